@@ -1,0 +1,112 @@
+# A fresh machine needs Python 3.11 or later, make, and a C++ compiler (for torch.compile). `make help` lists
+# the targets. Without make (Windows): see the README, each target is two or three plain commands.
+
+VENV   ?= .venv
+# Handed on: make run ARGS="--preset quick", make test ARGS="-k ladder", make lab ARGS="--no-browser"
+ARGS   ?=
+
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
+BIN := $(VENV)/bin
+endif
+# The first Python that is new enough; PYTHON=... overrides.
+PYTHON ?= $(firstword $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$p"; done))
+
+# One empty file for each finished step, so that a second call installs nothing.
+STAMPS := $(VENV)/.stamps
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+SOURCES   := $(wildcard notebooks/src/*.py)
+NOTEBOOKS := $(patsubst notebooks/src/%.py,notebooks/%.ipynb,$(SOURCES))
+MISSING   := $(filter-out $(wildcard notebooks/*.ipynb),$(NOTEBOOKS))
+CODE      := $(wildcard perfkit tests benchmarks notebooks/src)
+
+.PHONY: help lab run test lint types imports pytest format notebooks bench install install-dev chromium clean distclean
+.DEFAULT_GOAL := help
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+lab: $(STAMPS)/install $(if $(MISSING),notebooks)  ## open the notebooks in JupyterLab
+	$(BIN)/jupyter lab $(ROOT_FLAG) $(ARGS) notebooks/00_start_here.ipynb
+
+run: $(STAMPS)/install  ## run the whole ladder in this terminal
+	$(BIN)/perfkit run $(ARGS)
+
+test: lint types imports pytest  ## every check and every test; what is missing gets installed
+
+lint: $(STAMPS)/dev  ## ruff: rules and format
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+
+types: $(STAMPS)/dev  ## mypy --strict
+	$(BIN)/mypy
+
+imports: $(STAMPS)/dev  ## the layers of the design (import-linter)
+	PYTHONPATH=. $(BIN)/lint-imports --no-logo
+
+pytest: $(STAMPS)/dev $(STAMPS)/chromium  ## the tests alone
+	$(BIN)/python -m pytest $(ARGS)
+
+format: $(STAMPS)/dev  ## ruff: mend what it can, then format
+	$(BIN)/ruff check --fix-only $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+notebooks: $(STAMPS)/install  ## rewrite notebooks/*.ipynb from notebooks/src/*.py
+	@test -n "$(SOURCES)" || { echo "no sources in notebooks/src"; exit 1; }
+	@for source in $(SOURCES); do \
+		$(BIN)/jupytext --quiet --update --to ipynb "$$source" \
+			--output "notebooks/$$(basename "$$source" .py).ipynb" || exit 1; done
+	@echo "wrote $(words $(SOURCES)) notebooks"
+
+bench: $(STAMPS)/install  ## the project's own speed; each command ends in one figure
+	@for script in $(filter-out %/__init__.py %/_%.py,$(wildcard benchmarks/*.py)); do \
+		echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; done
+
+install: $(STAMPS)/install  ## the virtual environment, without starting anything
+
+install-dev: $(STAMPS)/dev $(STAMPS)/chromium  ## the same, with what the tests need
+
+clean:  ## remove caches and what tests left; keeps the environment, runs and data
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf tests/browser/artefacts
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## remove the environment as well
+	rm -rf $(VENV)
+
+# JupyterLab refuses to start as root, as one is in most containers, unless told so.
+ROOT_FLAG := $(if $(filter 0,$(shell id -u 2>/dev/null)),--allow-root)
+
+$(STAMPS)/venv:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later found. Install one, or name it: make PYTHON=/path/to/python3"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "$(PYTHON) can't make a virtual environment. On Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/requirements: requirements.txt | $(STAMPS)/venv
+	@echo "installing requirements.txt into $(VENV); the first time this takes some minutes"
+	$(PIP) -r requirements.txt
+	@touch $@
+
+# setuptools is pinned in requirements.txt, so the build needs no download of its own.
+$(STAMPS)/install: pyproject.toml $(STAMPS)/requirements
+	$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(STAMPS)/dev: requirements-dev.txt $(STAMPS)/install
+	$(PIP) -r requirements-dev.txt
+	@touch $@
+
+# Chromium for the browser tests, tried once. Where it can't be had, those tests skip and say so (and fail in CI).
+$(STAMPS)/chromium: | $(STAMPS)/venv
+	@if command -v chromium || command -v chromium-browser || command -v google-chrome; then :; \
+	elif command -v apt-get >/dev/null; then \
+		if [ "$$(id -u)" = 0 ]; then sudo=""; else sudo="sudo -n"; fi; \
+		echo "installing Chromium for the browser tests"; \
+		{ $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+			|| echo "could not install Chromium; the browser tests will be skipped"; \
+	else echo "no Chromium and no apt-get; the browser tests will be skipped"; fi
+	@touch $@

@@ -1,0 +1,36 @@
+"""perfkit: a training script, a set of switches, and a measured, honest difference.
+
+The public names are loaded when they are first used, so that `import perfkit` is quick and brings no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "Recipe": "perfkit.recipe",
+    "Run": "perfkit.runs",
+    "RunStore": "perfkit.store",
+    "PerfkitError": "perfkit.errors",
+    "plan": "perfkit.experiment",
+    "climb": "perfkit.experiment",
+    "stage_diff": "perfkit.experiment",
+    "script": "perfkit.experiment",
+    "figure": "perfkit.views",
+    "html": "perfkit.report",
+}
+
+__all__ = list(_PUBLIC)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'perfkit' has no attribute '{name}'")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -1,0 +1,375 @@
+"""The command line: the same functions from a shell. Exit codes: 0 done, 1 failed, 2 misused, 130 stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perfkit.errors import InvalidValue, PerfkitError
+
+if TYPE_CHECKING:
+    from perfkit.experiment import Plan
+    from perfkit.runs import Run
+
+app = typer.Typer(
+    name="perfkit",
+    help="A training script, a set of switches, and a measured, honest difference.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Workload = Annotated[
+    str | None, typer.Option(help="cifar_resnet18, photos, or your own as package.module:name")
+]
+PresetName = Annotated[str | None, typer.Option("--preset", help="smoke, quick or paper")]
+Stages = Annotated[str | None, typer.Option(help="optimizations in their order: a,b,c (default: the ladder)")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="switch=value, from the baseline up; repeatable")
+]
+Options = Annotated[
+    list[str] | None, typer.Option("--option", help="name=value for the workload; repeatable")
+]
+Device = Annotated[
+    str | None, typer.Option(help="cuda, mps or cpu (default: the first of these that is there)")
+]
+Seed = Annotated[int, typer.Option(help="of weights, order and augmentation")]
+
+
+@app.callback()
+def _root() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: _raise_interrupt())
+
+
+def _raise_interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _errors_in_words() -> Iterator[None]:
+    """Turns what a person can act on into one line and an exit code."""
+    try:
+        yield
+    except InvalidValue as problem:
+        _complain(problem)
+        raise typer.Exit(2) from None
+    except PerfkitError as problem:
+        _complain(problem)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("stopped; what was finished is kept (perfkit runs)", err=True)
+        raise typer.Exit(130) from None
+    except OSError as problem:
+        _complain(
+            f"{problem.strerror or problem}: {problem.filename or ''}. Check path, permission, free space"
+        )
+        raise typer.Exit(1) from None
+
+
+def _complain(problem: object) -> None:
+    typer.echo(f"perfkit: {problem}", err=True)
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine has, which stages will be real, and what to mend."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from perfkit import environment
+
+    with _errors_in_words():
+        checks = environment.doctor()
+        table = Table(title=environment.describe_machine(environment.machine()), title_justify="left")
+        for column in ("", "what", "found", "what to do"):
+            table.add_column(column, overflow="fold")
+        signs = {"ok": "[green]ok[/]", "warning": "[yellow]note[/]", "problem": "[red]problem[/]"}
+        for check in checks:
+            table.add_row(signs[check.status], check.name, check.detail, check.remedy)
+        Console().print(table)
+        _print_stages()
+        if any(check.status == "problem" for check in checks):
+            raise typer.Exit(1)
+
+
+def _print_stages() -> None:
+    from perfkit import experiment
+
+    for stage in experiment.resolve(experiment.plan())[1]:
+        typer.echo(f"  {stage.title:<18} {'n/a: ' + stage.reason if stage.reason else 'will be measured'}")
+
+
+@app.command()
+def run(
+    workload: Workload = None,
+    preset: PresetName = None,
+    stages: Stages = None,
+    settings: Settings = None,
+    option: Options = None,
+    device: Device = None,
+    seed: Seed = 0,
+    timeout: Annotated[float | None, typer.Option(help="seconds for one stage")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write the results there, - for stdout")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="write a one-file HTML report there")] = None,
+) -> None:
+    """Measures the stages of a ladder, each against the one before and against the baseline."""
+    with _errors_in_words():
+        plan = _plan(workload, preset, stages, settings, option, device, seed, timeout)
+        for path in (json_file, report):
+            _check_writable(path)
+        runs, stopped = _climb(plan)
+        if not runs:
+            raise KeyboardInterrupt
+        _print_session(runs, to_stderr=str(json_file) == "-")
+        _write_outputs(runs, json_file, report)
+        if stopped:
+            raise KeyboardInterrupt
+        if any(run.status == "failed" for run in runs):
+            raise typer.Exit(1)
+
+
+def _plan(
+    workload: str | None,
+    preset: str | None,
+    stages: str | None,
+    settings: list[str] | None,
+    options: list[str] | None,
+    device: str | None,
+    seed: int = 0,
+    timeout: float | None = None,
+    below: bool = False,
+) -> Plan:
+    from perfkit import experiment
+    from perfkit.recipe import parse_settings
+
+    names = [name.strip() for name in stages.split(",") if name.strip()] if stages is not None else None
+    return experiment.plan(
+        workload,
+        preset,
+        names,
+        parse_settings(settings or []),
+        device,
+        _options(options or []),
+        below,
+        seed,
+        timeout,
+    )
+
+
+def _options(texts: list[str]) -> dict[str, Any]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidValue(f"cannot read the option '{text}'", "Write name=value, such as image_size=64")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _check_writable(path: Path | None) -> None:
+    """Before hours are spent: can the result be written at all?"""
+    if (
+        path
+        and str(path) != "-"
+        and not (path.absolute().parent.is_dir() and os.access(path.absolute().parent, os.W_OK))
+    ):
+        raise InvalidValue(
+            f"cannot write {path}", "Give a path in a folder that exists and may be written to"
+        )
+
+
+def _climb(plan: Plan) -> tuple[list[Run], bool]:
+    """The finished runs, and whether the person stopped it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from perfkit import experiment
+    from perfkit.store import RunStore
+
+    done: list[Run] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+
+        def show(progress: experiment.Progress) -> None:
+            bar.update(task, completed=progress.fraction, description=f"{progress.stage}: {progress.phase}")
+            if progress.run:
+                done.append(progress.run)
+                bar.console.print(_one_line(progress.run), highlight=False, markup=False)
+
+        try:
+            return experiment.climb(plan, RunStore(), show), False
+        except KeyboardInterrupt:
+            return done, True
+
+
+def _one_line(run: Run) -> str:
+    from perfkit.views import table
+
+    cells = dict(zip(table.COLUMNS, table.row(run), strict=True))
+    return f"  {run.title or run.stage:<18} " + (
+        "  ".join(list(cells.values())[1:4]) if run.status == "ok" else f"{run.status}: {run.reason}"
+    )
+
+
+def _print_session(runs: list[Run], to_stderr: bool = False) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from perfkit import environment
+    from perfkit.views import table
+
+    console = Console(stderr=to_stderr, highlight=False)
+    first = runs[0]
+    console.print(environment.describe_machine(first.machine), markup=False)
+    console.print(
+        f"{first.workload} {first.options} · preset {first.preset} · {first.device} · seed {first.seed}",
+        markup=False,
+    )
+    shown = Table()
+    for at, column in enumerate(table.COLUMNS):
+        shown.add_column(column, justify="left" if at == 0 else "right", overflow="fold")
+    for cells in table.table(runs):
+        shown.add_row(*cells)
+    console.print(shown, markup=False)
+    for text, titles in _notes(runs).items():
+        where = "" if len(titles) == len(runs) else f"{', '.join(titles)}: "
+        console.print(f"  {where}{text}", markup=False, soft_wrap=True)
+
+
+def _notes(runs: list[Run]) -> dict[str, list[str]]:
+    """What there is to say beside the table, each once, with the stages it is about."""
+    notes: dict[str, list[str]] = {}
+    for run in runs:
+        said = [f"{name}: {fact}" for name, fact in run.facts.items()]
+        said += [f"warning: {warning}" for warning in run.warnings]
+        said += [f"{run.status}: {run.reason}"] if run.status in ("failed", "cancelled") else []
+        for text in said:
+            notes.setdefault(text, []).append(run.title or run.stage)
+    return notes
+
+
+def _write_outputs(runs: list[Run], json_file: Path | None, report: Path | None) -> None:
+    from perfkit.runs import document
+
+    if json_file:
+        _write(json_file, json.dumps(document(runs), indent=1))
+    if report:
+        from perfkit import experiment
+        from perfkit import report as reports
+
+        _write(report, reports.html(runs, experiment.scripts(runs)))
+
+
+def _write(path: Path, text: str) -> None:
+    """The whole file or none of it."""
+    if str(path) == "-":
+        sys.stdout.write(text + "\n")
+        return
+    handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@app.command()
+def export(
+    stage: Annotated[str | None, typer.Option(help="the recipe of this rung of the ladder")] = None,
+    workload: Workload = None,
+    preset: PresetName = None,
+    settings: Settings = None,
+    option: Options = None,
+    device: Device = None,
+    seed: Seed = 0,
+    steps: Annotated[int, typer.Option(min=1, help="steps that the script trains")] = 8,
+) -> None:
+    """Prints the standalone training script of a recipe; it needs no perfkit."""
+    from perfkit import experiment
+
+    with _errors_in_words():
+        plan = _plan(workload, preset, stage or "baseline", settings, option, device, seed, below=True)
+        described, stages = experiment.resolve(plan)
+        if stages[-1].reason:
+            raise InvalidValue(
+                f"stage '{stages[-1].name}' does not apply here: {stages[-1].reason}", "Choose another"
+            )
+        sys.stdout.write(experiment.script(stages[-1].recipe, described, plan.device, seed, steps))
+
+
+@app.command()
+def diff(
+    stage: Annotated[str, typer.Argument(help="an optimization")],
+    workload: Workload = None,
+    preset: PresetName = None,
+    option: Options = None,
+    device: Device = None,
+) -> None:
+    """Shows what a stage changes in the training script."""
+    from perfkit import experiment
+
+    with _errors_in_words():
+        plan = _plan(workload, preset, stage, None, option, device, below=True)
+        text = experiment.stage_diff(plan)
+        sys.stdout.write(text)
+
+
+@app.command()
+def runs(
+    limit: Annotated[int, typer.Option(min=1, help="how many, newest first")] = 20,
+    workload: Workload = None,
+) -> None:
+    """Lists the runs in the store, newest first."""
+    from perfkit.store import RunStore
+    from perfkit.views import table
+
+    with _errors_in_words():
+        store = RunStore()
+        for found in store.list(limit=limit, workload=workload):
+            name = found.workload.rpartition(":")[2]
+            rate = table.row(found)[1] if found.status == "ok" else found.status
+            typer.echo(f"{found.id}  {found.session}  {found.preset:<6} {name:<16} {found.title:<18} {rate}")
+        for problem in store.problems:
+            _complain(problem)
+
+
+@app.command()
+def show(
+    run_id: Annotated[str, typer.Argument(metavar="ID", help="of a run, or its beginning")],
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Prints one run: result, recipe, mechanism, machine."""
+    from rich.console import Console
+
+    from perfkit.runs import summary
+    from perfkit.store import RunStore
+
+    with _errors_in_words():
+        found = RunStore().get(run_id)
+        if as_json:
+            sys.stdout.write(json.dumps(summary(found) | {"machine": found.machine}, indent=1) + "\n")
+            return
+        _print_session([found])
+        console = Console(highlight=False)
+        for mechanism in found.mechanism:
+            console.print(
+                f"  {'✓' if mechanism.ok else '✗'} {mechanism.switch}: {mechanism.evidence}", markup=False
+            )

@@ -1,0 +1,405 @@
+"""Running the stages of a ladder: fresh children, rounds in turn, runs into the store.
+
+Every stage runs in a process of its own. The process of the stage before and that of the baseline stay alive
+and idle, and measured blocks alternate among the three in a random order, so that the drift of a noisy
+machine cancels within a round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfkit import environment, export, ladder, workloads
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
+from perfkit.ladder import Preset, Sizing, Stage
+from perfkit.monitor import GpuMonitor
+from perfkit.recipe import Recipe, Target, Value, applicable
+from perfkit.record import Blank, Measured, Role, Side, judged, pairing, results
+from perfkit.runner import Child
+from perfkit.runs import Pairing, Run
+from perfkit.store import RunStore
+
+DEFAULT_WORKLOAD = {"quick": "photos"}
+"""On a CPU the article's ResNet-18 is bound by computing; there, `photos` has a loader that matters."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What an experiment is doing now."""
+
+    stage: str
+    phase: str
+    fraction: float
+    """Of the whole experiment, 0 to 1."""
+    run: Run | None = None
+    """A stage that has just ended, whatever its end."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be measured: checked, but nothing started yet."""
+
+    workload: str
+    preset: Preset
+    device: str
+    stages: tuple[str, ...]
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    below: bool = False
+    """Start not from the plain loop but from the default ladder as it stands below the first stage."""
+    seed: int = 0
+    timeout_s: float | None = None
+    """For one stage."""
+
+
+def plan(
+    workload: str | None = None,
+    preset: str | None = None,
+    stages: Sequence[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    below: bool = False,
+    seed: int = 0,
+    timeout_s: float | None = None,
+) -> Plan:
+    """A checked plan; what is left out gets this machine's defaults.
+
+    Args:
+        workload: a built-in one, or `package.module:name`.
+        preset: `smoke`, `quick` or `paper`.
+        stages: optimizations in their order; the whole ladder if None. The baseline always comes first.
+        settings: switches set from the baseline up.
+        device: `cuda`, `mps` or `cpu`.
+        options: the workload's constructor arguments, over those of the preset.
+        below: start from the default ladder as it stands below the first stage, not from the plain loop.
+        seed: of weights, order and augmentation.
+        timeout_s: for one stage.
+
+    Raises:
+        InvalidValue: a name or value that is not allowed.
+    """
+    where = environment.check_device(device)
+    size = ladder.preset(preset, where.split(":")[0])
+    names = tuple(stages) if stages is not None else ladder.LADDER
+    for name in names:
+        ladder.optimization(name)
+    checked = {
+        name: getattr(Recipe().replace(**{name: value}), name) for name, value in (settings or {}).items()
+    }
+    chosen = workload or DEFAULT_WORKLOAD.get(size.name, "cifar_resnet18")
+    workloads.reference(chosen)
+    return Plan(chosen, size, where, names, checked, dict(options or {}), below, seed, timeout_s)
+
+
+def climb(
+    plan: Plan,
+    store: RunStore | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    cancelled: threading.Event | None = None,
+) -> list[Run]:
+    """Measures every stage of a plan; each finished stage is in the store before the next one starts.
+
+    A stage that fails does not stop the others: they go on from the last stage that worked.
+
+    Args:
+        plan: what to measure.
+        store: where runs are kept; None keeps none.
+        on_progress: called often, from this thread.
+        cancelled: set it from any thread to stop; finished stages are kept.
+
+    Raises:
+        PerfkitError: the workload cannot be loaded at all.
+        KeyboardInterrupt: after every child has ended.
+    """
+    experiment = _Experiment(plan, store, on_progress, cancelled or threading.Event())
+    try:
+        return experiment.run()
+    finally:
+        experiment.close()
+
+
+class _Experiment:
+    def __init__(
+        self,
+        plan: Plan,
+        store: RunStore | None,
+        on_progress: Callable[[Progress], None],
+        cancelled: threading.Event,
+    ) -> None:
+        self.plan = plan
+        self.store = store
+        self.session = secrets.token_hex(4)
+        self.runs: list[Run] = []
+        self._tell = on_progress
+        self._cancelled = cancelled
+        self._random = random.Random(plan.seed)
+        self._baseline: Side | None = None
+        self._previous: Side | None = None
+        self.described: dict[str, Any] = {}
+        self._spare: Child | None = None
+        self._current: Child | None = None
+        self._stage = ""
+        self._done = 0
+        self._total = 1
+
+    def run(self) -> list[Run]:
+        """All stages, in order."""
+        self.describe()
+        target, sizes = self.target(), self.sizes()
+        first, *rungs = ladder.rungs(self.plan.stages)
+        self._total = len(rungs) + 1
+        stage = self.first_stage(target, sizes)
+        recipe = stage.recipe
+        for rung in (first, *rungs):
+            stage = stage if rung is first else ladder.stage(rung, recipe, sizes, target)
+            run = self._stage_run(stage)
+            self._keep(run)
+            recipe = stage.recipe if run.status == "ok" else recipe
+            if run.status == "cancelled":
+                break
+        return self.runs
+
+    def first_stage(self, target: Target, sizes: Sizing) -> Stage:
+        """What the other stages are compared with: the plain loop, or the ladder below the first of them."""
+        below = ladder.below(self.plan.stages[0]) if self.plan.below and self.plan.stages else ()
+        stage = ladder.build(below, sizes, target)[-1]
+        recipe, reasons = applicable(stage.recipe.replace(**self.plan.settings), target)
+        title = "before" if below else "baseline"
+        return Stage("baseline", title, recipe, not_applied=reasons)
+
+    def close(self) -> None:
+        """Ends every child."""
+        for side in self._sides():
+            side.stop()
+        for child in (self._spare, self._current):
+            if child:
+                child.stop()
+
+    def _new_child(self) -> Child:
+        deadline = time.monotonic() + self.plan.timeout_s if self.plan.timeout_s else None
+        self._current = Child(self._on_phase, self._cancelled, deadline)
+        return self._current
+
+    def describe(self) -> None:
+        """Loads the workload in a child, which the first stage then uses."""
+        plan = self.plan
+        child = self._new_child()
+        self.described = child.ask(
+            "describe",
+            workload=plan.workload,
+            preset=plan.preset.name,
+            options=dict(plan.options),
+            device=plan.device,
+        )
+        self._spare = child
+
+    def target(self) -> Target:
+        """Where the stages are to run."""
+        facts = self.described["facts"]
+        kind = self.plan.device.split(":")[0]
+        return Target(
+            device=kind,
+            offers=frozenset(self.described["offers"]),
+            bf16=facts.get("bf16", True),
+            compiler=environment.has_compiler(kind),
+        )
+
+    def sizes(self) -> Sizing:
+        """The numbers of the ladder on this machine."""
+        return ladder.sizing(self.plan.preset, self.target(), environment.usable_cores())
+
+    def _on_phase(self, phase: str, fraction: float) -> None:
+        self._tell(Progress(self._stage, phase, min(1.0, self._done / self._total)))
+
+    def _keep(self, run: Run) -> None:
+        self.runs.append(run)
+        if self.store:
+            self.store.add(run)
+        self._done += 1
+        self._tell(Progress(run.stage, run.status, self._done / self._total, run))
+
+    def _stage_run(self, stage: Stage) -> Run:
+        """One stage, measured, or the reason why not."""
+        self._stage = stage.title
+        blank = self._blank(stage)
+        if stage.reason:
+            return blank(status="not_applicable", reason=stage.reason)
+        try:
+            measured = self._measure(stage.recipe)
+        except Cancelled as stopped:
+            self._drop_current()
+            return blank(status="cancelled", reason=str(stopped))
+        except PerfkitError as problem:
+            self._drop_current()
+            return blank(status="failed", reason=str(problem))
+        run = blank(**results(measured, self._pairings(measured), self.plan.device))
+        self._settle_sides(run, measured)
+        return judged(run, measured)
+
+    def _blank(self, stage: Stage) -> Blank:
+        return Blank(
+            self.session, stage, self.described, self.plan.preset.name, self.plan.device, self.plan.seed
+        )
+
+    def _drop_current(self) -> None:
+        if self._current:
+            self._current.stop()
+        self._current = self._spare = None
+
+    def _measure(self, recipe: Recipe) -> Measured:
+        try:
+            return self._rounds(recipe)
+        except RunFailed as problem:
+            if problem.kind != "out of memory" or not any(side.child for side in self._sides()):
+                raise
+        # The sides may not fit beside each other: alone, then, against what the others measured before.
+        self._drop_current()
+        for side in self._sides():
+            side.stop()
+        return self._rounds(recipe)
+
+    def _sides(self) -> list[Side]:
+        """The stages to compare with: the previous one and the baseline, which may be the same."""
+        return list({side.run_id: side for side in (self._previous, self._baseline) if side}.values())
+
+    def _rounds(self, recipe: Recipe) -> Measured:
+        if self._spare is None:
+            self.describe()
+        assert self._spare is not None
+        child, self._spare = self._spare, None
+        preset = self.plan.preset
+        measured = Measured(
+            child.ask(
+                "train",
+                recipe=recipe.to_dict(),
+                seed=self.plan.seed,
+                loss_steps=preset.loss_steps,
+                warmup_s=preset.warmup_s,
+                started=child.started,
+            )
+        )
+        _require_mechanisms(measured.ready)
+        with GpuMonitor(self.described["facts"].get("uuid")) as monitor:
+            for number in range(preset.rounds):
+                self._tell(
+                    Progress(self._stage, "measuring", (self._done + number / preset.rounds) / self._total)
+                )
+                self._round(child, measured, monitor)
+        measured.peak = child.ask("peak")
+        return measured
+
+    def _round(self, child: Child, measured: Measured, monitor: GpuMonitor) -> None:
+        samples = self.plan.preset.block_samples
+        order: list[Side | None] = [None, *(side for side in self._sides() if side.child)]
+        self._random.shuffle(order)
+        rates: dict[str, float] = {}
+        for side in order:
+            if side is None:
+                with _sampled(monitor, measured):
+                    block = child.ask(
+                        "block", samples=samples, settle=len(order) > 1 and bool(measured.blocks)
+                    )
+                measured.blocks.append(block)
+                measured.ceiling.append(child.ask("ceiling", samples=max(1, samples // 2))["samples_per_s"])
+            elif side.child:
+                side.child.deadline = child.deadline
+                rates[side.run_id] = side.child.ask("block", samples=samples, settle=True)["samples_per_s"]
+        for run_id, rate in rates.items():
+            measured.rounds.setdefault(run_id, []).append((measured.blocks[-1]["samples_per_s"], rate))
+
+    def _pairings(self, measured: Measured) -> list[Pairing]:
+        roles: list[tuple[Role, Side | None]]
+        roles = [("previous", self._previous), ("baseline", self._baseline)]
+        return [pairing(side, role, measured) for role, side in roles if side]
+
+    def _settle_sides(self, run: Run, measured: Measured) -> None:
+        """The stage that has just been measured is the next one's previous."""
+        assert self._current is not None
+        side = Side(run.id, self._current, measured.rates)
+        self._current = None
+        if self._baseline is None:
+            self._baseline = side
+        elif self._previous and self._previous is not self._baseline:
+            self._previous.stop()
+        self._previous = side
+
+
+@contextlib.contextmanager
+def _sampled(monitor: GpuMonitor, measured: Measured) -> Iterator[None]:
+    """Keeps NVML's samples of the time inside; throws away those of other sides' blocks."""
+    monitor.take()
+    yield
+    measured.gpu_utilization += [
+        sample.utilization for sample in monitor.take() if sample.utilization is not None
+    ]
+
+
+def _require_mechanisms(ready: dict[str, Any]) -> None:
+    off = [f"{m['switch']} ({m['evidence']})" for m in ready["mechanisms"] if not m["ok"]]
+    if off:
+        raise RunFailed(
+            f"the mechanism is not on: {'; '.join(off)}",
+            "The stage is not measured, since it would not measure what it says; check the workload's own code",
+        )
+
+
+def resolve(plan: Plan) -> tuple[dict[str, Any], list[Stage]]:
+    """What the workload and device say of themselves, and the stages as this machine would run them.
+
+    Nothing is trained; a child loads the workload, so that this process stays clean.
+
+    Raises:
+        PerfkitError: the workload cannot be loaded.
+    """
+    experiment = _Experiment(plan, None, lambda progress: None, threading.Event())
+    try:
+        experiment.describe()
+        target, sizes = experiment.target(), experiment.sizes()
+        stages = [experiment.first_stage(target, sizes)]
+        for rung in ladder.rungs(plan.stages)[1:]:
+            stages.append(ladder.stage(rung, stages[-1].recipe, sizes, target))
+        return experiment.described, stages
+    finally:
+        experiment.close()
+
+
+def script(recipe: Recipe, described: Mapping[str, Any], device: str, seed: int = 0, steps: int = 8) -> str:
+    """The standalone script of a recipe for a described workload."""
+    return export.script(recipe, described["reference"], described["options"], device, seed, steps)
+
+
+def stage_diff(plan: Plan) -> str:
+    """What the last stage of a plan changes in the script.
+
+    Raises:
+        InvalidValue: the stage cannot act on this machine.
+    """
+    described, stages = resolve(plan)
+    if stages[-1].reason:
+        raise InvalidValue(
+            f"stage '{stages[-1].name}' does not apply here: {stages[-1].reason}", "Choose another"
+        )
+    before = stages[-2].recipe if len(stages) > 1 else stages[-1].recipe
+    texts = [script(recipe, described, plan.device, plan.seed) for recipe in (before, stages[-1].recipe)]
+    return export.diff(
+        texts[0], texts[1], (f"train.py before {stages[-1].name}", f"train.py with {stages[-1].name}")
+    )
+
+
+def scripts(runs: Sequence[Run]) -> dict[str, str]:
+    """The script of each stage that was measured, by its title."""
+    return {
+        run.title: export.script(
+            Recipe.from_dict(run.recipe), run.workload, run.options, run.device, run.seed, len(run.losses)
+        )
+        for run in runs
+        if run.status == "ok"
+    }

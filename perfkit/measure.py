@@ -1,0 +1,259 @@
+"""Measuring one training, in its own process: warm-up, blocks, clocks. Raw numbers come out.
+
+Runs in the child. The clock is an argument, so that a test can say what time it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from perfkit import mechanism, statistics
+from perfkit.errors import RunFailed
+from perfkit.runs import Mechanism
+from perfkit.train import Training, epochs
+
+Clock = Callable[[], float]
+Progress = Callable[[str, int, int], None]
+
+_MIN_WARMUP_STEPS = 3
+_MAX_WARMUP_STEPS = 200
+
+
+class Source:
+    """Host batches without end; knows how long each `next` took.
+
+    Everything that reads ahead (a device prefetcher, say) reads from here, so a step's wait is the waiting
+    that happened during it.
+    """
+
+    def __init__(self, loader: Any, clock: Clock) -> None:
+        self._batches = epochs(loader)
+        self._clock = clock
+        self._waited = 0.0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        start = self._clock()
+        batch = next(self._batches)
+        self._waited += self._clock() - start
+        return batch
+
+    @property
+    def iterator(self) -> Any:
+        """The loader's own iterator, where worker processes hang; None before the first batch."""
+        return getattr(self._batches, "gi_yieldfrom", None)
+
+    def take_waited(self) -> float:
+        """Seconds waited since the last call."""
+        waited, self._waited = self._waited, 0.0
+        return waited
+
+
+class Device:
+    """What the harness asks of a device: to finish, its own clock, its memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._marks: list[torch.cuda.Event] = []
+
+    def synchronize(self) -> None:
+        """Waits until the device has nothing left to do; a CPU never has."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
+
+    def mark(self) -> None:
+        """Notes a step end on the device's own time line (CUDA only)."""
+        if self.device.type == "cuda":
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append(event)
+
+    def take_marked(self) -> list[float]:
+        """Seconds between successive marks, by the device's clock; call after `synchronize`."""
+        marks, self._marks = self._marks, []
+        return [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(marks)]
+
+    def reset_peak(self) -> None:
+        """Starts a new memory peak."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            try:
+                with open("/proc/self/clear_refs", "w") as file:
+                    file.write("5")
+            except OSError:
+                pass  # not Linux, or not allowed: the peak is then that of the whole process
+
+    def peak(self) -> tuple[int | None, int | None]:
+        """Peak bytes since the last reset: allocated and reserved on CUDA; resident of this process on a CPU."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
+        if self.device.type == "mps":
+            return torch.mps.current_allocated_memory(), None
+        return _peak_rss(), None
+
+
+def _peak_rss() -> int | None:
+    try:
+        with open("/proc/self/status") as file:
+            line = next(line for line in file if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    except (OSError, StopIteration):
+        pass
+    try:
+        import resource
+        import sys
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+@dataclass
+class Block:
+    """Some steps in a row: the raw values, and the rate with the device synchronised at both ends."""
+
+    samples: int
+    seconds: float
+    step_s: list[float] = field(default_factory=list)
+    data_wait_s: list[float] = field(default_factory=list)
+    device_step_s: list[float] = field(default_factory=list)
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples / seconds of the whole block."""
+        return self.samples / self.seconds
+
+
+class Harness:
+    """Drives a `Training` in blocks and writes down what the clock says."""
+
+    def __init__(
+        self,
+        training: Training,
+        clock: Clock = time.perf_counter,
+        device: Device | None = None,
+        progress: Progress = lambda phase, done, total: None,
+    ) -> None:
+        self.training = training
+        self.clock = clock
+        self.device = device or Device(training.device)
+        self.progress = progress
+        self.source = Source(training.loader, clock)
+        self.batches = training.batches(self.source)
+        self.samples_per_step = training.recipe.batch_size * training.recipe.accumulation
+        self.first_graphs = 0
+        self._held: Any = None
+
+    def first_steps(self, count: int) -> tuple[Block, list[float]]:
+        """The first steps of the training, whose losses are those of the exported script.
+
+        Raises:
+            RunFailed: a loss is not finite.
+        """
+        block, losses = self._run(self.batches, 1, "first step")
+        self.first_graphs = mechanism.graphs()["graphs"]
+        more, others = self._run(self.batches, count - 1, "first steps")
+        joined = Block(block.samples + more.samples, block.seconds + more.seconds)
+        joined.step_s, joined.data_wait_s = block.step_s + more.step_s, block.data_wait_s + more.data_wait_s
+        return joined, losses + others
+
+    def warm_up(self, seconds: float) -> Block:
+        """Steps until their time is steady, or until the budget is spent."""
+        workers = self.training.recipe.workers
+        window = max(_MIN_WARMUP_STEPS, workers)
+        taken = Block(0, 0.0)
+        while taken.seconds < seconds and len(taken.step_s) < _MAX_WARMUP_STEPS:
+            block, _ = self._run(self.batches, window, "warm-up")
+            taken.samples += block.samples
+            taken.seconds += block.seconds
+            taken.step_s += block.step_s
+            taken.data_wait_s += block.data_wait_s
+            if statistics.steady(np.array(taken.step_s), window):
+                break
+        return taken
+
+    def block(self, samples: int, settle: bool = False) -> Block:
+        """One measured block of at least this many samples.
+
+        Args:
+            samples: how many, rounded up to whole steps and, with workers, to one batch of each.
+            settle: this side was idle: drop what was prefetched meanwhile, take a step, then measure.
+        """
+        if settle:
+            self.settle()
+        block, _ = self._run(self.batches, self.steps_for(samples), "measuring")
+        return block
+
+    def steps_for(self, samples: int) -> int:
+        """Steps of a block: whole ones, and a multiple of the workers, as these deliver in turns."""
+        steps = max(1, math.ceil(samples / self.samples_per_step))
+        workers = self.training.recipe.workers
+        return math.ceil(steps / workers) * workers if workers > 1 else steps
+
+    def settle(self) -> None:
+        """Drops the batches that were prefetched while this side was idle, then takes an unmeasured step."""
+        recipe = self.training.recipe
+        for _ in range(recipe.workers * recipe.prefetch_factor):
+            next(self.source)
+        self._run(self.batches, 1, "settling")
+
+    def ceiling(self, samples: int) -> Block:
+        """The same steps on one batch that is already on the device, without a loader."""
+        if self._held is None:
+            batch = next(self.source)
+            self._held = tuple(part.to(self.training.device) for part in batch)
+        batches = self.training.batches(itertools.repeat(self._held))
+        block, _ = self._run(batches, self.steps_for(samples), "ceiling")
+        return block
+
+    def mechanisms(self) -> tuple[list[Mechanism], int]:
+        """The proof of every switch, and the bytes a sample has in a batch of the loader."""
+        specimen = mechanism.specimen(
+            self.training, self.source, self.source.iterator, first_graphs=self.first_graphs
+        )
+        return mechanism.inspect(specimen), mechanism.bytes_per_sample(specimen.batch)
+
+    def _run(self, batches: Any, steps: int, phase: str) -> tuple[Block, list[float]]:
+        block = Block(steps * self.samples_per_step, 0.0)
+        losses = []
+        self.device.synchronize()
+        self.source.take_waited()
+        start = before = self.clock()
+        self.device.mark()
+        for step in range(steps):
+            losses.append(self.training.step(batches))
+            self.device.mark()
+            now = self.clock()
+            block.step_s.append(now - before)
+            block.data_wait_s.append(self.source.take_waited())
+            before = now
+            self.progress(phase, step + 1, steps)
+        self.device.synchronize()
+        block.seconds = self.clock() - start
+        block.device_step_s = self.device.take_marked()
+        return block, _finite(losses)
+
+
+def _finite(losses: list[torch.Tensor]) -> list[float]:
+    """The losses as numbers; all must be finite."""
+    values: list[float] = torch.stack(losses).float().tolist() if losses else []
+    for step, value in enumerate(values):
+        if not math.isfinite(value):
+            raise RunFailed(
+                f"the loss became {value} ({step + 1} steps into a block)",
+                "Lower the learning rate, or switch amp to bf16 (fp16 overflows without scaling)",
+            )
+    return values

@@ -1,0 +1,320 @@
+"""How a workload is trained: one frozen value holding every switch.
+
+A switch is declared once, as a field of `Recipe`: type, default, allowed values, label, what it needs. The
+widget, the command-line flag, the ablation level and the documentation row derive from that declaration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast, get_type_hints
+
+from perfkit.errors import InvalidValue, one_of
+
+Value = bool | int | str
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One thing that can be changed about a training run."""
+
+    name: str
+    kind: type
+    default: Value
+    label: str
+    help: str
+    choices: tuple[str, ...] = ()
+    low: int = 0
+    high: int = 0
+    levels: tuple[Value, ...] = ()
+    """Values worth trying, in the order of an ablation."""
+    needs: str = ""
+    """`cuda`, `accelerator` (anything but the CPU), `workload` (the workload must offer it), or nothing."""
+    idle_when: tuple[str, Value] | None = None
+    """Another switch and the value of it with which this one does nothing."""
+
+    def parse(self, given: object) -> Value:
+        """The value of this switch for a text or a typed value.
+
+        Raises:
+            InvalidValue: the value is not of the switch's type or not allowed.
+        """
+        if self.kind is bool:
+            return self._parse_bool(given)
+        if self.kind is int:
+            return self._parse_int(given)
+        if str(given) not in self.choices:
+            raise one_of(given, list(self.choices), f"value for '{self.name}'")
+        return str(given)
+
+    def _parse_bool(self, given: object) -> bool:
+        words = {"true": True, "on": True, "yes": True, "1": True}
+        words |= {"false": False, "off": False, "no": False, "0": False}
+        if str(given).lower() not in words:
+            raise InvalidValue(f"'{self.name}' was given '{given}'", "Allowed: true, false (on/off, yes/no)")
+        return words[str(given).lower()]
+
+    def _parse_int(self, given: object) -> int:
+        try:
+            if isinstance(given, bool):
+                raise ValueError
+            number = int(str(given))
+        except ValueError:
+            raise self._out_of_range(given) from None
+        if not self.low <= number <= self.high:
+            raise self._out_of_range(given)
+        return number
+
+    def _out_of_range(self, given: object) -> InvalidValue:
+        return InvalidValue(
+            f"'{self.name}' was given '{given}'", f"Allowed: a whole number from {self.low} to {self.high}"
+        )
+
+
+def _switch(default: Value, label: str, help: str, **more: Any) -> Any:
+    return field(default=default, metadata={"label": label, "help": help, **more})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Every switch of a training run. The defaults are the baseline: a plain loop, nothing optimised."""
+
+    batch_size: int = _switch(32, "Batch size", "samples a step", low=1, high=65536, levels=(32, 64, 128))
+    workers: int = _switch(
+        0, "Loader workers", "processes that fetch data; 0 = in the loop", high=256, levels=(0, 1, 2, 4, 8)
+    )
+    persistent_workers: bool = _switch(
+        False, "Keep workers", "keep the workers alive between epochs", idle_when=("workers", 0)
+    )
+    prefetch_factor: int = _switch(
+        2,
+        "Prefetch",
+        "batches each worker keeps ready",
+        low=1,
+        high=64,
+        levels=(2, 4),
+        idle_when=("workers", 0),
+    )
+    batched_fetch: bool = _switch(
+        False, "Batched fetch", "fetch a whole batch at once, without PIL (`__getitems__`)", needs="workload"
+    )
+    pin_memory: bool = _switch(False, "Pin memory", "page-locked host batches", needs="cuda")
+    non_blocking: bool = _switch(False, "Non-blocking copy", "copy while the host goes on", needs="cuda")
+    device_prefetch: bool = _switch(
+        False, "Device prefetch", "copy the next batch on a side stream", needs="cuda"
+    )
+    uint8_copy: bool = _switch(
+        False, "uint8 copy", "ship uint8, cast and normalise on the device", needs="workload"
+    )
+    device_resize: bool = _switch(
+        False, "Resize on device", "ship the small images, resize there", needs="workload"
+    )
+    resident: bool = _switch(
+        False, "Resident data", "whole data set on the device, no loader", needs="workload"
+    )
+    set_to_none: bool = _switch(False, "zero_grad to None", "drop gradients instead of zeroing them")
+    channels_last: bool = _switch(False, "channels_last", "NHWC memory layout")
+    amp: str = _switch(
+        "off", "AMP", "autocast to 16 bits", choices=("off", "bf16", "fp16"), levels=("off", "bf16", "fp16")
+    )
+    tf32: bool = _switch(False, "TF32", "TF32 for float32 matmul and convolution", needs="cuda")
+    cudnn_benchmark: bool = _switch(
+        False, "cuDNN search", "time cuDNN's algorithms, keep the best", needs="cuda"
+    )
+    optimizer_impl: str = _switch(
+        "default",
+        "Optimizer",
+        "how the optimizer walks the parameters; default = torch's own choice",
+        choices=("default", "loop", "foreach", "fused"),
+        levels=("loop", "foreach", "fused"),
+    )
+    compile: bool = _switch(False, "torch.compile", "compile the model")
+    compile_mode: str = _switch(
+        "default",
+        "Compile mode",
+        "what torch.compile optimises for",
+        choices=("default", "reduce-overhead", "max-autotune"),
+        levels=("default", "reduce-overhead", "max-autotune"),
+        idle_when=("compile", False),
+    )
+    cpu_threads: int = _switch(0, "CPU threads", "compute threads; 0 = one per usable core", high=1024)
+    accumulation: int = _switch(
+        1, "Accumulation", "batches accumulated before one optimizer step", low=1, high=1024, levels=(1, 2, 4)
+    )
+
+    def __post_init__(self) -> None:
+        """Every value is checked here, whatever way the recipe was made.
+
+        Raises:
+            InvalidValue: a value is not allowed.
+        """
+        for name, switch in switches().items():
+            object.__setattr__(self, name, switch.parse(getattr(self, name)))
+
+    def replace(self, **changes: Any) -> Recipe:
+        """This recipe with some switches changed.
+
+        Raises:
+            InvalidValue: an unknown switch or a value that is not allowed.
+        """
+        for name in changes:
+            if name not in switches():
+                raise one_of(name, list(switches()), "switch")
+        return dataclasses.replace(self, **changes)
+
+    def diff(self, other: Recipe) -> dict[str, tuple[Value, Value]]:
+        """The switches that differ: name → (here, there)."""
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in switches()}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+    def to_dict(self) -> dict[str, Value]:
+        """Plain data, in the order of declaration."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Recipe:
+        """The recipe for plain data; switches that are not named keep their defaults.
+
+        Raises:
+            InvalidValue: an unknown switch or a value that is not allowed.
+        """
+        return cls().replace(**data)
+
+    def digest(self) -> str:
+        """A short name of this value: equal recipes have equal digests, in every process."""
+        text = json.dumps(self.to_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def describe(self) -> str:
+        """The switches that differ from the baseline, for one line of text."""
+        changed = self.diff(Recipe())
+        return ", ".join(f"{name}={_show(pair[0])}" for name, pair in changed.items()) or "baseline"
+
+
+def _show(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _declare() -> dict[str, Switch]:
+    kinds = get_type_hints(Recipe)
+    return {
+        f.name: Switch(
+            name=f.name,
+            kind=kinds[f.name],
+            default=cast(Value, f.default),
+            **_with_levels(kinds[f.name], f.metadata),
+        )
+        for f in dataclasses.fields(Recipe)
+    }
+
+
+def _with_levels(kind: type, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {"levels": (False, True)} | dict(metadata) if kind is bool else dict(metadata)
+
+
+_SWITCHES: dict[str, Switch] = {}
+
+
+def switches() -> dict[str, Switch]:
+    """Every switch by name, in the order of declaration."""
+    if not _SWITCHES:
+        _SWITCHES.update(_declare())
+    return _SWITCHES
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, Value]:
+    """`["workers=4", "amp=bf16"]` → typed values.
+
+    Raises:
+        InvalidValue: no `=`, an unknown switch, or a value that is not allowed.
+    """
+    found: dict[str, Value] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise InvalidValue(
+                f"cannot read the setting '{setting}'", "Write switch=value, such as workers=4"
+            )
+        if name.strip() not in switches():
+            raise one_of(name.strip(), list(switches()), "switch")
+        found[name.strip()] = switches()[name.strip()].parse(text.strip())
+    return found
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a recipe is to run: what decides whether a switch can act there."""
+
+    device: str
+    """`cpu`, `cuda` or `mps`."""
+    offers: frozenset[str] = frozenset()
+    """The switches that the workload offers beyond those any workload has."""
+    bf16: bool = True
+    """Whether the device computes in bfloat16."""
+    compiler: bool = True
+    """Whether torch.compile finds what it needs (a C++ compiler on the CPU, Triton on CUDA)."""
+
+
+def why_not(name: str, recipe: Recipe, target: Target) -> str:
+    """Why a switch, as this recipe sets it, cannot act there; empty where it can (or is off)."""
+    switch = switches()[name]
+    value = getattr(recipe, name)
+    if value == switch.default:
+        return ""
+    rules: list[Callable[[], str]] = [
+        lambda: _lacks_device(switch, target),
+        lambda: _lacks_partner(switch, recipe),
+        lambda: _special(name, value, recipe, target),
+    ]
+    return next((reason for rule in rules if (reason := rule())), "")
+
+
+def _lacks_device(switch: Switch, target: Target) -> str:
+    if switch.needs == "cuda" and target.device != "cuda":
+        return f"{switch.label} needs a CUDA device; this run is on {target.device}"
+    if switch.needs == "workload" and switch.name not in target.offers:
+        return f"the workload does not offer {switch.name}"
+    return ""
+
+
+def _lacks_partner(switch: Switch, recipe: Recipe) -> str:
+    if switch.idle_when and getattr(recipe, switch.idle_when[0]) == switch.idle_when[1]:
+        partner = switches()[switch.idle_when[0]]
+        return f"{switch.label} acts only with {partner.label} (here: {_show(switch.idle_when[1])})"
+    if recipe.resident and switch.name in _LOADER_SWITCHES:
+        return f"{switch.label} acts on a loader; with resident data there is none"
+    return ""
+
+
+_LOADER_SWITCHES = ("workers", "pin_memory", "non_blocking", "device_prefetch", "batched_fetch")
+
+
+def _special(name: str, value: Value, recipe: Recipe, target: Target) -> str:
+    if name == "amp" and value == "fp16" and target.device == "cpu":
+        return "fp16 with gradient scaling needs an accelerator; on a CPU use bf16"
+    if name == "amp" and value == "bf16" and not target.bf16:
+        return "this device does not compute in bfloat16; use fp16"
+    if name == "compile" and not target.compiler:
+        return "torch.compile finds no compiler here; `perfkit doctor` says what to install"
+    if name == "compile_mode" and value == "reduce-overhead" and target.device != "cuda":
+        return "reduce-overhead means CUDA graphs; there are none on this device"
+    if name == "device_prefetch" and not recipe.pin_memory:
+        return "copies overlap only from pinned memory; switch pin_memory on"
+    return ""
+
+
+def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:
+    """What of a recipe can act on a target.
+
+    Returns:
+        The recipe with every switch that cannot act put back to its default, and the reasons by switch.
+    """
+    reasons: dict[str, str] = {}
+    while found := {name: reason for name in switches() if (reason := why_not(name, recipe, target))}:
+        reasons |= found
+        recipe = recipe.replace(**{name: switches()[name].default for name in found})
+    return recipe, reasons

@@ -1,0 +1,248 @@
+"""The two calls most people need: `load` files, `analyse` them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perfkit.trace import tables
+from perfkit.trace.columns import Columns, Kind, build
+from perfkit.trace.communication import communication
+from perfkit.trace.device import launches, sums
+from perfkit.trace.document import loosely, parse
+from perfkit.trace.errors import TraceError
+from perfkit.trace.health import check
+from perfkit.trace.idle import idle_rows, idle_sums
+from perfkit.trace.link import Links, link
+from perfkit.trace.memory import memory
+from perfkit.trace.model import Analysis, Health, Step
+from perfkit.trace.source import Limits, read
+from perfkit.trace.steps import DEVICE_PARTS, PARTS, Activity, Steps, activity, breakdown, find_steps
+
+Paths = str | Path | Iterable[str | Path]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One file: its columns, and what is derived from them on first use."""
+
+    path: str
+    columns: Columns
+    properties: list[dict[str, Any]]
+    world: dict[str, Any]
+    dropped: int
+    truncated: bool
+    notes: list[str]
+
+    @cached_property
+    def links(self) -> Links:
+        """Launches tied to kernels and operators."""
+        return link(self.columns)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps' windows."""
+        return find_steps(self.links)
+
+    @cached_property
+    def activity(self) -> Activity:
+        """Unions of intervals by kind."""
+        return activity(self.links)
+
+    @property
+    def has_device(self) -> bool:
+        """Whether any device event was recorded."""
+        return len(self.links.device) > 0
+
+    @cached_property
+    def health(self) -> list[Health]:
+        """Banners of this file."""
+        used = any(event.device_type == 1 for event in self.columns.memory)
+        return check(self.links, self.steps, self.dropped, self.truncated, self.notes, used)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One or several files of one run, a file a rank."""
+
+    ranks: tuple[Rank, ...]
+
+    @property
+    def files(self) -> list[str]:
+        """Paths as given."""
+        return [rank.path for rank in self.ranks]
+
+
+def load(paths: Paths, limits: Limits | None = None) -> Trace:
+    """Read `*.pt.trace.json` or `.json.gz`: one file, or one per rank.
+
+    Raises:
+        TraceError: a file is missing, is no trace, or nothing in it can be read.
+    """
+    several = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not several:
+        raise TraceError("no trace file was given", "Give at least one *.pt.trace.json[.gz].")
+    return Trace(tuple(_load(Path(path), limits or Limits()) for path in several))
+
+
+def _load(path: Path, limits: Limits) -> Rank:
+    try:
+        parsed = parse(read(path, limits))
+        columns, impossible = build(parsed)
+    except TraceError as error:
+        raise TraceError(f"{path.name}: {error.what}", error.remedy) from error
+    except MemoryError as error:
+        raise TraceError(f"{path.name} does not fit into memory", "Record fewer steps.") from error
+    listed, world = loosely(parsed.document.deviceProperties), loosely(parsed.document.distributedInfo)
+    properties = [_typed(entry, _PROPERTIES) for entry in listed] if isinstance(listed, list) else []
+    dropped = parsed.dropped + impossible
+    return Rank(str(path), columns, properties, _typed(world, _WORLD), dropped, parsed.truncated, parsed.notes)
+
+
+_PROPERTIES = dict.fromkeys(("id", "computeMajor", "computeMinor", "numSms", "totalGlobalMem"), int) | {"name": str}
+_WORLD = {"backend": str, "rank": int, "world_size": int}
+
+
+def _typed(found: Any, types: dict[str, type]) -> dict[str, Any]:
+    """The entries of the right type; all others are missing."""
+    known = found if isinstance(found, dict) else {}
+    return {key: known[key] for key, kind in types.items() if isinstance(known.get(key), kind)}
+
+
+def analyse(trace: Trace | Paths) -> Analysis:
+    """Everything of a trace: steps, breakdown, device figures, tables, idle time, health.
+
+    Several ranks are analysed one by one and then added up; a mean is over all steps of all ranks.
+    """
+    trace = trace if isinstance(trace, Trace) else load(trace)
+    ranks = trace.ranks
+    health = [banner for rank in ranks for banner in rank.health]
+    spoiled = {figure for banner in health for figure in banner.spoils}
+    has_device = any(rank.has_device for rank in ranks)
+    steps, exposed, hidden = _steps(ranks, has_device, "breakdown_us" in spoiled)
+    totals = _totals(ranks) if has_device else {}
+    count = len(steps) or 1
+    body: dict[str, Any] = {
+        "mean_step_us": float(np.mean([step.duration_us for step in steps])) if steps else None,
+        "mean_us": _parts(exposed, count, has_device and bool(steps), bool(steps)),
+        "exposed_and_hidden_us": _parts(hidden, count, has_device and bool(steps), bool(steps)),
+        "gpu_utilization": _ratio(totals, "busy", "step"),
+        "est_sm_efficiency": _ratio(totals, "sm", "step"),
+        "est_achieved_occupancy": _ratio(totals, "occupancy", "occupancy_time"),
+        "tensor_core": _tensor_cores(totals),
+        "idle": _idle(ranks, count) if has_device and steps else [],
+    }
+    for figure in spoiled & body.keys():
+        empty: Any = dict.fromkeys(body[figure]) if figure in ("mean_us", "exposed_and_hidden_us") else None
+        body[figure] = [] if figure == "idle" else empty
+    return Analysis(
+        files=trace.files, device=_device(ranks, totals, spoiled), health=health, steps=steps,
+        **body, **_tables(ranks, has_device, count),
+        communication=communication(ranks), memory=memory(ranks[0].links),
+    )  # fmt: skip
+
+
+def _steps(
+    ranks: tuple[Rank, ...], has_device: bool, spoiled: bool
+) -> tuple[list[Step], list[float], list[float]]:
+    """Steps of all ranks, and the sums over them of each part in µs: exposed, exposed + hidden."""
+    steps: list[Step] = []
+    exposed, hidden = np.zeros(len(PARTS)), np.zeros(len(PARTS) - 1)
+    for number, rank in enumerate(ranks):
+        parts, whole = breakdown(rank.steps, rank.activity.layers)
+        exposed += parts.sum(axis=1) / 1e3
+        hidden += whole.sum(axis=1) / 1e3
+        place = rank.world.get("rank")
+        for i, name in enumerate(rank.steps.names):
+            start, end = int(rank.steps.start[i]), int(rank.steps.end[i])
+            row = _parts((parts[:, i] / 1e3).tolist(), 1, has_device, not spoiled)
+            position = place if isinstance(place, int) else number
+            steps.append(
+                Step(
+                    name=name,
+                    rank=position,
+                    start_us=start / 1e3,
+                    duration_us=(end - start) / 1e3,
+                    breakdown_us=row,
+                )
+            )
+    return steps, exposed.tolist(), hidden.tolist()
+
+
+def _parts(values: list[float], count: int, has_device: bool, known: bool) -> dict[str, float | None]:
+    """Parts by name; device parts are None without an accelerator, all are None if not known."""
+    return {
+        name: value / count if known and (has_device or name not in DEVICE_PARTS) else None
+        for name, value in zip(PARTS, values, strict=False)
+    }
+
+
+def _totals(ranks: tuple[Rank, ...]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for rank in ranks:
+        for name, value in sums(rank.links, rank.steps, rank.activity).items():
+            total[name] = total.get(name, 0.0) + value
+    return total
+
+
+def _ratio(totals: dict[str, float], part: str, whole: str) -> float | None:
+    return totals[part] / totals[whole] if part in totals and totals.get(whole) else None
+
+
+def _tensor_cores(totals: dict[str, float]) -> dict[str, float] | None:
+    """Shares of kernel time within the steps; None without kernels."""
+    time = {answer: totals.get(answer, 0.0) for answer in ("yes", "no", "unknown")}
+    whole = sum(time.values())
+    return {answer: value / whole for answer, value in time.items()} if whole else None
+
+
+def _idle(ranks: tuple[Rank, ...], count: int) -> list[Any]:
+    parts = [idle_sums(rank.links, rank.steps, rank.activity) for rank in ranks]
+    return idle_rows(parts, count, sum(rank.steps.total for rank in ranks))
+
+
+def _tables(ranks: tuple[Rank, ...], has_device: bool, steps: int) -> dict[str, Any]:
+    links = [rank.links for rank in ranks]
+    return {
+        "operators": tables.operators(links, has_device),
+        "kernels": tables.kernels(links),
+        "transfers": tables.transfers(links, steps),
+        "syncs": tables.syncs(links, steps) if has_device else [],
+    }
+
+
+def _device(ranks: tuple[Rank, ...], totals: dict[str, float], spoiled: set[str]) -> dict[str, Any]:
+    """The device's description, and figures beside the main ones."""
+    rank = ranks[0]
+    used = sorted(
+        {int(d) for r in ranks for d in np.unique(r.columns.device[r.links.device]).tolist() if d >= 0}
+    )
+    found = next((p for p in rank.properties if p.get("id") == (used[0] if used else 0)), {})
+    calls = " ".join(rank.columns.names[i] for i in np.unique(rank.columns.name[rank.links.calls]).tolist())
+    kind = "cpu" if not rank.has_device else "rocm" if re_hip(calls) else "cuda"
+    major, minor = found.get("computeMajor"), found.get("computeMinor")
+    return {
+        "kind": kind,
+        "name": found.get("name"),
+        "compute_capability": f"{major}.{minor}" if isinstance(minor, int) and kind == "cuda" else None,
+        "multiprocessors": found.get("numSms"),
+        "memory_bytes": found.get("totalGlobalMem"),
+        "used": used,
+        "loaders": sorted({n for r in ranks for n in r.columns.texts(r.columns.rows(Kind.LOADER))}),
+        "ranks": [r.world.get("rank", i) for i, r in enumerate(ranks)],
+        "reason": "no accelerator in this trace" if kind == "cpu" else None,
+        "gpu_utilization_with_copies": None
+        if "gpu_utilization" in spoiled
+        else _ratio(totals, "with_copies", "step"),
+        "launch": launches(rank.links),
+    }
+
+
+def re_hip(calls: str) -> bool:
+    """Whether runtime calls are those of ROCm."""
+    return " hip" in f" {calls}"

@@ -1,0 +1,91 @@
+"""Collectives: how much of their time is hidden behind computation, and how much ranks wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from perfkit.trace.columns import Kind
+from perfkit.trace.intervals import Ints
+from perfkit.trace.link import Links
+from perfkit.trace.steps import is_collective
+from perfkit.trace.tables import group
+
+if TYPE_CHECKING:
+    from perfkit.trace.analysis import Rank
+
+
+def communication(ranks: Sequence[Rank]) -> dict[str, Any] | None:
+    """Over the ranks: exposed and overlapped device time, a row per collective, waiting for other ranks.
+
+    Without device collectives (CPU, gloo) the times are None: the host marks say when a call was made,
+    not when data moved. None altogether if nothing was communicated.
+    """
+    found = [_rank(rank) for rank in ranks]
+    if not any(row["calls"] for row in found):
+        return None
+    steps = sum(len(rank.steps.names) for rank in ranks) or 1
+    known = [row for row in found if row["device_us"] is not None]
+    device, exposed = (
+        sum(row[key] for row in known) / steps if known else None for key in ("device_us", "exposed_us")
+    )
+    device, exposed = (sum(row[key] for row in known) / steps for key in ("device_us", "exposed_us"))
+    step_us = sum(rank.steps.total for rank in ranks) / 1e3 / steps
+    return {
+        "backend": ranks[0].world.get("backend"),
+        "world_size": ranks[0].world.get("world_size"),
+        "total_us_per_step": device if known else None,
+        "exposed_us_per_step": exposed if known else None,
+        "overlapped_us_per_step": device - exposed if known else None,
+        "exposed_share_of_step": exposed / step_us if known and step_us else None,
+        "waiting_us_per_step": _waiting([rank.links for rank in ranks], steps),
+        "collectives": _collectives([rank.links for rank in ranks]),
+        "ranks": found,
+    }
+
+
+def _rank(rank: Rank) -> dict[str, Any]:
+    """Sums over the rank's steps. Exposed: what collective kernels add to the union of all others."""
+    calls, kernels = len(rank.links.columns.rows(Kind.COMMUNICATION)), len(_kernels(rank.links))
+    act, steps = rank.activity, rank.steps
+    exposed = steps.length(act.kernels) - steps.length(act.layers[0])
+    return {
+        "rank": rank.world.get("rank"),
+        "calls": max(calls, kernels),
+        "device_us": steps.length(act.communication) / 1e3 if kernels else None,
+        "exposed_us": exposed / 1e3 if kernels else None,
+    }
+
+
+def _kernels(links: Links) -> Ints:
+    """Rows of collective kernels in order of time."""
+    rows = links.columns.rows(Kind.KERNEL)
+    rows = rows[is_collective(links.columns)[links.columns.name[rows]]]
+    return rows[np.argsort(links.columns.start[rows], kind="stable")]
+
+
+def _collectives(ranks: list[Links]) -> list[dict[str, Any]]:
+    """By name, of the device where it was recorded, else of the host's marks."""
+    chosen = [rows if len(rows := _kernels(r)) else r.columns.rows(Kind.COMMUNICATION) for r in ranks]
+    groups = group(
+        [text for links, rows in zip(ranks, chosen, strict=True) for text in links.columns.texts(rows)]
+    )
+    times = [links.columns.duration(rows) / 1e3 for links, rows in zip(ranks, chosen, strict=True)]
+    table = zip(groups.sum(np.concatenate(times)), groups.keys, groups.count(), strict=True)
+    return [{"name": name, "calls": n, "total_us": us} for us, name, n in sorted(table, reverse=True)]
+
+
+def _waiting(ranks: list[Links], steps: int) -> float | None:
+    """A collective moves data only once the last rank has joined: the rest of its time is waiting.
+
+    The k-th collective of every rank is the same one; the shortest of them is the transfer. None with
+    one rank, or where the ranks recorded different collectives.
+    """
+    rows = [_kernels(links) for links in ranks]
+    names = [links.columns.texts(mine) for links, mine in zip(ranks, rows, strict=True)]
+    if len(ranks) < 2 or not names[0] or any(other != names[0] for other in names):
+        return None
+    times = np.stack([links.columns.duration(mine) for links, mine in zip(ranks, rows, strict=True)])
+    return float((times - times.min(axis=0)).sum() / 1e3 / steps)

@@ -1,0 +1,111 @@
+"""How well the device was used: utilisation, SM efficiency, occupancy, Tensor Cores, launches."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from perfkit.trace.columns import Kind
+from perfkit.trace.intervals import merge, weighted
+from perfkit.trace.link import Links
+from perfkit.trace.steps import Activity, Steps
+
+# Names that say "tensor core": the profiler plugin's list (Volta to Ampere), and what came after it.
+_YES = re.compile(
+    r"h884|s884|h1688|s1688|c1688|i8816|16816|hmma|imma_|bmma_|dmma|wmma|wgmma|gmma|tcgen05|nvjet|tensorop|tf32"
+    r"|tensor\d+x\d+x\d+|xmma_(?:implicit_|sparse_|warp_specialized_implicit_)?gemm|xmma_sparse_conv|sm(?:90|10\d|12\d)_xmma"
+    r"|flash_?(?:attn_?)?(?:fwd|bwd|fprop|bprop)|fmha_cutlass[fb]_(?:f16|bf16)|native_sdpa|triton_tem_|triton_mm"
+    r"|dgrad_1x1_stride_2x2|first_layer_wgrad_kernel|conv1x1|conv2d_c1_k1|direct_group|_mi\d+x\d+x\d+|mfma",
+    re.IGNORECASE,
+)
+# Frameworks' kernels without matrix products, and products known to run in plain FP32 or FP64 units.
+_NO = re.compile(
+    r"elementwise_kernel|reduce_kernel|multi_tensor_apply|simt|winograd|fft|[sd]gemm|scudnn|gemv|gemmsn|gemmk1|nccl|rccl"
+    r"|splitkreduce|reducesplitk|im2col|col2im|[dw]?grad_engine<float|wgrad_alg\w*<float|convolve_sgemm|computeoffsets"
+    r"|triton_(?:poi|red|per)_|dot_kernel|reduce_wgrad",
+    re.IGNORECASE,
+)
+_PRODUCT = re.compile(
+    r"gemm|conv(?!ert)|matmul|(?<![a-z])b?mm(?![a-z])|att(?:entio)?n|[dw]grad|fprop|cijk|lstm|gru|rnn",
+    re.IGNORECASE,
+)
+_PLAIN = re.compile(
+    r"elementwise|reduce|softmax|norm|(?<![a-z])bn_|pool|dropout|copy|fill|memset|index|gather|scatter|sort|scan|catarray"
+    r"|transpose|nchwtonhwc|nhwctonchw|adam|random|distribution|arange|upsample|embedding|loss|foreach|unrolled|op_tensor",
+    re.IGNORECASE,
+)
+
+
+def tensor_core(name: str) -> str:
+    """`yes`, `no`, or `unknown` where a kernel's name says nothing."""
+    name = name[:1000]
+    if _NO.search(name) and "tensorop" not in name.lower():
+        return "no"
+    if _YES.search(name):
+        return "yes"
+    return "no" if _PLAIN.search(name) and not _PRODUCT.search(name) else "unknown"
+
+
+def is_bandwidth_bound(name: str) -> bool:
+    """Whether a kernel moves data rather than multiplies: element-wise, norms, layout (by its name)."""
+    name = name[:1000]
+    return _PLAIN.search(name) is not None and not (_PRODUCT.search(name) or _YES.search(name))
+
+
+def sums(links: Links, steps: Steps, act: Activity) -> dict[str, float]:
+    """Sums over S in ns, to be added up over ranks before any ratio is taken; absent = not recorded.
+
+    `busy` |K∩S|, `with_copies`, `sm` Σ min(blocks/SM, 1)·d (overlaps summed, capped at 1),
+    `occupancy` Σ OCC·d and its `occupancy_time` Σ d, Tensor Core time by `yes`, `no`, `unknown`.
+    """
+    columns = links.columns
+    rows = columns.rows(Kind.KERNEL)
+    found = {"step": float(steps.total), "busy": float(steps.length(act.kernels))}
+    found["with_copies"] = float(steps.length(act.device))
+    inside = merge(steps.start, steps.end).within(columns.start[rows], columns.end[rows]).astype(np.float64)
+    known = columns.blocks[rows] > 0
+    if known.any():
+        zero = columns.start[rows[known]].min()  # floats hold nanoseconds only near zero
+        times, area = weighted(
+            columns.start[rows[known]] - zero, columns.end[rows[known]] - zero, columns.blocks[rows[known]]
+        )
+        found["sm"] = float(
+            np.diff(np.interp([steps.start - zero, steps.end - zero], times, area), axis=0).sum()
+        )
+    known = ~np.isnan(columns.occupancy[rows])
+    if (inside * known).sum() > 0:
+        found["occupancy"] = float((columns.occupancy[rows[known]] * inside[known]).sum())
+        found["occupancy_time"] = float(inside[known].sum())
+    per_name = np.bincount(columns.name[rows], inside, len(columns.names))
+    for code in np.flatnonzero(per_name).tolist():
+        answer = tensor_core(columns.names[code])
+        found[answer] = found.get(answer, 0.0) + float(per_name[code])
+    return found
+
+
+def launches(links: Links) -> dict[str, Any] | None:
+    """Launch delay (launch start to kernel start, µs) and how many kernels wait in the queue."""
+    columns = links.columns
+    tied = (links.launch >= 0) & (columns.kind[links.device] == Kind.KERNEL)
+    if not tied.any():
+        return None
+    call, kernel = links.launch[tied], links.device[tied]
+    begun, run = columns.start[call], columns.start[kernel]
+    delay = np.maximum(run - begun, 0) / 1e3
+    order = np.argsort(np.concatenate((begun, run)), kind="stable")
+    queue = np.cumsum(np.repeat([1, -1], len(call))[order])
+    median, high = np.percentile(delay, [50, 90]).tolist()
+    spans = np.diff(np.sort(np.concatenate((begun, run))))
+    mean = float((queue[:-1] * spans).sum() / spans.sum()) if spans.sum() else None
+    return {
+        "kernels": int(tied.sum()),
+        "call_mean_us": float(columns.duration(call).mean() / 1e3),
+        "delay_median_us": median,
+        "delay_p90_us": high,
+        "delay_max_us": float(delay.max()),
+        "queue_mean": mean,
+        "queue_max": int(queue.max()),
+        "kernels_shorter_than_launch": float((columns.duration(kernel) < columns.duration(call)).mean()),
+    }

@@ -1,0 +1,93 @@
+"""What changed between two traces: operators and kernels that appeared, vanished, grew, shrank."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from perfkit.trace.model import Analysis, Kernel, Operator
+
+SAME = 0.05  # a change of less than 5% of the larger side is "same"
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One name in both traces, per step. `time` says which: device time of its own, or host time."""
+
+    name: str
+    status: str  # "appeared", "vanished", "grew", "shrank", "same"
+    a_us_per_step: float
+    b_us_per_step: float
+    a_calls_per_step: float
+    b_calls_per_step: float
+
+    @property
+    def difference_us(self) -> float:
+        """B minus a, µs per step."""
+        return self.b_us_per_step - self.a_us_per_step
+
+
+class TraceComparison(Struct, frozen=True, kw_only=True):
+    """Two analyses side by side: steps, parts, and changes, the greatest in absolute time first."""
+
+    mean_step_us: tuple[float | None, float | None]
+    parts_us: dict[str, tuple[float | None, float | None]]
+    gpu_utilization: tuple[float | None, float | None]
+    operator_time: str  # "device" or "host"
+    operators: list[Change]
+    kernels: list[Change]
+
+
+def compare(a: Analysis, b: Analysis) -> TraceComparison:
+    """Compare two analyses per step, so that traces of different length can be compared."""
+    device = a.has_accelerator and b.has_accelerator
+    return TraceComparison(
+        mean_step_us=(a.mean_step_us, b.mean_step_us),
+        parts_us={part: (a.mean_us[part], b.mean_us[part]) for part in a.mean_us},
+        gpu_utilization=(a.gpu_utilization, b.gpu_utilization),
+        operator_time="device" if device else "host",
+        operators=_changes(_operators(a, device), _operators(b, device)),
+        kernels=_changes(_per_step(a, a.kernels), _per_step(b, b.kernels)),
+    )
+
+
+def _operators(analysis: Analysis, device: bool) -> dict[str, tuple[float, float]]:
+    return _per_step(analysis, analysis.operators, device)
+
+
+def _per_step(
+    analysis: Analysis, rows: list[Operator] | list[Kernel], device: bool = True
+) -> dict[str, tuple[float, float]]:
+    """By name: µs and calls per step."""
+    steps = len(analysis.steps) or 1
+    found: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        own = (
+            row.total_us
+            if isinstance(row, Kernel)
+            else (row.device_self_us or 0.0)
+            if device
+            else row.host_self_us
+        )
+        time, calls = found.get(row.name, (0.0, 0.0))
+        found[row.name] = time + own / steps, calls + row.calls / steps
+    return found
+
+
+def _changes(a: dict[str, tuple[float, float]], b: dict[str, tuple[float, float]]) -> list[Change]:
+    rows = []
+    for name in {**a, **b}:
+        (time_a, calls_a), (time_b, calls_b) = a.get(name, (0.0, 0.0)), b.get(name, (0.0, 0.0))
+        rows.append(
+            Change(
+                name=name, status=_status(name in a, name in b, time_a, time_b), a_us_per_step=time_a,
+                b_us_per_step=time_b, a_calls_per_step=calls_a, b_calls_per_step=calls_b,
+            )
+        )  # fmt: skip
+    return sorted(rows, key=lambda row: (-abs(row.difference_us), row.name))
+
+
+def _status(in_a: bool, in_b: bool, a: float, b: float) -> str:
+    if not in_a or not in_b:
+        return "appeared" if in_b else "vanished"
+    if abs(b - a) <= SAME * max(a, b):
+        return "same"
+    return "grew" if b > a else "shrank"

@@ -1,0 +1,105 @@
+"""Why the device did nothing: idle time within steps, shared out among causes exactly."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from perfkit.trace.columns import Columns, Kind
+from perfkit.trace.intervals import Ints, Spans, gaps, merge, partition, union
+from perfkit.trace.link import Links
+from perfkit.trace.model import Idle
+from perfkit.trace.steps import Activity, Steps
+from perfkit.trace.tables import is_wait
+
+# In order of priority: what the host did while the device had nothing to do.
+CAUSES = ("queued", "data", "allocator", "gc", "copy", "synchronisation", "launch", "end_of_step")
+_ALLOCATES = re.compile(
+    r"^(cuda|hip|cuMem)(Malloc|Free|HostAlloc|HostMalloc|HostRegister|HostUnregister|Alloc|Create|Map|Unmap)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSums:
+    """Per cause, over all steps of a rank, int64[8]: total ns, number of gaps, longest in ns."""
+
+    total: Ints
+    count: Ints
+    longest: Ints
+
+
+def idle_sums(links: Links, steps: Steps, act: Activity) -> IdleSums:
+    """Cut S minus device activity into gaps, and each gap among the causes by what the host was doing.
+
+    `launch` is host code of any sort before the step's last device event; what no cause claims after
+    that event is `end_of_step`. `queued` is a gap before device work that had been launched before
+    the gap began: the device's own latency between kernels, not the host's.
+    A gap counts for the cause that has most of it.
+    """
+    columns = links.columns
+    ends = np.searchsorted(act.device.end, steps.end, "right") - 1
+    last = np.clip(act.device.end[ends], steps.start, steps.end) if act.device.total else steps.start
+    last = np.where(ends >= 0, last, steps.start)
+    start, end = _gaps(act.device, steps)
+    queued = _queued(links, start, end)
+    rest = partition([*_layers(columns), merge(steps.start, last)], start, end)
+    shares = np.concatenate(([np.where(queued, end - start, 0)], np.where(queued, 0, rest)))
+    cause = shares.argmax(axis=0)
+    longest = np.zeros(len(CAUSES), np.int64)
+    np.maximum.at(longest, cause, shares.max(axis=0, initial=0))
+    return IdleSums(shares.sum(axis=1), np.bincount(cause, minlength=len(CAUSES)), longest)
+
+
+def _gaps(device: Spans, steps: Steps) -> tuple[Ints, Ints]:
+    """S minus the device's activity: gap starts and ends, ns."""
+    if not steps.names:
+        return steps.start, steps.end
+    between = merge(steps.end[:-1], steps.start[1:])
+    return gaps(union((device, between)), int(steps.start[0]), int(steps.end[-1]))
+
+
+def _queued(links: Links, start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
+    """Whether the device event that ends a gap had been launched before the gap began."""
+    columns = links.columns
+    order = np.argsort(columns.start[links.device], kind="stable")
+    if not len(order):
+        return np.zeros(len(start), bool)
+    begins = columns.start[links.device[order]]
+    at = np.searchsorted(begins, end, "left")
+    launch = links.launch[order][np.minimum(at, len(order) - 1)]
+    return (at < len(order)) & (launch >= 0) & (columns.start[launch] <= start)
+
+
+def _layers(columns: Columns) -> list[Spans]:
+    """What the host did, by cause, but for the last two causes."""
+    allocates = columns.name_mask(lambda text: _ALLOCATES.match(text) is not None)
+    copies = columns.name_mask(lambda text: "memcpy" in text[:99].lower())
+    waits = columns.name_mask(is_wait)
+    collects = columns.name_mask(lambda text: text == "Python GC" or text.endswith("gc.collect>"))
+    calls, python = columns.rows(Kind.RUNTIME), columns.rows(Kind.PYTHON)
+    chosen = [
+        columns.rows(Kind.LOADER),
+        calls[allocates[columns.name[calls]]],
+        python[collects[columns.name[python]]],
+    ]
+    chosen += [calls[(copies & ~waits)[columns.name[calls]]], calls[waits[columns.name[calls]]]]
+    return [merge(columns.start[rows], columns.end[rows]) for rows in chosen]
+
+
+def idle_rows(parts: list[IdleSums], steps: int, total_ns: int) -> list[Idle]:
+    """All causes with any time, over the ranks, the greatest first."""
+    total = np.sum([part.total for part in parts], axis=0).tolist()
+    count = np.sum([part.count for part in parts], axis=0).tolist()
+    longest = np.max([part.longest for part in parts], axis=0).tolist()
+    rows = [
+        Idle(
+            cause=cause, total_us=total[i] / 1e3, us_per_step=total[i] / 1e3 / steps,
+            share_of_step=total[i] / total_ns, gaps=count[i], longest_us=longest[i] / 1e3,
+        )
+        for i, cause in enumerate(CAUSES)
+        if total[i]
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: -row.total_us)

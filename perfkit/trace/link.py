@@ -1,0 +1,166 @@
+"""Which operator launched which kernel, and from which line of Python."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from perfkit.trace.columns import Columns, Kind
+from perfkit.trace.intervals import Floats, Ints
+
+
+class Nest:
+    """Rows of host threads as a forest, where a row's parent encloses it. O(n log n), no Python loop.
+
+    With rows sorted by (thread, start, longest first), the depth of a row is the number of earlier
+    starts minus the number of ends up to its start; its parent is the nearest earlier row one level up.
+    """
+
+    def __init__(self, columns: Columns, rows: Ints) -> None:
+        start, end, thread = columns.start[rows], columns.end[rows], columns.thread[rows]
+        order = np.lexsort((-end, start, thread))
+        self.rows = rows[order]
+        self.start, self.thread = start[order], thread[order].astype(np.int64)
+        self.end = np.maximum(end[order], self.start + 1)
+        times = np.concatenate((columns.start, columns.end + 1))
+        self._low, self._span = int(times.min()), int(times.max()) - int(times.min()) + 2
+        self._ranks = np.unique(times) if self._span * (len(columns.threads) + 1) >= 1 << 62 else None
+        self._starts = self._key(self.thread, self.start)
+        self._ends = np.sort(self._key(self.thread, self.end))
+        here = np.arange(len(rows))
+        self.depth = here - np.searchsorted(self._ends, self._starts, "right")
+        self._levels = np.sort(self.depth * len(rows) + here)
+
+    def _key(self, thread: Ints, time: Ints) -> Ints:
+        """(thread, time) as one sortable integer."""
+        if self._ranks is None:
+            return thread * self._span + (time - self._low)
+        return thread * (len(self._ranks) + 1) + np.searchsorted(self._ranks, time)
+
+    @cached_property
+    def parent(self) -> Ints:
+        """int64[N], position of each row's parent within `rows`, or -1."""
+        return self._above(self.depth, np.arange(len(self.rows)), self.thread, self.start)
+
+    def innermost(self, thread: Ints, time: Ints) -> Ints:
+        """Position of the innermost row open at a time on a thread, or -1."""
+        key = self._key(thread, time)
+        before = np.searchsorted(self._starts, key, "right")
+        return self._above(before - np.searchsorted(self._ends, key, "right"), before, thread, time)
+
+    def _above(self, depth: Ints, before: Ints, thread: Ints, time: Ints) -> Ints:
+        count = len(self.rows)
+        if not count:
+            return np.full(len(before), -1, np.int64)
+        found = self._levels[np.searchsorted(self._levels, (depth - 1) * count + before) - 1]
+        at = found % count
+        good = (depth > 0) & (found // count == depth - 1) & (at < before)
+        good &= (self.thread[at] == thread) & (self.end[at] > time)
+        return np.where(good, at, -1)
+
+    def inclusive(self, own: Floats) -> Floats:
+        """Each row's own value plus that of everything inside it."""
+        running = np.concatenate(([0.0], np.cumsum(own)))
+        last = np.searchsorted(self._starts, self._key(self.thread, self.end), "left")
+        return running[last] - running[: len(own)]
+
+
+@dataclass(frozen=True)
+class Links:
+    """How device work hangs together with the host.
+
+    Attributes:
+        ops: the forest of operators (and annotations in the old format, which has no kind for them).
+        device: int64[D], rows of kernels, copies and sets; launch: the runtime row of each or -1.
+        calls: int64[R], the runtime rows; call_op: position in `ops.rows` of each, or -1.
+        device_op: position in `ops.rows` of the operator that launched each device row, or -1.
+    """
+
+    columns: Columns
+    ops: Nest
+    device: Ints
+    launch: Ints
+    device_op: Ints
+    calls: Ints
+    call_op: Ints
+
+    def op_names(self, positions: Ints) -> list[str | None]:
+        """Names of operators by position; None for -1."""
+        names, code = self.columns.names, self.columns.name[self.ops.rows].tolist()
+        return [names[code[position]] if position >= 0 else None for position in positions.tolist()]
+
+    def places(self, calls: Ints, ops: Ints) -> list[tuple[str | None, str | None]]:
+        """Operator and `file.py:line` of host rows (-1: none), given the positions of their operators."""
+        return list(zip(self.op_names(ops), self._frames(calls, ops), strict=True))
+
+    @cached_property
+    def _python(self) -> Nest:
+        """The Python frames of the user's own code, if stacks were recorded."""
+        columns = self.columns
+        mine = columns.name_mask(lambda text: _frame(text) is not None and not _is_library(text))
+        rows = columns.rows(Kind.PYTHON)
+        return Nest(columns, rows[mine[columns.name[rows]]])
+
+    @cached_property
+    def _stack_frames(self) -> list[str | None]:
+        return [_user_frame(stack.split(";")) for stack in self.columns.stacks]
+
+    def _frames(self, calls: Ints, ops: Ints) -> list[str | None]:
+        """The innermost user code at each call; None where no stack was recorded."""
+        columns, python = self.columns, self._python
+        if not len(python.rows) and not columns.stacks:
+            return [None] * len(calls)
+        at = python.innermost(columns.thread[calls].astype(np.int64), columns.start[calls])
+        stack = columns.stack[self.ops.rows].tolist()
+        return [
+            _frame(columns.names[columns.name[python.rows[position]]])
+            if position >= 0 and call >= 0
+            else self._stack_frames[stack[op]] if op >= 0 and stack[op] >= 0 else None
+            for position, call, op in zip(at.tolist(), calls.tolist(), ops.tolist(), strict=True)
+        ]  # fmt: skip
+
+
+def link(columns: Columns) -> Links:
+    """Tie device rows to launches by correlation, and both to operators by time, else by external id."""
+    ops = Nest(columns, columns.rows(Kind.CPU_OP))
+    device, calls = columns.rows(Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET), columns.rows(Kind.RUNTIME)
+    launch = _lookup(columns.correlation[calls], calls, columns.correlation[device])
+    by_id = columns.external[ops.rows], np.arange(len(ops.rows))
+    call_op = ops.innermost(columns.thread[calls].astype(np.int64), columns.start[calls])
+    call_op = np.where(call_op >= 0, call_op, _lookup(*by_id, columns.external[calls]))
+    through = _lookup(calls, call_op, launch)
+    device_op = np.where(through >= 0, through, _lookup(*by_id, columns.external[device]))
+    return Links(columns, ops, device, launch, device_op, calls, call_op)
+
+
+def _lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
+    """The value of the first row with each wanted key; -1 where there is none or the key is -1."""
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(keys, kind="stable")
+    at = np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)
+    found = order[at]
+    return np.where((keys[found] == wanted) & (wanted >= 0), values[found], -1)
+
+
+_FRAME = re.compile(r"^(.*\.py)\((\d+)\)")
+_LIBRARY = re.compile(
+    r"(^|[/\\])(torch|torchvision|site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<"
+)
+
+
+def _frame(text: str) -> str | None:
+    match = _FRAME.match(text.strip())
+    return f"{match[1]}:{match[2]}" if match else None
+
+
+def _is_library(text: str) -> bool:
+    return _LIBRARY.search(text) is not None
+
+
+def _user_frame(frames: list[str]) -> str | None:
+    """Of a stack, innermost first: the first frame of the user's own code."""
+    return next((frame for text in frames if not _is_library(text) and (frame := _frame(text))), None)

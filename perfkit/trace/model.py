@@ -1,0 +1,134 @@
+"""What an analysis holds. Plain frozen values; times in µs, ratios 0–1, what cannot be known is None."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+SCHEMA = "perfkit.trace/1"
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """Something about the file that the reader should know. `spoils`: names of figures set to None."""
+
+    code: str
+    severity: str  # "info", "warning", "error"
+    message: str
+    spoils: list[str] = []
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """One step: start on the trace's own clock, and the eight parts, whose sum is the duration."""
+
+    name: str
+    rank: int
+    start_us: float
+    duration_us: float
+    breakdown_us: dict[str, float | None]
+
+
+class Operator(Struct, frozen=True, kw_only=True):
+    """Calls of one operator with one set of input shapes, over the whole trace."""
+
+    name: str
+    input_shapes: str | None
+    input_dtypes: str | None
+    calls: int
+    host_total_us: float
+    host_self_us: float
+    device_total_us: float | None
+    device_self_us: float | None
+
+
+class Kernel(Struct, frozen=True, kw_only=True):
+    """Launches of one kernel. Blocks per SM and occupancy are means weighted by duration."""
+
+    name: str
+    calls: int
+    total_us: float
+    mean_us: float
+    max_us: float
+    min_us: float
+    blocks_per_sm: float | None
+    occupancy: float | None
+    tensor_core: str
+    operator: str | None
+    frame: str | None
+
+
+class Transfer(Struct, frozen=True, kw_only=True):
+    """Copies of one kind from one place. `host_memory`: "pinned", "pageable" or None (not recorded)."""
+
+    direction: str
+    host_memory: str | None
+    operator: str | None
+    frame: str | None
+    calls: int
+    bytes: int | None
+    total_us: float
+    gb_per_s: float | None
+    calls_per_step: float
+    us_per_step: float
+
+
+class Sync(Struct, frozen=True, kw_only=True):
+    """Calls that make the host wait. An operator row encloses the runtime call it makes: do not add them."""
+
+    call: str
+    kind: str  # "runtime" or "operator"
+    operator: str | None
+    frame: str | None
+    calls: int
+    total_us: float
+    calls_per_step: float
+    ms_per_step: float
+
+
+class Idle(Struct, frozen=True, kw_only=True):
+    """Time within steps in which the device does nothing, by cause. All rows sum to the idle time."""
+
+    cause: str
+    total_us: float
+    us_per_step: float
+    share_of_step: float
+    gaps: int
+    longest_us: float
+
+
+class Analysis(Struct, frozen=True, kw_only=True):
+    """Everything read out of a trace; `to_dict(findings)` is the JSON document."""
+
+    files: list[str]
+    device: dict[str, Any]
+    health: list[Health]
+    steps: list[Step]
+    mean_step_us: float | None
+    mean_us: dict[str, float | None]
+    exposed_and_hidden_us: dict[str, float | None]
+    gpu_utilization: float | None
+    est_sm_efficiency: float | None
+    est_achieved_occupancy: float | None
+    tensor_core: dict[str, float] | None
+    operators: list[Operator]
+    kernels: list[Kernel]
+    transfers: list[Transfer]
+    syncs: list[Sync]
+    idle: list[Idle]
+    communication: dict[str, Any] | None
+    memory: dict[str, Any] | None
+
+    @property
+    def has_accelerator(self) -> bool:
+        """Whether device events were recorded."""
+        return self.gpu_utilization is not None
+
+    def to_dict(self, findings: Any = ()) -> dict[str, Any]:
+        """The JSON document as plain values; `findings` (of `perfkit.diagnose`) become `diagnosis`."""
+        body: dict[str, Any] = msgspec.to_builtins(self)
+        return {"schema": SCHEMA, **body, "diagnosis": msgspec.to_builtins(list(findings))}
+
+    def to_json(self, findings: Any = ()) -> bytes:
+        """The JSON document, indented."""
+        return msgspec.json.format(msgspec.json.encode(self.to_dict(findings)))

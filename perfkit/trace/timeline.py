@@ -1,0 +1,152 @@
+"""The data of a timeline: rows for threads, streams and copies, with the bars of one step."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec import Struct
+
+from perfkit.trace.analysis import Rank, Trace
+from perfkit.trace.columns import Columns, Kind
+from perfkit.trace.errors import TraceError
+from perfkit.trace.intervals import Ints
+from perfkit.trace.link import Nest
+from perfkit.trace.steps import is_collective
+
+_CLASS = {
+    Kind.KERNEL: "kernel", Kind.MEMCPY: "memcpy", Kind.MEMSET: "memset", Kind.COMMUNICATION: "communication",
+    Kind.RUNTIME: "runtime", Kind.LOADER: "dataloader", Kind.CPU_OP: "cpu_op", Kind.ANNOTATION: "annotation",
+}  # fmt: skip
+_DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+_BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
+
+
+class Bar(Struct, frozen=True, kw_only=True):
+    """One event. `start_us` from the window's start; `depth`: level of nesting; `colour`: a part's name."""
+
+    name: str
+    start_us: float
+    duration_us: float
+    colour: str
+    depth: int
+
+
+class Lane(Struct, frozen=True, kw_only=True):
+    """One row of the timeline. `kind`: "thread", "stream" or "copies"."""
+
+    label: str
+    kind: str
+    bars: list[Bar]
+
+
+class Lanes(Struct, frozen=True, kw_only=True):
+    """A window of the trace. `omitted`: shorter events left out; `phases`: forward, backward, optimizer."""
+
+    name: str
+    start_us: float
+    duration_us: float
+    lanes: list[Lane]
+    phases: list[Bar]
+    omitted: int
+
+
+def lanes(trace: Trace, step: int | str = 0, rank: int = 0, limit: int = 4000) -> Lanes:
+    """The rows of one step, the longest `limit` events of it, each row in order of time.
+
+    Args:
+        trace: a loaded trace.
+        step: position in the rank's steps, or a name ("ProfilerStep#7").
+        rank: position in the list of files.
+        limit: most bars in all.
+
+    Raises:
+        TraceError: no such step or rank.
+    """
+    if not 0 <= rank < len(trace.ranks):
+        raise TraceError(
+            f"there is no rank {rank}", f"The trace has {len(trace.ranks)} file(s), counted from 0."
+        )
+    chosen = trace.ranks[rank]
+    at = _position(chosen, step)
+    start, end = int(chosen.steps.start[at]), int(chosen.steps.end[at])
+    columns = chosen.columns
+    rows = columns.rows(*_CLASS)
+    rows = rows[(columns.start[rows] < end) & (columns.end[rows] > start)]
+    longest = np.argsort(-columns.duration(rows), kind="stable")[: max(limit, 0)]
+    shown = rows[np.sort(longest)]
+    made = [_lane(columns, label, kind, mine, start) for label, kind, mine in _grouped(columns, shown)]
+    return Lanes(
+        name=chosen.steps.names[at], start_us=start / 1e3, duration_us=(end - start) / 1e3,
+        lanes=made, phases=_phases(columns, start, end), omitted=len(rows) - len(shown),
+    )  # fmt: skip
+
+
+def _position(rank: Rank, step: int | str) -> int:
+    names = rank.steps.names
+    at = names.index(step) if step in names else step if isinstance(step, int) else len(names)
+    if not -len(names) <= at < len(names):
+        raise TraceError(f"there is no step {step!r}", f"Steps: {', '.join(names[:8]) or 'none'}.")
+    return at
+
+
+def _grouped(columns: Columns, rows: Ints) -> list[tuple[str, str, Ints]]:
+    """Rows by lane: threads first, then streams, then copies of each device."""
+    device = np.isin(columns.kind[rows], _DEVICE)
+    found: list[tuple[str, str, Ints]] = []
+    for thread in np.unique(columns.thread[rows[~device]]).tolist():
+        pid, tid = columns.threads[thread]
+        label = columns.labels.get((pid, tid)) or f"thread {tid}"
+        found.append((label, "thread", rows[~device & (columns.thread[rows] == thread)]))
+    copies = device & (columns.kind[rows] != Kind.KERNEL)
+    for mask, kind in ((device & ~copies, "stream"), (copies, "copies")):
+        for thread in np.unique(columns.thread[rows[mask]]).tolist():
+            pid, tid = columns.threads[thread]
+            label = f"GPU {pid} stream {tid.removeprefix('stream ')}" + (
+                " copies" if kind == "copies" else ""
+            )
+            found.append((label, kind, rows[mask & (columns.thread[rows] == thread)]))
+    return found
+
+
+def _lane(columns: Columns, label: str, kind: str, rows: Ints, zero: int) -> Lane:
+    nest = Nest(columns, rows)
+    collective = is_collective(columns)[columns.name[nest.rows]] & (columns.kind[nest.rows] == Kind.KERNEL)
+    bars = [
+        Bar(
+            name=columns.names[columns.name[row]], start_us=(int(columns.start[row]) - zero) / 1e3,
+            duration_us=int(columns.end[row] - columns.start[row]) / 1e3,
+            colour="communication" if talks else _CLASS[Kind(columns.kind[row])], depth=depth,
+        )
+        for row, depth, talks in zip(*(a.tolist() for a in (nest.rows, nest.depth, collective)), strict=True)
+    ]  # fmt: skip
+    return Lane(label=label, kind=kind, bars=bars)
+
+
+def _phases(columns: Columns, start: int, end: int) -> list[Bar]:
+    """Forward, backward, optimizer on the host: from the optimizer's own mark and autograd's operators."""
+    rows = columns.rows(Kind.CPU_OP, Kind.ANNOTATION, Kind.LOADER)
+    rows = rows[(columns.start[rows] >= start) & (columns.end[rows] <= end)]
+
+    def extent(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[int, int] | None:
+        mine = rows[mask[columns.name[rows]]]
+        return (int(columns.start[mine].min()), int(columns.end[mine].max())) if len(mine) else None
+
+    backward = extent(columns.name_mask(lambda text: _BACKWARD.search(text) is not None))
+    update = extent(columns.name_mask(lambda text: text.startswith("Optimizer.step#")))
+    loader = columns.end[rows[columns.kind[rows] == Kind.LOADER]]
+    until = backward[0] if backward else update[0] if update else None
+    before = loader[loader <= until] if until is not None else loader
+    forward = (int(before.max()) if len(before) else start, until) if until is not None else None
+    spans = {"forward": forward, "backward": backward, "optimizer": update}
+    return [
+        Bar(
+            name=name,
+            start_us=(span[0] - start) / 1e3,
+            duration_us=(span[1] - span[0]) / 1e3,
+            colour=name,
+            depth=0,
+        )
+        for name, span in spans.items()
+        if span is not None
+    ]

@@ -1,0 +1,267 @@
+"""The child's entry: `python -m perfkit.worker`. Builds one training, measures blocks when told to.
+
+Commands come as JSON lines on standard input, events go out as JSON lines on a channel of their own: a
+duplicate of standard output, taken before anything else runs, after which prints go to standard error. When
+standard input ends, the parent is gone, and so is this process with all that it started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from perfkit.errors import PerfkitError
+
+_PROGRESS_INTERVAL_S = 0.1
+
+
+def main() -> None:
+    """Serves one parent until it has no more commands."""
+    out = _own_channel()
+    commands: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_listen, args=(commands,), daemon=True).start()
+    session = _Session(out)
+    try:
+        while True:
+            command = commands.get()
+            session.send(command["do"], **getattr(session, command["do"])(**command.get("with", {})))
+    except BaseException as problem:  # whatever it is, the parent must hear of it
+        session.send("error", **explain(problem))
+        _log_traceback(problem)
+    finally:
+        end_group()
+
+
+def _own_channel() -> TextIO:
+    channel = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+    return channel
+
+
+def _listen(commands: queue.Queue[dict[str, Any]]) -> None:
+    buffer = b""
+    # os.read, not sys.stdin: a thread that blocks in a buffered reader keeps the interpreter from ending.
+    while chunk := os.read(0, 65536):
+        *lines, buffer = (buffer + chunk).split(b"\n")
+        for line in lines:
+            commands.put(json.loads(line))
+    end_group()
+
+
+def end_group() -> None:
+    """Ends this process and every process that it started, at once."""
+    if os.name == "posix" and os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    import psutil
+
+    for process in psutil.Process().children(recursive=True):
+        process.kill()
+    os._exit(1)
+
+
+def _log_traceback(problem: BaseException) -> None:
+    traceback.print_exception(problem, file=sys.stderr)
+    sys.stderr.flush()
+
+
+class _Session:
+    """One training, and what can be asked of it. Each public method is a command; it returns the answer."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._last_progress = 0.0
+        self._workload: Any = None
+        self._harness: Any = None
+        self._device: Any = None
+
+    def send(self, event: str, **data: Any) -> None:
+        """One event to the parent."""
+        self._out.write(json.dumps({"event": event, **data}) + "\n")
+        self._out.flush()
+
+    def _progress(self, phase: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if done == total or now - self._last_progress >= _PROGRESS_INTERVAL_S:
+            self._last_progress = now
+            self.send("progress", phase=phase, done=done, total=total)
+
+    def describe(self, workload: str, preset: str, options: dict[str, Any], device: str) -> dict[str, Any]:
+        """Loads the workload; says what it offers and what the device is."""
+        self.send("progress", phase="importing torch", done=0, total=1)
+        import torch
+
+        from perfkit import workloads
+
+        found = workloads.find(workload)
+        chosen = workloads.options_for(found, preset, options)
+        self._workload = workloads.load(workload, chosen)
+        self._device = torch.device(device)
+        return {
+            "reference": workloads.reference(workload),
+            "options": chosen,
+            "offers": sorted(workloads.offers(self._workload)),
+            "facts": _device_facts(self._device),
+        }
+
+    def train(
+        self, recipe: dict[str, Any], seed: int, loss_steps: int, warmup_s: float, started: float
+    ) -> dict[str, Any]:
+        """Builds the training, takes its first steps, proves its mechanisms and warms up."""
+        from perfkit.measure import Harness
+        from perfkit.mechanism import graphs
+        from perfkit.recipe import Recipe
+        from perfkit.train import Training
+
+        self.send("progress", phase="building", done=0, total=1)
+        training = Training(self._workload, Recipe.from_dict(recipe), self._device, seed)
+        self._harness = harness = Harness(training, progress=self._progress)
+        startup_s = time.time() - started
+        first, losses = harness.first_steps(loss_steps)
+        mechanisms, batch_bytes = harness.mechanisms()
+        warm = harness.warm_up(warmup_s)
+        harness.device.reset_peak()
+        return {
+            "startup_s": startup_s,
+            "first": asdict(first),
+            "losses": losses,
+            "warm": asdict(warm),
+            "mechanisms": [{"switch": m.switch, "ok": m.ok, "evidence": m.evidence} for m in mechanisms],
+            "batch_bytes_per_sample": batch_bytes,
+            "samples_per_step": harness.samples_per_step,
+            "weights": getattr(self._workload, "weights", ""),
+            "graphs": graphs(),
+        }
+
+    def block(self, samples: int, settle: bool) -> dict[str, Any]:
+        """One measured block."""
+        block = self._harness.block(samples, settle)
+        return {**asdict(block), "samples_per_s": block.samples_per_s}
+
+    def ceiling(self, samples: int) -> dict[str, Any]:
+        """One block without a loader."""
+        return {"samples_per_s": self._harness.ceiling(samples).samples_per_s}
+
+    def peak(self) -> dict[str, Any]:
+        """Peak memory since the warm-up, and whether the model was compiled anew since the first step."""
+        from perfkit.mechanism import graphs
+
+        allocated, reserved = self._harness.device.peak()
+        recompiles = graphs()["graphs"] - self._harness.first_graphs
+        return {"allocated": allocated, "reserved": reserved, "recompiles": recompiles}
+
+    def stop(self) -> dict[str, Any]:
+        """Ends this process."""
+        end_group()
+        return {}
+
+
+def _device_facts(device: Any) -> dict[str, Any]:
+    import torch
+
+    facts: dict[str, Any] = {"threads": torch.get_num_threads(), "torch": torch.__version__}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        facts |= {
+            "name": properties.name,
+            "uuid": f"GPU-{properties.uuid}",
+            "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
+            "cuda": torch.version.cuda,
+            "cudnn": str(torch.backends.cudnn.version()),
+        }
+    return facts
+
+
+def explain(problem: BaseException) -> dict[str, str]:
+    """An exception in words: its kind, what happened, what to do."""
+    if isinstance(problem, PerfkitError):
+        return {"kind": type(problem).__name__, "what": problem.what, "remedy": problem.remedy}
+    text = str(problem).strip()
+    for kind, told, remedy in _KNOWN:
+        if told(problem, text):
+            return {
+                "kind": kind,
+                "what": f"{kind}: {_gist(problem, text)}{_place(problem)}",
+                "remedy": remedy,
+            }
+    what = f"the training raised {type(problem).__name__}: {_gist(problem, text)}{_place(problem)}"
+    return {"kind": "exception", "what": what, "remedy": "Mend it there; the other stages are not affected"}
+
+
+def _gist(problem: BaseException, text: str) -> str:
+    """The line of a message that says what happened."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return type(problem).__name__
+    return lines[-1] if lines[0].startswith("Caught ") else lines[0][:300]
+
+
+def _place(problem: BaseException) -> str:
+    """` (file:line)` of the innermost frame that is neither torch's nor ours; of the worker's where it was there."""
+    files = [f for f in traceback.extract_tb(problem.__traceback__) if _is_theirs(f.filename)]
+    if files:
+        return f" ({os.path.basename(files[-1].filename)}:{files[-1].lineno})"
+    told = [line.strip() for line in str(problem).splitlines() if line.strip().startswith('File "')]
+    theirs = [line for line in told if _is_theirs(line.split('"')[1])]
+    if not theirs:
+        return ""
+    _, file, rest = theirs[-1].split('"', 2)
+    return f" ({os.path.basename(file)}:{rest.split(',')[1].removeprefix(' line ').strip()})"
+
+
+def _is_theirs(filename: str) -> bool:
+    return not any(
+        part in filename for part in ("site-packages", "/perfkit/", "\\perfkit\\", "<", "/lib/python")
+    )
+
+
+def _is_memory(problem: BaseException, text: str) -> bool:
+    return (
+        isinstance(problem, MemoryError)
+        or type(problem).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in text
+        or "not enough memory" in text
+    )
+
+
+def _is_compile(problem: BaseException, text: str) -> bool:
+    module = type(problem).__module__
+    return module.startswith(("torch._dynamo", "torch._inductor")) or "BackendCompilerFailed" in text
+
+
+_KNOWN = (
+    ("out of memory", _is_memory, "Lower batch_size, or raise accumulation instead; amp saves memory too"),
+    (
+        "shared memory is full",
+        lambda problem, text: "Bus error" in text or ("shared memory" in text and "DataLoader" in text),
+        "Enlarge /dev/shm (docker run --shm-size=8g), or lower workers or prefetch_factor",
+    ),
+    (
+        "a loader worker died",
+        lambda problem, text: (
+            ("DataLoader worker" in text and "exited unexpectedly" in text) or "is killed by signal" in text
+        ),
+        "It was killed from outside, most often for want of memory: lower workers or prefetch_factor",
+    ),
+    (
+        "the data set raised in a loader worker",
+        lambda problem, text: text.startswith("Caught ") and "DataLoader worker" in text,
+        "Mend the data set at that line; workers=0 shows the full traceback",
+    ),
+    (
+        "torch.compile failed",
+        _is_compile,
+        "Leave compile off for this model; `perfkit doctor` says whether a compiler is there",
+    ),
+)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""What is trained. A workload is an object behind an importable name, `package.module:name`.
+
+Protocol (see `cifar_resnet18.py` for a full one); `recipe` is a `perfkit.Recipe` that a workload may ignore:
+
+- `dataset(recipe)`: a map-style data set of `(input, target)` samples
+- `model()`: the module to train
+- `loss(outputs, targets)`: a scalar tensor
+- `optimizer(parameters, **implementation)`: implementation is empty, `foreach=…` or `fused=…`
+- `prepare(inputs, recipe)` (optional): work on the device between copy and model
+- `offers` (optional): which of `uint8_copy`, `device_resize`, `batched_fetch`, `resident` it honours
+- `presets` (optional, on the class): constructor arguments by preset name
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from perfkit.errors import InvalidValue, WorkloadError, one_of
+
+BUILT_IN = {
+    "cifar_resnet18": "perfkit.workloads.cifar_resnet18:CifarResNet18",
+    "photos": "perfkit.workloads.photos:Photos",
+}
+
+_REQUIRED = ("dataset", "model", "loss", "optimizer")
+
+
+def reference(name: str) -> str:
+    """`package.module:name` for a built-in workload's short name or a reference.
+
+    Raises:
+        InvalidValue: neither a built-in workload nor of the form `module:name`.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if ":" not in name:
+        raise one_of(name, list(BUILT_IN), "workload", see=", or your own as package.module:name")
+    return name
+
+
+def find(name: str) -> Any:
+    """The class, function or object behind a workload's name; the folder one stands in is searched too.
+
+    Raises:
+        WorkloadError: it cannot be imported.
+    """
+    module_name, _, attribute = reference(name).partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except AttributeError:
+        raise WorkloadError(
+            f"module '{module_name}' has no '{attribute}'", f"Define {attribute} in it, or correct the name"
+        ) from None
+    except Exception as problem:  # the user's module may raise anything while it is imported
+        raise WorkloadError(
+            f"workload '{name}' cannot be imported: {type(problem).__name__}: {problem}",
+            f"Run `python -c 'import {module_name}'` in the same folder and mend what it says",
+        ) from problem
+
+
+def load(name: str, options: dict[str, Any] | None = None) -> Any:
+    """A workload, built.
+
+    Args:
+        name: a built-in workload, or `package.module:name` of a class, a function or an object.
+        options: constructor arguments.
+
+    Raises:
+        InvalidValue: no such built-in workload.
+        WorkloadError: it cannot be imported or built, or lacks a part of the protocol.
+    """
+    found = find(name)
+    try:
+        workload = found(**(options or {})) if callable(found) else found
+    except Exception as problem:
+        raise WorkloadError(
+            f"workload '{name}' cannot be built: {type(problem).__name__}: {problem}",
+            f"It was called with {options or 'no arguments'}",
+        ) from problem
+    missing = [part for part in _REQUIRED if not callable(getattr(workload, part, None))]
+    if missing:
+        raise WorkloadError(
+            f"workload '{name}' has no {', '.join(missing)}", f"A workload needs: {', '.join(_REQUIRED)}"
+        )
+    return workload
+
+
+def options_for(found: Any, preset: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Constructor arguments: those of the preset, then those given.
+
+    Raises:
+        InvalidValue: arguments for a workload that is not built by a call.
+    """
+    if given and not callable(found):
+        raise InvalidValue(f"this workload takes no options, but was given {given}", "Leave the options out")
+    return dict(getattr(found, "presets", {}).get(preset, {})) | given
+
+
+def offers(workload: Any) -> frozenset[str]:
+    """The workload-dependent switches that it honours.
+
+    Raises:
+        WorkloadError: it offers something that is no such switch.
+    """
+    from perfkit.recipe import switches
+
+    allowed = {name for name, switch in switches().items() if switch.needs == "workload"}
+    given = frozenset(getattr(workload, "offers", ()))
+    if given - allowed:
+        raise WorkloadError(
+            f"the workload offers {', '.join(sorted(given - allowed))}", f"Allowed: {', '.join(sorted(allowed))}"
+        )
+    return given

@@ -1,0 +1,102 @@
+"""Fixtures of the browser tests: one JupyterLab and one Chromium a session, a fresh page and kernel a test."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Generator, Iterator
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+from tests.browser.lab import ARTEFACTS, LabPage, LabServer
+
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+FLAGS = [
+    "--no-sandbox",  # as root, as in most containers, Chromium has no sandbox
+    "--disable-dev-shm-usage",  # a container's /dev/shm is too small for it
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-extensions",
+    "--disable-sync",
+    "--no-first-run",
+    # Nothing outside this machine is reachable, so that a page that needs the network fails here.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
+]
+# JupyterLab's own noise: pattern → why it isn't ours. Anything else on the console fails the test.
+NOISE = {
+    r"^Could not restore the debugger state: Canceled future": "the debugger's question to a kernel that restarts",
+}
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The system's Chromium, headless."""
+    path = next(filter(None, map(shutil.which, CHROMIUMS)), None)
+    if path is None:
+        pytest.skip(f"no Chromium on this machine; looked for {', '.join(CHROMIUMS)}")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def lab_server(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    """JupyterLab with private folders, on a copy of the notebooks."""
+    server = LabServer(tmp_path_factory.mktemp("lab"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def console_errors() -> list[str]:
+    """What the page has complained of so far. A test that provokes an error takes it out of this list."""
+    return []
+
+
+@pytest.fixture
+def page(chromium: Browser, console_errors: list[str]) -> Iterator[Page]:
+    """A fresh page of 1280×720 without animations; complaints on its console go to `console_errors`."""
+    context = chromium.new_context(
+        viewport={"width": 1280, "height": 720},
+        reduced_motion="reduce",
+        locale="en-US",
+        accept_downloads=True,
+    )
+    page = context.new_page()
+
+    def on_console(message: ConsoleMessage) -> None:
+        text = f"{message.text} ({message.location.get('url', '')})"
+        if message.type == "error" and not any(re.search(pattern, text) for pattern in NOISE):
+            console_errors.append(text)
+
+    page.on("console", on_console)
+    page.on("pageerror", lambda error: console_errors.append(f"uncaught: {error.stack or error}"))
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def lab(
+    request: pytest.FixtureRequest, page: Page, lab_server: LabServer, console_errors: list[str]
+) -> Iterator[LabPage]:
+    """A page in JupyterLab; `lab.open_notebook(...)` comes next. Console errors fail the test at its end."""
+    yield LabPage(page, lab_server)
+    name = re.sub(r"\W+", "-", request.node.name).strip("-")
+    if request.node.stash.get(FAILED, False):
+        ARTEFACTS.mkdir(exist_ok=True)
+        page.screenshot(path=ARTEFACTS / f"failed-{name}.png")
+    page.close()
+    lab_server.start_anew()
+    assert not console_errors, "on the browser's console:\n" + "\n".join(console_errors)

@@ -1,0 +1,269 @@
+"""A JupyterLab server of its own and a page in it, driven by its states; the fixtures are in conftest.py."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from playwright.sync_api import Page
+
+REPO = Path(__file__).parents[2]
+ARTEFACTS = Path(__file__).parent / "artefacts"
+
+# No news prompt, no autosave under the test's feet, no completer requests beside the kernel's own work.
+SETTINGS = {
+    "@jupyterlab/apputils-extension/notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+        "doNotDisturbMode": True,
+    },
+    "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
+    "@jupyterlab/completer-extension/manager": {"autoCompletion": False},
+}
+
+
+class LabServer:
+    """JupyterLab on the loopback, with a copy of `notebooks/` as its root and nothing of the person's own.
+
+    Args:
+        home: an empty folder for everything that Jupyter and IPython keep.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.root = home / "root"
+        self.root.mkdir(parents=True)
+        if (notebooks := REPO / "notebooks").is_dir():
+            ignore = shutil.ignore_patterns("src", ".*")
+            shutil.copytree(notebooks, self.root, ignore=ignore, dirs_exist_ok=True)
+        self._settings = home / "settings"
+        for name, values in SETTINGS.items():
+            file = self._settings / f"{name}.jupyterlab-settings"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(values))
+        self._runtime = home / "runtime"
+        self._log_path = home / "lab.log"
+        with self._log_path.open("w") as log:
+            self._process = subprocess.Popen(
+                self._command(), env=self._environment(home), stdout=log, stderr=log, start_new_session=True
+            )
+        self.url = self._wait_until_up(timeout_s=90)
+
+    def _command(self) -> list[str]:
+        with socket.socket() as probe:  # should another take the port meanwhile, the server tries the next
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        return [
+            *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"),
+            *("--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", f"--ServerApp.root_dir={self.root}"),
+            *("--IdentityProvider.token=", "--ServerApp.password="),
+            "--ServerApp.disable_check_xsrf=True",  # so that a test can ask the REST interface without a page
+            "--LabApp.expose_app_in_browser=True",
+            "--KernelManager.shutdown_wait_time=2",
+        ]
+
+    @staticmethod
+    def _environment(home: Path) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")}
+        folders = {
+            "JUPYTER_CONFIG_DIR": "config",
+            "JUPYTER_DATA_DIR": "share",
+            "JUPYTER_RUNTIME_DIR": "runtime",
+            "JUPYTERLAB_SETTINGS_DIR": "settings",
+            "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+            "IPYTHONDIR": "ipython",
+        }
+        # A kernelspec in the private data folder, should a test write one, wins over the environment's.
+        return (
+            kept
+            | {name: str(home / folder) for name, folder in folders.items()}
+            | {"JUPYTER_PREFER_ENV_PATH": "0"}
+        )
+
+    def _wait_until_up(self, timeout_s: float) -> str:
+        until = time.monotonic() + timeout_s
+        while time.monotonic() < until and self._process.poll() is None:
+            for file in self._runtime.glob("jpserver-*.json"):
+                try:
+                    url: str = json.loads(file.read_text())["url"]
+                    with urllib.request.urlopen(f"{url}api/status", timeout=5):
+                        return url
+                except (OSError, ValueError):  # half written, or not listening yet
+                    continue
+            time.sleep(0.1)
+        self.stop()
+        raise RuntimeError(f"JupyterLab did not come up; its log:\n{self.log()[-3000:]}")
+
+    def log(self) -> str:
+        """What the server has printed so far."""
+        return self._log_path.read_text(errors="replace")
+
+    def write_notebook(self, name: str, *cells: str) -> None:
+        """Make a notebook of code cells (or of Markdown, where a cell starts with `# %% [markdown]`)."""
+        mark = "# %% [markdown]\n"
+        notebook = nbformat.v4.new_notebook(
+            cells=[
+                nbformat.v4.new_markdown_cell(cell.removeprefix(mark))
+                if cell.startswith(mark)
+                else nbformat.v4.new_code_cell(cell)
+                for cell in cells
+            ],
+            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+        )
+        nbformat.write(notebook, self.root / name)
+
+    def start_anew(self) -> None:
+        """End every kernel and forget settings made by hand (the theme), so that tests share neither."""
+        for session in json.loads(self._rest("GET", "api/sessions")):
+            self._rest("DELETE", f"api/sessions/{session['id']}")
+        for file in self._settings.rglob("*.jupyterlab-settings"):
+            if str(file.relative_to(self._settings).with_suffix("")) not in SETTINGS:
+                file.unlink()
+
+    def _rest(self, method: str, path: str) -> bytes:
+        request = urllib.request.Request(f"{self.url}{path}", method=method)
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return bytes(reply.read())
+
+    def stop(self) -> None:
+        """End the server; it ends its kernels."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(15)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+
+
+class LabPage:
+    """One browser page on one notebook: JupyterLab's own commands, the kernel, the looks.
+
+    `page` is playwright's; find things with `page.locator(".pk-run")` and wait with `expect(...)`, never sleep.
+    """
+
+    def __init__(self, page: Page, server: LabServer) -> None:
+        self.page = page
+        self.server = server
+
+    # Each script runs with `app` (JupyterLab), `panel` (the current notebook) and `arg`; it must end in time.
+    def _js(self, body: str, arg: Any = None, timeout_s: float = 60) -> Any:
+        script = f"""async ([arg, limit]) => {{
+            const app = window.jupyterapp, panel = app.shell.currentWidget;
+            const late = new Promise((_, no) => setTimeout(() => no(new Error(`not done in ${{limit}} s`)), limit * 1000));
+            return await Promise.race([late, (async () => {{ {body} }})()]);
+        }}"""
+        return self.page.evaluate(script, [arg, timeout_s])
+
+    def open_notebook(self, name: str, timeout_s: float = 90) -> None:
+        """Open a notebook of the server's root (`01_baseline.ipynb`) alone, with an idle kernel."""
+        self.page.goto(f"{self.server.url}doc/tree/{name}?reset", timeout=timeout_s * 1000)
+        self.page.wait_for_function(
+            """name => {
+                const panel = window.jupyterapp?.shell?.currentWidget;
+                return panel?.context?.path === name && panel.context.isReady
+                    && panel.sessionContext?.isReady && panel.sessionContext.session?.kernel?.status === 'idle';
+            }""",
+            arg=name,
+            timeout=timeout_s * 1000,
+        )
+
+    def command(self, name: str, args: dict[str, Any] | None = None, timeout_s: float = 60) -> None:
+        """Run a command of JupyterLab and wait for its end."""
+        self._js("await app.commands.execute(arg[0], arg[1]);", [name, args or {}], timeout_s)
+
+    def run_all(self, timeout_s: float = 180, allow_errors: bool = False) -> None:
+        """Run every cell, top to bottom, to the end; an error in a cell fails the test."""
+        self.command("notebook:run-all-cells", timeout_s=timeout_s)
+        if not allow_errors:
+            assert not (errors := self.errors()), "\n".join(errors)
+
+    def run_cell(self, index: int, timeout_s: float = 120) -> None:
+        """Run one cell, counted from 0, to its end."""
+        self._js("panel.content.activeCellIndex = arg; panel.content.deselectAll();", index)
+        self.command("notebook:run-cell", timeout_s=timeout_s)
+
+    def start_cell(self, index: int) -> None:
+        """Start one cell and return at once, so that the test can act while it runs."""
+        self._js(
+            """panel.content.activeCellIndex = arg; panel.content.deselectAll();
+            app.commands.execute('notebook:run-cell');""",
+            index,
+        )
+
+    def errors(self) -> list[str]:
+        """The error outputs in the notebook, and tracebacks printed beside the code, as text."""
+        return list(
+            self._js(
+                r"""const found = [];
+                panel.content.widgets.forEach((cell, i) => {
+                    for (const out of cell.model.outputs?.toJSON() ?? []) {
+                        const text = [out.text ?? ''].flat().join('');
+                        if (out.output_type === 'error') found.push(`cell ${i}: ${out.ename}: ${out.evalue}`);
+                        else if (out.name === 'stderr' && text.includes('Traceback')) found.push(`cell ${i}: ${text}`);
+                    }
+                });
+                return found;"""
+            )
+        )
+
+    def kernel_eval(self, expression: str, timeout_s: float = 60) -> Any:
+        """The value of a Python expression in the kernel, by way of JSON; waits for a cell that runs."""
+        answer = self._js(
+            """const kernel = panel.sessionContext.session.kernel;
+            const future = kernel.requestExecute({code: '', store_history: false, user_expressions: {value: arg}});
+            return (await future.done).content.user_expressions.value;""",
+            f"__import__('json').dumps({expression})",
+            timeout_s,
+        )
+        if answer["status"] != "ok":
+            raise AssertionError(f"kernel_eval({expression!r}): {answer['ename']}: {answer['evalue']}")
+        return json.loads(ast.literal_eval(answer["data"]["text/plain"]))
+
+    def interrupt(self) -> None:
+        """The stop button."""
+        self._js("await panel.sessionContext.session.kernel.interrupt();")
+
+    def restart_kernel(self) -> None:
+        """Restart without the question, and wait until the kernel is idle again."""
+        self._js("await panel.sessionContext.session.kernel.restart();")
+        self.page.wait_for_function(
+            "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
+        )
+
+    def set_theme(self, name: str) -> None:
+        """`JupyterLab Light`, `JupyterLab Dark` or `JupyterLab Dark High Contrast`."""
+        self.command("apputils:change-theme", {"theme": name})
+        light = "false" if "Dark" in name else "true"
+        self.page.wait_for_selector(
+            f'body[data-jp-theme-name="{name}"][data-jp-theme-light="{light}"]', state="attached"
+        )
+
+    def screenshot(self, name: str) -> Path:
+        """Keep a picture of the page under `tests/browser/artefacts/`."""
+        ARTEFACTS.mkdir(exist_ok=True)
+        file = ARTEFACTS / f"{name}.png"
+        self.page.screenshot(path=file)
+        return file
+
+    def accessibility_violations(self, selector: str) -> list[str]:
+        """What axe-core finds wrong within the elements that match, one line a rule and element."""
+        if not self.page.evaluate("() => Boolean(window.axe)"):
+            self.page.evaluate(
+                (resources.files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+            )
+        found = self.page.evaluate("async selector => (await axe.run(selector)).violations", selector)
+        return [
+            f"{rule['id']}: {rule['help']}: {node['html'][:150]}" for rule in found for node in rule["nodes"]
+        ]

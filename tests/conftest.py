@@ -1,0 +1,146 @@
+"""What every test runs in: data of its own, the smallest preset, no process left, and no silent skip in CI."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import hypothesis
+import psutil
+import pytest
+
+TESTS = Path(__file__).parent
+CI = os.environ.get("CI", "").lower() in {"1", "true"}
+# In CI a skip passes only when its reason has one of these words: a machine without a GPU, or a checkout
+# without the folder of traces beside it.
+CI_MAY_LACK = ("gpu", "cuda", "traces")
+# Marks, by inheritance, every process that this test run starts.
+MARK = "PERFKIT_TEST_ID"
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+hypothesis.settings.register_profile("perfkit", deadline=None, derandomize=CI)
+hypothesis.settings.load_profile("perfkit")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Point perfkit at a folder of this session before any test module, or perfkit itself, is imported."""
+    os.environ[MARK] = uuid.uuid4().hex
+    os.environ["PERFKIT_DATA"] = tempfile.mkdtemp(prefix="perfkit-tests-")
+    os.environ["PERFKIT_PRESET"] = "smoke"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(os.environ["PERFKIT_DATA"], ignore_errors=True)
+
+
+# ---------------------------------------------------------------- skips
+
+
+def _cuda() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    on_gpu = [item for item in items if TESTS / "gpu" in item.path.parents or item.get_closest_marker("gpu")]
+    absent = bool(on_gpu) and not _cuda()
+    for item in on_gpu:
+        item.add_marker("gpu")
+        if absent:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def _refuse_skip(report: Report) -> Report:
+    """In CI, turn a skip for want of something that CI must have into a failure."""
+    if CI and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(word in reason.lower() for word in CI_MAY_LACK):
+            report.outcome = "failed"
+            report.longrepr = f"skipped in CI, where nothing but a GPU may be missing: {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _refuse_skip((yield))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _refuse_skip((yield))
+
+
+# ---------------------------------------------------------------- processes
+
+
+def _is_left_over(process: psutil.Process) -> bool:
+    """Whether this is a worker of this test run, or a Python process of it that has lost its parent."""
+    if process.environ().get(MARK) != os.environ[MARK]:
+        return False
+    command = process.cmdline()
+    if any("perfkit.worker" in word for word in command):
+        return True
+    is_python = bool(command) and "python" in Path(command[0]).name
+    return is_python and os.getpid() not in {parent.pid for parent in process.parents()}
+
+
+def left_over_processes() -> list[psutil.Process]:
+    """Measuring processes of this test run that are alive now, with their loader and compile workers."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if (
+                process.pid != os.getpid()
+                and process.status() != psutil.STATUS_ZOMBIE
+                and _is_left_over(process)
+            ):
+                found.append(process)
+        except psutil.Error:  # ended meanwhile, or another user's
+            continue
+    return found
+
+
+def assert_no_orphans(grace_s: float = 5.0) -> None:
+    """Fail if a measuring process outlives its test by more than the grace; end it, so that others are spared."""
+    _, alive = psutil.wait_procs(left_over_processes(), timeout=grace_s)
+    said = []
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            said.append(f"{process.pid}: {' '.join(process.cmdline())[:200]}")
+            process.kill()
+    assert not said, "left running:\n" + "\n".join(said)
+
+
+@pytest.fixture
+def no_orphans() -> Iterator[Callable[..., None]]:
+    """Checks at the test's end that none of its processes is left; call it to check earlier."""
+    yield assert_no_orphans
+    assert_no_orphans()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_orphans_at_the_end() -> Iterator[None]:
+    yield
+    assert_no_orphans()
+
+
+# ---------------------------------------------------------------- data
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty data folder for one test, where the session's shared one would not do."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    monkeypatch.setenv("PERFKIT_DATA", str(folder))
+    return folder

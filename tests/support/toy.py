@@ -1,0 +1,159 @@
+"""A workload small enough for tests, and ones that go wrong, each in its own way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+
+class Points(Dataset):  # type: ignore[type-arg]
+    """Points on a plane, learnable."""
+
+    def __init__(self, count: int = 256) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.inputs = torch.randn(count, 16, generator=generator)
+        self.targets = (self.inputs[:, 0] > 0).long()
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inputs[index], self.targets[index]
+
+
+class Toy:
+    """The smallest workload there is."""
+
+    def __init__(self, delay_s: float = 0.0) -> None:
+        self.delay_s = delay_s
+
+    def dataset(self, recipe: Any) -> Any:
+        return Points()
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        time.sleep(self.delay_s)
+        return nn.functional.cross_entropy(outputs, targets)
+
+    def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+        return torch.optim.SGD(parameters, lr=0.1, **implementation)
+
+
+class _RaisingPoints(Points):
+    def __getitem__(self, index: int) -> Any:
+        raise ValueError("sample 7 is broken")
+
+
+class RaisingData(Toy):
+    """Its data set raises."""
+
+    def dataset(self, recipe: Any) -> Any:
+        return _RaisingPoints()
+
+
+class _DyingPoints(Points):
+    def __getitem__(self, index: int) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingWorker(Toy):
+    """Its loader worker is killed; harmless without workers."""
+
+    def dataset(self, recipe: Any) -> Any:
+        return _DyingPoints() if recipe.workers else Points()
+
+
+class NaNLoss(Toy):
+    """Its loss stops being a number."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return super().loss(outputs, targets) * float("nan")
+
+
+class HostMemory(Toy):
+    """Asks for more memory than any machine has, where the batch is large."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        if len(targets) > 8:
+            torch.empty(1 << 50)
+        return super().loss(outputs, targets)
+
+
+class DeviceMemory(Toy):
+    """Raises what CUDA raises when its memory is full."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        if len(targets) > 8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has …")
+        return super().loss(outputs, targets)
+
+
+class Killed(Toy):
+    """The measuring process is killed, where the batch is large."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        if len(targets) > 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().loss(outputs, targets)
+
+
+class Uncompilable(Toy):
+    """A model that inductor cannot compile."""
+
+    def model(self) -> nn.Module:
+        return _Uncompilable()
+
+
+@torch.library.custom_op("perfkit_tests::unknown", mutates_args=())
+def _unknown(x: torch.Tensor) -> torch.Tensor:
+    """An operator without a fake implementation: tracing it fails."""
+    return x.clone()
+
+
+class _Uncompilable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            x = _unknown(x)
+        return self.linear(x)  # type: ignore[no-any-return]
+
+
+class Slow(Toy):
+    """Its steps never end, for all practical purposes."""
+
+    def __init__(self) -> None:
+        super().__init__(delay_s=3600)
+
+
+class Unhurried(Toy):
+    """Slow enough to be interrupted in each phase; writes on both of its outputs, as people's code does."""
+
+    def __init__(self) -> None:
+        super().__init__(delay_s=0.02)
+        print('{"event": "error", "what": "a print of the workload"}', flush=True)
+        os.write(1, b"raw bytes on standard output\n")
+
+
+class NoModel:
+    """Lacks most of the protocol."""
+
+    def dataset(self, recipe: Any) -> Any:
+        return Points()
+
+
+class BrokenConstructor(Toy):
+    """Cannot be built."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no data here")
