@@ -23,7 +23,7 @@ _PUBLIC = {
     "html": "perfkit.report",
 }
 
-__all__ = list(_PUBLIC)  # noqa: PLE0605
+__all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:

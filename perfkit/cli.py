@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -240,15 +239,27 @@ def _print_session(runs: list[Run], to_stderr: bool = False) -> None:
         f"{first.workload} {first.options} · preset {first.preset} · {first.device} · seed {first.seed}",
         markup=False,
     )
-    shown = Table()
-    for at, column in enumerate(table.COLUMNS):
-        shown.add_column(column, justify="left" if at == 0 else "right", overflow="fold")
+    shown = Table(caption="≈ no measurable difference", caption_justify="left")
+    for at, column in enumerate(_SHOWN):
+        shown.add_column(column, justify="left" if at == 0 else "right", no_wrap=at == 0)
     for cells in table.table(runs):
-        shown.add_row(*cells)
+        named = dict(zip(table.COLUMNS, cells, strict=True))
+        shown.add_row(*(named[column].replace("no measurable difference", "≈") for column in _SHOWN))
     console.print(shown, markup=False)
     for text, titles in _notes(runs).items():
         where = "" if len(titles) == len(runs) else f"{', '.join(titles)}: "
         console.print(f"  {where}{text}", markup=False, soft_wrap=True)
+
+
+_SHOWN = (
+    "stage",
+    "samples/s",
+    "× previous",
+    "× baseline",
+    "waits for data",
+    "pipeline efficiency",
+    "peak memory",
+)
 
 
 def _notes(runs: list[Run]) -> dict[str, list[str]]:
@@ -257,7 +268,7 @@ def _notes(runs: list[Run]) -> dict[str, list[str]]:
     for run in runs:
         said = [f"{name}: {fact}" for name, fact in run.facts.items()]
         said += [f"warning: {warning}" for warning in run.warnings]
-        said += [f"{run.status}: {run.reason}"] if run.status in ("failed", "cancelled") else []
+        said += [f"{run.status.replace('_', ' ')}: {run.reason}"] if run.reason else []
         for text in said:
             notes.setdefault(text, []).append(run.title or run.stage)
     return notes
@@ -276,19 +287,12 @@ def _write_outputs(runs: list[Run], json_file: Path | None, report: Path | None)
 
 
 def _write(path: Path, text: str) -> None:
-    """The whole file or none of it."""
+    from perfkit.store import write_atomically
+
     if str(path) == "-":
         sys.stdout.write(text + "\n")
-        return
-    handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    else:
+        write_atomically(path, text)
 
 
 @app.command()

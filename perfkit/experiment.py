@@ -23,7 +23,7 @@ from perfkit.monitor import GpuMonitor
 from perfkit.recipe import Recipe, Target, Value, applicable
 from perfkit.record import Blank, Measured, Role, Side, judged, pairing, results
 from perfkit.runner import Child
-from perfkit.runs import Pairing, Run
+from perfkit.runs import Pairing, Run, slug
 from perfkit.store import RunStore
 
 DEFAULT_WORKLOAD = {"quick": "photos"}
@@ -52,6 +52,8 @@ class Plan:
     stages: tuple[str, ...]
     settings: Mapping[str, Value] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    recipes: tuple[tuple[str, Recipe], ...] = ()
+    """Titles and recipes to compare instead of stages; the first is what the others are compared with."""
     below: bool = False
     """Start not from the plain loop but from the default ladder as it stands below the first stage."""
     seed: int = 0
@@ -96,7 +98,17 @@ def plan(
     }
     chosen = workload or DEFAULT_WORKLOAD.get(size.name, "cifar_resnet18")
     workloads.reference(chosen)
-    return Plan(chosen, size, where, names, checked, dict(options or {}), below, seed, timeout_s)
+    return Plan(
+        chosen,
+        size,
+        where,
+        names,
+        settings=checked,
+        options=dict(options or {}),
+        below=below,
+        seed=seed,
+        timeout_s=timeout_s,
+    )
 
 
 def climb(
@@ -153,19 +165,32 @@ class _Experiment:
     def run(self) -> list[Run]:
         """All stages, in order."""
         self.describe()
-        target, sizes = self.target(), self.sizes()
-        first, *rungs = ladder.rungs(self.plan.stages)
-        self._total = len(rungs) + 1
-        stage = self.first_stage(target, sizes)
-        recipe = stage.recipe
-        for rung in (first, *rungs):
-            stage = stage if rung is first else ladder.stage(rung, recipe, sizes, target)
+        for stage in self.stages():
             run = self._stage_run(stage)
             self._keep(run)
-            recipe = stage.recipe if run.status == "ok" else recipe
             if run.status == "cancelled":
                 break
         return self.runs
+
+    def stages(self) -> Iterator[Stage]:
+        """The stages one after the other; each stands on the last one that worked."""
+        target, sizes = self.target(), self.sizes()
+        if self.plan.recipes:
+            self._total = len(self.plan.recipes)
+            for title, wanted in self.plan.recipes:
+                recipe, reasons = applicable(wanted, target)
+                yield Stage(slug(title), title, recipe, not_applied=reasons)
+            return
+        rungs = ladder.rungs(self.plan.stages)[1:]
+        self._total = len(rungs) + 1
+        stage = self.first_stage(target, sizes)
+        yield stage
+        good = stage.recipe
+        for rung in rungs:
+            if self.runs and self.runs[-1].status == "ok":
+                good = stage.recipe
+            stage = ladder.stage(rung, good, sizes, target)
+            yield stage
 
     def first_stage(self, target: Target, sizes: Sizing) -> Stage:
         """What the other stages are compared with: the plain loop, or the ladder below the first of them."""
@@ -347,7 +372,7 @@ def _require_mechanisms(ready: dict[str, Any]) -> None:
     if off:
         raise RunFailed(
             f"the mechanism is not on: {'; '.join(off)}",
-            "The stage is not measured, since it would not measure what it says; check the workload's own code",
+            "It would not measure what it says, so it is not measured; check the workload's own code",
         )
 
 

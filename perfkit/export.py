@@ -98,7 +98,8 @@ def _join(parts: list[str], main: str, recipe: Recipe, workload: str) -> str:
         for statement in module.body:
             code = module.code_for_node(statement).strip("\n")
             if m.matches(statement, _IMPORT):
-                imports += [code.strip()] if code.strip() not in imports else []
+                line = module.code_for_node(statement.with_changes(leading_lines=[])).strip()
+                imports += [line] if line not in imports else []
             elif not (_is_docstring(statement) or _is_main(statement)):
                 bodies.append(code)
     head = f'"""Training script written by perfkit: {workload}, {recipe.describe()}."""\n\n'
@@ -125,7 +126,8 @@ def _is_main(statement: cst.CSTNode) -> bool:
 
 
 def _tidy(text: str) -> str:
-    return re.sub(r"\n{4,}", "\n\n\n", text).rstrip("\n") + "\n"
+    within = re.sub(r"\n{3,}(?= )", "\n\n", text)  # what a method that went leaves inside its class
+    return re.sub(r"\n{4,}", "\n\n\n", within).rstrip("\n") + "\n"
 
 
 _RECIPE = m.Name("recipe") | m.Attribute(value=m.Name("self"), attr=m.Name("recipe"))
@@ -133,7 +135,11 @@ _OPERATORS: dict[type, Any] = {
     cst.Equal: operator.eq,
     cst.NotEqual: operator.ne,
     cst.GreaterThan: operator.gt,
+    cst.GreaterThanEqual: operator.ge,
     cst.LessThan: operator.lt,
+    cst.LessThanEqual: operator.le,
+    cst.In: lambda value, allowed: value in allowed,
+    cst.NotIn: lambda value, allowed: value not in allowed,
     cst.Subtract: operator.sub,
 }
 
@@ -157,6 +163,8 @@ class _Fold(cst.CSTTransformer):
         super().__init__()
         self.values = recipe.to_dict()
         self.external = external
+        self.branches: set[cst.CSTNode] = set()
+        """The `elif` of other ifs: in their place stands one node, never a run of statements."""
 
     def leave_Attribute(
         self, original_node: cst.Attribute, updated_node: cst.Attribute
@@ -169,6 +177,8 @@ class _Fold(cst.CSTTransformer):
         self, original_node: cst.Comparison, updated_node: cst.Comparison
     ) -> cst.BaseExpression:
         target = updated_node.comparisons[0]
+        if len(updated_node.comparisons) > 1:
+            return updated_node
         return self._binary(updated_node, updated_node.left, target.operator, target.comparator)
 
     def leave_BinaryOperation(
@@ -203,16 +213,29 @@ class _Fold(cst.CSTTransformer):
         known, value = _literal(updated_node.test)
         return (updated_node.body if value else updated_node.orelse) if known else updated_node
 
+    def visit_If(self, node: cst.If) -> None:
+        if node.orelse is not None:
+            self.branches.add(node.orelse)
+
     def leave_If(self, original_node: cst.If, updated_node: cst.If) -> Any:
         known, value = _literal(updated_node.test)
         if not known:
             return updated_node
+        is_branch = original_node in self.branches
         if value:
-            return _spliced(updated_node.body, updated_node.leading_lines)
+            return (
+                cst.Else(updated_node.body)
+                if is_branch
+                else _spliced(updated_node.body, updated_node.leading_lines)
+            )
         other = updated_node.orelse
         if other is None:
             return cst.RemoveFromParent()
-        return other if isinstance(other, cst.If) else _spliced(other.body, updated_node.leading_lines)
+        return (
+            other
+            if is_branch or isinstance(other, cst.If)
+            else _spliced(other.body, updated_node.leading_lines)
+        )
 
     def leave_For(self, original_node: cst.For, updated_node: cst.For) -> Any:
         empty = m.Call(func=m.Name("range"), args=[m.Arg(m.Integer("0"))])
@@ -290,8 +313,16 @@ def _drop_unused(text: str) -> str:
         unused = [node for node in [*tree.body, *methods] if _is_unused(node, used)]
         if not unused:
             return text
-        gone = {line for node in unused for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+        gone = {
+            line for node in unused for line in range(_first_line(node), (node.end_lineno or node.lineno) + 1)
+        }
         text = "".join(line for at, line in enumerate(text.splitlines(keepends=True), 1) if at not in gone)
+
+
+def _first_line(node: ast.stmt) -> int:
+    """Where a definition starts: at its first decorator."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min(node.lineno, *(decorator.lineno for decorator in decorators)) if decorators else node.lineno
 
 
 def _is_unused(node: ast.stmt, used: set[str]) -> bool:

@@ -97,7 +97,7 @@ class Device:
                 pass  # not Linux, or not allowed: the peak is then that of the whole process
 
     def peak(self) -> tuple[int | None, int | None]:
-        """Peak bytes since the last reset: allocated and reserved on CUDA; resident of this process on a CPU."""
+        """Peak bytes since the last reset: allocated and reserved on CUDA; this process on a CPU."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
         if self.device.type == "mps":

@@ -98,6 +98,7 @@ class Blank:
 
 
 def results(measured: Measured, pairings: list[Pairing], device: str) -> dict[str, Any]:
+    """The fields of a `Run` that a measured stage fills in."""
     ready, blocks = measured.ready, measured.blocks
     warm = [ready["first"], ready["warm"]]
     step_s = [value for part in [*warm, *blocks] for value in part["step_s"]]
@@ -154,5 +155,5 @@ def judged(run: Run, measured: Measured) -> Run:
     if measured.peak["recompiles"]:
         doubts.append("the model was compiled again while it was measured: keep its input shapes the same")
     for when in ("before", "after"):
-        doubts += environment.doubts(run.machine["conditions"][when])
+        doubts += environment.doubts(run.machine["conditions"][when], own_processes=3)
     return msgspec.structs.replace(run, warnings=list(dict.fromkeys(doubts)))

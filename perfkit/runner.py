@@ -58,7 +58,7 @@ class Child:
         return self._process.pid
 
     def _start(self) -> subprocess.Popen[str]:
-        # A session of its own: the person's Ctrl-C must not reach the child, and all of it can be ended at once.
+        # A session of its own: Ctrl-C must not reach the child, and all of it can be ended at once.
         own_group: dict[str, Any] = (
             {"start_new_session": True}
             if os.name == "posix"
@@ -205,7 +205,7 @@ def _signal_group(process: subprocess.Popen[str], terminate: bool) -> None:
 
 
 def child_environment() -> dict[str, str]:
-    """The child's environment: threads for the cores that may be used, caches kept, this perfkit importable."""
+    """The child's environment: threads for the usable cores, caches kept, this perfkit importable."""
     here = str(Path(__file__).parent.parent)
     inherited = {key: value for key, value in os.environ.items() if key != "MPLBACKEND"}
     paths = [here, *filter(None, [inherited.get("PYTHONPATH")])]

@@ -207,7 +207,7 @@ def decode(text: bytes | str) -> Run:
                 "Update perfkit: git pull, then make lab",
             )
         return msgspec.convert(data, Run)
-    except (msgspec.DecodeError, KeyError, TypeError) as problem:
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:  # DecodeError is a ValueError
         raise StoreError(f"not a run of perfkit: {problem}", "Delete the entry or restore it") from None
 
 

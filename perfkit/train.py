@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
 from perfkit.recipe import Recipe
 from perfkit.workloads import load
@@ -31,20 +31,20 @@ def configure(recipe: Recipe, seed: int) -> None:
 def make_loader(workload: Any, recipe: Recipe, device: torch.device, seed: int) -> Iterable[Any]:
     """Batches of (inputs, targets), in an order that depends on the seed alone."""
     dataset = workload.dataset(recipe)
-    order = torch.Generator().manual_seed(seed)
+    order = RandomSampler(dataset, generator=torch.Generator().manual_seed(seed))
     if recipe.resident:
         return ResidentLoader(dataset, recipe.batch_size, order, device)
     return DataLoader(
         dataset,
         batch_size=recipe.batch_size,
-        shuffle=True,
+        sampler=order,
         drop_last=True,  # every batch has the same shape: nothing recompiles, every step is the same work
         num_workers=recipe.workers,
         persistent_workers=recipe.persistent_workers,
         prefetch_factor=recipe.prefetch_factor if recipe.workers > 0 else None,
         collate_fn=already_a_batch if recipe.batched_fetch else None,
         pin_memory=recipe.pin_memory,
-        generator=order,
+        generator=torch.Generator().manual_seed(seed),  # of the workers' own seeds, never of the order
     )
 
 
@@ -56,7 +56,7 @@ def already_a_batch(batch: Any) -> Any:
 class ResidentLoader:
     """The whole data set on the device; batches are slices of it, and no host is involved."""
 
-    def __init__(self, dataset: Any, batch_size: int, order: torch.Generator, device: torch.device) -> None:
+    def __init__(self, dataset: Any, batch_size: int, order: RandomSampler, device: torch.device) -> None:
         inputs, targets = dataset.__getitems__(list(range(len(dataset))))
         self.inputs = inputs.to(device)
         self.targets = targets.to(device)
@@ -67,7 +67,7 @@ class ResidentLoader:
         return len(self.targets) // self.batch_size
 
     def __iter__(self) -> Iterator[Any]:
-        shuffled = torch.randperm(len(self.targets), generator=self.order).to(self.targets.device)
+        shuffled = torch.tensor(list(self.order), device=self.targets.device)
         for step in range(len(self)):
             chosen = shuffled[step * self.batch_size : (step + 1) * self.batch_size]
             yield self.inputs[chosen], self.targets[chosen]
@@ -118,7 +118,9 @@ class DevicePrefetcher:
     def __init__(self, batches: Iterator[Any], workload: Any, recipe: Recipe, device: torch.device) -> None:
         self.batches = batches
         self.stream = torch.cuda.Stream(device)
-        self.copy = lambda batch: to_device(batch, workload, recipe, device)
+        self.workload = workload
+        self.recipe = recipe
+        self.device = device
         self.next: Any = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -138,7 +140,7 @@ class DevicePrefetcher:
         """Starts the copy of the next batch."""
         batch = next(self.batches)
         with torch.cuda.stream(self.stream):
-            self.next = self.copy(batch)
+            self.next = to_device(batch, self.workload, self.recipe, self.device)
 
 
 def forward(

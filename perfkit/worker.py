@@ -34,8 +34,8 @@ def main() -> None:
             command = commands.get()
             session.send(command["do"], **getattr(session, command["do"])(**command.get("with", {})))
     except BaseException as problem:  # whatever it is, the parent must hear of it
-        session.send("error", **explain(problem))
         _log_traceback(problem)
+        session.send("error", **explain(problem))
     finally:
         end_group()
 

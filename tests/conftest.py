@@ -1,4 +1,4 @@
-"""What every test runs in: data of its own, the smallest preset, no process left, and no silent skip in CI."""
+"""What every test runs in: data of its own, the smallest preset, no process left, no silent skip in CI."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def left_over_processes() -> list[psutil.Process]:
 
 
 def assert_no_orphans(grace_s: float = 5.0) -> None:
-    """Fail if a measuring process outlives its test by more than the grace; end it, so that others are spared."""
+    """Fail if a measuring process outlives its test by more than the grace; end it, to spare the others."""
     _, alive = psutil.wait_procs(left_over_processes(), timeout=grace_s)
     said = []
     for process in alive:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 
 from perfkit.trace import tables
-from perfkit.trace.columns import Columns, Kind, build
+from perfkit.trace.columns import Builder, Columns, Kind
 from perfkit.trace.communication import communication
 from perfkit.trace.device import launches, sums
-from perfkit.trace.document import loosely, parse
+from perfkit.trace.document import Parsed, loosely, parse, parse_pieces
 from perfkit.trace.errors import TraceError
 from perfkit.trace.health import check
 from perfkit.trace.idle import idle_rows, idle_sums
+from perfkit.trace.intervals import distinct
 from perfkit.trace.link import Links, link
 from perfkit.trace.memory import memory
 from perfkit.trace.model import Analysis, Health, Step
-from perfkit.trace.source import Limits, read
+from perfkit.trace.source import Irregular, Limits, read, stream
 from perfkit.trace.steps import DEVICE_PARTS, PARTS, Activity, Steps, activity, breakdown, find_steps
 
 Paths = str | Path | Iterable[str | Path]
@@ -92,23 +93,39 @@ def load(paths: Paths, limits: Limits | None = None) -> Trace:
 
 def _load(path: Path, limits: Limits) -> Rank:
     try:
-        parsed = parse(read(path, limits))
-        columns, impossible = build(parsed)
+        builder, parsed = _read(path, limits)
+        columns = builder.finish()
     except TraceError as error:
         raise TraceError(f"{path.name}: {error.what}", error.remedy) from error
     except MemoryError as error:
         raise TraceError(f"{path.name} does not fit into memory", "Record fewer steps.") from error
     listed, world = loosely(parsed.document.deviceProperties), loosely(parsed.document.distributedInfo)
     properties = [_typed(entry, _PROPERTIES) for entry in listed] if isinstance(listed, list) else []
-    dropped = parsed.dropped + impossible
-    return Rank(str(path), columns, properties, _typed(world, _WORLD), dropped, parsed.truncated, parsed.notes)
+    dropped = parsed.dropped + builder.dropped
+    return Rank(
+        str(path), columns, properties, _typed(world, _WORLD), dropped, parsed.truncated, parsed.notes
+    )
 
 
-_PROPERTIES = dict.fromkeys(("id", "computeMajor", "computeMinor", "numSms", "totalGlobalMem"), int) | {"name": str}
+def _read(path: Path, limits: Limits) -> tuple[Builder, Parsed]:
+    """Piece by piece, or as a whole where the file is not as the profiler writes it."""
+    builder = Builder()
+    try:
+        return builder, Parsed(parse_pieces(stream(path, limits), builder.add))
+    except Irregular:
+        builder = Builder()
+    parsed = parse(*read(path, limits))
+    builder.add(parsed.document.traceEvents, parsed.exact)
+    return builder, parsed
+
+
+_PROPERTIES = dict.fromkeys(("id", "computeMajor", "computeMinor", "numSms", "totalGlobalMem"), int) | {
+    "name": str
+}
 _WORLD = {"backend": str, "rank": int, "world_size": int}
 
 
-def _typed(found: Any, types: dict[str, type]) -> dict[str, Any]:
+def _typed(found: Any, types: Mapping[str, type]) -> dict[str, Any]:
     """The entries of the right type; all others are missing."""
     known = found if isinstance(found, dict) else {}
     return {key: known[key] for key, kind in types.items() if isinstance(known.get(key), kind)}
@@ -220,16 +237,16 @@ def _device(ranks: tuple[Rank, ...], totals: dict[str, float], spoiled: set[str]
     """The device's description, and figures beside the main ones."""
     rank = ranks[0]
     used = sorted(
-        {int(d) for r in ranks for d in np.unique(r.columns.device[r.links.device]).tolist() if d >= 0}
+        {int(d) for r in ranks for d in distinct(r.columns.device[r.links.device])[0].tolist() if d >= 0}
     )
     found = next((p for p in rank.properties if p.get("id") == (used[0] if used else 0)), {})
-    calls = " ".join(rank.columns.names[i] for i in np.unique(rank.columns.name[rank.links.calls]).tolist())
-    kind = "cpu" if not rank.has_device else "rocm" if re_hip(calls) else "cuda"
+    calls = " ".join(rank.columns.names[i] for i in distinct(rank.columns.name[rank.links.calls])[0].tolist())
+    kind = "cpu" if not rank.has_device else "rocm" if " hip" in f" {calls}" else "cuda"
     major, minor = found.get("computeMajor"), found.get("computeMinor")
     return {
         "kind": kind,
         "name": found.get("name"),
-        "compute_capability": f"{major}.{minor}" if isinstance(minor, int) and kind == "cuda" else None,
+        "compute_capability": f"{major}.{minor}" if kind == "cuda" and None not in (major, minor) else None,
         "multiprocessors": found.get("numSms"),
         "memory_bytes": found.get("totalGlobalMem"),
         "used": used,
@@ -241,8 +258,3 @@ def _device(ranks: tuple[Rank, ...], totals: dict[str, float], spoiled: set[str]
         else _ratio(totals, "with_copies", "step"),
         "launch": launches(rank.links),
     }
-
-
-def re_hip(calls: str) -> bool:
-    """Whether runtime calls are those of ROCm."""
-    return " hip" in f" {calls}"

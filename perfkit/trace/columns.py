@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
-from typing import Any
+from operator import attrgetter
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
-from perfkit.trace.document import Event, Parsed, loosely
+from perfkit.trace.document import Event, loosely
 from perfkit.trace.errors import TraceError
 from perfkit.trace.intervals import Floats, Ints
 
@@ -60,28 +64,56 @@ _BY_PREFIX = {
 }
 
 
-class Args(msgspec.Struct, gc=False):
-    """The arguments that a column is made of, over all the kinds of events."""
+Id = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
+External = msgspec.field(name="External id", default=-1)
+ExternalOld = msgspec.field(name="external id", default=-1)
 
-    correlation: int | None = None
-    external: int | None = msgspec.field(name="External id", default=None)
-    external_old: int | None = msgspec.field(name="external id", default=None)
-    device: int | None = None
-    bytes: int | None = None
-    size: str | None = None
-    blocks: float | None = msgspec.field(name="blocks per SM", default=None)
-    occupancy: float | None = msgspec.field(name="est. achieved occupancy %", default=None)
+
+class DeviceArgs(Struct, gc=False):
+    """What a kernel, copy or set says of itself."""
+
+    correlation: Id = -1
+    external: Id = External
+    external_old: Id = ExternalOld
+    device: Id = -1
+    bytes: Id = -1
+    blocks: float = msgspec.field(name="blocks per SM", default=math.nan)
+    occupancy: float = msgspec.field(name="est. achieved occupancy %", default=math.nan)
+
+
+class CallArgs(Struct, gc=False):
+    """A runtime call. `size`: ROCm says the bytes of a copy here, as text."""
+
+    correlation: Id = -1
+    external: Id = External
+    external_old: Id = ExternalOld
+    size: Id | str = -1
+
+
+class OpArgs(Struct, gc=False):
+    """An operator; shapes and types stay JSON text."""
+
+    external: Id = External
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default_factory=msgspec.Raw)
-    dims_old: msgspec.Raw = msgspec.field(name="Input dims", default_factory=msgspec.Raw)
     types: msgspec.Raw = msgspec.field(name="Input type", default_factory=msgspec.Raw)
-    stack: str | None = msgspec.field(name="Call stack", default=None)
-    label: str | None = msgspec.field(name="name", default=None)
-    memory_bytes: int | None = msgspec.field(name="Bytes", default=None)
-    device_type: int | None = msgspec.field(name="Device Type", default=None)
-    device_id: int | None = msgspec.field(name="Device Id", default=None)
-    address: int | None = msgspec.field(name="Addr", default=None)
-    allocated: int | None = msgspec.field(name="Total Allocated", default=None)
-    reserved: int | None = msgspec.field(name="Total Reserved", default=None)
+    stack: str = msgspec.field(name="Call stack", default="")
+
+
+class MemoryArgs(Struct, gc=False):
+    """A `[memory]` event; -1 where the file gives no address or running totals."""
+
+    change: Id = msgspec.field(name="Bytes", default=0)
+    device_type: Id = msgspec.field(name="Device Type", default=-1)
+    device_id: Id = msgspec.field(name="Device Id", default=-1)
+    address: Id = msgspec.field(name="Addr", default=-1)
+    allocated: Id = msgspec.field(name="Total Allocated", default=-1)
+    reserved: Id = msgspec.field(name="Total Reserved", default=-1)
+
+
+class LabelArgs(Struct, gc=False):
+    """The name of a thread."""
+
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +149,7 @@ class Columns:
     shapes: list[tuple[str, str]]
     stacks: list[str]
     labels: dict[tuple[str, str], str]
-    memory: list[Args]
+    memory: list[MemoryArgs]
 
     def rows(self, *kinds: Kind) -> Ints:
         """Row numbers of these kinds, ascending."""
@@ -136,56 +168,134 @@ class Columns:
         return [self.names[i] for i in self.name[rows].tolist()]
 
 
-def build(parsed: Parsed) -> tuple[Columns, int]:
-    """Columns of the events that count, and how many had to be dropped for impossible times."""
-    events = parsed.document.traceEvents
-    cat, cats = _intern([event.cat for event in events])
-    ph, phs = _intern([event.ph for event in events])
-    is_ph = {value: ph == code for code, value in enumerate(phs)}
-    nothing = np.zeros(len(events), bool)
-    kind = np.array([_kind_of(text) for text in cats] or [0], np.int8)[cat] * is_ph.get("X", nothing)
-    for row in np.flatnonzero(is_ph.get("i", nothing)).tolist():
-        if events[row].name == "[memory]":
-            kind[row] = Kind.MEMORY
-    meta = [events[row] for row in np.flatnonzero(is_ph.get("M", nothing)).tolist()]
-    rows = np.flatnonzero(kind)
-    chosen = [events[row] for row in rows.tolist()]
-    start, fits = _nanoseconds([event.ts for event in chosen], -FARTHEST_US, FARTHEST_US, parsed.exact)
-    length, good = _nanoseconds([event.dur for event in chosen], 0.0, LONGEST_US, parsed.exact)
-    fits &= good
-    if not fits.all():
-        chosen = [event for event, good in zip(chosen, fits.tolist(), strict=True) if good]
-    if not chosen:
-        raise TraceError(
-            "this file holds no event of the PyTorch profiler", "Give a *.pt.trace.json[.gz] file."
+class _Codes(dict[Any, int]):
+    """Numbers for distinct values in order of appearance."""
+
+    def __missing__(self, value: Any) -> int:
+        self[value] = len(self)
+        return self[value]
+
+    def of(self, values: Iterable[Any], size: int) -> Small:
+        """int32[size]."""
+        return np.fromiter(map(self.__getitem__, values), np.int32, size)
+
+
+class _Kinds(dict[str, int]):
+    """The kind of a category."""
+
+    def __missing__(self, category: str) -> int:
+        low = category.lower()
+        kind = Kind.RUNTIME if low.endswith(("_runtime", "_driver")) else _KINDS.get(low, Kind.OTHER)
+        self[category] = kind
+        return kind
+
+
+class Builder:
+    """Takes events piece by piece and makes columns of those that count."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._kinds = _Kinds()
+        self._names, self._threads, self._shapes, self._stacks = (_Codes() for _ in range(4))
+        self._parts: list[dict[str, Any]] = []
+        self._memory: list[MemoryArgs] = []
+        self._labels: dict[tuple[str, str], str] = {}
+
+    def add(self, events: Sequence[Event], exact: bool) -> None:
+        """Take a piece of the file. `exact`: its times are decimal numbers."""
+        phase = np.fromiter((_PHASES.get(event.ph, 0) for event in events), np.int8, len(events))
+        kind = np.fromiter(
+            map(self._kinds.__getitem__, (event.cat for event in events)), np.int8, len(events)
         )
-    return _columns(chosen, kind[rows[fits]], start[fits], (start + length)[fits], _labels(meta)), int(
-        (~fits).sum()
-    )
+        kind[phase != _PHASES["X"]] = 0
+        for row in np.flatnonzero(phase == _PHASES["i"]).tolist():
+            kind[row] = Kind.MEMORY if events[row].name == "[memory]" else Kind.OTHER
+        self._label([events[row] for row in np.flatnonzero(phase == _PHASES["M"]).tolist()])
+        rows = np.flatnonzero(kind)
+        chosen = [events[row] for row in rows.tolist()]
+        start, fits = _nanoseconds([event.ts for event in chosen], -FARTHEST_US, FARTHEST_US, exact)
+        length, good = _nanoseconds([event.dur for event in chosen], 0, LONGEST_US, exact)
+        fits &= good
+        if not fits.all():
+            self.dropped += int((~fits).sum())
+            chosen = [event for event, good in zip(chosen, fits.tolist(), strict=True) if good]
+        if chosen:
+            self._parts.append(self._part(chosen, kind[rows[fits]], start[fits], (start + length)[fits]))
+
+    def _label(self, events: list[Event]) -> None:
+        named = [event for event in events if event.name == "thread_name"]
+        for event, args in zip(named, _decode(named, LabelArgs), strict=True):
+            self._labels[str(event.pid), str(event.tid)] = args.name
+
+    def _part(
+        self, events: list[Event], kind: npt.NDArray[np.int8], start: Ints, end: Ints
+    ) -> dict[str, Any]:
+        size = len(events)
+        name = self._names.of(map(attrgetter("name"), events), size)
+        thread = self._threads.of(map(attrgetter("pid", "tid"), events), size)
+        part: dict[str, Any] = {"kind": kind, "name": name, "thread": thread, "start": start, "end": end}
+        part |= {key: np.full(size, -1, np.int64) for key in ("correlation", "external", "device", "bytes")}
+        part |= {key: np.full(size, -1, np.int32) for key in ("shape", "stack")}
+        part |= {key: np.full(size, np.nan) for key in ("blocks", "occupancy")}
+
+        def args(kinds: tuple[Kind, ...], type_: type[A]) -> tuple[Ints, list[A]]:
+            rows = np.flatnonzero(np.isin(kind, kinds))
+            return rows, _decode([events[row] for row in rows.tolist()], type_)
+
+        device, found = args((Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET), DeviceArgs)
+        for key in ("correlation", "device", "bytes", "blocks", "occupancy"):
+            part[key][device] = list(map(attrgetter(key), found))
+        calls, made = args((Kind.RUNTIME,), CallArgs)
+        part["correlation"][calls] = [a.correlation for a in made]
+        part["bytes"][calls] = [a.size if isinstance(a.size, int) else _number(a.size) for a in made]
+        for rows, both in ((device, found), (calls, made)):
+            part["external"][rows] = [a.external if a.external >= 0 else a.external_old for a in both]
+        ops, told = args((Kind.CPU_OP,), OpArgs)
+        part["external"][ops] = [a.external for a in told]
+        part["shape"][ops] = self._shapes.of(((bytes(a.dims), bytes(a.types)) for a in told), len(told))
+        part["stack"][ops] = self._stacks.of((a.stack for a in told), len(told))
+        self._memory += args((Kind.MEMORY,), MemoryArgs)[1]
+        return part
+
+    def finish(self) -> Columns:
+        """The columns of all pieces.
+
+        Raises:
+            TraceError: nothing in the file is an event of the PyTorch profiler.
+        """
+        if not self._parts:
+            raise TraceError("this file holds no event of the profiler", "Give a *.pt.trace.json file.")
+        joined = {key: np.concatenate([part[key] for part in self._parts]) for key in self._parts[0]}
+        host = np.isin(joined["kind"], (Kind.CPU_OP, Kind.ANNOTATION))
+        renamed = np.array([_named_kind(text) for text in self._names], np.int8)[joined["name"]]
+        joined["kind"] = np.where(host & (renamed > 0), renamed, joined["kind"]).astype(np.int8)
+        joined["occupancy"] /= 100
+        for key in ("blocks", "occupancy"):
+            joined[key][~(joined[key] >= 0)] = np.nan
+        for key in ("correlation", "external", "device", "bytes"):
+            joined[key] = np.maximum(joined[key], -1)
+        return Columns(
+            **joined,
+            names=[text if len(text) <= LONGEST_NAME else text[:LONGEST_NAME] + "…" for text in self._names],
+            threads=[(str(pid), str(tid)) for pid, tid in self._threads],
+            shapes=[(dims.decode("utf-8", "replace"), types.decode("utf-8", "replace"))
+                    for dims, types in self._shapes],
+            stacks=list(self._stacks), labels=self._labels, memory=self._memory,
+        )  # fmt: skip
 
 
-def _kind_of(category: str) -> int:
-    low = category.lower()
-    if low.endswith(("_runtime", "_driver")):
-        return Kind.RUNTIME
-    return _KINDS.get(low, Kind.OTHER)
-
-
-def _labels(events: list[Event]) -> dict[tuple[str, str], str]:
-    """Names of threads, by (pid, tid)."""
-    named = [event for event in events if event.name == "thread_name"]
-    return {(str(e.pid), str(e.tid)): a.label or "" for e, a in zip(named, _decode(named), strict=True)}
+_PHASES = defaultdict(int, {"X": 1, "i": 2, "M": 3})
+A = TypeVar("A", DeviceArgs, CallArgs, OpArgs, MemoryArgs, LabelArgs)
 
 
 def _nanoseconds(
-    values: list[float], low: float, high: float, exact: bool
+    values: list[Any], low: float, high: float, exact: bool
 ) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Exact nanoseconds of microseconds, whole and fraction apart; and which values are in range."""
     if exact:
         least, most = Decimal(int(low)), Decimal(int(high))
         fine = [round(v * 1000) if v.is_finite() and least <= v <= most else None for v in values]
-        known = np.array([v is not None for v in fine], bool)
-        return np.array([v or 0 for v in fine], np.int64), known
+        return np.array([v or 0 for v in fine], np.int64), np.array([v is not None for v in fine], bool)
     micro = np.array(values, np.float64)
     fits = (micro >= low) & (micro <= high)
     micro = np.where(fits, micro, 0.0)
@@ -193,80 +303,18 @@ def _nanoseconds(
     return floor.astype(np.int64) * 1000 + np.rint((micro - floor) * 1000).astype(np.int64), fits
 
 
-def _columns(
-    events: list[Event],
-    kind: npt.NDArray[np.int8],
-    start: Ints,
-    end: Ints,
-    labels: dict[tuple[str, str], str],
-) -> Columns:
-    name, names = _intern([event.name for event in events])
-    host = (kind == Kind.CPU_OP) | (kind == Kind.ANNOTATION)
-    renamed = np.array([_named_kind(text) for text in names], np.int8)[name]
-    kind = np.where(host & (renamed > 0), renamed, kind).astype(np.int8)
-    thread, threads = _intern([(event.pid, event.tid) for event in events])
-    on_device, ops, calls, memory = (
-        _Part(events, np.isin(kind, kinds))
-        for kinds in (
-            (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET),
-            (Kind.CPU_OP,),
-            (Kind.RUNTIME,),
-            (Kind.MEMORY,),
-        )
-    )
-    tied = (on_device, calls)
-    shape, shapes = _intern([(bytes(a.dims or a.dims_old), bytes(a.types)) for a in ops.args])
-    stack, stacks = _intern([a.stack or None for a in ops.args])
-    empty = shapes.index((b"", b"")) if (b"", b"") in shapes else -2
-    size = len(events)
-    return Columns(
-        kind, name, thread, start, end,
-        correlation=_ints(size, *((part.rows, [a.correlation for a in part.args]) for part in tied)),
-        external=_ints(
-            size, *((part.rows, [a.external if a.external is not None else a.external_old for a in part.args])
-                    for part in (*tied, ops))
-        ),
-        device=_ints(size, (on_device.rows, [a.device for a in on_device.args])),
-        bytes=_ints(
-            size, *((part.rows, [a.bytes if a.bytes is not None else _number(a.size) for a in part.args])
-                    for part in tied)
-        ),
-        blocks=_floats(size, on_device.rows, [a.blocks for a in on_device.args], 1.0),
-        occupancy=_floats(size, on_device.rows, [a.occupancy for a in on_device.args], 0.01),
-        shape=_spread(size, ops.rows, np.where(shape == empty, -1, shape)),
-        stack=_spread(size, ops.rows, stack),
-        names=[text if len(text) <= LONGEST_NAME else text[:LONGEST_NAME] + "…" for text in names],
-        threads=[(str(pid), str(tid)) for pid, tid in threads],
-        shapes=[(dims.decode(errors="replace"), types.decode(errors="replace")) for dims, types in shapes],
-        stacks=stacks, labels=labels, memory=memory.args,
-    )  # fmt: skip
-
-
-class _Part:
-    """Rows of some kinds, with their decoded arguments."""
-
-    def __init__(self, events: list[Event], mask: npt.NDArray[np.bool_]) -> None:
-        self.rows = np.flatnonzero(mask)
-        self.args = _decode([events[row] for row in self.rows.tolist()])
-
-
-def _decode(events: list[Event]) -> list[Args]:
-    """Arguments of events: all in one pass; if one has an odd type, one by one."""
+def _decode(events: list[Event], type_: type[A]) -> list[A]:
+    """Arguments of events: all in one pass; if one has an odd type, one by one, field by field."""
     raws = [event.args or b"{}" for event in events]
     try:
-        return msgspec.json.decode(b"[" + b",".join(raws) + b"]", type=list[Args])
+        return msgspec.json.decode(b"[" + b",".join(raws) + b"]", type=list[type_])  # type: ignore[valid-type]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return [_tolerant(raw) for raw in raws]
+        return [_tolerant(raw, type_) for raw in raws]
 
 
-def _tolerant(raw: bytes | msgspec.Raw) -> Args:
-    """What fits of one event's arguments (ROCm writes some numbers as text)."""
-    try:
-        return msgspec.json.decode(raw, type=Args)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    known, found = loosely(raw), Args()
-    for field in msgspec.structs.fields(Args) if isinstance(known, dict) else ():
+def _tolerant(raw: bytes | msgspec.Raw, type_: type[A]) -> A:
+    known, found = loosely(raw), type_()
+    for field in msgspec.structs.fields(type_) if isinstance(known, dict) else ():
         value = known.get(field.encode_name)
         try:
             if field.type is msgspec.Raw:
@@ -281,37 +329,5 @@ def _named_kind(text: str) -> int:
     return next((kind for prefix, kind in _BY_PREFIX.items() if text.startswith(prefix)), Kind.OTHER)
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None
-
-
-def _intern(values: Sequence[Any]) -> tuple[Small, list[Any]]:
-    """Codes and the distinct values; None becomes -1."""
-    seen: dict[Any, int] = {
-        value: code for code, value in enumerate(dict.fromkeys(values)) if value is not None
-    }
-    distinct = list(seen)
-    seen = {value: code for code, value in enumerate(distinct)}
-    return np.array([seen.get(value, -1) for value in values], np.int32), distinct
-
-
-def _spread(size: int, rows: Ints, values: Small) -> Small:
-    column = np.full(size, -1, np.int32)
-    column[rows] = values
-    return column
-
-
-def _ints(size: int, *parts: tuple[Ints, list[int | None]]) -> Ints:
-    """int64, -1 for what is missing or no such number."""
-    column = np.full(size, -1, np.int64)
-    for rows, values in parts:
-        column[rows] = [v if v is not None and 0 <= v < 1 << 62 else -1 for v in values]
-    return column
-
-
-def _floats(size: int, rows: Ints, values: list[float | None], scale: float) -> Floats:
-    """float64, NaN for what is missing or negative."""
-    column = np.full(size, np.nan)
-    found = np.array([np.nan if v is None else v for v in values], np.float64) * scale
-    column[rows] = np.where(found >= 0, found, np.nan)
-    return column
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 19 else -1

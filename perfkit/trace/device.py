@@ -94,10 +94,13 @@ def launches(links: Links) -> dict[str, Any] | None:
     call, kernel = links.launch[tied], links.device[tied]
     begun, run = columns.start[call], columns.start[kernel]
     delay = np.maximum(run - begun, 0) / 1e3
-    order = np.argsort(np.concatenate((begun, run)), kind="stable")
+    moments = np.concatenate((begun, run))
+    order = np.argsort(moments, kind="stable")
     queue = np.cumsum(np.repeat([1, -1], len(call))[order])
-    median, high = np.percentile(delay, [50, 90]).tolist()
-    spans = np.diff(np.sort(np.concatenate((begun, run))))
+    median, high = np.interp(
+        np.array([0.5, 0.9]) * (len(delay) - 1), np.arange(len(delay)), np.sort(delay)
+    ).tolist()
+    spans = np.diff(moments[order])
     mean = float((queue[:-1] * spans).sum() / spans.sum()) if spans.sum() else None
     return {
         "kernels": int(tied.sum()),

@@ -44,13 +44,9 @@ def compare(a: Analysis, b: Analysis) -> TraceComparison:
         parts_us={part: (a.mean_us[part], b.mean_us[part]) for part in a.mean_us},
         gpu_utilization=(a.gpu_utilization, b.gpu_utilization),
         operator_time="device" if device else "host",
-        operators=_changes(_operators(a, device), _operators(b, device)),
+        operators=_changes(_per_step(a, a.operators, device), _per_step(b, b.operators, device)),
         kernels=_changes(_per_step(a, a.kernels), _per_step(b, b.kernels)),
     )
-
-
-def _operators(analysis: Analysis, device: bool) -> dict[str, tuple[float, float]]:
-    return _per_step(analysis, analysis.operators, device)
 
 
 def _per_step(

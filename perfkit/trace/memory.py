@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.trace.columns import Args, Kind
-from perfkit.trace.intervals import Ints
+from perfkit.trace.columns import Kind, MemoryArgs
+from perfkit.trace.intervals import Ints, distinct
 from perfkit.trace.link import Links
 from perfkit.trace.tables import group
 
-POINTS = 2000
+POINTS = 500
 OWNERS = 20
 
 
@@ -22,21 +22,22 @@ def memory(links: Links) -> dict[str, Any] | None:
     if not len(rows):
         return None
     events = links.columns.memory
-    groups = group([(a.device_type, a.device_id) for a in events])
+    codes = np.array([event.device_type % 256 * 4096 + event.device_id % 4096 for event in events], np.int64)
+    kinds, of_row = distinct(codes)
     devices = []
-    for number, (kind, index) in enumerate(groups.keys):
-        mine = np.flatnonzero(groups.of_row == number)
+    for number, (kind, index) in enumerate(divmod(code, 4096) for code in kinds.tolist()):
+        mine = np.flatnonzero(of_row == number)
         mine = mine[np.argsort(links.columns.start[rows[mine]], kind="stable")]
         name = "cpu" if kind == 0 else f"cuda:{index}" if kind == 1 else f"device type {kind}:{index}"
         devices.append({"device": name, **_device(links, rows[mine], [events[i] for i in mine.tolist()])})
     return {"devices": devices}
 
 
-def _device(links: Links, rows: Ints, events: list[Args]) -> dict[str, Any]:
+def _device(links: Links, rows: Ints, events: list[MemoryArgs]) -> dict[str, Any]:
     """Without running totals in the file (older torch, CPU) the curve is relative to its start."""
-    change = np.array([a.memory_bytes or 0 for a in events], np.float64)
-    totals = np.array([a.allocated or 0 for a in events], np.float64)
-    reserved = np.array([a.reserved or 0 for a in events], np.float64)
+    change = np.array([a.change for a in events], np.float64)
+    totals = np.array([max(a.allocated, 0) for a in events], np.float64)
+    reserved = np.array([max(a.reserved, 0) for a in events], np.float64)
     absolute = bool(totals.any())
     level = totals if absolute else np.cumsum(change)
     peak = int(level.argmax())
@@ -63,18 +64,18 @@ def _thin(level: np.ndarray[Any, np.dtype[np.float64]]) -> Ints:
     return np.array([a + int(level[a:b].argmax()) for a, b in pairwise(edges.tolist())])
 
 
-def _owners(links: Links, rows: Ints, events: list[Args]) -> list[dict[str, Any]] | None:
+def _owners(links: Links, rows: Ints, events: list[MemoryArgs]) -> list[dict[str, Any]] | None:
     """Operators whose blocks are alive at the peak, by bytes; None if the file gives no addresses."""
     alive: dict[int, int] = {}
     for position, event in enumerate(events):
-        if event.address is None:
+        if event.address < 0:
             return None
-        if (event.memory_bytes or 0) > 0:
+        if event.change > 0:
             alive[event.address] = position
         else:
             alive.pop(event.address, None)
     at = np.array(list(alive.values()), np.int64)
-    held = np.array([events[i].memory_bytes or 0 for i in at.tolist()], np.float64)
+    held = np.array([events[i].change for i in at.tolist()], np.float64)
     columns = links.columns
     names = links.op_names(
         links.ops.innermost(columns.thread[rows[at]].astype(np.int64), columns.start[rows[at]])

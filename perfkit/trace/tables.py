@@ -11,7 +11,7 @@ import numpy as np
 
 from perfkit.trace.columns import Kind
 from perfkit.trace.device import tensor_core
-from perfkit.trace.intervals import Floats, Ints
+from perfkit.trace.intervals import Floats, Ints, distinct
 from perfkit.trace.link import Links
 from perfkit.trace.model import Kernel, Operator, Sync, Transfer
 
@@ -63,32 +63,32 @@ def operators(ranks: list[Links], has_device: bool) -> list[Operator]:
     """By name, input shapes and types; the greatest device time of their own (else host time) first."""
     keys, columns = _gather([_operator_calls(links) for links in ranks])
     groups = group(keys)
+    sums = [groups.sum(column) for column in columns]
     rows = [
         Operator(
-            name=name, input_shapes=dims, input_dtypes=types, calls=calls, host_total_us=host, host_self_us=host_self,
-            device_total_us=device if has_device else None, device_self_us=own if has_device else None,
+            name=name, input_shapes=dims, input_dtypes=types, calls=int(calls), host_total_us=host,
+            host_self_us=host_self, device_total_us=device if has_device else None,
+            device_self_us=own if has_device else None,
         )
-        for (name, (dims, types)), calls, host, host_self, device, own in zip(
-            groups.keys, groups.count(), *(groups.sum(column / 1e3) for column in columns), strict=True
-        )
+        for (name, (dims, types)), calls, host, host_self, device, own in zip(groups.keys, *sums, strict=True)
     ]  # fmt: skip
     return sorted(rows, key=lambda row: (-(row.device_self_us or 0.0), -row.host_self_us, row.name))
 
 
 def _operator_calls(links: Links) -> tuple[list[Any], list[Floats]]:
-    """Key (name, (dims, types)); ns of each call: host total, host self, device total, device self."""
+    """By (name, (dims, types)): calls, and µs of host total, host self, device total, device self."""
     columns, ops = links.columns, links.ops
-    host = columns.duration(ops.rows).astype(np.float64)
+    host = columns.duration(ops.rows) / 1e3
     nested, tied = ops.parent >= 0, links.device_op >= 0
     inner = np.bincount(ops.parent[nested], host[nested], len(ops.rows))
     own = np.zeros(len(ops.rows))
-    np.add.at(own, links.device_op[tied], columns.duration(links.device[tied]))
+    np.add.at(own, links.device_op[tied], columns.duration(links.device[tied]) / 1e3)
     shapes = [*((dims or None, types or None) for dims, types in columns.shapes), (None, None)]
-    keys = [
-        (columns.names[name], shapes[shape])
-        for name, shape in zip(columns.name[ops.rows].tolist(), columns.shape[ops.rows].tolist(), strict=True)
-    ]
-    return keys, [host, np.maximum(host - inner, 0), ops.inclusive(own), own]
+    codes = columns.name[ops.rows].astype(np.int64) * len(shapes) + columns.shape[ops.rows] % len(shapes)
+    found, of_row = distinct(codes)
+    keys = [(columns.names[code // len(shapes)], shapes[code % len(shapes)]) for code in found.tolist()]
+    values = (np.ones(len(host)), host, np.maximum(host - inner, 0), ops.inclusive(own), own)
+    return keys, [np.bincount(of_row, column, len(keys)).astype(np.float64) for column in values]
 
 
 def _launched(links: Links, kind: Kind) -> tuple[Ints, Ints, list[Place]]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from perfkit.trace.analysis import Rank, Trace
 from perfkit.trace.columns import Columns, Kind
 from perfkit.trace.errors import TraceError
-from perfkit.trace.intervals import Ints
+from perfkit.trace.intervals import Ints, distinct
 from perfkit.trace.link import Nest
 from perfkit.trace.steps import is_collective
 
@@ -94,13 +94,13 @@ def _grouped(columns: Columns, rows: Ints) -> list[tuple[str, str, Ints]]:
     """Rows by lane: threads first, then streams, then copies of each device."""
     device = np.isin(columns.kind[rows], _DEVICE)
     found: list[tuple[str, str, Ints]] = []
-    for thread in np.unique(columns.thread[rows[~device]]).tolist():
+    for thread in distinct(columns.thread[rows[~device]])[0].tolist():
         pid, tid = columns.threads[thread]
         label = columns.labels.get((pid, tid)) or f"thread {tid}"
         found.append((label, "thread", rows[~device & (columns.thread[rows] == thread)]))
     copies = device & (columns.kind[rows] != Kind.KERNEL)
     for mask, kind in ((device & ~copies, "stream"), (copies, "copies")):
-        for thread in np.unique(columns.thread[rows[mask]]).tolist():
+        for thread in distinct(columns.thread[rows[mask]])[0].tolist():
             pid, tid = columns.threads[thread]
             label = f"GPU {pid} stream {tid.removeprefix('stream ')}" + (
                 " copies" if kind == "copies" else ""

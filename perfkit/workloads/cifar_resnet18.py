@@ -6,36 +6,41 @@ Source of the set-up: the PyTorch profiler tutorial's model and data, with rando
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import torch
 import torchvision.transforms as T
 from PIL import Image
+from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 from torchvision.models import ResNet18_Weights, resnet18
+from torchvision.transforms import v2
+
+IMAGENET = ResNet18_Weights.IMAGENET1K_V1.url
 
 
-class FakeCIFAR(Dataset):
+class FakeCIFAR(Dataset[Any]):
     """Random images, uint8[samples, 32, 32, 3], with labels 0 to 9; one sample at a time, through PIL."""
 
-    def __init__(self, samples, transform):
+    def __init__(self, samples: int, transform: Any) -> None:
         random = np.random.default_rng(0)
         self.images = random.integers(0, 256, (samples, 32, 32, 3), dtype=np.uint8)
         self.labels = random.integers(0, 10, samples).tolist()
         self.transform = transform
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> Any:
         return self.transform(Image.fromarray(self.images[index])), self.labels[index]
 
 
 class BatchedFakeCIFAR(FakeCIFAR):
     """The same images, a whole batch at a time, without PIL."""
 
-    def __getitems__(self, indices):
+    def __getitems__(self, indices: list[int]) -> Any:
         images = torch.from_numpy(self.images[indices]).permute(0, 3, 1, 2).contiguous()
         return self.transform(images), torch.tensor([self.labels[index] for index in indices])
 
@@ -46,24 +51,34 @@ class CifarResNet18:
     Args:
         image_size: side of the images the model sees.
         samples: images in the data set.
+        weights: `auto` (ImageNet's where this machine already has them), `imagenet` (fetched if need be) or
+            `random`. Afterwards the attribute of this name says in words which it is.
+
+    Raises:
+        ValueError: no such weights.
     """
 
     offers = frozenset({"uint8_copy", "device_resize", "batched_fetch", "resident"})
-    presets = {
+    presets = {  # noqa: RUF012
         "smoke": {"image_size": 48, "samples": 256},
         "quick": {"image_size": 64, "samples": 10_000},
         "paper": {"image_size": 224, "samples": 10_000},
     }
 
-    def __init__(self, image_size=224, samples=10_000):
+    def __init__(self, image_size: int = 224, samples: int = 10_000, weights: str = "auto") -> None:
+        if weights not in ("auto", "imagenet", "random"):
+            raise ValueError(f"unknown weights '{weights}'. Allowed: auto, imagenet, random")
         self.image_size = image_size
         self.samples = samples
-        self.weights = "random initialisation"
+        self.file = os.path.join(torch.hub.get_dir(), "checkpoints", os.path.basename(IMAGENET))
+        self.pretrained = weights == "imagenet" or (weights == "auto" and os.path.exists(self.file))
+        self.weights = "ImageNet weights" if self.pretrained else "random initialisation"
 
-    def dataset(self, recipe):
+    def dataset(self, recipe: Any) -> Any:
+        """The images, with the transforms that the recipe leaves to the host."""
         if recipe.batched_fetch or recipe.resident:
             return BatchedFakeCIFAR(self.samples, self.batch_transform(recipe))
-        steps = []
+        steps: list[Any] = []
         if not recipe.device_resize:
             steps.append(T.Resize(self.image_size))
         if recipe.uint8_copy:
@@ -73,33 +88,46 @@ class CifarResNet18:
             steps.append(T.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)))
         return FakeCIFAR(self.samples, T.Compose(steps))
 
-    def batch_transform(self, recipe):
-        steps = []
+    def batch_transform(self, recipe: Any) -> Any:
+        """The same transforms for a whole batch, uint8[N, 3, 32, 32]."""
+        steps: list[Any] = [v2.Identity()]
         if not recipe.device_resize:
-            steps.append(T.Resize(self.image_size, antialias=True))
+            steps.append(v2.Resize(self.image_size))
         if not recipe.uint8_copy:
-            steps.append(T.ConvertImageDtype(torch.float32))
-            steps.append(T.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)))
-        return T.Compose(steps)
+            steps.append(v2.ToDtype(torch.float32, scale=True))
+            steps.append(v2.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)))
+        return v2.Compose(steps)
 
-    def prepare(self, images, recipe):
+    def prepare(self, images: torch.Tensor, recipe: Any) -> torch.Tensor:
+        """What is left to do on the device."""
         if recipe.uint8_copy:
             images = (images.to(torch.float32) / 255 - 0.5) / 0.5
         if recipe.device_resize:
             images = functional.interpolate(images, size=self.image_size, mode="bilinear")
         return images
 
-    def model(self):
-        model = resnet18(weights=None)
-        weights = ResNet18_Weights.IMAGENET1K_V1
-        file = os.path.join(torch.hub.get_dir(), "checkpoints", os.path.basename(weights.url))
-        if os.path.exists(file):
-            model.load_state_dict(torch.load(file, weights_only=True))
-            self.weights = "ImageNet weights"
+    def model(self) -> nn.Module:
+        """ResNet-18 with a head for 1,000 classes.
+
+        Raises:
+            RuntimeError: ImageNet weights are asked for and cannot be had.
+        """
+        model: nn.Module = resnet18(weights=None)
+        if self.pretrained:
+            try:
+                state = torch.hub.load_state_dict_from_url(IMAGENET, progress=False, check_hash=True)
+                model.load_state_dict(state)
+            except Exception as problem:  # no network, a full disk, a damaged file
+                raise RuntimeError(
+                    f"ImageNet weights cannot be had from {IMAGENET}: {problem}. Put that file "
+                    f"at {self.file}, in place of a damaged one, or set weights to random"
+                ) from problem
         return model
 
-    def loss(self, outputs, targets):
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Cross entropy."""
         return functional.cross_entropy(outputs, targets)
 
-    def optimizer(self, parameters, **implementation):
+    def optimizer(self, parameters: Any, **implementation: Any) -> torch.optim.Optimizer:
+        """SGD with momentum."""
         return torch.optim.SGD(parameters, lr=0.001, momentum=0.9, **implementation)

@@ -1,4 +1,4 @@
-"""Fixtures of the browser tests: one JupyterLab and one Chromium a session, a fresh page and kernel a test."""
+"""Fixtures of the browser tests: one JupyterLab and one Chromium a session, a page and kernel a test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLAGS = [
 ]
 # JupyterLab's own noise: pattern → why it isn't ours. Anything else on the console fails the test.
 NOISE = {
-    r"^Could not restore the debugger state: Canceled future": "the debugger's question to a kernel that restarts",
+    r"^Could not restore the debugger state: Canceled future": "the debugger asks a kernel that restarts",
 }
 
 FAILED = pytest.StashKey[bool]()

@@ -150,7 +150,7 @@ class LabServer:
 class LabPage:
     """One browser page on one notebook: JupyterLab's own commands, the kernel, the looks.
 
-    `page` is playwright's; find things with `page.locator(".pk-run")` and wait with `expect(...)`, never sleep.
+    `page` is playwright's; find things with `page.locator(".pk-run")`, wait with `expect(...)`, never sleep.
     """
 
     def __init__(self, page: Page, server: LabServer) -> None:
@@ -161,7 +161,8 @@ class LabPage:
     def _js(self, body: str, arg: Any = None, timeout_s: float = 60) -> Any:
         script = f"""async ([arg, limit]) => {{
             const app = window.jupyterapp, panel = app.shell.currentWidget;
-            const late = new Promise((_, no) => setTimeout(() => no(new Error(`not done in ${{limit}} s`)), limit * 1000));
+            const late = new Promise((_, no) =>
+                setTimeout(() => no(new Error(`not done in ${{limit}} s`)), limit * 1000));
             return await Promise.race([late, (async () => {{ {body} }})()]);
         }}"""
         return self.page.evaluate(script, [arg, timeout_s])
@@ -172,8 +173,8 @@ class LabPage:
         self.page.wait_for_function(
             """name => {
                 const panel = window.jupyterapp?.shell?.currentWidget;
-                return panel?.context?.path === name && panel.context.isReady
-                    && panel.sessionContext?.isReady && panel.sessionContext.session?.kernel?.status === 'idle';
+                return panel?.context?.path === name && panel.context.isReady && panel.sessionContext?.isReady
+                    && panel.sessionContext.session?.kernel?.status === 'idle';
             }""",
             arg=name,
             timeout=timeout_s * 1000,
@@ -211,7 +212,8 @@ class LabPage:
                     for (const out of cell.model.outputs?.toJSON() ?? []) {
                         const text = [out.text ?? ''].flat().join('');
                         if (out.output_type === 'error') found.push(`cell ${i}: ${out.ename}: ${out.evalue}`);
-                        else if (out.name === 'stderr' && text.includes('Traceback')) found.push(`cell ${i}: ${text}`);
+                        else if (out.name === 'stderr' && text.includes('Traceback'))
+                            found.push(`cell ${i}: ${text}`);
                     }
                 });
                 return found;"""
@@ -222,7 +224,8 @@ class LabPage:
         """The value of a Python expression in the kernel, by way of JSON; waits for a cell that runs."""
         answer = self._js(
             """const kernel = panel.sessionContext.session.kernel;
-            const future = kernel.requestExecute({code: '', store_history: false, user_expressions: {value: arg}});
+            const future = kernel.requestExecute(
+                {code: '', store_history: false, user_expressions: {value: arg}});
             return (await future.done).content.user_expressions.value;""",
             f"__import__('json').dumps({expression})",
             timeout_s,

@@ -135,7 +135,9 @@ def test_a_killed_child_is_one_message(tmp_path: Path) -> None:
     assert "was killed" in runs[0].reason
 
 
-@pytest.mark.parametrize("phase", ["importing torch", "building", "first steps", "warm-up", "measuring", "ceiling"])
+@pytest.mark.parametrize(
+    "phase", ["importing torch", "building", "first steps", "warm-up", "measuring", "ceiling"]
+)
 def test_cancelling_in_any_phase_ends_at_once_and_keeps_what_was_finished(phase: str) -> None:
     cancelled = threading.Event()
 
@@ -198,7 +200,15 @@ def test_ctrl_c_stops_cleanly_keeps_finished_stages_and_exits_non_zero(
     shell: Callable[..., subprocess.Popen[str]], phase: str, stage: str, tmp_path: Path
 ) -> None:
     process = shell(
-        "run", "--workload", "tests.support.toy:Unhurried", "--preset", "smoke", "--stages", "zero_grad", "--device", "cpu"
+        "run",
+        "--workload",
+        "tests.support.toy:Unhurried",
+        "--preset",
+        "smoke",
+        "--stages",
+        "zero_grad",
+        "--device",
+        "cpu",
     )
     assert process.stdout is not None
     wanted = f"PHASE {stage if phase != 'importing torch' or stage != 'baseline' else ''} {phase}"
@@ -207,7 +217,7 @@ def test_ctrl_c_stops_cleanly_keeps_finished_stages_and_exits_non_zero(
             process.send_signal(signal.SIGINT)
             break
     rest = process.stdout.read()
-    assert process.wait(20) == 130
+    assert process.wait(20) == 130, rest
     assert "stopped" in rest
     assert "Traceback" not in rest
     kept = RunStore(tmp_path / "runs" / "runs.sqlite").list() if stage == "zero_grad" else []
@@ -218,7 +228,15 @@ def test_when_the_parent_is_killed_nothing_of_it_survives(
     shell: Callable[..., subprocess.Popen[str]], no_orphans: Callable[..., None]
 ) -> None:
     process = shell(
-        "run", "--workload", "tests.support.toy:Unhurried", "--preset", "smoke", "--stages", "data_loading", "--device", "cpu"
+        "run",
+        "--workload",
+        "tests.support.toy:Unhurried",
+        "--preset",
+        "smoke",
+        "--stages",
+        "data_loading",
+        "--device",
+        "cpu",
     )
     assert process.stdout is not None
     for line in process.stdout:
@@ -229,7 +247,9 @@ def test_when_the_parent_is_killed_nothing_of_it_survives(
     no_orphans()
 
 
-def test_a_store_that_cannot_be_written_is_one_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     monkeypatch.setenv("PERFKIT_DATA", str(blocked))

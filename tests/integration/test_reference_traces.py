@@ -1,13 +1,18 @@
 """Real traces against the old plugin's figures (within 1%), and what must hold of every one of them."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perfkit.diagnose import diagnose
 from perfkit.trace import analyse, compare, lanes, load
+from perfkit.trace.columns import Builder
+from perfkit.trace.document import parse, parse_pieces
+from perfkit.trace.source import Limits, read
 from perfkit.trace.steps import breakdown
 
 FOLDER = Path(os.environ.get("PERFKIT_TRACES", Path(__file__).parents[2] / "../shared/traces"))
@@ -16,7 +21,9 @@ NAMES = [
     "resnet50-v100-workers0", "triton-launch-a100",
 ]  # fmt: skip
 EXACT = ["resnet50-v100-workers0", "ddp-v100-nanosecond"]
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no reference traces at {FOLDER} (set PERFKIT_TRACES)")
+pytestmark = pytest.mark.skipif(
+    not FOLDER.is_dir(), reason=f"no reference traces at {FOLDER} (set PERFKIT_TRACES)"
+)
 
 
 def path(name):
@@ -42,7 +49,9 @@ def test_device_figures_are_those_of_the_plugin(name):
     assert found.mean_step_us == pytest.approx(expected["mean_step_us"], rel=0.01)
     assert found.gpu_utilization == pytest.approx(expected["gpu_utilization"], rel=0.01)
     assert found.est_sm_efficiency == pytest.approx(expected["est_sm_efficiency"], rel=0.01)
-    assert found.est_achieved_occupancy == pytest.approx(expected["est_achieved_occupancy_percent"] / 100, rel=0.01)
+    assert found.est_achieved_occupancy == pytest.approx(
+        expected["est_achieved_occupancy_percent"] / 100, rel=0.01
+    )
     by_name = {}
     for row in found.operators:
         calls, own = by_name.get(row.name, (0, 0.0))
@@ -53,7 +62,9 @@ def test_device_figures_are_those_of_the_plugin(name):
         (row,) = [row for row in found.kernels if row.name.startswith(start) and row.calls == calls]
         figures = (row.total_us, row.mean_us, row.max_us, row.min_us)
         assert figures == pytest.approx((total, mean, high, low), rel=0.01, abs=0.6)
-        assert (row.blocks_per_sm, row.occupancy) == pytest.approx((blocks, occupancy / 100), rel=0.01, abs=0.006)
+        assert (row.blocks_per_sm, row.occupancy) == pytest.approx(
+            (blocks, occupancy / 100), rel=0.01, abs=0.006
+        )
 
 
 def test_collective_kernels_are_communication_and_not_kernel():
@@ -63,8 +74,12 @@ def test_collective_kernels_are_communication_and_not_kernel():
     plugin = sum(expected["mean_us"][part] for part in ("kernel", "memcpy", "memset", "communication"))
     assert device == pytest.approx(plugin, rel=0.01)
     talk = found.communication
-    assert found.mean_us["kernel"] + talk["exposed_us_per_step"] == pytest.approx(expected["mean_us"]["kernel"], rel=0.01)
-    assert talk["total_us_per_step"] == pytest.approx(talk["exposed_us_per_step"] + talk["overlapped_us_per_step"])
+    assert found.mean_us["kernel"] + talk["exposed_us_per_step"] == pytest.approx(
+        expected["mean_us"]["kernel"], rel=0.01
+    )
+    assert talk["total_us_per_step"] == pytest.approx(
+        talk["exposed_us_per_step"] + talk["overlapped_us_per_step"]
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,8 +97,26 @@ def test_what_holds_of_every_trace(name):
     assert set(json.loads(found.to_json(diagnose(found)))) >= {"schema", "health", "diagnosis"}
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_pieces_of_any_size_and_the_whole_give_the_same_columns(name):
+    text, damaged = read(path(name), Limits())
+    parsed = parse(text, damaged)
+    whole, small = Builder(), Builder()
+    whole.add(parsed.document.traceEvents, parsed.exact)
+    parse_pieces((text[at : at + 9973] for at in range(0, len(text), 9973)), small.add)
+    expected = whole.finish()
+    for columns in (small.finish(), load(path(name)).ranks[0].columns):
+        for field in dataclasses.fields(columns):
+            a, b = getattr(columns, field.name), getattr(expected, field.name)
+            assert (
+                np.array_equal(a, b, equal_nan=a.dtype.kind == "f") if isinstance(a, np.ndarray) else a == b
+            ), field.name
+
+
 def test_the_traces_without_a_device_steps_or_nvidia():
-    cpu, rocm, driver = (analyse(path(n)) for n in ("cpu-only-one-step", "minitoy-mi250-rocm", "triton-launch-a100"))
+    cpu, rocm, driver = (
+        analyse(path(n)) for n in ("cpu-only-one-step", "minitoy-mi250-rocm", "triton-launch-a100")
+    )
     assert (cpu.device["kind"], cpu.mean_us["kernel"], cpu.gpu_utilization) == ("cpu", None, None)
     assert (rocm.device["kind"], rocm.est_sm_efficiency, rocm.est_achieved_occupancy) == ("rocm", None, None)
     assert [step.name for step in rocm.steps] == ["ProfilerStep#1", "ProfilerStep#2"]

@@ -18,7 +18,9 @@ class Recording:
         self.head: dict[str, Any] = {"schemaVersion": 1}
         self._next = 1
 
-    def add(self, cat: str, name: str, ts: float, dur: float, tid: Any = MAIN, pid: Any = 7, **args: Any) -> Recording:
+    def add(
+        self, cat: str, name: str, ts: float, dur: float, tid: Any = MAIN, pid: Any = 7, **args: Any
+    ) -> Recording:
         event = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur}
         self.events.append({**event, "args": args} if args else event)
         return self
@@ -51,7 +53,16 @@ class Recording:
         if address is not None:
             found["Addr"] = address
         self.events.append(
-            {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 7, "tid": MAIN, "ts": ts, "args": found}
+            {
+                "ph": "i",
+                "cat": "cpu_instant_event",
+                "s": "t",
+                "name": "[memory]",
+                "pid": 7,
+                "tid": MAIN,
+                "ts": ts,
+                "args": found,
+            }
         )
         return self
 

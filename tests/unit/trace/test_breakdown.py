@@ -15,7 +15,11 @@ from tests.unit.trace.recording import AUTOGRAD, Recording
 
 NS = st.integers(0, 400_000).map(lambda ns: ns / 1000)
 LAUNCHES = st.sampled_from(
-    [("cuda_runtime", "cudaLaunchKernel"), ("cuda_driver", "cuLaunchKernel"), ("cuda_runtime", "hipLaunchKernel")]
+    [
+        ("cuda_runtime", "cudaLaunchKernel"),
+        ("cuda_driver", "cuLaunchKernel"),
+        ("cuda_runtime", "hipLaunchKernel"),
+    ]
 )
 
 
@@ -27,11 +31,27 @@ def recordings(draw):
         length = draw(NS)
         made.step(number, at, length)
         at = round(at + length + draw(st.sampled_from([0, 0, 1.5, 40])), 3)  # touching, or apart
-    for kind, tid in draw(st.lists(st.tuples(st.sampled_from(["cpu_op", "user_annotation"]), st.sampled_from([100, AUTOGRAD])), max_size=6)):
-        name = draw(st.sampled_from(["aten::mm", "enumerate(DataLoader)#x.__next__", "nccl:all_reduce", "mine"]))
+    for kind, tid in draw(
+        st.lists(
+            st.tuples(st.sampled_from(["cpu_op", "user_annotation"]), st.sampled_from([100, AUTOGRAD])),
+            max_size=6,
+        )
+    ):
+        name = draw(
+            st.sampled_from(["aten::mm", "enumerate(DataLoader)#x.__next__", "nccl:all_reduce", "mine"])
+        )
         made.add(kind, name, draw(NS), draw(NS), tid)
     for _ in range(draw(st.integers(0, 8))):
-        cat, name = draw(st.sampled_from([("kernel", "k"), ("kernel", "ncclDevKernel"), ("gpu_memcpy", "Memcpy HtoD"), ("gpu_memset", "Memset")]))
+        cat, name = draw(
+            st.sampled_from(
+                [
+                    ("kernel", "k"),
+                    ("kernel", "ncclDevKernel"),
+                    ("gpu_memcpy", "Memcpy HtoD"),
+                    ("gpu_memset", "Memset"),
+                ]
+            )
+        )
         made.launch(name, draw(NS), (draw(NS), draw(NS)), draw(LAUNCHES), cat, stream=draw(st.integers(7, 9)))
     if draw(st.booleans()):
         made.add("kernel", "busy all the time", 0, 2000, 7, 0, correlation=0)
@@ -52,7 +72,9 @@ def test_parts_sum_to_the_step_and_idle_classes_to_the_idle_time(made):
     assert parts.sum(axis=0).tolist() == lengths.tolist()
     assert merge(rank.steps.start, rank.steps.end).total == rank.steps.total, "steps are disjoint"
     marks = {event["name"] for event in made.events if event["cat"] == "user_annotation"}
-    assert {name for name in rank.steps.names if name != "whole trace"} <= marks, "no step from the GPU's side"
+    assert {name for name in rank.steps.names if name != "whole trace"} <= marks, (
+        "no step from the GPU's side"
+    )
     found = analyse(trace)
     if found.has_accelerator:
         idle = rank.steps.total - rank.steps.length(rank.activity.device)
@@ -65,7 +87,9 @@ def test_parts_sum_to_the_step_and_idle_classes_to_the_idle_time(made):
 
 
 def test_a_step_lasts_until_the_device_work_launched_in_it_is_done(tmp_path):
-    made = Recording().step(1, 0, 100).step(2, 100, 100).launch("k", 90, (150, 30)).launch("k", 150, (190, 20))
+    made = (
+        Recording().step(1, 0, 100).step(2, 100, 100).launch("k", 90, (150, 30)).launch("k", 150, (190, 20))
+    )
     found = analyse(made.load(tmp_path))
     assert [(step.start_us, step.duration_us) for step in found.steps] == [(0, 180), (180, 30)]
     assert found.steps[0].breakdown_us["kernel"] == 30
@@ -76,7 +100,16 @@ def test_each_moment_goes_to_the_first_part_that_claims_it(tmp_path):
     made = Recording().step(1, 0, 100).op("aten::mm", 0, 60).op("enumerate(DataLoader)#_S.__next__", 50, 40)
     made.launch("gemm", 10, (20, 20)).launch("Memcpy HtoD (Pinned -> Device)", 30, (35, 10), cat="gpu_memcpy")
     found = analyse(made.load(tmp_path)).mean_us
-    expected = {"kernel": 20, "memcpy": 5, "memset": 0, "communication": 0, "runtime": 2, "dataloader": 40, "cpu_op": 23, "other": 10}
+    expected = {
+        "kernel": 20,
+        "memcpy": 5,
+        "memset": 0,
+        "communication": 0,
+        "runtime": 2,
+        "dataloader": 40,
+        "cpu_op": 23,
+        "other": 10,
+    }
     assert found == expected
     assert tuple(found) == PARTS
 
@@ -92,7 +125,13 @@ def test_without_an_accelerator_device_figures_are_none_and_say_why(tmp_path):
     found = analyse(Recording().step(1, 0, 10).op("aten::mm", 2, 5).load(tmp_path))
     assert [found.mean_us[part] for part in ("kernel", "memcpy", "memset", "runtime")] == [None] * 4
     assert (found.mean_us["cpu_op"], found.mean_us["other"]) == (5, 5)
-    assert found.gpu_utilization is found.est_sm_efficiency is found.est_achieved_occupancy is found.tensor_core is None
+    assert (
+        found.gpu_utilization
+        is found.est_sm_efficiency
+        is found.est_achieved_occupancy
+        is found.tensor_core
+        is None
+    )
     assert found.device["reason"] == "no accelerator in this trace"
     assert found.operators[0].device_total_us is None
 
@@ -123,7 +162,12 @@ def test_efficiency_occupancy_and_tensor_cores_are_weighted_by_time(tmp_path):
 def test_two_ranks_are_added_up_and_waiting_is_what_the_faster_one_loses(tmp_path):
     files = []
     for rank, start in enumerate((10, 40)):
-        made = Recording().step(1, 0, 100).launch("gemm", 0, (0, 20)).launch("ncclDevKernel_AllReduce", 5, (start, 60 - start), stream=20)
+        made = (
+            Recording()
+            .step(1, 0, 100)
+            .launch("gemm", 0, (0, 20))
+            .launch("ncclDevKernel_AllReduce", 5, (start, 60 - start), stream=20)
+        )
         made.head["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": 2}
         files.append(made.save(tmp_path, f"rank{rank}.json.gz"))
     found = analyse(files)

@@ -52,7 +52,9 @@ def test_overlapping_values_are_summed_and_capped(pairs):
     start = np.array([a for a, _ in pairs] or [0], np.int64)
     end = np.array([max(a, b) for a, b in pairs] or [0], np.int64)
     _, area = weighted(start, end, np.full(len(start), 0.4))
-    height = [min(sum(a <= cell < b for a, b in zip(start, end, strict=True)) * 0.4, 1.0) for cell in range(60)]
+    height = [
+        min(sum(a <= cell < b for a, b in zip(start, end, strict=True)) * 0.4, 1.0) for cell in range(60)
+    ]
     assert np.isclose(area[-1], sum(height))
 
 

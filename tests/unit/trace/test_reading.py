@@ -13,7 +13,9 @@ from tests.unit.trace.recording import Recording
 def sample():
     made = Recording().step(1, 1000, 100).step(2, 1100, 100)
     for number in range(40):
-        made.op("aten::mm", 1001 + 4 * number, 3).launch("gemm", 1002 + 4 * number, (1003 + 4 * number, 2), cost=1)
+        made.op("aten::mm", 1001 + 4 * number, 3).launch(
+            "gemm", 1002 + 4 * number, (1003 + 4 * number, 2), cost=1
+        )
     return made
 
 
@@ -30,17 +32,21 @@ def test_object_list_and_gzip_give_the_same(tmp_path):
     listed = analyse(written(tmp_path, json.dumps(made.events).encode()))
     misnamed = analyse(written(tmp_path, gzip.compress(made.text()), "c.json"))
     for other in (packed, listed, misnamed):
-        assert (other.mean_us, other.kernels, other.operators) == (plain.mean_us, plain.kernels, plain.operators)
+        assert (other.mean_us, other.kernels, other.operators) == (
+            plain.mean_us,
+            plain.kernels,
+            plain.operators,
+        )
     document = json.loads(plain.to_json())
     assert list(document) == [
         "schema", "files", "device", "health", "steps", "mean_step_us", "mean_us", "exposed_and_hidden_us",
-        "gpu_utilization", "est_sm_efficiency", "est_achieved_occupancy", "tensor_core", "operators", "kernels",
+        "gpu_utilization", "est_sm_efficiency", "est_achieved_occupancy", "tensor_core", "operators", "kernels",  # noqa: E501
         "transfers", "syncs", "idle", "communication", "memory", "diagnosis",
     ]  # fmt: skip
 
 
 def test_nanoseconds_survive_where_a_float_would_lose_them(tmp_path):
-    text = b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1712195495520824.518, "dur": 0.432}]}'
+    text = b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1712195495520824.518, "dur": 0.432}]}'  # noqa: E501
     columns = load(written(tmp_path, text)).ranks[0].columns
     assert (int(columns.start[0]), int(columns.end[0])) == (1712195495520824518, 1712195495520824950)
 
@@ -66,9 +72,25 @@ def test_a_damaged_gzip_is_read_up_to_the_damage(tmp_path):
 
 def test_events_with_impossible_values_are_dropped_and_counted(tmp_path):
     made = sample()
-    for bad in ({"dur": -5}, {"ts": "x"}, {"dur": None}, {"ts": 1e300}, {"dur": 1e40}, {"name": 3}, {"dur": float("nan")}):
-        made.events.append({"ph": "X", "cat": "kernel", "name": "bad", "pid": 1, "tid": 1, "ts": 1, "dur": 1, **bad})
-    made.events += [5, None, "x", [], {"ph": "X", "cat": "cpu_op", "name": "fine", "pid": None, "tid": 1.5, "ts": "1010", "dur": "2"}]
+    for bad in (
+        {"dur": -5},
+        {"ts": "x"},
+        {"dur": None},
+        {"ts": 1e300},
+        {"dur": 1e40},
+        {"name": 3},
+        {"dur": float("nan")},
+    ):
+        made.events.append(
+            {"ph": "X", "cat": "kernel", "name": "bad", "pid": 1, "tid": 1, "ts": 1, "dur": 1, **bad}
+        )
+    made.events += [
+        5,
+        None,
+        "x",
+        [],
+        {"ph": "X", "cat": "cpu_op", "name": "fine", "pid": None, "tid": 1.5, "ts": "1010", "dur": "2"},
+    ]
     found = analyse(made.load(tmp_path))
     assert "bad" not in [row.name for row in found.kernels]
     assert "fine" in [row.name for row in found.operators]
@@ -77,8 +99,16 @@ def test_events_with_impossible_values_are_dropped_and_counted(tmp_path):
 
 def test_missing_or_odd_arguments_leave_figures_unknown_not_zero(tmp_path):
     made = Recording().step(1, 0, 100)
-    for args in (None, 5, [], {"correlation": "x", "blocks per SM": "many", "bytes": -3, "device": {}}, {"correlation": 1e99}):
-        made.events.append({"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 5, "args": args})
+    for args in (
+        None,
+        5,
+        [],
+        {"correlation": "x", "blocks per SM": "many", "bytes": -3, "device": {}},
+        {"correlation": 1e99},
+    ):
+        made.events.append(
+            {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 5, "args": args}
+        )
     made.add("gpu_memcpy", "Memcpy HtoD", 20, 5, 7, 0)
     found = analyse(made.load(tmp_path))
     assert found.est_sm_efficiency is found.est_achieved_occupancy is None
@@ -103,9 +133,9 @@ def test_what_windows_shells_write_is_read(tmp_path, encoding):
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"   \n", b"null", b"{}", b"[]", b"[1, 2]", b"hello", b"\x00" * 100, b"\x1f\x8b", b"\x1f\x8b\x08\x00junk",
-        b'{"traceEvents": 5}', b'{"traceEvents": []}', b'{"traceEvents": [{}]}', b'[{"a": 1}]', b"{", b'{"traceEvents": [',
-        b"<html></html>", b"PK\x03\x04", b"[" * 10_000_000, b'{"a":' * 2_000_000, b'{"traceEvents": ' + b"[" * 10_000_000,
+        b"", b"   \n", b"null", b"{}", b"[]", b"[1, 2]", b"hello", b"\x00" * 100, b"\x1f\x8b", b"\x1f\x8b\x08\x00junk",  # noqa: E501
+        b'{"traceEvents": 5}', b'{"traceEvents": []}', b'{"traceEvents": [{}]}', b'[{"a": 1}]', b"{", b'{"traceEvents": [',  # noqa: E501
+        b"<html></html>", b"PK\x03\x04", b"[" * 10_000_000, b'{"a":' * 2_000_000, b'{"traceEvents": ' + b"[" * 10_000_000,  # noqa: E501
         b'{"traceEvents": [{"args": ' + b"[" * 10_000_000 + b"]" * 10_000_000 + b"}]}",
         b'[{"ph": "X", "cat": "Trace", "name": "t", "ts": 1, "dur": 2}]',
     ],
@@ -145,7 +175,13 @@ def test_huge_names_are_cut_and_html_stays_text(tmp_path):
 
 
 def test_a_stray_time_stamp_does_not_upset_the_others(tmp_path):
-    made = Recording().op("first", -4e15, 1).op("far", 3.9e15, 1, tid=1).op("x", 0, 1, tid=2).op("mm", 1_700_000_000_000_000, 9)
+    made = (
+        Recording()
+        .op("first", -4e15, 1)
+        .op("far", 3.9e15, 1, tid=1)
+        .op("x", 0, 1, tid=2)
+        .op("mm", 1_700_000_000_000_000, 9)
+    )
     made.launch("k", 1_700_000_000_000_001, (1_700_000_000_000_003, 2))
     (row,) = analyse(made.load(tmp_path)).kernels
     assert row.operator == "mm"

@@ -1,0 +1,53 @@
+"""Final stage against baseline at image size 224, batch 32: ratio with its interval, and pipeline efficiency.
+
+    python benchmarks/cpu_speedup.py [--device cpu]
+
+Target: at least 3 times faster where the CPU has AMX or AVX512-BF16; pipeline efficiency at least 0.95.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from perfkit import environment, experiment, ladder
+from perfkit.recipe import Recipe
+
+
+def main() -> None:
+    """Measures both in turn and prints the figures."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    device = parser.parse_args().device
+    final = Recipe(
+        batch_size=32,
+        workers=1,
+        persistent_workers=True,
+        prefetch_factor=4,
+        uint8_copy=True,
+        device_resize=True,
+        set_to_none=True,
+        channels_last=True,
+        amp="bf16",
+        compile=True,
+    )
+    plan = experiment.plan("cifar_resnet18", "quick", device=device, options={"image_size": 224})
+    size = replace(ladder.PRESETS["quick"], block_samples=64, warmup_s=15)
+    plan = replace(plan, preset=size, recipes=(("baseline", Recipe(batch_size=32)), ("final", final)))
+    baseline, last = experiment.climb(plan)
+    for run in (baseline, last):
+        if run.status != "ok":
+            raise SystemExit(f"{run.title}: {run.reason}")
+    ratio = last.speedup("baseline")
+    assert ratio and baseline.samples_per_s and last.samples_per_s
+    print(environment.describe_machine(baseline.machine))
+    print(f"bf16 instructions: {environment.machine()['cpu']['flags']}")
+    print(
+        f"baseline {baseline.samples_per_s.median:.1f} samples/s, final {last.samples_per_s.median:.1f} samples/s"
+    )
+    print(f"final / baseline: {ratio.ratio:.2f}x ({ratio.low:.2f}-{ratio.high:.2f}), {ratio.verdict}")
+    print(f"pipeline efficiency of the final stage: {last.pipeline_efficiency:.3f}")
+
+
+if __name__ == "__main__":
+    main()

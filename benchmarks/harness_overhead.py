@@ -1,0 +1,115 @@
+"""perfkit's harness against the article's loop written by hand, in turn in one run: ratio of samples/s.
+
+    python benchmarks/harness_overhead.py [--rounds 12] [--image-size 64]
+
+Target: at least 0.99. Both train ResNet-18 on the same made-up CIFAR-10 with the same settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+
+import numpy as np
+
+from perfkit import statistics
+from perfkit.recipe import Recipe
+from perfkit.runner import Child, child_environment
+
+BY_HAND = """
+import sys, time
+import numpy as np, torch, torchvision
+import torchvision.transforms as T
+from PIL import Image
+
+class FakeCIFAR(torch.utils.data.Dataset):
+    def __init__(self, transform):
+        self.data = np.random.randint(low=0, high=256, size=(10000, 32, 32, 3), dtype=np.uint8)
+        self.targets = np.random.randint(low=0, high=10, size=(10000)).tolist()
+        self.transform = transform
+    def __getitem__(self, index):
+        return self.transform(Image.fromarray(self.data[index])), self.targets[index]
+    def __len__(self):
+        return len(self.data)
+
+transform = T.Compose([T.Resize(SIZE), T.ToTensor(), T.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))])
+loader = torch.utils.data.DataLoader(FakeCIFAR(transform), batch_size=32, shuffle=True, drop_last=True)
+model = torchvision.models.resnet18()
+criterion = torch.nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+model.train()
+
+def batches():
+    while True:
+        yield from loader
+
+source = batches()
+for line in sys.stdin:
+    steps = int(line)
+    start = time.perf_counter()
+    for _ in range(steps):
+        inputs, labels = next(source)
+        loss = criterion(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    print(32 * steps / (time.perf_counter() - start), flush=True)
+"""
+
+
+def main() -> None:
+    """Alternates blocks of both and prints the ratio."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--image-size", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=6)
+    given = parser.parse_args()
+    hand = subprocess.Popen(
+        [sys.executable, "-c", BY_HAND.replace("SIZE", str(given.image_size))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+    )
+    assert hand.stdin and hand.stdout
+
+    def by_hand() -> float:
+        assert hand.stdin and hand.stdout
+        hand.stdin.write(f"{given.steps}\n")
+        hand.stdin.flush()
+        return float(hand.stdout.readline())
+
+    with Child() as child:
+        options = {"image_size": given.image_size}
+        child.ask("describe", workload="cifar_resnet18", preset="quick", options=options, device="cpu")
+        recipe = Recipe(batch_size=32).to_dict()
+        child.ask("train", recipe=recipe, seed=0, loss_steps=2, warmup_s=3, started=child.started)
+
+        def harness() -> float:
+            return float(child.ask("block", samples=32 * given.steps, settle=False)["samples_per_s"])
+
+        by_hand(), harness()
+        rounds = []
+        for number in range(given.rounds):
+            if random.Random(number).random() < 0.5:
+                first = harness()
+                rounds.append((first, by_hand()))
+            else:
+                first = by_hand()
+                rounds.append((harness(), first))
+    hand.stdin.close()
+    hand.wait()
+    own, other = np.array(rounds).T
+    ratio = statistics.ratio(own, other, paired=True)
+    print(
+        f"by hand {np.median(other):.1f} samples/s, harness {np.median(own):.1f} samples/s, {given.rounds} rounds"
+    )
+    print(
+        f"harness / by hand: {ratio.ratio:.3f} ({ratio.low:.3f}-{ratio.high:.3f}), {ratio.verdict}; median of rounds {np.median(own / other):.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""What this process may use of the machine: cores and memory, as masks and control groups grant them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+ROOT = Path("/")
+
+
+def limit_texts(controller: str, v1_file: str, v2_file: str) -> Iterator[str]:
+    """The texts of a limit's file in this process's control group and in every group above it.
+
+    Args:
+        controller: `cpu` or `memory`.
+        v1_file: the file's name where the controller has a hierarchy of its own (cgroup v1).
+        v2_file: its name in the unified hierarchy (cgroup v2).
+    """
+    for folder, is_v2 in _groups(controller):
+        with contextlib.suppress(OSError):
+            yield (folder / (v2_file if is_v2 else v1_file)).read_text().strip()
+
+
+def _groups(controller: str) -> Iterator[tuple[Path, bool]]:
+    try:
+        lines = (ROOT / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        # A container may see the host's path here, though its mount begins at its own group.
+        group = Path(path.lstrip("/"))
+        for mount in dict.fromkeys((controllers, controller)) if controllers else ("", "unified"):
+            for part in (group, *group.parents):
+                yield ROOT / "sys/fs/cgroup" / mount / part, not controllers
+
+
+def quota() -> float | None:
+    """Cores' worth of time that the control groups grant; None without a limit."""
+    period = min((int(text) for text in limit_texts("cpu", "cpu.cfs_period_us", "none")), default=100_000)
+    found = []
+    for text in limit_texts("cpu", "cpu.cfs_quota_us", "cpu.max"):
+        granted, *own_period = text.split()
+        if granted not in ("max", "-1"):
+            found.append(int(granted) / int(own_period[0] if own_period else period))
+    return min(found, default=None)
+
+
+def _affinity() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def usable_cores() -> int:
+    """Cores that this process may keep busy: affinity mask and whole cores of the quota, at least 1."""
+    granted = quota()
+    return max(1, _affinity() if granted is None else min(_affinity(), int(granted + 0.01)))
+
+
+def core_report() -> str:
+    """One line that explains `usable_cores`."""
+    visible, mask, granted = os.cpu_count() or 1, _affinity(), quota()
+    reasons = [f"affinity mask {mask}"] if mask < visible else []
+    reasons += [f"cgroup quota {granted:.1f}"] if granted is not None and granted < visible else []
+    because = f": {', '.join(reasons)}" if reasons else ""
+    return f"{usable_cores()} of {visible} visible cores usable{because}"
+
+
+def memory_bytes() -> int:
+    """Memory that this process may use: the machine's, or what its control groups grant."""
+    limits = limit_texts("memory", "memory.limit_in_bytes", "memory.max")
+    return min([psutil.virtual_memory().total, *(int(text) for text in limits if text != "max")])
