@@ -121,17 +121,22 @@ def run(
         Path | None, typer.Option("--json", help="write the results there, - for stdout")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="write a one-file HTML report there")] = None,
+    record: Annotated[Path | None, typer.Option(help="write a recording there, to ship or to send")] = None,
 ) -> None:
     """Measures the stages of a ladder, each against the one before and against the baseline."""
+    from perfkit.store import save_recording
+
     with _errors_in_words():
         plan = _plan(workload, preset, stages, settings, option, device, seed, timeout)
-        for path in (json_file, report):
+        for path in (json_file, report, record):
             _check_writable(path)
         runs, stopped = _climb(plan)
         if not runs:
             raise KeyboardInterrupt
         _print_session(runs, to_stderr=str(json_file) == "-")
         _write_outputs(runs, json_file, report)
+        if record:
+            save_recording(runs, record)
         if stopped:
             raise KeyboardInterrupt
         if any(run.status == "failed" for run in runs):
@@ -292,7 +297,7 @@ def _write(path: Path, text: str) -> None:
     if str(path) == "-":
         sys.stdout.write(text + "\n")
     else:
-        write_atomically(path, text)
+        write_atomically(path, text.encode())
 
 
 @app.command()

@@ -42,5 +42,5 @@ def one_of(given: object, allowed: list[str], what: str, see: str = "") -> Inval
     import difflib
 
     near = difflib.get_close_matches(str(given), allowed, n=1, cutoff=0.4)
-    hint = f"did you mean '{near[0]}'? " if near else ""
+    hint = f"Did you mean '{near[0]}'? " if near else ""
     return InvalidValue(f"unknown {what} '{given}'", f"{hint}Allowed: {', '.join(allowed)}{see}")

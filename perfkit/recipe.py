@@ -155,7 +155,7 @@ class Recipe:
         for name, switch in switches().items():
             object.__setattr__(self, name, switch.parse(getattr(self, name)))
 
-    def replace(self, **changes: Any) -> Recipe:
+    def replace(self, /, **changes: Any) -> Recipe:
         """This recipe with some switches changed.
 
         Raises:

@@ -117,7 +117,7 @@ class RunStore:
     def latest(
         self, stage: str | None = None, workload: str | None = None, machine_id: str | None = None
     ) -> Run | None:
-        """The newest run that was measured, of a stage, a workload and a machine; None where there is none."""
+        """The newest measured run of a stage, a workload and a machine; None where there is none."""
         found = self._select(1, stage=stage, workload=workload, machine=machine_id, status="ok")
         return found[0] if found else None
 
@@ -167,9 +167,10 @@ class RunStore:
         if not path.exists() or _sound(path):
             return None
         moved = path.with_name(f"{path.name}.damaged-{datetime.datetime.now():%Y%m%d-%H%M%S-%f}")
-        for end in ("-wal", "-shm", ""):
-            with contextlib.suppress(FileNotFoundError), _errors_in_words(path):
-                Path(f"{path}{end}").rename(f"{moved}{end}")
+        with _errors_in_words(path):
+            for end in ("-wal", "-shm", ""):
+                if Path(f"{path}{end}").exists():
+                    Path(f"{path}{end}").rename(f"{moved}{end}")
         return moved
 
 
@@ -280,17 +281,26 @@ def save_recording(recorded: Sequence[Run], path: Path, origin: Provenance | Non
     text = msgspec.json.format(msgspec.json.encode(_File(SCHEMA, origin or provenance(), raw)), indent=1)
     with _errors_in_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)  # mkstemp lets nobody else read it
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_atomically(path, text)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes the whole file or none of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)  # mkstemp lets nobody else read it
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def load_recording(path: Path) -> Recording:

@@ -1,6 +1,6 @@
 """The machine: folders, cores, fingerprint, devices, compiler, and the doctor. torch is never imported."""
 
-from perfkit.environment.conditions import conditions, doubts
+from perfkit.environment.checks import Check, doctor
 from perfkit.environment.cores import core_report, usable_cores
 from perfkit.environment.devices import (
     DeviceFacts,
@@ -10,7 +10,7 @@ from perfkit.environment.devices import (
     device_facts,
     has_compiler,
 )
-from perfkit.environment.doctor import Check, doctor
+from perfkit.environment.disturbances import conditions, doubts
 from perfkit.environment.fingerprint import describe_machine, machine
 from perfkit.environment.folders import cache_folder, data_folder, runs_folder
 from perfkit.environment.gpus import nvml

@@ -89,7 +89,7 @@ def _panel(panel: Axes, ink: str, run: Run, curve: Curve, reference: Curve | Non
     if len(loss):
         heading += "\n" + numbers(run)
         if reference is not None:
-            panel.plot(*reference, "--", color=ink, linewidth=1, alpha=0.75)
+            panel.plot(*reference, "--", color=ink, linewidth=1, alpha=0.75, zorder=3)
         panel.plot(samples, loss, "o-", color=style.BLUE, linewidth=1.8, markersize=3.5, markeredgecolor=ink)
     else:
         text = words.wrapped(numbers(run), fits - 3, 4)

@@ -40,6 +40,14 @@ def ceiling(run: Run) -> float | None:
     return run.ceiling_samples_per_s if run.status == "ok" else None
 
 
+def ceiling_change(run: Run, before: Run) -> Ratio | None:
+    """How the step on a batch already on the device changed, with interval and verdict."""
+    sides = [np.array(one.raw.ceiling_samples_per_s if one.status == "ok" else []) for one in (run, before)]
+    if not all(side.size and (side > 0).all() for side in sides):
+        return None
+    return statistics.ratio(*sides, paired=False)
+
+
 def efficiency(run: Run) -> float | None:
     """Throughput / ceiling."""
     return run.pipeline_efficiency if run.status == "ok" else None
@@ -49,6 +57,12 @@ def speedup(run: Run, role: str) -> Ratio | None:
     """Against the previous stage or the baseline."""
     found = _pairing(run, role) if run.status == "ok" else None
     return found.ratio if found and found.own_samples_per_s and found.other_samples_per_s else None
+
+
+def rounds(run: Run) -> int:
+    """How many values the comparison with the previous stage rests on."""
+    found = _pairing(run, "previous")
+    return min(len(found.own_samples_per_s), len(found.other_samples_per_s)) if found else 0
 
 
 def previous(run: Run, runs: Sequence[Run]) -> Run | None:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from perfkit.runs import Run
-from perfkit.statistics import Ratio
+from perfkit.statistics import MIN_ROUNDS, Ratio
 from perfkit.views import results, units
 
 _NOTICEABLE = 0.05
@@ -71,7 +71,9 @@ def _standing(run: Run) -> str:
     rate, share, efficiency = results.rate(run), results.wait_share(run), results.efficiency(run)
     said = [f"{units.interval(rate)} samples/s"] if rate else []
     said += [] if share is None else [f"the step waits for data {units.percent(share)} of its time"]
-    if efficiency is not None:
+    if efficiency is not None and efficiency > 1 + _NOTICEABLE:
+        said.append("its ceiling came out lower than its rate: the machine was not steady")
+    elif efficiency is not None:
         said.append(f"it runs at {units.percent(efficiency)} of what the model could do if data were free")
     return "; ".join(said)
 
@@ -79,7 +81,9 @@ def _standing(run: Run) -> str:
 def _evidence(run: Run, previous: Run | None, attacks: str, against: Ratio) -> list[str]:
     """The numbers that go with the verdict, those that go against it, and what the step had to give."""
     moves = [move for move in (_wait_move(run, previous), _ceiling_move(run, previous)) if move]
-    none = against.verdict == "no measurable difference"
+    none, rounds = against.verdict == "no measurable difference", results.rounds(run)
+    if rounds < MIN_ROUNDS:
+        return [f"{rounds} round{'s are' if rounds != 1 else ' is'} too few for a verdict: measure longer"]
     helped = against.verdict == "faster"
     said = [text for better, text in moves if none or better == helped]
     said += [f"though {text}" for better, text in moves if not none and better != helped]
@@ -103,11 +107,11 @@ def _wait_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
 
 def _ceiling_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
     """The same for the step on a batch that is already on the device."""
-    now, before = results.ceiling(run), results.ceiling(previous) if previous else None
-    if not now or not before or abs(now / before - 1) < _NOTICEABLE:
+    change = results.ceiling_change(run, previous) if previous else None
+    if not change or change.verdict == "no measurable difference" or abs(change.ratio - 1) < _NOTICEABLE:
         return None
-    change = units.number(now / before, max(1.0, now / before))
-    return now > before, f"with data already on the device it computes {change}× as fast"
+    times = units.number(change.ratio, max(1.0, change.ratio))
+    return change.ratio > 1, f"with data already on the device it computes {times}× as fast"
 
 
 def _no_room(run: Run, previous: Run | None, attacks: str, moved: bool) -> list[str]:

@@ -179,6 +179,7 @@ class LabPage:
             arg=name,
             timeout=timeout_s * 1000,
         )
+        self._wait_for_splash()
 
     def command(self, name: str, args: dict[str, Any] | None = None, timeout_s: float = 60) -> None:
         """Run a command of JupyterLab and wait for its end."""
@@ -247,11 +248,17 @@ class LabPage:
 
     def set_theme(self, name: str) -> None:
         """`JupyterLab Light`, `JupyterLab Dark` or `JupyterLab Dark High Contrast`."""
+        self._wait_for_splash()
         self.command("apputils:change-theme", {"theme": name})
         light = "false" if "Dark" in name else "true"
         self.page.wait_for_selector(
             f'body[data-jp-theme-name="{name}"][data-jp-theme-light="{light}"]', state="attached"
         )
+        self._wait_for_splash()
+
+    def _wait_for_splash(self) -> None:
+        """Until the splash is gone: when a second comes within its 0.2 s of fading, JupyterLab 4.6 throws."""
+        self.page.wait_for_selector("#jupyterlab-splash", state="detached")
 
     def screenshot(self, name: str) -> Path:
         """Keep a picture of the page under `tests/browser/artefacts/`."""

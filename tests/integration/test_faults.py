@@ -35,9 +35,9 @@ def statuses(runs: list[Run]) -> list[str]:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"workload": "cifar"}, "unknown workload 'cifar'.*did you mean.*cifar_resnet18"),
-        ({"stages": ("pining",)}, "unknown stage 'pining'.*did you mean 'pinning'"),
-        ({"settings": {"worker": 1}}, "unknown switch 'worker'.*did you mean 'workers'"),
+        ({"workload": "cifar"}, "unknown workload 'cifar'.*Did you mean.*cifar_resnet18"),
+        ({"stages": ("pining",)}, "unknown stage 'pining'.*Did you mean 'pinning'"),
+        ({"settings": {"worker": 1}}, "unknown switch 'worker'.*Did you mean 'workers'"),
         ({"settings": {"workers": -1}}, "'workers' was given '-1'.*0 to 256"),
         ({"settings": {"amp": "fp8"}}, "unknown value for 'amp' 'fp8'.*bf16"),
         ({"preset": "fast"}, "unknown preset 'fast'.*smoke, quick, paper"),

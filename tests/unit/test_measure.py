@@ -80,7 +80,9 @@ class FakeTraining:
         return torch.tensor(self.loss)
 
 
-def harness(fetch: list[float], compute: float, queued: float = 0.0, **switches: Any) -> tuple[Harness, FakeTraining]:
+def harness(
+    fetch: list[float], compute: float, queued: float = 0.0, **switches: Any
+) -> tuple[Harness, FakeTraining]:
     clock = FakeClock()
     training = FakeTraining(clock, fetch, compute, Recipe(**{"batch_size": 4, **switches}))
     device = training.fake_device = FakeDevice(clock, queued)

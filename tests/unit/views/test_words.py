@@ -78,6 +78,24 @@ def test_a_wide_interval_asks_for_more() -> None:
     assert "could hide in this interval: measure longer" in said(wild, plain(), "host")
 
 
+def test_too_few_rounds_are_said_to_be_so() -> None:
+    text = said(plain() | {"rates": [200.0, 210.0]}, plain() | {"rates": [100.0, 100.0]}, "none")
+    assert "no measurable difference" in text
+    assert "2 rounds are too few for a verdict: measure longer" in text
+
+
+def test_a_ceiling_that_only_wavers_is_no_evidence() -> None:
+    first, after = make(**plain()), make(before=make(**plain()), **plain(1.5))
+    raw = msgspec.structs.replace(after.raw, ceiling_samples_per_s=[60.0, 300.0, 90.0, 210.0, 150.0])
+    text = words.verdict_sentence(msgspec.structs.replace(after, raw=raw), first, "device")
+    assert "neither the wait for data nor the ceiling shows" in text
+
+
+def test_a_rate_above_its_ceiling_is_doubted() -> None:
+    text = words.verdict_sentence(make(**plain(ceiling=50)))
+    assert "ceiling came out lower than its rate: the machine was not steady" in text
+
+
 def test_memory_is_told_where_it_moved() -> None:
     text = said(plain(memory=11_300_000_000), plain(memory=1_050_000_000), "device")
     assert text.endswith("peak memory rose from 1.05 GB to 11.3 GB.")

@@ -1,0 +1,53 @@
+"""Goes over every view and every workload."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfkit import views, workloads
+from perfkit.ladder import PRESETS
+from perfkit.recipe import Recipe
+from perfkit.runs import Raw, Run
+
+VIEWS = sorted(views.VIEWS)
+WORKLOADS = sorted(workloads.BUILT_IN)
+
+
+def _run(name: str, **more: object) -> Run:
+    fields = {"id": name, "session": "s", "created": "", "stage": name, "workload": "m:W", "device": "cpu"}
+    return Run(**fields, recipe=Recipe().to_dict(), **more)  # type: ignore[arg-type]
+
+
+SESSION = [
+    _run("baseline", raw=Raw(block_samples_per_s=[1.0, 1.1, 0.9], step_s=[0.1] * 4, data_wait_s=[0.05] * 4)),
+    _run("pinning", status="not_applicable", reason="needs a CUDA device"),
+    _run("compile", status="failed", reason="<script>no compiler</script>"),
+]
+
+
+def test_the_tests_below_go_over_all_of_them() -> None:
+    assert {"throughput", "step_time", "memory", "losses", "utilization"} <= set(VIEWS)
+    assert WORKLOADS == ["cifar_resnet18", "photos"]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_draws_what_was_not_measured_as_not_measured(name: str, dark: bool) -> None:
+    svg = views.style.to_svg(views.figure(name, SESSION, dark=dark))
+    assert 'role="img"' in svg
+    assert "<script" not in svg
+    assert views.describe(name, SESSION)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_bears_a_session_without_anything(name: str) -> None:
+    assert views.figure(name, [])
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_has_sizes_for_every_preset(name: str, preset: str) -> None:
+    found = workloads.find(name)
+    assert workloads.options_for(found, preset, {})
+    assert workloads.options_for(found, preset, {"image_size": 7})["image_size"] == 7
+    assert workloads.offers(found)

@@ -1,0 +1,201 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy import stats
+
+from perfkit import statistics
+from perfkit.statistics import (
+    MIN_EFFECT,
+    MIN_ROUNDS,
+    Estimate,
+    estimate,
+    ratio,
+    spread,
+    steady,
+    still_warming,
+)
+
+rates = arrays.arrays(np.float64, st.integers(MIN_ROUNDS, 20), elements=st.floats(0.1, 1e5))
+
+
+def noisy(seed: int, n: int, level: float = 100.0, noise: float = 0.03) -> statistics.Values:
+    values: statistics.Values = level * np.exp(np.random.default_rng(seed).normal(0, noise, n))
+    return values
+
+
+# ---------------------------------------------------------------- estimates
+
+
+def test_of_nothing_nothing_is_estimated_and_of_one_value_that_value() -> None:
+    assert estimate(np.array([])) is None
+    assert estimate(np.array([3.5])) == Estimate(3.5, 3.5, 3.5)
+    assert estimate(np.full(9, 2.0)) == Estimate(2.0, 2.0, 2.0)
+
+
+@given(rates)
+@settings(max_examples=50)
+def test_the_median_lies_in_its_interval_and_that_in_the_values(values: statistics.Values) -> None:
+    found = estimate(values)
+    assert found is not None
+    assert found.median == np.median(values)
+    assert values.min() <= found.low <= found.median <= found.high <= values.max()
+    assert estimate(values) == found  # the same values give the same interval
+
+
+@pytest.mark.parametrize(("statistic", "name"), [(np.median, "median"), (np.mean, "mean")])
+def test_for_many_values_the_interval_is_that_of_scipy(statistic: object, name: str) -> None:
+    values = noisy(1, 400)
+    expected = stats.bootstrap(
+        (values,), statistic, n_resamples=20_000, method="percentile", random_state=2
+    ).confidence_interval
+    low, high = statistics._interval(values, statistic)
+    width = expected.high - expected.low
+    assert low == pytest.approx(expected.low, abs=0.08 * width), name
+    assert high == pytest.approx(expected.high, abs=0.08 * width), name
+
+
+@pytest.mark.parametrize("n", [20, 60, 200])
+def test_of_a_mean_the_interval_is_close_to_students(n: int) -> None:
+    values = np.random.default_rng(3).normal(10, 1, n)
+    half = stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / math.sqrt(n)
+    low, high = statistics._interval(values, np.mean)
+    assert (high - low) / 2 == pytest.approx(half, rel=0.08)
+
+
+@pytest.mark.parametrize(("n", "tail"), [(5, 0.00095), (10, 0.00853), (10_000, 0.025)])
+def test_the_level_is_widened_for_few_values(n: int, tail: float) -> None:
+    assert statistics._tail(n) == pytest.approx(tail, rel=0.03)
+
+
+@pytest.mark.parametrize("n", [5, 7])
+def test_intervals_of_few_rounds_cover_the_truth(n: int) -> None:
+    covered = 0
+    for seed in range(400):
+        found = ratio(noisy(seed, n), noisy(seed + 10_000, n), paired=True)
+        covered += found.low <= 1 <= found.high
+    assert 0.91 <= covered / 400 <= 0.985
+
+
+def test_memory_is_bounded_for_long_series() -> None:
+    assert statistics._resamples(5) == 4000
+    assert statistics._resamples(100_000) * 100_000 <= 20_000_000
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("n", [5, 7])
+def test_a_against_a_is_rarely_called_an_effect(paired: bool, n: int) -> None:
+    verdicts = [ratio(noisy(s, n), noisy(s + 10_000, n), paired=paired).verdict for s in range(400)]
+    called = sum(verdict != "no measurable difference" for verdict in verdicts)
+    assert called / 400 <= 0.075
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.2, "faster"), (1 / 1.2, "slower")])
+def test_a_real_effect_is_found(factor: float, verdict: str) -> None:
+    verdicts = [ratio(noisy(s, 5, 100 * factor), noisy(s + 999, 5), paired=True).verdict for s in range(100)]
+    assert verdicts.count(verdict) >= 98
+
+
+def test_drift_cancels_where_rounds_are_paired_and_only_there() -> None:
+    drift = np.array([1.0, 0.8, 0.6, 0.5, 0.4])
+    own, other = noisy(1, 5, 105, 0.002) * drift, noisy(2, 5, 100, 0.002) * drift
+    assert ratio(own, other, paired=True).verdict == "faster"
+    assert ratio(own, other, paired=True).ratio == pytest.approx(1.05, abs=0.005)
+    assert ratio(own, other, paired=False).verdict == "no measurable difference"
+
+
+def test_of_exact_ratios_the_interval_has_no_width() -> None:
+    found = ratio(np.array([2.0, 4, 6, 8, 10]), np.array([1.0, 2, 3, 4, 5]), paired=True)
+    assert (found.ratio, found.low, found.high) == pytest.approx((2, 2, 2))
+    assert found.verdict == "faster"
+
+
+@pytest.mark.parametrize("rounds", range(1, MIN_ROUNDS))
+@pytest.mark.parametrize("paired", [True, False])
+def test_too_few_rounds_give_no_verdict(rounds: int, paired: bool) -> None:
+    found = ratio(np.full(rounds, 300.0), np.full(rounds, 100.0), paired=paired)
+    assert found.ratio == pytest.approx(3)
+    assert found.verdict == "no measurable difference"
+
+
+def test_an_effect_must_exceed_one_percent_and_the_noise_of_the_machine() -> None:
+    base = np.full(9, 100.0)
+
+    def verdict(factor: float, noise: float = 0.0) -> str:
+        return ratio(base * factor, base, paired=True, noise=noise).verdict
+
+    assert verdict(1 + MIN_EFFECT * 0.9) == verdict(1 - MIN_EFFECT * 0.9) == "no measurable difference"
+    assert (verdict(1.02), verdict(0.98)) == ("faster", "slower")
+    assert (verdict(1.04, noise=0.05), verdict(1.06, noise=0.05)) == ("no measurable difference", "faster")
+
+
+def test_unpaired_sides_may_differ_in_length_and_one_round_is_a_range() -> None:
+    found = ratio(noisy(1, 9, 200), noisy(2, 5, 100), paired=False)
+    assert found.verdict == "faster"
+    alone = ratio(np.array([200.0]), np.array([100.0, 125.0]), paired=False)
+    assert (alone.low, alone.high) == pytest.approx((1.6, 2.0))
+
+
+@given(rates, st.randoms(use_true_random=False))
+@settings(max_examples=30)
+def test_the_other_way_round_the_ratio_is_the_inverse(values: statistics.Values, shuffled: object) -> None:
+    other = values[::-1].copy()
+    forth, back = ratio(values, other, paired=True), ratio(other, values, paired=True)
+    assert forth.ratio == pytest.approx(1 / back.ratio)
+    assert forth.low <= forth.ratio * (1 + 1e-9)
+    assert forth.ratio <= forth.high * (1 + 1e-9)
+
+
+@given(rates, st.floats(1e-3, 1e3))
+@settings(max_examples=30)
+def test_the_unit_does_not_matter(values: statistics.Values, unit: float) -> None:
+    one = ratio(values, values[::-1], paired=True)
+    scaled = ratio(values * unit, values[::-1] * unit, paired=True)
+    assert (scaled.ratio, scaled.low, scaled.high) == pytest.approx((one.ratio, one.low, one.high))
+
+
+# ---------------------------------------------------------------- steadiness
+
+
+def test_spread_is_the_interquartile_range_in_medians() -> None:
+    assert spread(np.array([])) == spread(np.array([4.0])) == 0.0
+    assert spread(np.array([1.0, 2, 3, 4, 5])) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "warming"),
+    [
+        ([], False),
+        ([50, 100], False),
+        ([50, 100, 100], True),
+        ([91, 100, 100, 100], False),  # within the tolerance
+        ([89, 100, 100, 100], True),
+        ([70, 80, 100, 120, 90], False),  # the later ones are as wild
+        ([150, 100, 100, 100], False),  # faster is no warm-up
+    ],
+)
+def test_warm_up_is_over_when_the_first_block_is_like_the_later_ones(
+    values: list[float], warming: bool
+) -> None:
+    assert still_warming(np.array(values, dtype=float)) is warming
+
+
+@pytest.mark.parametrize(
+    ("values", "window", "is_steady"),
+    [
+        ([1.0] * 3, 2, False),  # too few
+        ([1.0] * 4, 2, True),
+        ([9.0, 9.0, 1.0, 1.0, 1.04, 1.04], 2, True),
+        ([1.0, 1.0, 1.06, 1.06], 2, False),
+        ([1.06, 1.06, 1.0, 1.0], 2, False),
+        ([1.0, 1.0, 1.0, 1.0, 50.0, 1.0], 3, True),  # one straggler does not count
+    ],
+)
+def test_steps_are_steady_when_two_windows_agree(values: list[float], window: int, is_steady: bool) -> None:
+    assert steady(np.array(values), window) is is_steady
