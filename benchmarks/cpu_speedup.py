@@ -39,12 +39,11 @@ def main() -> None:
         if run.status != "ok":
             raise SystemExit(f"{run.title}: {run.reason}")
     ratio = last.speedup("baseline")
-    assert ratio and baseline.samples_per_s and last.samples_per_s
+    assert ratio
     print(environment.describe_machine(baseline.machine))
     print(f"bf16 instructions: {environment.machine()['cpu']['flags']}")
-    print(
-        f"baseline {baseline.samples_per_s.median:.1f} samples/s, final {last.samples_per_s.median:.1f} samples/s"
-    )
+    rates = [run.samples_per_s.median for run in (baseline, last) if run.samples_per_s]
+    print(f"baseline {rates[0]:.1f} samples/s, final {rates[1]:.1f} samples/s")
     print(f"final / baseline: {ratio.ratio:.2f}x ({ratio.low:.2f}-{ratio.high:.2f}), {ratio.verdict}")
     print(f"pipeline efficiency of the final stage: {last.pipeline_efficiency:.3f}")
 

@@ -73,13 +73,14 @@ def main() -> None:
         text=True,
         env=child_environment(),
     )
-    assert hand.stdin and hand.stdout
+    to_hand, from_hand = hand.stdin, hand.stdout
+    assert to_hand is not None
+    assert from_hand is not None
 
     def by_hand() -> float:
-        assert hand.stdin and hand.stdout
-        hand.stdin.write(f"{given.steps}\n")
-        hand.stdin.flush()
-        return float(hand.stdout.readline())
+        to_hand.write(f"{given.steps}\n")
+        to_hand.flush()
+        return float(from_hand.readline())
 
     with Child() as child:
         options = {"image_size": given.image_size}
@@ -99,16 +100,13 @@ def main() -> None:
             else:
                 first = by_hand()
                 rounds.append((harness(), first))
-    hand.stdin.close()
+    to_hand.close()
     hand.wait()
     own, other = np.array(rounds).T
     ratio = statistics.ratio(own, other, paired=True)
-    print(
-        f"by hand {np.median(other):.1f} samples/s, harness {np.median(own):.1f} samples/s, {given.rounds} rounds"
-    )
-    print(
-        f"harness / by hand: {ratio.ratio:.3f} ({ratio.low:.3f}-{ratio.high:.3f}), {ratio.verdict}; median of rounds {np.median(own / other):.3f}"
-    )
+    print(f"by hand {np.median(other):.1f} samples/s, harness {np.median(own):.1f}, {given.rounds} rounds")
+    print(f"harness / by hand: {ratio.ratio:.3f} ({ratio.low:.3f}-{ratio.high:.3f}), {ratio.verdict}")
+    print(f"median of the rounds: {np.median(own / other):.3f}")
 
 
 if __name__ == "__main__":

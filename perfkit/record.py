@@ -155,5 +155,7 @@ def judged(run: Run, measured: Measured) -> Run:
     if measured.peak["recompiles"]:
         doubts.append("the model was compiled again while it was measured: keep its input shapes the same")
     for when in ("before", "after"):
-        doubts += environment.doubts(run.machine["conditions"][when], own_processes=3)
+        doubts += environment.doubts(
+            run.machine["conditions"][when], own_processes=3, gpu=run.machine["device"].get("uuid")
+        )
     return msgspec.structs.replace(run, warnings=list(dict.fromkeys(doubts)))

@@ -204,7 +204,7 @@ def _gist(problem: BaseException, text: str) -> str:
 
 
 def _place(problem: BaseException) -> str:
-    """` (file:line)` of the innermost frame that is neither torch's nor ours; of the worker's where it was there."""
+    """` (file:line)` of the innermost frame that is neither torch's nor ours, in a worker too."""
     files = [f for f in traceback.extract_tb(problem.__traceback__) if _is_theirs(f.filename)]
     if files:
         return f" ({os.path.basename(files[-1].filename)}:{files[-1].lineno})"

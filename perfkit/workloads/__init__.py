@@ -114,6 +114,7 @@ def offers(workload: Any) -> frozenset[str]:
     given = frozenset(getattr(workload, "offers", ()))
     if given - allowed:
         raise WorkloadError(
-            f"the workload offers {', '.join(sorted(given - allowed))}", f"Allowed: {', '.join(sorted(allowed))}"
+            f"the workload offers {', '.join(sorted(given - allowed))}",
+            f"Allowed: {', '.join(sorted(allowed))}",
         )
     return given

@@ -1,4 +1,4 @@
-"""What goes wrong on a real machine: one clear message with a remedy, the other stages go on, nothing is left."""
+"""What goes wrong on a real machine: one message with a remedy, the other stages go on, nothing is left."""
 
 from __future__ import annotations
 
@@ -260,6 +260,7 @@ def test_a_store_that_cannot_be_written_is_one_message(
 def test_an_output_that_cannot_be_written_is_refused_before_anything_runs() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "perfkit", "run", "--json", "/no/such/folder/result.json"],
+        check=False,
         capture_output=True,
         text=True,
     )
@@ -276,7 +277,7 @@ def test_a_full_disk_while_storing_is_one_message(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(store, "_insert", full, raising=False)
     made = experiment.plan("tests.support.toy:Toy", "smoke", ("baseline",), device="cpu")
-    with pytest.raises(PerfkitError, match="(?s)full.*space"):
+    with pytest.raises(PerfkitError, match=r"(?s)full.*space"):
         experiment.climb(made, store)
 
 

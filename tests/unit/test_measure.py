@@ -169,7 +169,7 @@ def test_warm_up_ends_when_its_budget_is_spent() -> None:
 def test_a_loss_that_is_not_finite_is_an_error_with_a_remedy() -> None:
     measured, training = harness([0.0], compute=1.0)
     training.loss = float("nan")
-    with pytest.raises(RunFailed, match="loss became nan.*learning rate"):
+    with pytest.raises(RunFailed, match=r"loss became nan.*learning rate"):
         measured.block(samples=8)
 
 
