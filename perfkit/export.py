@@ -54,7 +54,7 @@ def script(
     if not own and not options:
         built = f"{name}() if callable({name}) else {name}"
     text = _join([part.code for part in folded], _main(built, device, seed, steps), recipe, workload)
-    return _tidy(_drop_unused(text))
+    return _tidy(_merged_imports(_drop_unused(text)))
 
 
 def diff(before: str, after: str, names: tuple[str, str] = ("before", "after")) -> str:
@@ -98,8 +98,7 @@ def _join(parts: list[str], main: str, recipe: Recipe, workload: str) -> str:
         for statement in module.body:
             code = module.code_for_node(statement).strip("\n")
             if m.matches(statement, _IMPORT):
-                line = module.code_for_node(statement.with_changes(leading_lines=[])).strip()
-                imports += [line] if line not in imports else []
+                imports += [line for line in _single_imports(statement) if line not in imports]
             elif not (_is_docstring(statement) or _is_main(statement)):
                 bodies.append(code)
     head = f'"""Training script written by perfkit: {workload}, {recipe.describe()}."""\n\n'
@@ -108,6 +107,26 @@ def _join(parts: list[str], main: str, recipe: Recipe, workload: str) -> str:
     named = sorted(line for line in imports if line.startswith("from ") and line not in future)
     lines = [line for line in plain + named if "from perfkit" not in line]
     return head + "\n".join(lines) + "\n\n\n" + "\n\n\n".join([*bodies, main])
+
+
+def _single_imports(statement: cst.CSTNode) -> list[str]:
+    """An import statement as lines of one name each, so that names can go one by one."""
+    (node,) = ast.parse(cst.Module([]).code_for_node(statement).strip()).body
+    assert isinstance(node, ast.Import | ast.ImportFrom)
+    start = f"from {node.module} import" if isinstance(node, ast.ImportFrom) else "import"
+    return [f"{start} {ast.unparse(alias)}" for alias in node.names]
+
+
+def _merged_imports(text: str) -> str:
+    """`from a import b` and `from a import c` as one line again."""
+    return re.sub(
+        r"^(from \S+ import )(.+)\n(?:\1.+\n)+",
+        lambda found: (
+            found[1] + ", ".join(line.split(" import ")[1] for line in found[0].splitlines()) + "\n"
+        ),
+        text,
+        flags=re.MULTILINE,
+    )
 
 
 _IMPORT = m.SimpleStatementLine(body=[m.OneOf(m.Import(), m.ImportFrom())])

@@ -84,6 +84,7 @@ class Optimization:
     attacks: Literal["data", "host", "device", "none"]
     exactness: Exactness
     changes: Callable[[Sizing], Mapping[str, Value]]
+    """The switches it sets; the first is the one it is about: without that one it does not apply."""
     published: str = ""
     """What the articles measured, on their machine."""
 
@@ -332,8 +333,8 @@ def below(name: str) -> tuple[str, ...]:
 
 def stage(rung: Optimization, before: Recipe, sizes: Sizing, target: Target) -> Stage:
     """One rung on top of a recipe: what it changes on this machine, or why it cannot."""
-    after = before if rung.name == "baseline" else before.replace(**dict(rung.changes(sizes)))
-    return _stage(rung, before, after, target)
+    changes = {} if rung.name == "baseline" else dict(rung.changes(sizes))
+    return _stage(rung, before, before.replace(**changes), target, about=next(iter(changes), ""))
 
 
 def build(names: Sequence[str], sizes: Sizing, target: Target) -> list[Stage]:
@@ -350,10 +351,10 @@ def build(names: Sequence[str], sizes: Sizing, target: Target) -> list[Stage]:
     return stages
 
 
-def _stage(rung: Optimization, before: Recipe, after: Recipe, target: Target) -> Stage:
+def _stage(rung: Optimization, before: Recipe, after: Recipe, target: Target, about: str) -> Stage:
     changed = after.diff(before)
     refused = {name: why for name in changed if (why := why_not(name, after, target))}
-    if changed and len(refused) == len(changed):
+    if about in refused or (changed and len(refused) == len(changed)):
         return Stage(rung.name, rung.title, before, reason="; ".join(dict.fromkeys(refused.values())))
     if not changed and rung.name != "baseline":
         return Stage(rung.name, rung.title, before, reason="nothing to change: the recipe has it already")

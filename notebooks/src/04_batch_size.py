@@ -1,6 +1,5 @@
 # ---
 # jupyter:
-#   jupytext:
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
