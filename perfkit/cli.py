@@ -246,7 +246,7 @@ def _print_session(runs: list[Run], to_stderr: bool = False) -> None:
     )
     shown = Table(caption="≈ no measurable difference", caption_justify="left")
     for at, column in enumerate(_SHOWN):
-        shown.add_column(column, justify="left" if at == 0 else "right", no_wrap=at == 0)
+        shown.add_column(column, justify="left" if at == 0 else "right", overflow="fold", no_wrap=at == 0)
     for cells in table.table(runs):
         named = dict(zip(table.COLUMNS, cells, strict=True))
         shown.add_row(*(named[column].replace("no measurable difference", "≈") for column in _SHOWN))
@@ -310,11 +310,17 @@ def export(
     device: Device = None,
     seed: Seed = 0,
     steps: Annotated[int, typer.Option(min=1, help="steps that the script trains")] = 8,
+    run_id: Annotated[str | None, typer.Option("--run", help="the recipe of this stored run instead")] = None,
 ) -> None:
     """Prints the standalone training script of a recipe; it needs no perfkit."""
     from perfkit import experiment
 
     with _errors_in_words():
+        if run_id:
+            from perfkit.store import RunStore
+
+            sys.stdout.write(next(iter(experiment.scripts([RunStore().get(run_id)]).values()), ""))
+            return
         plan = _plan(workload, preset, stage or "baseline", settings, option, device, seed, below=True)
         described, stages = experiment.resolve(plan)
         if stages[-1].reason:

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perfkit import environment, export, ladder, workloads
@@ -28,6 +28,13 @@ from perfkit.store import RunStore
 
 DEFAULT_WORKLOAD = {"quick": "photos"}
 """On a CPU the article's ResNet-18 is bound by computing; there, `photos` has a loader that matters."""
+
+
+DATA_BOUND_SHARE = 0.3
+"""From this share of waiting on, a CPU's cores are divided between loader workers and compute threads.
+
+With both on the same cores each parallel region waits for a thread that a worker has displaced: on two cores
+the compute part of a step was seen to take four times as long."""
 
 
 @dataclass(frozen=True)
@@ -186,11 +193,16 @@ class _Experiment:
         stage = self.first_stage(target, sizes)
         yield stage
         good = stage.recipe
+        sizes = replace(sizes, share_cores=self._waits_for_data() and target.device == "cpu")
         for rung in rungs:
             if self.runs and self.runs[-1].status == "ok":
                 good = stage.recipe
             stage = ladder.stage(rung, good, sizes, target)
             yield stage
+
+    def _waits_for_data(self) -> bool:
+        """Whether the first stage waited so long that workers deserve cores which the model would use."""
+        return bool(self.runs and (self.runs[0].data_wait_share or 0) > DATA_BOUND_SHARE)
 
     def first_stage(self, target: Target, sizes: Sizing) -> Stage:
         """What the other stages are compared with: the plain loop, or the ladder below the first of them."""
@@ -329,9 +341,7 @@ class _Experiment:
         for side in order:
             if side is None:
                 with _sampled(monitor, measured):
-                    block = child.ask(
-                        "block", samples=samples, settle=len(order) > 1 and bool(measured.blocks)
-                    )
+                    block = child.ask("block", samples=samples, settle=True)
                 measured.blocks.append(block)
                 measured.ceiling.append(child.ask("ceiling", samples=max(1, samples // 2))["samples_per_s"])
             elif side.child:

@@ -60,6 +60,8 @@ class Sizing:
     largest_batch: int
     amp: str
     threads: int
+    share_cores: bool = False
+    """Whether loader workers get cores of their own, taken from the compute threads of a CPU."""
 
 
 def sizing(preset: Preset, target: Target, cores: int) -> Sizing:
@@ -70,7 +72,7 @@ def sizing(preset: Preset, target: Target, cores: int) -> Sizing:
     """
     workers = max(1, cores // 2) if target.device == "cpu" else max(1, cores)
     amp = "bf16" if target.bf16 else "fp16"
-    threads = max(1, cores - 1)
+    threads = max(1, cores - workers) if target.device == "cpu" else cores
     return Sizing(workers, preset.batch_size, preset.large_batch, preset.largest_batch, amp, threads)
 
 
@@ -114,6 +116,11 @@ def _amp(sizes: Sizing) -> Mapping[str, Value]:
     return {"amp": sizes.amp, "batch_size": sizes.largest_batch}
 
 
+def _data_loading(sizes: Sizing) -> Mapping[str, Value]:
+    changes: dict[str, Value] = {"workers": sizes.workers, "persistent_workers": True, "prefetch_factor": 4}
+    return changes | ({"cpu_threads": sizes.threads} if sizes.share_cores else {})
+
+
 _V100 = "V100-SXM2-16GB, PyTorch 2.0"
 
 OPTIMIZATIONS: dict[str, Optimization] = {
@@ -134,7 +141,7 @@ OPTIMIZATIONS: dict[str, Optimization] = {
             "Does the model wait for data, and do loader workers end that?",
             "data",
             "bitwise",
-            lambda sizes: {"workers": sizes.workers, "persistent_workers": True, "prefetch_factor": 4},
+            _data_loading,
             f"37 ms a step, 865 samples/s, GPU 72.81% busy, 8 workers ({_V100})",
         ),
         Optimization(

@@ -204,11 +204,19 @@ class Harness:
         return math.ceil(steps / workers) * workers if workers > 1 else steps
 
     def settle(self) -> None:
-        """Drops the batches that were prefetched while this side was idle, then takes an unmeasured step."""
+        """Gets rid of what was prefetched while this side was idle, then takes a step, unmeasured.
+
+        Beside an accelerator those batches are dropped. On a CPU they are trained on: dropping would leave
+        workers that refill the queue at full speed on the model's cores, which in a steady run they do not.
+        """
         recipe = self.training.recipe
+        prefetched = math.ceil(recipe.workers * recipe.prefetch_factor / recipe.accumulation)
+        if self.training.device.type == "cpu":
+            self._run(self.batches, prefetched + 1, "settling")
+            return
         for _ in range(recipe.workers * recipe.prefetch_factor):
             next(self.source)
-        self._run(self.batches, 1, "settling")
+        self._run(self.batches, 2, "settling")
 
     def ceiling(self, samples: int) -> Block:
         """The same steps on one batch that is already on the device, without a loader."""

@@ -13,7 +13,9 @@ from perfkit.recipe import Recipe, Target, switches
 
 PACKAGE = Path(perfkit.__file__).parent
 NOTEBOOKS = PACKAGE.parent / "notebooks" / "src"
-SIZES = ladder.Sizing(workers=2, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=1)
+SIZES = ladder.Sizing(
+    workers=2, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=1, share_cores=True
+)
 EVERYWHERE = Target("cuda", frozenset({"uint8_copy", "device_resize", "batched_fetch", "resident"}))
 
 SWITCHES = sorted(switches())
