@@ -135,10 +135,18 @@ def test_the_ceiling_takes_no_batch_but_the_one_it_holds() -> None:
     assert training.loader.fetched == 1
 
 
-def test_settling_drops_what_was_prefetched_and_takes_a_step_that_is_not_measured() -> None:
+def test_beside_an_accelerator_settling_drops_what_was_prefetched() -> None:
+    measured, training = harness([0.25], compute=1.0, workers=2, prefetch_factor=3)
+    training.device = torch.device("cuda")
+    block = measured.block(samples=8, settle=True)
+    assert training.seen == [7, 8, 9, 10]  # six dropped, two steps that are not measured
+    assert block.step_s == [1.25, 1.25]
+
+
+def test_on_a_cpu_settling_trains_on_what_was_prefetched() -> None:
     measured, training = harness([0.25], compute=1.0, workers=2, prefetch_factor=3)
     block = measured.block(samples=8, settle=True)
-    assert training.seen == [7, 8, 9]  # six dropped, the seventh settles
+    assert training.seen == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert block.step_s == [1.25, 1.25]
 
 
