@@ -11,10 +11,14 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 SOURCES = sorted(FOLDER.glob("src/*.py"))
+CHAPTERS = [path for path in SOURCES if not path.stem.startswith("00")]
 # A number with a unit of a measurement. Minutes of reading, and figures of the articles, are none of ours.
 MEASURED = re.compile(
-    r"\d\s?(ms|µs|samples/s|images/s|GB/s|×\s*(as fast|faster|slower))|\d+% (faster|slower|busy)"
+    r"\d\s?(ms|µs|us|s|MB|GB|GiB|MiB|W|(samples|images)/s|[GM]B/s)(?![\w-])"
+    r"|\d\s?% (faster|slower|busy|of)|\d×|\d (times|x) (as fast|faster|slower)"
 )
+
+each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 
 
 def test_every_source_has_its_notebook_and_no_notebook_is_without_a_source() -> None:
@@ -22,35 +26,78 @@ def test_every_source_has_its_notebook_and_no_notebook_is_without_a_source() -> 
     assert [path.stem for path in SOURCES] == sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+@each_source
 def test_a_notebook_is_its_source(source: Path) -> None:
     made = jupytext.read(source)
     opened = nbformat.read(FOLDER / f"{source.stem}.ipynb", as_version=4)
-    assert [(cell.cell_type, cell.source) for cell in opened.cells] == [
-        (cell.cell_type, cell.source) for cell in made.cells
+    assert [(cell.cell_type, cell.source, cell.metadata) for cell in opened.cells] == [
+        (cell.cell_type, cell.source, cell.metadata) for cell in made.cells
     ], "run `make notebooks`"
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+@each_source
 def test_a_notebook_is_saved_clean(source: Path) -> None:
     opened = nbformat.read(FOLDER / f"{source.stem}.ipynb", as_version=4)
+    nbformat.validate(opened)
     assert "widgets" not in opened.metadata
     assert opened.metadata.kernelspec.name == "python3"
     for cell in opened.cells:
         assert "recorded" in cell.metadata.get("tags", []) or not cell.get("outputs")
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def measured_figures(prose: str) -> list[str]:
+    """Lines with a figure that a result should give, not the prose; a line may quote the article's."""
+    return [line for line in prose.splitlines() if MEASURED.search(line) and "article" not in line.lower()]
+
+
+@each_source
 def test_the_prose_holds_no_measured_number(source: Path) -> None:
     for cell in jupytext.read(source).cells:
         if cell.cell_type == "markdown":
-            found = [
-                line for line in cell.source.splitlines() if MEASURED.search(line) and "article" not in line
-            ]
-            assert not found
+            assert not measured_figures(cell.source)
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "line", ["It takes 12.3 ms.", "1.5× as fast", "32% faster", "1,200 samples/s", "0.8 s a step", "11.3 GB"]
+)
+def test_a_measured_number_would_be_found(line: str) -> None:
+    assert measured_figures(line)
+    assert not measured_figures(f"The article: {line}")
+
+
+@pytest.mark.parametrize(
+    "line", ["*About 2 minutes.*", "sizes in multiples of 8", "32 × 32 pixels", "float32 is"]
+)
+def test_other_numbers_are_allowed(line: str) -> None:
+    assert not measured_figures(line)
+
+
+@each_source
+def test_a_notebook_says_at_its_top_how_long_it_takes_and_what_it_needs(source: Path) -> None:
+    top = jupytext.read(source).cells[0].source
+    assert re.search(r"\d minutes?\b", top)
+    assert "Needs:" in top
+
+
+@pytest.mark.parametrize("source", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_has_all_its_parts(source: Path) -> None:
+    text = source.read_text(encoding="utf-8")
+    parts = [
+        "redict before you run",
+        "panel.run()",
+        "panel.table()",
+        "panel.verdict()",
+        "<details>",
+        "## Exercise",
+    ]
+    parts += ['panel.plot("throughput")', 'panel.plot("step_time")', "## When "]
+    assert not [part for part in parts if part not in text]
+    tags = [tag for cell in jupytext.read(source).cells for tag in cell.metadata.get("tags", [])]
+    assert tags == ["exercise", "check"]
+
+
+@each_source
 def test_the_links_between_notebooks_lead_somewhere(source: Path) -> None:
-    for target in re.findall(r"\]\(([\w./]+\.ipynb)\)", source.read_text(encoding="utf-8")):
-        assert (FOLDER / target).exists(), target
+    targets = re.findall(r"\]\(([\w./]+\.ipynb)\)", source.read_text(encoding="utf-8"))
+    assert targets
+    assert not [target for target in targets if not (FOLDER / target).exists()]

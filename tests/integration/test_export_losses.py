@@ -1,0 +1,97 @@
+"""The exported script of a recipe gives the losses of the training program, to the last digit; and what is
+declared `bitwise` changes none of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from perfkit import export, ladder, workloads
+from perfkit.recipe import Recipe, Target
+from perfkit.train import train
+
+CIFAR = workloads.reference("cifar_resnet18")
+PHOTOS = workloads.reference("photos")
+SMALL = {"image_size": 40, "samples": 64, "weights": "random"}
+STEPS = 3
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "baseline": {},
+    "workers": {"workers": 2, "persistent_workers": True, "prefetch_factor": 4},
+    "uint8": {"uint8_copy": True},
+    "uint8 and resize": {"uint8_copy": True, "device_resize": True, "set_to_none": True},
+    "channels_last": {"channels_last": True},
+    "bf16": {"amp": "bf16", "channels_last": True},
+    "foreach": {"optimizer_impl": "foreach"},
+    "fused": {"optimizer_impl": "fused", "set_to_none": True},
+    "batched fetch": {"batched_fetch": True, "workers": 1},
+    "resident": {"resident": True, "uint8_copy": True, "device_resize": True},
+    "one thread": {"cpu_threads": 1},
+    "accumulation": {"accumulation": 2, "batch_size": 4},
+}
+
+
+def losses_here(recipe: Recipe, workload: str, options: dict[str, Any]) -> list[float]:
+    threads = torch.get_num_threads()
+    try:
+        return train(workloads.load(workload, options), recipe, torch.device("cpu"), STEPS)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def losses_of_script(recipe: Recipe, workload: str, options: dict[str, Any], folder: Path) -> list[float]:
+    text = export.script(recipe, workload, options, steps=STEPS)
+    assert "from perfkit" not in text
+    assert "import perfkit" not in text
+    (folder / "train.py").write_text(text)
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "train.py"], check=False, capture_output=True, text=True, cwd=folder, env=env
+    )
+    assert done.returncode == 0, done.stderr
+    return [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_script_gives_the_losses_of_the_training_program(name: str, tmp_path: Path) -> None:
+    recipe = Recipe(**{"batch_size": 8, **RECIPES[name]})
+    assert losses_of_script(recipe, CIFAR, SMALL, tmp_path) == losses_here(recipe, CIFAR, SMALL)
+
+
+@pytest.mark.parametrize("name", ["baseline", "workers", "uint8"])
+def test_it_does_for_photos_with_their_random_augmentation(name: str, tmp_path: Path) -> None:
+    recipe = Recipe(**{"batch_size": 8, **RECIPES[name]})
+    options = {"image_size": 32, "count": 48}
+    assert losses_of_script(recipe, PHOTOS, options, tmp_path) == losses_here(recipe, PHOTOS, options)
+
+
+EVERYTHING = Target("cpu", frozenset({"uint8_copy", "device_resize", "batched_fetch", "resident"}))
+SIZES = ladder.Sizing(workers=1, batch_size=8, large_batch=16, largest_batch=16, amp="bf16", threads=1)
+QUICK_TO_TEST = [name for name in ladder.OPTIMIZATIONS if name not in ("baseline", "compile", "max_autotune")]
+
+
+@pytest.fixture(scope="module")
+def baseline() -> list[float]:
+    return losses_here(Recipe(batch_size=8), CIFAR, SMALL)
+
+
+@pytest.mark.parametrize("name", QUICK_TO_TEST)
+def test_an_optimization_is_as_exact_as_it_is_declared(name: str, baseline: list[float]) -> None:
+    rung = ladder.OPTIMIZATIONS[name]
+    stage = ladder.stage(rung, Recipe(batch_size=8), SIZES, EVERYTHING)
+    if stage.reason:
+        assert "CUDA" in stage.reason or "accelerator" in stage.reason
+        return
+    losses = losses_here(stage.recipe, CIFAR, SMALL)
+    if rung.exactness == "bitwise":
+        assert losses == baseline
+    elif rung.exactness == "tolerance" and stage.recipe.batch_size == 8:
+        assert losses == pytest.approx(baseline, rel=0.03)
+    elif name != "amp":  # which also raises the batch
+        assert losses != baseline
