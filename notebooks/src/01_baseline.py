@@ -9,22 +9,23 @@
 # %% [markdown]
 # # 01 · Baseline
 #
-# **How fast is the plain loop, and where does its time go?**
+# *About 1 minute at the preset `quick` on two cores. Needs: nothing special.*
 #
-# *About 2 minutes at the preset `quick` on two cores. Needs: nothing special.*
-#
-# Before anything is changed, measure. The plain loop fetches data itself, computes in float32, and zeroes its gradients: nothing is optimised, and nothing is hidden.
+# Before anything is changed, measure. The plain loop fetches its data itself, computes in float32 and zeroes its gradients: nothing is optimised, nothing is hidden.
 
 # %%
-from perfkit.notebook import LadderPanel
+from IPython.display import Markdown
 
-panel = LadderPanel(["baseline"])
-panel
+from perfkit import experiment
+from perfkit import notebook as pk
+
+panel = pk.StagePanel("baseline")
+panel.question()
 
 # %% [markdown]
 # ## Predict before you run
 #
-# What share of a step does the loop spend waiting for data? Write your number down (0 to 1).
+# What share of a step does this loop spend waiting for data? Put *your* number in: 0 is never, 1 is always.
 
 # %%
 my_guess = 0.3
@@ -39,53 +40,74 @@ panel.run()
 panel.table()
 
 # %%
+panel.plot("throughput")
+
+# %%
 panel.plot("step_time")
 
 # %%
 panel.plot("losses")
 
 # %% [markdown]
-# ## What we see
+# ## Where does the time go *here*?
 #
-# The step has two parts: waiting in `next(loader)`, and everything else. The *ceiling* is the same step on one batch that is already on the device: what the model could do if data were free.
+# A step has two parts: waiting in `next(loader)`, and everything else. The *ceiling* is the same step on one batch that is already on the device: what the loop would do if data were free.
 
 # %%
-from IPython.display import Markdown
+panel.verdict()
 
+# %%
 run = panel.runs[-1]
-bound = "data" if run.data_wait_share > 0.2 else "the computation"
+waiting = run.data_wait_share or 0
 Markdown(
-    f"You guessed {my_guess:.0%}; measured: **{run.data_wait_share:.0%}** of the step waits for data. "
-    f"Here the loop is bound by **{bound}**. "
-    f"It reaches {run.samples_per_s.median:.0f} samples/s; with free data it could reach "
-    f"{run.ceiling_samples_per_s:.0f}."
+    f"You guessed {my_guess:.0%}; measured: **{waiting:.0%}**. Most of the step is "
+    f"**{'waiting for data' if waiting > 0.5 else 'computing'}**."
 )
 
 # %% [markdown]
-# Every switch is off, and that too is proven from the built objects:
+# That every switch is off is not taken on trust, but read from the objects that were built:
 
 # %%
 panel.proof()
 
 # %% [markdown]
-# ## When a baseline misleads
-#
-# The profiler of the article did not blame the loader: its time hid under "CPU Exec" and "Other". A number without an interval says little on a shared machine. And a step that is measured with a profiler attached is a slower step: throughput here is always measured without one.
-
-# %% [markdown]
-# ## Exercise
-#
-# What would the training gain at most if data cost nothing? Compute it from the run.
+# This is the loop that was measured, as a script of its own. It needs no perfkit; the later chapters show what they change in it.
 
 # %%
-gain_at_most = run.ceiling_samples_per_s / run.samples_per_s.median
-assert gain_at_most > 0, "It is the ceiling divided by the throughput"
-print(f"at most {gain_at_most:.2f} times as fast")
+Markdown(f"```python\n{next(iter(experiment.scripts(panel.runs).values()))}```")
+
+# %% [markdown]
+# ## When a baseline misleads
+#
+# - The article's profiler did not blame the loader: its time hid under "CPU Exec" and "Other".
+# - A number without an interval says little on a shared machine.
+# - A step with a profiler attached is a slower step. Throughput is measured without one here.
+#
+# ## Exercise
+#
+# How many times as fast could this training be *at most*, if data cost nothing? Compute it from `run`.
+
+# %% tags=["exercise"]
+answer = None  # a number, computed from run.ceiling_samples_per_s and ...
+
+# %% tags=["check"]
+if answer is None:
+    print("Your turn: replace None in the cell above.")
+else:
+    reached = run.samples_per_s.median * answer
+    assert abs(reached / run.ceiling_samples_per_s - 1) < 0.05, (
+        "That many times the throughput is not the ceiling"
+    )
+    print(f"Right: at most {answer:.2f} times as fast")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The ceiling divided by the throughput. If it is close to 1, no loader in the world will make this training faster: look at the computation instead.
+# ```python
+# answer = run.ceiling_samples_per_s / run.samples_per_s.median
+# ```
+#
+# If it is close to 1, no loader in the world will make this training faster: look at the computation instead.
 #
 # </details>
 

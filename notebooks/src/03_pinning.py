@@ -9,22 +9,22 @@
 # %% [markdown]
 # # 03 · Pinning
 #
-# **Can the copy to the device overlap with the computation?**
+# *About 1 minute at the preset `quick` on two cores. Needs: a CUDA GPU; without one the stage is n/a, and you calculate what it could give.*
 #
-# *About 2 minutes at the preset `quick` on two cores. Needs: a CUDA GPU; without one this chapter says why there is nothing to measure.*
-#
-# A copy from pageable memory makes the host wait. From page-locked memory (`pin_memory`) the device's copy engine can fetch by itself, and with `non_blocking` the host goes on. `device_prefetch` goes further and copies the next batch on a stream of its own.
+# A copy from pageable memory makes the host wait. Page-locked memory (`pin_memory`) can be fetched by the device's own copy engine, and with `non_blocking` the host goes on meanwhile. `device_prefetch` goes one step further and copies the next batch on a stream of its own.
 
 # %%
-from perfkit.notebook import StagePanel
+from IPython.display import Markdown
 
-panel = StagePanel("pinning", workload="cifar_resnet18")
+from perfkit import notebook as pk
+
+panel = pk.StagePanel("pinning", workload="cifar_resnet18")
 panel.question()
 
 # %% [markdown]
 # ## What changes in the script
 #
-# The two scripts below are real: `perfkit export` writes them, and the harness runs the same program.
+# This is the difference of two real scripts: what is measured is the same program.
 
 # %%
 panel.diff()
@@ -32,7 +32,7 @@ panel.diff()
 # %% [markdown]
 # ## Predict before you run
 #
-# How many times as fast will the training be? Below 1 is slower, 1 is no change. Put *your* number in.
+# How many times as fast will the training be? 1 is no change, below 1 is slower. Put *your* number in.
 
 # %%
 panel.predict(1.2)
@@ -52,6 +52,9 @@ panel.plot("throughput")
 # %%
 panel.plot("step_time")
 
+# %%
+panel.plot("memory")
+
 # %% [markdown]
 # ## Did it help *here*, and why?
 
@@ -62,32 +65,58 @@ panel.verdict()
 panel.score()
 
 # %% [markdown]
-# Without an accelerator nothing crosses from host to device. The stage is then shown as n/a with its reason, and is not counted as measured.
-#
-# The evidence that each switch really acts, taken from the objects that were built:
+# Without an accelerator nothing crosses from host to device, so there is nothing to pin: the stage is n/a with its reason, and is never counted as measured. What proves that the switches act, where they can:
 
 # %%
 panel.proof()
 
 # %% [markdown]
-# ## When it does not help
+# ## What could it give?
 #
-# Where the step is bound by computing, the copy was hidden already. A workshop once had to drop its `non_blocking` lesson because no difference could be measured on its GPU. `non_blocking` from pageable memory is silently synchronous.
-
-# %% [markdown]
-# ## Exercise
-#
-# Read from the run whether the stage was measured; if not, print why.
+# Pinning can hide the copy, and no more than the copy. So weigh the batch, and compare its copy with the step. The bandwidth is an assumption; `01_baseline` told you whether the step has other troubles.
 
 # %%
-last = panel.runs[-1]
-assert last.status in ("ok", "not_applicable"), last.reason
-print(last.evidence("pin_memory") or last.reason)
+run = panel.runs[0]
+bytes_per_second = 12e9  # an assumption: about what PCIe 3.0 with 16 lanes reaches; put yours in
+batch_bytes = run.batch_bytes_per_sample * run.recipe["batch_size"]
+copy_s = batch_bytes / bytes_per_second
+Markdown(
+    f"A batch of {run.recipe['batch_size']} samples weighs {batch_bytes / 1e6:.1f} MB. "
+    f"At this bandwidth its copy would take {copy_s * 1e3:.2f} ms; a step here takes {run.step_s.median * 1e3:.1f} ms."
+)
+
+# %% [markdown]
+# ## When it does not help
+#
+# - Where the step is bound by computing and the copy is short beside it, there is little to hide. The authors of a workshop had to drop their `non_blocking` lesson: on its GPU nothing could be measured.
+# - `non_blocking` from pageable memory is silently synchronous.
+# - Pinning is not free: locked pages are taken from everyone else. Pinning by hand in the loop can be slower than a plain copy.
+#
+# ## Exercise
+#
+# How many times as fast would the step above be at most, if its copy at this bandwidth came on top of it and were hidden completely?
+
+# %% tags=["exercise"]
+answer = None  # a number, computed from copy_s and run.step_s.median
+
+# %% tags=["check"]
+if answer is None:
+    print("Your turn: replace None in the cell above.")
+else:
+    step_s = run.step_s.median
+    assert abs(answer * step_s - copy_s - step_s) < 0.01 * step_s, (
+        "With the copy: step + copy. Hidden: the step alone"
+    )
+    print(f"Right: at most {answer:.3f} times as fast")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# `status` is `ok` on a CUDA device, and the evidence says that the batch is page-locked. Elsewhere it is `not_applicable`, and `reason` says what is missing.
+# ```python
+# answer = (run.step_s.median + copy_s) / run.step_s.median
+# ```
+#
+# A fast model on a GPU has short steps, so the same copy weighs more there. That is why pinning paid in the article.
 #
 # </details>
 

@@ -90,15 +90,18 @@ class LadderPanel:
         """Did it help here, and why: computed from the results."""
         runs = {run.id: run for run in self._measured()}
         said = []
-        for run in self.runs[1:]:
+        for run in self.runs[1:] or self.runs:
             before = next((runs[p.against] for p in run.pairings if p.role == "previous"), None)
             known = ladder.OPTIMIZATIONS.get(run.stage)
             said.append(f"- {words.verdict_sentence(run, before, known.attacks if known else 'none')}")
-        return Markdown("\n".join(said) or "There is nothing to compare with.")
+        return Markdown("\n".join(said))
 
     def proof(self) -> HTML:
         """What proves that each switch of the last stage acts."""
-        rows = [[m.switch, "yes" if m.ok else "NO", m.evidence] for m in self._measured()[-1].mechanism]
+        run = self._measured()[-1]
+        if run.status != "ok":
+            return HTML(f"<p>Nothing to prove: {html.escape(words.outcome(run))}</p>")
+        rows = [[m.switch, "yes" if m.ok else "NO", m.evidence] for m in run.mechanism]
         return HTML(_html_table(("switch", "as set", "proven by"), rows))
 
     def _measured(self) -> list[Run]:
