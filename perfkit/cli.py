@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -251,9 +252,20 @@ def _print_session(runs: list[Run], to_stderr: bool = False) -> None:
         named = dict(zip(table.COLUMNS, cells, strict=True))
         shown.add_row(*(named[column].replace("no measurable difference", "≈") for column in _SHOWN))
     console.print(shown, markup=False)
+    for line in _proofs(runs):
+        console.print(f"  {line}", markup=False, soft_wrap=True)
     for text, titles in _notes(runs).items():
         where = "" if len(titles) == len(runs) else f"{', '.join(titles)}: "
         console.print(f"  {where}{text}", markup=False, soft_wrap=True)
+
+
+def _proofs(runs: list[Run]) -> Iterator[str]:
+    """What proves that each stage's switches act, beside what it was before."""
+    measured = [run for run in runs if run.status == "ok"]
+    for before, run in itertools.pairwise(measured):
+        for switch, value in run.recipe.items():
+            if value != before.recipe[switch]:
+                yield f"{run.title}: {run.evidence(switch)} (was: {before.evidence(switch)})"
 
 
 _SHOWN = (

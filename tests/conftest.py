@@ -34,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[MARK] = uuid.uuid4().hex
     os.environ["PERFKIT_DATA"] = tempfile.mkdtemp(prefix="perfkit-tests-")
     os.environ["PERFKIT_PRESET"] = "smoke"
+    # Spinning OpenMP threads lose a time slice at every barrier when another process wants the cores too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -94,6 +94,8 @@ def test_the_mechanisms_are_proven_with_evidence(session: dict[str, Any]) -> Non
     assert evidence("device_resize", "uint8_copy") == "batch is uint8 on the wire: 3,072 bytes a sample"
     assert evidence("amp", "amp") == "logits are bfloat16"
     assert "1 worker" in evidence("data_loading", "workers")
+    said = "uint8 on the wire: 6,912 bytes a sample (was: batch is float32 on the wire: 27,648"
+    assert said in session["text"]
 
 
 def test_stages_that_are_bitwise_the_same_have_the_same_losses(session: dict[str, Any]) -> None:
