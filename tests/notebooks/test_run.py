@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 WRONG = {"answer": "-1.0", "trial": "panel"}
 
-pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(600)]
 
 
 def test_all_notebooks_are_run() -> None:
@@ -63,7 +63,7 @@ def test_a_notebook_runs_from_top_to_bottom(
         add_answers(notebook)
     client = NotebookClient(
         notebook,
-        timeout=200,
+        timeout=500,
         kernel_name="python3",
         store_widget_state=False,
         resources={"metadata": {"path": str(tmp_path)}},
