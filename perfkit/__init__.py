@@ -16,6 +16,7 @@ _PUBLIC = {
     "RunStore": "perfkit.store",
     "PerfkitError": "perfkit.errors",
     "plan": "perfkit.experiment",
+    "profile": "perfkit.profile_run",
     "climb": "perfkit.experiment",
     "stage_diff": "perfkit.experiment",
     "script": "perfkit.experiment",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perfkit.experiment import Plan
     from perfkit.runs import Run
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="perfkit",
     help="A training script, a set of switches, and a measured, honest difference.",
     no_args_is_help=True,
@@ -400,3 +400,6 @@ def show(
             console.print(
                 f"  {'✓' if mechanism.ok else '✗'} {mechanism.switch}: {mechanism.evidence}", markup=False
             )
+
+
+from perfkit import cli_trace  # noqa: E402, F401  (its commands join the app)

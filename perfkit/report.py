@@ -10,7 +10,9 @@ from typing import Any
 
 from perfkit import ladder, views
 from perfkit.runs import Run
-from perfkit.views import results, style, table, units, words
+from perfkit.trace import Analysis, Trace
+from perfkit.views import results, style, table, trace_table, units, words
+from perfkit.views import trace as trace_views
 
 _STYLE = """
 :root { color-scheme: light dark; --jp-content-font-color1: #1f2328; --paper: #fff; --line: #d0d7de;
@@ -61,14 +63,35 @@ def html(
         ("Scripts", "".join(_script(*pair) for pair in (scripts or {}).items())),
         ("Machine", _details("Everything that was recorded", _pre(_machine(runs)))),
     ]
-    body = "".join(f"<section><h2>{_text(head)}</h2>{said}</section>" for head, said in sections if said)
     title = "perfkit: " + words.clean(runs[0].workload.rpartition(":")[2] if runs else "nothing was measured")
+    return _page(title, _summary(runs), sections)
+
+
+def trace_html(loaded: Trace, analysis: Analysis, said: Sequence[trace_table.Section]) -> str:
+    """The page of a trace: the tables `said` and the pictures."""
+    pictures = "".join(
+        f"<figure>{style.to_svg(made)}</figure>" for made in trace_views.figures(analysis, loaded)
+    )
+    sections = [
+        (
+            s.title,
+            (_scrolled(_table(s.columns, s.rows, "words"), s.title) if s.rows else "") + _list([s.note]),
+        )
+        for s in said
+    ]
+    files = ", ".join(name.replace("\\", "/").rpartition("/")[2] for name in analysis.files)
+    where = f"<p>{_text(analysis.device['name'] or analysis.device['kind'])}</p>"
+    return _page(f"perfkit trace: {files}", where, [*sections[:1], ("Pictures", pictures), *sections[1:]])
+
+
+def _page(title: str, summary: str, sections: Sequence[tuple[str, str]]) -> str:
+    body = "".join(f"<section><h2>{_text(head)}</h2>{said}</section>" for head, said in sections if said)
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_text(title)}</title><style>{_STYLE}</style></head>"
-        f"<body><header><h1>{_text(title)}</h1>{_summary(runs)}</header><main>{body}</main></body></html>\n"
+        f"<body><header><h1>{_text(title)}</h1>{summary}</header><main>{body}</main></body></html>\n"
     )
 
 
@@ -95,12 +118,12 @@ def _details(summary: str, body: str) -> str:
 
 
 def _list(items: Iterable[str]) -> str:
-    entries = "".join(f"<li>{_text(item)}</li>" for item in items)
+    entries = "".join(f"<li>{_text(item)}</li>" for item in items if item)
     return f"<ul>{entries}</ul>" if entries else ""
 
 
 def _scrolled(body: str, label: str) -> str:
-    return f'<div class="wide" tabindex="0" role="region" aria-label="{label}">{body}</div>'
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{_text(label)}">{body}</div>'
 
 
 def _cell(text: str) -> str:

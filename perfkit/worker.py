@@ -157,6 +157,12 @@ class _Session:
         recompiles = graphs()["graphs"] - self._harness.first_graphs
         return {"allocated": allocated, "reserved": reserved, "recompiles": recompiles}
 
+    def profile(self, **how: Any) -> dict[str, Any]:
+        """Some steps under the profiler, whose trace goes to a file."""
+        from perfkit import profiling
+
+        return profiling.profile(self._harness, **how)
+
     def stop(self) -> dict[str, Any]:
         """Ends this process."""
         end_group()

@@ -26,11 +26,20 @@ def frame(ax: Axes, ink: str, runs: Sequence[Run], numbers: Callable[[Run], str]
         numbers: what stands at the right of a row; empty where there is no number.
         unit: what the horizontal axis shows.
     """
+    said = [numbers(run) for run in runs]
+    named(ax, ink, [words.name(run) for run in runs], said, unit)
+    for at, (run, shown) in enumerate(zip(runs, said, strict=True)):
+        if not shown:
+            reason(ax, ink, at, words.outcome(run) or "n/a: this was not measured")
+
+
+def named(ax: Axes, ink: str, names: Sequence[str], said: Sequence[str], unit: str) -> None:
+    """The frame alone: a row a name from the top, what is said of it at the right, the axis below."""
     style.plain_axes(ax, ink)
-    size, rows, said = style.type_size(ax), range(len(runs)), [numbers(run) for run in runs]
-    labels = [style.mark(words.wrapped(words.name(run), style.characters(ax, 0.2), 2)) for run in runs]
+    size, rows = style.type_size(ax), range(len(names))
+    labels = [style.mark(words.wrapped(name, style.characters(ax, 0.2), 2)) for name in names]
     ax.set_yticks(rows, labels, fontsize=size, color=ink)
-    ax.set_ylim(len(runs) - 0.45, -0.55)
+    ax.set_ylim(len(names) - 0.45, -0.55)
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel(unit, color=ink, fontsize=0.9 * size)
     ax.set_xlim(0, 1)
@@ -41,12 +50,10 @@ def frame(ax: Axes, ink: str, runs: Sequence[Run], numbers: Callable[[Run], str]
     right.set_yticks(rows, [style.mark(text) for text in said], fontsize=0.9 * size, color=ink)
     right.tick_params(length=0)
     right.spines["right"].set_visible(False)
-    for at, (run, shown) in enumerate(zip(runs, said, strict=True)):
-        if not shown:
-            _reason(ax, ink, at, words.outcome(run) or "n/a: this was not measured")
 
 
-def _reason(ax: Axes, ink: str, at: int, text: str) -> None:
+def reason(ax: Axes, ink: str, at: int, text: str) -> None:
+    """Words in the place of a row's bar."""
     ax.text(
         0.01, at, style.mark(words.wrapped(text, style.characters(ax, 0.42), 2)), color=ink, style="italic",
         transform=ax.get_yaxis_transform(), va="center", fontsize=0.9 * style.type_size(ax),

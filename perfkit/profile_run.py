@@ -1,0 +1,112 @@
+"""One recipe under the profiler, in a fresh child: the trace file, what it says, what the profiler cost."""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from perfkit import diagnose, environment, experiment
+from perfkit import trace as traces
+from perfkit.errors import InvalidValue
+from perfkit.recipe import Recipe
+from perfkit.runner import Child, Progress
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What the profiler is to do: steps it skips, throws away and records, and what it notes of them."""
+
+    wait: int = 1
+    warmup: int = 4
+    active: int = 3
+    shapes: bool = True
+    memory: bool = True
+    stacks: bool = False
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A profile and its analysis."""
+
+    path: Path
+    """The trace; chrome://tracing and ui.perfetto.dev open it."""
+    recipe: Recipe
+    trace: traces.Trace
+    analysis: traces.Analysis
+    findings: list[diagnose.Finding]
+    slowdown: float | None
+    """A profiled step's time over that of one without the profiler, by medians of a few: rough."""
+
+    def describe(self) -> str:
+        """Where the file is, and how much the profiler slowed the steps down."""
+        cost = f"about {self.slowdown:.1f}× the time of one without it" if self.slowdown else "not known"
+        return f"{self.path}: with the profiler a step takes {cost}. Open it in https://ui.perfetto.dev"
+
+
+def profile(
+    workload: str | None = None,
+    recipe: Recipe | None = None,
+    stage: str | None = None,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    recording: Recording | None = None,
+    out: str | Path | None = None,
+    on_progress: Progress = lambda phase, fraction: None,
+) -> Profile:
+    """Profiles some steps of a recipe, or of a rung of the ladder; of the plain loop if neither is given.
+
+    Args:
+        workload: a built-in one, or `package.module:name`.
+        recipe: the switches.
+        stage: a rung on top of the default ladder below it, in the place of a recipe.
+        preset: as for `perfkit.plan`, like the next four.
+        settings: switches set from the baseline up.
+        device: `cuda`, `mps` or `cpu`.
+        options: the workload's constructor arguments.
+        seed: of weights, order and augmentation.
+        recording: what to record.
+        out: the trace file; a new one among the runs if None.
+        on_progress: told the phase and its fraction.
+
+    Raises:
+        PerfkitError: a value is not allowed, or the training failed.
+    """
+    if recipe and (stage or settings):
+        raise InvalidValue("a recipe and a stage or settings were given", "Give one of them")
+    wanted = recipe.to_dict() if recipe else settings
+    plan = experiment.plan(workload, preset, [stage or "baseline"], wanted, device, options, True, seed)
+    described, stages = experiment.resolve(plan)
+    if stages[-1].reason:
+        raise InvalidValue(f"stage '{stage}' does not apply here: {stages[-1].reason}", "Choose another")
+    name = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}.pt.trace.json.gz"
+    path = Path(out) if out else environment.runs_folder() / "profiles" / name
+    if not path.name.endswith((".json", ".json.gz")):
+        raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    child = Child(on_progress)
+    try:
+        child.ask(
+            "describe", workload=plan.workload, preset=plan.preset.name, options=described["options"],
+            device=plan.device,
+        )  # fmt: skip
+        child.ask(
+            "train", recipe=stages[-1].recipe.to_dict(), seed=seed, loss_steps=plan.preset.loss_steps,
+            warmup_s=plan.preset.warmup_s, started=child.started,
+        )  # fmt: skip
+        how = asdict(recording or Recording())
+        told = child.ask("profile", path=str(path.absolute()), **how)
+    finally:
+        child.stop()
+    loaded = traces.load(path)
+    analysis = traces.analyse(loaded)
+    steps = [step.duration_us / 1e6 for step in analysis.steps]
+    slowdown = statistics.median(steps) / told["plain_step_s"] if steps else None
+    return Profile(path, stages[-1].recipe, loaded, analysis, diagnose.diagnose(analysis), slowdown)
