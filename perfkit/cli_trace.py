@@ -11,7 +11,7 @@ import typer
 from perfkit import cli
 
 if TYPE_CHECKING:
-    from perfkit.trace import Analysis
+    from perfkit.trace import Analysis, Lanes
     from perfkit.views.trace_table import Section
 
 Json = Annotated[Path | None, typer.Option("--json", help="write the analysis there, - for stdout")]
@@ -30,6 +30,7 @@ def trace(
     """Reads a PyTorch profiler trace and says where the time went."""
     from perfkit import diagnose
     from perfkit import trace as traces
+    from perfkit.views import trace as trace_views
     from perfkit.views import trace_table
 
     with cli._errors_in_words():
@@ -45,7 +46,7 @@ def trace(
             document["comparison"] = changes
             said += trace_table.comparison(changes)
         _show(analysis, said, str(json_file) == "-")
-        _write(loaded, analysis, document, said, json_file, html)
+        _write(analysis, trace_views.first_step(loaded), document, said, json_file, html)
 
 
 @cli.app.command()
@@ -65,6 +66,8 @@ def profile(
     html: Html = None,
 ) -> None:
     """Profiles some steps of a recipe in a process of their own, and says where the time went."""
+    import msgspec
+
     from perfkit import profile_run
     from perfkit.errors import one_of
     from perfkit.recipe import parse_settings
@@ -81,10 +84,12 @@ def profile(
         )
         given = (parse_settings(settings or []), device, cli._options(option or []))
         made = profile_run.profile(workload, None, stage, preset, *given, recording=how, out=out)
-        said = trace_table.sections(made.analysis, made.findings)
+        said = [*trace_table.sections(made.analysis, made.findings), trace_table.loading(made.loading)]
+        document = made.analysis.to_dict(made.findings) | {"loading": msgspec.to_builtins(made.loading)}
+        window = made.lanes() if made.analysis.steps else None
         _show(made.analysis, said, str(json_file) == "-")
         typer.echo(made.describe(), err=str(json_file) == "-")
-        _write(made.trace, made.analysis, made.analysis.to_dict(made.findings), said, json_file, html)
+        _write(made.analysis, window, document, said, json_file, html)
 
 
 def _show(analysis: Analysis, said: Sequence[Section], to_stderr: bool) -> None:
@@ -122,7 +127,7 @@ def _show(analysis: Analysis, said: Sequence[Section], to_stderr: bool) -> None:
 
 
 def _write(
-    loaded: Any, analysis: Analysis, document: dict[str, Any], said: Sequence[Section],
+    analysis: Analysis, window: Lanes | None, document: dict[str, Any], said: Sequence[Section],
     json_file: Path | None, html: Path | None,
 ) -> None:  # fmt: skip
     import msgspec
@@ -132,4 +137,4 @@ def _write(
     if html:
         from perfkit import report
 
-        cli._write(html, report.trace_html(loaded, analysis, said))
+        cli._write(html, report.trace_html(analysis, window, said))

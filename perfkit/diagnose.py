@@ -31,6 +31,10 @@ class Finding(Struct, frozen=True, kw_only=True):
     try_next: list[str]
 
 
+_BOUNDED = 0.95
+"""Of a step. Amdahl's bound says nothing a person could use where the exposed time is all but all of it."""
+
+
 class _Case(NamedTuple):
     """What a rule reads out of an analysis: exposed µs per step, evidence, switches."""
 
@@ -52,7 +56,7 @@ def diagnose(analysis: Analysis) -> list[Finding]:
         case = rule(analysis)
         share = case.exposed_us / step
         if share >= threshold:
-            bound = 1 / (1 - share) if share < 1 else None
+            bound = 1 / (1 - share) if share < _BOUNDED else None
             found.append(
                 Finding(
                     bottleneck=name, message=f"{share:.0%} of a step {message}", exposed_us=case.exposed_us,

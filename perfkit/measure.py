@@ -38,6 +38,9 @@ class Source:
         self._batches = epochs(loader)
         self._clock = clock
         self._waited = 0.0
+        self.stamps: list[tuple[int, float, float]] = []
+        """Of each batch taken: its number from 0, asked for at, received at."""
+        self._taken = 0
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -45,7 +48,10 @@ class Source:
     def __next__(self) -> Any:
         start = self._clock()
         batch = next(self._batches)
-        self._waited += self._clock() - start
+        end = self._clock()
+        self._waited += end - start
+        self.stamps.append((self._taken, start, end))
+        self._taken += 1
         return batch
 
     @property

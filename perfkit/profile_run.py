@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import secrets
 import statistics
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from perfkit import diagnose, environment, experiment
+from perfkit import diagnose, environment, experiment, loading
 from perfkit import trace as traces
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
@@ -41,11 +44,25 @@ class Profile:
     findings: list[diagnose.Finding]
     slowdown: float | None
     """A profiled step's time over that of one without the profiler, by medians of a few: rough."""
+    loading: loading.Loading | None
+    """What the loader did for these steps; None with resident data, which has no loader."""
+    marks: list[float]
+    """Where each recorded step starts, on the clock of the loader's times."""
+
+    def lanes(self, step: int = 0) -> traces.Lanes:
+        """The timeline of a recorded step, with a row for each loader worker on top."""
+        window = traces.lanes(self.trace, step)
+        return loading.lanes(self.loading, window, self.marks[step]) if self.loading else window
 
     def describe(self) -> str:
         """Where the file is, and how much the profiler slowed the steps down."""
-        cost = f"about {self.slowdown:.1f}× the time of one without it" if self.slowdown else "not known"
-        return f"{self.path}: with the profiler a step takes {cost}. Open it in https://ui.perfetto.dev"
+        if self.slowdown is None:
+            cost = "how much slower a step is with the profiler is not known"
+        elif self.slowdown < 1:
+            cost = "the profiler's slow-down is within the noise of these few steps"
+        else:
+            cost = f"with the profiler a step takes about {self.slowdown:.1f}× the time of one without it"
+        return f"{self.path}: {cost}. Open it in https://ui.perfetto.dev"
 
 
 def profile(
@@ -91,22 +108,39 @@ def profile(
     if not path.name.endswith((".json", ".json.gz")):
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
-    child = Child(on_progress)
-    try:
-        child.ask(
-            "describe", workload=plan.workload, preset=plan.preset.name, options=described["options"],
-            device=plan.device,
-        )  # fmt: skip
-        child.ask(
-            "train", recipe=stages[-1].recipe.to_dict(), seed=seed, loss_steps=plan.preset.loss_steps,
-            warmup_s=plan.preset.warmup_s, started=child.started,
-        )  # fmt: skip
-        how = asdict(recording or Recording())
-        told = child.ask("profile", path=str(path.absolute()), **how)
-    finally:
-        child.stop()
+    how = asdict(recording or Recording())
+    with tempfile.TemporaryDirectory(prefix="perfkit-") as notes:
+        told = _in_child(plan, described["options"], stages[-1].recipe, how, path, notes, on_progress)
+        made = [note for file in Path(notes).glob("*.jsonl") for note in _notes(file.read_text())]
     loaded = traces.load(path)
     analysis = traces.analyse(loaded)
     steps = [step.duration_us / 1e6 for step in analysis.steps]
     slowdown = statistics.median(steps) / told["plain_step_s"] if steps else None
-    return Profile(path, stages[-1].recipe, loaded, analysis, diagnose.diagnose(analysis), slowdown)
+    marks, used = told["marks"], stages[-1].recipe
+    loaded_by = loading.join(made, told["taken"], used.batch_size, used.workers, marks, told["pins"])
+    found = diagnose.diagnose(analysis)
+    return Profile(path, used, loaded, analysis, found, slowdown, loaded_by, marks)
+
+
+def _in_child(
+    plan: experiment.Plan, options: dict[str, Any], recipe: Recipe, how: dict[str, Any], path: Path,
+    notes: str, on_progress: Progress,
+) -> dict[str, Any]:  # fmt: skip
+    child = Child(on_progress)
+    try:
+        child.ask(
+            "describe", workload=plan.workload, preset=plan.preset.name, options=options, device=plan.device
+        )
+        child.ask(
+            "train", recipe=recipe.to_dict(), seed=plan.seed, loss_steps=plan.preset.loss_steps,
+            warmup_s=plan.preset.warmup_s, started=child.started, timed=notes,
+        )  # fmt: skip
+        return child.ask("profile", path=str(path.absolute()), **how)
+    finally:
+        child.stop()
+
+
+def _notes(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):  # the child's end cut it off
+            yield json.loads(line)

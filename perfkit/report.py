@@ -10,8 +10,8 @@ from typing import Any
 
 from perfkit import ladder, views
 from perfkit.runs import Run
-from perfkit.trace import Analysis, Trace
-from perfkit.views import results, style, table, trace_table, units, words
+from perfkit.trace import Analysis, Lanes
+from perfkit.views import results, style, table, timeline, trace_table, units, words
 from perfkit.views import trace as trace_views
 
 _STYLE = """
@@ -67,10 +67,10 @@ def html(
     return _page(title, _summary(runs), sections)
 
 
-def trace_html(loaded: Trace, analysis: Analysis, said: Sequence[trace_table.Section]) -> str:
-    """The page of a trace: the tables `said` and the pictures."""
+def trace_html(analysis: Analysis, window: Lanes | None, said: Sequence[trace_table.Section]) -> str:
+    """The page of a trace: the tables `said`, the pictures, and the timeline of `window` to zoom in."""
     pictures = "".join(
-        f"<figure>{style.to_svg(made)}</figure>" for made in trace_views.figures(analysis, loaded)
+        f"<figure>{style.to_svg(made)}</figure>" for made in trace_views.figures(analysis, window)
     )
     sections = [
         (
@@ -79,16 +79,19 @@ def trace_html(loaded: Trace, analysis: Analysis, said: Sequence[trace_table.Sec
         )
         for s in said
     ]
+    shown = [("Pictures", pictures), ("Timeline", timeline.html(window) if window else "")]
     files = ", ".join(name.replace("\\", "/").rpartition("/")[2] for name in analysis.files)
     where = f"<p>{_text(analysis.device['name'] or analysis.device['kind'])}</p>"
-    return _page(f"perfkit trace: {files}", where, [*sections[:1], ("Pictures", pictures), *sections[1:]])
+    first = [section for section in sections if section[0] in ("Health of the trace", "Diagnosis")]
+    rest = [section for section in sections if section not in first]
+    return _page(f"perfkit trace: {files}", where, [*first, *shown, *rest], timeline.policy())
 
 
-def _page(title: str, summary: str, sections: Sequence[tuple[str, str]]) -> str:
+def _page(title: str, summary: str, sections: Sequence[tuple[str, str]], policy: str = _POLICY) -> str:
     body = "".join(f"<section><h2>{_text(head)}</h2>{said}</section>" for head, said in sections if said)
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_text(title)}</title><style>{_STYLE}</style></head>"
         f"<body><header><h1>{_text(title)}</h1>{summary}</header><main>{body}</main></body></html>\n"

@@ -112,9 +112,13 @@ class _Session:
         }
 
     def train(
-        self, recipe: dict[str, Any], seed: int, loss_steps: int, warmup_s: float, started: float
-    ) -> dict[str, Any]:
-        """Builds the training, takes its first steps, proves its mechanisms and warms up."""
+        self, recipe: dict[str, Any], seed: int, loss_steps: int, warmup_s: float, started: float,
+        timed: str = "",
+    ) -> dict[str, Any]:  # fmt: skip
+        """Builds the training, takes its first steps, proves its mechanisms and warms up.
+
+        `timed` names a folder in which the loader notes the times of its batches.
+        """
         from perfkit.measure import Harness
         from perfkit.mechanism import graphs
         from perfkit.recipe import Recipe
@@ -122,6 +126,10 @@ class _Session:
 
         self.send("progress", phase="building", done=0, total=1)
         training = Training(self._workload, Recipe.from_dict(recipe), self._device, seed)
+        if timed:
+            from perfkit.profiling import time_loader
+
+            time_loader(training.loader, timed)
         self._harness = harness = Harness(training, progress=self._progress)
         startup_s = time.time() - started
         first, losses = harness.first_steps(loss_steps)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perfkit.trace.errors import TraceError
     from perfkit.trace.model import Analysis
     from perfkit.trace.source import Limits
-    from perfkit.trace.timeline import Lanes, lanes
+    from perfkit.trace.timeline import Bar, Lane, Lanes, lanes
 
 _HOME = {
     "analysis": ("Trace", "analyse", "load"),
@@ -26,10 +26,10 @@ _HOME = {
     "errors": ("TraceError",),
     "model": ("Analysis",),
     "source": ("Limits",),
-    "timeline": ("Lanes", "lanes"),
+    "timeline": ("Bar", "Lane", "Lanes", "lanes"),
 }
 __all__ = [
-    "Analysis", "Lanes", "Limits", "Trace", "TraceComparison", "TraceError",
+    "Analysis", "Bar", "Lane", "Lanes", "Limits", "Trace", "TraceComparison", "TraceError",
     "analyse", "compare", "lanes", "load",
 ]  # fmt: skip
 

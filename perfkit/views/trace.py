@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PARTS = {
+PARTS = {
     "kernel": (style.BLUE, ""), "memcpy": (style.ORANGE, "//"), "memset": (style.PURPLE, "xx"),
     "communication": (style.VERMILLION, "\\\\"), "runtime": (style.SKY, "--"),
     "dataloader": (style.GREEN, style.WAIT_HATCH), "cpu_op": ("#f0e442", ".."), "other": ("#bbbbbb", ""),
     "forward": (style.SKY, ""), "backward": (style.PURPLE, ".."), "optimizer": ("#bbbbbb", "//"),
-    "annotation": ("#bbbbbb", ""),
+    "annotation": ("#bbbbbb", ""), "fetch": (style.GREEN, style.WAIT_HATCH), "collate": (style.SKY, ""),
 }  # fmt: skip
 _MOST = 12
 
@@ -36,10 +36,10 @@ def breakdown(analysis: Analysis, ax: Axes, ink: str) -> None:
     for at, (_, _, parts) in enumerate(shown):
         left = 0.0
         for part, value in parts.items():
-            rows.bar(ax, ink, at, left, (value or 0.0) / 1e3, *_PARTS[part])
+            rows.bar(ax, ink, at, left, (value or 0.0) / 1e3, *PARTS[part])
             left += (value or 0.0) / 1e3
     ax.set_xlim(0, max(whole for _, whole, _ in shown) * 1.03 / 1e3 or 1)
-    rows.legend(ax, ink, [(part, *_PARTS[part]) for part, value in analysis.mean_us.items() if value])
+    rows.legend(ax, ink, [(part, *PARTS[part]) for part, value in analysis.mean_us.items() if value])
 
 
 def pie(analysis: Analysis, ax: Axes, ink: str) -> None:
@@ -51,11 +51,11 @@ def pie(analysis: Analysis, ax: Axes, ink: str) -> None:
         for part, value in parts.items()
     ]
     wedges = ax.pie(
-        list(parts.values()), labels=said, colors=[_PARTS[part][0] for part in parts], startangle=90,
+        list(parts.values()), labels=said, colors=[PARTS[part][0] for part in parts], startangle=90,
         counterclock=False, textprops={"color": ink, "fontsize": style.type_size(ax)},
     )[0]  # fmt: skip
     for part, wedge in zip(parts, wedges, strict=True):
-        wedge.set(edgecolor=ink, hatch=_PARTS[part][1], linewidth=0.7)
+        wedge.set(edgecolor=ink, hatch=PARTS[part][1], linewidth=0.7)
 
 
 def operators(analysis: Analysis, ax: Axes, ink: str) -> None:
@@ -136,7 +136,7 @@ def timeline(lanes: Lanes, ax: Axes, ink: str) -> None:
     size, y = 0.9 * style.type_size(ax), 1.0
     middles, used = [0.5], set()
     for phase in lanes.phases:
-        colour, hatch = _PARTS[phase.colour]
+        colour, hatch = PARTS[phase.colour]
         place = (phase.start_us / 1e3, phase.duration_us / 1e3)
         ax.broken_barh([place], (0.1, 0.8), facecolor=colour, hatch=hatch, edgecolor=ink, alpha=0.55)
         ax.axvspan(place[0], sum(place), color=colour, alpha=0.08, linewidth=0)
@@ -149,7 +149,7 @@ def timeline(lanes: Lanes, ax: Axes, ink: str) -> None:
         for part, depth, spans in _spans(lane, rows_of):
             used.add(part)
             place = (y + 0.05 + depth * (height - 0.1) / rows_of, (height - 0.1) / rows_of)
-            ax.broken_barh(spans, place, facecolor=_PARTS[part][0], edgecolor=ink, linewidth=0.1)
+            ax.broken_barh(spans, place, facecolor=PARTS[part][0], edgecolor=ink, linewidth=0.1)
         middles.append(y + height / 2)
         y += height
         ax.axhline(y, color=ink, alpha=0.25, linewidth=0.6)
@@ -159,7 +159,7 @@ def timeline(lanes: Lanes, ax: Axes, ink: str) -> None:
     ax.set_xlim(0, lanes.duration_us / 1e3)
     left_out = f"; {lanes.omitted:,} shorter events left out" if lanes.omitted else ""
     ax.set_xlabel(f"ms from the start of {lanes.name}{left_out}", color=ink, fontsize=size)
-    rows.legend(ax, ink, [(part, _PARTS[part][0], "") for part in _PARTS if part in used])
+    rows.legend(ax, ink, [(part, PARTS[part][0], "") for part in PARTS if part in used])
 
 
 def _spans(lane: Lane, levels: int) -> Iterator[tuple[str, int, list[tuple[float, float]]]]:
@@ -183,21 +183,19 @@ NAMES = (*_DRAW, "timeline")
 
 
 def figure(
-    name: str, analysis: Analysis, trace: traces.Trace | None = None, step: int | str = 0,
-    dark: bool = False, large: bool = False,
-) -> Figure:  # fmt: skip
-    """A finished picture of a trace; `timeline` needs the loaded trace.
+    name: str, analysis: Analysis, window: Lanes | None = None, dark: bool = False, large: bool = False
+) -> Figure:
+    """A finished picture of a trace; `timeline` needs the window of a step.
 
     Raises:
         InvalidValue: no such picture.
-        TraceError: no such step.
     """
     if name not in NAMES:
         raise one_of(name, list(NAMES), "picture of a trace")
     title, draw, height = _DRAW.get(name, ("The timeline of a step", None, 5.4))
     nothing = {
         "kernels": not analysis.kernels, "operators": not analysis.operators, "memory": not analysis.memory,
-        "timeline": trace is None or not trace.ranks[0].steps.names, "ladder": False,
+        "timeline": window is None, "ladder": False,
     }.get(name, not analysis.steps or analysis.mean_us["other"] is None)  # fmt: skip
     made = style.new_figure(style.WIDTH, 1.2 if nothing else height, dark, large)
     ax, ink = made.add_subplot(), style.ink(dark)
@@ -205,13 +203,18 @@ def figure(
         style.say(ax, trace_table.reason(analysis), ink)
     elif draw:
         draw(analysis, ax, ink)
-    elif trace:
-        timeline(traces.lanes(trace, step), ax, ink)
+    elif window:
+        timeline(window, ax, ink)
     style.title(made, title, ink)
     made.set_label(f"{title}: the numbers are in the tables beside it")
     return made
 
 
-def figures(analysis: Analysis, trace: traces.Trace | None = None) -> Iterator[Figure]:
+def first_step(trace: traces.Trace) -> Lanes | None:
+    """The window of a trace's first step; None if it has no steps."""
+    return traces.lanes(trace) if trace.ranks and trace.ranks[0].steps.names else None
+
+
+def figures(analysis: Analysis, window: Lanes | None = None) -> Iterator[Figure]:
     """Every picture that the trace has, without the pie."""
-    return (figure(name, analysis, trace) for name in NAMES if name != "pie")
+    return (figure(name, analysis, window) for name in NAMES if name != "pie")

@@ -9,6 +9,7 @@ from perfkit.trace.model import Analysis
 from perfkit.views import units, words
 
 if TYPE_CHECKING:
+    from perfkit.loading import Loading
     from perfkit.trace import TraceComparison
 
 ROWS = 12
@@ -216,6 +217,33 @@ def diagnosis(findings: Iterable[Any]) -> Section:
         rows.append([f.bottleneck, words.clean(f.message), told, ", ".join(f.try_next) or "—", bound])
     columns = ("bottleneck", "what", "evidence", "try next", "gain at most")
     return Section("Diagnosis", columns, rows, "" if rows else "nothing stands out")
+
+
+def loading(found: Loading | None) -> Section:
+    """The way of the batches, by its parts, and supply against demand."""
+    if found is None:
+        return Section("Loader", (), [], "n/a: nothing was loaded during the profile")
+    parts: dict[str, list[float | None]] = {
+        "fetch (decode, transform)": [b.fetch_s for b in found.batches],
+        "of it: the data set's transform": [b.transform_s for b in found.batches],
+        "collate": [b.collate_s for b in found.batches],
+        "queue, until the loop takes it": [b.queued_s for b in found.batches],
+        "the loop waits": [b.wait_s for b in found.batches],
+    }
+    rows = []
+    for name, all_values in parts.items():
+        values = [value for value in all_values if value is not None]
+        rows.append(
+            [name, units.duration(sum(values) / len(values)), units.duration(max(values))]
+            if values
+            else [name, units.NOT_AVAILABLE, units.NOT_AVAILABLE]
+        )
+    rows.append(["pin", units.NOT_AVAILABLE if found.pin_s is None else units.duration(found.pin_s), ""])
+    note = (
+        f"Supply {units.number(found.supply_samples_per_s)} samples/s by {found.workers} workers, demand "
+        f"{units.number(found.demand_samples_per_s)}: {found.verdict}."
+    )
+    return Section(f"Loader, {len(found.batches)} batches", ("part", "mean", "longest"), rows, note)
 
 
 def _plain(value: object) -> str:
