@@ -83,7 +83,7 @@ def profile(
             active=steps, **{name: name in choices for name in ("shapes", "memory", "stacks")}
         )
         given = (parse_settings(settings or []), device, cli._options(option or []))
-        made = profile_run.profile(workload, None, stage, preset, *given, recording=how, out=out)
+        made = profile_run.profile(workload, stage, preset, *given, recording=how, out=out)
         said = [*trace_table.sections(made.analysis, made.findings), trace_table.loading(made.loading)]
         document = made.analysis.to_dict(made.findings) | {"loading": msgspec.to_builtins(made.loading)}
         window = made.lanes() if made.analysis.steps else None

@@ -22,7 +22,7 @@ from perfkit.ladder import Preset, Sizing, Stage
 from perfkit.monitor import GpuMonitor
 from perfkit.recipe import Recipe, Target, Value, applicable
 from perfkit.record import Blank, Measured, Role, Side, judged, pairing, results
-from perfkit.runner import Child
+from perfkit.runner import Child, turn
 from perfkit.runs import Pairing, Run, slug
 from perfkit.store import RunStore
 
@@ -61,6 +61,8 @@ class Plan:
     options: Mapping[str, Any] = field(default_factory=dict)
     recipes: tuple[tuple[str, Recipe], ...] = ()
     """Titles and recipes to compare instead of stages; the first is what the others are compared with."""
+    changes: Mapping[str, Value] = field(default_factory=dict)
+    """Switches of the stages above the first, over the ladder's own numbers."""
     below: bool = False
     """Start not from the plain loop but from the default ladder as it stands below the first stage."""
     seed: int = 0
@@ -145,6 +147,11 @@ def climb(
         experiment.close()
 
 
+_MEASURED_FROM = 0.4
+_ALONG = {"importing torch": 0.05, "building": 0.15, "first step": 0.2, "first steps": 0.25, "warm-up": 0.3}
+"""How far along a stage is in each phase, roughly: for the progress bar only."""
+
+
 class _Experiment:
     def __init__(
         self,
@@ -167,16 +174,22 @@ class _Experiment:
         self._current: Child | None = None
         self._stage = ""
         self._done = 0
+        self._within = 0.0
         self._total = 1
 
     def run(self) -> list[Run]:
-        """All stages, in order."""
-        self.describe()
-        for stage in self.stages():
-            run = self._stage_run(stage)
-            self._keep(run)
-            if run.status == "cancelled":
-                break
+        """All stages, in order, when it is this experiment's turn."""
+
+        def waits() -> None:
+            self._tell(Progress("", f"waiting: another run uses {self.plan.device}", 0.0))
+
+        with turn(self.plan.device, self._cancelled, waits):
+            self.describe()
+            for stage in self.stages():
+                run = self._stage_run(stage)
+                self._keep(run)
+                if run.status == "cancelled":
+                    break
         return self.runs
 
     def stages(self) -> Iterator[Stage]:
@@ -197,8 +210,15 @@ class _Experiment:
         for rung in rungs:
             if self.runs and self.runs[-1].status == "ok":
                 good = stage.recipe
-            stage = ladder.stage(rung, good, sizes, target)
+            stage = self.changed(ladder.stage(rung, good, sizes, target), target)
             yield stage
+
+    def changed(self, stage: Stage, target: Target) -> Stage:
+        """A stage with the plan's own values for its switches."""
+        if stage.reason or not self.plan.changes:
+            return stage
+        recipe, reasons = applicable(stage.recipe.replace(**self.plan.changes), target)
+        return replace(stage, recipe=recipe, not_applied={**(stage.not_applied or {}), **reasons})
 
     def _waits_for_data(self) -> bool:
         """Whether the first stage waited so long that workers deserve cores which the model would use."""
@@ -240,32 +260,26 @@ class _Experiment:
 
     def target(self) -> Target:
         """Where the stages are to run."""
-        facts = self.described["facts"]
-        kind = self.plan.device.split(":")[0]
-        return Target(
-            device=kind,
-            offers=frozenset(self.described["offers"]),
-            bf16=facts.get("bf16", True),
-            compiler=environment.has_compiler(kind),
-        )
+        return target(self.plan, self.described)
 
     def sizes(self) -> Sizing:
         """The numbers of the ladder on this machine."""
         return ladder.sizing(self.plan.preset, self.target(), environment.usable_cores())
 
     def _on_phase(self, phase: str, fraction: float) -> None:
-        self._tell(Progress(self._stage, phase, min(1.0, self._done / self._total)))
+        self._within = max(self._within, _ALONG.get(phase, 0.0))
+        self._tell(Progress(self._stage, phase, min(1.0, (self._done + self._within) / self._total)))
 
     def _keep(self, run: Run) -> None:
         self.runs.append(run)
         if self.store:
             self.store.add(run)
         self._done += 1
-        self._tell(Progress(run.stage, run.status, self._done / self._total, run))
+        self._tell(Progress(run.title, run.status, self._done / self._total, run))
 
     def _stage_run(self, stage: Stage) -> Run:
         """One stage, measured, or the reason why not."""
-        self._stage = stage.title
+        self._stage, self._within = stage.title, 0.0
         blank = self._blank(stage)
         if stage.reason:
             return blank(status="not_applicable", reason=stage.reason)
@@ -326,9 +340,7 @@ class _Experiment:
         _require_mechanisms(measured.ready)
         with GpuMonitor(self.described["facts"].get("uuid")) as monitor:
             for number in range(preset.rounds):
-                self._tell(
-                    Progress(self._stage, "measuring", (self._done + number / preset.rounds) / self._total)
-                )
+                self._within = _MEASURED_FROM + (1 - _MEASURED_FROM) * number / preset.rounds
                 self._round(child, measured, monitor)
         measured.peak = child.ask("peak")
         return measured
@@ -400,10 +412,22 @@ def resolve(plan: Plan) -> tuple[dict[str, Any], list[Stage]]:
         target, sizes = experiment.target(), experiment.sizes()
         stages = [experiment.first_stage(target, sizes)]
         for rung in ladder.rungs(plan.stages)[1:]:
-            stages.append(ladder.stage(rung, stages[-1].recipe, sizes, target))
+            stage = ladder.stage(rung, stages[-1].recipe, sizes, target)
+            stages.append(experiment.changed(stage, target))
         return experiment.described, stages
     finally:
         experiment.close()
+
+
+def target(plan: Plan, described: Mapping[str, Any]) -> Target:
+    """Where a plan's stages are to run, from what the workload and the device say of themselves."""
+    kind = plan.device.split(":")[0]
+    return Target(
+        device=kind,
+        offers=frozenset(described["offers"]),
+        bf16=described["facts"].get("bf16", True),
+        compiler=environment.has_compiler(kind),
+    )
 
 
 def script(recipe: Recipe, described: Mapping[str, Any], device: str, seed: int = 0, steps: int = 8) -> str:
@@ -423,10 +447,13 @@ def stage_diff(plan: Plan) -> str:
             f"stage '{stages[-1].name}' does not apply here: {stages[-1].reason}", "Choose another"
         )
     before = stages[-2].recipe if len(stages) > 1 else stages[-1].recipe
-    texts = [script(recipe, described, plan.device, plan.seed) for recipe in (before, stages[-1].recipe)]
-    return export.diff(
-        texts[0], texts[1], (f"train.py before {stages[-1].name}", f"train.py with {stages[-1].name}")
-    )
+    return recipe_diff(plan, described, before, stages[-1].recipe, stages[-1].name)
+
+
+def recipe_diff(plan: Plan, described: Mapping[str, Any], before: Recipe, after: Recipe, name: str) -> str:
+    """What changes in the script from one recipe to another, called `name`."""
+    texts = [script(recipe, described, plan.device, plan.seed) for recipe in (before, after)]
+    return export.diff(texts[0], texts[1], (f"train.py before {name}", f"train.py with {name}"))
 
 
 def scripts(runs: Sequence[Run]) -> dict[str, str]:

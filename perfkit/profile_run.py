@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import secrets
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +19,7 @@ from perfkit import diagnose, environment, experiment, loading
 from perfkit import trace as traces
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.runner import Child, Progress
+from perfkit.runner import Child, Progress, turn
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,7 @@ class Profile:
 
 def profile(
     workload: str | None = None,
-    recipe: Recipe | None = None,
-    stage: str | None = None,
+    recipe: Recipe | str | None = None,
     preset: str | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str | None = None,
@@ -77,13 +78,14 @@ def profile(
     recording: Recording | None = None,
     out: str | Path | None = None,
     on_progress: Progress = lambda phase, fraction: None,
+    cancelled: threading.Event | None = None,
 ) -> Profile:
-    """Profiles some steps of a recipe, or of a rung of the ladder; of the plain loop if neither is given.
+    """Profiles some steps of a recipe, or of a rung of the ladder.
 
     Args:
         workload: a built-in one, or `package.module:name`.
-        recipe: the switches.
-        stage: a rung on top of the default ladder below it, in the place of a recipe.
+        recipe: the switches, or the name of a rung, on top of the default ladder below it; the plain loop
+            if None.
         preset: as for `perfkit.plan`, like the next four.
         settings: switches set from the baseline up.
         device: `cuda`, `mps` or `cpu`.
@@ -92,14 +94,14 @@ def profile(
         recording: what to record.
         out: the trace file; a new one among the runs if None.
         on_progress: told the phase and its fraction.
+        cancelled: set it from any thread to stop.
 
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
     """
-    if recipe and (stage or settings):
-        raise InvalidValue("a recipe and a stage or settings were given", "Give one of them")
-    wanted = recipe.to_dict() if recipe else settings
-    plan = experiment.plan(workload, preset, [stage or "baseline"], wanted, device, options, True, seed)
+    stage = recipe if isinstance(recipe, str) else "baseline"
+    wanted = {**(recipe.to_dict() if isinstance(recipe, Recipe) else {}), **(settings or {})}
+    plan = experiment.plan(workload, preset, [stage], wanted, device, options, True, seed)
     described, stages = experiment.resolve(plan)
     if stages[-1].reason:
         raise InvalidValue(f"stage '{stage}' does not apply here: {stages[-1].reason}", "Choose another")
@@ -109,8 +111,10 @@ def profile(
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
     how = asdict(recording or Recording())
-    with tempfile.TemporaryDirectory(prefix="perfkit-") as notes:
-        told = _in_child(plan, described["options"], stages[-1].recipe, how, path, notes, on_progress)
+    waits = functools.partial(on_progress, f"waiting: another run uses {plan.device}", 0.0)
+    with turn(plan.device, cancelled, waits), tempfile.TemporaryDirectory(prefix="perfkit-") as notes:
+        child = Child(on_progress, cancelled)
+        told = _in_child(child, plan, described["options"], stages[-1].recipe, how, path, notes)
         made = [note for file in Path(notes).glob("*.jsonl") for note in _notes(file.read_text())]
     loaded = traces.load(path)
     analysis = traces.analyse(loaded)
@@ -123,10 +127,9 @@ def profile(
 
 
 def _in_child(
-    plan: experiment.Plan, options: dict[str, Any], recipe: Recipe, how: dict[str, Any], path: Path,
-    notes: str, on_progress: Progress,
+    child: Child, plan: experiment.Plan, options: dict[str, Any], recipe: Recipe, how: dict[str, Any],
+    path: Path, notes: str,
 ) -> dict[str, Any]:  # fmt: skip
-    child = Child(on_progress)
     try:
         child.ask(
             "describe", workload=plan.workload, preset=plan.preset.name, options=options, device=plan.device

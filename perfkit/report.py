@@ -58,7 +58,7 @@ def html(
         ("Pictures", pictures),
         *(extra_sections or []),
         ("Proof that the switches act", _evidence(runs)),
-        ("Warnings and facts", _list(_notes(runs)) or "<p>None.</p>"),
+        ("Warnings and facts", _list(notes(runs)) or "<p>None.</p>"),
         ("Settings", _details("Every switch of every stage", _scrolled(_settings(runs), "switches"))),
         ("Scripts", "".join(_script(*pair) for pair in (scripts or {}).items())),
         ("Machine", _details("Everything that was recorded", _pre(_machine(runs)))),
@@ -175,7 +175,7 @@ def _evidence(runs: Sequence[Run]) -> str:
     return f"<p>{told}</p>{alarm}{every}" if rows else ""
 
 
-def _notes(runs: Sequence[Run]) -> list[str]:
+def notes(runs: Sequence[Run]) -> list[str]:
     """Warnings, then facts, each once with the stages that it is about."""
     found: dict[str, list[str]] = {}
     for run in runs:

@@ -12,9 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import filelock
 
 from perfkit import environment
 from perfkit.errors import Cancelled, RunFailed
@@ -24,6 +26,37 @@ Progress = Callable[[str, float], None]
 
 _GRACE_S = 3.0
 _POLL_S = 0.1
+
+
+@contextlib.contextmanager
+def turn(
+    device: str, cancelled: threading.Event | None = None, on_wait: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Waits for its turn on a device: two runs never share one, whatever notebook or shell they are from.
+
+    Args:
+        device: the device's name.
+        cancelled: set from any thread to give up.
+        on_wait: called again and again while another run holds the device.
+
+    Raises:
+        Cancelled: `cancelled` was set.
+    """
+    lock = filelock.FileLock(environment.runs_folder() / f"{device.replace(':', '-')}.lock")
+    held = contextlib.ExitStack()
+    while True:
+        if cancelled and cancelled.is_set():
+            raise Cancelled("stopped on request")
+        try:
+            held.enter_context(lock.acquire(timeout=_POLL_S))
+        except filelock.Timeout:
+            on_wait()
+            continue
+        except OSError:
+            pass  # a folder that can't be written to: then nothing is stored there either, and none queues
+        break
+    with held:
+        yield
 
 
 class Child:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator
@@ -32,6 +33,8 @@ hypothesis.settings.load_profile("perfkit")
 def pytest_configure(config: pytest.Config) -> None:
     """Point perfkit at a folder of this session before any test module, or perfkit itself, is imported."""
     os.environ[MARK] = uuid.uuid4().hex
+    # Started in the background of a script, this process ignores Ctrl-C, and would hand that down.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["PERFKIT_DATA"] = tempfile.mkdtemp(prefix="perfkit-tests-")
     os.environ["PERFKIT_PRESET"] = "smoke"
     # Spinning OpenMP threads lose a time slice at every barrier when another process wants the cores too.

@@ -1,5 +1,6 @@
 """What people touch in a notebook. Holds no measuring code; everything else works without this package."""
 
 from perfkit.notebook.panel import LadderPanel, StagePanel, doctor, machine
+from perfkit.notebook.workbench import Workbench
 
-__all__ = ["LadderPanel", "StagePanel", "doctor", "machine"]
+__all__ = ["LadderPanel", "StagePanel", "Workbench", "doctor", "machine"]

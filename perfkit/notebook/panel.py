@@ -1,7 +1,9 @@
 """A stage, or a whole ladder, in a notebook: ask, predict, run, look.
 
-`run()` blocks and shows its progress in one line, so that a notebook also runs from top to bottom without a
-click. Results come as ordinary HTML and PNG outputs, which a reader without a kernel sees too.
+One `run()` serves button and cell. In a cell it blocks, with progress, and the kernel's stop button ends it,
+so a notebook also runs from top to bottom without a click; the Run button's work goes on in a thread, and
+other cells run meanwhile. `table()`, `plot()` and the like give ordinary HTML and PNG outputs, which a reader
+without a kernel sees too.
 """
 
 from __future__ import annotations
@@ -9,15 +11,23 @@ from __future__ import annotations
 import html
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import ipywidgets as widgets
 from IPython.display import HTML, Image, Markdown, display
 
-from perfkit import environment, experiment, ladder, views
-from perfkit.errors import InvalidValue, PerfkitError
+from perfkit import environment, experiment, ladder, report, views
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError
+from perfkit.notebook import parts
+from perfkit.notebook.controls import Controls
+from perfkit.recipe import Recipe, switches
 from perfkit.runs import Run
 from perfkit.store import RunStore
-from perfkit.views import table, words
+from perfkit.views import table
+
+_VIEWS = ("throughput", "step_time", "memory", "losses", "utilization")
+SHRINKS = ("waiting for data", "computing", "both", "neither")
 
 
 class LadderPanel:
@@ -46,36 +56,151 @@ class LadderPanel:
         settings: dict[str, Any] | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
+        refuse_object(workload)
         self.plan = experiment.plan(workload, preset, stages, settings, device, options, below=self.below)
         self.runs: list[Run] = []
         self.error = ""
-        self._cancelled = threading.Event()
+        self._job = parts.Job(self._busy)
+        self._status = parts.Status()
+        self._run = parts.button(
+            "Run", "pk-run", "Measure; other cells can run meanwhile", self._click, "primary"
+        )
+        self._cancel = parts.button("Cancel", "pk-cancel", "Stop; what is finished is kept", self.cancel)
+        self._cancel.disabled = True
+        self._large = widgets.Checkbox(description="Large type", indent=False, layout={"width": "auto"})
+        self._large.observe(lambda _: self._draw(), "value")
+        self._results = parts.say("pk-results")
+        self._plots = [parts.say("pk-plot") for _ in _VIEWS]
+        self._report = parts.say("pk-report")
+        self.box = parts.box(
+            [widgets.HTML(parts.STYLE), *self._top(), parts.row(self._buttons()), self._status.widget(),
+             self._results, *self._plots, self._report], "pk-panel",
+        )  # fmt: skip
+        parts.replace_older(self._key(), self)
+        self._recall()
+
+    def _key(self) -> str:
+        return f"{type(self).__name__} {self.plan.workload} {self.plan.stages}"
+
+    def _top(self) -> list[widgets.Widget]:
+        """What stands above the buttons."""
+        return []
+
+    def _buttons(self) -> list[widgets.Widget]:
+        return [self._run, self._cancel, self._large]
 
     def __repr__(self) -> str:
-        return f"perfkit panel ({', '.join(self.plan.stages)}): call .run() to measure"
+        return "perfkit panel: run this cell for the controls, or call .run() to measure"
 
-    def run(self) -> None:
-        """Measures, blocking, with one line of progress; the kernel's stop button ends it.
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        self._shown()
+        bundle: dict[str, Any] = self.box._repr_mimebundle_(**kwargs)
+        return {**bundle, "text/plain": repr(self)}
 
-        What goes wrong is shown as one message; the notebook stays usable.
-        """
-        self.runs, self.error = [], ""
-        line = _Line()
+    def _shown(self) -> None:
+        """Called when the panel comes into view."""
+
+    def _recall(self) -> None:
+        """Shows the newest stored results of the same stages, if there are any."""
         try:
-            self.runs = experiment.climb(self.plan, RunStore(), line.progress, self._cancelled)
+            newest = RunStore().list(limit=60, workload=self.plan.workload)
+        except PerfkitError:
+            return
+        names = list(dict.fromkeys(["baseline", *self.plan.stages]))
+        for session in dict.fromkeys(run.session for run in newest):
+            found = [run for run in reversed(list(newest)) if run.session == session]
+            first, same = found[0], self.plan
+            if [run.stage for run in found] == names and (first.preset, first.device) == (
+                same.preset.name, same.device,
+            ):  # fmt: skip
+                self.runs = found
+                self._draw()
+                self._status.said(f"results of {first.created[:16].replace('T', ' ')} UTC; Run measures anew")
+                return
+
+    # ------------------------------------------------------------ measuring
+
+    def run(self, block: bool = True) -> None:
+        """Measures. What goes wrong is shown as one message; the notebook stays usable.
+
+        Args:
+            block: wait for the end, with progress in this cell; the kernel's stop button ends it.
+        """
+        line = _Line() if block else None
+        if not self._job.start(lambda: self._measure(line), block) and line:
+            line.end("this panel is measuring already; wait for it, or cancel it")
+
+    def cancel(self) -> None:
+        """Ends what is under way; finished stages are kept."""
+        self._job.cancel()
+
+    def _click(self) -> None:
+        self.run(block=False)
+
+    def _busy(self, busy: bool) -> None:
+        self._run.disabled, self._cancel.disabled = busy, not busy
+
+    def _measure(self, line: _Line | None) -> None:
+        self.runs, self.error, finished = [], "", []
+        self._status.begin()
+
+        def show(progress: experiment.Progress) -> None:
+            if progress.run:
+                finished.append(progress.run)
+                self.runs = list(finished)
+                self._draw()
+            what = f"{progress.stage}: {progress.phase}".removeprefix(": ")
+            self._status.progress(what, progress.fraction)
+            if line:
+                line.progress(what, progress.fraction)
+
+        try:
+            self.runs = experiment.climb(self._planned(), RunStore(), show, self._job.cancelled)
+        except (KeyboardInterrupt, Cancelled):
+            self.error = "stopped; what was finished is kept"
         except PerfkitError as problem:
             self.error = str(problem)
-        except KeyboardInterrupt:
-            self.runs = line.finished
-            self.error = "stopped; what was finished is kept"
-        line.end(self.error)
-        for run in self.runs:
-            if run.status in ("failed", "cancelled"):
-                display(Markdown(f"**{run.title}** {run.status}: {html.escape(run.reason)}"))
+        except Exception as problem:  # a thread has nobody to raise it to: it is shown in the panel
+            self.error = parts.in_words(problem)
+        told = [f"{run.title} {run.status}: {run.reason}" for run in self.runs if run.status == "failed"]
+        stopped = any(run.status == "cancelled" for run in self.runs)
+        self.error = (
+            self.error or "; ".join(told) or ("stopped; what was finished is kept" if stopped else "")
+        )
+        self._draw()
+        self._status.end("stopped" if self.error else "done", self.error)
+        if line:
+            line.end(self.error)
+
+    def _planned(self) -> experiment.Plan:
+        return self.plan
+
+    def _draw(self) -> None:
+        """Shows `runs`; quick, and from any thread."""
+        large = self._large.value
+        (self.box.add_class if large else self.box.remove_class)("pk-large")
+        measured = [run for run in self.runs if run.status == "ok"]
+        self._results.value = self._said() if self.runs else ""
+        for place, view in zip(self._plots, _VIEWS, strict=True):
+            drawn = measured and not views.VIEWS[view].nothing(measured)
+            place.value = parts.picture(view, self.runs, large) if drawn else ""
+        self._report.value = (
+            parts.download(report.html(self.runs), "perfkit-report.html", "text/html") if measured else ""
+        )
+
+    def _said(self) -> str:
+        said = "".join(f"<li>{html.escape(text)}</li>" for text in self._sentences())
+        return f"{parts.runs_table(self.runs)}<ul class='pk-verdict'>{said}</ul>{parts.notes(self.runs)}"
+
+    def _sentences(self) -> list[str]:
+        told = report.sentences(self.runs)
+        return told[1:] or told
+
+    # ------------------------------------------------------------ ordinary outputs
 
     def table(self) -> HTML:
         """The results, one row a stage."""
-        return HTML(_html_table(table.COLUMNS, table.table(self._measured())))
+        return HTML(parts.html_table(table.COLUMNS, table.table(self._measured())))
 
     def plot(self, view: str = "throughput", dark: bool = False, large: bool = False) -> Image:
         """One picture of the results, as a PNG with a text for those who do not see it.
@@ -88,21 +213,16 @@ class LadderPanel:
 
     def verdict(self) -> Markdown:
         """Did it help here, and why: computed from the results."""
-        runs = {run.id: run for run in self._measured()}
-        said = []
-        for run in self.runs[1:] or self.runs:
-            before = next((runs[p.against] for p in run.pairings if p.role == "previous"), None)
-            known = ladder.OPTIMIZATIONS.get(run.stage)
-            said.append(f"- {words.verdict_sentence(run, before, known.attacks if known else 'none')}")
-        return Markdown("\n".join(said))
+        self._measured()
+        return Markdown("\n".join(f"- {text}" for text in self._sentences()))
 
     def proof(self) -> HTML:
         """What proves that each switch of the last stage acts."""
         run = self._measured()[-1]
         if run.status != "ok":
-            return HTML(f"<p>Nothing to prove: {html.escape(words.outcome(run))}</p>")
+            return HTML(f"<p>Nothing to prove: {html.escape(views.words.outcome(run))}</p>")
         rows = [[m.switch, "yes" if m.ok else "NO", m.evidence] for m in run.mechanism]
-        return HTML(_html_table(("switch", "as set", "proven by"), rows))
+        return HTML(parts.html_table(("switch", "as set", "proven by"), rows))
 
     def _measured(self) -> list[Run]:
         if not self.runs:
@@ -124,9 +244,89 @@ class StagePanel(LadderPanel):
     below = True
 
     def __init__(self, stage: str, **more: Any) -> None:
-        super().__init__([stage], **more)
         self.optimization = ladder.optimization(stage)
         self.prediction: float | None = None
+        self._resolving = threading.Lock()
+        self._stages: list[ladder.Stage] | None = None
+        self._described: dict[str, Any] = {}
+        self._reader: threading.Thread | None = None
+        self._unread = ""
+        super().__init__([stage], **more)
+
+    def _top(self) -> list[widgets.Widget]:
+        sizes = ladder.Sizing(1, 32, 64, 64, "bf16", 1)
+        about = [name for name in self.optimization.changes(sizes) if name in switches()]
+        self._controls = Controls(about, on_change=lambda recipe: self._set())
+        self._diff = parts.say("pk-diff", text="<p>reading the workload …</p>")
+        folded = widgets.Accordion([self._diff], titles=("What changes in the script",), selected_index=None)
+        self._guess = widgets.FloatLogSlider(
+            value=1.0, base=2, min=-2, max=3, step=0.05, readout_format=".2f", continuous_update=False,
+            description="Your guess: times as fast", style={"description_width": "170px"},
+            layout={"width": "430px"},
+        )  # fmt: skip
+        self._part = widgets.Dropdown(
+            options=SHRINKS, description="What shrinks?", layout={"width": "290px"},
+            style={"description_width": "110px"},
+        )  # fmt: skip
+        self._guess.add_class("pk-predict")
+        self._guess.observe(lambda change: setattr(self, "prediction", change["new"]), "value")
+        title = f"<h3>{html.escape(self.optimization.question)}</h3>"
+        self._reset = parts.button("Reset", "pk-reset", "The ladder's own values", self._put_back)
+        guess = parts.row([self._guess, self._part])
+        return [parts.say("pk-question", text=title), self._controls.widget, folded, guess]
+
+    def _buttons(self) -> list[widgets.Widget]:
+        return [self._run, self._cancel, self._reset, self._large]
+
+    def _shown(self) -> None:
+        """Reads the workload in a child, in a thread: the panel stands at once, its values follow."""
+        if self._reader is None:
+            self._reader = threading.Thread(target=self._resolve, name="perfkit-read", daemon=True)
+            self._reader.start()
+
+    def _resolve(self) -> list[ladder.Stage]:
+        """The two stages, before and with; empty if the workload cannot be read (the panel says why)."""
+        with self._resolving:
+            if self._stages is None:
+                try:
+                    self._described, self._stages = experiment.resolve(self.plan)
+                except PerfkitError as problem:
+                    self._stages, self._unread = [], str(problem)
+                    self._status.end("not ready", self._unread)
+                    return []
+                self._controls.set_target(experiment.target(self.plan, self._described))
+                self._controls.show(self._stages[-1].recipe)
+                if self._stages[-1].reason:
+                    self._status.said(f"n/a here: {self._stages[-1].reason}")
+                self._set()
+        return self._stages
+
+    def _set(self) -> None:
+        """After a change of a control: the plan and the diff follow; measuring waits for Run."""
+        if not self._stages:
+            return
+        before, after = self._stages[0].recipe, self._stages[-1].recipe
+        self.plan = replace(self.plan, changes=dict(self._controls.changes(after)))
+        self._diff.value = parts.code_diff(self._diff_text(before, self._controls.recipe))
+        if self.runs and self.plan.changes:
+            self._status.said("the settings have changed: press Run")
+
+    def _put_back(self) -> None:
+        stages = self._stages or [ladder.Stage("", "", Recipe())]
+        self._controls.show(stages[-1].recipe)
+        self._set()
+
+    def _diff_text(self, before: Recipe, after: Recipe) -> str:
+        name = self.optimization.name
+        if self._stages and self._stages[-1].reason:
+            return f"n/a here: {self._stages[-1].reason}"
+        return experiment.recipe_diff(self.plan, self._described, before, after, name)
+
+    def _said(self) -> str:
+        score = self._score() if self.prediction is not None and len(self.runs) > 1 else ""
+        return f"{super()._said()}<p class='pk-score'>{html.escape(score)}</p>"
+
+    # ------------------------------------------------------------ ordinary outputs
 
     def question(self) -> Markdown:
         """What this stage asks, and what the articles measured."""
@@ -140,10 +340,11 @@ class StagePanel(LadderPanel):
 
     def diff(self) -> Markdown:
         """What the stage changes in the training script: a diff of the two real scripts."""
-        try:
-            return Markdown(f"```diff\n{experiment.stage_diff(self.plan)}```")
-        except PerfkitError as problem:
-            return Markdown(f"No diff: {html.escape(str(problem))}")
+        stages = self._resolve()
+        if not stages or stages[-1].reason:
+            why = stages[-1].reason if stages else self._unread
+            return Markdown(f"No diff: {html.escape(why)}")
+        return Markdown(f"```diff\n{self._diff_text(stages[0].recipe, stages[-1].recipe)}```")
 
     def predict(self, times: float) -> None:
         """Your guess, before you run: how many times as fast will it be? Below 1 is slower.
@@ -153,20 +354,54 @@ class StagePanel(LadderPanel):
         """
         if not times > 0:
             raise InvalidValue(f"you predicted {times} times as fast", "Give a number above 0")
+        self._guess.value = times
         self.prediction = times
 
     def score(self) -> Markdown:
         """Your prediction beside what was measured."""
-        ratio = self._measured()[-1].speedup("previous")
+        self._measured()
+        return Markdown(html.escape(self._score()))
+
+    def _score(self) -> str:
+        ratio = self.runs[-1].speedup("previous")
         if ratio is None:
-            return Markdown(f"Not measured here: {html.escape(self.runs[-1].reason)}")
+            return f"Not measured here: {self.runs[-1].reason}"
         measured = f"measured: {ratio.ratio:.2f}× ({ratio.low:.2f}–{ratio.high:.2f}), {ratio.verdict}"
         if self.prediction is None:
-            return Markdown(f"No prediction was made; {measured}.")
+            return f"No prediction was made; {measured}."
         inside = ratio.low <= self.prediction <= ratio.high
         off = max(self.prediction / ratio.ratio, ratio.ratio / self.prediction)
         judged = "inside the interval" if inside else f"off by a factor of {off:.2f}"
-        return Markdown(f"You predicted {self.prediction:.2f}×; {measured}. Your guess was {judged}.")
+        return f"You predicted {self.prediction:.2f}×; {measured}. Your guess was {judged}.{self._shrank()}"
+
+    def _shrank(self) -> str:
+        """Which part of a step's time per sample really shrank, beside the guess."""
+        before, after = (_parts(run) for run in (self.runs[0], self.runs[-1]))
+        if not before or not after:
+            return ""
+        less = [name for name in before if after[name] < 0.95 * before[name]]
+        found = "both" if len(less) > 1 else less[0] if less else "neither"
+        right = "as you said" if found == self._part.value else f"you said: {self._part.value}"
+        return f" What shrank: {found} ({right})."
+
+
+def _parts(run: Run) -> dict[str, float]:
+    """Seconds a sample waits and computes."""
+    rate, share = run.samples_per_s, run.data_wait_share
+    if rate is None or share is None:
+        return {}
+    return {"waiting for data": share / rate.median, "computing": (1 - share) / rate.median}
+
+
+def refuse_object(workload: Any) -> None:
+    """A class defined in a cell cannot reach the measuring process, nor its loader workers."""
+    if workload is not None and not isinstance(workload, str):
+        name = getattr(workload, "__name__", type(workload).__name__)
+        raise InvalidValue(
+            f"the workload is an object, {name}, not a name",
+            "Other processes build it, so it must stand in a module: begin its cell with "
+            f"`%%writefile my_training.py`, then give workload='my_training:{name}'",
+        )
 
 
 def machine() -> Markdown:
@@ -177,29 +412,20 @@ def machine() -> Markdown:
 def doctor() -> HTML:
     """The machine check, as a table."""
     rows = [[check.status, check.name, check.detail, check.remedy] for check in environment.doctor()]
-    return HTML(_html_table(("", "what", "found", "what to do"), rows))
-
-
-def _html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return HTML(parts.html_table(("", "what", "found", "what to do"), rows))
 
 
 class _Line:
-    """One line of progress that is replaced in place, and gone at the end."""
+    """One line of progress in a cell that is replaced in place, for where no widget is shown."""
 
     def __init__(self) -> None:
-        self.finished: list[Run] = []
         self._shown = ""
         self._handle = display(Markdown("starting …"), display_id=True)
 
-    def progress(self, progress: experiment.Progress) -> None:
+    def progress(self, what: str, fraction: float) -> None:
         """Shows a step of progress."""
-        if progress.run:
-            self.finished.append(progress.run)
-        done = round(20 * progress.fraction)
-        text = f"`{'█' * done}{'░' * (20 - done)}` {progress.stage}: {progress.phase}"
+        done = round(20 * fraction)
+        text = f"`{'█' * done}{'░' * (20 - done)}` {what}"
         if text != self._shown:
             self._shown = text
             self._handle.update(Markdown(text))
