@@ -10,6 +10,7 @@ import queue
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -241,7 +242,10 @@ def child_environment() -> dict[str, str]:
     """The child's environment: threads for the usable cores, caches kept, this perfkit importable."""
     here = str(Path(__file__).parent.parent)
     inherited = {key: value for key, value in os.environ.items() if key != "MPLBACKEND"}
-    paths = [here, *filter(None, [inherited.get("PYTHONPATH")])]
+    # What a notebook has put on its path, the child finds too; its own library comes first as usual.
+    own = {*sysconfig.get_paths().values(), here}
+    added = [path for path in sys.path if path and path not in own and "lib-dynload" not in path]
+    paths = [here, *filter(None, [inherited.get("PYTHONPATH")]), *added]
     cache = environment.cache_folder().absolute() / "inductor"
     # A quota below the visible cores makes torch start too many threads (metrics §4).
     defaults = {

@@ -41,6 +41,9 @@ pk.doctor()
 # | [06 AMP](06_amp.ipynb) | what do 16-bit matrix units give? | 2 | such units: Tensor Cores, AMX, AVX512-BF16 |
 # | [07 compile](07_compile.ipynb) | what do fused kernels give? | 3 | a C++ compiler, or Triton |
 # | [08 the whole ladder](08_the_whole_ladder.ipynb) | what do all of them give together? | 5 | – |
+# | [09 reading a profile](09_reading_a_profile.ipynb) | where does a step's time go? | 3 | – |
+# | [10 the workbench](10_workbench.ipynb) | what do you want to try? | – | – |
+# | [11 your own](11_your_own.ipynb) | how fast is your training, and what helps it? | 3 | your code in a module |
 #
 # Each chapter stands alone; the order is that of the article which the workbook follows.
 #

@@ -20,6 +20,9 @@ from perfkit import experiment
 from perfkit import notebook as pk
 
 panel = pk.StagePanel("baseline")
+panel
+
+# %%
 panel.question()
 
 # %% [markdown]

@@ -17,6 +17,9 @@
 from perfkit import notebook as pk
 
 panel = pk.StagePanel("data_loading")
+panel
+
+# %%
 panel.question()
 
 # %% [markdown]

@@ -19,6 +19,9 @@ from IPython.display import Markdown
 from perfkit import notebook as pk
 
 panel = pk.StagePanel("pinning", workload="cifar_resnet18")
+panel
+
+# %%
 panel.question()
 
 # %% [markdown]

@@ -17,6 +17,9 @@
 from perfkit import notebook as pk
 
 panel = pk.StagePanel("batch_size")
+panel
+
+# %%
 panel.question()
 
 # %% [markdown]

@@ -17,6 +17,9 @@
 from perfkit import notebook as pk
 
 panel = pk.StagePanel("uint8_copy", workload="cifar_resnet18")
+panel
+
+# %%
 panel.question()
 
 # %% [markdown]

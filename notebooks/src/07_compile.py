@@ -19,6 +19,9 @@ from IPython.display import Markdown
 from perfkit import notebook as pk
 
 panel = pk.StagePanel("compile")
+panel
+
+# %%
 panel.question()
 
 # %% [markdown]

@@ -1,6 +1,7 @@
 """What people touch in a notebook. Holds no measuring code; everything else works without this package."""
 
 from perfkit.notebook.panel import LadderPanel, StagePanel, doctor, machine
+from perfkit.notebook.reading import Reading, profile
 from perfkit.notebook.workbench import Workbench
 
-__all__ = ["LadderPanel", "StagePanel", "Workbench", "doctor", "machine"]
+__all__ = ["LadderPanel", "Reading", "StagePanel", "Workbench", "doctor", "machine", "profile"]

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import ipywidgets as widgets
-from IPython.display import HTML, Image, Markdown, display
+from IPython.display import HTML, Markdown, display
 
 from perfkit import environment, experiment, ladder, report, views
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
@@ -24,13 +24,12 @@ from perfkit.notebook.controls import Controls
 from perfkit.recipe import Recipe, switches
 from perfkit.runs import Run
 from perfkit.store import RunStore
-from perfkit.views import table
 
 _VIEWS = ("throughput", "step_time", "memory", "losses", "utilization")
 SHRINKS = ("waiting for data", "computing", "both", "neither")
 
 
-class LadderPanel:
+class LadderPanel(parts.Outputs):
     """A ladder of stages on a workload.
 
     Args:
@@ -197,19 +196,6 @@ class LadderPanel:
         return told[1:] or told
 
     # ------------------------------------------------------------ ordinary outputs
-
-    def table(self) -> HTML:
-        """The results, one row a stage."""
-        return HTML(parts.html_table(table.COLUMNS, table.table(self._measured())))
-
-    def plot(self, view: str = "throughput", dark: bool = False, large: bool = False) -> Image:
-        """One picture of the results, as a PNG with a text for those who do not see it.
-
-        Raises:
-            InvalidValue: no such view, or nothing was measured yet.
-        """
-        figure = views.figure(view, self._measured(), dark, large)
-        return Image(data=views.style.to_png(figure), alt=views.describe(view, self.runs))
 
     def verdict(self) -> Markdown:
         """Did it help here, and why: computed from the results."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ipywidgets as widgets
+from IPython.display import HTML, Image
 
 from perfkit import report, views
 from perfkit.errors import PerfkitError
@@ -125,6 +126,26 @@ def download(text: str, name: str, kind: str) -> str:
     """A link that saves a text as a file, with no server and no network."""
     data = base64.b64encode(text.encode()).decode()
     return f'<a class="pk-download" download="{name}" href="data:{kind};base64,{data}">Save {name}</a>'
+
+
+class Outputs:
+    """Results as ordinary outputs, which a reader without a kernel sees too."""
+
+    def _measured(self) -> list[Run]:
+        raise NotImplementedError
+
+    def table(self) -> HTML:
+        """The results, one row a stage."""
+        return HTML(html_table(table.COLUMNS, table.table(self._measured())))
+
+    def plot(self, view: str = "throughput", dark: bool = False, large: bool = False) -> Image:
+        """One picture of the results, as a PNG with a text for those who do not see it.
+
+        Raises:
+            InvalidValue: no such view, or nothing was measured yet.
+        """
+        figure = views.figure(view, self._measured(), dark, large)
+        return Image(data=style.to_png(figure), alt=views.describe(view, self._measured()))
 
 
 class Job:

@@ -25,7 +25,7 @@ _AGAINST = ("the baseline", "the best so far", "nothing")
 _MOST = 50
 
 
-class Workbench:
+class Workbench(parts.Outputs):
     """Toggle, run, see: all switches of the recipe on one workload.
 
     Args:
@@ -295,11 +295,13 @@ class Workbench:
 
     # ------------------------------------------------------------ what to do with a run
 
+    def _measured(self) -> list[Run]:
+        if not (found := self.ticked()):
+            raise InvalidValue("no run is ticked", "Tick one in the list of runs, or press Run")
+        return found
+
     def _one(self) -> Run:
-        found = self.ticked()
-        if not found:
-            raise InvalidValue("no run is ticked", "Tick one in the list of runs")
-        return found[-1]
+        return self._measured()[-1]
 
     def show_script(self) -> None:
         """The standalone script of the newest ticked run, to copy or to save."""

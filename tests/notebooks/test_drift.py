@@ -11,7 +11,9 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 SOURCES = sorted(FOLDER.glob("src/*.py"))
-CHAPTERS = [path for path in SOURCES if not path.stem.startswith("00")]
+STAGES = [path for path in SOURCES if "01" <= path.stem[:2] <= "08"]
+TOOLS = ("00_start_here", "10_workbench")  # pages to use, without an exercise
+CHAPTERS = [path for path in SOURCES if path.stem not in TOOLS]
 # A number with a unit of a measurement. Minutes of reading, and figures of the articles, are none of ours.
 MEASURED = re.compile(
     r"\d\s?(ms|µs|us|s|MB|GB|GiB|MiB|W|(samples|images)/s|[GM]B/s)(?![\w-])"
@@ -80,20 +82,29 @@ def test_a_notebook_says_at_its_top_how_long_it_takes_and_what_it_needs(source: 
 
 
 @pytest.mark.parametrize("source", CHAPTERS, ids=lambda path: path.stem)
-def test_a_chapter_has_all_its_parts(source: Path) -> None:
+def test_a_chapter_has_an_exercise_with_a_check_and_an_answer(source: Path) -> None:
+    text = source.read_text(encoding="utf-8")
+    assert "## Exercise" in text
+    assert "<details>" in text
+    tags = [tag for cell in jupytext.read(source).cells for tag in cell.metadata.get("tags", [])]
+    assert tags == ["exercise", "check"]
+
+
+def test_the_chapters_of_the_ladder_are_all_there() -> None:
+    assert len(STAGES) == 8
+
+
+@pytest.mark.parametrize("source", STAGES, ids=lambda path: path.stem)
+def test_a_chapter_of_the_ladder_has_all_its_parts(source: Path) -> None:
     text = source.read_text(encoding="utf-8")
     parts = [
         "redict before you run",
         "panel.run()",
         "panel.table()",
         "panel.verdict()",
-        "<details>",
-        "## Exercise",
     ]
     parts += ['panel.plot("throughput")', 'panel.plot("step_time")', "## When "]
     assert not [part for part in parts if part not in text]
-    tags = [tag for cell in jupytext.read(source).cells for tag in cell.metadata.get("tags", [])]
-    assert tags == ["exercise", "check"]
 
 
 @each_source

@@ -1,0 +1,124 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 11 · Your own model and data
+#
+# **How fast is *your* training loop, and which of the switches help it?**
+#
+# *About 3 minutes at the preset `quick` on two cores. Needs: your model and data set in a module.*
+#
+# The measuring process and its loader workers build the workload anew, so it must stand in a module: a class that exists in a notebook cell only cannot reach them. The cell below writes such a module into a folder; put your own classes there. If you have a package already, leave the cell out and name it: `workload="package.module:Name"`.
+#
+# A workload has four parts: `dataset`, `model`, `loss`, `optimizer`. Optional: `prepare` (work on the device after the copy) and `offers` (further switches that it honours).
+
+# %%
+import sys
+import tempfile
+from pathlib import Path
+
+folder = Path(tempfile.mkdtemp(prefix="perfkit-own-"))  # yours: the folder of your code
+module = '''
+import torch
+from torch import nn
+
+
+class Waves(torch.utils.data.Dataset):
+    """Made-up signals; each costs a little to make, as real ones do."""
+
+    def __len__(self):
+        return 2048
+
+    def __getitem__(self, index):
+        time = torch.linspace(0, 1, 512)
+        kind = index % 3
+        signal = torch.sin((kind + 1) * 40 * time) + 0.3 * torch.randn(512)
+        return signal.unsqueeze(0), kind
+
+
+class Mine:
+    """The four parts that every workload has."""
+
+    def dataset(self, recipe):
+        return Waves()
+
+    def model(self):
+        return nn.Sequential(
+            nn.Conv1d(1, 32, 9), nn.ReLU(), nn.Conv1d(32, 64, 9), nn.ReLU(),
+            nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(64, 3),
+        )
+
+    def loss(self, outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets)
+
+    def optimizer(self, parameters, **implementation):
+        return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, **implementation)
+'''
+(folder / "my_training.py").write_text(module)
+sys.path.insert(0, str(folder))
+
+# %% [markdown]
+# ## A stage on it
+#
+# The same panel as in the chapters before, on your workload.
+
+# %%
+from perfkit import notebook as pk
+
+panel = pk.StagePanel("data_loading", workload="my_training:Mine")
+panel
+
+# %%
+panel.run()
+
+# %%
+panel.table()
+
+# %%
+panel.plot("step_time")
+
+# %%
+panel.verdict()
+
+# %% [markdown]
+# ## All switches on it
+
+# %%
+bench = pk.Workbench(workload="my_training:Mine")
+bench
+
+# %% [markdown]
+# ## Exercise
+#
+# Run one more stage on this workload; any that applies here.
+
+# %% tags=["exercise"]
+trial = None  # pk.StagePanel(..., workload="my_training:Mine"), then trial.run()
+
+# %% tags=["check"]
+if trial is None:
+    print("Your turn: replace None in the cell above.")
+else:
+    ran = trial.runs[-1]
+    assert ran.stage != "data_loading", "Another stage than the one above"
+    assert ran.status == "ok", f"It was not measured: {ran.reason}"
+    assert ran.workload.endswith("Mine"), "On your own workload"
+    print(f"Right: {ran.title}, {ran.samples_per_s.median:.0f} samples/s")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# ```python
+# trial = pk.StagePanel("zero_grad", workload="my_training:Mine")
+# trial.run()
+# ```
+#
+# </details>
+
+# %% [markdown]
+# Back to [00 start here](00_start_here.ipynb)

@@ -1,0 +1,88 @@
+"""A trace in a notebook, whether a file or one's own run: tables, pictures, the timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from IPython.display import HTML, Image
+
+from perfkit import diagnose, loading, profile_run, trace
+from perfkit.errors import one_of
+from perfkit.notebook import parts
+from perfkit.views import style, timeline, trace_table
+from perfkit.views import trace as trace_views
+
+
+class Reading:
+    """What a trace says.
+
+    Args:
+        files: `*.pt.trace.json[.gz]`, one a rank.
+        own: a profile of one's own, in the place of files.
+
+    Raises:
+        TraceError: a file is no trace, or damaged.
+    """
+
+    def __init__(
+        self, files: str | Path | Sequence[str | Path] = (), own: profile_run.Profile | None = None
+    ) -> None:
+        self.profile = own
+        self.trace = own.trace if own else trace.load(files)
+        self.analysis = own.analysis if own else trace.analyse(self.trace)
+        self.findings = diagnose.diagnose(self.analysis)
+        self.sections = trace_table.sections(self.analysis, self.findings)
+        if own:
+            self.sections.append(trace_table.loading(own.loading))
+
+    def table(self, title: str) -> HTML:
+        """One table by the beginning of its title: `Mean step`, `Operators` and so on.
+
+        Raises:
+            InvalidValue: no such table.
+        """
+        titles = [section.title for section in self.sections]
+        found = next((s for s in self.sections if s.title.lower().startswith(title.lower())), None)
+        if found is None:
+            raise one_of(title, titles, "table")
+        return _table(found)
+
+    def plot(self, name: str, dark: bool = False) -> Image:
+        """A picture: `breakdown`, `pie`, `ladder`, `operators`, `kernels`, `memory`, `timeline`.
+
+        Raises:
+            InvalidValue: no such picture.
+        """
+        figure = trace_views.figure(name, self.analysis, self._window(0), dark)
+        return Image(data=style.to_png(figure), alt=figure.get_label())
+
+    def timeline(self, step: int = 0) -> HTML:
+        """A step's threads, streams, copies and workers, to zoom and pan in."""
+        window = self._window(step)
+        return HTML(timeline.frame(window) if window else "<p>n/a: the trace has no steps</p>")
+
+    def compare(self, other: Reading) -> HTML:
+        """What appeared, vanished, grew and shrank from this trace to another one."""
+        changed = trace_table.comparison(trace.compare(self.analysis, other.analysis))
+        return HTML("".join(f"<h4>{section.title}</h4>{_table(section).data}" for section in changed))
+
+    def _window(self, step: int) -> trace.Lanes | None:
+        if not self.analysis.steps:
+            return None
+        if self.profile and self.profile.loading:
+            return loading.lanes(
+                self.profile.loading, trace.lanes(self.trace, step), self.profile.marks[step]
+            )
+        return trace.lanes(self.trace, step)
+
+
+def _table(section: trace_table.Section) -> HTML:
+    shown = parts.html_table(section.columns, section.rows) if section.rows else ""
+    return HTML(f"{shown}{parts.message(section.note)}")
+
+
+def profile(*which: Any, **how: Any) -> Reading:
+    """Profiles some steps in a fresh process, and reads the trace; arguments as for `perfkit.profile`."""
+    return Reading(own=profile_run.profile(*which, **how))
