@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -33,11 +34,18 @@ class Controls:
         self._quiet = False
         self.reasons: dict[str, str] = {}
         self.by_name: dict[str, Any] = {name: _control(switches()[name], self._recipe) for name in names}
-        for name, control in self.by_name.items():
-            control.add_class(f"pk-switch-{name}")
+        # A checkbox shows its own label in the place of a tooltip, so the reason has a mark of its own.
+        self.marks = {name: parts.say("pk-reason") for name in self.by_name}
+        self.boxes = {
+            name: parts.row(
+                [made, self.marks[name]], f"pk-switch-{name}", flex_flow="row nowrap", width="250px"
+            )
+            for name, made in self.by_name.items()
+        }
+        for control in self.by_name.values():
             control.observe(self._changed, "value")
         self.why = parts.say("pk-why")
-        self.widget = parts.box([parts.row(list(self.by_name.values()), "pk-switches"), self.why])
+        self.widget = parts.box([parts.row(list(self.boxes.values()), "pk-switches"), self.why])
         self._refresh()
 
     @property
@@ -83,12 +91,16 @@ class Controls:
         for name, control in self.by_name.items():
             reason, switch = self.reasons[name], switches()[name]
             control.tooltip = reason or switch.help
+            said = html.escape(reason, quote=True)
+            self.marks[name].value = f'<abbr title="{said}" tabindex="0">n/a</abbr>' if reason else ""
             control.disabled = bool(reason) and getattr(self._recipe, name) == switch.default
-        stuck = [
-            reason for name, reason in self.reasons.items()
-            if reason and getattr(self._recipe, name) != switches()[name].default
-        ]  # fmt: skip
-        self.why.value = parts.message("; ".join(dict.fromkeys(stuck)))
+        on = {name: getattr(self._recipe, name) != switches()[name].default for name in self.by_name}
+        stuck = dict.fromkeys(reason for name, reason in self.reasons.items() if reason and on[name])
+        off = dict.fromkeys(reason for name, reason in self.reasons.items() if reason and not on[name])
+        listed = "".join(f"<li>{html.escape(reason)}</li>" for reason in off)
+        heading = f"<summary>Why {len(off)} of the switches cannot act here</summary>"
+        folded = f"<details>{heading}<ul>{listed}</ul></details>"
+        self.why.value = parts.message("; ".join(stuck)) + (folded if off else "")
 
     def _reason(self, switch: Switch) -> str:
         """Why no value of a switch but its default can act; empty where one can, or nothing is known yet."""
@@ -107,8 +119,8 @@ class Controls:
 def _control(switch: Switch, recipe: Recipe) -> Any:
     value = getattr(recipe, switch.name)
     shared: dict[str, Any] = {
-        "description": switch.label, "tooltip": switch.help, "style": {"description_width": "115px"},
-        "layout": {"width": "235px"},
+        "description": switch.label, "style": {"description_width": "115px"},
+        "layout": {"width": "215px"},
     }  # fmt: skip
     if switch.kind is bool:
         return widgets.Checkbox(value=value, **shared | {"style": {"description_width": "0px"}})

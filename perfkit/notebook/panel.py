@@ -9,12 +9,14 @@ without a kernel sees too.
 from __future__ import annotations
 
 import html
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import ipywidgets as widgets
+from IPython.core.getipython import get_ipython
 from IPython.display import HTML, Markdown, display
 
 from perfkit import environment, experiment, ladder, report, views
@@ -245,10 +247,10 @@ class StagePanel(LadderPanel):
         self._controls = Controls(about, on_change=lambda recipe: self._set())
         self._diff = parts.say("pk-diff", text="<p>reading the workload …</p>")
         folded = widgets.Accordion([self._diff], titles=("What changes in the script",), selected_index=None)
-        self._guess = widgets.FloatLogSlider(
-            value=1.0, base=2, min=-2, max=3, step=0.05, readout_format=".2f", continuous_update=False,
-            description="Your guess: times as fast", style={"description_width": "170px"},
-            layout={"width": "430px"},
+        # A number field, as ipywidgets' slider has no accessible name (axe: aria-input-field-name).
+        self._guess = widgets.BoundedFloatText(
+            value=1.0, min=0.05, max=100, step=0.05, description="Your guess: times as fast",
+            style={"description_width": "170px"}, layout={"width": "270px"},
         )  # fmt: skip
         self._part = widgets.Dropdown(
             options=SHRINKS, description="What shrinks?", layout={"width": "290px"},
@@ -402,20 +404,26 @@ def doctor() -> HTML:
 
 
 class _Line:
-    """One line of progress in a cell that is replaced in place, for where no widget is shown."""
+    """One line of progress that is replaced in place, in a cell or in a terminal."""
 
     def __init__(self) -> None:
         self._shown = ""
-        self._handle = display(Markdown("starting …"), display_id=True)
+        self._handle = display(Markdown("starting …"), display_id=True) if get_ipython() else None
 
     def progress(self, what: str, fraction: float) -> None:
         """Shows a step of progress."""
         done = round(20 * fraction)
-        text = f"`{'█' * done}{'░' * (20 - done)}` {what}"
-        if text != self._shown:
-            self._shown = text
-            self._handle.update(Markdown(text))
+        self._show(f"`{'█' * done}{'░' * (20 - done)}` {what}")
 
     def end(self, error: str) -> None:
         """Leaves the error, or a word that it is done."""
-        self._handle.update(Markdown(f"**{html.escape(error)}**" if error else "done"))
+        self._show(f"**{html.escape(error)}**" if error else "done", "\n")
+
+    def _show(self, text: str, end: str = "") -> None:
+        if text == self._shown:
+            return
+        self._shown = text
+        if self._handle:
+            self._handle.update(Markdown(text))
+        else:
+            sys.stderr.write(f"\r{text:<78}{end}")

@@ -1,0 +1,193 @@
+"""The panels in JupyterLab, driven as a person does: on what the page shows, never on sleeps."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from tests.browser.lab import REPO, LabPage
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
+SETUP = f"import sys\nsys.path.insert(0, {str(REPO)!r})\nfrom perfkit import notebook as pk\n"
+TOY = "'tests.support.toy:Toy'"
+SLOW = "'tests.support.toy:Slow'"
+DONE = 90_000
+RUNS = re.compile("building|first step|warm-up|measuring|settling")
+
+
+def stage(lab: LabPage, workload: str = TOY, *more: str) -> Locator:
+    """A notebook with one stage panel, run and with its diff read."""
+    cell = f"{SETUP}panel = pk.StagePanel('data_loading', workload={workload})\npanel"
+    lab.server.write_notebook("panel.ipynb", cell, *more)
+    lab.open_notebook("panel.ipynb")
+    lab.run_cell(0)
+    panel = lab.page.locator(".pk-panel")
+    expect(panel.locator(".pk-switch-workers input")).to_have_value("1", timeout=DONE)
+    return panel
+
+
+def status(panel: Locator, text: str | re.Pattern[str]) -> None:
+    expect(panel.locator(".pk-status")).to_have_text(text, timeout=DONE)
+
+
+def test_a_stage_from_click_to_result_while_other_cells_run(lab: LabPage) -> None:
+    panel = stage(lab, TOY, "6 * 7")
+    panel.get_by_text("What changes in the script").click()
+    expect(panel.locator(".pk-diff pre")).to_contain_text("num_workers=1")
+    panel.locator(".pk-predict input").fill("1.5")
+    panel.locator(".pk-predict input").press("Tab")
+    panel.locator("button.pk-run").click()
+    expect(panel.locator(".pk-status")).not_to_have_text("ready", timeout=2_000)
+    expect(panel.locator("button.pk-run")).to_be_disabled()
+    lab.run_cell(1)
+    assert lab.kernel_eval("_") == 42
+    assert lab.kernel_eval("panel._job.busy") is True
+    status(panel, "done")
+    expect(panel.locator(".pk-plot svg").first).to_be_visible()
+    expect(panel.locator(".pk-results table")).to_contain_text("data loading")
+    expect(panel.locator(".pk-score")).to_contain_text("You predicted")
+    assert lab.kernel_eval("[run.status for run in panel.runs]") == ["ok", "ok"]
+    panel.scroll_into_view_if_needed()
+    lab.screenshot("stage-panel")
+    lab.run_cell(0)  # the cell again: one panel, the last results in it
+    expect(lab.page.locator(".pk-panel")).to_have_count(1)
+    status(panel, re.compile("results of"))
+    expect(panel.locator(".pk-plot svg").first).to_be_visible()
+
+
+def test_cancel_leaves_a_panel_that_runs_again(lab: LabPage, no_orphans: Callable[[], None]) -> None:
+    panel = stage(lab, SLOW)
+    panel.locator("button.pk-run").click()
+    status(panel, RUNS)
+    panel.locator("button.pk-cancel").click()
+    status(panel, "stopped")
+    expect(panel.locator(".pk-error")).to_contain_text("stopped")
+    no_orphans()
+    expect(panel.locator("button.pk-run")).to_be_enabled()
+    panel.locator("button.pk-run").click()
+    status(panel, RUNS)
+    panel.locator("button.pk-cancel").click()
+    status(panel, "stopped")
+
+
+def test_the_stop_button_ends_a_cell_that_measures(lab: LabPage, no_orphans: Callable[[], None]) -> None:
+    panel = stage(lab, SLOW, "panel.run()", "'usable'")
+    lab.start_cell(1)
+    status(panel, RUNS)
+    lab.interrupt()
+    status(panel, "stopped")
+    lab.run_cell(2)
+    assert lab.kernel_eval("_") == "usable"
+    assert lab.errors() == []
+    no_orphans()
+
+
+def test_a_restarted_kernel_leaves_no_process_and_the_cell_makes_a_new_panel(
+    lab: LabPage, no_orphans: Callable[[], None]
+) -> None:
+    panel = stage(lab, SLOW)
+    panel.locator("button.pk-run").click()
+    status(panel, RUNS)
+    lab.restart_kernel()
+    no_orphans()
+    lab.run_cell(0)
+    expect(panel.locator("button.pk-run")).to_be_enabled()
+    status(panel, "ready")
+
+
+def test_an_error_stands_in_the_panel(lab: LabPage) -> None:
+    panel = stage(lab, "'tests.support.toy:NaNLoss'")
+    panel.locator("button.pk-run").click()
+    status(panel, "stopped")
+    expect(panel.locator(".pk-error")).to_contain_text("the loss became")
+    assert lab.errors() == []
+
+
+def test_the_workbench_from_toggle_to_script_by_keyboard(lab: LabPage) -> None:
+    lab.server.write_notebook("bench.ipynb", f"{SETUP}bench = pk.Workbench({TOY})\nbench")
+    lab.open_notebook("bench.ipynb")
+    lab.run_cell(0)
+    panel = lab.page.locator(".pk-panel")
+    pinned = panel.locator(".pk-switch-pin_memory input")
+    expect(pinned).to_be_disabled(timeout=DONE)  # the machine that tests has no GPU, or Toy is on the CPU
+    expect(panel.locator(".pk-switch-pin_memory [title*='needs a CUDA device']")).to_have_count(1)
+    panel.locator(".pk-switch-set_to_none input").press("Space")
+    assert lab.kernel_eval("bench.controls.recipe.set_to_none") is True
+    panel.get_by_placeholder("of the next run").fill("mine")
+    panel.get_by_placeholder("of the next run").press("Tab")
+    panel.locator("button.pk-run").press("Enter")
+    status(panel, "done")
+    expect(panel.locator(".pk-history")).to_contain_text("mine")
+    expect(panel.locator(".pk-plot svg").first).to_be_visible()
+    panel.locator("button.pk-export").click()
+    expect(panel.locator(".pk-script pre")).to_contain_text("set_to_none=True")
+    with lab.page.expect_download() as saved:
+        panel.locator("a.pk-download", has_text="train.py").click()
+    assert "import torch" in saved.value.path().read_text()
+    panel.locator("button.pk-make-report").click()
+    with lab.page.expect_download() as saved:
+        panel.locator("a.pk-download", has_text="report").click()
+    assert "<svg" in saved.value.path().read_text()
+    panel.locator("button.pk-profile").click()
+    expect(panel.locator(".pk-profiled iframe")).to_be_visible(timeout=DONE)
+    frame = panel.frame_locator(".pk-profiled iframe")
+    said = frame.locator("#pk-timeline-said")
+    whole = said.inner_text()
+    frame.locator("#pk-timeline").press("ArrowUp")
+    expect(said).not_to_have_text(whole)
+    panel.locator("button.pk-reset").click()
+    assert lab.kernel_eval("bench.controls.recipe.set_to_none") is False
+    lab.screenshot("workbench")
+
+
+def test_one_s_own_module_beside_the_notebook(lab: LabPage) -> None:
+    module = (REPO / "tests" / "support" / "toy.py").read_text()
+    (lab.server.root / "my_training.py").write_text(module)
+    cell = "panel = pk.StagePanel('zero_grad', workload='my_training:Toy')\npanel"
+    lab.server.write_notebook("own.ipynb", f"from perfkit import notebook as pk\n{cell}")
+    lab.open_notebook("own.ipynb")
+    lab.run_cell(0)
+    panel = lab.page.locator(".pk-panel")
+    panel.locator("button.pk-run").click()
+    status(panel, "done")
+    assert lab.kernel_eval("panel.runs[-1].workload") == "my_training:Toy"
+
+
+def test_nothing_is_wrong_for_axe_in_any_theme_and_nothing_scrolls_sideways(lab: LabPage) -> None:
+    more = f"bench = pk.Workbench({TOY})\nbench"
+    panel = stage(lab, TOY, more)
+    panel.locator("button.pk-run").click()
+    status(panel, "done")
+    lab.run_cell(1)
+    expect(lab.page.locator(".pk-panel")).to_have_count(2)
+    for theme in THEMES:
+        lab.set_theme(theme)
+        assert lab.accessibility_violations(".pk-panel") == []
+        lab.screenshot(f"panel-{theme.replace(' ', '-').lower()}")
+    wide = """e => [...e.querySelectorAll('*')].filter(x =>
+        getComputedStyle(x).overflowX !== 'visible' && x.scrollWidth > x.clientWidth + 1
+        && x.clientWidth > 0 && !x.matches('input, select, .widget-readout')).map(x => x.className)"""
+    for at in range(2):
+        assert lab.page.locator(".pk-panel").nth(at).evaluate(wide) == []
+
+
+def test_reopened_without_a_kernel_the_still_results_are_there(lab: LabPage) -> None:
+    panel = stage(lab, TOY, "panel.run()", "panel.table()", "panel.plot('throughput')")
+    for cell in (1, 2, 3):
+        lab.run_cell(cell)
+    status(panel, "done")
+    lab.command("docmanager:save")
+    saved = json.loads((lab.server.root / "panel.ipynb").read_text())
+    assert "widgets" not in saved["metadata"]
+    first = saved["cells"][0]["outputs"][0]["data"]["text/plain"]
+    assert "run this cell" in "".join(first)
+    lab.server.start_anew()
+    lab.page.goto(f"{lab.server.url}doc/tree/panel.ipynb?reset&kernel=none")
+    expect(lab.page.locator(".jp-RenderedImage img")).to_be_visible(timeout=DONE)
+    expect(lab.page.locator("table", has_text="data loading").first).to_be_visible()
