@@ -402,4 +402,4 @@ def show(
             )
 
 
-from perfkit import cli_trace  # noqa: E402, F401  (its commands join the app)
+from perfkit import cli_compare, cli_trace  # noqa: E402, F401  (their commands join the app)

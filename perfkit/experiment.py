@@ -8,6 +8,8 @@ machine cancels within a round.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import random
 import secrets
 import threading
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from perfkit import environment, export, ladder, workloads
+from perfkit import environment, export, ladder, noise, workloads
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.ladder import Preset, Sizing, Stage
 from perfkit.monitor import GpuMonitor
@@ -68,6 +70,10 @@ class Plan:
     seed: int = 0
     timeout_s: float | None = None
     """For one stage."""
+    precision: float | None = None
+    """Go on beyond the preset's rounds until half the interval's width / ratio is at most this …"""
+    budget_s: float = 0.0
+    """… or this many seconds of rounds are spent."""
 
 
 def plan(
@@ -339,11 +345,23 @@ class _Experiment:
         )
         _require_mechanisms(measured.ready)
         with GpuMonitor(self.described["facts"].get("uuid")) as monitor:
-            for number in range(preset.rounds):
-                self._within = _MEASURED_FROM + (1 - _MEASURED_FROM) * number / preset.rounds
+            started = time.monotonic()
+            for number in itertools.count():
+                spent = time.monotonic() - started
+                if number >= preset.rounds and (spent > self.plan.budget_s or self._precise(measured)):
+                    break
+                share = min(1.0, max(number / preset.rounds, spent / (self.plan.budget_s or math.inf)))
+                self._within = _MEASURED_FROM + (1 - _MEASURED_FROM) * share
                 self._round(child, measured, monitor)
         measured.peak = child.ask("peak")
         return measured
+
+    def _precise(self, measured: Measured) -> bool:
+        """Whether the comparison with the previous side is known as well as was asked."""
+        if self.plan.precision is None or self._previous is None:
+            return True
+        found = pairing(self._previous, "previous", measured).ratio
+        return (found.high - found.low) / 2 / found.ratio <= self.plan.precision
 
     def _round(self, child: Child, measured: Measured, monitor: GpuMonitor) -> None:
         samples = self.plan.preset.block_samples
@@ -365,7 +383,8 @@ class _Experiment:
     def _pairings(self, measured: Measured) -> list[Pairing]:
         roles: list[tuple[Role, Side | None]]
         roles = [("previous", self._previous), ("baseline", self._baseline)]
-        return [pairing(side, role, measured) for role, side in roles if side]
+        known = noise.load(self.plan.device)
+        return [pairing(side, role, measured, known) for role, side in roles if side]
 
     def _settle_sides(self, run: Run, measured: Measured) -> None:
         """The stage that has just been measured is the next one's previous."""

@@ -309,6 +309,15 @@ OPTIMIZATIONS: dict[str, Optimization] = {
 }
 """Every optimization by name: the default ladder first, in its order, then the further ones."""
 
+
+def exactness(recipe: Recipe) -> Exactness:
+    """The loosest class among the optimizations whose own switch a recipe has changed."""
+    order: list[Exactness] = ["bitwise", "tolerance", "changes training"]
+    sizes, changed = Sizing(1, 32, 64, 64, "bf16", 1), recipe.diff(Recipe())
+    found = [o.exactness for o in OPTIMIZATIONS.values() if next(iter(o.changes(sizes)), "") in changed]
+    return max(found, key=order.index, default="bitwise")
+
+
 LADDER = tuple(list(OPTIMIZATIONS)[:10])
 """The default ladder: the article's order, with what lies beyond it."""
 

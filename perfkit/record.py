@@ -52,12 +52,12 @@ class Measured:
         return [block["samples_per_s"] for block in self.blocks]
 
 
-def pairing(side: Side, role: Role, measured: Measured) -> Pairing:
+def pairing(side: Side, role: Role, measured: Measured, noise: float = 0.0) -> Pairing:
     """The rounds of both sides; those of a side that has ended are what it measured in its own time."""
     together = measured.rounds.get(side.run_id, [])
     own = [own for own, _ in together] or measured.rates
     other = [other for _, other in together] or side.rates
-    return Pairing(side.run_id, role, bool(together), own, other)
+    return Pairing(side.run_id, role, bool(together), own, other, noise)
 
 
 def _rates(measured: Measured) -> list[float]:

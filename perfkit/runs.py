@@ -49,12 +49,14 @@ class Pairing(msgspec.Struct, frozen=True):
     interleaved: bool
     own_samples_per_s: list[float]
     other_samples_per_s: list[float]
+    noise: float = 0.0
+    """The machine's A/A noise when this was measured; effects below it are not called effects."""
 
     @property
     def ratio(self) -> Ratio:
         """How many times faster this run is than the other, with its interval and verdict."""
         own, other = np.array(self.own_samples_per_s), np.array(self.other_samples_per_s)
-        return statistics.ratio(own, other, paired=self.interleaved)
+        return statistics.ratio(own, other, paired=self.interleaved, noise=self.noise)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

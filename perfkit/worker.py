@@ -171,6 +171,14 @@ class _Session:
 
         return profiling.profile(self._harness, **how)
 
+    def parity(self, recipe: dict[str, Any], exact: str, seed: int, steps: int) -> dict[str, Any]:
+        """Whether a recipe still trains the same."""
+        from perfkit import exactness
+        from perfkit.recipe import Recipe
+
+        self.send("progress", phase="comparing losses and outputs", done=0, total=1)
+        return exactness.check(self._workload, Recipe.from_dict(recipe), self._device, exact, seed, steps)
+
     def stop(self) -> dict[str, Any]:
         """Ends this process."""
         end_group()

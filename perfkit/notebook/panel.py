@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
@@ -20,6 +21,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import HTML, Markdown, display
 
 from perfkit import environment, experiment, ladder, report, views
+from perfkit import parity as proving
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.notebook import parts
 from perfkit.notebook.controls import Controls
@@ -156,7 +158,8 @@ class LadderPanel(parts.Outputs):
                 line.progress(what, progress.fraction)
 
         try:
-            self.runs = experiment.climb(self._planned(), RunStore(), show, self._job.cancelled)
+            self.runs = experiment.climb(self.plan, RunStore(), show, self._job.cancelled)
+            self._prove()
         except (KeyboardInterrupt, Cancelled):
             self.error = "stopped; what was finished is kept"
         except PerfkitError as problem:
@@ -173,8 +176,8 @@ class LadderPanel(parts.Outputs):
         if line:
             line.end(self.error)
 
-    def _planned(self) -> experiment.Plan:
-        return self.plan
+    def _prove(self) -> None:
+        """After measuring: whether what was measured still trains the same."""
 
     def _draw(self) -> None:
         """Shows `runs`; quick, and from any thread."""
@@ -205,12 +208,16 @@ class LadderPanel(parts.Outputs):
         return Markdown("\n".join(f"- {text}" for text in self._sentences()))
 
     def proof(self) -> HTML:
-        """What proves that each switch of the last stage acts."""
+        """What proves that each switch of the last stage acts, and that it still trains the same."""
         run = self._measured()[-1]
         if run.status != "ok":
             return HTML(f"<p>Nothing to prove: {html.escape(views.words.outcome(run))}</p>")
         rows = [[m.switch, "yes" if m.ok else "NO", m.evidence] for m in run.mechanism]
+        rows += [[check.name, "yes" if check.ok else "NO", check.evidence] for check in self._checks()]
         return HTML(parts.html_table(("switch", "as set", "proven by"), rows))
+
+    def _checks(self) -> list[proving.Check]:
+        return []
 
     def _measured(self) -> list[Run]:
         if not self.runs:
@@ -239,6 +246,7 @@ class StagePanel(LadderPanel):
         self._described: dict[str, Any] = {}
         self._reader: threading.Thread | None = None
         self._unread = ""
+        self.parity: proving.Parity | None = None
         super().__init__([stage], **more)
 
     def _top(self) -> list[widgets.Widget]:
@@ -299,6 +307,16 @@ class StagePanel(LadderPanel):
         if self.runs and self.plan.changes:
             self._status.said("the settings have changed: press Run")
 
+    def _prove(self) -> None:
+        self.parity, run = None, self.runs[-1]
+        if run.status == "ok":
+            told = partial(self._status.progress, fraction=0.99)
+            recipe = Recipe.from_dict(run.recipe)
+            self.parity = proving.parity(
+                self.plan, run.title, recipe, on_progress=lambda phase, _: told(phase),
+                cancelled=self._job.cancelled,
+            )  # fmt: skip
+
     def _put_back(self) -> None:
         stages = self._stages or [ladder.Stage("", "", Recipe())]
         self._controls.show(stages[-1].recipe)
@@ -312,7 +330,11 @@ class StagePanel(LadderPanel):
 
     def _said(self) -> str:
         score = self._score() if self.prediction is not None and len(self.runs) > 1 else ""
-        return f"{super()._said()}<p class='pk-score'>{html.escape(score)}</p>"
+        proof = self.parity.describe() if self.parity else ""
+        return (
+            f"{super()._said()}<p class='pk-parity'>{html.escape(proof)}</p>"
+            f"<p class='pk-score'>{html.escape(score)}</p>"
+        )
 
     # ------------------------------------------------------------ ordinary outputs
 
@@ -349,6 +371,9 @@ class StagePanel(LadderPanel):
         """Your prediction beside what was measured."""
         self._measured()
         return Markdown(html.escape(self._score()))
+
+    def _checks(self) -> list[proving.Check]:
+        return self.parity.checks if self.parity else []
 
     def _score(self) -> str:
         ratio = self.runs[-1].speedup("previous")

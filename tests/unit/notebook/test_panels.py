@@ -16,6 +16,7 @@ from perfkit.errors import Cancelled, InvalidValue, WorkloadError
 from perfkit.notebook import panel as panels
 from perfkit.notebook import parts
 from perfkit.notebook.controls import Controls
+from perfkit.parity import Check, Parity
 from perfkit.recipe import Recipe, Target, switches
 from tests.unit.views.fake_runs import session
 
@@ -34,6 +35,8 @@ class Climb:
         self.plans: list[experiment.Plan] = []
         self.does = does or (lambda show, cancelled: session()[:2])
         monkeypatch.setattr(experiment, "climb", self)
+        same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
+        monkeypatch.setattr(panels.proving, "parity", lambda *given, **named: same)
 
     def __call__(self, plan: experiment.Plan, store: Any, show: Any, cancelled: threading.Event) -> Any:
         self.plans.append(plan)
@@ -117,6 +120,8 @@ def test_run_draws_the_results_and_scores_the_prediction(monkeypatch: pytest.Mon
     assert "<table" in panel._results.value
     assert "You predicted 1.50" in panel._results.value
     assert "What shrank" in panel._results.value
+    assert "bit for bit" in panel._results.value
+    assert "equal" in panel.proof().data
     assert sum("<svg" in plot.value for plot in panel._plots) >= 3
     assert not panel._run.disabled
     assert panel._cancel.disabled

@@ -1,0 +1,152 @@
+"""Two recipes, measured in turn until their ratio is known well enough; or two stored runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from perfkit import environment, experiment, ladder, noise, statistics
+from perfkit.errors import InvalidValue, PerfkitError
+from perfkit.recipe import Recipe, parse_settings
+from perfkit.runs import Run
+from perfkit.statistics import Ratio
+from perfkit.store import RunStore
+
+BUDGET_S = 90.0
+PRECISION = 0.03
+"""Half the width of the interval, as a fraction, at which measuring ends."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """B against A: how many times as fast, with its interval and verdict."""
+
+    a: Run
+    b: Run
+    ratio: Ratio
+    rounds: int
+    interleaved: bool
+    noise: float
+    """The machine's A/A noise that the verdict took into account."""
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval's width / ratio."""
+        return (self.ratio.high - self.ratio.low) / 2 / self.ratio.ratio
+
+    def describe(self) -> str:
+        """One line for people."""
+        found = self.ratio
+        how = "in turn" if self.interleaved else "one after the other"
+        known = f"A/A noise {self.noise:.1%}" if self.noise else "A/A noise not measured: perfkit noise"
+        return (
+            f"{self.b.title} / {self.a.title}: {found.ratio:.3f}x ({found.low:.3f}-{found.high:.3f}), "
+            f"{found.verdict}; {self.rounds} rounds {how}, {known}"
+        )
+
+
+def side(text: str, plan: experiment.Plan) -> tuple[str, Recipe]:
+    """A side of a comparison by name.
+
+    Args:
+        text: a stage of the ladder, `switch=value,…` from the baseline up, or a stored run's id.
+        plan: the workload and the machine.
+
+    Raises:
+        InvalidValue: none of these, or a stage that does not apply here.
+    """
+    if "=" in text:
+        base = Recipe(batch_size=plan.preset.batch_size)
+        return text, base.replace(**parse_settings(text.split(",")))
+    if text in ladder.OPTIMIZATIONS:
+        stages = experiment.resolve(replace(plan, stages=(text,), below=True))[1]
+        if stages[-1].reason:
+            raise InvalidValue(f"stage '{text}' does not apply here: {stages[-1].reason}", "Choose another")
+        return stages[-1].title, stages[-1].recipe
+    try:
+        found = RunStore().get(text)
+    except InvalidValue:
+        raise InvalidValue(
+            f"'{text}' is no side of a comparison",
+            f"Allowed: a stage ({', '.join(ladder.LADDER)} …), settings such as workers=2,amp=bf16, or the "
+            "id of a run (perfkit runs)",
+        ) from None
+    return found.title or found.id, Recipe.from_dict(found.recipe)
+
+
+def compare(
+    a: tuple[str, Recipe],
+    b: tuple[str, Recipe],
+    plan: experiment.Plan,
+    budget_s: float = BUDGET_S,
+    precision: float = PRECISION,
+    on_progress: Callable[[experiment.Progress], None] = lambda progress: None,
+    cancelled: threading.Event | None = None,
+) -> Comparison:
+    """Measures two recipes in turn, in two processes: at least 5 rounds, more until the interval is narrow.
+
+    Args:
+        a: title and recipe of what is compared with.
+        b: title and recipe of what is compared.
+        plan: workload, preset, device, seed.
+        budget_s: seconds of measuring after which no further round starts.
+        precision: half width of the interval / ratio at which measuring ends.
+        on_progress: called often, from this thread.
+        cancelled: set it from any thread to stop.
+
+    Raises:
+        PerfkitError: a side could not be measured.
+    """
+    size = replace(plan.preset, rounds=max(statistics.MIN_ROUNDS, plan.preset.rounds))
+    titles = (a, (b[0] if b[0] != a[0] else f"{b[0]} (again)", b[1]))
+    asked = replace(plan, recipes=titles, preset=size, precision=precision, budget_s=budget_s)
+    runs = experiment.climb(asked, RunStore(), on_progress, cancelled)
+    for run in runs:
+        if run.status != "ok":
+            raise PerfkitError(f"{run.title} could not be compared: {run.reason}", "Mend it, then try again")
+    return between(runs[0], runs[-1])
+
+
+def between(a: Run, b: Run) -> Comparison:
+    """Two runs that were measured already; in turn where they are of one session.
+
+    Raises:
+        InvalidValue: they are of different machines, devices or workloads, or were not measured.
+    """
+    for name in ("workload", "options", "device"):
+        if getattr(a, name) != getattr(b, name):
+            raise InvalidValue(
+                f"the runs differ in {name}: {getattr(a, name)} and {getattr(b, name)}",
+                "Compare like with like",
+            )
+    if environment.describe_machine(a.machine) != environment.describe_machine(b.machine):
+        raise InvalidValue("the runs are of different machines", "Measure both on one")
+    own, other = b.raw.block_samples_per_s, a.raw.block_samples_per_s
+    if not own or not other:
+        raise InvalidValue(
+            "one of the runs holds no measurement", "Choose one that ended well (perfkit runs)"
+        )
+    known = noise.load(a.device)
+    if found := next((pairing for pairing in b.pairings if pairing.against == a.id), None):
+        return Comparison(a, b, found.ratio, len(found.own_samples_per_s), found.interleaved, found.noise)
+    ratio = statistics.ratio(np.array(own), np.array(other), paired=False, noise=known)
+    return Comparison(a, b, ratio, min(len(own), len(other)), False, known)
+
+
+def measure_noise(
+    plan: experiment.Plan,
+    budget_s: float = BUDGET_S,
+    on_progress: Callable[[experiment.Progress], None] = lambda progress: None,
+) -> Comparison:
+    """A recipe against itself: the larger end of the interval becomes this device's A/A noise.
+
+    Raises:
+        PerfkitError: the recipe could not be measured.
+    """
+    recipe = Recipe(batch_size=plan.preset.batch_size)
+    found = compare(("A", recipe), ("A again", recipe), plan, budget_s, on_progress=on_progress)
+    noise.save(plan.device, abs(found.ratio.ratio - 1))
+    return found

@@ -1,0 +1,32 @@
+"""The A/A noise of this machine: how far apart a recipe comes out from itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from perfkit import environment
+
+
+def _file() -> Path:
+    return environment.runs_folder() / "noise.json"
+
+
+def load(device: str) -> float:
+    """What `perfkit noise` last measured for a device, as a fraction; 0.0 where it never ran."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return max(0.0, msgspec.json.decode(_file().read_bytes(), type=dict[str, float]).get(device, 0.0))
+    return 0.0
+
+
+def save(device: str, fraction: float) -> None:
+    """Keeps the noise of a device; every later verdict takes it into account."""
+    known: dict[str, float] = {}
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        known = msgspec.json.decode(_file().read_bytes(), type=dict[str, float])
+    part = _file().with_suffix(".part")
+    part.write_bytes(msgspec.json.encode({**known, device: fraction}))
+    os.replace(part, _file())

@@ -1,0 +1,86 @@
+"""Proof that a recipe still trains the same as the plain program, and that its mechanisms are on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from perfkit import experiment, ladder
+from perfkit.recipe import Recipe
+from perfkit.runner import Child, Progress, turn
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was checked, with its evidence."""
+
+    name: str
+    ok: bool
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The verdict on one recipe."""
+
+    title: str
+    exactness: ladder.Exactness
+    checks: list[Check]
+    other_batch: bool
+    """Whether an optimizer step takes another number of samples than the plain program's."""
+    losses: Mapping[str, list[float]]
+    """Of the candidate, and of the plain program on the same tensors in float32 and in float64."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything holds."""
+        return all(check.ok for check in self.checks)
+
+    def describe(self) -> str:
+        """One line for people."""
+        wrong = [f"{check.name}: {check.evidence}" for check in self.checks if not check.ok]
+        if wrong:
+            return f"{self.title}: NOT the same training: {'; '.join(wrong)}"
+        how = "bit for bit the same" if self.exactness == "bitwise" else "the same within rounding"
+        other = "; the batch size differs, which changes training" if self.other_batch else ""
+        return f"{self.title}: on equal batches it trains {how}{other}"
+
+
+def parity(
+    plan: experiment.Plan, title: str, recipe: Recipe, steps: int = 4,
+    on_progress: Progress = lambda phase, fraction: None, cancelled: threading.Event | None = None,
+) -> Parity:  # fmt: skip
+    """Trains a recipe and the plain program from one seed on the same batches, and compares.
+
+    Args:
+        plan: workload, preset, device, seed.
+        title: what the recipe is called.
+        recipe: the candidate; it must be able to act here.
+        steps: how many each side trains.
+        on_progress: told the phase and its fraction.
+        cancelled: set it from any thread to stop.
+
+    Raises:
+        PerfkitError: the training failed.
+    """
+    exact = ladder.exactness(recipe.replace(batch_size=Recipe().batch_size, accumulation=1))
+    other_batch = recipe.batch_size * recipe.accumulation != plan.preset.batch_size
+    asked = {"recipe": recipe.to_dict(), "seed": plan.seed}
+    with turn(plan.device, cancelled):
+        child = Child(on_progress, cancelled)
+        try:
+            child.ask(
+                "describe", workload=plan.workload, preset=plan.preset.name, options=dict(plan.options),
+                device=plan.device,
+            )  # fmt: skip
+            found = child.ask("parity", exact=exact, steps=steps, **asked)
+            ready = child.ask("train", loss_steps=2, warmup_s=0, started=child.started, **asked)
+        finally:
+            child.stop()
+    checks = [Check(**check) for check in found["checks"]]
+    off = [f"{m['switch']}: {m['evidence']}" for m in ready["mechanisms"] if not m["ok"]]
+    proven = f"{len(ready['mechanisms'])} switches proven by the built objects"
+    checks.append(Check("mechanisms", not off, "; ".join(off) or proven))
+    return Parity(title, exact, checks, other_batch, found["losses"])
