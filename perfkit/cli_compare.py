@@ -160,3 +160,48 @@ def report(
             raise InvalidValue(f"no stored session '{session or ''}'", "`perfkit runs` lists them")
         cli._write(out, reports.html(runs, experiment.scripts(runs)))
         typer.echo(f"wrote {out}: {len(runs)} stages of session {chosen}")
+
+
+@cli.app.command()
+def attribute(
+    stages: cli.Stages = None,
+    budget: Annotated[float, typer.Option(help="minutes of measuring", min=0)] = 10.0,
+    orders: Annotated[int, typer.Option(min=2, help="random orders, where there are many stages")] = 6,
+    workload: cli.Workload = None,
+    preset: cli.PresetName = None,
+    option: cli.Options = None,
+    device: cli.Device = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write the result there, - for stdout")
+    ] = None,
+) -> None:
+    """What each optimization is worth, whatever the order: alone, after the others, on average (Shapley)."""
+    import msgspec
+    from rich.console import Console
+    from rich.table import Table
+
+    from perfkit import attribute as attributing
+    from perfkit.views import attribution
+
+    with cli._errors_in_words():
+        cli._check_writable(json_file)
+        plan = cli._plan(workload, preset, None, None, option, device)
+        names = [name.strip() for name in stages.split(",") if name.strip()] if stages else None
+        found = _with_bar(
+            lambda show: attributing.attribute(
+                plan, names, 60 * budget, orders, lambda p: show(f"{p.stage}: {p.phase}", p.fraction)
+            )
+        )
+        console = Console(stderr=str(json_file) == "-", highlight=False)
+        shown = Table()
+        for column in attribution.COLUMNS:
+            shown.add_column(column, overflow="fold")
+        for cells in attribution.table(found.effects):
+            shown.add_row(*cells)
+        console.print(shown)
+        for line in found.sentences():
+            console.print(f"  {line}", markup=False, soft_wrap=True)
+        if not found.complete:
+            console.print("  the budget is spent: call again to go on from here", markup=False)
+        if json_file:
+            cli._write(json_file, msgspec.json.format(msgspec.json.encode(found)).decode())

@@ -44,6 +44,7 @@ pk.doctor()
 # | [09 reading a profile](09_reading_a_profile.ipynb) | where does a step's time go? | 3 | – |
 # | [10 the workbench](10_workbench.ipynb) | what do you want to try? | – | – |
 # | [11 your own](11_your_own.ipynb) | how fast is your training, and what helps it? | 3 | your code in a module |
+# | [12 what each is worth](12_what_each_is_worth.ipynb) | how much of the gain is whose? | 3 | – |
 #
 # Each chapter stands alone; the order is that of the article which the workbook follows.
 #

@@ -121,4 +121,4 @@ else:
 # </details>
 
 # %% [markdown]
-# Back to [00 start here](00_start_here.ipynb)
+# Next: [12 what each is worth](12_what_each_is_worth.ipynb)

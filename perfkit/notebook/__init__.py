@@ -3,5 +3,16 @@
 from perfkit.notebook.panel import LadderPanel, StagePanel, doctor, machine
 from perfkit.notebook.reading import Reading, profile
 from perfkit.notebook.workbench import Workbench
+from perfkit.notebook.worth import Worth, attribute
 
-__all__ = ["LadderPanel", "Reading", "StagePanel", "Workbench", "doctor", "machine", "profile"]
+__all__ = [
+    "LadderPanel",
+    "Reading",
+    "StagePanel",
+    "Workbench",
+    "Worth",
+    "attribute",
+    "doctor",
+    "machine",
+    "profile",
+]

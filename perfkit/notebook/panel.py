@@ -129,7 +129,7 @@ class LadderPanel(parts.Outputs):
         Args:
             block: wait for the end, with progress in this cell; the kernel's stop button ends it.
         """
-        line = _Line() if block else None
+        line = Line() if block else None
         if not self._job.start(lambda: self._measure(line), block) and line:
             line.end("this panel is measuring already; wait for it, or cancel it")
 
@@ -143,7 +143,7 @@ class LadderPanel(parts.Outputs):
     def _busy(self, busy: bool) -> None:
         self._run.disabled, self._cancel.disabled = busy, not busy
 
-    def _measure(self, line: _Line | None) -> None:
+    def _measure(self, line: Line | None) -> None:
         self.runs, self.error, finished = [], "", []
         self._status.begin()
 
@@ -428,7 +428,7 @@ def doctor() -> HTML:
     return HTML(parts.html_table(("", "what", "found", "what to do"), rows))
 
 
-class _Line:
+class Line:
     """One line of progress that is replaced in place, in a cell or in a terminal."""
 
     def __init__(self) -> None:

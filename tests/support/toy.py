@@ -157,3 +157,10 @@ class BrokenConstructor(Toy):
 
     def __init__(self) -> None:
         raise RuntimeError("no data here")
+
+
+class WrongIn16Bits(Toy):
+    """Its loss is another one under autocast: a fault that a parity check must find."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return super().loss(outputs, targets) * (2 if outputs.dtype == torch.bfloat16 else 1)

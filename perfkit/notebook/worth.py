@@ -1,0 +1,62 @@
+"""Attribution in a notebook: what each optimization is worth, whatever the order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from IPython.display import HTML, Image, Markdown
+
+from perfkit import attribute as attributing
+from perfkit import experiment
+from perfkit.notebook import parts
+from perfkit.notebook.panel import Line
+from perfkit.views import attribution, style
+
+
+class Worth:
+    """What was found; `table()`, `plot()` and `words()` show it."""
+
+    def __init__(self, found: attributing.Attribution) -> None:
+        self.found = found
+
+    def table(self) -> HTML:
+        """One row an optimization."""
+        return HTML(parts.html_table(attribution.COLUMNS, attribution.table(self.found.effects)))
+
+    def interactions(self) -> HTML:
+        """Pairs that give more, or less, together than the product of each alone."""
+        rows = [[pair.a, pair.b, f"{pair.factor:.2f}×"] for pair in self.found.interactions]
+        return HTML(parts.html_table(("one", "other", "together / product of each alone"), rows))
+
+    def plot(self, dark: bool = False) -> Image:
+        """The picture."""
+        figure = attribution.figure(self.found.effects, dark)
+        return Image(data=style.to_png(figure), alt=figure.get_label())
+
+    def words(self) -> Markdown:
+        """In words, the largest first."""
+        more = [] if self.found.complete else ["The budget was spent: run the cell again to go on from here"]
+        return Markdown("\n".join(f"- {text}" for text in [*self.found.sentences(), *more]))
+
+
+def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where: Any) -> Worth:
+    """Measures what each optimization is worth; the stop button ends it, and what was measured is kept.
+
+    Args:
+        names: optimizations; those of the default ladder that can act here if None.
+        minutes: of measuring.
+        where: `workload`, `preset`, `device`, `options` as for the panels.
+
+    Raises:
+        PerfkitError: a name that is not allowed, or nothing could be measured.
+    """
+    line, stop = Line(), threading.Event()
+    plan = experiment.plan(stages=["baseline"], **where)
+    found = attributing.attribute(
+        plan, names, 60 * minutes, cancelled=stop,
+        on_progress=lambda p: line.progress(f"{p.stage}: {p.phase}", p.fraction),
+    )  # fmt: skip
+    line.end("")
+    return Worth(found)

@@ -1,0 +1,81 @@
+"""`perfkit compare`, `noise`, `parity`, `report` as a person uses them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_cli import perfkit
+
+pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir")
+
+TOY = ("--workload", "tests.support.toy:Toy", "--device", "cpu")
+
+
+def test_two_recipes_are_compared_in_turn_and_the_result_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    fast, slow = "batch_size=64", "batch_size=8"
+    done = perfkit("compare", slow, fast, *TOY, "--budget", "10", "--json", str(out))
+    found = json.loads(out.read_text())
+    assert found["rounds"] >= 5
+    assert found["interleaved"] is True
+    assert found["low"] <= found["ratio"] <= found["high"]
+    assert found["verdict"] == "faster", "eight times the samples a step, and nearly the same step"
+    assert "faster" in done.stdout
+    failing = perfkit("compare", fast, slow, *TOY, "--budget", "10", "--fail-if-slower", "3%", code=1)
+    assert "slower than A by more than 3.0%" in failing.stderr
+    listed = perfkit("runs").stdout.split("\n")
+    ids = [line.split()[0] for line in listed if line.strip()]
+    again = perfkit("compare", ids[-1], ids[-2], "--stored")
+    assert "in turn" in again.stdout
+    page = tmp_path / "report.html"
+    assert "2 stages" in perfkit("report", str(page)).stdout
+    assert "<svg" in page.read_text()
+
+
+def test_noise_is_measured_kept_and_shown() -> None:
+    done = perfkit("noise", *TOY, "--budget", "1")
+    assert "A/A noise of cpu" in done.stdout
+    after = perfkit("compare", "workers=0", "workers=0", *TOY, "--budget", "1")
+    assert "A/A noise not measured" not in after.stdout
+
+
+def test_parity_of_a_stage_and_of_a_fault() -> None:
+    done = perfkit("parity", "zero_grad", *TOY)
+    assert "trains bit for bit the same" in done.stdout
+    assert "✗" not in done.stdout
+    wrong = ("parity", "amp=bf16", "--workload", "tests.support.toy:WrongIn16Bits", "--device", "cpu")
+    assert "NOT the same training" in perfkit(*wrong, code=1).stdout
+
+
+def test_attribution_measures_every_set_once_and_a_second_call_measures_none(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    asked = ("attribute", "--stages", "zero_grad,accumulation", *TOY, "--json", str(out))
+    perfkit(*asked)
+    found = json.loads(out.read_text())
+    assert (found["sets"], found["exact"], found["complete"]) == (3, True, True)
+    product = 1.0
+    for effect in found["effects"]:
+        product *= effect["shapley"]
+    assert product == pytest.approx(found["whole"])
+    before = perfkit("runs").stdout
+    perfkit(*asked)
+    assert perfkit("runs").stdout == before
+    assert "Name at least two" in perfkit("attribute", "--stages", "zero_grad,pinning", *TOY, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("compare", "tea", "amp"), "is no side of a comparison"),
+        (("compare", "workers=x", "amp"), "Allowed: a whole number"),
+        (("compare", "amp", "pinning"), "does not apply here"),
+        (("compare", "amp", "amp", "--fail-if-slower", "much"), "Write a share"),
+        (("report", "out.html", "--session", "none"), "no stored session"),
+    ],
+)
+def test_bad_input_gets_one_line(given: tuple[str, ...], said: str) -> None:
+    more = () if given[0] == "report" else TOY
+    assert said in perfkit(*given, *more, code=2).stderr
