@@ -173,12 +173,12 @@ def _sets(players: Sequence[str], orders: Sequence[Sequence[str]]) -> Iterator[N
 
 def _stored(plan: experiment.Plan, base: Recipe, recipes: Mapping[Names, Recipe]) -> dict[Names, Value]:
     """Values that an earlier call measured on this machine, in turn with the same baseline."""
-    machine = environment.describe_machine(environment.machine())
+    machine = environment.machine()["id"]
     known: dict[str, Value] = {}
     runs = {run.id: run for run in RunStore().list(limit=2000, workload=plan.workload)}
     for run in runs.values():
         alike = (run.preset, run.device, run.seed) == (plan.preset.name, plan.device, plan.seed)
-        if run.status == "ok" and alike and environment.describe_machine(run.machine) == machine:
+        if run.status == "ok" and alike and run.machine.get("id") == machine:
             for pairing in run.pairings:
                 other = runs.get(pairing.against)
                 if pairing.role == "baseline" and other and Recipe.from_dict(other.recipe) == base:

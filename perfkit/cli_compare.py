@@ -205,3 +205,44 @@ def attribute(
             console.print("  the budget is spent: call again to go on from here", markup=False)
         if json_file:
             cli._write(json_file, msgspec.json.format(msgspec.json.encode(found)).decode())
+
+
+@cli.app.command()
+def tune(
+    space: Annotated[
+        list[str] | None,
+        typer.Option("--space", help="switch=value,value…; repeatable (default: the usual ones)"),
+    ] = None,
+    memory: Annotated[float | None, typer.Option(help="cap in GB", min=0)] = None,
+    budget: Annotated[float, typer.Option(help="minutes of measuring", min=0)] = 10.0,
+    workload: cli.Workload = None,
+    preset: cli.PresetName = None,
+    option: cli.Options = None,
+    device: cli.Device = None,
+) -> None:
+    """Finds the recipe with the most samples/s under a memory cap and within parity."""
+    from perfkit import tune as tuning
+    from perfkit.recipe import parse_settings
+
+    with cli._errors_in_words():
+        plan = cli._plan(workload, preset, None, None, option, device)
+        wanted = {}
+        for text in space or []:
+            name, _, values = text.partition("=")
+            wanted[name] = [parse_settings([f"{name}={value}"])[name.strip()] for value in values.split(",")]
+        cap = int(memory * 1e9) if memory else None
+        found = _with_bar(
+            lambda show: tuning.tune(
+                plan, wanted or None, cap, 60 * budget, lambda p: show(f"{p.stage}: {p.phase}", p.fraction)
+            )
+        )
+        typer.echo(found.describe())
+        if found.parity:
+            typer.echo(found.parity.describe())
+        if found.score:
+            said = f"median error {found.score.median:.0%}, 90th percentile {found.score.p90:.0%}"
+            typer.echo(f"the model's predictions: {said}, of {found.score.count} runs")
+        for run in found.pareto():
+            size = (run.peak_memory_bytes or 0) / 1e9
+            rate = run.samples_per_s.median if run.samples_per_s else 0.0
+            typer.echo(f"  {size:.2f} GB  {rate:.0f} samples/s  {run.title}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfkit import environment, experiment, ladder, noise, statistics
+from perfkit import experiment, ladder, noise, statistics
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.recipe import Recipe, parse_settings
 from perfkit.runs import Run
@@ -122,7 +122,7 @@ def between(a: Run, b: Run) -> Comparison:
                 f"the runs differ in {name}: {getattr(a, name)} and {getattr(b, name)}",
                 "Compare like with like",
             )
-    if environment.describe_machine(a.machine) != environment.describe_machine(b.machine):
+    if a.machine.get("id") != b.machine.get("id"):
         raise InvalidValue("the runs are of different machines", "Measure both on one")
     own, other = b.raw.block_samples_per_s, a.raw.block_samples_per_s
     if not own or not other:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Literal
 
@@ -185,8 +186,24 @@ def document(runs: list[Run]) -> dict[str, Any]:
         "preset": first.preset,
         "device": first.device,
         "seed": first.seed,
-        "stages": [summary(run) for run in runs],
+        "stages": [{**summary(run), "compile_break_even_steps": break_even_steps(run, runs)} for run in runs],
     }
+
+
+def break_even_steps(run: Run, runs: list[Run]) -> int | None:
+    """Steps after which compiling has paid for itself; None if it was not compiled, or never pays.
+
+    (cold compiled step - cold eager step) / (eager step - compiled step), by medians, against the run before.
+    """
+    before = next((p.against for p in run.pairings if p.role == "previous"), None)
+    eager = next((other for other in runs if other.id == before), None)
+    if run.compile_s is None or eager is None or eager.compile_s is not None:
+        return None
+    if not (run.step_s and eager.step_s) or run.samples_per_step != eager.samples_per_step:
+        return None
+    saved = eager.step_s.median - run.step_s.median
+    spent = run.raw.step_s[0] - eager.raw.step_s[0]
+    return max(0, math.ceil(spent / saved)) if saved > 0 else None
 
 
 def encode(run: Run) -> bytes:

@@ -66,6 +66,19 @@ def test_attribution_measures_every_set_once_and_a_second_call_measures_none(tmp
     assert "Name at least two" in perfkit("attribute", "--stages", "zero_grad,pinning", *TOY, code=2).stderr
 
 
+def test_the_tuner_picks_only_what_it_has_measured() -> None:
+    space = ("--space", "batch_size=8,64", "--space", "workers=0,1", "--space", "set_to_none=false,true")
+    done = perfkit("tune", *TOY, *space)
+    assert "batch_size=64" in done.stdout.splitlines()[0], "eight times the samples for nearly the same step"
+    assert "for 8 recipes" in done.stdout
+    assert "trains" in done.stdout
+    assert "GB" in done.stdout
+    assert (
+        "fits under the memory cap"
+        in perfkit("tune", *TOY, *space, "--memory", "0.001", "--budget", "0.02", code=2).stderr
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -207,3 +207,23 @@ def test_a_value_that_json_cannot_hold_is_not_lost_without_a_word() -> None:
 def test_a_slug_has_letters_digits_and_hyphens_only(text: str, name: str) -> None:
     assert runs.slug is slug
     assert slug(text) == name
+
+
+def compiled(eager_s: float, compiled_s: float, first_s: float) -> list[Run]:
+    def one(name: str, first: float, steady: float, **more: Any) -> Run:
+        raw = Raw(step_s=[first, steady, steady], data_wait_s=[0.0] * 3, warmup_steps=1)
+        return run(id=name, raw=raw, samples_per_step=8, **more)
+
+    pair = [Pairing("eager", "previous", True, [1.0], [1.0])]
+    return [one("eager", 1.0, eager_s), one("fast", first_s, compiled_s, compile_s=first_s, pairings=pair)]
+
+
+def test_compiling_pays_after_so_many_steps_or_never() -> None:
+    assert runs.break_even_steps(*_last(compiled(0.3, 0.2, 21.0))) == 200
+    assert runs.break_even_steps(*_last(compiled(0.2, 0.3, 21.0))) is None
+    assert runs.break_even_steps(MEASURED, [MEASURED]) is None
+    assert document(compiled(0.3, 0.2, 21.0))["stages"][1]["compile_break_even_steps"] == 200
+
+
+def _last(found: list[Run]) -> tuple[Run, list[Run]]:
+    return found[-1], found

@@ -1,0 +1,135 @@
+"""Predictions to the digit from made-up parts; candidates, probes and the front of the tuner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perfkit import experiment, tune, whatif
+from perfkit.recipe import Recipe, Target
+from perfkit.runs import Raw, Run
+from perfkit.whatif import COMPUTE, DATA, Model, flavour
+
+CPU = Target(device="cpu", offers=frozenset({"uint8_copy"}))
+GPU = Target(device="cuda", offers=frozenset({"uint8_copy"}))
+
+
+def run(recipe: Recipe, rate: float, ceiling: float, wait: float = 0.0, memory: int = 1) -> Run:
+    step = recipe.batch_size / rate
+    return Run(
+        id=recipe.digest(), session="s", created="", stage="x", workload="w", device="cpu",
+        recipe=recipe.to_dict(), samples_per_step=recipe.batch_size, peak_memory_bytes=memory,
+        machine={"cpu": {"cores_usable": 2}},
+        raw=Raw(
+            step_s=[step] * 3, data_wait_s=[wait * step] * 3, block_samples_per_s=[rate] * 3,
+            ceiling_samples_per_s=[ceiling] * 3,
+        ),
+    )  # fmt: skip
+
+
+def model(**changes: Any) -> Model:
+    """10 ms of one core a sample to fetch; 4 ms a sample and 10 ms a step to compute."""
+    plain = Recipe()
+    known: dict[str, Any] = {
+        "cores": 4, "device": "cuda", "fetch_s": {flavour(plain.to_dict(), DATA): 0.010},
+        "compute_s": {flavour(plain.to_dict(), COMPUTE): {10: 0.050, 100: 0.410}},
+        "bytes_per_sample": {flavour(plain.to_dict(), DATA): 1000},
+    }  # fmt: skip
+    return Model(**{**known, **changes})
+
+
+def step(made: Model, recipe: Recipe, **more: Any) -> tuple[float, str]:
+    told = whatif.predict(made, recipe.to_dict(), **more)
+    assert told
+    return round(told.step_s, 9), told.binds
+
+
+def test_without_workers_fetching_and_computing_add_up() -> None:
+    assert step(model(), Recipe(batch_size=10)) == (0.150, "data")
+
+
+def test_with_workers_the_slower_side_binds() -> None:
+    assert step(model(), Recipe(batch_size=10, workers=1)) == (0.100, "data")
+    assert step(model(), Recipe(batch_size=10, workers=4)) == (0.050, "compute")
+    assert step(model(), Recipe(batch_size=10, workers=8), cores=1) == (0.100, "data")
+
+
+def test_on_a_cpu_loader_and_model_share_the_cores() -> None:
+    """0.1 s of fetching and 0.05 s on both of two cores are 0.2 core seconds: 0.1 s at best."""
+    cpu = model(device="cpu", cores=2)
+    assert step(cpu, Recipe(batch_size=10, workers=2)) == (0.100, "cores")
+
+
+def test_a_batch_size_in_between_is_on_the_line() -> None:
+    assert step(model(), Recipe(batch_size=50, workers=64), cores=64) == (0.210, "compute")
+
+
+def test_a_faster_device_and_a_slow_link() -> None:
+    assert step(model(), Recipe(batch_size=10, workers=4), speed=2.0) == (0.025, "data")
+    slow = {"link_bytes_per_s": 100_000.0}
+    assert step(model(), Recipe(batch_size=10, workers=4), **slow) == (0.150, "compute")
+    overlapped = Recipe(batch_size=10, workers=4, pin_memory=True, non_blocking=True)
+    assert step(model(), overlapped, **slow) == (0.100, "compute")
+
+
+def test_switches_never_measured_together_multiply() -> None:
+    plain, batch = Recipe(), {10: 0.04}
+    parts = {
+        flavour(plain.to_dict(), COMPUTE): batch,
+        flavour(plain.replace(amp="bf16").to_dict(), COMPUTE): {10: 0.02},
+        flavour(plain.replace(channels_last=True).to_dict(), COMPUTE): {10: 0.03},
+    }
+    both = Recipe(batch_size=10, amp="bf16", channels_last=True, workers=4)
+    assert step(model(compute_s=parts, fetch_s={flavour(plain.to_dict(), DATA): 0.0}), both)[0] == 0.015
+
+
+def test_a_part_that_was_never_measured_gives_no_prediction() -> None:
+    assert whatif.predict(model(), Recipe(uint8_copy=True).to_dict()) is None
+    assert whatif.predict(model(), Recipe(amp="bf16").to_dict()) is None
+
+
+def test_the_parts_come_out_of_runs_and_the_score_is_their_error() -> None:
+    base = Recipe(batch_size=10)
+    runs = [run(base, rate=100, ceiling=200, wait=0.5)]
+    made = whatif.fit(runs)
+    assert step(made, base)[0] == 0.1
+    measured = [run(base, 100, 200, 0.5), run(base.replace(workers=1, cpu_threads=0), 80, 200)]
+    found = whatif.score(made, measured)
+    assert found
+    assert found.count == 2
+    assert found.median == pytest.approx(0.5 * abs(0.075 - 0.125) / 0.125)
+
+
+# ---------------------------------------------------------------- tune
+
+
+def plan() -> experiment.Plan:
+    return experiment.plan("cifar_resnet18", "smoke", ["baseline"], device="cpu")
+
+
+def test_candidates_are_those_that_can_act_here_each_once() -> None:
+    found = tune.candidates(plan(), CPU, tune.SPACE)
+    assert len({recipe.digest() for recipe in found}) == len(found) >= 60
+    assert {recipe.amp for recipe in found} == {"off", "bf16"}
+    assert not any(recipe.pin_memory for recipe in found)
+    assert all(recipe.pin_memory for recipe in tune.candidates(plan(), GPU, tune.SPACE) if recipe.workers)
+
+
+def test_probes_are_few_and_cover_every_part() -> None:
+    every = tune.candidates(plan(), CPU, tune.SPACE)
+    base = Recipe(batch_size=8)
+    asked = tune.probes(base, every)
+    assert len(asked) < len(every) / 8
+    runs = [run(recipe, 100, 200, 0.5) for recipe in [base, *asked]]
+    made = whatif.fit(runs)
+    assert all(whatif.predict(made, recipe.to_dict()) for recipe in every)
+
+
+def test_the_front_holds_what_nothing_beats_in_both() -> None:
+    runs = [
+        run(Recipe(batch_size=size), rate, 999, memory=memory)
+        for size, rate, memory in ((8, 10, 1), (16, 30, 3), (32, 20, 4), (64, 40, 9), (128, 5, 1))
+    ]
+    tuned = tune.Tuned(runs[0], None, None, runs, 5, [], None, 1.0)
+    assert [r.recipe["batch_size"] for r in tuned.pareto()] == [8, 16, 64]
