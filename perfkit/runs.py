@@ -203,7 +203,7 @@ def break_even_steps(run: Run, runs: list[Run]) -> int | None:
         return None
     saved = eager.step_s.median - run.step_s.median
     spent = run.raw.step_s[0] - eager.raw.step_s[0]
-    return max(0, math.ceil(spent / saved)) if saved > 0 else None
+    return max(0, math.ceil(round(spent / saved, 6))) if saved > 0 else None
 
 
 def encode(run: Run) -> bytes:
