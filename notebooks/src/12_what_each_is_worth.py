@@ -87,4 +87,4 @@ else:
 # </details>
 
 # %% [markdown]
-# Back to [00 start here](00_start_here.ipynb)
+# Next: [13 what if](13_what_if.ipynb)

@@ -2,17 +2,11 @@
 
 from perfkit.notebook.panel import LadderPanel, StagePanel, doctor, machine
 from perfkit.notebook.reading import Reading, profile
+from perfkit.notebook.whatif_panel import WhatIf
 from perfkit.notebook.workbench import Workbench
 from perfkit.notebook.worth import Worth, attribute
 
 __all__ = [
-    "LadderPanel",
-    "Reading",
-    "StagePanel",
-    "Workbench",
-    "Worth",
-    "attribute",
-    "doctor",
-    "machine",
-    "profile",
-]
+    "LadderPanel", "Reading", "StagePanel", "WhatIf", "Workbench", "Worth",
+    "attribute", "doctor", "machine", "profile",
+]  # fmt: skip

@@ -1,0 +1,89 @@
+"""A recipe against itself, and against a slower one, many times: false verdicts, power, interval.
+
+    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 4]
+
+Targets: at most 5 of 100 A/A verdicts other than "no measurable difference"; an injected slow-down of 5%
+found in at least 90 of 100 (3% is reported); half the interval's width at most 3%. Each comparison is what
+`perfkit compare` does: blocks in turn in random order, at least 5 rounds, more until the interval is narrow
+enough or the budget (here in seconds, for this small step) is spent; only the processes are kept from one
+comparison to the next, to save their start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from perfkit import statistics
+from perfkit.compare import PRECISION
+from perfkit.recipe import Recipe
+from perfkit.runner import Child
+from perfkit.statistics import Ratio
+
+SAMPLES = 32 * 16
+
+
+def child(extra_s: float = 0.0) -> Child:
+    """A warm child whose step is slower by `extra_s`."""
+    made = Child()
+    made.ask("describe", workload="slowed:Slowed", preset="quick", options={"extra_s": extra_s}, device="cpu")
+    recipe = Recipe(cpu_threads=1).to_dict()
+    made.ask("train", recipe=recipe, seed=0, loss_steps=4, warmup_s=2, started=made.started)
+    return made
+
+
+def rate(of: Child) -> float:
+    """samples/s of one block."""
+    return float(of.ask("block", samples=SAMPLES, settle=True)["samples_per_s"])
+
+
+def compared(a: Child, b: Child, budget_s: float, shuffler: random.Random) -> Ratio:
+    """One comparison of b with a."""
+    own: list[float] = []
+    other: list[float] = []
+    until = time.monotonic() + budget_s
+    while True:
+        order = [(a, other), (b, own)]
+        shuffler.shuffle(order)
+        for side, rates in order:
+            rates.append(rate(side))
+        found = statistics.ratio(np.array(own), np.array(other), paired=True)
+        narrow = (found.high - found.low) / 2 / found.ratio <= PRECISION
+        if len(own) >= statistics.MIN_ROUNDS and (narrow or time.monotonic() > until):
+            return found
+
+
+def main() -> None:
+    """Prints the three figures."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--comparisons", type=int, default=100)
+    parser.add_argument("--budget", type=float, default=4.0)
+    given = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).parent))
+    shuffler = random.Random(0)
+    a = child()
+    step_s = 32 / np.median([rate(a) for _ in range(9)])
+    print(f"a step takes {1e3 * step_s:.2f} ms; a block has {SAMPLES // 32} steps")
+    for slower in (0.0, 0.03, 0.05):
+        b = child(slower * step_s)
+        found = [compared(a, b, given.budget, shuffler) for _ in range(given.comparisons)]
+        b.stop()
+        count = sum(one.verdict == "slower" for one in found)
+        faster = sum(one.verdict == "faster" for one in found)
+        widths = [(one.high - one.low) / 2 / one.ratio for one in found]
+        print(
+            f"{slower:.0%} slower: {count} verdicts 'slower', {faster} 'faster' of {len(found)}; "
+            f"median ratio {np.median([one.ratio for one in found]):.3f}; "
+            f"half width median {np.median(widths):.1%}, "
+            f"90th percentile {np.percentile(widths, 90):.1%}"
+        )
+    a.stop()
+
+
+if __name__ == "__main__":
+    main()

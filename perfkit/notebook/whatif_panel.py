@@ -1,0 +1,95 @@
+"""What if: other workers, cores, device speed or link, from the parts that were measured."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+import ipywidgets as widgets
+
+from perfkit import whatif
+from perfkit.errors import InvalidValue
+from perfkit.notebook import parts
+from perfkit.runs import Run
+from perfkit.views import units
+
+
+class WhatIf:
+    """Turn the knobs; the step's time follows, and which part binds. Nothing runs.
+
+    Args:
+        runs: measured ones of one workload and machine, a run without workers among them.
+
+    Raises:
+        InvalidValue: they do not hold the parts that a prediction needs.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.model = whatif.fit(runs)
+        known = [run for run in runs if run.status == "ok" and whatif.predict(self.model, run.recipe)]
+        if not known:
+            raise InvalidValue(
+                "these runs do not hold the parts of a prediction",
+                "Measure the baseline (no workers) among them",
+            )
+        self.score = whatif.score(self.model, known)
+        self._by_title = {f"{run.title} (batch {run.recipe['batch_size']})": run for run in known}
+        start = known[-1]
+        self.recipe = widgets.Dropdown(
+            options=list(self._by_title), description="Recipe of", layout={"width": "270px"}
+        )
+        self.recipe.value = list(self._by_title)[-1]
+        self.workers = _number(widgets.BoundedIntText, "Workers", int(start.recipe["workers"]), 0, 256)
+        self.cores = _number(widgets.BoundedIntText, "Cores", self.model.cores, 1, 1024)
+        self.batch = _number(widgets.BoundedIntText, "Batch size", int(start.recipe["batch_size"]), 1, 65536)
+        self.speed = _number(widgets.BoundedFloatText, "Device speed, ×", 1.0, 0.01, 1000)
+        self.link = _number(widgets.BoundedFloatText, "Link, GB/s (0: none)", 0.0, 0, 1000)
+        self.said = parts.say("pk-whatif")
+        knobs = [self.recipe, self.workers, self.cores, self.batch, self.speed, self.link]
+        for knob in knobs:
+            knob.observe(lambda _: self._draw(), "value")
+        self.box = parts.box([widgets.HTML(parts.STYLE), parts.row(knobs), self.said], "pk-panel")
+        self._draw()
+
+    def __repr__(self) -> str:
+        return "perfkit what-if: run this cell for the controls"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        bundle: dict[str, Any] = self.box._repr_mimebundle_(**kwargs)
+        return {**bundle, "text/plain": repr(self)}
+
+    def predict(self, **changes: Any) -> whatif.Prediction | None:
+        """The prediction as the knobs stand, with some switches of the recipe changed."""
+        run = self._by_title[self.recipe.value]
+        asked = {"workers": self.workers.value, "batch_size": self.batch.value, **changes}
+        link = self.link.value * 1e9 or None
+        return whatif.predict(self.model, {**run.recipe, **asked}, self.cores.value, self.speed.value, link)
+
+    def _draw(self) -> None:
+        told = self.predict()
+        if told is None:
+            self.said.value = parts.message("a part of this recipe was never measured")
+            return
+        rows = [
+            ["fetching a batch, one core", units.duration(told.fetch_s)],
+            ["the copy", units.duration(told.copy_s) if told.copy_s else "nothing crosses"],
+            ["computing", units.duration(told.compute_s)],
+            ["the step", units.duration(told.step_s)],
+            ["samples/s", f"{told.samples_per_s(self.batch.value):,.0f}"],
+            ["what binds", told.binds],
+        ]
+        scored = (
+            f"Scored against {self.score.count} measured runs: median error {self.score.median:.0%}, "
+            f"90th percentile {self.score.p90:.0%}."
+            if self.score
+            else ""
+        )
+        self.said.value = parts.html_table(("predicted", ""), rows) + f"<p>{html.escape(scored)}</p>"
+
+
+def _number(kind: Any, label: str, value: float, low: float, high: float) -> Any:
+    return kind(
+        value=value, min=low, max=high, description=label, layout={"width": "270px"},
+        style={"description_width": "140px"},
+    )  # fmt: skip
