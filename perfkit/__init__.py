@@ -17,6 +17,8 @@ _PUBLIC = {
     "PerfkitError": "perfkit.errors",
     "plan": "perfkit.experiment",
     "profile": "perfkit.profile_run",
+    "detect_syncs": "perfkit.syncs",
+    "assert_no_sync": "perfkit.syncs",
     "climb": "perfkit.experiment",
     "stage_diff": "perfkit.experiment",
     "script": "perfkit.experiment",

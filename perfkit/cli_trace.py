@@ -92,6 +92,44 @@ def profile(
         _write(made.analysis, window, document, said, json_file, html)
 
 
+@cli.app.command()
+def syncs(
+    stage: Annotated[str | None, typer.Option(help="the recipe of this rung (default: the baseline)")] = None,
+    workload: cli.Workload = None,
+    preset: cli.PresetName = None,
+    settings: cli.Settings = None,
+    option: cli.Options = None,
+    device: cli.Device = None,
+    steps: Annotated[int, typer.Option(min=1, max=1000, help="that are watched")] = 4,
+) -> None:
+    """Lists every copy and wait between host and device in a training step, with its line and a way out."""
+    from perfkit import experiment
+    from perfkit.errors import InvalidValue
+    from perfkit.runner import Child, turn
+
+    with cli._errors_in_words():
+        plan = cli._plan(workload, preset, stage or "baseline", settings, option, device, below=True)
+        described, stages = experiment.resolve(plan)
+        if stages[-1].reason:
+            raise InvalidValue(f"stage '{stage}' does not apply here: {stages[-1].reason}", "Choose another")
+        with turn(plan.device):
+            child = Child()
+            try:
+                child.ask(
+                    "describe", workload=plan.workload, preset=plan.preset.name, options=described["options"],
+                    device=plan.device,
+                )  # fmt: skip
+                child.ask(
+                    "train", recipe=stages[-1].recipe.to_dict(), seed=plan.seed, loss_steps=2, warmup_s=0,
+                    started=child.started,
+                )  # fmt: skip
+                typer.echo(child.ask("syncs", steps=steps)["table"])
+            finally:
+                child.stop()
+        if plan.device == "cpu":
+            typer.echo("This run is on the CPU: these are the places that would wait for a GPU.")
+
+
 def _show(analysis: Analysis, said: Sequence[Section], to_stderr: bool) -> None:
     from rich import box
     from rich.console import Console

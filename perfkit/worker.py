@@ -171,6 +171,15 @@ class _Session:
 
         return profiling.profile(self._harness, **how)
 
+    def syncs(self, steps: int) -> dict[str, Any]:
+        """Copies and waits between host and device, and the lines that ask for them."""
+        from perfkit.syncs import detect_syncs
+
+        with detect_syncs(steps) as found:
+            for _ in range(steps):
+                self._harness.training.step(self._harness.batches)
+        return {"places": [asdict(place) for place in found.sorted()], "table": found.table()}
+
     def parity(self, recipe: dict[str, Any], exact: str, seed: int, steps: int) -> dict[str, Any]:
         """Whether a recipe still trains the same."""
         from perfkit import exactness

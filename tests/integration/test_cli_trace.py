@@ -64,3 +64,11 @@ def test_a_profile_of_what_cannot_be_is_refused(tmp_path: Path) -> None:
     assert "does not apply here" in perfkit("profile", "--stage", "pinning", "--device", "cpu", code=2).stderr
     wrong = ("profile", "--out", str(tmp_path / "x.txt"))
     assert ".json" in perfkit(*wrong, code=2).stderr
+
+
+def test_the_sync_detective_names_the_line_of_a_workload() -> None:
+    named = ("--device", "cpu", "--workload")
+    done = perfkit("syncs", *named, "tests.support.toy:Chatty")
+    assert "item (wait): 1 a step" in done.stdout
+    assert "toy.py:" in done.stdout
+    assert "no copy and no wait" in perfkit("syncs", *named, "tests.support.toy:Toy").stdout
