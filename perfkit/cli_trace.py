@@ -103,30 +103,14 @@ def syncs(
     steps: Annotated[int, typer.Option(min=1, max=1000, help="that are watched")] = 4,
 ) -> None:
     """Lists every copy and wait between host and device in a training step, with its line and a way out."""
-    from perfkit import experiment
-    from perfkit.errors import InvalidValue
-    from perfkit.runner import Child, turn
+    from perfkit import profile_run
+    from perfkit.recipe import parse_settings
 
     with cli._errors_in_words():
-        plan = cli._plan(workload, preset, stage or "baseline", settings, option, device, below=True)
-        described, stages = experiment.resolve(plan)
-        if stages[-1].reason:
-            raise InvalidValue(f"stage '{stage}' does not apply here: {stages[-1].reason}", "Choose another")
-        with turn(plan.device):
-            child = Child()
-            try:
-                child.ask(
-                    "describe", workload=plan.workload, preset=plan.preset.name, options=described["options"],
-                    device=plan.device,
-                )  # fmt: skip
-                child.ask(
-                    "train", recipe=stages[-1].recipe.to_dict(), seed=plan.seed, loss_steps=2, warmup_s=0,
-                    started=child.started,
-                )  # fmt: skip
-                typer.echo(child.ask("syncs", steps=steps)["table"])
-            finally:
-                child.stop()
-        if plan.device == "cpu":
+        given = (parse_settings(settings or []), device, cli._options(option or []))
+        found = profile_run.syncs(workload, stage, preset, *given, steps=steps)
+        typer.echo(found["table"])
+        if found["device"] == "cpu":
             typer.echo("This run is on the CPU: these are the places that would wait for a GPU.")
 
 

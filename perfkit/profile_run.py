@@ -99,12 +99,7 @@ def profile(
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
     """
-    stage = recipe if isinstance(recipe, str) else "baseline"
-    wanted = {**(recipe.to_dict() if isinstance(recipe, Recipe) else {}), **(settings or {})}
-    plan = experiment.plan(workload, preset, [stage], wanted, device, options, True, seed)
-    described, stages = experiment.resolve(plan)
-    if stages[-1].reason:
-        raise InvalidValue(f"stage '{stage}' does not apply here: {stages[-1].reason}", "Choose another")
+    plan, options, used = _resolved(workload, recipe, preset, settings, device, options, seed)
     name = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}.pt.trace.json.gz"
     path = Path(out) if out else environment.runs_folder() / "profiles" / name
     if not path.name.endswith((".json", ".json.gz")):
@@ -114,31 +109,70 @@ def profile(
     waits = functools.partial(on_progress, f"waiting: another run uses {plan.device}", 0.0)
     with turn(plan.device, cancelled, waits), tempfile.TemporaryDirectory(prefix="perfkit-") as notes:
         child = Child(on_progress, cancelled)
-        told = _in_child(child, plan, described["options"], stages[-1].recipe, how, path, notes)
+        told = _in_child(child, plan, options, used, {"path": str(path.absolute()), **how}, notes)
         made = [note for file in Path(notes).glob("*.jsonl") for note in _notes(file.read_text())]
     loaded = traces.load(path)
     analysis = traces.analyse(loaded)
     steps = [step.duration_us / 1e6 for step in analysis.steps]
     slowdown = statistics.median(steps) / told["plain_step_s"] if steps else None
-    marks, used = told["marks"], stages[-1].recipe
+    marks = told["marks"]
     loaded_by = loading.join(made, told["taken"], used.batch_size, used.workers, marks, told["pins"])
     found = diagnose.diagnose(analysis)
     return Profile(path, used, loaded, analysis, found, slowdown, loaded_by, marks)
 
 
+def syncs(
+    workload: str | None = None,
+    recipe: Recipe | str | None = None,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    steps: int = 4,
+) -> dict[str, Any]:
+    """Copies and waits between host and device in a training's steps; arguments as for `profile`.
+
+    Returns:
+        `places`: one dictionary each (see `syncs.Place`); `table`: the same for people; `device`.
+
+    Raises:
+        PerfkitError: a value is not allowed, or the training failed.
+    """
+    plan, chosen, used = _resolved(workload, recipe, preset, settings, device, options, seed)
+    with turn(plan.device):
+        return {**_in_child(Child(), plan, chosen, used, {"steps": steps}), "device": plan.device}
+
+
+def _resolved(
+    workload: str | None, recipe: Recipe | str | None, preset: str | None,
+    settings: Mapping[str, Any] | None, device: str | None, options: Mapping[str, Any] | None, seed: int,
+) -> tuple[experiment.Plan, dict[str, Any], Recipe]:  # fmt: skip
+    """The plan, the workload's options and the recipe, once it is known to act here."""
+    stage = recipe if isinstance(recipe, str) else "baseline"
+    wanted = {**(recipe.to_dict() if isinstance(recipe, Recipe) else {}), **(settings or {})}
+    plan = experiment.plan(workload, preset, [stage], wanted, device, options, True, seed)
+    described, stages = experiment.resolve(plan)
+    if stages[-1].reason:
+        raise InvalidValue(f"stage '{stage}' does not apply here: {stages[-1].reason}", "Choose another")
+    return plan, described["options"], stages[-1].recipe
+
+
 def _in_child(
-    child: Child, plan: experiment.Plan, options: dict[str, Any], recipe: Recipe, how: dict[str, Any],
-    path: Path, notes: str,
+    child: Child, plan: experiment.Plan, options: Mapping[str, Any], recipe: Recipe, how: Mapping[str, Any],
+    notes: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
+    """Trains in a child until it is warm; then profiles, or without a folder for notes looks for syncs."""
     try:
         child.ask(
-            "describe", workload=plan.workload, preset=plan.preset.name, options=options, device=plan.device
-        )
+            "describe", workload=plan.workload, preset=plan.preset.name, options=dict(options),
+            device=plan.device,
+        )  # fmt: skip
         child.ask(
             "train", recipe=recipe.to_dict(), seed=plan.seed, loss_steps=plan.preset.loss_steps,
-            warmup_s=plan.preset.warmup_s, started=child.started, timed=notes,
+            warmup_s=plan.preset.warmup_s, started=child.started, timed=notes or "",
         )  # fmt: skip
-        return child.ask("profile", path=str(path.absolute()), **how)
+        return child.ask("profile" if notes else "syncs", **how)
     finally:
         child.stop()
 

@@ -46,6 +46,7 @@ pk.doctor()
 # | [11 your own](11_your_own.ipynb) | how fast is your training, and what helps it? | 3 | your code in a module |
 # | [12 what each is worth](12_what_each_is_worth.ipynb) | how much of the gain is whose? | 3 | – |
 # | [13 what if](13_what_if.ipynb) | how fast would it be with other hardware? | 2 | – |
+# | [14 hidden transfers](14_hidden_transfers.ipynb) | which lines make the host wait? | 2 | – |
 #
 # Each chapter stands alone; the order is that of the article which the workbook follows.
 #

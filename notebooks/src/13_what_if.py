@@ -86,4 +86,4 @@ else:
 # </details>
 
 # %% [markdown]
-# Back to [00 start here](00_start_here.ipynb)
+# Next: [14 hidden transfers](14_hidden_transfers.ipynb)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 from IPython.display import HTML, Image
 
 from perfkit import diagnose, loading, profile_run, trace
-from perfkit.errors import one_of
+from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook import parts
 from perfkit.views import style, timeline, trace_table
 from perfkit.views import trace as trace_views
@@ -86,3 +88,46 @@ def _table(section: trace_table.Section) -> HTML:
 def profile(*which: Any, **how: Any) -> Reading:
     """Profiles some steps in a fresh process, and reads the trace; arguments as for `perfkit.profile`."""
     return Reading(own=profile_run.profile(*which, **how))
+
+
+class Found:
+    """Lines that copy or wait between host and device in a training's steps."""
+
+    def __init__(self, places: list[dict[str, Any]], steps: int) -> None:
+        self.places, self.steps = places, steps
+
+    @property
+    def a_step(self) -> float:
+        """How many there are in a step."""
+        return float(sum(place["count"] for place in self.places)) / self.steps
+
+    def table(self) -> HTML:
+        """One row a line of code, with the way out."""
+        if not self.places:
+            return HTML(parts.message("no copy and no wait between host and device"))
+        rows = [
+            [place["where"], place["call"], place["kind"], f"{place['count'] / self.steps:g}", place["fix"]]
+            for place in self.places
+        ]
+        return HTML(parts.html_table(("line", "call", "is", "a step", "way out"), rows))
+
+
+def find_syncs(*which: Any, steps: int = 4, **how: Any) -> Found:
+    """Watches some training steps in a fresh process; arguments as for `perfkit.profile`."""
+    how["steps"] = steps
+    return Found(profile_run.syncs(*which, **how)["places"], steps)
+
+
+def source(workload: str) -> str:
+    """The code of a workload's class, read from its file: nothing is imported.
+
+    Raises:
+        InvalidValue: no such class there.
+    """
+    module, _, name = workload.partition(":")
+    spec = importlib.util.find_spec(module)
+    text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return (ast.get_source_segment(text, node) or "") + "\n"
+    raise InvalidValue(f"there is no class {name} in {module}", "Write package.module:Name")

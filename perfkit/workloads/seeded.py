@@ -1,0 +1,125 @@
+"""Trainings with one planted bottleneck each, to be found by the reader, then by the tools.
+
+`Chatty` makes the host wait for the device in every step; `clean=True` is the same without that. The others
+spend their steps in fetching (`DataBound`), in launching many small operators (`HostBound`), in a few large
+ones (`DeviceBound`).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+
+class _Images(Dataset[Any]):
+    def __init__(self, count: int, size: int, fetch_s: float) -> None:
+        self.count, self.size, self.fetch_s = count, size, fetch_s
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        until = time.perf_counter() + self.fetch_s
+        while time.perf_counter() < until:  # work of a core, as decoding is
+            pass
+        generator = torch.Generator().manual_seed(index)
+        return torch.randn(3, self.size, self.size, generator=generator), index % 10
+
+
+class _Seeded:
+    """What the four have in common."""
+
+    offers = frozenset[str]()
+    size, fetch_s = 32, 0.0
+
+    def dataset(self, recipe: Any) -> Any:
+        """1,024 made-up images, `float32[3, size, size]`."""
+        return _Images(1024, self.size, self.fetch_s)
+
+    def model(self) -> nn.Module:
+        """A small conv net."""
+        return nn.Sequential(
+            nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4),
+            nn.Flatten(), nn.Linear(1024, 10),
+        )  # fmt: skip
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        """Cross entropy."""
+        return nn.functional.cross_entropy(outputs, targets)
+
+    def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+        """SGD with momentum."""
+        return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, **implementation)
+
+
+class Chatty(_Seeded):
+    """Reads values in every step.
+
+    Args:
+        clean: without the reading.
+    """
+
+    def __init__(self, clean: bool = False) -> None:
+        self.clean = clean
+        self.history: list[float] = []
+
+    def prepare(self, inputs: torch.Tensor, recipe: Any) -> torch.Tensor:
+        """Crops; the size of the crop is computed on the device, then read by the host."""
+        if self.clean:
+            return inputs[:, :, : inputs.shape[2] - 4, : inputs.shape[3] - 4]
+        size = torch.tensor(inputs.shape[2:], device=inputs.device) - 4
+        return inputs[:, :, : int(size[0]), : int(size[1])]
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        """Cross entropy over the samples that are not outliers."""
+        each = nn.functional.cross_entropy(outputs, targets, reduction="none")
+        kept = each < 100
+        if self.clean:
+            return torch.where(kept, each, 0.0).sum() / kept.sum()
+        found = each[kept].mean()
+        self.history.append(found.item())
+        return found
+
+
+class DataBound(_Seeded):
+    """Fetching a sample costs 2 ms of a core."""
+
+    fetch_s = 0.002
+
+
+class _ManySmall(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(48, 48) for _ in range(120))
+        self.head = nn.Linear(48, 10)
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        hidden = inputs.mean(3).flatten(1)[:, :48]
+        for layer in self.layers:
+            hidden = torch.relu(layer(hidden)) + hidden
+        return self.head(hidden)
+
+
+class HostBound(_Seeded):
+    """Hundreds of tiny operators: the host cannot launch them as fast as a device runs them."""
+
+    def model(self) -> nn.Module:
+        """120 small layers."""
+        return _ManySmall()
+
+
+class DeviceBound(_Seeded):
+    """Wide convolutions on larger images: the device computes all the time."""
+
+    size = 64
+
+    def model(self) -> nn.Module:
+        """Three wide convolutions."""
+        return nn.Sequential(
+            nn.Conv2d(3, 128, 3), nn.ReLU(), nn.Conv2d(128, 128, 3), nn.ReLU(),
+            nn.Conv2d(128, 128, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10),
+        )  # fmt: skip
