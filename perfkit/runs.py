@@ -41,7 +41,7 @@ class Raw(msgspec.Struct, frozen=True):
     gpu_utilization_nvml: list[float] = []
 
 
-class Pairing(msgspec.Struct, frozen=True):
+class Pairing(msgspec.Struct, frozen=True, omit_defaults=True):
     """The blocks of two runs, round by round: what a comparison is computed from."""
 
     against: str
