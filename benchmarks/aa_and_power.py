@@ -1,12 +1,13 @@
 """A recipe against itself, and against a slower one, many times: false verdicts, power, interval.
 
-    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 4]
+    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 4] [--processes 6]
 
 Targets: at most 5 of 100 A/A verdicts other than "no measurable difference"; an injected slow-down of 5%
 found in at least 90 of 100 (3% is reported); half the interval's width at most 3%. Each comparison is what
 `perfkit compare` does: blocks in turn in random order, at least 5 rounds, more until the interval is narrow
-enough or the budget (here in seconds, for this small step) is spent; only the processes are kept from one
-comparison to the next, to save their start.
+enough or the budget (here in seconds, for this small step) is spent, and the A/A noise of this machine, from
+pairs of other processes, in the verdict. Each side is a random one of several processes, as equal processes
+differ too; they stay alive from one comparison to the next, to save their start.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from perfkit.recipe import Recipe
 from perfkit.runner import Child
 from perfkit.statistics import Ratio
 
-SAMPLES = 32 * 16
+SAMPLES = 32 * 6
 
 
 def child(extra_s: float = 0.0) -> Child:
@@ -42,7 +43,7 @@ def rate(of: Child) -> float:
     return float(of.ask("block", samples=SAMPLES, settle=True)["samples_per_s"])
 
 
-def compared(a: Child, b: Child, budget_s: float, shuffler: random.Random) -> Ratio:
+def compared(a: Child, b: Child, budget_s: float, shuffler: random.Random, noise: float = 0.0) -> Ratio:
     """One comparison of b with a."""
     own: list[float] = []
     other: list[float] = []
@@ -52,37 +53,54 @@ def compared(a: Child, b: Child, budget_s: float, shuffler: random.Random) -> Ra
         shuffler.shuffle(order)
         for side, rates in order:
             rates.append(rate(side))
-        found = statistics.ratio(np.array(own), np.array(other), paired=True)
+        found = statistics.ratio(np.array(own), np.array(other), paired=True, noise=noise)
         narrow = (found.high - found.low) / 2 / found.ratio <= PRECISION
         if len(own) >= statistics.MIN_ROUNDS and (narrow or time.monotonic() > until):
             return found
 
 
+def aa_noise(processes: list[Child], budget_s: float, shuffler: random.Random) -> float:
+    """As `perfkit noise`: twice the root mean square over pairs of processes."""
+    pairs = list(zip(processes[::2], processes[1::2], strict=False))
+    logs = [np.log(compared(a, b, budget_s, shuffler).ratio) for a, b in pairs]
+    return float(np.expm1(2 * np.sqrt(np.mean(np.square(logs)))))
+
+
 def main() -> None:
-    """Prints the three figures."""
+    """Prints the figures."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--comparisons", type=int, default=100)
     parser.add_argument("--budget", type=float, default=4.0)
+    parser.add_argument("--processes", type=int, default=6)
     given = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
     shuffler = random.Random(0)
-    a = child()
-    step_s = 32 / np.median([rate(a) for _ in range(9)])
-    print(f"a step takes {1e3 * step_s:.2f} ms; a block has {SAMPLES // 32} steps")
+    plain = [child() for _ in range(given.processes)]
+    noise = aa_noise(plain, given.budget, shuffler)
+    step_s = 32 / np.median([rate(plain[0]) for _ in range(9)])
+    print(f"a step takes {1e3 * step_s:.2f} ms, {SAMPLES // 32} a block; A/A noise {noise:.1%}", flush=True)
+    for one in plain[::2]:
+        one.stop()
+    plain = plain[1::2]
     for slower in (0.0, 0.03, 0.05):
-        b = child(slower * step_s)
-        found = [compared(a, b, given.budget, shuffler) for _ in range(given.comparisons)]
-        b.stop()
+        others = [child(slower * step_s) for _ in range(given.processes // 2)]
+        found = [
+            compared(shuffler.choice(plain), shuffler.choice(others), given.budget, shuffler, noise)
+            for _ in range(given.comparisons)
+        ]
+        for one in others:
+            one.stop()
         count = sum(one.verdict == "slower" for one in found)
         faster = sum(one.verdict == "faster" for one in found)
         widths = [(one.high - one.low) / 2 / one.ratio for one in found]
         print(
             f"{slower:.0%} slower: {count} verdicts 'slower', {faster} 'faster' of {len(found)}; "
             f"median ratio {np.median([one.ratio for one in found]):.3f}; "
-            f"half width median {np.median(widths):.1%}, "
-            f"90th percentile {np.percentile(widths, 90):.1%}"
+            f"half width median {np.median(widths):.1%}, 90th percentile {np.percentile(widths, 90):.1%}",
+            flush=True,
         )
-    a.stop()
+    for one in plain:
+        one.stop()
 
 
 if __name__ == "__main__":

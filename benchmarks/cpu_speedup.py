@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     device = parser.parse_args().device
-    # Found by trying: on two cores a worker takes a core from the model, and compiling gives less than it costs.
+    # Found by trying: on two cores a worker takes a core from the model, and compiling gives nothing here.
     final = Recipe(
         batch_size=32, batched_fetch=True, uint8_copy=True, device_resize=True, set_to_none=True,
         channels_last=True, amp="bf16", optimizer_impl="fused",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import signal
@@ -125,6 +124,7 @@ def run(
     record: Annotated[Path | None, typer.Option(help="write a recording there, to ship or to send")] = None,
 ) -> None:
     """Measures the stages of a ladder, each against the one before and against the baseline."""
+    from perfkit import cli_print
     from perfkit.store import save_recording
 
     with _errors_in_words():
@@ -134,7 +134,7 @@ def run(
         runs, stopped = _climb(plan)
         if not runs:
             raise KeyboardInterrupt
-        _print_session(runs, to_stderr=str(json_file) == "-")
+        cli_print.print_session(runs, to_stderr=str(json_file) == "-")
         _write_outputs(runs, json_file, report)
         if record:
             save_recording(runs, record)
@@ -202,7 +202,7 @@ def _climb(plan: Plan) -> tuple[list[Run], bool]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from perfkit import experiment
+    from perfkit import cli_print, experiment
     from perfkit.store import RunStore
 
     done: list[Run] = []
@@ -214,81 +214,12 @@ def _climb(plan: Plan) -> tuple[list[Run], bool]:
             bar.update(task, completed=progress.fraction, description=f"{progress.stage}: {progress.phase}")
             if progress.run:
                 done.append(progress.run)
-                bar.console.print(_one_line(progress.run), highlight=False, markup=False)
+                bar.console.print(cli_print.one_line(progress.run), highlight=False, markup=False)
 
         try:
             return experiment.climb(plan, RunStore(), show), False
         except KeyboardInterrupt:
             return done, True
-
-
-def _one_line(run: Run) -> str:
-    from perfkit.views import table
-
-    cells = dict(zip(table.COLUMNS, table.row(run), strict=True))
-    return f"  {run.title or run.stage:<18} " + (
-        "  ".join(list(cells.values())[1:4]) if run.status == "ok" else f"{run.status}: {run.reason}"
-    )
-
-
-def _print_session(runs: list[Run], to_stderr: bool = False) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from perfkit import environment
-    from perfkit.views import table
-
-    console = Console(stderr=to_stderr, highlight=False)
-    first = runs[0]
-    console.print(environment.describe_machine(first.machine), markup=False)
-    console.print(
-        f"{first.workload} {first.options} · preset {first.preset} · {first.device} · seed {first.seed}",
-        markup=False,
-    )
-    shown = Table(caption="≈ no measurable difference", caption_justify="left")
-    for at, column in enumerate(_SHOWN):
-        shown.add_column(column, justify="left" if at == 0 else "right", overflow="fold", no_wrap=at == 0)
-    for cells in table.table(runs):
-        named = dict(zip(table.COLUMNS, cells, strict=True))
-        shown.add_row(*(named[column].replace("no measurable difference", "≈") for column in _SHOWN))
-    console.print(shown, markup=False)
-    for line in _proofs(runs):
-        console.print(f"  {line}", markup=False, soft_wrap=True)
-    for text, titles in _notes(runs).items():
-        where = "" if len(titles) == len(runs) else f"{', '.join(titles)}: "
-        console.print(f"  {where}{text}", markup=False, soft_wrap=True)
-
-
-def _proofs(runs: list[Run]) -> Iterator[str]:
-    """What proves that each stage's switches act, beside what it was before."""
-    measured = [run for run in runs if run.status == "ok"]
-    for before, run in itertools.pairwise(measured):
-        for switch, value in run.recipe.items():
-            if value != before.recipe[switch]:
-                yield f"{run.title}: {run.evidence(switch)} (was: {before.evidence(switch)})"
-
-
-_SHOWN = (
-    "stage",
-    "samples/s",
-    "× previous",
-    "× baseline",
-    "waits for data",
-    "pipeline efficiency",
-    "peak memory",
-)
-
-
-def _notes(runs: list[Run]) -> dict[str, list[str]]:
-    """What there is to say beside the table, each once, with the stages it is about."""
-    notes: dict[str, list[str]] = {}
-    for run in runs:
-        said = [f"{name}: {fact}" for name, fact in run.facts.items()]
-        said += [f"warning: {warning}" for warning in run.warnings]
-        said += [f"{run.status.replace('_', ' ')}: {run.reason}"] if run.reason else []
-        for text in said:
-            notes.setdefault(text, []).append(run.title or run.stage)
-    return notes
 
 
 def _write_outputs(runs: list[Run], json_file: Path | None, report: Path | None) -> None:
@@ -386,6 +317,7 @@ def show(
     """Prints one run: result, recipe, mechanism, machine."""
     from rich.console import Console
 
+    from perfkit import cli_print
     from perfkit.runs import summary
     from perfkit.store import RunStore
 
@@ -394,7 +326,7 @@ def show(
         if as_json:
             sys.stdout.write(json.dumps(summary(found) | {"machine": found.machine}, indent=1) + "\n")
             return
-        _print_session([found])
+        cli_print.print_session([found])
         console = Console(highlight=False)
         for mechanism in found.mechanism:
             console.print(

@@ -100,20 +100,23 @@ def _percent(text: str | None) -> float | None:
 
 @cli.app.command()
 def noise(
-    budget: Budget = 90.0,
+    pairs: Annotated[int, typer.Option(min=2, max=100, help="of fresh processes")] = 4,
     workload: cli.Workload = None,
     preset: cli.PresetName = None,
     device: cli.Device = None,
 ) -> None:
     """Measures a recipe against itself: how far apart equal things come out here. Verdicts use it."""
     from perfkit import compare as comparing
+    from perfkit import noise as known
 
     with cli._errors_in_words():
         plan = cli._plan(workload, preset, None, None, None, device)
         found = _with_bar(
-            lambda show: comparing.measure_noise(plan, budget, lambda p: show(p.phase, p.fraction))
+            lambda show: comparing.measure_noise(plan, pairs, lambda p: show(p.phase, p.fraction))
         )
-        typer.echo(f"{found.describe()}\nA/A noise of {plan.device}: {abs(found.ratio.ratio - 1):.2%}")
+        for one in found:
+            typer.echo(f"  {one.ratio.ratio:.3f} ({one.ratio.low:.3f}-{one.ratio.high:.3f})")
+        typer.echo(f"A/A noise of {plan.device}: {known.load(plan.device):.2%}, from {len(found)} pairs")
 
 
 @cli.app.command()

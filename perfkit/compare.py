@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -138,15 +139,20 @@ def between(a: Run, b: Run) -> Comparison:
 
 def measure_noise(
     plan: experiment.Plan,
-    budget_s: float = BUDGET_S,
+    pairs: int = 4,
     on_progress: Callable[[experiment.Progress], None] = lambda progress: None,
-) -> Comparison:
-    """A recipe against itself: the larger end of the interval becomes this device's A/A noise.
+) -> list[Comparison]:
+    """A recipe against itself, in fresh processes each time, as equal processes differ too.
+
+    Twice the root mean square of the ratios' logarithms becomes this device's A/A noise.
 
     Raises:
         PerfkitError: the recipe could not be measured.
     """
     recipe = Recipe(batch_size=plan.preset.batch_size)
-    found = compare(("A", recipe), ("A again", recipe), plan, budget_s, on_progress=on_progress)
-    noise.save(plan.device, abs(found.ratio.ratio - 1))
+    found = [
+        compare(("A", recipe), ("A again", recipe), plan, 0.0, on_progress=on_progress) for _ in range(pairs)
+    ]
+    squares = [math.log(one.ratio.ratio) ** 2 for one in found]
+    noise.save(plan.device, math.expm1(2 * math.sqrt(sum(squares) / len(squares))))
     return found

@@ -14,116 +14,31 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from perfkit import environment, export, ladder, noise, workloads
+from perfkit import environment, ladder, noise
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
-from perfkit.ladder import Preset, Sizing, Stage
+from perfkit.ladder import Sizing, Stage
 from perfkit.monitor import GpuMonitor
-from perfkit.recipe import Recipe, Target, Value, applicable
+from perfkit.planning import Plan, Progress, plan, recipe_diff, script, scripts, target
+from perfkit.recipe import Recipe, Target, applicable
 from perfkit.record import Blank, Measured, Role, Side, judged, pairing, results
 from perfkit.runner import Child, turn
 from perfkit.runs import Pairing, Run, slug
 from perfkit.store import RunStore
 
-DEFAULT_WORKLOAD = {"quick": "photos"}
-"""On a CPU the article's ResNet-18 is bound by computing; there, `photos` has a loader that matters."""
-
+__all__ = [
+    "Plan", "Progress", "climb", "plan", "recipe_diff", "resolve", "script", "scripts", "stage_diff",
+    "target",
+]  # fmt: skip
 
 DATA_BOUND_SHARE = 0.3
 """From this share of waiting on, a CPU's cores are divided between loader workers and compute threads.
 
 With both on the same cores each parallel region waits for a thread that a worker has displaced: on two cores
 the compute part of a step was seen to take four times as long."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What an experiment is doing now."""
-
-    stage: str
-    phase: str
-    fraction: float
-    """Of the whole experiment, 0 to 1."""
-    run: Run | None = None
-    """A stage that has just ended, whatever its end."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is to be measured: checked, but nothing started yet."""
-
-    workload: str
-    preset: Preset
-    device: str
-    stages: tuple[str, ...]
-    settings: Mapping[str, Value] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    recipes: tuple[tuple[str, Recipe], ...] = ()
-    """Titles and recipes to compare instead of stages; the first is what the others are compared with."""
-    changes: Mapping[str, Value] = field(default_factory=dict)
-    """Switches of the stages above the first, over the ladder's own numbers."""
-    below: bool = False
-    """Start not from the plain loop but from the default ladder as it stands below the first stage."""
-    seed: int = 0
-    timeout_s: float | None = None
-    """For one stage."""
-    precision: float | None = None
-    """Go on beyond the preset's rounds until half the interval's width / ratio is at most this …"""
-    budget_s: float = 0.0
-    """… or this many seconds of rounds are spent."""
-
-
-def plan(
-    workload: str | None = None,
-    preset: str | None = None,
-    stages: Sequence[str] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    below: bool = False,
-    seed: int = 0,
-    timeout_s: float | None = None,
-) -> Plan:
-    """A checked plan; what is left out gets this machine's defaults.
-
-    Args:
-        workload: a built-in one, or `package.module:name`.
-        preset: `smoke`, `quick` or `paper`.
-        stages: optimizations in their order; the whole ladder if None. The baseline always comes first.
-        settings: switches set from the baseline up.
-        device: `cuda`, `mps` or `cpu`.
-        options: the workload's constructor arguments, over those of the preset.
-        below: start from the default ladder as it stands below the first stage, not from the plain loop.
-        seed: of weights, order and augmentation.
-        timeout_s: for one stage.
-
-    Raises:
-        InvalidValue: a name or value that is not allowed.
-    """
-    where = environment.check_device(device)
-    size = ladder.preset(preset, where.split(":")[0])
-    names = tuple(stages) if stages is not None else ladder.LADDER
-    for name in names:
-        ladder.optimization(name)
-    checked = {
-        name: getattr(Recipe().replace(**{name: value}), name) for name, value in (settings or {}).items()
-    }
-    chosen = workload or DEFAULT_WORKLOAD.get(size.name, "cifar_resnet18")
-    workloads.reference(chosen)
-    return Plan(
-        chosen,
-        size,
-        where,
-        names,
-        settings=checked,
-        options=dict(options or {}),
-        below=below,
-        seed=seed,
-        timeout_s=timeout_s,
-    )
 
 
 def climb(
@@ -438,22 +353,6 @@ def resolve(plan: Plan) -> tuple[dict[str, Any], list[Stage]]:
         experiment.close()
 
 
-def target(plan: Plan, described: Mapping[str, Any]) -> Target:
-    """Where a plan's stages are to run, from what the workload and the device say of themselves."""
-    kind = plan.device.split(":")[0]
-    return Target(
-        device=kind,
-        offers=frozenset(described["offers"]),
-        bf16=described["facts"].get("bf16", True),
-        compiler=environment.has_compiler(kind),
-    )
-
-
-def script(recipe: Recipe, described: Mapping[str, Any], device: str, seed: int = 0, steps: int = 8) -> str:
-    """The standalone script of a recipe for a described workload."""
-    return export.script(recipe, described["reference"], described["options"], device, seed, steps)
-
-
 def stage_diff(plan: Plan) -> str:
     """What the last stage of a plan changes in the script.
 
@@ -467,20 +366,3 @@ def stage_diff(plan: Plan) -> str:
         )
     before = stages[-2].recipe if len(stages) > 1 else stages[-1].recipe
     return recipe_diff(plan, described, before, stages[-1].recipe, stages[-1].name)
-
-
-def recipe_diff(plan: Plan, described: Mapping[str, Any], before: Recipe, after: Recipe, name: str) -> str:
-    """What changes in the script from one recipe to another, called `name`."""
-    texts = [script(recipe, described, plan.device, plan.seed) for recipe in (before, after)]
-    return export.diff(texts[0], texts[1], (f"train.py before {name}", f"train.py with {name}"))
-
-
-def scripts(runs: Sequence[Run]) -> dict[str, str]:
-    """The script of each stage that was measured, by its title."""
-    return {
-        run.title: export.script(
-            Recipe.from_dict(run.recipe), run.workload, run.options, run.device, run.seed, len(run.losses)
-        )
-        for run in runs
-        if run.status == "ok"
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import secrets
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -110,6 +111,8 @@ def results(measured: Measured, pairings: list[Pairing], device: str) -> dict[st
     crossing = (0 if resident else ready["batch_bytes_per_sample"]) if accelerator else None
     steady = float(np.median([value for block in blocks for value in block["step_s"]]))
     facts = {"weights": ready["weights"]} if ready["weights"] else {}
+    if ready["malloc"] and not accelerator and sys.platform == "linux":
+        facts["allocator"] = f"freed memory is kept (GLIBC_TUNABLES={ready['malloc']})"
     if compiled:
         facts["compile cache"] = "warm" if ready["graphs"]["cache_hits"] else "cold"
     return {

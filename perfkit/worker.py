@@ -145,6 +145,7 @@ class _Session:
             "batch_bytes_per_sample": batch_bytes,
             "samples_per_step": harness.samples_per_step,
             "weights": getattr(self._workload, "weights", ""),
+            "malloc": os.environ.get("GLIBC_TUNABLES", ""),
             "graphs": graphs(),
         }
 

@@ -1,7 +1,8 @@
 """What people touch in a notebook. Holds no measuring code; everything else works without this package."""
 
-from perfkit.notebook.panel import LadderPanel, StagePanel, doctor, machine
+from perfkit.notebook.panel import LadderPanel, doctor, machine
 from perfkit.notebook.reading import Reading, find_syncs, profile, source
+from perfkit.notebook.stage import StagePanel
 from perfkit.notebook.whatif_panel import WhatIf
 from perfkit.notebook.workbench import Workbench
 from perfkit.notebook.worth import Worth, attribute

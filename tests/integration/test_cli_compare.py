@@ -36,8 +36,9 @@ def test_two_recipes_are_compared_in_turn_and_the_result_is_kept(tmp_path: Path)
 
 
 def test_noise_is_measured_kept_and_shown() -> None:
-    done = perfkit("noise", *TOY, "--budget", "1")
+    done = perfkit("noise", *TOY, "--pairs", "2")
     assert "A/A noise of cpu" in done.stdout
+    assert "from 2 pairs" in done.stdout
     after = perfkit("compare", "workers=0", "workers=0", *TOY, "--budget", "1")
     assert "A/A noise not measured" not in after.stdout
 

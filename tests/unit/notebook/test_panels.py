@@ -13,8 +13,8 @@ import pytest
 from perfkit import experiment, runner
 from perfkit import notebook as pk
 from perfkit.errors import Cancelled, InvalidValue, WorkloadError
-from perfkit.notebook import panel as panels
 from perfkit.notebook import parts
+from perfkit.notebook import stage as stages
 from perfkit.notebook.controls import Controls
 from perfkit.parity import Check, Parity
 from perfkit.recipe import Recipe, Target, switches
@@ -36,7 +36,7 @@ class Climb:
         self.does = does or (lambda show, cancelled: session()[:2])
         monkeypatch.setattr(experiment, "climb", self)
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
-        monkeypatch.setattr(panels.proving, "parity", lambda *given, **named: same)
+        monkeypatch.setattr(stages.proving, "parity", lambda *given, **named: same)
 
     def __call__(self, plan: experiment.Plan, store: Any, show: Any, cancelled: threading.Event) -> Any:
         self.plans.append(plan)
@@ -313,4 +313,4 @@ def test_html_from_outside_is_text() -> None:
     assert "<b>" not in parts.message("<b>")
     assert "<b>" not in parts.html_table(["<b>"], [["<b>"]])
     assert "<b>" not in parts.code_diff("+<b>")
-    assert panels.SHRINKS
+    assert stages.SHRINKS

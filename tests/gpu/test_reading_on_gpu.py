@@ -1,0 +1,44 @@
+"""Profiles, parity and the sync detective where there is a GPU; skipped where there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfkit import compare, experiment, parity, profile_run
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+CIFAR = "cifar_resnet18"
+
+
+@pytest.mark.parametrize("stage", ["baseline", "pinning", "amp"])
+def test_a_live_profile_has_kernels_copies_and_parts_that_sum(stage: str) -> None:
+    made = profile_run.profile(CIFAR, stage, "smoke", device="cuda")
+    assert made.analysis.kernels
+    assert made.analysis.gpu_utilization
+    assert any(copy.direction == "HtoD" for copy in made.analysis.transfers)
+    for step in made.analysis.steps:
+        assert sum(filter(None, step.breakdown_us.values())) == pytest.approx(step.duration_us)
+    pinned = {copy.host_memory for copy in made.analysis.transfers if copy.direction == "HtoD"}
+    assert ("pinned" in {str(memory).lower() for memory in pinned}) == (stage != "baseline")
+    if stage == "pinning":
+        assert made.loading
+        assert made.loading.pin_s
+
+
+@pytest.mark.parametrize("stage", ["pinning", "channels_last", "amp", "amp_fp16", "compile", "tf32"])
+def test_a_stage_trains_the_same(stage: str) -> None:
+    plan = experiment.plan(CIFAR, "smoke", ["baseline"], device="cuda")
+    found = parity.parity(plan, *compare.side(stage, plan))
+    assert found.ok, found.describe()
+
+
+def test_the_sync_detective_judges_real_copies() -> None:
+    pageable = profile_run.syncs(CIFAR, "baseline", "smoke", device="cuda")["places"]
+    assert {place["memory"] for place in pageable if place["kind"] == "host to device"} == {"pageable"}
+    pinned = profile_run.syncs(CIFAR, "pinning", "smoke", device="cuda")["places"]
+    assert {place["memory"] for place in pinned if place["kind"] == "host to device"} == {"pinned"}
+    chatty = profile_run.syncs("perfkit.workloads.seeded:Chatty", device="cuda")["places"]
+    assert sum(place["kind"] == "wait" for place in chatty) >= 3
+    clean = profile_run.syncs("perfkit.workloads.seeded:Chatty", device="cuda", options={"clean": True})
+    assert not [place for place in clean["places"] if place["kind"] == "wait"]
