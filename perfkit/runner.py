@@ -248,8 +248,9 @@ def child_environment() -> dict[str, str]:
     paths = [here, *filter(None, [inherited.get("PYTHONPATH")]), *added]
     cache = environment.cache_folder().absolute() / "inductor"
     # A quota below the visible cores makes torch start too many threads (metrics §4).
-    # glibc moves its threshold for giving memory back by what happened before, so that equal processes train at
-    # speeds that differ for good: by 4 to 6% (standard deviation of 6, small conv net, two cores), by 0.6% so.
+    # glibc moves its threshold for giving memory back by what happened before, so that equal processes train
+    # at speeds that differ for good: by 4 to 6% (standard deviation of 6 processes, small conv net, two
+    # cores), by 0.6% with these.
     kept = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
     defaults = {
         "GLIBC_TUNABLES": kept,
