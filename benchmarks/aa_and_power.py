@@ -1,6 +1,6 @@
 """A recipe against itself, and against a slower one, many times: false verdicts, power, interval.
 
-    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 4] [--processes 6]
+    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 4] [--processes 8]
 
 Targets: at most 5 of 100 A/A verdicts other than "no measurable difference"; an injected slow-down of 5%
 found in at least 90 of 100 (3% is reported); half the interval's width at most 3%. Each comparison is what
@@ -60,10 +60,9 @@ def compared(a: Child, b: Child, budget_s: float, shuffler: random.Random, noise
 
 
 def aa_noise(processes: list[Child], budget_s: float, shuffler: random.Random) -> float:
-    """As `perfkit noise`: twice the root mean square over pairs of processes."""
-    pairs = list(zip(processes[::2], processes[1::2], strict=False))
-    logs = [np.log(compared(a, b, budget_s, shuffler).ratio) for a, b in pairs]
-    return float(np.expm1(2 * np.sqrt(np.mean(np.square(logs)))))
+    """As `perfkit noise`, from pairs of processes."""
+    pairs = zip(processes[::2], processes[1::2], strict=False)
+    return statistics.noise_bound([compared(a, b, budget_s, shuffler).ratio for a, b in pairs])
 
 
 def main() -> None:
@@ -71,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--comparisons", type=int, default=100)
     parser.add_argument("--budget", type=float, default=4.0)
-    parser.add_argument("--processes", type=int, default=6)
+    parser.add_argument("--processes", type=int, default=8)
     given = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
     shuffler = random.Random(0)

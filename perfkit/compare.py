@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -144,7 +143,8 @@ def measure_noise(
 ) -> list[Comparison]:
     """A recipe against itself, in fresh processes each time, as equal processes differ too.
 
-    Twice the root mean square of the ratios' logarithms becomes this device's A/A noise.
+    The bound below which 95% of such ratios lie becomes this device's A/A noise: the root mean square of their
+    logarithms times Student's t for so many of them.
 
     Raises:
         PerfkitError: the recipe could not be measured.
@@ -153,6 +153,5 @@ def measure_noise(
     found = [
         compare(("A", recipe), ("A again", recipe), plan, 0.0, on_progress=on_progress) for _ in range(pairs)
     ]
-    squares = [math.log(one.ratio.ratio) ** 2 for one in found]
-    noise.save(plan.device, math.expm1(2 * math.sqrt(sum(squares) / len(squares))))
+    noise.save(plan.device, statistics.noise_bound([one.ratio.ratio for one in found]))
     return found

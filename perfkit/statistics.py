@@ -72,6 +72,18 @@ def ratio(own: Values, other: Values, *, paired: bool, noise: float = 0.0) -> Ra
     return Ratio(math.exp(centre), math.exp(low), math.exp(high), verdict)
 
 
+def noise_bound(ratios: list[float]) -> float:
+    """How far from 1 the ratio of two equal things comes out in 95% of cases, as a fraction.
+
+    Args:
+        ratios: of pairs of equal things, each pair of processes of its own; one value at least.
+    """
+    from scipy import stats
+
+    spread = math.sqrt(sum(math.log(ratio) ** 2 for ratio in ratios) / len(ratios))
+    return math.expm1(float(stats.t.ppf(0.975, len(ratios))) * spread)
+
+
 def _tail(n: int) -> float:
     """Lower percentile level of a 95% interval, widened for few values.
 

@@ -199,3 +199,12 @@ def test_warm_up_is_over_when_the_first_block_is_like_the_later_ones(
 )
 def test_steps_are_steady_when_two_windows_agree(values: list[float], window: int, is_steady: bool) -> None:
     assert steady(np.array(values), window) is is_steady
+
+
+def test_the_noise_bound_covers_95_in_100_of_equal_pairs() -> None:
+    """Student's t: the bound from 4 pairs covers a fifth one in 95% of cases."""
+    generator = np.random.default_rng(0)
+    draws = np.exp(generator.normal(0, 0.01, (4000, 5)))
+    covered = [abs(np.log(row[4])) <= np.log1p(statistics.noise_bound(list(row[:4]))) for row in draws]
+    assert 0.94 < np.mean(covered) < 0.96
+    assert statistics.noise_bound([1.0, 1.0]) == 0.0
