@@ -143,8 +143,7 @@ def measure_noise(
 ) -> list[Comparison]:
     """A recipe against itself, in fresh processes each time, as equal processes differ too.
 
-    The bound below which 95% of such ratios lie becomes this device's A/A noise: the root mean square of their
-    logarithms times Student's t for so many of them.
+    The bound below which 95% of such ratios lie becomes this device's A/A noise.
 
     Raises:
         PerfkitError: the recipe could not be measured.
