@@ -257,7 +257,9 @@ def provenance(command: str | None = None) -> Provenance:
     """Of what is recorded here and now; the command is that of this process if None."""
     machine = environment.machine()
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    said = command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    # A recording travels: the names of files, not where they lie on this machine.
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+    said = command or shlex.join([Path(words[0]).name, *words[1:]])
     return Provenance(machine=machine, when=when, command=said, commit=machine["commit"])
 
 

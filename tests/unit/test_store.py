@@ -350,6 +350,11 @@ def test_a_recording_knows_by_itself_where_it_is_from(data_dir: Path) -> None:
     assert recordings() == []
 
 
+def test_a_recording_names_files_not_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/opt/bin/perfkit", "run", "--record", "/home/me/secret/out.json"])
+    assert module.provenance().command == "perfkit run --record out.json"
+
+
 def test_a_recording_that_fails_leaves_the_old_one(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = data_dir / "r.json"
     save_recording([run("r0")], path)
