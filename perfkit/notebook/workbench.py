@@ -23,6 +23,10 @@ from perfkit.views import table, timeline, trace_table
 _VIEWS = ("throughput", "step_time", "memory", "losses", "utilization")
 _AGAINST = ("the baseline", "the best so far", "nothing")
 _MOST = 50
+_COPY = (
+    '<button class="pk-copy jupyter-button" onclick="navigator.clipboard.writeText('
+    "this.closest('.pk-script').querySelector('pre').innerText); this.innerText = 'Copied'\">Copy</button>"
+)
 
 
 class Workbench(parts.Outputs):
@@ -309,7 +313,7 @@ class Workbench(parts.Outputs):
         def work() -> None:
             text = next(iter(experiment.scripts([self._one()]).values()))
             save = parts.download(text, "train.py", "text/x-python")
-            self._made.value = f"<p>{save}</p><pre tabindex='0'>{html.escape(text)}</pre>"
+            self._made.value = f"<p>{save} {_COPY}</p><pre tabindex='0'>{html.escape(text)}</pre>"
 
         self._guarded(work)
 

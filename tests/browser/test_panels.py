@@ -127,6 +127,10 @@ def test_the_workbench_from_toggle_to_script_by_keyboard(lab: LabPage) -> None:
     expect(panel.locator(".pk-plot svg").first).to_be_visible()
     panel.locator("button.pk-export").click()
     expect(panel.locator(".pk-script pre")).to_contain_text("set_to_none=True")
+    lab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    panel.locator("button.pk-copy").click()
+    expect(panel.locator("button.pk-copy")).to_have_text("Copied")
+    assert "import torch" in lab.page.evaluate("() => navigator.clipboard.readText()")
     with lab.page.expect_download() as saved:
         panel.locator("a.pk-download", has_text="train.py").click()
     assert "import torch" in saved.value.path().read_text()
