@@ -24,7 +24,7 @@ from perfkit import statistics
 from perfkit.compare import PRECISION
 from perfkit.recipe import Recipe
 from perfkit.runner import Child
-from perfkit.statistics import Ratio
+from perfkit.statistics import Ratio, Values
 
 SAMPLES = 32 * 6
 
@@ -43,8 +43,8 @@ def rate(of: Child) -> float:
     return float(of.ask("block", samples=SAMPLES, settle=True)["samples_per_s"])
 
 
-def compared(a: Child, b: Child, budget_s: float, shuffler: random.Random, noise: float = 0.0) -> Ratio:
-    """One comparison of b with a."""
+def rounds(a: Child, b: Child, budget_s: float, shuffler: random.Random) -> tuple[Values, Values]:
+    """Rates of b and a in turn, until their ratio is known well enough or the budget is spent."""
     own: list[float] = []
     other: list[float] = []
     until = time.monotonic() + budget_s
@@ -53,16 +53,21 @@ def compared(a: Child, b: Child, budget_s: float, shuffler: random.Random, noise
         shuffler.shuffle(order)
         for side, rates in order:
             rates.append(rate(side))
-        found = statistics.ratio(np.array(own), np.array(other), paired=True, noise=noise)
+        found = statistics.ratio(np.array(own), np.array(other), paired=True)
         narrow = (found.high - found.low) / 2 / found.ratio <= PRECISION
         if len(own) >= statistics.MIN_ROUNDS and (narrow or time.monotonic() > until):
-            return found
+            return np.array(own), np.array(other)
+
+
+def compared(a: Child, b: Child, budget_s: float, shuffler: random.Random, noise: float) -> Ratio:
+    """One comparison of b with a."""
+    return statistics.ratio(*rounds(a, b, budget_s, shuffler), paired=True, noise=noise)
 
 
 def aa_noise(processes: list[Child], budget_s: float, shuffler: random.Random) -> float:
     """As `perfkit noise`, from pairs of processes."""
     pairs = zip(processes[::2], processes[1::2], strict=False)
-    return statistics.noise_bound([compared(a, b, budget_s, shuffler).ratio for a, b in pairs])
+    return statistics.between_processes([rounds(a, b, budget_s, shuffler) for a, b in pairs])
 
 
 def main() -> None:

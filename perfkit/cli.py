@@ -108,7 +108,7 @@ def _print_stages() -> None:
 
 
 @app.command()
-def run(
+def run(  # noqa: PLR0913, PLR0917  (an option each)
     workload: Workload = None,
     preset: PresetName = None,
     stages: Stages = None,
@@ -117,6 +117,10 @@ def run(
     device: Device = None,
     seed: Seed = 0,
     timeout: Annotated[float | None, typer.Option(help="seconds for one stage")] = None,
+    ranks: Annotated[int, typer.Option(min=1, help="processes that train together, on all machines")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="machines; run the same command on each")] = 1,
+    node_rank: Annotated[int, typer.Option(min=0, help="which of them this is")] = 0,
+    rendezvous: Annotated[str, typer.Option(help="HOST:PORT of machine 0, free ports from there on")] = "",
     json_file: Annotated[
         Path | None, typer.Option("--json", help="write the results there, - for stdout")
     ] = None,
@@ -124,11 +128,13 @@ def run(
     record: Annotated[Path | None, typer.Option(help="write a recording there, to ship or to send")] = None,
 ) -> None:
     """Measures the stages of a ladder, each against the one before and against the baseline."""
-    from perfkit import cli_print
+    from perfkit import cli_print, experiment
     from perfkit.store import save_recording
 
     with _errors_in_words():
-        plan = _plan(workload, preset, stages, settings, option, device, seed, timeout)
+        together = [f"ranks={ranks}"] if ranks > 1 else []
+        plan = _plan(workload, preset, stages, [*(settings or []), *together], option, device, seed, timeout)
+        plan = experiment.spread(plan, nodes, node_rank, rendezvous)
         for path in (json_file, report, record):
             _check_writable(path)
         runs, stopped = _climb(plan)
@@ -334,4 +340,4 @@ def show(
             )
 
 
-from perfkit import cli_compare, cli_trace  # noqa: E402, F401  (their commands join the app)
+from perfkit import cli_compare, cli_inside, cli_trace  # noqa: E402, F401  (their commands join the app)

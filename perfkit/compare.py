@@ -16,7 +16,7 @@ from perfkit.statistics import Ratio
 from perfkit.store import RunStore
 
 BUDGET_S = 90.0
-PRECISION = 0.03
+PRECISION = 0.02
 """Half the width of the interval, as a fraction, at which measuring ends."""
 
 
@@ -138,12 +138,12 @@ def between(a: Run, b: Run) -> Comparison:
 
 def measure_noise(
     plan: experiment.Plan,
-    pairs: int = 4,
+    pairs: int = 6,
     on_progress: Callable[[experiment.Progress], None] = lambda progress: None,
 ) -> list[Comparison]:
     """A recipe against itself, in fresh processes each time, as equal processes differ too.
 
-    The bound below which 95% of such ratios lie becomes this device's A/A noise.
+    What they differ by beyond the scatter of their rounds becomes this device's A/A noise.
 
     Raises:
         PerfkitError: the recipe could not be measured.
@@ -152,5 +152,7 @@ def measure_noise(
     found = [
         compare(("A", recipe), ("A again", recipe), plan, 0.0, on_progress=on_progress) for _ in range(pairs)
     ]
-    noise.save(plan.device, statistics.noise_bound([one.ratio.ratio for one in found]))
+    sides = [next(pairing for pairing in one.b.pairings if pairing.against == one.a.id) for one in found]
+    pairs_of = [(np.array(p.own_samples_per_s), np.array(p.other_samples_per_s)) for p in sides]
+    noise.save(plan.device, statistics.between_processes(pairs_of))
     return found

@@ -22,16 +22,16 @@ from perfkit import environment, ladder, noise
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.ladder import Sizing, Stage
 from perfkit.monitor import GpuMonitor
-from perfkit.planning import Plan, Progress, plan, recipe_diff, script, scripts, target
+from perfkit.planning import Plan, Progress, plan, recipe_diff, script, scripts, spread, target
 from perfkit.recipe import Recipe, Target, applicable
 from perfkit.record import Blank, Measured, Role, Side, judged, pairing, results
-from perfkit.runner import Child, turn
-from perfkit.runs import Pairing, Run, slug
+from perfkit.runner import Child, Team, team, turn
+from perfkit.runs import Communication, Pairing, Run, slug
 from perfkit.store import RunStore
 
 __all__ = [
-    "Plan", "Progress", "climb", "plan", "recipe_diff", "resolve", "script", "scripts", "stage_diff",
-    "target",
+    "Plan", "Progress", "climb", "plan", "recipe_diff", "resolve", "script", "scripts", "spread",
+    "stage_diff", "target",
 ]  # fmt: skip
 
 DATA_BOUND_SHARE = 0.3
@@ -92,7 +92,8 @@ class _Experiment:
         self._previous: Side | None = None
         self.described: dict[str, Any] = {}
         self._spare: Child | None = None
-        self._current: Child | None = None
+        self._current: Child | Team | None = None
+        self._describing: dict[str, Any] = {}
         self._stage = ""
         self._done = 0
         self._within = 0.0
@@ -163,20 +164,18 @@ class _Experiment:
 
     def _new_child(self) -> Child:
         deadline = time.monotonic() + self.plan.timeout_s if self.plan.timeout_s else None
-        self._current = Child(self._on_phase, self._cancelled, deadline)
-        return self._current
+        child = self._current = Child(self._on_phase, self._cancelled, deadline)
+        return child
 
     def describe(self) -> None:
         """Loads the workload in a child, which the first stage then uses."""
         plan = self.plan
         child = self._new_child()
-        self.described = child.ask(
-            "describe",
-            workload=plan.workload,
-            preset=plan.preset.name,
-            options=dict(plan.options),
-            device=plan.device,
-        )
+        self._describing = {
+            "workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options),
+            "device": plan.device,
+        }  # fmt: skip
+        self.described = child.ask("describe", **self._describing)
         self._spare = child
 
     def target(self) -> Target:
@@ -246,7 +245,10 @@ class _Experiment:
         if self._spare is None:
             self.describe()
         assert self._spare is not None
-        child, self._spare = self._spare, None
+        child: Child | Team = self._spare
+        if recipe.ranks > 1:
+            child = self._current = team(self._spare, self._describing, recipe.ranks, self.plan.nodes)
+        self._spare = None
         preset = self.plan.preset
         measured = Measured(
             child.ask(
@@ -269,6 +271,9 @@ class _Experiment:
                 self._within = _MEASURED_FROM + (1 - _MEASURED_FROM) * share
                 self._round(child, measured, monitor)
         measured.peak = child.ask("peak")
+        if recipe.ranks > 1:
+            found = child.ask("communication", samples=preset.block_samples)
+            measured.communication = {name: found[name] for name in Communication.__struct_fields__}
         return measured
 
     def _precise(self, measured: Measured) -> bool:
@@ -278,7 +283,7 @@ class _Experiment:
         found = pairing(self._previous, "previous", measured).ratio
         return (found.high - found.low) / 2 / found.ratio <= self.plan.precision
 
-    def _round(self, child: Child, measured: Measured, monitor: GpuMonitor) -> None:
+    def _round(self, child: Child | Team, measured: Measured, monitor: GpuMonitor) -> None:
         samples = self.plan.preset.block_samples
         order: list[Side | None] = [None, *(side for side in self._sides() if side.child)]
         self._random.shuffle(order)

@@ -53,7 +53,9 @@ def script(
     )
     if not own and not options:
         built = f"{name}() if callable({name}) else {name}"
-    text = _join([part.code for part in folded], _main(built, device, seed, steps), recipe, workload)
+    text = _join(
+        [part.code for part in folded], _main(built, device, seed, steps, recipe.ranks), recipe, workload
+    )
     return _tidy(_merged_imports(_drop_unused(text)))
 
 
@@ -77,10 +79,11 @@ def _recipe_object(recipe: Recipe) -> str:
     return f"from types import SimpleNamespace\n\nRECIPE = SimpleNamespace({values})\n"
 
 
-def _main(built: str, device: str, seed: int, steps: int) -> str:
+def _main(built: str, device: str, seed: int, steps: int, ranks: int) -> str:
+    start = "python" if ranks == 1 else f"torchrun --nproc-per-node {ranks}"
     return (
         f"def main():\n"
-        f'    """Trains some steps and prints the loss of each: `python train.py [STEPS]`."""\n'
+        f'    """Trains some steps and prints the loss of each: `{start} train.py [STEPS]`."""\n'
         f"    workload = {built}\n"
         f"    steps = int(sys.argv[1]) if len(sys.argv) > 1 else {steps}\n"
         f'    for step, loss in enumerate(train(workload, torch.device("{device}"), steps, seed={seed})):\n'
@@ -254,6 +257,15 @@ class _Fold(cst.CSTTransformer):
             other
             if is_branch or isinstance(other, cst.If)
             else _spliced(other.body, updated_node.leading_lines)
+        )
+
+    def leave_With(self, original_node: cst.With, updated_node: cst.With) -> Any:
+        """`with nullcontext():` is its body."""
+        nothing = m.With(items=[m.WithItem(item=m.Call(func=m.Name("nullcontext")), asname=None)])
+        return (
+            _spliced(updated_node.body, updated_node.leading_lines)
+            if m.matches(updated_node, nothing)
+            else updated_node
         )
 
     def leave_For(self, original_node: cst.For, updated_node: cst.For) -> Any:

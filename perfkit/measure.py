@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import distributed
 
 from perfkit import mechanism, statistics
 from perfkit.errors import RunFailed
 from perfkit.runs import Mechanism
-from perfkit.train import Training, epochs
+from perfkit.train import Training, epochs, mean_over_ranks
 
 Clock = Callable[[], float]
 Progress = Callable[[str, int, int], None]
@@ -159,7 +160,9 @@ class Harness:
         self.progress = progress
         self.source = Source(training.loader, clock)
         self.batches = training.batches(self.source)
-        self.samples_per_step = training.recipe.batch_size * training.recipe.accumulation
+        recipe = training.recipe
+        self.samples_per_step = recipe.batch_size * recipe.accumulation * recipe.ranks
+        """Of all ranks."""
         self.first_graphs = 0
         self._held: Any = None
 
@@ -180,16 +183,24 @@ class Harness:
         """Steps until their time is steady, or until the budget is spent."""
         workers = self.training.recipe.workers
         window = max(_MIN_WARMUP_STEPS, workers)
-        taken = Block(0, 0.0)
-        while taken.seconds < seconds and len(taken.step_s) < _MAX_WARMUP_STEPS:
+        taken, done = Block(0, 0.0), False
+        while not self._agreed(done):
             block, _ = self._run(self.batches, window, "warm-up")
             taken.samples += block.samples
             taken.seconds += block.seconds
             taken.step_s += block.step_s
             taken.data_wait_s += block.data_wait_s
-            if statistics.steady(np.array(taken.step_s), window):
-                break
+            spent = taken.seconds >= seconds or len(taken.step_s) >= _MAX_WARMUP_STEPS
+            done = spent or statistics.steady(np.array(taken.step_s), window)
         return taken
+
+    def _agreed(self, decision: bool) -> bool:
+        """What rank 0 has decided: ranks that took different numbers of steps would wait for ever."""
+        if self.training.recipe.ranks == 1:
+            return decision
+        said = torch.tensor([float(decision)], device=self.training.device)
+        distributed.broadcast(said, 0)
+        return bool(said.item())
 
     def block(self, samples: int, settle: bool = False) -> Block:
         """One measured block of at least this many samples.
@@ -258,12 +269,14 @@ class Harness:
         self.device.synchronize()
         block.seconds = self.clock() - start
         block.device_step_s = self.device.take_marked()
-        return block, _finite(losses)
+        return block, _finite(losses, self.training.recipe.ranks)
 
 
-def _finite(losses: list[torch.Tensor]) -> list[float]:
-    """The losses as numbers; all must be finite."""
-    values: list[float] = torch.stack(losses).float().tolist() if losses else []
+def _finite(losses: list[torch.Tensor], ranks: int) -> list[float]:
+    """The losses as numbers, means over the ranks; all must be finite."""
+    if not losses:
+        return []
+    values: list[float] = (mean_over_ranks(losses) if ranks > 1 else torch.stack(losses).float()).tolist()
     for step, value in enumerate(values):
         if not math.isfinite(value):
             raise RunFailed(

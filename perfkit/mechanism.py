@@ -5,16 +5,20 @@ A stage whose mechanism is off is an error, not a slow stage.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
+from perfkit import train
 from perfkit.recipe import Recipe
 from perfkit.runs import Mechanism
-from perfkit.train import DevicePrefetcher, Training, forward, to_device
+from perfkit.train import DevicePrefetcher, Training, to_device
 
 
 @dataclass
@@ -36,6 +40,12 @@ class Specimen:
     """What torch.compile has counted: graphs, breaks, cache hits and misses."""
     recompiles: int
     """Graphs made after the first step: there should be none."""
+    spans: list[str]
+    """Names of the ranges that the step opened."""
+    block_computed: int
+    """How often the first block of the model was computed; 0 where that cannot be counted."""
+    no_syncs: int
+    """How often the step kept the ranks from averaging gradients."""
 
     @property
     def recipe(self) -> Recipe:
@@ -93,35 +103,89 @@ def specimen(training: Training, source: Any, iterator: Any = None, first_graphs
         first_graphs: graphs that torch.compile had made after the first step.
     """
     pulled: list[Any] = []
-    steps: list[int] = []
+    watch = _Watch(training)
 
     def watched() -> Any:
         for batch in source:
             pulled.append(batch)
             yield batch
 
-    hook = training.optimizer.register_step_post_hook(lambda *_: steps.append(1))
     batches = training.batches(watched())
-    training.step(batches)
-    hook.remove()
+    with watch:
+        training.step(batches)
     with _Copies() as copies:
-        inputs, targets = to_device(pulled[-1], training.workload, training.recipe, training.device)
-    outputs, _ = forward(training.model, training.workload, training.recipe, training.device, inputs, targets)
+        inputs, _ = to_device(pulled[-1], training.workload, training.recipe, training.device)
     # A device prefetcher is one batch ahead: that batch was pulled, but not yet trained on.
     ahead = 1 if isinstance(batches, DevicePrefetcher) else 0
     made = graphs()
     return Specimen(
-        training=training,
-        batch=pulled[-1],
-        inputs=inputs,
-        outputs=_first(outputs),
-        copies=copies.seen,
-        optimizer_steps=len(steps),
-        batches_pulled=len(pulled) - ahead,
-        iterator=iterator,
-        graphs=made,
-        recompiles=made["graphs"] - first_graphs,
-    )
+        training=training, batch=pulled[-1], inputs=inputs, outputs=_first(watch.outputs),
+        copies=copies.seen, optimizer_steps=watch.steps, batches_pulled=len(pulled) - ahead,
+        iterator=iterator, graphs=made, recompiles=made["graphs"] - first_graphs, spans=watch.spans,
+        block_computed=watch.computed, no_syncs=watch.no_syncs,
+    )  # fmt: skip
+
+
+class _Watch(contextlib.ExitStack):
+    """Counts what happens inside one step: by hooks, and by standing in for functions of the program."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self._training = training
+        self.outputs: Any = None
+        self.steps = self.computed = self.no_syncs = 0
+        self.spans: list[str] = []
+
+    def __enter__(self) -> _Watch:
+        super().__enter__()
+        training = self._training
+        hooks = [training.optimizer.register_step_post_hook(lambda *_: self._count("steps"))]
+        if not training.recipe.compile:  # a hook would make torch.compile start anew
+            block = train.blocks(plain(training.model))[0]
+            leaf = next(part for part in block.modules() if not [*part.children()])
+            hooks.append(leaf.register_forward_pre_hook(lambda *_: self._count("computed")))
+        for hook in hooks:
+            self.callback(hook.remove)
+        self._stand_in(train, "forward", self._forward)
+        self._stand_in(train, "span", self._span)
+        self._stand_in(DistributedDataParallel, "no_sync", self._no_sync)
+        return self
+
+    def _stand_in(self, owner: Any, name: str, made: Callable[[Any], Any]) -> None:
+        real = getattr(owner, name)
+        setattr(owner, name, made(real))
+        self.callback(setattr, owner, name, real)
+
+    def _count(self, name: str) -> None:
+        setattr(self, name, getattr(self, name) + 1)
+
+    def _forward(self, real: Any) -> Any:
+        def forward(*given: Any) -> Any:
+            outputs, loss = real(*given)
+            self.outputs = outputs
+            return outputs, loss
+
+        return forward
+
+    def _span(self, real: Any) -> Any:
+        def span(name: str) -> Any:
+            self.spans.append(name)
+            return real(name)
+
+        return span
+
+    def _no_sync(self, real: Any) -> Any:
+        def no_sync(model: Any) -> Any:
+            self._count("no_syncs")
+            return real(model)
+
+        return no_sync
+
+
+def plain(model: Any) -> Any:
+    """The workload's own module, inside of what compiles or distributes it."""
+    model = getattr(model, "_orig_mod", model)
+    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def _first(outputs: Any) -> torch.Tensor:
@@ -326,3 +390,90 @@ def _threads(s: Specimen) -> tuple[bool, str]:
 def _accumulated(s: Specimen) -> tuple[bool, str]:
     said = f"{s.batches_pulled} batch(es), {s.optimizer_steps} optimizer step"
     return s.batches_pulled == s.recipe.accumulation and s.optimizer_steps == 1, said
+
+
+@_proves("checkpointing")
+def _checkpointed(s: Specimen) -> tuple[bool, str]:
+    times = s.block_computed / s.recipe.accumulation
+    if not times:
+        return not s.recipe.checkpointing, "compiled: what backward computes again is the compiler's choice"
+    return (times == 2) == s.recipe.checkpointing, f"a block is computed {times:g}x a batch"
+
+
+@_proves("placement")
+def _placed(s: Specimen) -> tuple[bool, str]:
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    tables = [m.weight for m in plain(s.training.model).modules() if isinstance(m, kinds)]
+    where = sorted({table.device.type for table in tables})
+    away = bool(tables) and where == ["cpu"] and s.training.device.type != "cpu"
+    return away == (s.recipe.placement == "cpu_embedding"), f"embeddings lie on {', '.join(where) or 'none'}"
+
+
+@_proves("log_every")
+def _logged(s: Specimen) -> tuple[bool, str]:
+    every = s.recipe.log_every
+    if not hasattr(s.training, "shown"):
+        return every == 0, "the loss is not read in the loop"
+    read, steps = len(s.training.shown), s.training.steps
+    return every > 0 and read == steps // every, f"the loss was read {read}x in {steps} steps"
+
+
+@_proves("ranges")
+def _named(s: Specimen) -> tuple[bool, str]:
+    names = list(dict.fromkeys(s.spans))
+    wanted = {"step", "data", "copy", "forward", "backward", "optimizer"}
+    whole = set(names) >= (wanted - {"copy"} if s.recipe.device_prefetch else wanted)
+    return (whole if s.recipe.ranges else not names), f"ranges: {', '.join(names) or 'none'}"
+
+
+def _ddp(s: Specimen) -> DistributedDataParallel | None:
+    model = getattr(s.training.model, "_orig_mod", s.training.model)
+    return model if isinstance(model, DistributedDataParallel) else None
+
+
+@_proves("ranks")
+def _ranks(s: Specimen) -> tuple[bool, str]:
+    if _ddp(s) is None:
+        return s.recipe.ranks == 1, "one process trains"
+    size = distributed.get_world_size()
+    return size == s.recipe.ranks, f"{size} ranks by {distributed.get_backend()}, in DistributedDataParallel"
+
+
+@_proves("no_sync")
+def _no_sync(s: Specimen) -> tuple[bool, str]:
+    said = "gradients are averaged with the last batch only" if s.no_syncs else "with every batch"
+    return (s.no_syncs == 1) == s.recipe.no_sync, said
+
+
+@_proves("bucket_mb")
+def _buckets(s: Specimen) -> tuple[bool, str]:
+    ddp = _ddp(s)
+    if ddp is None:
+        return True, "no other ranks"
+    size = ddp.bucket_bytes_cap >> 20
+    return size == s.recipe.bucket_mb, f"buckets of at most {size} MiB"
+
+
+@_proves("bucket_view")
+def _views(s: Specimen) -> tuple[bool, str]:
+    ddp = _ddp(s)
+    on = ddp is not None and ddp.gradient_as_bucket_view
+    return (
+        on == s.recipe.bucket_view,
+        "gradients are views of buckets" if on else "gradients are tensors of their own",
+    )
+
+
+@_proves("static_graph")
+def _static(s: Specimen) -> tuple[bool, str]:
+    ddp = _ddp(s)
+    on = ddp is not None and bool(ddp.static_graph)
+    return on == s.recipe.static_graph, "static graph" if on else "the graph may change from step to step"
+
+
+@_proves("compression")
+def _compressed(s: Specimen) -> tuple[bool, str]:
+    ddp = _ddp(s)
+    hooks = [hook.__name__ for hook, _ in ddp._comm_hooks] if ddp is not None else []
+    wanted = [] if s.recipe.compression == "off" else [f"{s.recipe.compression}_compress_hook"]
+    return hooks == wanted, f"communication hook: {', '.join(hooks) or 'none'}"

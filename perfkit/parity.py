@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from perfkit import experiment, ladder
 from perfkit.recipe import Recipe
-from perfkit.runner import Child, Progress, turn
+from perfkit.runner import Child, Progress, team, turn
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -71,10 +73,9 @@ def parity(
     with turn(plan.device, cancelled):
         child = Child(on_progress, cancelled)
         try:
-            child.ask(
-                "describe", workload=plan.workload, preset=plan.preset.name, options=dict(plan.options),
-                device=plan.device,
-            )  # fmt: skip
+            child.ask("describe", **_known(plan))
+            if recipe.ranks > 1:
+                return _of_ranks(plan, title, recipe, steps, child)
             found = child.ask("parity", exact=exact, steps=steps, **asked)
             ready = child.ask("train", loss_steps=2, warmup_s=0, started=child.started, **asked)
         finally:
@@ -84,3 +85,41 @@ def parity(
     proven = f"{len(ready['mechanisms'])} switches proven by the built objects"
     checks.append(Check("mechanisms", not off, "; ".join(off) or proven))
     return Parity(title, exact, checks, other_batch, found["losses"])
+
+
+def _known(plan: experiment.Plan) -> dict[str, Any]:
+    return {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options),
+            "device": plan.device}  # fmt: skip
+
+
+def _of_ranks(plan: experiment.Plan, title: str, recipe: Recipe, steps: int, first: Child) -> Parity:
+    """Ranks with a batch each must have the losses of one rank with all of their batches."""
+    alone = recipe.replace(
+        ranks=1, batch_size=recipe.batch_size * recipe.ranks, no_sync=False, bucket_view=False,
+        static_graph=False, compression="off", bucket_mb=Recipe().bucket_mb,
+    )  # fmt: skip
+    how: dict[str, Any] = {"seed": plan.seed, "loss_steps": steps, "warmup_s": 0, "started": first.started}
+    with contextlib.ExitStack() as ends:
+        one = Child(lambda *_: None, first._cancelled)
+        ends.callback(one.stop)
+        one.ask("describe", **_known(plan))
+        reference = one.ask("train", recipe=alone.to_dict(), **how)
+        many = team(first, _known(plan), recipe.ranks, plan.nodes)
+        ends.callback(many.stop)
+        ready = many.ask("train", recipe=recipe.to_dict(), **how)
+    rounding = 1e-4 if recipe.amp == recipe.compression == "off" else 2e-2
+    apart = max(
+        abs(a - b) / max(abs(b), 1.0) for a, b in zip(ready["losses"], reference["losses"], strict=True)
+    )
+    sizes = f"{recipe.ranks} x {recipe.batch_size} and 1 x {alone.batch_size}"
+    said = f"losses of {sizes} differ by at most {apart:.1g}"
+    if apart > rounding and ready["batch_norm"]:
+        said += ": batch normalisation sees each rank's own batch (nn.SyncBatchNorm would see all)"
+    off = [f"{m['switch']}: {m['evidence']}" for m in ready["mechanisms"] if not m["ok"]]
+    proven = f"{len(ready['mechanisms'])} switches proven by the built objects"
+    checks = [
+        Check("losses", apart <= rounding, said),
+        Check("mechanisms", not off, "; ".join(off) or proven),
+    ]
+    losses = {"candidate": ready["losses"], "float32": reference["losses"], "float64": []}
+    return Parity(title, "changes training", checks, True, losses)

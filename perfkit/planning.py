@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perfkit import environment, export, ladder, workloads
+from perfkit.errors import InvalidValue
 from perfkit.ladder import Preset
 from perfkit.recipe import Recipe, Target, Value
+from perfkit.runner import Nodes
 from perfkit.runs import Run
 
 DEFAULT_WORKLOAD = {"quick": "photos"}
@@ -50,6 +52,8 @@ class Plan:
     """Go on beyond the preset's rounds until half the interval's width / ratio is at most this …"""
     budget_s: float = 0.0
     """… or this many seconds of rounds are spent."""
+    nodes: Nodes = field(default_factory=Nodes)
+    """The machines that train together."""
 
 
 def plan(
@@ -102,6 +106,28 @@ def plan(
     )
 
 
+def spread(plan: Plan, nodes: int, index: int, rendezvous: str) -> Plan:
+    """The plan for one of several machines that train together.
+
+    Raises:
+        InvalidValue: numbers that do not fit together, or no place to meet.
+    """
+    if nodes == 1:
+        return plan
+    host, _, port = rendezvous.rpartition(":")
+    if not (host and port.isdigit() and 0 < int(port) < 65536):
+        raise InvalidValue(
+            f"--rendezvous was given '{rendezvous}'", "With --nodes, name HOST:PORT of machine 0"
+        )
+    ranks = int(plan.settings.get("ranks", 1))
+    if index >= nodes or ranks % nodes:
+        raise InvalidValue(
+            f"{ranks} ranks on {nodes} machines, of which this is number {index}",
+            "Give --ranks a multiple of --nodes, and --node-rank from 0 to below --nodes",
+        )
+    return replace(plan, nodes=Nodes(nodes, index, rendezvous))
+
+
 def target(plan: Plan, described: Mapping[str, Any]) -> Target:
     """Where a plan's stages are to run, from what the workload and the device say of themselves."""
     kind = plan.device.split(":")[0]
@@ -110,6 +136,8 @@ def target(plan: Plan, described: Mapping[str, Any]) -> Target:
         offers=frozenset(described["offers"]),
         bf16=described["facts"].get("bf16", True),
         compiler=environment.has_compiler(kind),
+        count=int(described["facts"].get("count", 1)),
+        nodes=plan.nodes.count,
     )
 
 

@@ -19,7 +19,7 @@ from perfkit import diagnose, environment, experiment, loading
 from perfkit import trace as traces
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.runner import Child, Progress, turn
+from perfkit.runner import Child, Progress, Team, team, turn
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def profile(
     waits = functools.partial(on_progress, f"waiting: another run uses {plan.device}", 0.0)
     with turn(plan.device, cancelled, waits), tempfile.TemporaryDirectory(prefix="perfkit-") as notes:
         child = Child(on_progress, cancelled)
-        told = _in_child(child, plan, options, used, {"path": str(path.absolute()), **how}, notes)
+        told = _in_child(child, plan, options, used, "profile", {"path": str(path.absolute()), **how}, notes)
         made = [note for file in Path(notes).glob("*.jsonl") for note in _notes(file.read_text())]
     loaded = traces.load(path)
     analysis = traces.analyse(loaded)
@@ -140,8 +140,85 @@ def syncs(
         PerfkitError: a value is not allowed, or the training failed.
     """
     plan, chosen, used = _resolved(workload, recipe, preset, settings, device, options, seed)
+    return {**_asked("syncs", plan, chosen, used, steps=steps), "device": plan.device}
+
+
+def memory(
+    workload: str | None = None,
+    recipe: Recipe | str | None = None,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """What holds memory in a training step; arguments as for `profile`.
+
+    Returns:
+        See `perfkit.memory.measure`, and `recipe` in words.
+
+    Raises:
+        PerfkitError: a value is not allowed, or the training failed.
+    """
+    plan, chosen, used = _resolved(workload, recipe, preset, settings, device, options, seed)
+    return {**_asked("memory", plan, chosen, used), "recipe": used.describe()}
+
+
+def kernels(
+    workload: str | None = None,
+    recipe: Recipe | str | None = None,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """What the device can do, by shape, and how much of it a training uses; arguments as for `profile`.
+
+    Returns:
+        See `perfkit.shapes.measure`; `step_s`; `recipe` in words; `device`; `mfu`: FLOP/s of the step over
+        the measured peak of its type; `light_share`: the least time FLOPs and bytes need, over the step's.
+
+    Raises:
+        PerfkitError: a value is not allowed, or the training failed.
+    """
+    plan, chosen, used = _resolved(workload, recipe, preset, settings, device, options, seed)
+    found = _asked("kernels", plan, chosen, used)
+    asked, shares = found["work"], {"mfu": None, "light_share": None}
+    if asked["flops"]:
+        needed_s = asked["flops"] / found["peaks"][asked["dtype"]]
+        shares["mfu"] = needed_s / found["step_s"]
+        shares["light_share"] = (needed_s + asked["bytes"] / found["bytes_per_s"]) / found["step_s"]
+    return {**found, **shares, "recipe": used.describe(), "device": plan.device}
+
+
+def nsys(
+    workload: str | None = None,
+    recipe: Recipe | str | None = None,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    out: str | Path = "perfkit-nsys",
+) -> list[str]:
+    """The Nsight Systems command for a recipe; `perfkit.nsys.record` runs it. Arguments as for `profile`.
+
+    Raises:
+        PerfkitError: a value is not allowed.
+    """
+    from perfkit import nsys as tool
+
+    plan, chosen, used = _resolved(workload, recipe, preset, settings, device, options, seed)
+    told = tool.program(plan.workload, chosen, used.to_dict(), plan.device, plan.seed)
+    return tool.command(told, Path(out))
+
+
+def _asked(
+    do: str, plan: experiment.Plan, chosen: Mapping[str, Any], used: Recipe, **how: Any
+) -> dict[str, Any]:
     with turn(plan.device):
-        return {**_in_child(Child(), plan, chosen, used, {"steps": steps}), "device": plan.device}
+        return _in_child(Child(), plan, chosen, used, do, how)
 
 
 def _resolved(
@@ -159,22 +236,24 @@ def _resolved(
 
 
 def _in_child(
-    child: Child, plan: experiment.Plan, options: Mapping[str, Any], recipe: Recipe, how: Mapping[str, Any],
-    notes: str | None = None,
+    child: Child, plan: experiment.Plan, options: Mapping[str, Any], recipe: Recipe, do: str,
+    how: Mapping[str, Any], notes: str = "",
 ) -> dict[str, Any]:  # fmt: skip
-    """Trains in a child until it is warm; then profiles, or without a folder for notes looks for syncs."""
+    """Trains in a child (one for each rank) until it is warm, then gives it one command."""
+    asked: Child | Team = child
     try:
-        child.ask(
-            "describe", workload=plan.workload, preset=plan.preset.name, options=dict(options),
-            device=plan.device,
-        )  # fmt: skip
-        child.ask(
+        known = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(options)}
+        known["device"] = plan.device
+        child.ask("describe", **known)
+        if recipe.ranks > 1:
+            asked = team(child, known, recipe.ranks)
+        asked.ask(
             "train", recipe=recipe.to_dict(), seed=plan.seed, loss_steps=plan.preset.loss_steps,
-            warmup_s=plan.preset.warmup_s, started=child.started, timed=notes or "",
+            warmup_s=plan.preset.warmup_s, started=child.started, timed=notes,
         )  # fmt: skip
-        return child.ask("profile" if notes else "syncs", **how)
+        return asked.ask(do, **how)
     finally:
-        child.stop()
+        asked.stop()
 
 
 def _notes(text: str) -> Iterator[dict[str, Any]]:

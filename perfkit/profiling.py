@@ -25,7 +25,9 @@ _COMPARED = 8
 def profile(
     harness: Harness, path: str, wait: int, warmup: int, active: int, shapes: bool, memory: bool, stacks: bool
 ) -> dict[str, Any]:
-    """Takes steps with and without the profiler, and writes the trace of the `active` ones."""
+    """Takes steps with and without the profiler, and writes the trace of the `active` ones, one a rank."""
+    if rank := int(os.environ.get("RANK", "0")):
+        path = path.replace(".json", f".rank{rank}.json")
     plain = harness.block(max(_COMPARED, active) * harness.samples_per_step, settle=True)
     used = [ProfilerActivity.CUDA] if harness.training.device.type == "cuda" else []
     made = _Profile(
@@ -37,7 +39,8 @@ def profile(
     total = wait + warmup + active
     harness.source.stamps.clear()
     marks, pins = [], list[float]()
-    with _marked(harness.training), _timed_pinning(pins), made:
+    named = contextlib.nullcontext() if harness.training.recipe.ranges else _marked(harness.training)
+    with named, _timed_pinning(pins), made:
         for step in range(total):
             marks.append(time.perf_counter())
             harness.training.step(harness.batches)

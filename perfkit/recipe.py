@@ -145,6 +145,37 @@ class Recipe:
     accumulation: int = _switch(
         1, "Accumulation", "batches accumulated before one optimizer step", low=1, high=1024, levels=(1, 2, 4)
     )
+    checkpointing: bool = _switch(
+        False, "Checkpointing", "keep only the input of each block, compute its activations again in backward"
+    )
+    placement: str = _switch(
+        "device", "Placement", "where embeddings live: with the rest, or in host memory",
+        choices=("device", "cpu_embedding"), levels=("device", "cpu_embedding"), needs="workload",
+    )  # fmt: skip
+    log_every: int = _switch(
+        0, "Read the loss", "every so many steps (a wait for the device); 0 = after the last", high=1_000_000,
+        levels=(0, 1, 30),
+    )  # fmt: skip
+    ranges: bool = _switch(False, "Named ranges", "NVTX and profiler ranges around the parts of a step")
+    ranks: int = _switch(1, "Ranks", "processes that train together (DDP)", low=1, high=1024, levels=(1, 2))
+    no_sync: bool = _switch(
+        False, "no_sync", "average gradients once a step, not after each accumulated batch",
+        idle_when=("accumulation", 1),
+    )  # fmt: skip
+    bucket_mb: int = _switch(
+        25, "Bucket size", "MiB of gradients averaged at once", low=1, high=4096, levels=(1, 25, 100),
+        idle_when=("ranks", 1),
+    )  # fmt: skip
+    bucket_view: bool = _switch(
+        False, "Bucket views", "gradients live in the buckets: one copy less", idle_when=("ranks", 1)
+    )
+    static_graph: bool = _switch(
+        False, "Static graph", "every step uses the same parameters", idle_when=("ranks", 1)
+    )
+    compression: str = _switch(
+        "off", "Compression", "gradients cross between ranks in 16 bits", choices=("off", "bf16", "fp16"),
+        levels=("off", "bf16", "fp16"), idle_when=("ranks", 1),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Every value is checked here, whatever way the recipe was made.
@@ -257,6 +288,10 @@ class Target:
     """Whether the device computes in bfloat16."""
     compiler: bool = True
     """Whether torch.compile finds what it needs (a C++ compiler on the CPU, Triton on CUDA)."""
+    count: int = 1
+    """Devices of this kind on this machine."""
+    nodes: int = 1
+    """Machines that train together."""
 
 
 def why_not(name: str, recipe: Recipe, target: Target) -> str:
@@ -268,7 +303,7 @@ def why_not(name: str, recipe: Recipe, target: Target) -> str:
     rules: list[Callable[[], str]] = [
         lambda: _lacks_device(switch, target),
         lambda: _lacks_partner(switch, recipe),
-        lambda: _special(name, value, recipe, target),
+        lambda: _special(name, recipe, target),
     ]
     return next((reason for rule in rules if (reason := rule())), "")
 
@@ -293,18 +328,41 @@ def _lacks_partner(switch: Switch, recipe: Recipe) -> str:
 _LOADER_SWITCHES = ("workers", "pin_memory", "non_blocking", "device_prefetch", "batched_fetch")
 
 
-def _special(name: str, value: Value, recipe: Recipe, target: Target) -> str:
-    if name == "amp" and value == "fp16" and target.device == "cpu":
-        return "fp16 with gradient scaling needs an accelerator; on a CPU use bf16"
-    if name == "amp" and value == "bf16" and not target.bf16:
-        return "this device does not compute in bfloat16; use fp16"
-    if name == "compile" and not target.compiler:
-        return "torch.compile finds no compiler here; `perfkit doctor` says what to install"
-    if name == "compile_mode" and value == "reduce-overhead" and target.device != "cuda":
-        return "reduce-overhead means CUDA graphs; there are none on this device"
-    if name == "device_prefetch" and not recipe.pin_memory:
-        return "copies overlap only from pinned memory; switch pin_memory on"
-    return ""
+def _special(name: str, recipe: Recipe, target: Target) -> str:
+    mine = ((refuses, reason) for who, refuses, reason in _RULES if who == name)
+    return next((reason(recipe, target) for refuses, reason in mine if refuses(recipe, target)), "")
+
+
+_Rule = tuple[str, Callable[[Recipe, Target], bool], Callable[[Recipe, Target], str]]
+_RULES: tuple[_Rule, ...] = (
+    ("amp", lambda r, t: r.amp == "fp16" and t.device == "cpu",
+     lambda r, t: "fp16 with gradient scaling needs an accelerator; on a CPU use bf16"),
+    ("amp", lambda r, t: r.amp == "bf16" and not t.bf16,
+     lambda r, t: "this device does not compute in bfloat16; use fp16"),
+    ("compile", lambda r, t: not t.compiler,
+     lambda r, t: "torch.compile finds no compiler here; `perfkit doctor` says what to install"),
+    ("compile_mode", lambda r, t: r.compile_mode == "reduce-overhead" and t.device != "cuda",
+     lambda r, t: "reduce-overhead means CUDA graphs; there are none on this device"),
+    ("device_prefetch", lambda r, t: not r.pin_memory,
+     lambda r, t: "copies overlap only from pinned memory; switch pin_memory on"),
+    ("checkpointing", lambda r, t: r.compile,
+     lambda r, t: "torch.compile decides itself what backward computes again; the two are not combined here"),
+    ("placement", lambda r, t: t.device == "cpu",
+     lambda r, t: "on a CPU the embedding and the rest share the host's memory already"),
+    ("no_sync", lambda r, t: r.static_graph,
+     lambda r, t: "DDP learns a static graph from its first backward, which no_sync would leave out"),
+    ("no_sync", lambda r, t: r.ranks == 1, lambda r, t: "no_sync acts between ranks; there is one"),
+    ("static_graph", lambda r, t: r.compile,
+     lambda r, t: "torch.compile splits the graph for DDP itself; static_graph is not combined with it"),
+    ("ranks", lambda r, t: t.device == "mps", lambda r, t: "torch lets no ranks communicate on mps"),
+    ("ranks", lambda r, t: r.ranks % t.nodes != 0,
+     lambda r, t: f"{r.ranks} ranks cannot be split over {t.nodes} machines evenly"),
+    ("ranks", lambda r, t: t.device == "cuda" and r.ranks > t.count * t.nodes,
+     lambda r, t: f"NCCL wants a GPU for each rank; there are {t.count * t.nodes}"),
+    ("ranks", lambda r, t: r.placement != "device",
+     lambda r, t: "DDP wants a model on one device; use placement=device"),
+)  # fmt: skip
+"""Who refuses, when, and why."""
 
 
 def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:

@@ -14,8 +14,8 @@ import numpy as np
 
 from perfkit import environment, statistics
 from perfkit.ladder import Stage
-from perfkit.runner import Child
-from perfkit.runs import Mechanism, Pairing, Raw, Run
+from perfkit.runner import Child, Team
+from perfkit.runs import Communication, Mechanism, Pairing, Raw, Run
 
 Role = Literal["previous", "baseline"]
 
@@ -25,7 +25,7 @@ class Side:
     """What a stage has measured, and its child while that lives."""
 
     run_id: str
-    child: Child | None
+    child: Child | Team | None
     rates: list[float]
 
     def stop(self) -> None:
@@ -45,6 +45,7 @@ class Measured:
     rounds: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Other run's id → (own, other) samples/s of each round in which both were measured."""
     peak: dict[str, Any] = field(default_factory=dict)
+    communication: dict[str, Any] | None = None
     gpu_utilization: list[float] = field(default_factory=list)
 
     @property
@@ -129,6 +130,7 @@ def results(measured: Measured, pairings: list[Pairing], device: str) -> dict[st
         "mechanism": mechanisms,
         "pairings": pairings,
         "losses": ready["losses"],
+        "communication": msgspec.convert(measured.communication, Communication | None),
         "startup_s": ready["startup_s"],
         "compile_s": max(0.0, ready["first"]["step_s"][0] - steady) if compiled else None,
         "peak_memory_bytes": measured.peak["allocated"],

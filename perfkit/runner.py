@@ -7,13 +7,16 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -129,36 +132,40 @@ class Child:
             RunFailed: the child failed, died, or took too long.
             Cancelled: `cancelled` was set.
         """
+        self.tell(do, arguments)
+        while (answer := self.answer(do)) is None:
+            pass
+        return answer
+
+    def tell(self, do: str, arguments: Mapping[str, Any]) -> None:
+        """Gives one command."""
         try:
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps({"do": do, "with": arguments}) + "\n")
             self._process.stdin.flush()
         except (BrokenPipeError, OSError):
             pass  # it is dead: what it said last, or how it ended, comes out of the queue
-        while True:
-            event = self._next_event()
-            if event["event"] == "progress":
-                self._on_progress(event["phase"], event["done"] / max(1, event["total"]))
-            elif event["event"] == "error":
-                raise failure(event)
-            elif event["event"] == do:
-                return event
 
-    def _next_event(self) -> dict[str, Any]:
-        while True:
-            if self._cancelled.is_set():
-                raise Cancelled("stopped on request")
-            if self.deadline is not None and time.monotonic() > self.deadline:
-                raise RunFailed(
-                    "the run took longer than its time limit", "Raise --timeout, or use a smaller preset"
-                )
-            try:
-                event = self._events.get(timeout=_POLL_S)
-            except queue.Empty:
-                continue
-            if event is None:
-                raise self._death()
-            return event
+    def answer(self, do: str, wait_s: float = _POLL_S) -> dict[str, Any] | None:
+        """The answer to a command that was given, if it comes within some time; raises as `ask` does."""
+        if self._cancelled.is_set():
+            raise Cancelled("stopped on request")
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise RunFailed(
+                "the run took longer than its time limit", "Raise --timeout, or use a smaller preset"
+            )
+        try:
+            event = self._events.get(timeout=wait_s)
+        except queue.Empty:
+            return None
+        if event is None:
+            self._events.put(None)  # dead it stays, for whoever asks next
+            raise self._death()
+        if event["event"] == "progress":
+            self._on_progress(event["phase"], event["done"] / max(1, event["total"]))
+        elif event["event"] == "error":
+            raise failure(event)
+        return event if event["event"] == do else None
 
     def _death(self) -> RunFailed:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -180,6 +187,129 @@ class Child:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class Team:
+    """The ranks of one training on this machine, asked as one child: all get the command, the first answers.
+
+    Args:
+        children: one process a rank, the first of them that which is measured.
+    """
+
+    def __init__(self, children: Sequence[Child]) -> None:
+        self.children = children
+        self.started = children[0].started
+
+    @property
+    def deadline(self) -> float | None:
+        """As a child's."""
+        return self.children[0].deadline
+
+    @deadline.setter
+    def deadline(self, until: float | None) -> None:
+        for child in self.children:
+            child.deadline = until
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """As a child's; the other ranks' answers are at `others`.
+
+        Raises:
+            RunFailed: a rank failed, died, or took too long; then all have ended.
+            Cancelled: the run was cancelled.
+        """
+        return self.ask_each(do, [arguments] * len(self.children))
+
+    def ask_each(self, do: str, arguments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """As `ask`, with arguments of its own for each rank."""
+        for child, given in zip(self.children, arguments, strict=True):
+            child.tell(do, given)
+        answers: dict[int, dict[str, Any]] = {}
+        while len(answers) < len(self.children):
+            for at, child in enumerate(self.children):
+                try:
+                    found = None if at in answers else child.answer(do, _POLL_S / len(self.children))
+                except RunFailed as problem:
+                    raise self._blame(do, at, problem) from None
+                if found is not None:
+                    answers[at] = found
+        first, *others = (answers[at] for at in sorted(answers))
+        return {**first, "others": others}
+
+    def _blame(self, do: str, at: int, problem: RunFailed) -> RunFailed:
+        """The failure that was first: when a rank ends, the others fail too, as they lose it."""
+        found, until = {at: problem}, time.monotonic() + _ECHO_S
+        while time.monotonic() < until and len(found) < len(self.children):
+            for other, child in enumerate(self.children):
+                if other not in found:
+                    try:
+                        child.answer(do, _POLL_S)
+                    except RunFailed as more:
+                        found[other] = more
+        self.stop()
+        own = {rank: one for rank, one in found.items() if not _ECHO.search(one.what)} or found
+        rank, first = min(own.items())
+        told = RunFailed(f"rank {rank} of {len(self.children)}: {first.what}", first.remedy)
+        told.kind = first.kind
+        return told
+
+    def stop(self) -> None:
+        """Ends every rank."""
+        for child in self.children:
+            child.stop()
+
+
+_ECHO_S = 1.5
+_ECHO = re.compile(
+    r"gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore", re.IGNORECASE
+)
+
+
+def team(first: Child, described: Mapping[str, Any], ranks: int, nodes: Nodes | None = None) -> Team:
+    """Starts the other ranks of this machine beside a child that has loaded the workload, and joins them.
+
+    Args:
+        first: the child.
+        described: the arguments of its command `describe`.
+        ranks: of all machines together.
+        nodes: the machines; this one alone if None.
+    """
+    nodes = nodes or Nodes()
+    here = ranks // nodes.count
+    more = [Child(lambda *_: None, first._cancelled, first.deadline) for _ in range(here - 1)]
+    made = Team([first, *more])
+    try:
+        if more:
+            Team(more).ask("describe", **described)
+        host, port = nodes.address()
+        joined = [
+            {"rank": nodes.index * here + at, "local": at, "here": here, "ranks": ranks, "host": host,
+             "port": port} for at in range(here)
+        ]  # fmt: skip
+        made.ask_each("join", joined)
+    except BaseException:
+        made.stop()
+        raise
+    return made
+
+
+@dataclass
+class Nodes:
+    """The machines that train together: how many, which one this is, where they meet."""
+
+    count: int = 1
+    index: int = 0
+    rendezvous: str = ""
+    _meetings: int = 0
+
+    def address(self) -> tuple[str, int]:
+        """Host and port of the next meeting: a free port on this machine alone; else one after the other."""
+        if self.count == 1:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                return "127.0.0.1", free.getsockname()[1]
+        host, _, port = self.rendezvous.rpartition(":")
+        self._meetings += 1
+        return host, int(port) + self._meetings - 1
 
 
 def failure(event: dict[str, Any]) -> RunFailed:

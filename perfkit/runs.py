@@ -60,6 +60,38 @@ class Pairing(msgspec.Struct, frozen=True, omit_defaults=True):
         return statistics.ratio(own, other, paired=self.interleaved, noise=self.noise)
 
 
+class Communication(msgspec.Struct, frozen=True, kw_only=True):
+    """What averaging gradients between ranks costs an optimizer step; times in seconds."""
+
+    bytes_per_step: int
+    step_s: float
+    compute_s: float
+    """A step in which nothing is averaged."""
+    alone_s: float
+    """The collectives of a step, with nothing beside them."""
+    rank_compute_s: list[float]
+    """`compute_s` of each rank: the slowest one is what the others wait for."""
+    start_s: float
+    """Of a collective without any bytes."""
+    bytes_per_s: float
+    """Of a large one, among as many ranks as were measured."""
+
+    @property
+    def exposed_s(self) -> float:
+        """What it adds to the step."""
+        return max(0.0, self.step_s - self.compute_s)
+
+    @property
+    def hidden_s(self) -> float:
+        """What ran beside the computation."""
+        return max(0.0, self.alone_s - self.exposed_s)
+
+    @property
+    def straggling(self) -> float:
+        """Slowest rank's computing / the median rank's."""
+        return max(self.rank_compute_s) / float(np.median(self.rank_compute_s))
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One workload under one recipe on one machine. Immutable; a failed run is a run too."""
 
@@ -93,6 +125,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes a sample has in the batch that the loader hands over."""
     h2d_bytes_per_sample: int | None = None
     """Of these, the bytes that cross to an accelerator; None on a CPU, where nothing crosses."""
+    communication: Communication | None = None
+    """With several ranks only."""
     facts: dict[str, str] = {}
     """What else the run says of itself: weights, precision policy, not-applied switches."""
     warnings: list[str] = []
@@ -170,6 +204,7 @@ _KEPT = (
     "compile_s",
     "mechanism",
     "losses",
+    "communication",
     "facts",
     "warnings",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -52,7 +53,8 @@ def ratio(own: Values, other: Values, *, paired: bool, noise: float = 0.0) -> Ra
         own: rate of this side, one a round.
         other: rate of the other side; of the same rounds where `paired`.
         paired: whether the rounds were interleaved, so that drift cancels within a round.
-        noise: A/A noise of this machine as a fraction; effects below it are not called effects.
+        noise: A/A noise of this machine as a fraction (see `between_processes`): the interval holds it too,
+            and effects below it are not called effects.
     """
     if paired:
         logs = np.log(own / other)
@@ -61,6 +63,10 @@ def ratio(own: Values, other: Values, *, paired: bool, noise: float = 0.0) -> Ra
     else:
         centre = float(np.log(own).mean() - np.log(other).mean())
         low, high = _unpaired_interval(np.log(own), np.log(other))
+    low, high = (
+        centre - math.hypot(centre - low, math.log1p(noise)),
+        centre + math.hypot(high - centre, math.log1p(noise)),
+    )
     threshold = math.log1p(max(MIN_EFFECT, noise))
     verdict: Verdict = "no measurable difference"
     if min(own.size, other.size) < MIN_ROUNDS:
@@ -72,16 +78,22 @@ def ratio(own: Values, other: Values, *, paired: bool, noise: float = 0.0) -> Ra
     return Ratio(math.exp(centre), math.exp(low), math.exp(high), verdict)
 
 
-def noise_bound(ratios: list[float]) -> float:
-    """How far from 1 the ratio of two equal things comes out in 95% of cases, as a fraction.
+def between_processes(pairs: Sequence[tuple[Values, Values]]) -> float:
+    """How far equal things differ for good, as each runs in a process of its own: 95% bound, a fraction.
+
+    Rounds of one pair of processes tell nothing of it: their interval narrows however much the two differ. It
+    is what the ratios of many pairs vary by beyond the scatter of their rounds (variance components), times
+    Student's t for so many pairs.
 
     Args:
-        ratios: of pairs of equal things, each pair of processes of its own; one value at least.
+        pairs: rates of two equal sides, round by round; each pair in processes of its own; one pair at least.
     """
     from scipy import stats
 
-    spread = math.sqrt(sum(math.log(ratio) ** 2 for ratio in ratios) / len(ratios))
-    return math.expm1(float(stats.t.ppf(0.975, len(ratios))) * spread)
+    logs = [np.log(own / other) for own, other in pairs]
+    total = float(np.mean([each.mean() ** 2 for each in logs]))
+    scatter = float(np.mean([each.var(ddof=1) / each.size for each in logs]))
+    return math.expm1(float(stats.t.ppf(0.975, len(pairs))) * math.sqrt(max(0.0, total - scatter)))
 
 
 def _tail(n: int) -> float:

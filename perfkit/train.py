@@ -6,12 +6,20 @@ branches of one recipe left in. Nothing else trains. Every `recipe.…` below is
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, RandomSampler
 
 from perfkit.recipe import Recipe
@@ -28,10 +36,53 @@ def configure(recipe: Recipe, seed: int) -> None:
         torch.set_num_threads(recipe.cpu_threads)
 
 
+def join_ranks(device: torch.device) -> torch.device:
+    """Meets the other ranks, of whom torchrun (or perfkit) told in the environment; returns the device."""
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    if not distributed.is_initialized():
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, timeout=timedelta(minutes=10))
+    return device
+
+
+class RankOrder:
+    """Every how-manieth sample of an order that all ranks share: together they see what one would."""
+
+    def __init__(self, order: RandomSampler) -> None:
+        self.order = order
+        self.ranks = distributed.get_world_size()
+
+    def __len__(self) -> int:
+        return len(self.order) // self.ranks
+
+    def __iter__(self) -> Iterator[int]:
+        shuffled = list(self.order)
+        return iter(shuffled[distributed.get_rank() : len(self) * self.ranks : self.ranks])
+
+
+def mean_over_ranks(losses: list[torch.Tensor]) -> torch.Tensor:
+    """The losses of some steps, each the mean over the ranks' batches."""
+    total = torch.stack(losses).float()
+    distributed.all_reduce(total)
+    return total / distributed.get_world_size()
+
+
+@contextlib.contextmanager
+def span(name: str) -> Iterator[None]:
+    """A named range: for Nsight Systems (NVTX) and for the PyTorch profiler."""
+    nvtx = torch.cuda.nvtx.range(name) if torch.cuda.is_available() else nullcontext()
+    with nvtx, torch.profiler.record_function(name):
+        yield
+
+
 def make_loader(workload: Any, recipe: Recipe, device: torch.device, seed: int) -> Iterable[Any]:
     """Batches of (inputs, targets), in an order that depends on the seed alone."""
     dataset = workload.dataset(recipe)
-    order = RandomSampler(dataset, generator=torch.Generator().manual_seed(seed))
+    order: Any = RandomSampler(dataset, generator=torch.Generator().manual_seed(seed))
+    if recipe.ranks > 1:
+        order = RankOrder(order)
     if recipe.resident:
         return ResidentLoader(dataset, recipe.batch_size, order, device)
     return DataLoader(
@@ -56,7 +107,7 @@ def already_a_batch(batch: Any) -> Any:
 class ResidentLoader:
     """The whole data set on the device; batches are slices of it, and no host is involved."""
 
-    def __init__(self, dataset: Any, batch_size: int, order: RandomSampler, device: torch.device) -> None:
+    def __init__(self, dataset: Any, batch_size: int, order: Any, device: torch.device) -> None:
         inputs, targets = dataset.__getitems__(list(range(len(dataset))))
         self.inputs = inputs.to(device)
         self.targets = targets.to(device)
@@ -64,7 +115,7 @@ class ResidentLoader:
         self.order = order
 
     def __len__(self) -> int:
-        return len(self.targets) // self.batch_size
+        return len(self.order) // self.batch_size
 
     def __iter__(self) -> Iterator[Any]:
         shuffled = torch.tensor(list(self.order), device=self.targets.device)
@@ -81,13 +132,77 @@ def epochs(loader: Iterable[Any]) -> Iterator[Any]:
 
 def make_model(workload: Any, recipe: Recipe, device: torch.device) -> Any:
     """The model on its device, in its memory layout, compiled where the recipe says so."""
-    model: Any = workload.model().to(device)
+    model: Any = workload.model()
+    if recipe.placement == "cpu_embedding":
+        place_around_embeddings(model, device)
+    else:
+        model = model.to(device)
     model.train()
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)
+    if recipe.checkpointing:
+        for block in blocks(model):
+            forget_activations(block)
+    if recipe.ranks > 1:
+        model = DistributedDataParallel(
+            model,
+            device_ids=[device] if device.type == "cuda" else None,
+            bucket_cap_mb=recipe.bucket_mb,
+            gradient_as_bucket_view=recipe.bucket_view,
+            static_graph=recipe.static_graph,
+        )
+    if recipe.compression != "off":
+        hooks = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
+        model.register_comm_hook(None, hooks[recipe.compression])
     if recipe.compile:
         model = torch.compile(model, mode=recipe.compile_mode)
     return model
+
+
+def place_around_embeddings(model: nn.Module, device: torch.device) -> None:
+    """All but the embeddings goes to the device; of these only the rows that were looked up cross to it."""
+    moved: dict[nn.Parameter, nn.Parameter] = {}  # a weight that two modules share stays one
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            module.register_forward_hook(lambda _, inputs, rows: rows.to(device))
+            continue
+        for name, weight in [*module.named_parameters(recurse=False)]:
+            moved.setdefault(weight, nn.Parameter(weight.to(device), weight.requires_grad))
+            setattr(module, name, moved[weight])
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(device))
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """What activations are given up by: children with modules of their own (lists opened), or all at once."""
+    children = [[*child] if isinstance(child, nn.ModuleList) else [child] for child in model.children()]
+    return [block for opened in children for block in opened if [*block.children()]] or [model]
+
+
+def forget_activations(block: Any) -> None:
+    """Keeps only the block's input for backward, which computes the activations again."""
+    compute = block.forward
+    block.forward = lambda *inputs: checkpoint(
+        compute, *inputs, use_reentrant=False, context_fn=partial(once_only_statistics, block)
+    )
+
+
+def once_only_statistics(block: nn.Module) -> Any:
+    """Contexts of the first and the second computation: in the second, batch norm must not count again."""
+
+    @contextlib.contextmanager
+    def frozen() -> Iterator[None]:
+        norms: list[Any] = [part for part in block.modules() if hasattr(part, "num_batches_tracked")]
+        kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+        for norm in norms:
+            norm.momentum, norm.num_batches_tracked = 0.0, None
+        try:
+            yield
+        finally:
+            for norm, (momentum, counted) in zip(norms, kept, strict=True):
+                norm.momentum, norm.num_batches_tracked = momentum, counted
+
+    return nullcontext(), frozen()
 
 
 def make_optimizer(workload: Any, recipe: Recipe, model: nn.Module) -> Any:
@@ -103,8 +218,12 @@ def make_optimizer(workload: Any, recipe: Recipe, model: nn.Module) -> Any:
 
 def to_device(batch: Any, workload: Any, recipe: Recipe, device: torch.device) -> Any:
     """One batch as the model wants it: copied, then prepared on the device."""
-    inputs = batch[0].to(device, non_blocking=recipe.non_blocking)
-    targets = batch[1].to(device, non_blocking=recipe.non_blocking)
+    with span("copy") if recipe.ranges else nullcontext():
+        if recipe.placement == "cpu_embedding":
+            inputs = batch[0]  # indices of a table in host memory
+        else:
+            inputs = batch[0].to(device, non_blocking=recipe.non_blocking)
+        targets = batch[1].to(device, non_blocking=recipe.non_blocking)
     if hasattr(workload, "prepare"):
         inputs = workload.prepare(inputs, recipe)
     if recipe.channels_last and inputs.dim() == 4:
@@ -160,6 +279,8 @@ class Training:
 
     def __init__(self, workload: Any, recipe: Recipe, device: torch.device, seed: int = 0) -> None:
         configure(recipe, seed)
+        if recipe.ranks > 1:
+            device = join_ranks(device)
         self.workload = workload
         self.recipe = recipe
         self.device = device
@@ -168,6 +289,8 @@ class Training:
         self.optimizer = make_optimizer(workload, recipe, self.model)
         if recipe.amp == "fp16":
             self.scaler = torch.amp.GradScaler(device.type)
+        if recipe.log_every > 0:
+            self.steps, self.shown = 0, list[float]()
 
     def batches(self, source: Iterator[Any]) -> Iterator[Any]:
         """The batches of `source` as the training step takes them, on the device."""
@@ -177,33 +300,57 @@ class Training:
 
     def step(self, batches: Iterator[Any]) -> torch.Tensor:
         """One optimizer step; returns the loss, on the device."""
-        loss = self.accumulate(next(batches))
-        for _ in range(self.recipe.accumulation - 1):
-            loss = loss + self.accumulate(next(batches))
-        self.update()
+        with span("step") if self.recipe.ranges else nullcontext():
+            if self.recipe.no_sync:
+                loss = self.accumulate_apart(batches)
+            else:
+                loss = self.accumulate(batches)
+                for _ in range(self.recipe.accumulation - 1):
+                    loss = loss + self.accumulate(batches)
+            self.update()
+        if self.recipe.log_every > 0:
+            self.log(loss)
         return loss
 
-    def accumulate(self, batch: Any) -> torch.Tensor:
-        """Forward and backward of one batch; its gradients add to those that are there."""
-        inputs, targets = batch
-        _, loss = forward(self.model, self.workload, self.recipe, self.device, inputs, targets)
+    def accumulate_apart(self, batches: Iterator[Any]) -> torch.Tensor:
+        """All batches of a step; ranks average their gradients with the last one only."""
+        with self.model.no_sync():
+            loss = self.accumulate(batches)
+            for _ in range(self.recipe.accumulation - 2):
+                loss = loss + self.accumulate(batches)
+        return loss + self.accumulate(batches)
+
+    def accumulate(self, batches: Iterator[Any]) -> torch.Tensor:
+        """Forward and backward of the next batch; its gradients add to those that are there."""
+        with span("data") if self.recipe.ranges else nullcontext():
+            inputs, targets = next(batches)
+        with span("forward") if self.recipe.ranges else nullcontext():
+            _, loss = forward(self.model, self.workload, self.recipe, self.device, inputs, targets)
         if self.recipe.accumulation > 1:
             loss = loss / self.recipe.accumulation
-        if self.recipe.amp == "fp16":
-            self.scaler.scale(loss).backward()
-        else:
-            loss.backward()
+        with span("backward") if self.recipe.ranges else nullcontext():
+            if self.recipe.amp == "fp16":
+                self.scaler.scale(loss).backward()
+            else:
+                loss.backward()
         detached: torch.Tensor = loss.detach()
         return detached
 
     def update(self) -> None:
         """The optimizer step, and the gradients away."""
-        if self.recipe.amp == "fp16":
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        else:
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=self.recipe.set_to_none)
+        with span("optimizer") if self.recipe.ranges else nullcontext():
+            if self.recipe.amp == "fp16":
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            else:
+                self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=self.recipe.set_to_none)
+
+    def log(self, loss: torch.Tensor) -> None:
+        """Reads the loss now and then, for people to see: each time the host waits for the device."""
+        self.steps = self.steps + 1
+        if self.steps % self.recipe.log_every == 0:
+            self.shown.append(loss.item())
 
 
 def train(workload: Any, recipe: Recipe, device: torch.device, steps: int, seed: int = 0) -> list[float]:
@@ -211,6 +358,10 @@ def train(workload: Any, recipe: Recipe, device: torch.device, steps: int, seed:
     training = Training(workload, recipe, device, seed)
     batches = training.batches(epochs(training.loader))
     losses = [training.step(batches) for _ in range(steps)]
+    if recipe.ranks > 1:
+        shared = mean_over_ranks(losses).tolist()
+        distributed.destroy_process_group()
+        return shared if int(os.environ["RANK"]) == 0 else []  # one of them tells
     return [loss.item() for loss in losses]
 
 

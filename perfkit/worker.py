@@ -111,6 +111,18 @@ class _Session:
             "facts": _device_facts(self._device),
         }
 
+    def join(self, rank: int, local: int, here: int, ranks: int, host: str, port: int) -> dict[str, Any]:
+        """Tells this process which rank it is, in torchrun's words; they meet when the training is built."""
+        import torch
+
+        known: dict[str, Any] = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": ranks}
+        known |= {"MASTER_ADDR": host, "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in known.items()})
+        if host == "127.0.0.1":  # else gloo asks for the host's name, which not every machine can resolve
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+        torch.set_num_threads(max(1, torch.get_num_threads() // here))
+        return {}
+
     def train(
         self, recipe: dict[str, Any], seed: int, loss_steps: int, warmup_s: float, started: float,
         timed: str = "",
@@ -144,6 +156,7 @@ class _Session:
             "mechanisms": [{"switch": m.switch, "ok": m.ok, "evidence": m.evidence} for m in mechanisms],
             "batch_bytes_per_sample": batch_bytes,
             "samples_per_step": harness.samples_per_step,
+            "batch_norm": any("BatchNorm" in type(part).__name__ for part in training.model.modules()),
             "weights": getattr(self._workload, "weights", ""),
             "malloc": os.environ.get("GLIBC_TUNABLES", ""),
             "graphs": graphs(),
@@ -165,6 +178,25 @@ class _Session:
         allocated, reserved = self._harness.device.peak()
         recompiles = graphs()["graphs"] - self._harness.first_graphs
         return {"allocated": allocated, "reserved": reserved, "recompiles": recompiles}
+
+    def communication(self, samples: int) -> dict[str, Any]:
+        """What the ranks' averaging of gradients costs a step."""
+        from perfkit import averaging
+
+        return averaging.measure(self._harness, samples)
+
+    def memory(self) -> dict[str, Any]:
+        """What holds memory in a step."""
+        from perfkit import memory
+
+        return memory.measure(self._harness)
+
+    def kernels(self) -> dict[str, Any]:
+        """The device's roofs, shapes, and the work of a step."""
+        from perfkit import shapes
+
+        block = self._harness.block(8 * self._harness.samples_per_step)
+        return {"step_s": block.seconds / len(block.step_s), **shapes.measure(self._harness)}
 
     def profile(self, **how: Any) -> dict[str, Any]:
         """Some steps under the profiler, whose trace goes to a file."""
@@ -202,6 +234,7 @@ def _device_facts(device: Any) -> dict[str, Any]:
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         facts |= {
+            "count": torch.cuda.device_count(),
             "name": properties.name,
             "uuid": f"GPU-{properties.uuid}",
             "bf16": torch.cuda.is_bf16_supported(including_emulation=False),

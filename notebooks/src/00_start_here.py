@@ -47,6 +47,10 @@ pk.doctor()
 # | [12 what each is worth](12_what_each_is_worth.ipynb) | how much of the gain is whose? | 3 | – |
 # | [13 what if](13_what_if.ipynb) | how fast would it be with other hardware? | 2 | – |
 # | [14 hidden transfers](14_hidden_transfers.ipynb) | which lines make the host wait? | 2 | – |
+# | [15 kernels and shapes](15_kernels_and_shapes.ipynb) | what can this device do, and how much of it is used? | 3 | – |
+# | [16 NVTX and Nsight](16_nvtx_and_nsight.ipynb) | data, host or device: which binds? | 2 | – |
+# | [17 distributed](17_distributed.ipynb) | how well do several ranks scale? | 3 | two cores, or two GPUs |
+# | [18 memory](18_memory.ipynb) | what holds memory in a step? | 2 | – |
 #
 # Each chapter stands alone; the order is that of the article which the workbook follows.
 #

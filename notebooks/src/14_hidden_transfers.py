@@ -104,4 +104,4 @@ else:
 # </details>
 
 # %% [markdown]
-# Back to [00 start here](00_start_here.ipynb)
+# Next: [15 kernels and shapes](15_kernels_and_shapes.ipynb)

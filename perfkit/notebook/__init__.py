@@ -1,5 +1,6 @@
 """What people touch in a notebook. Holds no measuring code; everything else works without this package."""
 
+from perfkit.notebook.inside import Inside, RecipePanel, kernels, memory, nsys, torchrun
 from perfkit.notebook.panel import LadderPanel, doctor, machine
 from perfkit.notebook.reading import Reading, find_syncs, profile, source
 from perfkit.notebook.stage import StagePanel
@@ -8,6 +9,7 @@ from perfkit.notebook.workbench import Workbench
 from perfkit.notebook.worth import Worth, attribute
 
 __all__ = [
-    "LadderPanel", "Reading", "StagePanel", "WhatIf", "Workbench", "Worth",
-    "attribute", "doctor", "find_syncs", "machine", "profile", "source",
+    "Inside", "LadderPanel", "Reading", "RecipePanel", "StagePanel", "WhatIf", "Workbench", "Worth",
+    "attribute", "doctor", "find_syncs", "kernels", "machine", "memory", "nsys", "profile", "source",
+    "torchrun",
 ]  # fmt: skip

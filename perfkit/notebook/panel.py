@@ -86,6 +86,10 @@ class LadderPanel(parts.Outputs):
     def _buttons(self) -> list[widgets.Widget]:
         return [self._run, self._cancel, self._large]
 
+    def _names(self) -> list[str]:
+        """Of the stages, as stored runs have them."""
+        return list(dict.fromkeys(["baseline", *self.plan.stages]))
+
     def __repr__(self) -> str:
         return "perfkit panel: run this cell for the controls, or call .run() to measure"
 
@@ -103,7 +107,7 @@ class LadderPanel(parts.Outputs):
             newest = RunStore().list(limit=60, workload=self.plan.workload)
         except PerfkitError:
             return
-        names = list(dict.fromkeys(["baseline", *self.plan.stages]))
+        names = self._names()
         for session in dict.fromkeys(run.session for run in newest):
             found = [run for run in reversed(list(newest)) if run.session == session]
             first, same = found[0], self.plan

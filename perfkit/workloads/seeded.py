@@ -2,7 +2,7 @@
 
 `Chatty` makes the host wait for the device in every step; `clean=True` is the same without that. The others
 spend their steps in fetching (`DataBound`), in launching many small operators (`HostBound`), in a few large
-ones (`DeviceBound`).
+ones (`DeviceBound`). `Recommender` has an embedding that is too large for many a device.
 """
 
 from __future__ import annotations
@@ -123,3 +123,54 @@ class DeviceBound(_Seeded):
             nn.Conv2d(3, 128, 3), nn.ReLU(), nn.Conv2d(128, 128, 3), nn.ReLU(),
             nn.Conv2d(128, 128, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10),
         )  # fmt: skip
+
+
+class _Clicks(Dataset[Any]):
+    def __init__(self, rows: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.items = torch.randint(rows, (4096, 20), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index], int(self.items[index].sum()) % 10
+
+
+class _Ranker(nn.Module):
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(rows, width, sparse=True)
+        self.head = nn.Sequential(
+            nn.Linear(width, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+        )
+
+    def forward(self, items: torch.Tensor) -> Any:
+        return self.head(self.embedding(items).mean(1))
+
+
+class Recommender(_Seeded):
+    """An embedding of `rows` × `width` float32 and a small net: the article's is 5.59 GiB.
+
+    Args:
+        rows: of the table.
+        width: of a row.
+    """
+
+    offers = frozenset({"placement"})
+    presets = {"smoke": {"rows": 1000}, "quick": {"rows": 100_000}, "paper": {"rows": 10_000_000}}  # noqa: RUF012
+
+    def __init__(self, rows: int = 100_000, width: int = 150) -> None:
+        self.rows, self.width = rows, width
+
+    def dataset(self, recipe: Any) -> Any:
+        """4,096 made-up lists of items, `int64[20]`."""
+        return _Clicks(self.rows)
+
+    def model(self) -> nn.Module:
+        """Looks 20 rows up, averages them, three linear layers; the table's gradients are sparse."""
+        return _Ranker(self.rows, self.width)
+
+    def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+        """Plain SGD: it takes sparse gradients."""
+        return torch.optim.SGD(parameters, lr=0.1, **implementation)

@@ -16,15 +16,16 @@ NOTEBOOKS = PACKAGE.parent / "notebooks" / "src"
 SIZES = ladder.Sizing(
     workers=2, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=1, share_cores=True
 )
-EVERYWHERE = Target("cuda", frozenset({"uint8_copy", "device_resize", "batched_fetch", "resident"}))
+OFFERS = frozenset({"uint8_copy", "device_resize", "batched_fetch", "resident", "placement"})
+EVERYWHERE = Target("cuda", OFFERS, count=2)
 
 SWITCHES = sorted(switches())
 OPTIMIZATIONS = sorted(ladder.OPTIMIZATIONS)
 
 
 def test_the_tests_below_go_over_all_of_them() -> None:
-    assert len(SWITCHES) == 21
-    assert len(OPTIMIZATIONS) == 20
+    assert len(SWITCHES) == 31
+    assert len(OPTIMIZATIONS) == 30
     assert set(ladder.LADDER) < set(OPTIMIZATIONS)
     assert len(ladder.LADDER) == 10
 

@@ -174,3 +174,44 @@ class Chatty(Toy):
         if found.item() > 1e9:
             print(f"loss {found}")
         return found
+
+
+class FailingRank(Toy):
+    """One rank of two raises, the other does not."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        if os.environ.get("RANK") == "1":
+            raise ValueError("rank 1 has a broken sample")
+        return super().loss(outputs, targets)
+
+
+class HangingRank(Toy):
+    """One rank of two never comes to its collective."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        if os.environ.get("RANK") == "1":
+            time.sleep(3600)
+        return super().loss(outputs, targets)
+
+
+class Straggler(Toy):
+    """One rank of two computes 30 ms longer in every step."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        time.sleep(0.03 if os.environ.get("RANK") == "1" else 0.0)
+        return super().loss(outputs, targets)
+
+
+class Normalised(Toy):
+    """With batch normalisation, which sees each rank's own batch."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2))
+
+
+class Blocks(Toy):
+    """A model of blocks, as most real ones are."""
+
+    def model(self) -> nn.Module:
+        blocks = [nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU()) for _ in range(4)]
+        return nn.Sequential(*blocks, nn.Linear(16, 2))

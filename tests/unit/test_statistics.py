@@ -201,10 +201,42 @@ def test_steps_are_steady_when_two_windows_agree(values: list[float], window: in
     assert steady(np.array(values), window) is is_steady
 
 
-def test_the_noise_bound_covers_95_in_100_of_equal_pairs() -> None:
-    """Student's t: the bound from 4 pairs covers a fifth one in 95% of cases."""
+def test_what_differs_between_processes_is_told_from_the_scatter_of_rounds() -> None:
+    """Simulated: pairs that differ by 2% for good, rounds that scatter by 3%; pairs that do not differ."""
     generator = np.random.default_rng(0)
-    draws = np.exp(generator.normal(0, 0.01, (4000, 5)))
-    covered = [abs(np.log(row[4])) <= np.log1p(statistics.noise_bound(list(row[:4]))) for row in draws]
-    assert 0.94 < np.mean(covered) < 0.96
-    assert statistics.noise_bound([1.0, 1.0]) == 0.0
+
+    def found(between: float, pairs: int = 400) -> float:
+        sides = [
+            (100 * np.exp(generator.normal(generator.normal(0, between), 0.03, 9)), np.full(9, 100.0))
+            for _ in range(pairs)
+        ]
+        return statistics.between_processes(sides)
+
+    assert found(0.02) == pytest.approx(1.966 * 0.02, rel=0.15)
+    assert found(0.0) < 0.01
+    same = np.full(5, 3.0)
+    assert statistics.between_processes([(same, same)]) == 0.0
+
+
+def test_the_interval_holds_the_noise_between_processes() -> None:
+    base = noisy(3, 9)
+    narrow, wide = (ratio(1.5 * base, base, paired=True, noise=noise) for noise in (0.0, 0.04))
+    assert (narrow.low, narrow.high) == pytest.approx((1.5, 1.5))
+    assert (wide.low, wide.high) == pytest.approx((1.5 / 1.04, 1.5 * 1.04))
+
+
+def test_verdicts_on_equal_sides_in_processes_of_their_own_are_seldom_wrong() -> None:
+    """Simulated end to end: the noise from 6 pairs, then comparisons of equal things."""
+    generator = np.random.default_rng(1)
+
+    def pair() -> tuple[statistics.Values, statistics.Values]:
+        sides = generator.normal(0, 0.007, 2)
+        return tuple(np.exp(generator.normal(side, 0.02, 9)) for side in sides)  # type: ignore[return-value]
+
+    wrong = []
+    for _ in range(100):
+        noise = statistics.between_processes([pair() for _ in range(6)])
+        wrong += [
+            ratio(*pair(), paired=True, noise=noise).verdict != "no measurable difference" for _ in range(5)
+        ]
+    assert np.mean(wrong) < 0.08

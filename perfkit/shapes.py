@@ -1,0 +1,184 @@
+"""What a device can do, and what a training asks of it: measured roofs, shapes, FLOPs and bytes of a step.
+
+Runs in the child. Peaks are measured, not taken from a data sheet: the best of some large products, and a
+copy of a large tensor.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import FlopCounterMode
+
+from perfkit.measure import Device, Harness
+from perfkit.mechanism import plain
+
+_MULTIPLES = {"float32": 4, "bfloat16": 8, "float16": 8, "int8": 16}
+"""Sizes that Tensor Cores like, by type; float32 stands for TF32. NVIDIA's rule, as the article gives it."""
+_REPEATS = 5
+
+
+def measure(harness: Harness) -> dict[str, Any]:
+    """Roofs of the device, a sweep of shapes, and the work of this training's step.
+
+    Returns:
+        `peaks`: FLOP/s by type; `bytes_per_s`; `rows`: one dictionary a shape (see `sweep`); `work`: `flops`
+        and `bytes` of a step, `dtype` in which it multiplies; `misaligned`: see `misaligned`.
+    """
+    device = harness.device
+    big = device.device.type != "cpu"
+    dtypes = _dtypes(device.device)
+    rows = sweep(device, dtypes, 1 if big else 4)
+    sizes = (1024, 4096, 8192) if big else (512, 1024)
+    peaks = {
+        _name(dtype): max(
+            [_product(device, n, n, n, dtype)["flops_per_s"] for n in sizes]
+            + [row["flops_per_s"] for row in rows if row["dtype"] == _name(dtype)]
+        ) for dtype in dtypes
+    }  # fmt: skip
+    model = plain(harness.training.model)
+    return {
+        "peaks": peaks, "bytes_per_s": bandwidth(device, 1 << (30 if big else 26)), "rows": rows,
+        "work": work(harness), "misaligned": misaligned(model),
+    }  # fmt: skip
+
+
+def _dtypes(device: torch.device) -> list[torch.dtype]:
+    halves = [torch.bfloat16] if device.type == "cpu" else [torch.bfloat16, torch.float16]
+    return [torch.float32, *halves]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def timed(device: Device, work: Callable[[], Any]) -> float:
+    """Median seconds of a call, the device finished at both ends; what comes first is not counted."""
+    work()
+    taken = []
+    for _ in range(_REPEATS):
+        device.synchronize()
+        start = time.perf_counter()
+        work()
+        device.synchronize()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def bandwidth(device: Device, size: int) -> float:
+    """Bytes/s of a copy within the device, read and written bytes counted."""
+    source = torch.empty(size, dtype=torch.uint8, device=device.device)
+    target = torch.empty_like(source)
+    return 2 * size / timed(device, lambda: target.copy_(source))
+
+
+def _product(device: Device, m: int, k: int, n: int, dtype: torch.dtype) -> dict[str, Any]:
+    a = torch.randn(m, k, device=device.device).to(dtype)
+    b = torch.randn(k, n, device=device.device).to(dtype)
+    seconds = timed(device, lambda: a @ b)
+    return _row(
+        f"{m} x {k} x {n}",
+        "matmul",
+        dtype,
+        seconds,
+        2 * m * k * n,
+        (m * k + k * n + m * n) * a.element_size(),
+    )
+
+
+def _convolution(device: Device, channels: int, size: int, dtype: torch.dtype, layout: Any) -> dict[str, Any]:
+    inputs = torch.randn(16, channels, size, size, device=device.device).to(dtype, memory_format=layout)
+    layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False).to(device.device, dtype)
+    layer.to(memory_format=layout)
+    with torch.no_grad():
+        seconds = timed(device, lambda: layer(inputs))
+    flops = 2 * 16 * channels * channels * 9 * size * size
+    size_of = (2 * inputs.numel() + layer.weight.numel()) * inputs.element_size()
+    name = "NHWC" if layout is torch.channels_last else "NCHW"
+    return _row(f"{channels} channels, {name}", "convolution", dtype, seconds, flops, size_of)
+
+
+def _row(shape: str, kind: str, dtype: torch.dtype, seconds: float, flops: int, size: int) -> dict[str, Any]:
+    return {
+        "shape": shape, "kind": kind, "dtype": _name(dtype), "seconds": seconds,
+        "flops_per_s": flops / seconds, "flops_per_byte": flops / size,
+    }  # fmt: skip
+
+
+def sweep(device: Device, dtypes: list[torch.dtype], shrink: int = 1) -> list[dict[str, Any]]:
+    """The article's product and its neighbours, a thin one, and convolutions.
+
+    Args:
+        device: where.
+        dtypes: of the operands.
+        shrink: divides the article's m and n, for slow devices.
+
+    Returns:
+        One dictionary a shape: `shape`, `kind`, `dtype`, `seconds`, `flops_per_s`, `flops_per_byte`.
+    """
+    m, n = 16 * 36 // shrink, 10_000 // shrink
+    shapes = [(m, k, n) for k in (1504, 1503, 1500)] + [(m, 1504, n - 1), (m - 1, 1504, n), (8, 1504, n)]
+    rows = [_product(device, *shape, dtype) for dtype in dtypes for shape in shapes]
+    layouts = (torch.contiguous_format, torch.channels_last)
+    rows += [
+        _convolution(device, channels, 56 // shrink, dtype, layout)
+        for dtype in dtypes for channels in (64, 63) for layout in layouts
+    ]  # fmt: skip
+    return rows
+
+
+class _Traffic(TorchDispatchMode):
+    """Adds up the bytes that operators read and write, each as if it ran by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            tensors = {id(t): t for t in tree_iter((args, kwargs, made)) if isinstance(t, torch.Tensor)}
+            self.bytes += sum(t.numel() * t.element_size() for t in tensors.values())
+        return made
+
+
+def work(harness: Harness) -> dict[str, Any]:
+    """FLOPs of a step (products and convolutions), and the bytes its operators move when none are fused."""
+    training = harness.training
+    if training.recipe.compile:  # counted on the plain program: fusing changes the bytes, not the FLOPs
+        return {"flops": None, "bytes": None, "dtype": "", "why": "counted on the recipe without compile"}
+    counter, traffic = FlopCounterMode(display=False), _Traffic()
+    with traffic, counter:
+        training.step(harness.batches)
+    amp = {"off": "float32", "bf16": "bfloat16", "fp16": "float16"}[training.recipe.amp]
+    return {"flops": counter.get_total_flops(), "bytes": traffic.bytes, "dtype": amp, "why": ""}
+
+
+def misaligned(model: nn.Module) -> list[dict[str, Any]]:
+    """Layers with sizes that are no multiple of what 16-bit matrix units like, and what padding would cost.
+
+    Returns:
+        `layer`, `kind`, `sizes`, `padded`, and `more_flops`: the padded layer's FLOPs / the layer's, minus 1.
+    """
+    found = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            sizes = (module.in_features, module.out_features)
+        elif isinstance(module, nn.Conv2d) and module.groups == 1:
+            sizes = (module.in_channels, module.out_channels)
+        else:
+            continue
+        unit = _MULTIPLES["bfloat16"]
+        padded = tuple(-(-size // unit) * unit for size in sizes)
+        if padded != sizes:
+            more = padded[0] * padded[1] / (sizes[0] * sizes[1]) - 1
+            found.append({"layer": name, "kind": type(module).__name__, "sizes": list(sizes),
+                          "padded": list(padded), "more_flops": more})  # fmt: skip
+    return found

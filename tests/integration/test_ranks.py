@@ -1,0 +1,138 @@
+"""Several ranks on one machine: they train as one would, are measured together, and end together."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfkit import distributed, experiment, parity, profile_run
+from perfkit.recipe import Recipe
+from perfkit.runs import Run
+
+pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
+ROOT = Path(__file__).parents[2]
+TOGETHER = {"ranks": 2, "cpu_threads": 1}
+
+
+def climb(workload: str, *recipes: dict[str, Any], **more: Any) -> list[Run]:
+    plan = experiment.plan(f"tests.support.toy:{workload}", "smoke", (), device="cpu", **more)
+    named = tuple((f"recipe {at}", Recipe(batch_size=8, **one)) for at, one in enumerate(recipes))
+    return experiment.climb(experiment.replace(plan, recipes=named))
+
+
+def test_two_ranks_take_twice_the_samples_with_every_switch_proven() -> None:
+    every = {"accumulation": 2, "no_sync": True, "compression": "bf16", "log_every": 2, "ranges": True}
+    static = {"static_graph": True, "bucket_view": True, "bucket_mb": 1}
+    one, two, all_of_it = climb("Toy", {"cpu_threads": 1}, TOGETHER | static, TOGETHER | every)
+    assert [run.status for run in (one, two, all_of_it)] == ["ok"] * 3, all_of_it.reason
+    assert (one.samples_per_step, two.samples_per_step, all_of_it.samples_per_step) == (8, 16, 32)
+    assert "2 ranks by gloo" in two.evidence("ranks")
+    assert one.communication is None
+    assert two.communication
+    assert two.communication.bytes_per_step == 4 * (16 * 32 + 32 + 32 * 2 + 2)
+    assert all_of_it.communication
+    assert all_of_it.communication.bytes_per_step == two.communication.bytes_per_step // 2
+    assert len(two.communication.rank_compute_s) == 2
+    assert two.communication.step_s > 0
+    assert distributed.efficiency(one, two) > 0
+    assert "exposed" in distributed.describe(two)
+
+
+def test_losses_of_two_ranks_are_those_of_one_with_twice_the_batch() -> None:
+    plan = experiment.plan("tests.support.toy:Toy", "smoke", ["baseline"], device="cpu")
+    found = parity.parity(plan, "two ranks", Recipe(batch_size=8, **TOGETHER))
+    assert found.ok, found.describe()
+    assert len(found.losses["candidate"]) == len(found.losses["float32"]) == 4
+
+
+def test_batch_normalisation_over_ranks_is_told_as_what_it_is() -> None:
+    plan = experiment.plan("tests.support.toy:Normalised", "smoke", ["baseline"], device="cpu")
+    found = parity.parity(plan, "two ranks", Recipe(batch_size=8, **TOGETHER))
+    assert not found.ok
+    assert "SyncBatchNorm" in found.describe()
+
+
+def test_a_straggler_is_seen() -> None:
+    (run,) = climb("Straggler", TOGETHER)
+    assert run.communication
+    assert run.communication.rank_compute_s[1] > run.communication.rank_compute_s[0] + 0.02
+    assert run.communication.straggling > 1.2
+
+
+def test_a_failing_rank_ends_all_and_shows_its_own_error() -> None:
+    (run,) = climb("FailingRank", TOGETHER)
+    assert run.status == "failed"
+    assert run.reason.startswith("rank 1 of 2")
+    assert "rank 1 has a broken sample" in run.reason
+
+
+def test_a_rank_that_hangs_times_out() -> None:
+    (run,) = climb("HangingRank", TOGETHER, timeout_s=25)
+    assert run.status == "failed"
+    assert "time limit" in run.reason
+
+
+def test_ranks_are_cancelled_together() -> None:
+    stop = threading.Event()
+    plan = experiment.plan("tests.support.toy:Unhurried", "smoke", (), device="cpu")
+    plan = experiment.replace(plan, recipes=(("two", Recipe(batch_size=8, **TOGETHER)),))
+    (run,) = experiment.climb(plan, None, lambda p: stop.set() if p.phase == "warm-up" else None, stop)
+    assert run.status == "cancelled"
+
+
+def test_each_rank_writes_a_trace(tmp_path: Path) -> None:
+    made = profile_run.profile(
+        "tests.support.toy:Toy", Recipe(batch_size=8, **TOGETHER), "smoke", device="cpu",
+        out=tmp_path / "two.json.gz",
+    )  # fmt: skip
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["two.json.gz", "two.rank1.json.gz"]
+    assert made.analysis.communication
+
+
+def test_an_exported_script_runs_under_torchrun_with_the_losses_of_the_run() -> None:
+    (run,) = climb("Toy", TOGETHER)
+    text = experiment.scripts([run])[run.title]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-"]
+    file = Path(os.environ["PERFKIT_DATA"]) / "train_two.py"
+    file.write_text(text)
+    try:
+        done = subprocess.run(
+            [*command[:-1], str(file), "4"], capture_output=True, text=True, timeout=120, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+    finally:
+        file.unlink()
+    losses = [float(line.split("loss ")[1]) for line in done.stdout.splitlines() if "loss" in line]
+    assert losses == run.losses[:4], done.stderr[-2000:]
+
+
+def test_two_machines_meet(tmp_path: Path) -> None:
+    """Two perfkit processes on this one, each with runs of its own and one of the two ranks."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "perfkit", "run", "--workload", "tests.support.toy:Toy", "--preset", "smoke",
+        "--stages", "baseline", "--device", "cpu", "--ranks", "2", "--nodes", "2", "--set", "cpu_threads=1",
+        "--rendezvous", f"127.0.0.1:{port}", "--json", "-", "--node-rank",
+    ]  # fmt: skip
+    started = [
+        subprocess.Popen(
+            [*command, str(node)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+            env={**os.environ, "PERFKIT_DATA": str(tmp_path / str(node))},
+        ) for node in (0, 1)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=150) for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    import json
+
+    first, second = (json.loads(out)["stages"][0] for out, _ in said)
+    assert first["losses"] == second["losses"]
+    assert len(first["communication"]["rank_compute_s"]) == 2
