@@ -25,6 +25,7 @@ from perfkit.errors import InvalidValue
 from perfkit.measure import Harness
 from perfkit.mechanism import plain
 
+_STANDING = ("weights", "gradients", "optimizer")
 KINDS = ("weights", "gradients", "optimizer", "batch", "activations", "workspace")
 
 
@@ -99,7 +100,7 @@ def measure(harness: Harness, steps: int = 2) -> dict[str, Any]:
 
     Returns:
         `peak`: bytes; `peak_phase`; `parts`: bytes by kind at the peak; `phases`: highest bytes of each;
-        `places`: the largest at the peak, as (where, kind, bytes); `allocated`, `reserved`: the allocator's
+        `places`: the largest at the peak, (where, kind, bytes); `allocated`, `reserved`: the allocator's
         own peaks (CUDA only, else None).
 
     Raises:
@@ -125,7 +126,9 @@ def measure(harness: Harness, steps: int = 2) -> dict[str, Any]:
     for one in ledger.at_peak:
         parts[one.kind] += one.size
         places[one.where, one.kind] += one.size
-    top = sorted(places.items(), key=lambda item: -item[1])[:12]
+    ordered = sorted(places.items(), key=lambda item: -item[1])
+    passing = [item for item in ordered if item[0][1] not in _STANDING][:8]
+    top = [*passing, *[item for item in ordered if item[0][1] in _STANDING][:6]]
     on_gpu = training.device.type == "cuda"
     allocated, reserved = harness.device.peak() if on_gpu else (None, None)
     return {

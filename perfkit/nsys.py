@@ -20,17 +20,18 @@ FIRST, LAST = 20, 30
 """The capture window, in steps: the article's."""
 
 
-def command(program: list[str], out: Path) -> list[str]:
+def command(program: list[str], out: Path, on_gpu: bool = True) -> list[str]:
     """`nsys profile` around a program that opens and closes the capture window itself.
 
     Args:
         program: what is run.
         out: the report, without its ending; `.sqlite` lies beside it afterwards.
+        on_gpu: only there has a window a switch; else all is recorded.
     """
+    window = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if on_gpu else []
     return [
-        "nsys", "profile", "--trace=cuda,nvtx,osrt,cudnn,cublas", "--capture-range=cudaProfilerApi",
-        "--capture-range-end=stop", "--sample=none", "--export=sqlite", "--force-overwrite=true",
-        f"--output={out}", *program,
+        "nsys", "profile", "--trace=cuda,nvtx,osrt,cudnn,cublas", *window, "--sample=none", "--export=sqlite",
+        "--force-overwrite=true", f"--output={out}", *program,
     ]  # fmt: skip
 
 

@@ -210,8 +210,9 @@ def nsys(
     from perfkit import nsys as tool
 
     plan, chosen, used = _resolved(workload, recipe, preset, settings, device, options, seed)
-    told = tool.program(plan.workload, chosen, used.to_dict(), plan.device, plan.seed)
-    return tool.command(told, Path(out))
+    changed = {name: here for name, (here, _) in used.diff(Recipe()).items()}
+    told = tool.program(plan.workload, chosen, changed, plan.device, plan.seed)
+    return tool.command(told, Path(out), plan.device.startswith("cuda"))
 
 
 def _asked(

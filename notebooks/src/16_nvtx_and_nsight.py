@@ -79,7 +79,7 @@ for letter, reading in readings.items():
 
 # %%
 for letter, reading in readings.items():
-    print(letter, "·", reading.findings[0].title if reading.findings else "nothing stands out")
+    print(letter, "·", reading.findings[0].message if reading.findings else "nothing stands out")
 
 # %% [markdown]
 # ## When it does not help

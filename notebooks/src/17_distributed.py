@@ -80,7 +80,7 @@ panel.parity("2 ranks")
 panel.forecast("2 ranks")
 
 # %% [markdown]
-# The same training, if the network were one with 5 µs and 12.5 GB/s (100 Gbit/s):
+# The same training over another network, whose latency and bandwidth are given (here those of a fast data-centre link):
 
 # %%
 panel.forecast("2 ranks", latency_s=5e-6, bytes_per_s=12.5e9)

@@ -100,7 +100,7 @@ class _ManySmall(nn.Module):
     def forward(self, inputs: torch.Tensor) -> Any:
         hidden = inputs.mean(3).flatten(1)[:, :48]
         for layer in self.layers:
-            hidden = torch.relu(layer(hidden)) + hidden
+            hidden = torch.relu(layer(hidden)) / len(self.layers) + hidden
         return self.head(hidden)
 
 
