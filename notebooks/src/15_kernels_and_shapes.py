@@ -92,7 +92,9 @@ panel.verdict()
 # %%
 counts = {}
 for title, switches in (("plain", {}), ("compiled", {"compile": True})):
-    if title in [run.title for run in panel.runs if run.status == "ok" and not run.facts.get("not applied: compile")]:
+    if title in [
+        run.title for run in panel.runs if run.status == "ok" and not run.facts.get("not applied: compile")
+    ]:
         reading = pk.profile(name, settings=switches)
         rows = reading.analysis.kernels or reading.analysis.operators
         counts[title] = sum(row.calls for row in rows) / max(1, len(reading.analysis.steps))

@@ -18,7 +18,9 @@
 # %%
 from perfkit import notebook as pk
 
-panel = pk.RecipePanel({"plain": {}, "with ranges": {"ranges": True}}, workload="perfkit.workloads.seeded:HostBound")
+panel = pk.RecipePanel(
+    {"plain": {}, "with ranges": {"ranges": True}}, workload="perfkit.workloads.seeded:HostBound"
+)
 panel
 
 # %%

@@ -117,7 +117,9 @@ answer = None  # use one and two
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    assert abs(answer - panel.efficiency("1 rank", "2 ranks")) < 0.005, "Per rank, over what one rank does alone"
+    assert abs(answer - panel.efficiency("1 rank", "2 ranks")) < 0.005, (
+        "Per rank, over what one rank does alone"
+    )
     print(f"Right: {answer:.0%}")
 
 # %% [markdown]

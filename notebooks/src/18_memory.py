@@ -50,9 +50,7 @@ found.table("Largest at the peak: plain")
 # Checkpointing gives activations up and computes them again: memory for time. Is it worth it here?
 
 # %%
-panel = pk.RecipePanel(
-    {"plain": {}, "checkpointing": {"checkpointing": True}}, workload="cifar_resnet18"
-)
+panel = pk.RecipePanel({"plain": {}, "checkpointing": {"checkpointing": True}}, workload="cifar_resnet18")
 panel
 
 # %%
@@ -92,7 +90,9 @@ if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
     held = found.found[0]["parts"]
-    assert abs(answer - held["optimizer"] / held["gradients"]) < 0.01, "Divide the optimizer's bytes by the gradients'"
+    assert abs(answer - held["optimizer"] / held["gradients"]) < 0.01, (
+        "Divide the optimizer's bytes by the gradients'"
+    )
     print(f"Right: {answer:.2f} times")
 
 # %% [markdown]
