@@ -10,6 +10,8 @@ import difflib
 import json
 import operator
 import re
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,6 @@ def script(
     parts = [_module_source(module_name)] if own else [f"from {module_name} import {name}\n"]
     training = (_HERE / "train.py").read_text(encoding="utf-8")
     parts += [training] if own else [_recipe_object(recipe), training]
-    folded = [cst.parse_module(part).visit(_Fold(recipe, external=not own)) for part in parts]
     built = (
         f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items())})"
         if own or options
@@ -53,10 +54,19 @@ def script(
     )
     if not own and not options:
         built = f"{name}() if callable({name}) else {name}"
-    text = _join(
-        [part.code for part in folded], _main(built, device, seed, steps, recipe.ranks), recipe, workload
-    )
-    return _tidy(_merged_imports(_drop_unused(text)))
+    main = _main(built, device, seed, steps, recipe.ranks)
+    for _ in range(20):
+        # Before Python 3.11.8 and 3.12.2 two threads that parse count their depth in one counter, and one of
+        # them may end in a SystemError (CPython gh-106905): a notebook's kernel parses every cell.
+        with suppress(SystemError):
+            return _written(recipe, workload, main, own, *parts)
+    return _written(recipe, workload, main, own, *parts)
+
+
+@lru_cache(maxsize=64)
+def _written(recipe: Recipe, workload: str, main: str, own: bool, *parts: str) -> str:
+    folded = [_parsed(part).visit(_Fold(recipe, external=not own)) for part in parts]
+    return _tidy(_merged_imports(_drop_unused(_join(folded, main, recipe, workload))))
 
 
 def diff(before: str, after: str, names: tuple[str, str] = ("before", "after")) -> str:
@@ -92,12 +102,17 @@ def _main(built: str, device: str, seed: int, steps: int, ranks: int) -> str:
     )
 
 
-def _join(parts: list[str], main: str, recipe: Recipe, workload: str) -> str:
+@lru_cache(maxsize=32)
+def _parsed(source: str) -> cst.Module:
+    """Parsing is a third of an export, and its inputs are few: trees are immutable, so they can be shared."""
+    return cst.parse_module(source)
+
+
+def _join(modules: list[cst.Module], main: str, recipe: Recipe, workload: str) -> str:
     """One module: header, the imports of all parts, their definitions, then `main`."""
     imports: list[str] = []
     bodies: list[str] = []
-    for part in parts:
-        module = cst.parse_module(part)
+    for module in modules:
         for statement in module.body:
             code = module.code_for_node(statement).strip("\n")
             if m.matches(statement, _IMPORT):
@@ -166,8 +181,22 @@ _OPERATORS: dict[type, Any] = {
 }
 
 
+_MAY_BE_LITERAL = (
+    cst.BaseNumber,
+    cst.BaseString,
+    cst.Name,
+    cst.Tuple,
+    cst.List,
+    cst.Set,
+    cst.Dict,
+    cst.UnaryOperation,
+)
+
+
 def _literal(node: cst.CSTNode) -> tuple[bool, Any]:
     """Whether a node is a literal, and its value."""
+    if not isinstance(node, _MAY_BE_LITERAL):
+        return False, None
     try:
         return True, ast.literal_eval(cst.Module([]).code_for_node(node).strip())
     except (ValueError, SyntaxError):

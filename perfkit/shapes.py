@@ -83,14 +83,8 @@ def _product(device: Device, m: int, k: int, n: int, dtype: torch.dtype) -> dict
     a = torch.randn(m, k, device=device.device).to(dtype)
     b = torch.randn(k, n, device=device.device).to(dtype)
     seconds = timed(device, lambda: a @ b)
-    return _row(
-        f"{m} x {k} x {n}",
-        "matmul",
-        dtype,
-        seconds,
-        2 * m * k * n,
-        (m * k + k * n + m * n) * a.element_size(),
-    )
+    size = (m * k + k * n + m * n) * a.element_size()
+    return _row(f"{m} x {k} x {n}", "matmul", dtype, seconds, 2 * m * k * n, size)
 
 
 def _convolution(device: Device, channels: int, size: int, dtype: torch.dtype, layout: Any) -> dict[str, Any]:
@@ -112,8 +106,18 @@ def _row(shape: str, kind: str, dtype: torch.dtype, seconds: float, flops: int, 
     }  # fmt: skip
 
 
+def neighbours(size: int) -> tuple[int, int, int, int]:
+    """The next multiples of 64 and of 8, and below the latter a multiple of only 4 and an odd size.
+
+    >>> neighbours(10_000)
+    (10048, 10000, 9996, 9999)
+    """
+    eights = -(-size // 8) * 8
+    return -(-size // 64) * 64, eights, eights - 4, eights - 1
+
+
 def sweep(device: Device, dtypes: list[torch.dtype], shrink: int = 1) -> list[dict[str, Any]]:
-    """The article's product and its neighbours, a thin one, and convolutions.
+    """The article's product and its neighbours, an odd m, a thin one, and convolutions.
 
     Args:
         device: where.
@@ -121,10 +125,11 @@ def sweep(device: Device, dtypes: list[torch.dtype], shrink: int = 1) -> list[di
         shrink: divides the article's m and n, for slow devices.
 
     Returns:
-        One dictionary a shape: `shape`, `kind`, `dtype`, `seconds`, `flops_per_s`, `flops_per_byte`.
+        One dictionary a shape: `shape`, `kind`, `dtype`, `seconds`, `flops_per_s`, `flops_per_byte`. First
+        come, for each type, the products over `neighbours` of k (outer) and n.
     """
-    m, n = 16 * 36 // shrink, 10_000 // shrink
-    shapes = [(m, k, n) for k in (1504, 1503, 1500)] + [(m, 1504, n - 1), (m - 1, 1504, n), (8, 1504, n)]
+    m, deep, wide = 16 * 36 // shrink, neighbours(1500), neighbours(10_000 // shrink)
+    shapes = [(m, k, n) for k in deep for n in wide] + [(m - 1, deep[1], wide[1]), (8, deep[1], wide[1])]
     rows = [_product(device, *shape, dtype) for dtype in dtypes for shape in shapes]
     layouts = (torch.contiguous_format, torch.channels_last)
     rows += [

@@ -35,7 +35,10 @@ found.table("Roofs")
 found.table("By shape")
 
 # %%
-found.plot()
+found.plot("shapes")
+
+# %%
+found.plot("roofline")
 
 # %% [markdown]
 # Points far below their roof waste the device. A point left of the bend is bound by bytes: no kernel can help it, only *fusion*, which keeps values in registers between operators.

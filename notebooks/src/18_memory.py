@@ -31,7 +31,7 @@ found = pk.memory(recipes, workload="cifar_resnet18")
 found.table("At the peak")
 
 # %%
-found.plot()
+found.plot("held")
 
 # %% [markdown]
 # ## When, and where

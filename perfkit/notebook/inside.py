@@ -6,9 +6,9 @@ import html
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.display import HTML, Image, Markdown
 
@@ -20,6 +20,9 @@ from perfkit.notebook.panel import LadderPanel
 from perfkit.recipe import Recipe
 from perfkit.runs import Run, slug
 from perfkit.views import inside, style, units
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Recipes = Mapping[str, Mapping[str, Any]]
 """Titles, and the switches that differ from the plain loop."""
@@ -102,11 +105,13 @@ class RecipePanel(LadderPanel):
 
 
 class Inside:
-    """Tables and a picture of what was found."""
+    """Tables and pictures of what was found."""
 
-    def __init__(self, found: Any, tables: list[inside.Table], figure: Any) -> None:
+    def __init__(
+        self, found: Any, tables: list[inside.Table], figures: Mapping[str, Callable[[bool], Figure]]
+    ) -> None:
         self.found = found
-        self._tables, self._figure = tables, figure
+        self._tables, self._figures = tables, figures
 
     def table(self, title: str) -> HTML:
         """One table, by the beginning of its title.
@@ -119,25 +124,39 @@ class Inside:
                 return HTML(f"<p><b>{html.escape(name)}</b></p>{parts.html_table(columns, rows)}")
         raise one_of(title, [name for name, *_ in self._tables], "table")
 
-    def plot(self, dark: bool = False) -> Image:
-        """The picture."""
-        made = self._figure(dark)
+    def plot(self, name: str, dark: bool = False) -> Image:
+        """One picture, as a PNG with a text for those who do not see it.
+
+        Raises:
+            InvalidValue: no such picture.
+        """
+        if name not in self._figures:
+            raise one_of(name, list(self._figures), "picture")
+        made = self._figures[name](dark)
         return Image(data=style.to_png(made), alt=made.get_label())
 
 
 def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Inside:
-    """What holds memory in a step of each recipe; arguments as for `perfkit.profile`."""
+    """What holds memory in a step of each recipe; arguments as for `perfkit.profile`. Picture: held."""
     found = [
         {**profile_run.memory(workload, settings=changes, **where), "recipe": title}
         for title, changes in recipes.items()
     ]
-    return Inside(found, inside.memory(found), lambda dark: inside.held(found, list(recipes), dark))
+    figures = {"held": lambda dark: inside.held(found, list(recipes), dark)}
+    return Inside(found, inside.memory(found), figures)
 
 
 def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Inside:
-    """The device's roofs, shapes, and a step's share of them; arguments as for `perfkit.profile`."""
+    """The device's roofs, shapes, and a step's share of them; arguments as for `perfkit.profile`.
+
+    Pictures: roofline, shapes.
+    """
     found = profile_run.kernels(workload, recipe, **where)
-    return Inside(found, inside.kernels(found), lambda dark: inside.roofline(found, dark))
+    figures = {
+        "roofline": lambda dark: inside.roofline(found, dark),
+        "shapes": lambda dark: inside.shapes(found, dark),
+    }
+    return Inside(found, inside.kernels(found), figures)
 
 
 def nsys(workload: str | None = None, recipe: Any = None, **where: Any) -> Markdown:

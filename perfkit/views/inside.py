@@ -109,6 +109,32 @@ def roofline(found: Mapping[str, Any], dark: bool = False) -> Figure:
     return made
 
 
+def shapes(found: Mapping[str, Any], dark: bool = False) -> Figure:
+    """Products by the divisors of their sizes: a square is GFLOP/s, darker where more is reached."""
+    kinds = ("64", "8", "4", "odd")
+    made = style.new_figure(style.WIDTH, 3.6, dark)
+    ink = style.ink(dark)
+    for at, dtype in enumerate(found["peaks"]):
+        ax = made.add_subplot(1, len(found["peaks"]), at + 1)
+        rows = [row for row in found["rows"] if (row["kind"], row["dtype"]) == ("matmul", dtype)][:16]
+        reached = np.array([row["flops_per_s"] / 1e9 for row in rows]).reshape(4, 4)
+        ax.imshow(reached, cmap="cividis", vmin=0, vmax=reached.max())
+        size = style.type_size(ax)
+        for (down, across), value in np.ndenumerate(reached):
+            on_dark = value < 0.55 * reached.max()
+            ax.text(across, down, f"{value:,.0f}", ha="center", va="center", fontsize=0.85 * size,
+                    color="white" if on_dark else "black")  # fmt: skip
+        ax.set_xticks(range(4), kinds)
+        ax.set_yticks(range(4), kinds)
+        ax.tick_params(colors=ink, labelsize=0.9 * size)
+        ax.set_xlabel("n divides by", color=ink, fontsize=size)
+        ax.set_ylabel("k divides by", color=ink, fontsize=size)
+        ax.set_title(f"{dtype}, GFLOP/s", color=ink, fontsize=size)
+    style.title(made, "The same product, with sizes that divide by less and less", ink)
+    made.set_label("Heat map of products by the divisors of k and n; the same figures stand in the table")
+    return made
+
+
 def held(found: Sequence[Mapping[str, Any]], titles: Sequence[str], dark: bool = False) -> Figure:
     """Bytes at the peak by kind: a bar for each recipe."""
     made = style.new_figure(style.WIDTH, 1.6 + 0.55 * len(found), dark)

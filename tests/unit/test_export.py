@@ -6,7 +6,9 @@ import ast
 import importlib
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import libcst as cst
 import pytest
@@ -55,6 +57,11 @@ def _imported(text: str) -> set[str]:
     return found
 
 
+@cache
+def _written(workload: str, name: str, value: Value) -> str:
+    return export.script(_recipe(name, value), workload, {"image_size": 48})
+
+
 def test_the_tests_below_go_over_every_switch() -> None:
     assert {name for name, _ in VALUES} == set(switches())
     assert len(VALUES) > 2 * len(switches())
@@ -64,7 +71,7 @@ def test_the_tests_below_go_over_every_switch() -> None:
 @pytest.mark.parametrize("workload", OWN)
 @pytest.mark.parametrize(("name", "value"), VALUES)
 def test_a_script_holds_one_recipe_and_nothing_of_perfkit(workload: str, name: str, value: Value) -> None:
-    text = export.script(_recipe(name, value), workload, {"image_size": 48})
+    text = _written(workload, name, value)
 
     compile(text, "train.py", "exec")
     assert "recipe" not in _identifiers(text)
@@ -76,13 +83,26 @@ def test_the_scripts_hold_no_undefined_name_and_no_unused_import(tmp_path: Path)
     written = 0
     for workload in [*OWN, EXTERNAL]:
         for number, (name, value) in enumerate(VALUES):
-            text = export.script(_recipe(name, value), workload, {})
+            text = _written(workload, name, value)
             (tmp_path / f"{workload.partition(':')[2]}_{number}.py").write_text(text, encoding="utf-8")
             written += 1
     ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E9,F63,F7,F82,F401", "."]
     done = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert written == 3 * len(VALUES)
+
+
+def test_another_thread_that_parses_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, calls = ast.parse, iter(range(10_000))
+
+    def sometimes(*given: Any, **options: Any) -> Any:
+        if next(calls) == 3:
+            raise SystemError("AST constructor recursion depth mismatch (before=36, after=248)")
+        return parse(*given, **options)
+
+    monkeypatch.setattr(ast, "parse", sometimes)
+    assert "class" in export.script(Recipe(batch_size=7, workers=3), OWN[0], {})
+    assert next(calls) > 4
 
 
 @pytest.mark.parametrize("workload", OWN)
@@ -211,7 +231,8 @@ def test_unused_definitions_go_with_their_decorators_and_used_ones_stay() -> Non
 
 
 def test_an_import_below_a_comment_is_not_lost() -> None:
-    text = export._join(["import os\n\n# said about sys\nimport sys\n"], "main()\n", Recipe(), "x:y")
+    module = cst.parse_module("import os\n\n# said about sys\nimport sys\n")
+    text = export._join([module], "main()\n", Recipe(), "x:y")
     assert "import os\nimport sys\n" in text
 
 
