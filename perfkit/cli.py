@@ -268,7 +268,11 @@ def export(
         if run_id:
             from perfkit.store import RunStore
 
-            sys.stdout.write(next(iter(experiment.scripts([RunStore().get(run_id)]).values()), ""))
+            text = next(iter(experiment.scripts([RunStore().get(run_id)]).values()), None)
+            if text is None:
+                why = "It was not measured, or was of a script already (perfkit show ID tells)"
+                raise InvalidValue(f"run '{run_id}' has no recipe to export", why)
+            sys.stdout.write(text)
             return
         plan = _plan(workload, preset, stage or "baseline", settings, option, device, seed, below=True)
         described, stages = experiment.resolve(plan)

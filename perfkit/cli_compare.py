@@ -30,19 +30,28 @@ def _with_bar(work: Any) -> Any:
 
 def _compared(plan: Plan, a: str, b: str, budget: float, precision: float) -> Comparison:
     from perfkit import compare as comparing
+    from perfkit.scripts import is_script
 
-    sides = comparing.side(a, plan), comparing.side(b, plan)
-    found: Comparison = _with_bar(
-        lambda show: comparing.compare(
-            *sides, plan, budget, precision, lambda p: show(f"{p.stage}: {p.phase}", p.fraction)
-        )
-    )
+    def work(show: Any) -> Comparison:
+        def told(progress: Any) -> None:
+            show(f"{progress.stage}: {progress.phase}", progress.fraction)
+
+        if is_script(a) != is_script(b):
+            raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
+        if is_script(a):
+            return comparing.scripts(Path(a), Path(b), plan, budget, precision, told)
+        sides = comparing.side(a, plan), comparing.side(b, plan)
+        return comparing.compare(*sides, plan, budget, precision, told)
+
+    found: Comparison = _with_bar(work)
     return found
 
 
 @cli.app.command()
 def compare(
-    a: Annotated[str, typer.Argument(help="a stage, settings (workers=2,amp=bf16) or the id of a run")],
+    a: Annotated[
+        str, typer.Argument(help="a stage, settings (workers=2,amp=bf16), a run's id, or an exported script")
+    ],
     b: Annotated[str, typer.Argument(help="the same; it is compared with A")],
     fail_if_slower: Annotated[
         str | None, typer.Option(help="exit with 1 if B is slower than A by more than this, such as 3%")
@@ -51,7 +60,7 @@ def compare(
         bool, typer.Option("--stored", help="two stored runs as they are, without measuring")
     ] = False,
     budget: Budget = 90.0,
-    precision: Annotated[float, typer.Option(help="half width of the interval at which it ends")] = 0.03,
+    precision: Annotated[float, typer.Option(help="half width of the interval at which it ends")] = 0.02,
     workload: cli.Workload = None,
     preset: cli.PresetName = None,
     option: cli.Options = None,
@@ -100,7 +109,7 @@ def _percent(text: str | None) -> float | None:
 
 @cli.app.command()
 def noise(
-    pairs: Annotated[int, typer.Option(min=2, max=100, help="of fresh processes")] = 4,
+    pairs: Annotated[int, typer.Option(min=2, max=100, help="of fresh processes")] = 6,
     workload: cli.Workload = None,
     preset: cli.PresetName = None,
     device: cli.Device = None,

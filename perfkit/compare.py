@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from perfkit import experiment, ladder, noise, statistics
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.recipe import Recipe, parse_settings
 from perfkit.runs import Run
+from perfkit.scripts import REFERENCE
 from perfkit.statistics import Ratio
 from perfkit.store import RunStore
 
@@ -74,6 +76,8 @@ def side(text: str, plan: experiment.Plan) -> tuple[str, Recipe]:
             f"Allowed: a stage ({', '.join(ladder.LADDER)} …), settings such as workers=2,amp=bf16, or the "
             "id of a run (perfkit runs)",
         ) from None
+    if found.workload == REFERENCE:
+        raise InvalidValue(f"run '{text}' is of a script", "Give the file itself, and another one as A or B")
     return found.title or found.id, Recipe.from_dict(found.recipe)
 
 
@@ -100,9 +104,52 @@ def compare(
     Raises:
         PerfkitError: a side could not be measured.
     """
-    size = replace(plan.preset, rounds=max(statistics.MIN_ROUNDS, plan.preset.rounds))
     titles = (a, (b[0] if b[0] != a[0] else f"{b[0]} (again)", b[1]))
-    asked = replace(plan, recipes=titles, preset=size, precision=precision, budget_s=budget_s)
+    return _measured(replace(plan, recipes=titles), budget_s, precision, on_progress, cancelled)
+
+
+def scripts(
+    a: Path,
+    b: Path,
+    plan: experiment.Plan,
+    budget_s: float = BUDGET_S,
+    precision: float = PRECISION,
+    on_progress: Callable[[experiment.Progress], None] = lambda progress: None,
+    cancelled: threading.Event | None = None,
+) -> Comparison:
+    """Measures two exported scripts as they stand now, in turn like two recipes; their code is run.
+
+    Args:
+        a: the file that is compared with.
+        b: the file that is compared.
+        plan: preset and device; the workload is the scripts' own.
+        budget_s: as for `compare`.
+        precision: as for `compare`.
+        on_progress: as for `compare`.
+        cancelled: as for `compare`.
+
+    Raises:
+        InvalidValue: there is no such file.
+        PerfkitError: a script could not be loaded or measured.
+    """
+    for file in (a, b):
+        if not file.is_file():
+            raise InvalidValue(f"there is no file '{file}'", "Name a script that `perfkit export` wrote")
+    names = [a.name, b.name] if a.name != b.name else [str(a), str(b) if a != b else f"{b} (again)"]
+    files = tuple(str(file.absolute()) for file in (a, b))
+    sides = replace(plan, recipes=tuple((name, Recipe()) for name in names), files=files)
+    return _measured(sides, budget_s, precision, on_progress, cancelled)
+
+
+def _measured(
+    plan: experiment.Plan,
+    budget_s: float,
+    precision: float,
+    on_progress: Callable[[experiment.Progress], None],
+    cancelled: threading.Event | None,
+) -> Comparison:
+    size = replace(plan.preset, rounds=max(statistics.MIN_ROUNDS, plan.preset.rounds))
+    asked = replace(plan, preset=size, precision=precision, budget_s=budget_s)
     runs = experiment.climb(asked, RunStore(), on_progress, cancelled)
     for run in runs:
         if run.status != "ok":

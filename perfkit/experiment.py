@@ -168,11 +168,12 @@ class _Experiment:
         return child
 
     def describe(self) -> None:
-        """Loads the workload in a child, which the first stage then uses."""
+        """Loads the workload in a child, which the next stage then uses."""
         plan = self.plan
         child = self._new_child()
+        what = plan.files[len(self.runs)] if plan.files else plan.workload
         self._describing = {
-            "workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options),
+            "workload": what, "preset": plan.preset.name, "options": dict(plan.options),
             "device": plan.device,
         }  # fmt: skip
         self.described = child.ask("describe", **self._describing)

@@ -244,6 +244,13 @@ class Harness:
         block, _ = self._run(batches, self.steps_for(samples), "ceiling")
         return block
 
+    def count_samples(self, steps: int) -> int:
+        """Learns a step's samples from the first `steps`, where no recipe tells; returns a sample's bytes."""
+        batches = max(1, len(self.source.stamps) // steps)
+        batch = next(self.source)
+        self.samples_per_step = len(batch[0]) * batches
+        return mechanism.bytes_per_sample(batch)
+
     def mechanisms(self) -> tuple[list[Mechanism], int]:
         """The proof of every switch, and the bytes a sample has in a batch of the loader."""
         specimen = mechanism.specimen(

@@ -12,6 +12,7 @@ from perfkit.ladder import Preset
 from perfkit.recipe import Recipe, Target, Value
 from perfkit.runner import Nodes
 from perfkit.runs import Run
+from perfkit.scripts import REFERENCE
 
 DEFAULT_WORKLOAD = {"quick": "photos"}
 """On a CPU the article's ResNet-18 is bound by computing; there, `photos` has a loader that matters."""
@@ -41,6 +42,8 @@ class Plan:
     options: Mapping[str, Any] = field(default_factory=dict)
     recipes: tuple[tuple[str, Recipe], ...] = ()
     """Titles and recipes to compare instead of stages; the first is what the others are compared with."""
+    files: tuple[str, ...] = ()
+    """The exported scripts that those titles are of, where it is scripts that are compared."""
     changes: Mapping[str, Value] = field(default_factory=dict)
     """Switches of the stages above the first, over the ladder's own numbers."""
     below: bool = False
@@ -159,5 +162,5 @@ def scripts(runs: Sequence[Run]) -> dict[str, str]:
             Recipe.from_dict(run.recipe), run.workload, run.options, run.device, run.seed, len(run.losses)
         )
         for run in runs
-        if run.status == "ok"
+        if run.status == "ok" and run.workload != REFERENCE
     }

@@ -96,7 +96,7 @@ class Blank:
         facts = self._facts | results.pop("facts", {})
         conditions = {"before": self._before, "after": environment.conditions()}
         machine = {**environment.machine(), "device": self._torch, "conditions": conditions}
-        return Run(**self._known, machine=machine, facts=facts, **results)
+        return Run(**{**self._known, **results}, machine=machine, facts=facts)
 
 
 def results(measured: Measured, pairings: list[Pairing], device: str) -> dict[str, Any]:
@@ -107,16 +107,18 @@ def results(measured: Measured, pairings: list[Pairing], device: str) -> dict[st
     data_wait_s = [value for part in [*warm, *blocks] for value in part["data_wait_s"]]
     accelerator = not device.startswith("cpu")
     mechanisms = [Mechanism(**mechanism) for mechanism in ready["mechanisms"]]
-    compiled = next(m for m in mechanisms if m.switch == "compile").evidence != "runs eagerly"
-    resident = next(m for m in mechanisms if m.switch == "resident").evidence.startswith("the data set")
+    proofs = {mechanism.switch: mechanism.evidence for mechanism in mechanisms}
+    compiled = proofs.get("compile", "runs eagerly") != "runs eagerly"
+    resident = proofs.get("resident", "").startswith("the data set")
     crossing = (0 if resident else ready["batch_bytes_per_sample"]) if accelerator else None
     steady = float(np.median([value for block in blocks for value in block["step_s"]]))
-    facts = {"weights": ready["weights"]} if ready["weights"] else {}
+    facts = dict(ready["facts"]) | ({"weights": ready["weights"]} if ready["weights"] else {})
     if ready["malloc"] and not accelerator and sys.platform == "linux":
         facts["allocator"] = f"freed memory is kept (GLIBC_TUNABLES={ready['malloc']})"
     if compiled:
         facts["compile cache"] = "warm" if ready["graphs"]["cache_hits"] else "cold"
     return {
+        "recipe": ready["recipe"],
         "raw": Raw(
             step_s=step_s,
             data_wait_s=data_wait_s,

@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TextIO
 
 from perfkit.errors import PerfkitError
@@ -98,8 +99,14 @@ class _Session:
         self.send("progress", phase="importing torch", done=0, total=1)
         import torch
 
-        from perfkit import workloads
+        from perfkit import scripts, workloads
 
+        if scripts.is_script(workload):
+            self._workload = scripts.Script(Path(workload))
+            self._workload.check_device(device)
+            self._device = self._workload.device
+            facts = _device_facts(self._device)
+            return {"reference": scripts.REFERENCE, "options": {}, "offers": [], "facts": facts}
         found = workloads.find(workload)
         chosen = workloads.options_for(found, preset, options)
         self._workload = workloads.load(workload, chosen)
@@ -134,10 +141,15 @@ class _Session:
         from perfkit.measure import Harness
         from perfkit.mechanism import graphs
         from perfkit.recipe import Recipe
+        from perfkit.scripts import Script
         from perfkit.train import Training
 
         self.send("progress", phase="building", done=0, total=1)
-        training = Training(self._workload, Recipe.from_dict(recipe), self._device, seed)
+        script = self._workload if isinstance(self._workload, Script) else None
+        if script:
+            training = script.training()
+        else:
+            training = Training(self._workload, Recipe.from_dict(recipe), self._device, seed)
         if timed:
             from perfkit.profiling import time_loader
 
@@ -145,10 +157,13 @@ class _Session:
         self._harness = harness = Harness(training, progress=self._progress)
         startup_s = time.time() - started
         first, losses = harness.first_steps(loss_steps)
-        mechanisms, batch_bytes = harness.mechanisms()
+        # A script may hold anything by now: its samples are counted, and no switch of it can be proven.
+        mechanisms, batch_bytes = ([], harness.count_samples(loss_steps)) if script else harness.mechanisms()
         warm = harness.warm_up(warmup_s)
         harness.device.reset_peak()
         return {
+            "recipe": training.recipe.to_dict(),
+            "facts": script.facts() if script else {},
             "startup_s": startup_s,
             "first": asdict(first),
             "losses": losses,

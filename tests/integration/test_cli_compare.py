@@ -35,6 +35,41 @@ def test_two_recipes_are_compared_in_turn_and_the_result_is_kept(tmp_path: Path)
     assert "<svg" in page.read_text()
 
 
+def test_exported_scripts_are_compared_as_they_stand(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.py"
+    plain.write_text(perfkit("export", "--set", "batch_size=16", *TOY).stdout)
+    changed = tmp_path / "changed.py"
+    update = "        self.optimizer.step()\n"
+    assert plain.read_text().count(update) == 1
+    changed.write_text(plain.read_text().replace(update, "        time.sleep(0.05)\n" + update))
+    changed.write_text(changed.read_text().replace("import sys\n", "import sys\nimport time\n"))
+
+    how = ("--device", "cpu", "--budget", "3", "--fail-if-slower", "3%")
+    done = perfkit("compare", str(plain), str(changed), *how, code=1)
+    assert "changed.py / plain.py" in done.stdout
+    assert "slower" in done.stdout
+    (last, *_) = [line.split()[0] for line in perfkit("runs").stdout.splitlines() if line.strip()]
+    shown = perfkit("show", last).stdout
+    assert "changed.py, sha256 " in shown
+    assert "no recipe to export" in perfkit("export", "--run", last, code=2).stderr
+    assert "is of a script" in perfkit("compare", last, "amp", *TOY, code=2).stderr
+
+
+def test_what_is_no_exported_script_is_told(tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    for text, said in (
+        ("x = 1", "has no main, train, Training"),
+        ("def main(): pass\ndef train(): pass\nclass Training: pass", "does not call train()"),
+        ("raise OSError('no disk')", "cannot be loaded: OSError: no disk"),
+        ("def join_ranks(): pass\ndef main(): pass\ntrain = Training = main", "several ranks"),
+    ):
+        other.write_text(text)
+        assert said in perfkit("compare", str(other), str(other), "--device", "cpu", code=1).stderr
+    missing = perfkit("compare", str(other), str(tmp_path / "none.py"), "--device", "cpu", code=2)
+    assert "there is no file" in missing.stderr
+    assert "Name two scripts" in perfkit("compare", str(other), "amp", "--device", "cpu", code=2).stderr
+
+
 def test_noise_is_measured_kept_and_shown() -> None:
     done = perfkit("noise", *TOY, "--pairs", "2")
     assert "A/A noise of cpu" in done.stdout
