@@ -17,6 +17,7 @@ from perfkit.errors import InvalidValue, PerfkitError
 
 if TYPE_CHECKING:
     from perfkit.experiment import Plan
+    from perfkit.profile_run import Where
     from perfkit.runs import Run
 
 app: typer.Typer = typer.Typer(
@@ -189,6 +190,16 @@ def _options(texts: list[str]) -> dict[str, Any]:
         except ValueError:
             found[name] = value
     return found
+
+
+def _where(
+    preset: str | None, settings: list[str] | None, option: list[str] | None, device: str | None
+) -> Where:
+    """What `perfkit.profile` and its like are asked, from the options of a command."""
+    from perfkit.recipe import parse_settings
+
+    changed, given = parse_settings(settings or []), _options(option or [])
+    return {"preset": preset, "settings": changed, "options": given, "device": device}
 
 
 def _check_writable(path: Path | None) -> None:

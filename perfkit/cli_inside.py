@@ -29,16 +29,15 @@ def memory(
 ) -> None:
     """What holds memory in a training step: by kind, by phase, by line of code."""
     from perfkit import profile_run
-    from perfkit.recipe import parse_settings
     from perfkit.views import inside
 
     with cli._errors_in_words():
         cli._check_writable(json_file)
-        more = (device, cli._options(option or []))
-        own = parse_settings(settings or [])
-        found = [profile_run.memory(workload, stage, preset, own, *more)]
-        if other:
-            found.append(profile_run.memory(workload, stage, preset, own | parse_settings(other), *more))
+        recipes = [settings or [], [*(settings or []), *other]] if other else [settings or []]
+        found = [
+            profile_run.memory(workload, stage, **cli._where(preset, changed, option, device))
+            for changed in recipes
+        ]
         _tell(inside.memory(found), json_file, found if other else found[0])
 
 
@@ -54,13 +53,11 @@ def kernels(
 ) -> None:
     """What the device can do by shape and type, how much of it a step uses, and layers with unlucky sizes."""
     from perfkit import profile_run
-    from perfkit.recipe import parse_settings
     from perfkit.views import inside
 
     with cli._errors_in_words():
         cli._check_writable(json_file)
-        given = (parse_settings(settings or []), device, cli._options(option or []))
-        found = profile_run.kernels(workload, stage, preset, *given)
+        found = profile_run.kernels(workload, stage, **cli._where(preset, settings, option, device))
         _tell(inside.kernels(found), json_file, found)
 
 
@@ -80,12 +77,11 @@ def nsys(
     """Profiles a recipe with Nsight Systems, and makes its export readable by `perfkit trace`."""
     from perfkit import nsys as tool
     from perfkit import profile_run
-    from perfkit.recipe import parse_settings
 
     with cli._errors_in_words():
         if read is None:
-            given = (parse_settings(settings or []), device, cli._options(option or []))
-            asked = profile_run.nsys(workload, stage, preset, *given, out=out)
+            where = cli._where(preset, settings, option, device)
+            asked = profile_run.nsys(workload, stage, out, **where)
             typer.echo(shlex.join(asked))
             read = tool.record(asked, out)
         made = tool.convert(read, read.with_suffix(".json.gz"))

@@ -70,7 +70,6 @@ def profile(
 
     from perfkit import profile_run
     from perfkit.errors import one_of
-    from perfkit.recipe import parse_settings
     from perfkit.views import trace_table
 
     with cli._errors_in_words():
@@ -82,8 +81,8 @@ def profile(
         how = profile_run.Recording(
             active=steps, **{name: name in choices for name in ("shapes", "memory", "stacks")}
         )
-        given = (parse_settings(settings or []), device, cli._options(option or []))
-        made = profile_run.profile(workload, stage, preset, *given, recording=how, out=out)
+        where = cli._where(preset, settings, option, device)
+        made = profile_run.profile(workload, stage, how, out, **where)
         said = [*trace_table.sections(made.analysis, made.findings), trace_table.loading(made.loading)]
         document = made.analysis.to_dict(made.findings) | {"loading": msgspec.to_builtins(made.loading)}
         window = made.lanes() if made.analysis.steps else None
@@ -104,11 +103,10 @@ def syncs(
 ) -> None:
     """Lists every copy and wait between host and device in a training step, with its line and a way out."""
     from perfkit import profile_run
-    from perfkit.recipe import parse_settings
 
     with cli._errors_in_words():
-        given = (parse_settings(settings or []), device, cli._options(option or []))
-        found = profile_run.syncs(workload, stage, preset, *given, steps=steps)
+        where = cli._where(preset, settings, option, device)
+        found = profile_run.syncs(workload, stage, steps, **where)
         typer.echo(found["table"])
         if found["device"] == "cpu":
             typer.echo("This run is on the CPU: these are the places that would wait for a GPU.")

@@ -179,6 +179,12 @@ class _Experiment:
         self.described = child.ask("describe", **self._describing)
         self._spare = child
 
+    def spare(self) -> Child:
+        """The child that has loaded the workload; no longer this experiment's to end."""
+        assert self._spare is not None
+        child, self._spare, self._current = self._spare, None, None
+        return child
+
     def target(self) -> Target:
         """Where the stages are to run."""
         return target(self.plan, self.described)
@@ -346,7 +352,28 @@ def resolve(plan: Plan) -> tuple[dict[str, Any], list[Stage]]:
     Raises:
         PerfkitError: the workload cannot be loaded.
     """
-    experiment = _Experiment(plan, None, lambda progress: None, threading.Event())
+    described, stages, child = resolve_and_keep(plan)
+    child.stop()
+    return described, stages
+
+
+def resolve_and_keep(
+    plan: Plan,
+    on_progress: Callable[[str, float], None] = lambda phase, fraction: None,
+    cancelled: threading.Event | None = None,
+) -> tuple[dict[str, Any], list[Stage], Child]:
+    """As `resolve`, with the child that has loaded the workload: for the caller to use, and to stop.
+
+    Args:
+        plan: what is asked.
+        on_progress: told what the child does, now and later.
+        cancelled: set it from any thread to stop.
+
+    Raises:
+        PerfkitError: the workload cannot be loaded.
+    """
+    event = cancelled or threading.Event()
+    experiment = _Experiment(plan, None, lambda told: on_progress(told.phase, told.fraction), event)
     try:
         experiment.describe()
         target, sizes = experiment.target(), experiment.sizes()
@@ -354,7 +381,8 @@ def resolve(plan: Plan) -> tuple[dict[str, Any], list[Stage]]:
         for rung in ladder.rungs(plan.stages)[1:]:
             stage = ladder.stage(rung, stages[-1].recipe, sizes, target)
             stages.append(experiment.changed(stage, target))
-        return experiment.described, stages
+        child = experiment.spare()
+        return experiment.described, stages, child
     finally:
         experiment.close()
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from perfkit import diagnose, environment, experiment, loading
 from perfkit import trace as traces
@@ -67,18 +67,26 @@ class Profile:
         return f"{self.path}: {cost}. Open it in https://ui.perfetto.dev"
 
 
+class Where(TypedDict, total=False):
+    """Of what training, as for `perfkit.plan`."""
+
+    preset: str | None
+    settings: Mapping[str, Any] | None
+    """Switches set from the baseline up."""
+    device: str | None
+    options: Mapping[str, Any] | None
+    """The workload's constructor arguments."""
+    seed: int
+
+
 def profile(
     workload: str | None = None,
     recipe: Recipe | str | None = None,
-    preset: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    seed: int = 0,
     recording: Recording | None = None,
     out: str | Path | None = None,
     on_progress: Progress = lambda phase, fraction: None,
     cancelled: threading.Event | None = None,
+    **where: Unpack[Where],
 ) -> Profile:
     """Profiles some steps of a recipe, or of a rung of the ladder.
 
@@ -86,50 +94,37 @@ def profile(
         workload: a built-in one, or `package.module:name`.
         recipe: the switches, or the name of a rung, on top of the default ladder below it; the plain loop
             if None.
-        preset: as for `perfkit.plan`, like the next four.
-        settings: switches set from the baseline up.
-        device: `cuda`, `mps` or `cpu`.
-        options: the workload's constructor arguments.
-        seed: of weights, order and augmentation.
         recording: what to record.
         out: the trace file; a new one among the runs if None.
         on_progress: told the phase and its fraction.
         cancelled: set it from any thread to stop.
+        where: preset, settings, device, options, seed.
 
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
     """
-    plan, options, used = _resolved(workload, recipe, preset, settings, device, options, seed)
     name = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}.pt.trace.json.gz"
     path = Path(out) if out else environment.runs_folder() / "profiles" / name
     if not path.name.endswith((".json", ".json.gz")):
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
-    how = asdict(recording or Recording())
-    waits = functools.partial(on_progress, f"waiting: another run uses {plan.device}", 0.0)
-    with turn(plan.device, cancelled, waits), tempfile.TemporaryDirectory(prefix="perfkit-") as notes:
-        child = Child(on_progress, cancelled)
-        told = _in_child(child, plan, options, used, "profile", {"path": str(path.absolute()), **how}, notes)
+    how = {"path": str(path.absolute()), **asdict(recording or Recording())}
+    with tempfile.TemporaryDirectory(prefix="perfkit-") as notes:
+        asked = _Asked(workload, recipe, where, on_progress, cancelled)
+        told = asked.ask("profile", how, notes=notes)
         made = [note for file in Path(notes).glob("*.jsonl") for note in _notes(file.read_text())]
     loaded = traces.load(path)
     analysis = traces.analyse(loaded)
     steps = [step.duration_us / 1e6 for step in analysis.steps]
     slowdown = statistics.median(steps) / told["plain_step_s"] if steps else None
-    marks = told["marks"]
+    used, marks = asked.recipe, told["marks"]
     loaded_by = loading.join(made, told["taken"], used.batch_size, used.workers, marks, told["pins"])
     found = diagnose.diagnose(analysis)
     return Profile(path, used, loaded, analysis, found, slowdown, loaded_by, marks)
 
 
 def syncs(
-    workload: str | None = None,
-    recipe: Recipe | str | None = None,
-    preset: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    steps: int = 4,
+    workload: str | None = None, recipe: Recipe | str | None = None, steps: int = 4, **where: Unpack[Where]
 ) -> dict[str, Any]:
     """Copies and waits between host and device in a training's steps; arguments as for `profile`.
 
@@ -139,18 +134,12 @@ def syncs(
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
     """
-    plan, chosen, used = _resolved(workload, recipe, preset, settings, device, options, seed)
-    return {**_asked("syncs", plan, chosen, used, steps=steps), "device": plan.device}
+    asked = _Asked(workload, recipe, where)
+    return {**asked.ask("syncs", {"steps": steps}, warm=False), "device": asked.plan.device}
 
 
 def memory(
-    workload: str | None = None,
-    recipe: Recipe | str | None = None,
-    preset: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    seed: int = 0,
+    workload: str | None = None, recipe: Recipe | str | None = None, **where: Unpack[Where]
 ) -> dict[str, Any]:
     """What holds memory in a training step; arguments as for `profile`.
 
@@ -160,18 +149,12 @@ def memory(
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
     """
-    plan, chosen, used = _resolved(workload, recipe, preset, settings, device, options, seed)
-    return {**_asked("memory", plan, chosen, used), "recipe": used.describe()}
+    asked = _Asked(workload, recipe, where)
+    return {**asked.ask("memory", {}, warm=False), "recipe": asked.recipe.describe()}
 
 
 def kernels(
-    workload: str | None = None,
-    recipe: Recipe | str | None = None,
-    preset: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    seed: int = 0,
+    workload: str | None = None, recipe: Recipe | str | None = None, **where: Unpack[Where]
 ) -> dict[str, Any]:
     """What the device can do, by shape, and how much of it a training uses; arguments as for `profile`.
 
@@ -182,25 +165,21 @@ def kernels(
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
     """
-    plan, chosen, used = _resolved(workload, recipe, preset, settings, device, options, seed)
-    found = _asked("kernels", plan, chosen, used)
+    known = _Asked(workload, recipe, where)
+    found = known.ask("kernels", {})
     asked, shares = found["work"], {"mfu": None, "light_share": None}
     if asked["flops"]:
         needed_s = asked["flops"] / found["peaks"][asked["dtype"]]
         shares["mfu"] = needed_s / found["step_s"]
         shares["light_share"] = (needed_s + asked["bytes"] / found["bytes_per_s"]) / found["step_s"]
-    return {**found, **shares, "recipe": used.describe(), "device": plan.device}
+    return {**found, **shares, "recipe": known.recipe.describe(), "device": known.plan.device}
 
 
 def nsys(
     workload: str | None = None,
     recipe: Recipe | str | None = None,
-    preset: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    seed: int = 0,
     out: str | Path = "perfkit-nsys",
+    **where: Unpack[Where],
 ) -> list[str]:
     """The Nsight Systems command for a recipe; `perfkit.nsys.record` runs it. Arguments as for `profile`.
 
@@ -209,52 +188,64 @@ def nsys(
     """
     from perfkit import nsys as tool
 
-    plan, chosen, used = _resolved(workload, recipe, preset, settings, device, options, seed)
-    changed = {name: here for name, (here, _) in used.diff(Recipe()).items()}
-    told = tool.program(plan.workload, chosen, changed, plan.device, plan.seed)
-    return tool.command(told, Path(out), plan.device.startswith("cuda"))
+    asked = _Asked(workload, recipe, where)
+    asked.stop()
+    changed = {name: here for name, (here, _) in asked.recipe.diff(Recipe()).items()}
+    told = tool.program(asked.plan.workload, asked.options, changed, asked.plan.device, asked.plan.seed)
+    return tool.command(told, Path(out), asked.plan.device.startswith("cuda"))
 
 
-def _asked(
-    do: str, plan: experiment.Plan, chosen: Mapping[str, Any], used: Recipe, **how: Any
-) -> dict[str, Any]:
-    with turn(plan.device):
-        return _in_child(Child(), plan, chosen, used, do, how)
+class _Asked:
+    """A training that is known to act here: its plan, options and recipe, and a child that has loaded it."""
 
-
-def _resolved(
-    workload: str | None, recipe: Recipe | str | None, preset: str | None,
-    settings: Mapping[str, Any] | None, device: str | None, options: Mapping[str, Any] | None, seed: int,
-) -> tuple[experiment.Plan, dict[str, Any], Recipe]:  # fmt: skip
-    """The plan, the workload's options and the recipe, once it is known to act here."""
-    stage = recipe if isinstance(recipe, str) else "baseline"
-    wanted = {**(recipe.to_dict() if isinstance(recipe, Recipe) else {}), **(settings or {})}
-    plan = experiment.plan(workload, preset, [stage], wanted, device, options, True, seed)
-    described, stages = experiment.resolve(plan)
-    if stages[-1].reason:
-        raise InvalidValue(f"stage '{stage}' does not apply here: {stages[-1].reason}", "Choose another")
-    return plan, described["options"], stages[-1].recipe
-
-
-def _in_child(
-    child: Child, plan: experiment.Plan, options: Mapping[str, Any], recipe: Recipe, do: str,
-    how: Mapping[str, Any], notes: str = "",
-) -> dict[str, Any]:  # fmt: skip
-    """Trains in a child (one for each rank) until it is warm, then gives it one command."""
-    asked: Child | Team = child
-    try:
-        known = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(options)}
-        known["device"] = plan.device
-        child.ask("describe", **known)
-        if recipe.ranks > 1:
-            asked = team(child, known, recipe.ranks)
-        asked.ask(
-            "train", recipe=recipe.to_dict(), seed=plan.seed, loss_steps=plan.preset.loss_steps,
-            warmup_s=plan.preset.warmup_s, started=child.started, timed=notes,
+    def __init__(
+        self,
+        workload: str | None,
+        recipe: Recipe | str | None,
+        where: Where,
+        on_progress: Progress = lambda phase, fraction: None,
+        cancelled: threading.Event | None = None,
+    ) -> None:
+        stage = recipe if isinstance(recipe, str) else "baseline"
+        wanted = {
+            **(recipe.to_dict() if isinstance(recipe, Recipe) else {}),
+            **(where.get("settings") or {}),
+        }
+        self.plan = experiment.plan(
+            workload, where.get("preset"), [stage], wanted, where.get("device"), where.get("options"), True,
+            where.get("seed", 0),
         )  # fmt: skip
-        return asked.ask(do, **how)
-    finally:
-        asked.stop()
+        described, stages, child = experiment.resolve_and_keep(self.plan, on_progress, cancelled)
+        self._child: Child | Team = child
+        self._on_progress, self._cancelled = on_progress, cancelled
+        self.options: dict[str, Any] = described["options"]
+        self.recipe = stages[-1].recipe
+        if stages[-1].reason:
+            child.stop()
+            raise InvalidValue(f"stage '{stage}' does not apply here: {stages[-1].reason}", "Choose another")
+
+    def stop(self) -> None:
+        """Ends the child."""
+        self._child.stop()
+
+    def ask(self, do: str, how: Mapping[str, Any], warm: bool = True, notes: str = "") -> dict[str, Any]:
+        """Trains (a process for each rank) until it is warm, gives it one command, and ends it."""
+        plan, used, child = self.plan, self.recipe, self._child
+        waits = functools.partial(self._on_progress, f"waiting: another run uses {plan.device}", 0.0)
+        try:
+            with turn(plan.device, self._cancelled, waits):
+                started = child.started
+                if used.ranks > 1:
+                    assert isinstance(child, Child)
+                    known = {"workload": plan.workload, "preset": plan.preset.name, "options": self.options}
+                    self._child = team(child, {**known, "device": plan.device}, used.ranks)
+                self._child.ask(
+                    "train", recipe=used.to_dict(), seed=plan.seed, loss_steps=plan.preset.loss_steps,
+                    warmup_s=plan.preset.warmup_s if warm else 0.0, started=started, timed=notes,
+                )  # fmt: skip
+                return self._child.ask(do, **how)
+        finally:
+            self._child.stop()
 
 
 def _notes(text: str) -> Iterator[dict[str, Any]]:

@@ -53,11 +53,10 @@ found.table("A step of")
 # %% [markdown]
 # ## Sizes that do not fit
 #
-# Layers of the default workload whose sizes are no multiples of 8, and what padding them would cost in FLOPs. Whether it pays only measuring can say: the first layer of an image model has 3 channels, and libraries know that case.
+# Layers of this model whose sizes are no multiples of 8, and what padding them would cost in FLOPs. Whether it pays only measuring can say: the first layer of an image model has 3 channels, and libraries know that case.
 
 # %%
-default = pk.kernels()
-default.table("Layers")
+found.table("Layers")
 
 # %% [markdown]
 # ## Before and after
@@ -124,7 +123,7 @@ answer = None  # 0.25 for a quarter more
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    first = default.found["misaligned"][0]
+    first = found.found["misaligned"][0]
     wanted = first["padded"][0] * first["padded"][1] / (first["sizes"][0] * first["sizes"][1]) - 1
     assert abs(answer - wanted) < 0.01, "FLOPs of a layer grow with inputs times outputs"
     print(f"Right: {first['layer']} would take {wanted:.1%} more")
@@ -133,7 +132,7 @@ else:
 # <details><summary>Answer</summary>
 #
 # ```python
-# first = default.found["misaligned"][0]
+# first = found.found["misaligned"][0]
 # answer = first["more_flops"]
 # ```
 #

@@ -213,9 +213,8 @@ class Workbench(parts.Outputs):
     def _record(self) -> None:
         plan = self._plan()
         made = profile_run.profile(
-            plan.workload, self.controls.recipe, plan.preset.name, None, plan.device, self.options,
-            on_progress=self._status.progress,
-            cancelled=self._job.cancelled,
+            plan.workload, self.controls.recipe, on_progress=self._status.progress,
+            cancelled=self._job.cancelled, preset=plan.preset.name, device=plan.device, options=self.options,
         )  # fmt: skip
         window = made.lanes() if made.analysis.steps else None
         said = [trace_table.diagnosis(made.findings), trace_table.loading(made.loading)]

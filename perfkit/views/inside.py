@@ -137,31 +137,23 @@ def shapes(found: Mapping[str, Any], dark: bool = False) -> Figure:
 
 def held(found: Sequence[Mapping[str, Any]], titles: Sequence[str], dark: bool = False) -> Figure:
     """Bytes at the peak by kind: a bar for each recipe."""
-    made = style.new_figure(style.WIDTH, 1.6 + 0.55 * len(found), dark)
+    made = style.new_figure(style.WIDTH, 2.0 + 0.5 * len(found), dark)
     ax, ink = made.add_subplot(), style.ink(dark)
     size = style.type_size(ax)
     for at, one in enumerate(found):
         left = 0.0
         for kind, colour in _KINDS.items():
-            width = one["parts"][kind] / 2**20
-            ax.barh(
-                at,
-                width,
-                left=left,
-                color=colour,
-                edgecolor=ink,
-                linewidth=0.6,
-                label=kind if at == 0 else None,
-            )
+            width = one["parts"][kind] / 1e6
+            label = kind if at == 0 else None
+            ax.barh(at, width, left=left, color=colour, edgecolor=ink, linewidth=0.6, label=label)
             left += width
         ax.text(left, at, f" {units.size(one['peak'])}", va="center", color=ink, fontsize=0.9 * size)
     ax.set_yticks(range(len(found)), titles, color=ink, fontsize=size)
     ax.invert_yaxis()
-    ax.set_xlim(0, 1.18 * max(one["peak"] for one in found) / 2**20)
-    ax.set_xlabel("MiB at the peak", color=ink, fontsize=size)
+    ax.set_xlim(0, 1.18 * max(one["peak"] for one in found) / 1e6)
+    ax.set_xlabel("MB at the peak", color=ink, fontsize=size)
     ax.tick_params(colors=ink, labelsize=0.9 * size)
-    ax.legend(frameon=False, labelcolor=ink, fontsize=0.9 * size, ncols=6, loc="upper center",
-              bbox_to_anchor=(0.45, -0.35 - 0.25 / len(found)))  # fmt: skip
+    made.legend(frameon=False, labelcolor=ink, fontsize=0.9 * size, ncols=6, loc="outside lower center")
     style.title(made, "What holds memory at the peak of a step", ink)
     made.set_label(
         ", ".join(f"{title}: {units.size(one['peak'])}" for title, one in zip(titles, found, strict=True))

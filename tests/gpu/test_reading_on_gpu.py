@@ -13,7 +13,7 @@ CIFAR = "cifar_resnet18"
 
 @pytest.mark.parametrize("stage", ["baseline", "pinning", "amp"])
 def test_a_live_profile_has_kernels_copies_and_parts_that_sum(stage: str) -> None:
-    made = profile_run.profile(CIFAR, stage, "smoke", device="cuda")
+    made = profile_run.profile(CIFAR, stage, preset="smoke", device="cuda")
     assert made.analysis.kernels
     assert made.analysis.gpu_utilization
     assert any(copy.direction == "HtoD" for copy in made.analysis.transfers)
@@ -34,9 +34,9 @@ def test_a_stage_trains_the_same(stage: str) -> None:
 
 
 def test_the_sync_detective_judges_real_copies() -> None:
-    pageable = profile_run.syncs(CIFAR, "baseline", "smoke", device="cuda")["places"]
+    pageable = profile_run.syncs(CIFAR, "baseline", preset="smoke", device="cuda")["places"]
     assert {place["memory"] for place in pageable if place["kind"] == "host to device"} == {"pageable"}
-    pinned = profile_run.syncs(CIFAR, "pinning", "smoke", device="cuda")["places"]
+    pinned = profile_run.syncs(CIFAR, "pinning", preset="smoke", device="cuda")["places"]
     assert {place["memory"] for place in pinned if place["kind"] == "host to device"} == {"pinned"}
     chatty = profile_run.syncs("perfkit.workloads.seeded:Chatty", device="cuda")["places"]
     assert sum(place["kind"] == "wait" for place in chatty) >= 3

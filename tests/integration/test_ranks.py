@@ -89,7 +89,7 @@ def test_ranks_are_cancelled_together() -> None:
 
 def test_each_rank_writes_a_trace(tmp_path: Path) -> None:
     made = profile_run.profile(
-        "tests.support.toy:Toy", Recipe(batch_size=8, **TOGETHER), "smoke", device="cpu",
+        "tests.support.toy:Toy", Recipe(batch_size=8, **TOGETHER), preset="smoke", device="cpu",
         out=tmp_path / "two.json.gz",
     )  # fmt: skip
     assert sorted(path.name for path in tmp_path.iterdir()) == ["two.json.gz", "two.rank1.json.gz"]
