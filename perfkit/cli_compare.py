@@ -227,6 +227,9 @@ def tune(
     ] = None,
     memory: Annotated[float | None, typer.Option(help="cap in GB", min=0)] = None,
     budget: Annotated[float, typer.Option(help="minutes of measuring", min=0)] = 10.0,
+    plot: Annotated[
+        Path | None, typer.Option(help="a PNG: speed against memory of all that was tried")
+    ] = None,
     workload: cli.Workload = None,
     preset: cli.PresetName = None,
     option: cli.Options = None,
@@ -237,6 +240,7 @@ def tune(
     from perfkit.recipe import parse_settings
 
     with cli._errors_in_words():
+        cli._check_writable(plot)
         plan = cli._plan(workload, preset, None, None, option, device)
         wanted = {}
         for text in space or []:
@@ -258,3 +262,9 @@ def tune(
             size = (run.peak_memory_bytes or 0) / 1e9
             rate = run.samples_per_s.median if run.samples_per_s else 0.0
             typer.echo(f"  {size:.2f} GB  {rate:.0f} samples/s  {run.title}")
+        if plot:
+            from perfkit.store import write_atomically
+            from perfkit.views import pareto, style
+
+            drawn = pareto.figure(found.tried, found.pareto(), found.best, found.cap_bytes)
+            write_atomically(plot, style.to_png(drawn))

@@ -6,6 +6,7 @@ A stage whose mechanism is off is an error, not a slow stage.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -469,6 +470,14 @@ def _static(s: Specimen) -> tuple[bool, str]:
     ddp = _ddp(s)
     on = ddp is not None and bool(ddp.static_graph)
     return on == s.recipe.static_graph, "static graph" if on else "the graph may change from step to step"
+
+
+@_proves("rdma")
+def _rdma(s: Specimen) -> tuple[bool, str]:
+    if _ddp(s) is None:
+        return True, "no other ranks"
+    refused = os.environ.get("NCCL_IB_DISABLE") == "1"
+    return refused != s.recipe.rdma, "NCCL_IB_DISABLE=1: TCP" if refused else "NCCL takes the fastest network"
 
 
 @_proves("compression")

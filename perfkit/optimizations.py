@@ -141,6 +141,8 @@ _TABLE = (
         "host", "changes training", _always(static_graph=True, ranks=2)),
     Optimization("compression", "compressed gradients", "Is half the traffic worth the rounding?",
         "device", "changes training", lambda sizes: {"compression": sizes.amp, "ranks": 2}),
+    Optimization("tcp", "TCP instead of RDMA", "What is the fast network between the machines worth?",
+        "host", "changes training", _always(rdma=False, ranks=2)),
 )  # fmt: skip
 
 OPTIMIZATIONS = {optimization.name: optimization for optimization in _TABLE}

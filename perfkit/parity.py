@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from perfkit import experiment, ladder
-from perfkit.recipe import Recipe
+from perfkit.recipe import Recipe, switches
 from perfkit.runner import Child, Progress, team, turn
 
 
@@ -94,10 +94,11 @@ def _known(plan: experiment.Plan) -> dict[str, Any]:
 
 def _of_ranks(plan: experiment.Plan, title: str, recipe: Recipe, steps: int, first: Child) -> Parity:
     """Ranks with a batch each must have the losses of one rank with all of their batches."""
-    alone = recipe.replace(
-        ranks=1, batch_size=recipe.batch_size * recipe.ranks, no_sync=False, bucket_view=False,
-        static_graph=False, compression="off", bucket_mb=Recipe().bucket_mb,
-    )  # fmt: skip
+    between = {
+        name: switch.default for name, switch in switches().items() if switch.idle_when == ("ranks", 1)
+    }
+    batch_size = recipe.batch_size * recipe.ranks
+    alone = recipe.replace(**between, no_sync=False, ranks=1, batch_size=batch_size)
     how: dict[str, Any] = {"seed": plan.seed, "loss_steps": steps, "warmup_s": 0, "started": first.started}
     with contextlib.ExitStack() as ends:
         one = Child(lambda *_: None, first._cancelled)

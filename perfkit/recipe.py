@@ -176,6 +176,10 @@ class Recipe:
         "off", "Compression", "gradients cross between ranks in 16 bits", choices=("off", "bf16", "fp16"),
         levels=("off", "bf16", "fp16"), idle_when=("ranks", 1),
     )  # fmt: skip
+    rdma: bool = _switch(
+        True, "RDMA", "NCCL may use InfiniBand or RoCE between machines; off: TCP", needs="cuda",
+        idle_when=("ranks", 1),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Every value is checked here, whatever way the recipe was made.

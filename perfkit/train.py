@@ -32,6 +32,8 @@ def configure(recipe: Recipe, seed: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = recipe.tf32
     torch.backends.cudnn.allow_tf32 = recipe.tf32
     torch.backends.cudnn.benchmark = recipe.cudnn_benchmark
+    if not recipe.rdma:
+        os.environ["NCCL_IB_DISABLE"] = "1"  # NCCL reads it when the ranks meet
     if recipe.cpu_threads > 0:
         torch.set_num_threads(recipe.cpu_threads)
 

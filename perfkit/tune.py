@@ -41,6 +41,7 @@ class Tuned:
     considered: int
     """Recipes that the model ranked."""
     over_memory: Sequence[Run]
+    cap_bytes: int | None
     score: whatif.Score | None
     """How well the model predicted the runs that were measured after it."""
     seconds: float
@@ -122,7 +123,7 @@ def tune(
     later = [run for digest, run in search.runs.items() if digest not in first]
     return Tuned(
         best=best, gain=best.speedup("baseline"), parity=proof, tried=search.tried, considered=len(every),
-        over_memory=[r for r in search.tried if not _fits(r, memory_cap_bytes)],
+        over_memory=[r for r in search.tried if not _fits(r, memory_cap_bytes)], cap_bytes=memory_cap_bytes,
         score=whatif.score(model, later), seconds=time.monotonic() - started,
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ pk.doctor()
 # | [10 the workbench](10_workbench.ipynb) | what do you want to try? | – | – |
 # | [11 your own](11_your_own.ipynb) | how fast is your training, and what helps it? | 3 | your code in a module |
 # | [12 what each is worth](12_what_each_is_worth.ipynb) | how much of the gain is whose? | 3 | – |
-# | [13 what if](13_what_if.ipynb) | how fast would it be with other hardware? | 2 | – |
+# | [13 what if](13_what_if.ipynb) | how fast would it be with other hardware, and with other switches? | 4 | – |
 # | [14 hidden transfers](14_hidden_transfers.ipynb) | which lines make the host wait? | 2 | – |
 # | [15 kernels and shapes](15_kernels_and_shapes.ipynb) | what can this device do, and how much of it is used? | 3 | – |
 # | [16 NVTX and Nsight](16_nvtx_and_nsight.ipynb) | data, host or device: which binds? | 2 | – |

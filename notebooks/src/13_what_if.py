@@ -11,7 +11,7 @@
 #
 # **How fast would it be with more workers, more cores, a faster device?**
 #
-# *About 2 minutes at the preset `quick` on two cores. Needs: nothing special.*
+# *About 4 minutes at the preset `quick` on two cores. Needs: nothing special.*
 #
 # A step has few parts: what fetching a sample costs one core, what computing a batch takes once it is there, and what the copy between them takes. Measured once, they predict recipes that were never run. Each prediction can be wrong, so it is scored against what was measured.
 #
@@ -46,11 +46,26 @@ for workers in (0, 1, 2, 4, 8):
     print(f"{workers} workers: {told.samples_per_s(knobs.batch.value):,.0f} samples/s, {told.binds} binds")
 
 # %% [markdown]
+# ## Let it search
+#
+# The tuner ranks every recipe of a space by such predictions, measures the best of them, then the better ones of these for longer, and the last few in turn with the baseline. This is a small space; `pk.tune(minutes=10)` searches the usual one, `memory_gb=8` keeps it under a cap.
+
+# %%
+search = pk.tune({"workers": (0, 1), "amp": ("off", "bf16")}, workload="photos")
+search.words()
+
+# %%
+search.plot()
+
+# %%
+search.table()
+
+# %% [markdown]
 # ## When a prediction misleads
 #
 # - The parts are of one process that has the machine to itself: caches, memory bandwidth and clocks that both sides share are not in them.
 # - A switch that was never measured has no part; two switches that were never measured together are taken to multiply.
-# - That is why the tuner (`perfkit tune`) uses the model only to choose what to measure, and never picks what it has not measured.
+# - That is why the tuner (also `perfkit tune`) uses the model only to choose what to measure, and never picks what it has not measured.
 #
 # ## Exercise
 #

@@ -6,10 +6,10 @@ from perfkit.notebook.reading import Reading, find_syncs, profile, source
 from perfkit.notebook.stage import StagePanel
 from perfkit.notebook.whatif_panel import WhatIf
 from perfkit.notebook.workbench import Workbench
-from perfkit.notebook.worth import Worth, attribute
+from perfkit.notebook.worth import Search, Worth, attribute, tune
 
 __all__ = [
-    "Inside", "LadderPanel", "Reading", "RecipePanel", "StagePanel", "WhatIf", "Workbench", "Worth",
+    "Inside", "LadderPanel", "Reading", "RecipePanel", "Search", "StagePanel", "WhatIf", "Workbench", "Worth",
     "attribute", "doctor", "find_syncs", "kernels", "machine", "memory", "nsys", "profile", "source",
-    "torchrun",
+    "torchrun", "tune",
 ]  # fmt: skip

@@ -33,8 +33,6 @@ STYLE = """<style>
 .pk-panel ul { margin: 4px 0; padding-left: 20px; line-height: 1.45; }
 .pk-panel svg { display: block; }
 .pk-panel a { text-decoration: underline; }
-body[data-jp-theme-light="false"] .pk-frame { color-scheme: dark; }
-body[data-jp-theme-light="true"] .pk-frame { color-scheme: light; }
 .pk-large .widget-html-content, .pk-large .widget-label, .pk-large table { font-size: 19px !important; }
 .pk-large button { font-size: 18px; height: auto; }
 .pk-add { background: #0072b222; } .pk-cut { background: #d55e0022; }

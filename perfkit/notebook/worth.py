@@ -1,18 +1,20 @@
-"""Attribution in a notebook: what each optimization is worth, whatever the order."""
+"""Attribution and tuning in a notebook: what each optimization is worth, and which recipe is the fastest."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from IPython.display import HTML, Image, Markdown
 
 from perfkit import attribute as attributing
 from perfkit import experiment
+from perfkit import tune as tuning
 from perfkit.notebook import parts
 from perfkit.notebook.panel import Line
-from perfkit.views import attribution, style
+from perfkit.recipe import Value
+from perfkit.views import attribution, pareto, style
 
 
 class Worth:
@@ -60,3 +62,54 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
     )  # fmt: skip
     line.end("")
     return Worth(found)
+
+
+class Search:
+    """What a search has found; `table()`, `plot()` and `words()` show it."""
+
+    def __init__(self, found: tuning.Tuned) -> None:
+        self.found = found
+
+    def table(self) -> HTML:
+        """One row a measured recipe, the fastest first."""
+        rows = pareto.table(self.found.tried, self.found.pareto(), self.found.best)
+        return HTML(parts.html_table(pareto.COLUMNS, rows))
+
+    def plot(self, dark: bool = False) -> Image:
+        """Speed against memory."""
+        found = self.found
+        made = pareto.figure(found.tried, found.pareto(), found.best, found.cap_bytes, dark)
+        return Image(data=style.to_png(made), alt=made.get_label())
+
+    def words(self) -> Markdown:
+        """What was picked, whether it trains the same, and how well the model predicted."""
+        told = [self.found.describe(), *([self.found.parity.describe()] if self.found.parity else [])]
+        if score := self.found.score:
+            told.append(f"predictions: median error {score.median:.0%}, 90th percentile {score.p90:.0%}, "
+                        f"of {score.count} runs")  # fmt: skip
+        return Markdown("\n".join(f"- {text}" for text in told))
+
+
+def tune(
+    space: Mapping[str, Sequence[Value]] | None = None, minutes: float = 10.0, memory_gb: float | None = None,
+    **where: Any,
+) -> Search:  # fmt: skip
+    """Finds the fastest recipe of a space; the stop button ends it, and what was measured is kept.
+
+    Args:
+        space: values by switch; the usual ones if None.
+        minutes: of measuring.
+        memory_gb: a cap; recipes above it are not picked.
+        where: `workload`, `preset`, `device`, `options` as for the panels.
+
+    Raises:
+        PerfkitError: a switch or value that is not allowed, or nothing could be measured.
+    """
+    line = Line()
+    plan = experiment.plan(stages=["baseline"], **where)
+    cap = int(memory_gb * 1e9) if memory_gb else None
+    found = tuning.tune(
+        plan, space, cap, 60 * minutes, lambda p: line.progress(f"{p.stage}: {p.phase}", p.fraction)
+    )
+    line.end("")
+    return Search(found)

@@ -85,6 +85,7 @@ def roofline(found: Mapping[str, Any], dark: bool = False) -> Figure:
     """What each shape reaches, and what the device could do at its FLOPs per byte; both axes logarithmic."""
     made = style.new_figure(style.WIDTH, 4.6, dark)
     ax, ink = made.add_subplot(), style.ink(dark)
+    style.plain_axes(ax, ink)
     across = np.logspace(-1, 4, 200)
     for dtype, peak in found["peaks"].items():
         colour, sign = _LOOK[dtype]
@@ -101,7 +102,6 @@ def roofline(found: Mapping[str, Any], dark: bool = False) -> Figure:
     size = style.type_size(ax)
     ax.set_xlabel("FLOPs per byte read or written", color=ink, fontsize=size)
     ax.set_ylabel("GFLOP/s", color=ink, fontsize=size)
-    ax.tick_params(colors=ink, labelsize=0.9 * size)
     ax.legend(frameon=False, labelcolor=ink, fontsize=0.9 * size, loc="lower right")
     style.title(made, "What shapes reach, under the roofs of this device", ink)
     said = ", ".join(f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in found["peaks"].items())
@@ -110,9 +110,9 @@ def roofline(found: Mapping[str, Any], dark: bool = False) -> Figure:
 
 
 def shapes(found: Mapping[str, Any], dark: bool = False) -> Figure:
-    """Products by the divisors of their sizes: a square is GFLOP/s, darker where more is reached."""
+    """Products by the divisors of their sizes: a square is GFLOP/s, brighter where more is reached."""
     kinds = ("64", "8", "4", "odd")
-    made = style.new_figure(style.WIDTH, 3.6, dark)
+    made = style.new_figure(style.WIDTH, 3.9, dark)
     ink = style.ink(dark)
     for at, dtype in enumerate(found["peaks"]):
         ax = made.add_subplot(1, len(found["peaks"]), at + 1)
@@ -139,6 +139,7 @@ def held(found: Sequence[Mapping[str, Any]], titles: Sequence[str], dark: bool =
     """Bytes at the peak by kind: a bar for each recipe."""
     made = style.new_figure(style.WIDTH, 2.0 + 0.5 * len(found), dark)
     ax, ink = made.add_subplot(), style.ink(dark)
+    style.plain_axes(ax, ink)
     size = style.type_size(ax)
     for at, one in enumerate(found):
         left = 0.0
@@ -152,7 +153,6 @@ def held(found: Sequence[Mapping[str, Any]], titles: Sequence[str], dark: bool =
     ax.invert_yaxis()
     ax.set_xlim(0, 1.18 * max(one["peak"] for one in found) / 1e6)
     ax.set_xlabel("MB at the peak", color=ink, fontsize=size)
-    ax.tick_params(colors=ink, labelsize=0.9 * size)
     made.legend(frameon=False, labelcolor=ink, fontsize=0.9 * size, ncols=6, loc="outside lower center")
     style.title(made, "What holds memory at the peak of a step", ink)
     made.set_label(

@@ -21,6 +21,11 @@ _PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Tim
 </style></head><body>{body}</body></html>"""
 
 
+# A frame's page follows the colour scheme of its element, and that the theme of the notebook around it.
+_FOLLOWS = """<style>.pk-frame { color-scheme: light }
+body[data-jp-theme-light="false"] .pk-frame, body.vscode-dark .pk-frame { color-scheme: dark }</style>"""
+
+
 class _Row(NamedTuple):
     """Bars that do not overlap: starts and durations in µs, colours and names by number."""
 
@@ -77,7 +82,7 @@ def frame(lanes: Lanes) -> str:
     height = 110 + 15 * rows + 7 * len(lanes.lanes)
     title = escape(f"Timeline of {lanes.name}", quote=True)
     return (
-        f'<iframe class="pk-frame" sandbox="allow-scripts" title="{title}" '
+        f'{_FOLLOWS}<iframe class="pk-frame" sandbox="allow-scripts" title="{title}" '
         f'style="width:100%;height:{height}px;border:0" srcdoc="{escape(page(lanes), quote=True)}"></iframe>'
     )
 

@@ -43,7 +43,7 @@ def test_a_stage_from_click_to_result_while_other_cells_run(lab: LabPage) -> Non
     panel.locator(".pk-predict input").fill("1.5")
     panel.locator(".pk-predict input").press("Tab")
     panel.locator("button.pk-run").click()
-    expect(panel.locator(".pk-status")).not_to_have_text("ready", timeout=2_000)
+    expect(panel.locator(".pk-status")).not_to_have_text("ready", timeout=DONE)
     expect(panel.locator("button.pk-run")).to_be_disabled()
     lab.run_cell(1)
     assert lab.kernel_eval("_") == 42
@@ -59,6 +59,29 @@ def test_a_stage_from_click_to_result_while_other_cells_run(lab: LabPage) -> Non
     expect(lab.page.locator(".pk-panel")).to_have_count(1)
     status(panel, re.compile("results of"))
     expect(panel.locator(".pk-plot svg").first).to_be_visible()
+
+
+def test_the_panels_of_chapters_1_to_7_take_turns_and_end(lab: LabPage) -> None:
+    chapters = [file.read_text() for file in sorted((REPO / "notebooks" / "src").glob("0[1-7]_*.py"))]
+    names = [re.findall(r'StagePanel\("(\w+)"', text)[0] for text in chapters]
+    assert len(names) == 7
+    cell = f"{SETUP}panels = [pk.StagePanel(name, workload={TOY}) for name in {names}]\ndisplay(*panels)"
+    lab.server.write_notebook("seven.ipynb", cell)
+    lab.open_notebook("seven.ipynb")
+    lab.run_cell(0)
+    panels = [lab.page.locator(".pk-panel").nth(at) for at in range(7)]
+    for panel in panels:
+        panel.locator("button.pk-run").click()
+    expect(lab.page.locator(".pk-status", has_text="waiting: another run uses cpu").first).to_be_visible()
+    for at, panel in enumerate(panels):
+        expect(panel.locator(".pk-status")).to_have_text("done", timeout=4 * DONE)
+        expect(panel.locator(".pk-results table")).to_be_visible()
+        ends = lab.kernel_eval(f"[(run.status, run.reason) for run in panels[{at}].runs]")
+        assert {status for status, _ in ends} <= {"ok", "not_applicable"}
+        assert all(reason for status, reason in ends if status != "ok")
+        expect(panel.locator(".pk-plot svg").first).to_be_visible()
+    panels[-1].scroll_into_view_if_needed()
+    lab.screenshot("seven-panels")
 
 
 def test_cancel_leaves_a_panel_that_runs_again(lab: LabPage, no_orphans: Callable[[], None]) -> None:
@@ -109,6 +132,20 @@ def test_an_error_stands_in_the_panel(lab: LabPage) -> None:
     assert lab.errors() == []
 
 
+def timeline_zooms_and_follows_the_theme(lab: LabPage, panel: Locator) -> None:
+    frame = panel.frame_locator(".pk-profiled iframe")
+    said = frame.locator("#pk-timeline-said")
+    whole = said.inner_text()
+    frame.locator("#pk-timeline").press("ArrowUp")
+    expect(said).not_to_have_text(whole)
+    dark = "() => matchMedia('(prefers-color-scheme: dark)').matches"
+    assert frame.locator("body").evaluate(dark) is False
+    lab.set_theme("JupyterLab Dark")
+    assert frame.locator("body").evaluate(dark) is True
+    panel.locator(".pk-profiled iframe").scroll_into_view_if_needed()
+    lab.screenshot("timeline-dark")
+
+
 def test_the_workbench_from_toggle_to_script_by_keyboard(lab: LabPage) -> None:
     lab.server.write_notebook("bench.ipynb", f"{SETUP}bench = pk.Workbench({TOY})\nbench")
     lab.open_notebook("bench.ipynb")
@@ -140,11 +177,7 @@ def test_the_workbench_from_toggle_to_script_by_keyboard(lab: LabPage) -> None:
     assert "<svg" in saved.value.path().read_text()
     panel.locator("button.pk-profile").click()
     expect(panel.locator(".pk-profiled iframe")).to_be_visible(timeout=DONE)
-    frame = panel.frame_locator(".pk-profiled iframe")
-    said = frame.locator("#pk-timeline-said")
-    whole = said.inner_text()
-    frame.locator("#pk-timeline").press("ArrowUp")
-    expect(said).not_to_have_text(whole)
+    timeline_zooms_and_follows_the_theme(lab, panel)
     panel.locator("button.pk-reset").click()
     assert lab.kernel_eval("bench.controls.recipe.set_to_none") is False
     lab.screenshot("workbench")

@@ -102,9 +102,11 @@ def test_attribution_measures_every_set_once_and_a_second_call_measures_none(tmp
     assert "Name at least two" in perfkit("attribute", "--stages", "zero_grad,pinning", *TOY, code=2).stderr
 
 
-def test_the_tuner_picks_only_what_it_has_measured() -> None:
+def test_the_tuner_picks_only_what_it_has_measured(tmp_path: Path) -> None:
     space = ("--space", "batch_size=8,64", "--space", "workers=0,1", "--space", "set_to_none=false,true")
-    done = perfkit("tune", *TOY, *space)
+    plot = tmp_path / "tried.png"
+    done = perfkit("tune", *TOY, *space, "--plot", str(plot))
+    assert plot.read_bytes().startswith(b"\x89PNG")
     assert "batch_size=64" in done.stdout.splitlines()[0], "eight times the samples for nearly the same step"
     assert "for 8 recipes" in done.stdout
     assert "trains" in done.stdout

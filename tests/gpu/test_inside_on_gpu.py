@@ -1,0 +1,81 @@
+"""Memory, kernels, placement, ranges and ranks where there is a GPU; skipped where there is none."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfkit import experiment, nsys, profile_run, trace
+from perfkit.runs import Run
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+CIFAR = "cifar_resnet18"
+SEEDED = "perfkit.workloads.seeded"
+CUDA: Any = {"preset": "smoke", "device": "cuda"}
+
+
+def climb(workload: str, **wanted: Any) -> list[Run]:
+    return experiment.climb(experiment.plan(workload, "smoke", device="cuda", **wanted), None)
+
+
+def test_a_table_in_host_memory_takes_none_of_the_device() -> None:
+    table = 1_000_000 * 150 * 4
+    options = {"rows": 1_000_000, "width": 150}
+    baseline, run = climb(f"{SEEDED}:Recommender", stages=["cpu_embedding"], options=options)
+    assert (baseline.status, run.status, run.reason) == ("ok", "ok", "")
+    assert baseline.peak_memory_bytes
+    assert run.peak_memory_bytes
+    assert baseline.peak_memory_bytes - run.peak_memory_bytes > 0.9 * table
+    assert run.losses == pytest.approx(baseline.losses, rel=1e-3)
+
+
+def test_checkpointing_gives_activations_up() -> None:
+    plain = profile_run.memory(CIFAR, **CUDA, settings={"batch_size": 32})
+    saved = profile_run.memory(CIFAR, **CUDA, settings={"batch_size": 32, "checkpointing": True})
+    assert saved["parts"]["activations"] < plain["parts"]["activations"]
+    assert saved["peak"] < plain["peak"]
+
+
+def test_the_account_of_memory_agrees_with_the_allocator() -> None:
+    found = profile_run.memory(CIFAR, **CUDA)
+    assert sum(found["parts"].values()) == found["peak"]
+    assert found["peak"] <= found["allocated"] <= found["reserved"]
+    assert found["allocated"] < 2 * found["peak"], "the rest is what libraries take inside an operator"
+
+
+def test_roofs_and_share_of_a_gpu() -> None:
+    found = profile_run.kernels(CIFAR, **CUDA, settings={"amp": "bf16", "batch_size": 64})
+    assert set(found["peaks"]) == {"float32", "bfloat16", "float16"}
+    assert found["peaks"]["bfloat16"] > 2 * found["peaks"]["float32"]
+    assert found["bytes_per_s"] > 1e11
+    assert 0 < found["mfu"] < 1
+
+
+def test_ranges_are_in_the_trace() -> None:
+    made = profile_run.profile(CIFAR, **CUDA, settings={"ranges": True})
+    names = {bar.name for lane in made.lanes().lanes for bar in lane.bars}
+    assert {"data", "forward", "backward", "optimizer"} <= names
+
+
+def test_two_ranks_over_nccl() -> None:
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    baseline, run = climb(f"{SEEDED}:DeviceBound", stages=["ranks"])
+    assert (baseline.status, run.status, run.reason) == ("ok", "ok", "")
+    assert run.communication
+    assert run.communication.bytes_per_step > 0
+    assert "2 ranks by nccl" in run.evidence("ranks")
+
+
+def test_nsight_systems_writes_what_the_reader_reads(tmp_path: Path) -> None:
+    if shutil.which("nsys") is None:
+        pytest.skip("needs a GPU machine with Nsight Systems (nsys)")
+    asked = profile_run.nsys(CIFAR, None, tmp_path / "report", **CUDA, settings={"ranges": True})
+    made = nsys.convert(nsys.record(asked, tmp_path / "report"), tmp_path / "report.json.gz")
+    assert trace.analyse(trace.load(made)).kernels
