@@ -47,7 +47,7 @@ imports: $(STAMPS)/dev  ## the layers of the design (import-linter)
 	PYTHONPATH=. $(BIN)/lint-imports --no-logo
 
 pytest: $(STAMPS)/dev $(STAMPS)/chromium  ## the tests alone
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 format: $(STAMPS)/dev  ## ruff: mend what it can, then format
 	$(BIN)/ruff check --fix-only $(CODE)

@@ -31,7 +31,7 @@ class Preset:
 
 
 PRESETS = {
-    "smoke": Preset("smoke", 8, 16, 16, block_samples=32, rounds=3, loss_steps=4, warmup_s=1),
+    "smoke": Preset("smoke", 8, 16, 16, block_samples=16, rounds=3, loss_steps=4, warmup_s=0.5),
     "quick": Preset("quick", 32, 64, 64, block_samples=128, rounds=5, loss_steps=4, warmup_s=4),
     "paper": Preset("paper", 32, 512, 1024, block_samples=10_240, rounds=7, loss_steps=8, warmup_s=20),
 }

@@ -137,6 +137,7 @@ def target(plan: Plan, described: Mapping[str, Any]) -> Target:
     return Target(
         device=kind,
         offers=frozenset(described["offers"]),
+        convolves=described.get("convolves", True),
         bf16=described["facts"].get("bf16", True),
         compiler=environment.has_compiler(kind),
         count=int(described["facts"].get("count", 1)),

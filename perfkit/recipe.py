@@ -288,6 +288,8 @@ class Target:
     """`cpu`, `cuda` or `mps`."""
     offers: frozenset[str] = frozenset()
     """The switches that the workload offers beyond those any workload has."""
+    convolves: bool = True
+    """Whether the model has convolutions over images."""
     bf16: bool = True
     """Whether the device computes in bfloat16."""
     compiler: bool = True
@@ -343,6 +345,8 @@ _RULES: tuple[_Rule, ...] = (
      lambda r, t: "fp16 with gradient scaling needs an accelerator; on a CPU use bf16"),
     ("amp", lambda r, t: r.amp == "bf16" and not t.bf16,
      lambda r, t: "this device does not compute in bfloat16; use fp16"),
+    ("channels_last", lambda r, t: not t.convolves,
+     lambda r, t: "channels_last orders the values of images; this model has no convolution"),
     ("compile", lambda r, t: not t.compiler,
      lambda r, t: "torch.compile finds no compiler here; `perfkit doctor` says what to install"),
     ("compile_mode", lambda r, t: r.compile_mode == "reduce-overhead" and t.device != "cuda",

@@ -115,6 +115,7 @@ class _Session:
             "reference": workloads.reference(workload),
             "options": chosen,
             "offers": sorted(workloads.offers(self._workload)),
+            "convolves": workloads.convolves(self._workload),
             "facts": _device_facts(self._device),
         }
 

@@ -37,12 +37,17 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["PERFKIT_DATA"] = tempfile.mkdtemp(prefix="perfkit-tests-")
     os.environ["PERFKIT_PRESET"] = "smoke"
+    # One for all processes of a session, as compiling the same model anew takes a minute each time.
+    if not hasattr(config, "workerinput"):
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="perfkit-inductor-")
     # Spinning OpenMP threads lose a time slice at every barrier when another process wants the cores too.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(os.environ["PERFKIT_DATA"], ignore_errors=True)
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ["TORCHINDUCTOR_CACHE_DIR"], ignore_errors=True)
 
 
 # ---------------------------------------------------------------- skips

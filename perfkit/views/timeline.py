@@ -17,13 +17,14 @@ from perfkit.views.trace import PARTS
 
 _PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Timeline</title>
 <meta http-equiv="Content-Security-Policy" content="{policy}"><style>
-:root {{ color-scheme: light dark }} body {{ margin: 0; font: 14px system-ui, sans-serif }}
+:root {{ color-scheme: {scheme} }} body {{ margin: 0; font: 14px system-ui, sans-serif }}
 </style></head><body>{body}</body></html>"""
 
 
-# A frame's page follows the colour scheme of its element, and that the theme of the notebook around it.
-_FOLLOWS = """<style>.pk-frame { color-scheme: light }
-body[data-jp-theme-light="false"] .pk-frame, body.vscode-dark .pk-frame { color-scheme: dark }</style>"""
+# A sandboxed frame cannot know the theme of the notebook around it, and Chromium gives it a white sheet where
+# the colour schemes differ: the notebook's own style sheet darkens it, hues kept.
+_FOLLOWS = """<style>body[data-jp-theme-light="false"] .pk-frame, body.vscode-dark .pk-frame {
+filter: invert(.93) hue-rotate(180deg) }</style>"""
 
 
 class _Row(NamedTuple):
@@ -71,19 +72,20 @@ def html(lanes: Lanes) -> str:
     )
 
 
-def page(lanes: Lanes) -> str:
-    """The timeline as a page of its own."""
-    return _PAGE.format(policy=policy(), body=html(lanes))
+def page(lanes: Lanes, scheme: str = "light dark") -> str:
+    """The timeline as a page of its own; `scheme` is CSS's `color-scheme`."""
+    return _PAGE.format(policy=policy(), body=html(lanes), scheme=scheme)
 
 
 def frame(lanes: Lanes) -> str:
     """The timeline for a notebook: a sandboxed frame that holds its page."""
     rows = sum(_depth(lane) for lane in lanes.lanes)
     height = 110 + 15 * rows + 7 * len(lanes.lanes)
+    document = escape(page(lanes, "light"), quote=True)
     title = escape(f"Timeline of {lanes.name}", quote=True)
     return (
         f'{_FOLLOWS}<iframe class="pk-frame" sandbox="allow-scripts" title="{title}" '
-        f'style="width:100%;height:{height}px;border:0" srcdoc="{escape(page(lanes), quote=True)}"></iframe>'
+        f'style="width:100%;height:{height}px;border:0" srcdoc="{document}"></iframe>'
     )
 
 

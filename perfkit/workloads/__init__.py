@@ -102,6 +102,18 @@ def options_for(found: Any, preset: str, given: dict[str, Any]) -> dict[str, Any
     return dict(getattr(found, "presets", {}).get(preset, {})) | given
 
 
+def convolves(workload: Any) -> bool:
+    """Whether its model convolves images; taken for granted where that shows only with real weights."""
+    import torch
+
+    try:
+        with torch.device("meta"):
+            model = workload.model()
+        return any(isinstance(part, torch.nn.Conv2d) for part in model.modules())
+    except Exception:  # whatever a model does that needs real tensors
+        return True
+
+
 def offers(workload: Any) -> frozenset[str]:
     """The workload-dependent switches that it honours.
 

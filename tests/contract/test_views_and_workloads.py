@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
 from perfkit import views, workloads
 from perfkit.ladder import PRESETS
 from perfkit.recipe import Recipe
 from perfkit.runs import Raw, Run
+from tests.support import toy
 
 VIEWS = sorted(views.VIEWS)
 WORKLOADS = sorted(workloads.BUILT_IN)
@@ -42,6 +45,17 @@ def test_a_view_draws_what_was_not_measured_as_not_measured(name: str, dark: boo
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_bears_a_session_without_anything(name: str) -> None:
     assert views.figure(name, [])
+
+
+def test_whether_a_model_convolves_is_told_without_its_weights() -> None:
+    assert workloads.convolves(workloads.load("cifar_resnet18", {"image_size": 32, "samples": 8}))
+    assert not workloads.convolves(toy.Toy())
+
+    class NeedsRealTensors(toy.Toy):
+        def model(self) -> nn.Module:
+            return nn.Linear(int(torch.ones(3).sum()), 2)
+
+    assert workloads.convolves(NeedsRealTensors())
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))

@@ -189,6 +189,7 @@ def test_plain_data_with_an_unknown_switch_is_refused(name: str) -> None:
         ({"resident": True, "workers": 2}, "workers", CUDA, "with resident data there is none"),
         ({"amp": "fp16"}, "amp", CPU, "on a CPU use bf16"),
         ({"amp": "bf16"}, "amp", Target("cuda", bf16=False), "use fp16"),
+        ({"channels_last": True}, "channels_last", Target("cuda", convolves=False), "no convolution"),
         ({"compile": True}, "compile", Target("cpu", compiler=False), "perfkit doctor"),
         ({"compile": True, "compile_mode": "reduce-overhead"}, "compile_mode", CPU, "CUDA graphs"),
         ({"device_prefetch": True}, "device_prefetch", CUDA, "switch pin_memory on"),
