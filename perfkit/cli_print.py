@@ -30,18 +30,22 @@ def print_session(runs: list[Run], to_stderr: bool = False) -> None:
         f"{first.workload} {first.options} · preset {first.preset} · {first.device} · seed {first.seed}",
         markup=False,
     )
-    shown = Table(caption="≈ no measurable difference", caption_justify="left")
+    shown = Table(caption="≈ no measurable difference · ? too few rounds", caption_justify="left")
     for at, column in enumerate(_SHOWN):
         shown.add_column(column, justify="left" if at == 0 else "right", overflow="fold", no_wrap=at == 0)
     for cells in table.table(runs):
         named = dict(zip(table.COLUMNS, cells, strict=True))
-        shown.add_row(*(named[column].replace("no measurable difference", "≈") for column in _SHOWN))
+        shown.add_row(*(_short(named[column]) for column in _SHOWN))
     console.print(shown, markup=False)
     for line in proofs(runs):
         console.print(f"  {line}", markup=False, soft_wrap=True)
     for text, titles in notes(runs).items():
         where = "" if len(titles) == len(runs) else f"{', '.join(titles)}: "
         console.print(f"  {where}{text}", markup=False, soft_wrap=True)
+
+
+def _short(cell: str) -> str:
+    return cell.replace("no measurable difference", "≈").replace("too few rounds", "?")
 
 
 def proofs(runs: list[Run]) -> Iterator[str]:

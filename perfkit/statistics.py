@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
-Verdict = Literal["faster", "slower", "no measurable difference"]
+Verdict = Literal["faster", "slower", "no measurable difference", "too few rounds"]
 
 MIN_EFFECT = 0.01
 """An effect below 1% is not called one, however narrow its interval (metrics §1)."""
@@ -70,8 +70,8 @@ def ratio(own: Values, other: Values, *, paired: bool, noise: float = 0.0) -> Ra
     threshold = math.log1p(max(MIN_EFFECT, noise))
     verdict: Verdict = "no measurable difference"
     if min(own.size, other.size) < MIN_ROUNDS:
-        return Ratio(math.exp(centre), math.exp(low), math.exp(high), verdict)
-    if low > 0 and centre > threshold:
+        verdict = "too few rounds"
+    elif low > 0 and centre > threshold:
         verdict = "faster"
     elif high < 0 and centre < -threshold:
         verdict = "slower"

@@ -83,7 +83,7 @@ Markdown(
 # ## How to read a table
 #
 # - *samples/s*: median over the measured blocks, with its 95% interval.
-# - *× previous*, *× baseline*: a ratio of blocks measured in turn. It is called faster or slower only where its interval excludes 1; else there is *no measurable difference*, and that is a result.
+# - *× previous*, *× baseline*: a ratio of blocks measured in turn. It is called faster or slower only where its interval excludes 1; else there is *no measurable difference*, and that is a result. Fewer than five rounds (the preset `smoke`) are *too few*, and get no verdict.
 # - *waits for data*: the share of the step spent in `next(loader)`.
 # - *pipeline efficiency*: throughput over its **ceiling**, the same step on a batch that is already on the device.
 # - *peak memory*: of the device's allocator; on a CPU, of the training process.

@@ -52,7 +52,9 @@ class StagePanel(LadderPanel):
         about = [name for name in self.optimization.changes(sizes) if name in switches()]
         self._controls = Controls(about, on_change=lambda recipe: self._set())
         self._diff = parts.say("pk-diff", text="<p>reading the workload …</p>")
-        folded = widgets.Accordion([self._diff], titles=("What changes in the script",), selected_index=None)
+        titles = ("What changes in the script",)
+        self._folded = widgets.Accordion([self._diff], titles=titles, selected_index=None)
+        self._folded.observe(lambda _: self._show_diff(), "selected_index")
         # A number field, as ipywidgets' slider has no accessible name (axe: aria-input-field-name).
         self._guess = widgets.BoundedFloatText(
             value=1.0, min=0.05, max=100, step=0.05, description="Your guess: times as fast",
@@ -67,7 +69,7 @@ class StagePanel(LadderPanel):
         title = f"<h3>{html.escape(self.optimization.question)}</h3>"
         self._reset = parts.button("Reset", "pk-reset", "The ladder's own values", self._put_back)
         guess = parts.row([self._guess, self._part])
-        return [parts.say("pk-question", text=title), self._controls.widget, folded, guess]
+        return [parts.say("pk-question", text=title), self._controls.widget, self._folded, guess]
 
     def _buttons(self) -> list[widgets.Widget]:
         return [self._run, self._cancel, self._reset, self._large]
@@ -99,11 +101,19 @@ class StagePanel(LadderPanel):
         """After a change of a control: the plan and the diff follow; measuring waits for Run."""
         if not self._stages:
             return
-        before, after = self._stages[0].recipe, self._stages[-1].recipe
-        self.plan = replace(self.plan, changes=dict(self._controls.changes(after)))
-        self._diff.value = parts.code_diff(self._diff_text(before, self._controls.recipe))
+        self.plan = replace(self.plan, changes=dict(self._controls.changes(self._stages[-1].recipe)))
+        self._show_diff()
         if self.runs and self.plan.changes:
             self._status.said("the settings have changed: press Run")
+
+    def _show_diff(self) -> None:
+        """Where the diff is unfolded: before that none is made, as it is work for the processor.
+
+        Nor may a thread make one beside a cell of the reader's: of two threads that parse at once one ends in
+        a SystemError before Python 3.11.8 and 3.12.2 (CPython gh-106905), and the kernel parses every cell.
+        """
+        if self._stages and self._folded.selected_index is not None:
+            self._diff.value = parts.code_diff(self._diff_text(self._stages[0].recipe, self._controls.recipe))
 
     def _prove(self) -> None:
         self.parity, run = None, self.runs[-1]

@@ -11,7 +11,7 @@ from perfkit.views import results, rows, style, units
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈"}
+_SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "too few rounds": "?"}
 
 
 def draw(runs: Sequence[Run], ax: Axes, ink: str) -> None:

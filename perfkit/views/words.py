@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from perfkit.runs import Run
-from perfkit.statistics import MIN_ROUNDS, Ratio
+from perfkit.statistics import Ratio
 from perfkit.views import results, units
 
 _NOTICEABLE = 0.05
@@ -82,8 +82,8 @@ def _evidence(run: Run, previous: Run | None, attacks: str, against: Ratio) -> l
     """The numbers that go with the verdict, those that go against it, and what the step had to give."""
     moves = [move for move in (_wait_move(run, previous), _ceiling_move(run, previous)) if move]
     none, rounds = against.verdict == "no measurable difference", results.rounds(run)
-    if rounds < MIN_ROUNDS:
-        return [f"{rounds} round{'s are' if rounds != 1 else ' is'} too few for a verdict: measure longer"]
+    if against.verdict == "too few rounds":
+        return [f"{rounds} round{'s give' if rounds != 1 else ' gives'} no verdict: measure longer"]
     helped = against.verdict == "faster"
     said = [text for better, text in moves if none or better == helped]
     said += [f"though {text}" for better, text in moves if not none and better != helped]
@@ -108,7 +108,7 @@ def _wait_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
 def _ceiling_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
     """The same for the step on a batch that is already on the device."""
     change = results.ceiling_change(run, previous) if previous else None
-    if not change or change.verdict == "no measurable difference" or abs(change.ratio - 1) < _NOTICEABLE:
+    if not change or change.verdict not in ("faster", "slower") or abs(change.ratio - 1) < _NOTICEABLE:
         return None
     times = units.number(change.ratio, max(1.0, change.ratio))
     return change.ratio > 1, f"with data already on the device it computes {times}× as fast"

@@ -121,7 +121,7 @@ def test_of_exact_ratios_the_interval_has_no_width() -> None:
 def test_too_few_rounds_give_no_verdict(rounds: int, paired: bool) -> None:
     found = ratio(np.full(rounds, 300.0), np.full(rounds, 100.0), paired=paired)
     assert found.ratio == pytest.approx(3)
-    assert found.verdict == "no measurable difference"
+    assert found.verdict == "too few rounds"
 
 
 def test_an_effect_must_exceed_one_percent_and_the_noise_of_the_machine() -> None:

@@ -196,6 +196,8 @@ def test_the_panel_runs_the_values_of_its_controls(monkeypatch: pytest.MonkeyPat
     climb = Climb(monkeypatch)
     panel = pk.StagePanel("data_loading")
     panel._resolve()
+    assert "+" not in panel._diff.value, "no diff is made before somebody looks"
+    panel._folded.selected_index = 0
     assert "+" in panel._diff.value
     panel._controls.by_name["prefetch_factor"].value = 8
     assert "prefetch_factor=8" in panel._diff.value
@@ -219,7 +221,10 @@ def test_a_cell_run_again_ends_the_older_panels_work(monkeypatch: pytest.MonkeyP
 
 
 def test_a_panel_without_a_browser_says_what_to_do() -> None:
-    assert "run this cell" in pk.StagePanel("amp")._repr_mimebundle_()["text/plain"]
+    panel = pk.StagePanel("amp")
+    assert "run this cell" in panel._repr_mimebundle_()["text/plain"]
+    assert panel._reader
+    panel._reader.join()  # its child must not outlive this test
     assert "run this cell" in pk.Workbench()._repr_mimebundle_()["text/plain"]
 
 
