@@ -43,7 +43,8 @@ class Comparison:
         """One line for people."""
         found = self.ratio
         how = "in turn" if self.interleaved else "one after the other"
-        known = f"A/A noise {self.noise:.1%}" if self.noise else "A/A noise not measured: perfkit noise"
+        told = self.noise or noise.known(self.a.device)
+        known = f"A/A noise {self.noise:.1%}" if told else "A/A noise not measured: perfkit noise"
         return (
             f"{self.b.title} / {self.a.title}: {found.ratio:.3f}x ({found.low:.3f}-{found.high:.3f}), "
             f"{found.verdict}; {self.rounds} rounds {how}, {known}"

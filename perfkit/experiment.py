@@ -119,9 +119,13 @@ class _Experiment:
         target, sizes = self.target(), self.sizes()
         if self.plan.recipes:
             self._total = len(self.plan.recipes)
+            first, _ = applicable(self.plan.recipes[0][1], target)
             for title, wanted in self.plan.recipes:
                 recipe, reasons = applicable(wanted, target)
-                yield Stage(slug(title), title, recipe, not_applied=reasons)
+                # Where nothing is left of what it changes, measuring would show the first one again.
+                nothing_left = bool(reasons) and recipe == first and wanted != self.plan.recipes[0][1]
+                why = "; ".join(dict.fromkeys(reasons.values())) if nothing_left else ""
+                yield Stage(slug(title), title, recipe, reason=why, not_applied=reasons)
             return
         rungs = ladder.rungs(self.plan.stages)[1:]
         self._total = len(rungs) + 1

@@ -22,6 +22,13 @@ def load(device: str) -> float:
     return 0.0
 
 
+def known(device: str) -> bool:
+    """Whether `perfkit noise` has run for a device, whatever it found."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return device in msgspec.json.decode(_file().read_bytes(), type=dict[str, float])
+    return False
+
+
 def save(device: str, fraction: float) -> None:
     """Keeps the noise of a device; every later verdict takes it into account."""
     known: dict[str, float] = {}

@@ -113,9 +113,16 @@ class HostBound(_Seeded):
 
 
 class DeviceBound(_Seeded):
-    """Wide convolutions on larger images: the device computes all the time."""
+    """Wide convolutions on larger images: the device computes all the time.
 
-    size = 64
+    Args:
+        size: of the images.
+    """
+
+    presets = {"smoke": {"size": 24}, "quick": {"size": 64}, "paper": {"size": 224}}  # noqa: RUF012
+
+    def __init__(self, size: int = 64) -> None:
+        self.size = size
 
     def model(self) -> nn.Module:
         """Three wide convolutions."""
