@@ -30,20 +30,13 @@ def _with_bar(work: Any) -> Any:
 
 def _compared(plan: Plan, a: str, b: str, budget: float, precision: float) -> Comparison:
     from perfkit import compare as comparing
-    from perfkit.scripts import is_script
 
-    def work(show: Any) -> Comparison:
-        def told(progress: Any) -> None:
-            show(f"{progress.stage}: {progress.phase}", progress.fraction)
-
-        if is_script(a) != is_script(b):
-            raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
-        if is_script(a):
-            return comparing.scripts(Path(a), Path(b), plan, budget, precision, told)
-        sides = comparing.side(a, plan), comparing.side(b, plan)
-        return comparing.compare(*sides, plan, budget, precision, told)
-
-    found: Comparison = _with_bar(work)
+    sides = comparing.sides(a, b, plan)
+    found: Comparison = _with_bar(
+        lambda show: comparing.compare(
+            *sides, plan, budget, precision, lambda p: show(f"{p.stage}: {p.phase}", p.fraction)
+        )
+    )
     return found
 
 
@@ -252,12 +245,8 @@ def tune(
                 plan, wanted or None, cap, 60 * budget, lambda p: show(f"{p.stage}: {p.phase}", p.fraction)
             )
         )
-        typer.echo(found.describe())
-        if found.parity:
-            typer.echo(found.parity.describe())
-        if found.score:
-            said = f"median error {found.score.median:.0%}, 90th percentile {found.score.p90:.0%}"
-            typer.echo(f"the model's predictions: {said}, of {found.score.count} runs")
+        for line in found.sentences():
+            typer.echo(line)
         for run in found.pareto():
             size = (run.peak_memory_bytes or 0) / 1e9
             rate = run.samples_per_s.median if run.samples_per_s else 0.0

@@ -33,7 +33,8 @@ def memory(
 
     with cli._errors_in_words():
         cli._check_writable(json_file)
-        recipes = [settings or [], [*(settings or []), *other]] if other else [settings or []]
+        own = settings or []
+        recipes = [own, [*own, *other]] if other else [own]
         found = [
             profile_run.memory(workload, stage, **cli._where(preset, changed, option, device))
             for changed in recipes

@@ -13,13 +13,16 @@ from perfkit import experiment, ladder, noise, statistics
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.recipe import Recipe, parse_settings
 from perfkit.runs import Run
-from perfkit.scripts import REFERENCE
+from perfkit.scripts import REFERENCE, is_script
 from perfkit.statistics import Ratio
 from perfkit.store import RunStore
 
 BUDGET_S = 90.0
 PRECISION = 0.02
 """Half the width of the interval, as a fraction, at which measuring ends."""
+
+Side = tuple[str, Recipe | Path]
+"""A title, and a recipe or an exported script."""
 
 
 @dataclass(frozen=True)
@@ -82,20 +85,38 @@ def side(text: str, plan: experiment.Plan) -> tuple[str, Recipe]:
     return found.title or found.id, Recipe.from_dict(found.recipe)
 
 
+def sides(a: str, b: str, plan: experiment.Plan) -> tuple[Side, Side]:
+    """Both sides by name: two recipes (see `side`), or two exported scripts.
+
+    Raises:
+        InvalidValue: no such recipe or file, or one of each kind.
+    """
+    if is_script(a) != is_script(b):
+        raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
+    if not is_script(a):
+        return side(a, plan), side(b, plan)
+    files = Path(a), Path(b)
+    for file in files:
+        if not file.is_file():
+            raise InvalidValue(f"there is no file '{file}'", "Name a script that `perfkit export` wrote")
+    names = (a, b) if files[0].name == files[1].name else (files[0].name, files[1].name)
+    return (names[0], files[0]), (names[1], files[1])
+
+
 def compare(
-    a: tuple[str, Recipe],
-    b: tuple[str, Recipe],
+    a: Side,
+    b: Side,
     plan: experiment.Plan,
     budget_s: float = BUDGET_S,
     precision: float = PRECISION,
     on_progress: Callable[[experiment.Progress], None] = lambda progress: None,
     cancelled: threading.Event | None = None,
 ) -> Comparison:
-    """Measures two recipes in turn, in two processes: at least 5 rounds, more until the interval is narrow.
+    """Measures two sides in turn, in two processes: at least 5 rounds, more until the interval is narrow.
 
     Args:
-        a: title and recipe of what is compared with.
-        b: title and recipe of what is compared.
+        a: what is compared with.
+        b: what is compared; of the same kind. A script is run as it stands now, with its own workload.
         plan: workload, preset, device, seed.
         budget_s: seconds of measuring after which no further round starts.
         precision: half width of the interval / ratio at which measuring ends.
@@ -105,52 +126,17 @@ def compare(
     Raises:
         PerfkitError: a side could not be measured.
     """
-    titles = (a, (b[0] if b[0] != a[0] else f"{b[0]} (again)", b[1]))
-    return _measured(replace(plan, recipes=titles), budget_s, precision, on_progress, cancelled)
-
-
-def scripts(
-    a: Path,
-    b: Path,
-    plan: experiment.Plan,
-    budget_s: float = BUDGET_S,
-    precision: float = PRECISION,
-    on_progress: Callable[[experiment.Progress], None] = lambda progress: None,
-    cancelled: threading.Event | None = None,
-) -> Comparison:
-    """Measures two exported scripts as they stand now, in turn like two recipes; their code is run.
-
-    Args:
-        a: the file that is compared with.
-        b: the file that is compared.
-        plan: preset and device; the workload is the scripts' own.
-        budget_s: as for `compare`.
-        precision: as for `compare`.
-        on_progress: as for `compare`.
-        cancelled: as for `compare`.
-
-    Raises:
-        InvalidValue: there is no such file.
-        PerfkitError: a script could not be loaded or measured.
-    """
-    for file in (a, b):
-        if not file.is_file():
-            raise InvalidValue(f"there is no file '{file}'", "Name a script that `perfkit export` wrote")
-    names = [a.name, b.name] if a.name != b.name else [str(a), str(b) if a != b else f"{b} (again)"]
-    files = tuple(str(file.absolute()) for file in (a, b))
-    sides = replace(plan, recipes=tuple((name, Recipe()) for name in names), files=files)
-    return _measured(sides, budget_s, precision, on_progress, cancelled)
-
-
-def _measured(
-    plan: experiment.Plan,
-    budget_s: float,
-    precision: float,
-    on_progress: Callable[[experiment.Progress], None],
-    cancelled: threading.Event | None,
-) -> Comparison:
     size = replace(plan.preset, rounds=max(statistics.MIN_ROUNDS, plan.preset.rounds))
-    asked = replace(plan, preset=size, precision=precision, budget_s=budget_s)
+    titles = (a[0], b[0] if b[0] != a[0] else f"{b[0]} (again)")
+    whats = (a[1], b[1])
+    asked = replace(
+        plan, preset=size, precision=precision, budget_s=budget_s,
+        recipes=tuple(
+            (title, what if isinstance(what, Recipe) else Recipe())
+            for title, what in zip(titles, whats, strict=True)
+        ),
+        files=tuple(str(what.absolute()) for what in whats if isinstance(what, Path)),
+    )  # fmt: skip
     runs = experiment.climb(asked, RunStore(), on_progress, cancelled)
     for run in runs:
         if run.status != "ok":

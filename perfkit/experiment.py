@@ -175,11 +175,9 @@ class _Experiment:
         """Loads the workload in a child, which the next stage then uses."""
         plan = self.plan
         child = self._new_child()
-        what = plan.files[len(self.runs)] if plan.files else plan.workload
-        self._describing = {
-            "workload": what, "preset": plan.preset.name, "options": dict(plan.options),
-            "device": plan.device,
-        }  # fmt: skip
+        self._describing = plan.loads()
+        if plan.files:
+            self._describing["workload"] = plan.files[len(self.runs)]
         self.described = child.ask("describe", **self._describing)
         self._spare = child
 

@@ -15,25 +15,24 @@ def _file() -> Path:
     return environment.runs_folder() / "noise.json"
 
 
+def _all() -> dict[str, float]:
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return msgspec.json.decode(_file().read_bytes(), type=dict[str, float])
+    return {}
+
+
 def load(device: str) -> float:
     """What `perfkit noise` last measured for a device, as a fraction; 0.0 where it never ran."""
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        return max(0.0, msgspec.json.decode(_file().read_bytes(), type=dict[str, float]).get(device, 0.0))
-    return 0.0
+    return max(0.0, _all().get(device, 0.0))
 
 
 def known(device: str) -> bool:
     """Whether `perfkit noise` has run for a device, whatever it found."""
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        return device in msgspec.json.decode(_file().read_bytes(), type=dict[str, float])
-    return False
+    return device in _all()
 
 
 def save(device: str, fraction: float) -> None:
     """Keeps the noise of a device; every later verdict takes it into account."""
-    known: dict[str, float] = {}
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        known = msgspec.json.decode(_file().read_bytes(), type=dict[str, float])
     part = _file().with_suffix(".part")
-    part.write_bytes(msgspec.json.encode({**known, device: fraction}))
+    part.write_bytes(msgspec.json.encode({**_all(), device: fraction}))
     os.replace(part, _file())

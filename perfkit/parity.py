@@ -73,7 +73,7 @@ def parity(
     with turn(plan.device, cancelled):
         child = Child(on_progress, cancelled)
         try:
-            child.ask("describe", **_known(plan))
+            child.ask("describe", **plan.loads())
             if recipe.ranks > 1:
                 return _of_ranks(plan, title, recipe, steps, child)
             found = child.ask("parity", exact=exact, steps=steps, **asked)
@@ -87,11 +87,6 @@ def parity(
     return Parity(title, exact, checks, other_batch, found["losses"])
 
 
-def _known(plan: experiment.Plan) -> dict[str, Any]:
-    return {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options),
-            "device": plan.device}  # fmt: skip
-
-
 def _of_ranks(plan: experiment.Plan, title: str, recipe: Recipe, steps: int, first: Child) -> Parity:
     """Ranks with a batch each must have the losses of one rank with all of their batches."""
     between = {
@@ -103,9 +98,9 @@ def _of_ranks(plan: experiment.Plan, title: str, recipe: Recipe, steps: int, fir
     with contextlib.ExitStack() as ends:
         one = Child(lambda *_: None, first._cancelled)
         ends.callback(one.stop)
-        one.ask("describe", **_known(plan))
+        one.ask("describe", **plan.loads())
         reference = one.ask("train", recipe=alone.to_dict(), **how)
-        many = team(first, _known(plan), recipe.ranks, plan.nodes)
+        many = team(first, plan.loads(), recipe.ranks, plan.nodes)
         ends.callback(many.stop)
         ready = many.ask("train", recipe=recipe.to_dict(), **how)
     rounding = 1e-4 if recipe.amp == recipe.compression == "off" else 2e-2

@@ -58,6 +58,13 @@ class Plan:
     nodes: Nodes = field(default_factory=Nodes)
     """The machines that train together."""
 
+    def loads(self) -> dict[str, Any]:
+        """What a child is told to load, and where."""
+        return {
+            "workload": self.workload, "preset": self.preset.name, "options": dict(self.options),
+            "device": self.device,
+        }  # fmt: skip
+
 
 def plan(
     workload: str | None = None,

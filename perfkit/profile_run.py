@@ -237,8 +237,7 @@ class _Asked:
                 started = child.started
                 if used.ranks > 1:
                     assert isinstance(child, Child)
-                    known = {"workload": plan.workload, "preset": plan.preset.name, "options": self.options}
-                    self._child = team(child, {**known, "device": plan.device}, used.ranks)
+                    self._child = team(child, plan.loads(), used.ranks)
                 self._child.ask(
                     "train", recipe=used.to_dict(), seed=plan.seed, loss_steps=plan.preset.loss_steps,
                     warmup_s=plan.preset.warmup_s if warm else 0.0, started=started, timed=notes,

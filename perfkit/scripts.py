@@ -31,8 +31,6 @@ class Script:
         WorkloadError: it cannot be loaded, or is no script of ours.
     """
 
-    offers = frozenset[str]()
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.module = self._load()

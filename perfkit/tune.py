@@ -69,6 +69,14 @@ class Tuned:
             f"recipes, in {self.seconds:.0f} s"
         )
 
+    def sentences(self) -> list[str]:
+        """What was picked, whether it trains the same, and how well the model predicted."""
+        told = [self.describe(), *([self.parity.describe()] if self.parity else [])]
+        if self.score:
+            said = f"median error {self.score.median:.0%}, 90th percentile {self.score.p90:.0%}"
+            told.append(f"the model's predictions: {said}, of {self.score.count} runs")
+        return told
+
 
 def tune(
     plan: experiment.Plan,

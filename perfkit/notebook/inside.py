@@ -19,7 +19,7 @@ from perfkit.notebook import parts
 from perfkit.notebook.panel import LadderPanel
 from perfkit.recipe import Recipe
 from perfkit.runs import Run, slug
-from perfkit.views import inside, style, units
+from perfkit.views import inside, units
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -132,8 +132,7 @@ class Inside:
         """
         if name not in self._figures:
             raise one_of(name, list(self._figures), "picture")
-        made = self._figures[name](dark)
-        return Image(data=style.to_png(made), alt=made.get_label())
+        return parts.image(self._figures[name](dark))
 
 
 def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Inside:

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 from IPython.display import HTML, Image
@@ -21,6 +21,9 @@ from perfkit import report, views
 from perfkit.errors import PerfkitError
 from perfkit.runs import Run
 from perfkit.views import style, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STYLE = """<style>
 .pk-panel { border: 1px solid var(--jp-border-color2, #bbb); border-radius: 4px; padding: 8px 12px; }
@@ -88,6 +91,11 @@ _NARROW = (
     "peak memory",
     "note",
 )
+
+
+def image(figure: Figure) -> Image:
+    """A figure as a PNG, with its label as the text for those who do not see it."""
+    return Image(data=style.to_png(figure), alt=figure.get_label())
 
 
 def runs_table(runs: Sequence[Run]) -> str:

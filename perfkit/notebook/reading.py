@@ -13,7 +13,7 @@ from IPython.display import HTML, Image
 from perfkit import diagnose, loading, profile_run, trace
 from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook import parts
-from perfkit.views import style, timeline, trace_table
+from perfkit.views import timeline, trace_table
 from perfkit.views import trace as trace_views
 
 
@@ -58,7 +58,7 @@ class Reading:
             InvalidValue: no such picture.
         """
         figure = trace_views.figure(name, self.analysis, self._window(0), dark)
-        return Image(data=style.to_png(figure), alt=figure.get_label())
+        return parts.image(figure)
 
     def timeline(self, step: int = 0) -> HTML:
         """A step's threads, streams, copies and workers, to zoom and pan in."""

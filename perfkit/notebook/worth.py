@@ -14,7 +14,7 @@ from perfkit import tune as tuning
 from perfkit.notebook import parts
 from perfkit.notebook.panel import Line
 from perfkit.recipe import Value
-from perfkit.views import attribution, pareto, style
+from perfkit.views import attribution, pareto
 
 
 class Worth:
@@ -34,8 +34,7 @@ class Worth:
 
     def plot(self, dark: bool = False) -> Image:
         """The picture."""
-        figure = attribution.figure(self.found.effects, dark)
-        return Image(data=style.to_png(figure), alt=figure.get_label())
+        return parts.image(attribution.figure(self.found.effects, dark))
 
     def words(self) -> Markdown:
         """In words, the largest first."""
@@ -78,16 +77,11 @@ class Search:
     def plot(self, dark: bool = False) -> Image:
         """Speed against memory."""
         found = self.found
-        made = pareto.figure(found.tried, found.pareto(), found.best, found.cap_bytes, dark)
-        return Image(data=style.to_png(made), alt=made.get_label())
+        return parts.image(pareto.figure(found.tried, found.pareto(), found.best, found.cap_bytes, dark))
 
     def words(self) -> Markdown:
         """What was picked, whether it trains the same, and how well the model predicted."""
-        told = [self.found.describe(), *([self.found.parity.describe()] if self.found.parity else [])]
-        if score := self.found.score:
-            told.append(f"predictions: median error {score.median:.0%}, 90th percentile {score.p90:.0%}, "
-                        f"of {score.count} runs")  # fmt: skip
-        return Markdown("\n".join(f"- {text}" for text in told))
+        return Markdown("\n".join(f"- {text}" for text in self.found.sentences()))
 
 
 def tune(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from perfkit.runs import Run
-from perfkit.views import style, units
+from perfkit.views import results, style, units
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,11 +17,11 @@ COLUMNS = ("on the front", "recipe", "samples/s", "peak memory")
 def table(tried: Sequence[Run], front: Sequence[Run], best: Run) -> list[list[str]]:
     """One row a run, the fastest first; the front's runs have the numbers of the picture."""
     numbers = {run.id: str(at) for at, run in enumerate(front, 1)}
-    shown = sorted((run for run in tried if run.samples_per_s), key=lambda run: -_rate(run))
+    shown = sorted((run for run in tried if results.rate(run)), key=lambda run: -_rate(run))
     return [
         [
             numbers.get(run.id, "") + (" (picked)" if run.id == best.id else ""), run.title,
-            units.interval(run.samples_per_s) if run.samples_per_s else units.NOT_AVAILABLE,
+            units.interval(found) if (found := results.rate(run)) else units.NOT_AVAILABLE,
             units.size(run.peak_memory_bytes) if run.peak_memory_bytes else units.NOT_AVAILABLE,
         ] for run in shown
     ]  # fmt: skip
@@ -42,7 +42,7 @@ def figure(
     made = style.new_figure(style.WIDTH, 4.2, dark)
     ax, ink = made.add_subplot(), style.ink(dark)
     style.plain_axes(ax, ink)
-    known = [run for run in tried if run.samples_per_s and run.peak_memory_bytes]
+    known = [run for run in tried if results.rate(run) and run.peak_memory_bytes]
     size = style.type_size(ax)
     ax.plot(*_places(known), "o", color=style.SKY, markeredgecolor=ink, markersize=7, label="tried")
     ax.plot(*_places(front), "-D", color=style.ORANGE, markeredgecolor=ink, markersize=8,
@@ -65,7 +65,8 @@ def figure(
 
 
 def _rate(run: Run) -> float:
-    return run.samples_per_s.median if run.samples_per_s else 0.0
+    found = results.rate(run)
+    return found.median if found else 0.0
 
 
 def _places(runs: Sequence[Run]) -> tuple[list[float], list[float]]:

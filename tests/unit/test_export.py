@@ -59,7 +59,8 @@ def _imported(text: str) -> set[str]:
 
 @cache
 def _written(workload: str, name: str, value: Value) -> str:
-    return export.script(_recipe(name, value), workload, {"image_size": 48})
+    options = {"image_size": 48} if workload in OWN else {}
+    return export.script(_recipe(name, value), workload, options)
 
 
 def test_the_tests_below_go_over_every_switch() -> None:
