@@ -5,6 +5,7 @@ Runs in the child. The clock is an argument, so that a test can say what time it
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
@@ -26,6 +27,10 @@ Progress = Callable[[str, int, int], None]
 
 _MIN_WARMUP_STEPS = 3
 _MAX_WARMUP_STEPS = 200
+_WAITS = 0.1
+"""From this share of a step spent waiting on, the loader's queue counts as empty."""
+_MAX_SETTLING = 3
+"""So many times the prefetched batches are trained on at most before a loader's pace counts as steady."""
 
 
 class Source:
@@ -59,6 +64,12 @@ class Source:
     def iterator(self) -> Any:
         """The loader's own iterator, where worker processes hang; None before the first batch."""
         return getattr(self._batches, "gi_yieldfrom", None)
+
+    def ready(self) -> int:
+        """Batches that lie ready in the queue of the loader's workers; 0 where that cannot be known."""
+        with contextlib.suppress(AttributeError, NotImplementedError):  # macOS cannot tell
+            return int(self.iterator._data_queue.qsize())
+        return 0
 
     def take_waited(self) -> float:
         """Seconds waited since the last call."""
@@ -221,19 +232,27 @@ class Harness:
         return math.ceil(steps / workers) * workers if workers > 1 else steps
 
     def settle(self) -> None:
-        """Gets rid of what was prefetched while this side was idle, then takes a step, unmeasured.
+        """Gets rid of what was prefetched while this side was idle, and back to how it trains without end.
 
         Beside an accelerator those batches are dropped. On a CPU they are trained on: dropping would leave
         workers that refill the queue at full speed on the model's cores, which in a steady run they do not.
+        Then steps are taken until the queue is empty and they wait, or until it is as full again as workers
+        that keep up leave it: batches that still lie there would make a slow loader look fast.
         """
         recipe = self.training.recipe
-        prefetched = math.ceil(recipe.workers * recipe.prefetch_factor / recipe.accumulation)
-        if self.training.device.type == "cpu":
-            self._run(self.batches, prefetched + 1, "settling")
+        ahead = recipe.workers * recipe.prefetch_factor
+        if self.training.device.type != "cpu":
+            for _ in range(ahead):
+                next(self.source)
+            self._run(self.batches, 2, "settling")
             return
-        for _ in range(recipe.workers * recipe.prefetch_factor):
-            next(self.source)
-        self._run(self.batches, 2, "settling")
+        prefetched = math.ceil(ahead / recipe.accumulation)
+        self._run(self.batches, prefetched, "settling")
+        for _ in range(_MAX_SETTLING * prefetched + 1):
+            block, _ = self._run(self.batches, 1, "settling")
+            waits = block.data_wait_s[0] > _WAITS * block.step_s[0]
+            if self._agreed(waits or self.source.ready() > ahead - recipe.workers):
+                break
 
     def ceiling(self, samples: int) -> Block:
         """The same steps on one batch that is already on the device, without a loader."""

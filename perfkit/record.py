@@ -62,10 +62,6 @@ def pairing(side: Side, role: Role, measured: Measured, noise: float = 0.0) -> P
     return Pairing(side.run_id, role, bool(together), own, other, noise)
 
 
-def _rates(measured: Measured) -> list[float]:
-    return [block["samples_per_s"] for block in measured.blocks]
-
-
 class Blank:
     """Makes the run of a stage: what is known before it starts, plus what came of it."""
 

@@ -7,6 +7,7 @@ standard input ends, the parent is gone, and so is this process with all that it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -55,6 +56,32 @@ def _listen(commands: queue.Queue[dict[str, Any]]) -> None:
         for line in lines:
             commands.put(json.loads(line))
     end_group()
+
+
+def let_workers_rest(limit_s: float = 2.0, period_s: float = 0.04) -> None:
+    """Waits until this process's children compute nothing, for at most `limit_s`.
+
+    Loader workers go on after a block until their queue is full. On a CPU they would take cores from what is
+    measured next: the ceiling, or the block of another process.
+    """
+    import psutil
+
+    children = psutil.Process().children(recursive=True)
+
+    def spent() -> float:
+        total = 0.0
+        for child in children:
+            with contextlib.suppress(psutil.Error):
+                times = child.cpu_times()
+                total += times.user + times.system
+        return total
+
+    until, before = time.monotonic() + limit_s, spent()
+    while children and time.monotonic() < until:
+        time.sleep(period_s)
+        before, last = spent(), before
+        if before <= last:
+            break
 
 
 def end_group() -> None:
@@ -181,6 +208,7 @@ class _Session:
     def block(self, samples: int, settle: bool) -> dict[str, Any]:
         """One measured block."""
         block = self._harness.block(samples, settle)
+        let_workers_rest()
         return {**asdict(block), "samples_per_s": block.samples_per_s}
 
     def ceiling(self, samples: int) -> dict[str, Any]:

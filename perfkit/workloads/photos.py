@@ -119,19 +119,21 @@ def write_in_one_go(file: Path, content: bytes) -> None:
 
 
 class PhotoFolder(Dataset[Any]):
-    """Photos with their classes, one at a time, through PIL.
+    """Photos with their classes, one at a time, through PIL; an epoch goes through the folder many times.
 
-    How a photo is cropped depends on the seed, on the photo and on how often it was drawn, never on which
+    How a photo is cropped depends on the seed, on its place in the epoch and on the epoch, never on which
     process draws it: so more workers change the speed and nothing else.
     """
 
-    def __init__(self, count: int, augment: Any, convert: Any) -> None:
-        self.files = [str(file) for file in photo_files(count)]
-        self.labels = [number % len(COLOURS) for number in range(count)]
+    def __init__(self, count: int, rounds: int, augment: Any, convert: Any) -> None:
+        self.files = [str(file) for file in photo_files(count)] * rounds
+        self.labels = [number % len(COLOURS) for number in range(count)] * rounds
         self.augment = augment
         self.convert = convert
         self.seed = torch.initial_seed()
-        self.visits = torch.zeros(count, dtype=torch.int64).share_memory_()  # one count for all workers
+        self.visits = torch.zeros(
+            count * rounds, dtype=torch.int64
+        ).share_memory_()  # one count for all workers
 
     def __len__(self) -> int:
         return len(self.files)
@@ -166,6 +168,8 @@ class Photos:
     Args:
         image_size: side of the images the model sees.
         count: photos in the folder.
+        rounds: how often an epoch goes through the folder. Workers begin an epoch with an empty queue: epochs
+            of a few steps would measure that, where a real data set has thousands of steps.
     """
 
     offers = frozenset({"uint8_copy", "batched_fetch"})
@@ -175,17 +179,18 @@ class Photos:
         "paper": {"image_size": 224, "count": 512},
     }
 
-    def __init__(self, image_size: int = 224, count: int = 512) -> None:
+    def __init__(self, image_size: int = 224, count: int = 512, rounds: int = 40) -> None:
         self.image_size = image_size
         self.count = count
+        self.rounds = rounds
 
     def dataset(self, recipe: Any) -> Any:
         """The folder, with the transforms that the recipe leaves to the host."""
         if recipe.batched_fetch:
             augment = v2.Compose([v2.RandomResizedCrop(self.image_size), v2.RandomHorizontalFlip()])
-            return BatchedPhotoFolder(self.count, augment, self.batch_conversion(recipe))
+            return BatchedPhotoFolder(self.count, self.rounds, augment, self.batch_conversion(recipe))
         augment = T.Compose([T.RandomResizedCrop(self.image_size), T.RandomHorizontalFlip()])
-        return PhotoFolder(self.count, augment, self.conversion(recipe))
+        return PhotoFolder(self.count, self.rounds, augment, self.conversion(recipe))
 
     def conversion(self, recipe: Any) -> Any:
         """From a PIL image to what is shipped to the device."""

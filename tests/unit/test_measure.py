@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from perfkit.errors import RunFailed
 from perfkit.measure import Device, Harness
 from perfkit.recipe import Recipe
+from perfkit.worker import let_workers_rest
 
 
 class FakeClock:
@@ -150,6 +152,23 @@ def test_on_a_cpu_settling_trains_on_what_was_prefetched() -> None:
     assert block.step_s == [1.25, 1.25]
 
 
+@pytest.mark.parametrize(("ready", "settling"), [(5, 7), (4, 6 + 3 * 6 + 1), (0, 6 + 3 * 6 + 1)])
+def test_steps_that_do_not_wait_settle_until_the_queue_is_full_again(
+    monkeypatch: pytest.MonkeyPatch, ready: int, settling: int
+) -> None:
+    """Two workers with three batches each: at most two of the six are being made when they keep up."""
+    measured, training = harness([0.0], compute=1.0, workers=2, prefetch_factor=3)
+    monkeypatch.setattr(measured.source, "ready", lambda: ready)
+    measured.block(samples=8, settle=True)
+    assert len(training.seen) == settling + 2
+
+
+def test_without_workers_one_step_settles() -> None:
+    measured, training = harness([0.0], compute=1.0)
+    measured.block(samples=8, settle=True)
+    assert len(training.seen) == 3
+
+
 def test_first_steps_keep_their_losses_and_count_into_no_block() -> None:
     measured, training = harness([0.25], compute=1.0)
     block, losses = measured.first_steps(3)
@@ -187,3 +206,31 @@ def test_progress_tells_phase_and_step() -> None:
     measured.progress = lambda *event: told.append(event)
     measured.block(samples=8)
     assert told == [("measuring", 1, 2), ("measuring", 2, 2)]
+
+
+class Busy:
+    """A process that computes for so many looks at it, then waits."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks, self.seen = looks, 0
+
+    def cpu_times(self) -> Any:
+        self.seen += 1
+        return SimpleNamespace(user=0.01 * min(self.seen, self.looks), system=0.0)
+
+    def children(self, recursive: bool) -> list[Any]:
+        return [self] if self.looks else []
+
+
+@pytest.mark.parametrize(("looks", "seen"), [(5, 6), (1, 2), (0, 0)])
+def test_the_next_block_waits_until_the_loader_s_workers_rest(
+    monkeypatch: pytest.MonkeyPatch, looks: int, seen: int
+) -> None:
+    child = Busy(looks)
+    monkeypatch.setattr("psutil.Process", lambda: child)
+    let_workers_rest(limit_s=60, period_s=0)
+    assert child.seen == seen
+    endless = Busy(10**9)
+    monkeypatch.setattr("psutil.Process", lambda: endless)
+    let_workers_rest(limit_s=0.01, period_s=0.001)
+    assert endless.seen > 1
