@@ -22,9 +22,11 @@ _PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Tim
 
 
 # A sandboxed frame cannot know the theme of the notebook around it, and Chromium gives it a white sheet where
-# the colour schemes differ: the notebook's own style sheet darkens it, hues kept.
+# the colour schemes differ: the notebook's own style sheet darkens it, hues kept. VS Code shows a widget on
+# white in every theme (vscode-jupyter #7161), so there it stays light.
 _FOLLOWS = """<style>body[data-jp-theme-light="false"] .pk-frame, body.vscode-dark .pk-frame {
-filter: invert(.93) hue-rotate(180deg) }</style>"""
+filter: invert(.93) hue-rotate(180deg) }
+body.vscode-dark .cell-output-ipywidget-background .pk-frame { filter: none }</style>"""
 
 
 class _Row(NamedTuple):
