@@ -3,17 +3,19 @@
     python benchmarks/tuner_grid.py [--workload photos] [--rounds 5]
 
 Targets: the tuner's pick within 3% of the grid's best in at most a quarter of the grid's time; what-if, from
-the tuner's few probes, off by at most 10% in the median and 25% at the 90th percentile over the grid. The two
-winners are compared in turn, as the best of many noisy measurements is partly the luckiest.
+the tuner's few probes, off by at most 10% in the median and 25% at the 90th percentile over the grid. All are
+measured in turn with the baseline, and times are corrected by its pace. The two winners are compared in turn
+at the end, as the best of many noisy measurements is partly the luckiest.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from perfkit import compare, experiment, tune, whatif
 from perfkit.recipe import Recipe
@@ -26,15 +28,18 @@ SPACE = {
 }  # fmt: skip
 
 
-def measured(plan: experiment.Plan, recipes: list[Recipe]) -> list[Run]:
-    """Every recipe by itself, in a fresh child."""
-    found = []
-    for at, recipe in enumerate(recipes, 1):
-        (run,) = experiment.climb(replace(plan, recipes=((recipe.describe()[:60], recipe),)), RunStore())
-        found.append(run)
+def told(progress: experiment.Progress) -> None:
+    """One line a run."""
+    if run := progress.run:
         rate = f"{run.samples_per_s.median:.0f} samples/s" if run.samples_per_s else run.reason
-        print(f"{at}/{len(recipes)} {recipe.describe()}: {rate}", flush=True)
-    return found
+        gain = run.speedup("baseline")
+        print(f"{run.title}: {rate}{f', {gain.ratio:.2f}x the baseline' if gain else ''}", flush=True)
+
+
+def gain(run: Run) -> float:
+    """Over the baseline, in turn."""
+    ratio = run.speedup("baseline")
+    return ratio.ratio if ratio else 0.0
 
 
 def main() -> None:
@@ -42,39 +47,42 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", default="photos")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="write the grid's rates here, as JSON")
+    parser.add_argument("--out", type=Path, help="write every run here, as JSON")
     given = parser.parse_args()
     plan = experiment.plan(given.workload, "quick")
     plan = replace(plan, preset=replace(plan.preset, rounds=given.rounds))
 
-    tuned = tune.tune(plan, SPACE)
-    print(f"tuner: {tuned.describe()}", flush=True)
+    tuned = tune.tune(plan, SPACE, budget_s=3600, on_progress=told)
+    print("\n".join(tuned.sentences()), flush=True)
 
     described, _ = experiment.resolve(replace(plan, stages=("baseline",)))
+    base = Recipe(batch_size=plan.preset.batch_size)
     every = tune.candidates(plan, experiment.target(plan, described), SPACE)
     started = time.monotonic()
-    grid = [run for run in measured(plan, every) if run.samples_per_s]
+    asked = [(recipe.describe()[:60], recipe) for recipe in [base, *every]]
+    found = experiment.climb(replace(plan, recipes=asked), RunStore(), told)
     seconds = time.monotonic() - started
-    best = max(grid, key=lambda run: run.samples_per_s.median if run.samples_per_s else 0.0)
+    grid = [run for run in found if run.speedup("baseline")]
+    best = max(grid, key=gain)
     if given.out:
-        rows = [
-            {"recipe": r.recipe, "samples_per_s": r.samples_per_s.median, "data_wait_s": r.data_wait_s.median,
-             "ceiling": r.ceiling_samples_per_s} for r in grid if r.samples_per_s and r.data_wait_s
-        ]  # fmt: skip
-        given.out.write_text(json.dumps(rows))
+        given.out.write_bytes(msgspec.json.encode([*tuned.tried, *found]))
 
-    base = Recipe(batch_size=plan.preset.batch_size)
-    probes = {base.digest(), *(probe.digest() for probe in tune.probes(base, every))}
-    model = whatif.fit(run for run in tuned.tried if Recipe.from_dict(run.recipe).digest() in probes)
-    share = tuned.seconds / seconds
-    print(f"grid: {len(grid)} recipes in {seconds:.0f} s, tuner's time / grid's {share:.2f}")
-    print(f"what-if over the grid, from {len(probes)} probes: {whatif.score(model, grid)}", flush=True)
+    probes = [base, *tune.probes(base, every)]
+    parts = tuned.tried[: len(probes)]
+    model = whatif.fit(parts)
+    pace = whatif.rates([*tuned.tried, *found])
+    print(
+        f"grid: {len(grid)} recipes in {seconds:.0f} s, tuner's time / grid's {tuned.seconds / seconds:.2f}"
+    )
+    drift = [run.samples_per_s.median / pace[run.id] for run in grid if run.samples_per_s]
+    print(f"the machine's pace, over that of the first run: {min(drift):.2f}-{max(drift):.2f}")
+    print(f"what-if over the grid, from {len(parts)} probes: {whatif.score(model, grid, pace)}", flush=True)
     chosen, winner = (Recipe.from_dict(run.recipe) for run in (tuned.best, best))
     if chosen == winner:
         print(f"the tuner's pick is the grid's best: {chosen.describe()}")
         return
-    found = compare.compare(("grid's best", winner), ("tuner's pick", chosen), plan)
-    print(f"grid's best: {winner.describe()}\ntuner's pick: {chosen.describe()}\n{found.describe()}")
+    both = compare.compare(("grid's best", winner), ("tuner's pick", chosen), plan)
+    print(f"grid's best: {winner.describe()}\ntuner's pick: {chosen.describe()}\n{both.describe()}")
 
 
 if __name__ == "__main__":

@@ -118,9 +118,9 @@ class _Experiment:
         """The stages one after the other; each stands on the last one that worked."""
         target, sizes = self.target(), self.sizes()
         if self.plan.recipes:
-            self._total = len(self.plan.recipes)
             first, _ = applicable(self.plan.recipes[0][1], target)
             for title, wanted in self.plan.recipes:
+                self._total = len(self.plan.recipes)
                 recipe, reasons = applicable(wanted, target)
                 # Where nothing is left of what it changes, measuring would show the first one again.
                 nothing_left = bool(reasons) and recipe == first and wanted != self.plan.recipes[0][1]

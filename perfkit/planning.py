@@ -40,8 +40,10 @@ class Plan:
     stages: tuple[str, ...]
     settings: Mapping[str, Value] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    recipes: tuple[tuple[str, Recipe], ...] = ()
-    """Titles and recipes to compare instead of stages; the first is what the others are compared with."""
+    recipes: Sequence[tuple[str, Recipe]] = ()
+    """Titles and recipes to compare instead of stages; the first is what the others are compared with.
+
+    A list may grow while it is measured: what comes next may depend on what was found."""
     files: tuple[str, ...] = ()
     """The exported scripts that those titles are of, where it is scripts that are compared."""
     changes: Mapping[str, Value] = field(default_factory=dict)

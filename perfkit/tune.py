@@ -1,13 +1,15 @@
 """The recipe with the most samples/s, within a memory cap and parity: predicted first, then measured.
 
 One short run for each single switch of computing and of the data path measures the parts; the what-if model
-ranks every combination of them; the best are measured for short, the better ones for longer, and the last few
-in turn with the baseline. Nothing is picked that was not measured.
+ranks every combination of them; the best are measured, the better ones of them again, and the last few for as
+long as the preset asks. All that is in turn with the baseline, whose pace takes out the machine's own drift.
+Nothing is picked that was not measured.
 """
 
 from __future__ import annotations
 
 import itertools
+import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +26,16 @@ from perfkit.store import RunStore
 SPACE: dict[str, tuple[Value, ...]] = {
     "batch_size": (16, 32, 64, 128), "workers": (0, 1, 2, 4, 8), "amp": ("off", "bf16", "fp16"),
     "channels_last": (False, True), "compile": (False, True), "uint8_copy": (False, True),
+    "cpu_threads": (0, 1), "prefetch_factor": (2, 4),
 }  # fmt: skip
 """What is searched where nothing else is asked for; values that cannot act here are left out."""
+
+MODELLED = {*whatif.COMPUTE, *whatif.DATA, "workers", "batch_size"}
+"""What a prediction heeds; the other switches of a space are tried on the best of these."""
+ROUNDS = 3
+"""Of a short run."""
+_SHORT_LIST = 6
+_FINALISTS = 2
 
 
 @dataclass(frozen=True)
@@ -101,38 +111,20 @@ def tune(
     """
     started = time.monotonic()
     described, _ = experiment.resolve(replace(plan, stages=("baseline",)))
-    target = experiment.target(plan, described)
-    every = candidates(plan, target, space or SPACE)
-    search = _Search(plan, budget_s, started, on_progress, cancelled or threading.Event())
+    every = candidates(plan, experiment.target(plan, described), space or SPACE)
     base = Recipe(batch_size=plan.preset.batch_size)
-    search.measure([base, *probes(base, every)], rounds=1)
-    model = whatif.fit(search.runs.values())
-    first = set(search.runs)
-    ranked = sorted(every, key=lambda recipe: -_predicted(model, recipe))
-    kept = ranked[: max(8, len(every) // 10)]
-    search.measure(kept, rounds=1)
-    while len(kept) > 3:
-        kept = sorted(kept, key=lambda recipe: -search.rate(recipe))[: max(3, len(kept) // 3)]
-        if len(kept) > 3:
-            search.measure(kept, rounds=2, again=True)
-    allowed = [recipe for recipe in kept if _fits(search.runs.get(recipe.digest()), memory_cap_bytes)]
-    allowed = (
-        allowed or [r for r in _by_rate(search) if _fits(search.runs.get(r.digest()), memory_cap_bytes)][:3]
-    )
-    if not allowed:
-        raise InvalidValue(
-            "nothing that was measured fits under the memory cap", "Raise it, or allow smaller batches"
-        )
-    final = search.finals(base, allowed)
-    best = max(final[1:], key=_rate, default=final[0])
-    if best.speedup("baseline") and (best.speedup("baseline") or Ratio(1, 1, 1, "slower")).ratio < 1:
+    search = _Search(plan, base, every, memory_cap_bytes, started + budget_s, on_progress)
+    stop = cancelled or threading.Event()
+    search.short(stop)
+    final = search.finals(stop)
+    best = max(final[1:], key=_gain, default=final[0])
+    if _gain(best) < 1:
         best = final[0]
     proof = proving.parity(plan, best.title, Recipe.from_dict(best.recipe))
-    later = [run for digest, run in search.runs.items() if digest not in first]
     return Tuned(
         best=best, gain=best.speedup("baseline"), parity=proof, tried=search.tried, considered=len(every),
         over_memory=[r for r in search.tried if not _fits(r, memory_cap_bytes)], cap_bytes=memory_cap_bytes,
-        score=whatif.score(model, later), seconds=time.monotonic() - started,
+        score=search.score(), seconds=time.monotonic() - started,
     )  # fmt: skip
 
 
@@ -159,62 +151,149 @@ def candidates(plan: experiment.Plan, target: Target, space: Mapping[str, Sequen
 
 
 def probes(base: Recipe, every: Sequence[Recipe]) -> list[Recipe]:
-    """The fewest runs that measure every part: each switch by itself, and the extreme batch sizes."""
+    """The fewest runs that measure every part: each switch by itself, extreme batch sizes, some workers.
+
+    Workers are tried with the largest batches: those are the likeliest to win, and what workers lose depends
+    on the batch size somewhat.
+    """
     found = dict[str, Recipe]()
     for name in dict.fromkeys((*whatif.COMPUTE, *whatif.DATA)):
         for value in dict.fromkeys(getattr(recipe, name) for recipe in every):
             probe = base.replace(**{name: value})
             found[probe.digest()] = probe
     sizes = sorted({recipe.batch_size for recipe in every})
-    for size in (sizes[0], sizes[-1]) if sizes else ():
-        found[base.replace(batch_size=size).digest()] = base.replace(batch_size=size)
+    most = max(every, key=lambda recipe: recipe.workers, default=base).workers
+    loaders = {recipe.workers: recipe for recipe in reversed(every) if recipe.workers in (1, 2, 4, most)}
+    alike = ("workers", "persistent_workers", "pin_memory", "non_blocking")
+    for values in (
+        *({"batch_size": size} for size in (sizes[:1] + sizes[-1:])),
+        *(
+            {"batch_size": sizes[-1], **{name: getattr(recipe, name) for name in alike}}
+            for recipe in loaders.values()
+        ),
+    ):
+        found[base.replace(**values).digest()] = base.replace(**values)
     found.pop(base.digest(), None)
     return list(found.values())
 
 
 class _Search:
-    """Measures recipes and remembers them."""
+    """Asks for recipes by what was found so far: the parts first, then what the model thinks best of."""
 
     def __init__(
-        self, plan: experiment.Plan, budget_s: float, started: float,
-        on_progress: Callable[[experiment.Progress], None], cancelled: threading.Event,
+        self, plan: experiment.Plan, base: Recipe, every: Sequence[Recipe], cap_bytes: int | None,
+        ends: float, on_progress: Callable[[experiment.Progress], None],
     ) -> None:  # fmt: skip
-        self._plan, self._ends, self._tell, self._stop = plan, started + budget_s, on_progress, cancelled
-        self.runs: dict[str, Run] = {}
+        self._plan, self._base, self._every, self._cap = plan, base, every, cap_bytes
+        self._ends, self._tell = ends, on_progress
         self.tried: list[Run] = []
+        self._asked = _titled([base, *probes(base, every)])
+        self._ended = 0
+        self._kept: list[Recipe] = []
+        self._parts = 0
+        self._model: whatif.Model | None = None
+        self._varied = False
 
-    def measure(self, recipes: Sequence[Recipe], rounds: int, again: bool = False) -> None:
-        """One fresh child each, one after the other, short."""
+    def short(self, stop: threading.Event) -> None:
+        """One fresh child each, one after the other, every one in turn with the baseline."""
         size = replace(
-            self._plan.preset, rounds=rounds, loss_steps=2, warmup_s=self._plan.preset.warmup_s / 2
+            self._plan.preset, rounds=ROUNDS, loss_steps=2, warmup_s=self._plan.preset.warmup_s / 2
         )
-        for recipe in recipes:
-            if (recipe.digest() in self.runs and not again) or time.monotonic() > self._ends:
-                continue
-            asked = replace(self._plan, preset=size, recipes=((recipe.describe()[:60], recipe),))
-            for run in experiment.climb(asked, RunStore(), self._tell, self._stop):
-                if run.status == "ok":
-                    self.runs[recipe.digest()] = run
-                    self.tried.append(run)
+        asked = replace(self._plan, preset=size, recipes=self._asked)
+        experiment.climb(asked, RunStore(), self._follow, stop)
 
-    def rate(self, recipe: Recipe) -> float:
-        """samples/s of a recipe; 0 if it could not be measured."""
-        run = self.runs.get(recipe.digest())
-        return _rate(run) if run else 0.0
+    def _follow(self, progress: experiment.Progress) -> None:
+        if progress.run:
+            self._ended += 1
+            self.tried += [progress.run] if progress.run.status == "ok" else []
+            if time.monotonic() > self._ends:
+                del self._asked[self._ended :]
+            elif self._ended == len(self._asked):
+                self._asked += _titled(self._next())
+        few = len(self._asked) + (0 if self._model else _SHORT_LIST)
+        self._tell(replace(progress, fraction=min(1.0, progress.fraction * len(self._asked) / few)))
 
-    def finals(self, base: Recipe, recipes: Sequence[Recipe]) -> list[Run]:
-        """The last few, in turn with the baseline."""
-        titles = tuple((recipe.describe()[:60], recipe) for recipe in recipes if recipe != base)
-        asked = replace(self._plan, recipes=(("baseline", base), *titles))
-        runs = [r for r in experiment.climb(asked, RunStore(), self._tell, self._stop) if r.status == "ok"]
+    def _next(self) -> list[Recipe]:
+        """The model's short list; variants of its best; then the better third again, until few are left."""
+        if self._model is None:
+            self._model, self._parts = whatif.fit(self.tried), len(self.tried)
+            unlike = dict[str, Recipe]()
+            for recipe in self._every:
+                unlike.setdefault(_modelled(recipe), recipe)
+            ranked = sorted(unlike.values(), key=lambda recipe: -_predicted(self._model, recipe))
+            self._kept = ranked[: max(_SHORT_LIST, len(self._every) // 12)]
+            return self._unmeasured(self._kept)
+        if not self._varied:
+            self._varied = True
+            best = {_modelled(recipe) for recipe in self._best(self._kept, 1)}
+            variants = self._unmeasured([recipe for recipe in self._every if _modelled(recipe) in best])[:4]
+            self._kept += variants
+            if variants:
+                return variants
+        self._kept = self._best(self._kept, max(_FINALISTS, len(self._kept) // 3))
+        return self._kept if len(self._kept) > _FINALISTS else []
+
+    def _unmeasured(self, recipes: Sequence[Recipe]) -> list[Recipe]:
+        known = self._by_recipe()
+        return [recipe for recipe in recipes if recipe.digest() not in known]
+
+    def _by_recipe(self) -> dict[str, list[float]]:
+        """samples/s by recipe, each as if the machine had been as fast as during the first run."""
+        pace = whatif.rates(self.tried)
+        found = dict[str, list[float]]()
+        for run in self.tried:
+            found.setdefault(Recipe.from_dict(run.recipe).digest(), []).append(pace[run.id])
+        return found
+
+    def _best(self, recipes: Sequence[Recipe], count: int) -> list[Recipe]:
+        """Of recipes that were measured and fit, the fastest."""
+        rates = {digest: statistics.median(values) for digest, values in self._by_recipe().items()}
+        fits = {Recipe.from_dict(r.recipe).digest() for r in self.tried if _fits(r, self._cap)}
+        known = [recipe for recipe in recipes if recipe.digest() in fits]
+        return sorted(known, key=lambda recipe: -rates[recipe.digest()])[:count]
+
+    def finals(self, stop: threading.Event) -> list[Run]:
+        """The last few, in turn with the baseline, for as long as the preset asks.
+
+        Raises:
+            InvalidValue: nothing was measured, or nothing that fits.
+        """
+        if not self.tried:
+            raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
+        measured = {Recipe.from_dict(run.recipe).digest(): Recipe.from_dict(run.recipe) for run in self.tried}
+        chosen = self._best(self._kept, _FINALISTS) or self._best([*measured.values()], _FINALISTS)
+        if not chosen:
+            raise InvalidValue(
+                "nothing that was measured fits under the memory cap", "Raise it, or allow smaller batches"
+            )
+        others = [recipe for recipe in chosen if recipe != self._base]
+        asked = replace(self._plan, recipes=_titled([self._base, *others]))
+        runs = [r for r in experiment.climb(asked, RunStore(), self._tell, stop) if r.status == "ok"]
         if not runs:
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
         self.tried += runs
         return runs
 
+    def score(self) -> whatif.Score | None:
+        """The model against the runs that it was not made of."""
+        if self._model is None:
+            return None
+        return whatif.score(self._model, self.tried[self._parts :], whatif.rates(self.tried))
 
-def _by_rate(search: _Search) -> list[Recipe]:
-    return [Recipe.from_dict(run.recipe) for run in sorted(search.runs.values(), key=_rate, reverse=True)]
+
+def _titled(recipes: Sequence[Recipe]) -> list[tuple[str, Recipe]]:
+    return [(recipe.describe()[:120], recipe) for recipe in recipes]
+
+
+def _modelled(recipe: Recipe) -> str:
+    """The same for recipes that the model cannot tell apart."""
+    plain = recipe.to_dict()
+    return repr([plain[name] for name in sorted(MODELLED)])
+
+
+def _gain(run: Run) -> float:
+    gain = run.speedup("baseline")
+    return gain.ratio if gain else 1.0
 
 
 def _rate(run: Run) -> float:
@@ -225,6 +304,6 @@ def _fits(run: Run | None, cap: int | None) -> bool:
     return run is not None and (cap is None or (run.peak_memory_bytes or 0) <= cap)
 
 
-def _predicted(model: whatif.Model, recipe: Recipe) -> float:
-    told = whatif.predict(model, recipe.to_dict())
+def _predicted(model: whatif.Model | None, recipe: Recipe) -> float:
+    told = whatif.predict(model, recipe.to_dict()) if model else None
     return told.samples_per_s(recipe.batch_size * recipe.accumulation) if told else 0.0

@@ -2,17 +2,19 @@
 
 Per sample the loader needs `fetch_s` of one core; the step on a batch that is already there needs
 `compute_s(batch)`. Without workers they add up; with workers the slower one binds, and on a CPU both need the
-same cores. The parts come from runs that were measured for other reasons.
+same cores; what they lose besides is measured by number of workers. The parts come from runs that were
+measured for other reasons.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perfkit.runs import Run
 
@@ -47,6 +49,10 @@ class Model(Struct, frozen=True, kw_only=True):
     compute_s: dict[Flavour, dict[int, float]]
     """Seconds a step by batch size, loader apart."""
     bytes_per_sample: dict[Flavour, int]
+    overlap: dict[int, float] = {}
+    """Measured step / the ideal one, by number of workers: they contend, and hand batches over.
+
+    Of the machine that was measured: with another number of cores it is not known, and left out."""
 
 
 def flavour(recipe: Mapping[str, object], names: Iterable[str]) -> Flavour:
@@ -54,32 +60,68 @@ def flavour(recipe: Mapping[str, object], names: Iterable[str]) -> Flavour:
     return tuple(recipe[name] for name in names)
 
 
+def rates(runs: Sequence[Run]) -> dict[str, float]:
+    """samples/s of each run that was measured, by its id, on a machine as fast as it was during the first.
+
+    A shared machine may halve its pace within minutes, or stand still for a second. A run that was measured
+    in turn with a baseline of the first one's recipe is so many times as fast as that, by the median of the
+    rounds; of others the pace is not known, and they are taken as they were measured.
+    """
+    measured = [run for run in runs if run.samples_per_s]
+    by_id = {run.id: run for run in measured}
+    found = dict[str, float]()
+    for run in measured:
+        first, rate = measured[0], run.samples_per_s
+        beside = next((p for p in run.pairings if p.role == "baseline" and p.interleaved), None)
+        base = by_id.get(beside.against) if beside else run
+        found[run.id] = rate.median if rate else 0.0
+        if base and first.samples_per_s and _same(base, first):
+            pairs = (
+                zip(beside.own_samples_per_s, beside.other_samples_per_s, strict=True) if beside else [(1, 1)]
+            )
+            found[run.id] = first.samples_per_s.median * statistics.median(
+                own / other for own, other in pairs
+            )
+    return found
+
+
+def _same(a: Run, b: Run) -> bool:
+    return (a.recipe, a.workload, a.options) == (b.recipe, b.workload, b.options)
+
+
 def fit(runs: Iterable[Run]) -> Model:
-    """The parts, from measured runs of one machine and workload; medians where there are several."""
+    """The parts, from measured runs of one machine and workload; medians where there are several.
+
+    Times are those of a machine as fast as it was during the first run (see `rates`).
+    """
+    runs = [run for run in runs if run.status == "ok" and not run.recipe.get("resident")]
+    pace = rates(runs)
     fetch: dict[Flavour, list[float]] = {}
     compute: dict[Flavour, dict[int, list[float]]] = {}
     sizes: dict[Flavour, int] = {}
     cores, device = 1, "cpu"
     for run in runs:
-        if run.status != "ok" or run.recipe.get("resident"):
-            continue
         cores, device = int(run.machine.get("cpu", {}).get("cores_usable") or cores), run.device
         batch = run.samples_per_step
         data, computed = flavour(run.recipe, DATA), flavour(run.recipe, COMPUTE)
-        if run.recipe["workers"] == 0 and run.data_wait_s:
-            fetch.setdefault(data, []).append(
-                run.data_wait_s.median / batch * int(run.recipe["accumulation"])
-            )
-        if ceiling := run.ceiling_samples_per_s:
-            compute.setdefault(computed, {}).setdefault(batch, []).append(batch / ceiling)
+        if run.recipe["workers"] == 0 and run.data_wait_s and run.step_s:
+            share = run.data_wait_s.median * int(run.recipe["accumulation"]) / run.step_s.median
+            fetch.setdefault(data, []).append(share / pace[run.id])
+        if efficiency := run.pipeline_efficiency:
+            compute.setdefault(computed, {}).setdefault(batch, []).append(batch * efficiency / pace[run.id])
         sizes[data] = run.batch_bytes_per_sample or 0
-    return Model(
+    model = Model(
         cores=cores, device=device, fetch_s={key: statistics.median(v) for key, v in fetch.items()},
         compute_s={
             key: {batch: statistics.median(v) for batch, v in found.items()} for key, found in compute.items()
         },
         bytes_per_sample=sizes,
     )  # fmt: skip
+    over: dict[int, list[float]] = {}
+    for run in runs:
+        if (workers := int(run.recipe["workers"])) and (ideal := predict(model, run.recipe)):
+            over.setdefault(workers, []).append(run.samples_per_step / pace[run.id] / ideal.step_s)
+    return replace(model, overlap={workers: statistics.median(found) for workers, found in over.items()})
 
 
 def predict(
@@ -114,8 +156,14 @@ def predict(
             threads = int(str(recipe["cpu_threads"])) or usable
             known["cores"] = (fetch + beside * min(threads, usable)) / usable
         binds = max(known, key=lambda name: known[name])
-        step = known[binds]
+        step = known[binds] * (_overlap(model, workers) if usable == model.cores else 1.0)
     return Prediction(step_s=step, binds=binds, fetch_s=fetch, copy_s=copy, compute_s=compute)
+
+
+def _overlap(model: Model, workers: int) -> float:
+    """Of the measured number of workers that is the nearest by its ratio."""
+    near = min(model.overlap, key=lambda count: abs(math.log(count / workers)), default=0)
+    return model.overlap.get(near, 1.0)
 
 
 def _compute(model: Model, wanted: Flavour, batch: int) -> float | None:
@@ -165,12 +213,18 @@ class Score(Struct, frozen=True, kw_only=True):
     p90: float
 
 
-def score(model: Model, runs: Iterable[Run]) -> Score | None:
-    """The model against measured runs; None if it can predict none of them."""
+def score(model: Model, runs: Iterable[Run], pace: Mapping[str, float] | None = None) -> Score | None:
+    """The model against measured runs; None if it can predict none of them.
+
+    Args:
+        model: the parts.
+        runs: measured after it, or not used for it.
+        pace: samples/s of the runs on a machine as fast as the model's, by their ids (see `rates`).
+    """
     errors = []
     for run in runs:
         if run.status == "ok" and (rate := run.samples_per_s) and (told := predict(model, run.recipe)):
-            measured = run.samples_per_step / rate.median
+            measured = run.samples_per_step / (pace or {}).get(run.id, rate.median)
             errors.append(abs(told.step_s - measured) / measured)
     if not errors:
         return None

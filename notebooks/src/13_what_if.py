@@ -13,7 +13,7 @@
 #
 # *About 4 minutes at the preset `quick` on two cores. Needs: nothing special.*
 #
-# A step has few parts: what fetching a sample costs one core, what computing a batch takes once it is there, and what the copy between them takes. Measured once, they predict recipes that were never run. Each prediction can be wrong, so it is scored against what was measured.
+# A step has few parts: what fetching a sample costs one core, what computing a batch takes once it is there, and what the copy between them takes. Measured once, they predict recipes that were never run. What workers lose by contending for the cores and by handing batches over is measured too, and counted for as many cores as this machine has; with another number of cores the prediction leaves it out. Each prediction can be wrong, so it is scored against what was measured.
 #
 # ## Measure the parts
 
@@ -48,7 +48,7 @@ for workers in (0, 1, 2, 4, 8):
 # %% [markdown]
 # ## Let it search
 #
-# The tuner ranks every recipe of a space by such predictions, measures the best of them, then the better ones of these for longer, and the last few in turn with the baseline. This is a small space; `pk.tune(minutes=10)` searches the usual one, `memory_gb=8` keeps it under a cap.
+# The tuner ranks every recipe of a space by such predictions, measures the best of them, then the better ones of these again, and the last few for longer, all in turn with the baseline. This is a small space; `pk.tune(minutes=10)` searches the usual one, `memory_gb=8` keeps it under a cap.
 
 # %%
 search = pk.tune({"workers": (0, 1), "amp": ("off", "bf16")}, workload="photos")

@@ -33,7 +33,7 @@ class WhatIf:
                 "these runs do not hold the parts of a prediction",
                 "Measure the baseline (no workers) among them",
             )
-        self.score = whatif.score(self.model, known)
+        self.score = whatif.score(self.model, known, whatif.rates(runs))
         self._by_title = {f"{run.title} (batch {run.recipe['batch_size']})": run for run in known}
         start = known[-1]
         self.recipe = widgets.Dropdown(

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfkit import experiment, tune, whatif
 from perfkit.recipe import Recipe, Target
-from perfkit.runs import Raw, Run
+from perfkit.runs import Pairing, Raw, Run
 from perfkit.whatif import COMPUTE, DATA, Model, flavour
 
 CPU = Target(device="cpu", offers=frozenset({"uint8_copy"}))
 GPU = Target(device="cuda", offers=frozenset({"uint8_copy"}))
 
 
-def run(recipe: Recipe, rate: float, ceiling: float, wait: float = 0.0, memory: int = 1) -> Run:
+def run(
+    recipe: Recipe,
+    rate: float,
+    ceiling: float,
+    wait: float = 0.0,
+    memory: int = 1,
+    beside: float | None = None,
+) -> Run:
+    """Made up; `beside` is what a baseline of plain batches of 10 made in the same rounds."""
     step = recipe.batch_size / rate
     return Run(
         id=recipe.digest(), session="s", created="", stage="x", workload="w", device="cpu",
         recipe=recipe.to_dict(), samples_per_step=recipe.batch_size, peak_memory_bytes=memory,
         machine={"cpu": {"cores_usable": 2}},
+        pairings=[Pairing(Recipe(batch_size=10).digest(), "baseline", True, [rate] * 3, [beside] * 3)]
+        if beside else [],
         raw=Raw(
             step_s=[step] * 3, data_wait_s=[wait * step] * 3, block_samples_per_s=[rate] * 3,
             ceiling_samples_per_s=[ceiling] * 3,
@@ -101,6 +112,40 @@ def test_the_parts_come_out_of_runs_and_the_score_is_their_error() -> None:
     assert found.median == pytest.approx(0.5 * abs(0.075 - 0.125) / 0.125)
 
 
+def test_a_machine_at_half_its_pace_changes_no_prediction() -> None:
+    base, fast = Recipe(batch_size=10), Recipe(batch_size=10, amp="bf16")
+    first, still = run(base, 100, 200, 0.5), run(fast, 400 / 3, 400, 2 / 3, beside=100)
+    slowed = run(fast, 200 / 3, 200, 2 / 3, beside=50)
+    assert whatif.rates([first, slowed]) == pytest.approx({first.id: 100, slowed.id: 400 / 3})
+    assert whatif.fit([first, slowed]) == whatif.fit([first, still])
+    made, runs = whatif.fit([first, still]), [first, slowed]
+    right, wrong = whatif.score(made, runs, whatif.rates(runs)), whatif.score(made, runs)
+    assert right
+    assert wrong
+    assert right.p90 == pytest.approx(0)
+    assert wrong.p90 > 0.4
+
+
+def test_without_a_baseline_of_the_same_recipe_nothing_is_known_of_the_pace() -> None:
+    first, other = (
+        run(Recipe(batch_size=20), 100, 200),
+        run(Recipe(batch_size=10, workers=1), 75, 200, beside=50),
+    )
+    assert whatif.rates([first, other]) == {first.id: 100, other.id: 75}
+    assert whatif.rates([]) == {}
+
+
+def test_what_workers_lose_is_measured_and_holds_for_other_recipes() -> None:
+    """Ideal on two cores: (5 + 2 x 5) / 2 ms a sample; measured: a quarter more."""
+    base, beside = Recipe(batch_size=10), Recipe(batch_size=10, workers=1)
+    made = whatif.fit([run(base, 100, 200, 0.5), run(beside, 1000 / 7.5 / 1.25, 200)])
+    assert made.overlap == pytest.approx({1: 1.25})
+    assert step(made, beside)[0] == pytest.approx(0.09375)
+    assert step(made, Recipe(batch_size=20, workers=2))[0] == pytest.approx(0.1875)
+    assert step(made, Recipe(batch_size=20))[0] == pytest.approx(0.2)
+    assert step(made, beside, cores=4)[0] == pytest.approx(0.0625), "not known for another number of cores"
+
+
 # ---------------------------------------------------------------- tune
 
 
@@ -133,3 +178,52 @@ def test_the_front_holds_what_nothing_beats_in_both() -> None:
     ]
     tuned = tune.Tuned(runs[0], None, None, runs, 5, [], None, None, 1.0)
     assert [r.recipe["batch_size"] for r in tuned.pareto()] == [8, 16, 64]
+
+
+def test_the_search_asks_for_the_parts_then_the_short_list_then_the_better_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A made-up machine on which bf16 doubles the pace and each worker adds a tenth, but which slows down."""
+    asked: list[list[str]] = []
+    pace = iter(range(1000, 0, -1))
+
+    def climb(plan: experiment.Plan, store: Any, on_progress: Any, stop: Any) -> list[Run]:
+        found: list[Run] = []
+        asked.append([])
+        for title, recipe in plan.recipes:
+            asked[-1].append(title)
+            now = next(pace) / 1000
+            rate = 100 * (2.0 if recipe.amp == "bf16" else 1.0) * (1 + recipe.workers / 10)
+            rate *= 1.5 if recipe.prefetch_factor == 4 else 1.0
+            made = run(recipe, rate * now, 4 * rate * now, 0.75, beside=100 * now if found else None)
+            made = msgspec.structs.replace(made, id=f"{made.id}-{len(asked)}-{len(found)}")
+            if found:
+                beside = msgspec.structs.replace(made.pairings[0], against=found[0].id)
+                made = msgspec.structs.replace(made, pairings=[beside])
+            found.append(made)
+            on_progress(experiment.Progress(title, "ok", 0.5, made))
+        return found
+
+    monkeypatch.setattr(experiment, "climb", climb)
+    monkeypatch.setattr(experiment, "resolve", lambda plan: ({}, []))
+    monkeypatch.setattr(experiment, "target", lambda plan, described: CPU)
+    monkeypatch.setattr(tune.proving, "parity", lambda *given: None)
+    told: list[float] = []
+    space: dict[str, Any] = {"workers": (0, 1, 2), "amp": ("off", "bf16"), "channels_last": (False, True)}
+    space["prefetch_factor"] = (2, 4)
+    where = experiment.plan("cifar_resnet18", "smoke", ["baseline"], {"batch_size": 10}, "cpu")
+    where = experiment.replace(where, preset=experiment.replace(where.preset, batch_size=10))
+    tuned = tune.tune(where, space, on_progress=lambda progress: told.append(progress.fraction))
+    short, final = asked
+    assert short[:3] == ["batch_size=10", "batch_size=10, amp=bf16", "batch_size=10, channels_last=true"]
+    assert len(short) <= 5 + 6 + 1, "parts, short list, and what the model knows nothing of tried on the best"
+    assert [title for title in short if "prefetch_factor" in title] == short[-1:]
+    assert len(final) == 3
+    best = tuned.best.recipe
+    assert (best["amp"], best["workers"], best["prefetch_factor"]) == ("bf16", 2, 4)
+    assert tuned.considered == 20
+    assert tuned.gain
+    assert max(told) <= 1
+    spent = tune.tune(where, space, budget_s=-1)
+    assert len(asked[-2]) == 1, "after the budget nothing further starts"
+    assert spent.best.recipe == Recipe(batch_size=10).to_dict()
