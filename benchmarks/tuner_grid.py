@@ -32,12 +32,12 @@ def told(progress: experiment.Progress) -> None:
     """One line a run."""
     if run := progress.run:
         rate = f"{run.samples_per_s.median:.0f} samples/s" if run.samples_per_s else run.reason
-        gain = run.speedup("baseline")
-        print(f"{run.title}: {rate}{f', {gain.ratio:.2f}x the baseline' if gain else ''}", flush=True)
+        times = f", {gain(run):.2f}x the baseline" if gain(run) else ""
+        print(f"{run.title}: {rate}{times}", flush=True)
 
 
 def gain(run: Run) -> float:
-    """Over the baseline, in turn."""
+    """Over the baseline, in turn; 0 where they were not compared."""
     ratio = run.speedup("baseline")
     return ratio.ratio if ratio else 0.0
 
@@ -62,7 +62,7 @@ def main() -> None:
     asked = [(recipe.describe()[:60], recipe) for recipe in [base, *every]]
     found = experiment.climb(replace(plan, recipes=asked), RunStore(), told)
     seconds = time.monotonic() - started
-    grid = [run for run in found if run.speedup("baseline")]
+    grid = [run for run in found if gain(run)]
     best = max(grid, key=gain)
     if given.out:
         given.out.write_bytes(msgspec.json.encode([*tuned.tried, *found]))

@@ -30,7 +30,7 @@ SPACE: dict[str, tuple[Value, ...]] = {
 }  # fmt: skip
 """What is searched where nothing else is asked for; values that cannot act here are left out."""
 
-MODELLED = {*whatif.COMPUTE, *whatif.DATA, "workers", "batch_size"}
+MODELLED = (*whatif.COMPUTE, *whatif.DATA, "workers", "batch_size")
 """What a prediction heeds; the other switches of a space are tried on the best of these."""
 ROUNDS = 3
 """Of a short run."""
@@ -216,11 +216,12 @@ class _Search:
     def _next(self) -> list[Recipe]:
         """The model's short list; variants of its best; then the better third again, until few are left."""
         if self._model is None:
-            self._model, self._parts = whatif.fit(self.tried), len(self.tried)
-            unlike = dict[str, Recipe]()
+            model = self._model = whatif.fit(self.tried)
+            self._parts = len(self.tried)
+            unlike = dict[whatif.Flavour, Recipe]()
             for recipe in self._every:
                 unlike.setdefault(_modelled(recipe), recipe)
-            ranked = sorted(unlike.values(), key=lambda recipe: -_predicted(self._model, recipe))
+            ranked = sorted(unlike.values(), key=lambda recipe: -_predicted(model, recipe))
             self._kept = ranked[: max(_SHORT_LIST, len(self._every) // 12)]
             return self._unmeasured(self._kept)
         if not self._varied:
@@ -235,22 +236,22 @@ class _Search:
 
     def _unmeasured(self, recipes: Sequence[Recipe]) -> list[Recipe]:
         known = self._by_recipe()
-        return [recipe for recipe in recipes if recipe.digest() not in known]
+        return [recipe for recipe in recipes if recipe not in known]
 
-    def _by_recipe(self) -> dict[str, list[float]]:
+    def _by_recipe(self) -> dict[Recipe, list[float]]:
         """samples/s by recipe, each as if the machine had been as fast as during the first run."""
         pace = whatif.rates(self.tried)
-        found = dict[str, list[float]]()
+        found = dict[Recipe, list[float]]()
         for run in self.tried:
-            found.setdefault(Recipe.from_dict(run.recipe).digest(), []).append(pace[run.id])
+            found.setdefault(Recipe.from_dict(run.recipe), []).append(pace[run.id])
         return found
 
     def _best(self, recipes: Sequence[Recipe], count: int) -> list[Recipe]:
         """Of recipes that were measured and fit, the fastest."""
-        rates = {digest: statistics.median(values) for digest, values in self._by_recipe().items()}
-        fits = {Recipe.from_dict(r.recipe).digest() for r in self.tried if _fits(r, self._cap)}
-        known = [recipe for recipe in recipes if recipe.digest() in fits]
-        return sorted(known, key=lambda recipe: -rates[recipe.digest()])[:count]
+        rates = {recipe: statistics.median(values) for recipe, values in self._by_recipe().items()}
+        fits = {Recipe.from_dict(run.recipe) for run in self.tried if _fits(run, self._cap)}
+        known = [recipe for recipe in recipes if recipe in fits]
+        return sorted(known, key=lambda recipe: -rates[recipe])[:count]
 
     def finals(self, stop: threading.Event) -> list[Run]:
         """The last few, in turn with the baseline, for as long as the preset asks.
@@ -260,8 +261,7 @@ class _Search:
         """
         if not self.tried:
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
-        measured = {Recipe.from_dict(run.recipe).digest(): Recipe.from_dict(run.recipe) for run in self.tried}
-        chosen = self._best(self._kept, _FINALISTS) or self._best([*measured.values()], _FINALISTS)
+        chosen = self._best(self._kept, _FINALISTS) or self._best([*self._by_recipe()], _FINALISTS)
         if not chosen:
             raise InvalidValue(
                 "nothing that was measured fits under the memory cap", "Raise it, or allow smaller batches"
@@ -285,10 +285,9 @@ def _titled(recipes: Sequence[Recipe]) -> list[tuple[str, Recipe]]:
     return [(recipe.describe()[:120], recipe) for recipe in recipes]
 
 
-def _modelled(recipe: Recipe) -> str:
+def _modelled(recipe: Recipe) -> whatif.Flavour:
     """The same for recipes that the model cannot tell apart."""
-    plain = recipe.to_dict()
-    return repr([plain[name] for name in sorted(MODELLED)])
+    return whatif.flavour(recipe.to_dict(), MODELLED)
 
 
 def _gain(run: Run) -> float:
@@ -300,10 +299,10 @@ def _rate(run: Run) -> float:
     return run.samples_per_s.median if run.samples_per_s else 0.0
 
 
-def _fits(run: Run | None, cap: int | None) -> bool:
-    return run is not None and (cap is None or (run.peak_memory_bytes or 0) <= cap)
+def _fits(run: Run, cap: int | None) -> bool:
+    return cap is None or (run.peak_memory_bytes or 0) <= cap
 
 
-def _predicted(model: whatif.Model | None, recipe: Recipe) -> float:
-    told = whatif.predict(model, recipe.to_dict()) if model else None
+def _predicted(model: whatif.Model, recipe: Recipe) -> float:
+    told = whatif.predict(model, recipe.to_dict())
     return told.samples_per_s(recipe.batch_size * recipe.accumulation) if told else 0.0

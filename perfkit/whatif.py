@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perfkit.runs import Run
+from perfkit.runs import Pairing, Run
 
 DATA = ("uint8_copy", "device_resize", "batched_fetch")
 COMPUTE = ("amp", "channels_last", "compile", "compile_mode", "optimizer_impl", "set_to_none", "tf32",
@@ -67,22 +67,23 @@ def rates(runs: Sequence[Run]) -> dict[str, float]:
     in turn with a baseline of the first one's recipe is so many times as fast as that, by the median of the
     rounds; of others the pace is not known, and they are taken as they were measured.
     """
-    measured = [run for run in runs if run.samples_per_s]
-    by_id = {run.id: run for run in measured}
-    found = dict[str, float]()
-    for run in measured:
-        first, rate = measured[0], run.samples_per_s
+    measured = {run.id: run for run in runs if run.raw.block_samples_per_s}
+    found = {key: statistics.median(run.raw.block_samples_per_s) for key, run in measured.items()}
+    if not measured:
+        return found
+    first = next(iter(measured.values()))
+    pace = found[first.id]
+    for run in measured.values():
         beside = next((p for p in run.pairings if p.role == "baseline" and p.interleaved), None)
-        base = by_id.get(beside.against) if beside else run
-        found[run.id] = rate.median if rate else 0.0
-        if base and first.samples_per_s and _same(base, first):
-            pairs = (
-                zip(beside.own_samples_per_s, beside.other_samples_per_s, strict=True) if beside else [(1, 1)]
-            )
-            found[run.id] = first.samples_per_s.median * statistics.median(
-                own / other for own, other in pairs
-            )
+        base = measured.get(beside.against) if beside else run
+        if base and _same(base, first):
+            found[run.id] = pace * (_times(beside) if beside else 1.0)
     return found
+
+
+def _times(pair: Pairing) -> float:
+    both = zip(pair.own_samples_per_s, pair.other_samples_per_s, strict=True)
+    return statistics.median(own / other for own, other in both)
 
 
 def _same(a: Run, b: Run) -> bool:
@@ -104,8 +105,8 @@ def fit(runs: Iterable[Run]) -> Model:
         cores, device = int(run.machine.get("cpu", {}).get("cores_usable") or cores), run.device
         batch = run.samples_per_step
         data, computed = flavour(run.recipe, DATA), flavour(run.recipe, COMPUTE)
-        if run.recipe["workers"] == 0 and run.data_wait_s and run.step_s:
-            share = run.data_wait_s.median * int(run.recipe["accumulation"]) / run.step_s.median
+        if run.recipe["workers"] == 0 and (wait := run.data_wait_s) and (step := run.step_s):
+            share = wait.median * int(run.recipe["accumulation"]) / step.median
             fetch.setdefault(data, []).append(share / pace[run.id])
         if efficiency := run.pipeline_efficiency:
             compute.setdefault(computed, {}).setdefault(batch, []).append(batch * efficiency / pace[run.id])

@@ -131,9 +131,7 @@ class PhotoFolder(Dataset[Any]):
         self.augment = augment
         self.convert = convert
         self.seed = torch.initial_seed()
-        self.visits = torch.zeros(
-            count * rounds, dtype=torch.int64
-        ).share_memory_()  # one count for all workers
+        self.visits = torch.zeros(len(self), dtype=torch.int64).share_memory_()  # one count for all workers
 
     def __len__(self) -> int:
         return len(self.files)
