@@ -151,10 +151,9 @@ def candidates(plan: experiment.Plan, target: Target, space: Mapping[str, Sequen
 
 
 def probes(base: Recipe, every: Sequence[Recipe]) -> list[Recipe]:
-    """The fewest runs that measure every part: each switch by itself, extreme batch sizes, some workers.
+    """The fewest runs that measure every part: each switch by itself, workers with the extreme batch sizes.
 
-    Workers are tried with the largest batches: those are the likeliest to win, and what workers lose depends
-    on the batch size somewhat.
+    Those measure the computation of these batches as well, and what workers lose, which depends on both.
     """
     found = dict[str, Recipe]()
     for name in dict.fromkeys((*whatif.COMPUTE, *whatif.DATA)):
@@ -165,14 +164,9 @@ def probes(base: Recipe, every: Sequence[Recipe]) -> list[Recipe]:
     most = max(every, key=lambda recipe: recipe.workers, default=base).workers
     loaders = {recipe.workers: recipe for recipe in reversed(every) if recipe.workers in (1, 2, 4, most)}
     alike = ("workers", "persistent_workers", "pin_memory", "non_blocking")
-    for values in (
-        *({"batch_size": size} for size in (sizes[:1] + sizes[-1:])),
-        *(
-            {"batch_size": sizes[-1], **{name: getattr(recipe, name) for name in alike}}
-            for recipe in loaders.values()
-        ),
-    ):
-        found[base.replace(**values).digest()] = base.replace(**values)
+    for size, loader in itertools.product((*sizes[:1], *sizes[-1:]), loaders.values()):
+        probe = base.replace(batch_size=size, **{name: getattr(loader, name) for name in alike})
+        found[probe.digest()] = probe
     found.pop(base.digest(), None)
     return list(found.values())
 

@@ -2,8 +2,8 @@
 
 Per sample the loader needs `fetch_s` of one core; the step on a batch that is already there needs
 `compute_s(batch)`. Without workers they add up; with workers the slower one binds, and on a CPU both need the
-same cores; what they lose besides is measured by number of workers. The parts come from runs that were
-measured for other reasons.
+same cores; what they lose besides is measured by number of workers and batch size. The parts come from runs
+that were measured for other reasons.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class Model(Struct, frozen=True, kw_only=True):
     compute_s: dict[Flavour, dict[int, float]]
     """Seconds a step by batch size, loader apart."""
     bytes_per_sample: dict[Flavour, int]
-    overlap: dict[int, float] = {}
-    """Measured step / the ideal one, by number of workers: they contend, and hand batches over.
+    overlap: dict[int, dict[int, float]] = {}
+    """Measured step / the ideal one, by number of workers and batch size: workers contend for the cores, and
+    hand batches over, which weighs more the smaller they are.
 
     Of the machine that was measured: with another number of cores it is not known, and left out."""
 
@@ -118,11 +119,17 @@ def fit(runs: Iterable[Run]) -> Model:
         },
         bytes_per_sample=sizes,
     )  # fmt: skip
-    over: dict[int, list[float]] = {}
+    over: dict[int, dict[int, list[float]]] = {}
     for run in runs:
-        if (workers := int(run.recipe["workers"])) and (ideal := predict(model, run.recipe)):
-            over.setdefault(workers, []).append(run.samples_per_step / pace[run.id] / ideal.step_s)
-    return replace(model, overlap={workers: statistics.median(found) for workers, found in over.items()})
+        workers, batch = int(run.recipe["workers"]), int(run.recipe["batch_size"])
+        if workers and (ideal := predict(model, run.recipe)):
+            lost = run.samples_per_step / pace[run.id] / ideal.step_s
+            over.setdefault(workers, {}).setdefault(batch, []).append(lost)
+    overlap = {
+        workers: {batch: statistics.median(lost) for batch, lost in sorted(found.items())}
+        for workers, found in over.items()
+    }
+    return replace(model, overlap=overlap)
 
 
 def predict(
@@ -157,14 +164,18 @@ def predict(
             threads = int(str(recipe["cpu_threads"])) or usable
             known["cores"] = (fetch + beside * min(threads, usable)) / usable
         binds = max(known, key=lambda name: known[name])
-        step = known[binds] * (_overlap(model, workers) if usable == model.cores else 1.0)
+        step = known[binds] * (_overlap(model, workers, recipe) if usable == model.cores else 1.0)
     return Prediction(step_s=step, binds=binds, fetch_s=fetch, copy_s=copy, compute_s=compute)
 
 
-def _overlap(model: Model, workers: int) -> float:
-    """Of the measured number of workers that is the nearest by its ratio."""
-    near = min(model.overlap, key=lambda count: abs(math.log(count / workers)), default=0)
-    return model.overlap.get(near, 1.0)
+def _overlap(model: Model, workers: int, recipe: Mapping[str, object]) -> float:
+    """Of the nearest measured number of workers, between its measured batch sizes, each by their ratios."""
+    if not model.overlap:
+        return 1.0
+    known = model.overlap[min(model.overlap, key=lambda count: abs(math.log(count / workers)))]
+    return float(np.exp(np.interp(
+        math.log(int(str(recipe["batch_size"]))), np.log(list(known)), np.log(list(known.values())),
+    )))  # fmt: skip
 
 
 def _compute(model: Model, wanted: Flavour, batch: int) -> float | None:

@@ -13,7 +13,7 @@
 #
 # *About 4 minutes at the preset `quick` on two cores. Needs: nothing special.*
 #
-# A step has few parts: what fetching a sample costs one core, what computing a batch takes once it is there, and what the copy between them takes. Measured once, they predict recipes that were never run. What workers lose by contending for the cores and by handing batches over is measured too, and counted for as many cores as this machine has; with another number of cores the prediction leaves it out. Each prediction can be wrong, so it is scored against what was measured.
+# A step has few parts: what fetching a sample costs one core, what computing a batch takes once it is there, and what the copy between them takes. Measured once, they predict recipes that were never run. What workers lose by contending for the cores and by handing batches over is measured too, by number of workers and batch size, and counted for as many cores as this machine has; with another number of cores the prediction leaves it out. Each prediction can be wrong, so it is scored against what was measured.
 #
 # ## Measure the parts
 

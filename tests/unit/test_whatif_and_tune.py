@@ -139,11 +139,22 @@ def test_what_workers_lose_is_measured_and_holds_for_other_recipes() -> None:
     """Ideal on two cores: (5 + 2 x 5) / 2 ms a sample; measured: a quarter more."""
     base, beside = Recipe(batch_size=10), Recipe(batch_size=10, workers=1)
     made = whatif.fit([run(base, 100, 200, 0.5), run(beside, 1000 / 7.5 / 1.25, 200)])
-    assert made.overlap == pytest.approx({1: 1.25})
+    assert made.overlap[1] == pytest.approx({10: 1.25})
     assert step(made, beside)[0] == pytest.approx(0.09375)
     assert step(made, Recipe(batch_size=20, workers=2))[0] == pytest.approx(0.1875)
     assert step(made, Recipe(batch_size=20))[0] == pytest.approx(0.2)
     assert step(made, beside, cores=4)[0] == pytest.approx(0.0625), "not known for another number of cores"
+
+
+def test_what_workers_lose_lies_between_the_batch_sizes_that_were_measured() -> None:
+    base, small, large = (Recipe(batch_size=size, workers=w) for size, w in ((10, 0), (5, 1), (20, 1)))
+    lost = {5: 2.0, 20: 1.5}
+    runs = [run(one, 1000 / 7.5 / lost[one.batch_size], 200) for one in (small, large)]
+    made = whatif.fit([run(base, 100, 200, 0.5), *runs])
+    assert made.overlap[1] == pytest.approx(lost)
+    for size, expected in ((5, 2.0), (10, 3.0**0.5), (20, 1.5), (2, 2.0), (40, 1.5)):
+        found, _ = step(made, Recipe(batch_size=size, workers=1))
+        assert found == pytest.approx(0.0075 * size * expected), f"batch {size}"
 
 
 # ---------------------------------------------------------------- tune
