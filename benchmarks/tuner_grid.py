@@ -60,7 +60,7 @@ def main() -> None:
     every = tune.candidates(plan, experiment.target(plan, described), SPACE)
     started = time.monotonic()
     asked = [(recipe.describe()[:60], recipe) for recipe in [base, *every]]
-    found = experiment.climb(replace(plan, recipes=asked), RunStore(), told)
+    found = experiment.climb(replace(plan, recipes=asked, only_first=True), RunStore(), told)
     seconds = time.monotonic() - started
     grid = [run for run in found if gain(run)]
     best = max(grid, key=gain)

@@ -199,7 +199,10 @@ def _measured(
     timer.start()
     try:
         runs = experiment.climb(
-            replace(plan, recipes=(("baseline", base), *asked)), RunStore(), on_progress, stop
+            replace(plan, recipes=(("baseline", base), *asked), only_first=True),
+            RunStore(),
+            on_progress,
+            stop,
         )
     finally:
         timer.cancel()

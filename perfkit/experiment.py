@@ -302,7 +302,7 @@ class _Experiment:
                 with _sampled(monitor, measured):
                     block = child.ask("block", samples=samples, settle=True)
                 measured.blocks.append(block)
-                measured.ceiling.append(child.ask("ceiling", samples=max(1, samples // 2))["samples_per_s"])
+                measured.ceiling.append(child.ask("ceiling", samples=samples)["samples_per_s"])
             elif side.child:
                 side.child.deadline = child.deadline
                 rates[side.run_id] = side.child.ask("block", samples=samples, settle=True)["samples_per_s"]
@@ -316,12 +316,15 @@ class _Experiment:
         return [pairing(side, role, measured, known) for role, side in roles if side]
 
     def _settle_sides(self, run: Run, measured: Measured) -> None:
-        """The stage that has just been measured is the next one's previous."""
+        """The stage that has just been measured is the next one's previous, where that is asked for."""
         assert self._current is not None
         side = Side(run.id, self._current, measured.rates)
         self._current = None
         if self._baseline is None:
             self._baseline = side
+        elif self.plan.only_first:
+            side.stop()
+            return
         elif self._previous and self._previous is not self._baseline:
             self._previous.stop()
         self._previous = side

@@ -29,6 +29,8 @@ _MIN_WARMUP_STEPS = 3
 _MAX_WARMUP_STEPS = 200
 _WAITS = 0.1
 """From this share of a step spent waiting on, the loader's queue counts as empty."""
+_QUEUES = 2
+"""A block takes at least so many times the batches that the loader's queue holds."""
 _MAX_SETTLING = 3
 """So many times the prefetched batches are trained on at most before a loader's pace counts as steady."""
 
@@ -217,7 +219,8 @@ class Harness:
         """One measured block of at least this many samples.
 
         Args:
-            samples: how many, rounded up to whole steps and, with workers, to one batch of each.
+            samples: how many, rounded up to whole steps; with workers, to one batch of each, and to a
+                multiple of what their queue holds, or its state at both ends would be what is measured.
             settle: this side was idle: drop what was prefetched meanwhile, take a step, then measure.
         """
         if settle:
@@ -227,9 +230,10 @@ class Harness:
 
     def steps_for(self, samples: int) -> int:
         """Steps of a block: whole ones, and a multiple of the workers, as these deliver in turns."""
-        steps = max(1, math.ceil(samples / self.samples_per_step))
-        workers = self.training.recipe.workers
-        return math.ceil(steps / workers) * workers if workers > 1 else steps
+        recipe = self.training.recipe
+        queued = math.ceil(recipe.workers * recipe.prefetch_factor / recipe.accumulation)
+        steps = max(1, math.ceil(samples / self.samples_per_step), _QUEUES * queued)
+        return math.ceil(steps / recipe.workers) * recipe.workers if recipe.workers > 1 else steps
 
     def settle(self) -> None:
         """Gets rid of what was prefetched while this side was idle, and back to how it trains without end.
@@ -260,7 +264,7 @@ class Harness:
             batch = next(self.source)
             self._held = tuple(part.to(self.training.device) for part in batch)
         batches = self.training.batches(itertools.repeat(self._held))
-        block, _ = self._run(batches, self.steps_for(samples), "ceiling")
+        block, _ = self._run(batches, max(1, math.ceil(samples / self.samples_per_step)), "ceiling")
         return block
 
     def count_samples(self, steps: int) -> int:

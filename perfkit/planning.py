@@ -44,6 +44,8 @@ class Plan:
     """Titles and recipes to compare instead of stages; the first is what the others are compared with.
 
     A list may grow while it is measured: what comes next may depend on what was found."""
+    only_first: bool = False
+    """Each in turn with the first alone, not also with the one before it, of which nothing is asked."""
     files: tuple[str, ...] = ()
     """The exported scripts that those titles are of, where it is scripts that are compared."""
     changes: Mapping[str, Value] = field(default_factory=dict)

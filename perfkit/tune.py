@@ -32,8 +32,10 @@ SPACE: dict[str, tuple[Value, ...]] = {
 
 MODELLED = (*whatif.COMPUTE, *whatif.DATA, "workers", "batch_size")
 """What a prediction heeds; the other switches of a space are tried on the best of these."""
-ROUNDS = 3
+ROUNDS = 4
 """Of a short run."""
+_FINAL_ROUNDS = 2
+"""Of the finals, over what the preset asks: what is left is close together."""
 _SHORT_LIST = 6
 _FINALISTS = 2
 
@@ -117,8 +119,8 @@ def tune(
     stop = cancelled or threading.Event()
     search.short(stop)
     final = search.finals(stop)
-    best = max(final[1:], key=_gain, default=final[0])
-    if _gain(best) < 1:
+    best = max(final[1:], key=search.times, default=final[0])
+    if search.times(best) < 1:
         best = final[0]
     proof = proving.parity(plan, best.title, Recipe.from_dict(best.recipe))
     return Tuned(
@@ -193,7 +195,7 @@ class _Search:
         size = replace(
             self._plan.preset, rounds=ROUNDS, loss_steps=2, warmup_s=self._plan.preset.warmup_s / 2
         )
-        asked = replace(self._plan, preset=size, recipes=self._asked)
+        asked = replace(self._plan, preset=size, recipes=self._asked, only_first=True)
         experiment.climb(asked, RunStore(), self._follow, stop)
 
     def _follow(self, progress: experiment.Progress) -> None:
@@ -261,12 +263,24 @@ class _Search:
                 "nothing that was measured fits under the memory cap", "Raise it, or allow smaller batches"
             )
         others = [recipe for recipe in chosen if recipe != self._base]
-        asked = replace(self._plan, recipes=_titled([self._base, *others]))
+        size = replace(self._plan.preset, rounds=_FINAL_ROUNDS * self._plan.preset.rounds)
+        asked = replace(self._plan, preset=size, recipes=_titled([self._base, *others]), only_first=True)
         runs = [r for r in experiment.climb(asked, RunStore(), self._tell, stop) if r.status == "ok"]
         if not runs:
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
         self.tried += runs
         return runs
+
+    def times(self, run: Run) -> float:
+        """How many times as fast as the baseline its recipe was: median of all rounds of all its runs."""
+        alike = [one for one in self.tried if one.recipe == run.recipe]
+        pairs = [pair for one in alike for pair in one.pairings if pair.role == "baseline"]
+        rounds = [
+            own / other
+            for pair in pairs
+            for own, other in zip(pair.own_samples_per_s, pair.other_samples_per_s, strict=True)
+        ]
+        return statistics.median(rounds) if rounds else 1.0
 
     def score(self) -> whatif.Score | None:
         """The model against the runs that it was not made of."""
@@ -282,11 +296,6 @@ def _titled(recipes: Sequence[Recipe]) -> list[tuple[str, Recipe]]:
 def _modelled(recipe: Recipe) -> whatif.Flavour:
     """The same for recipes that the model cannot tell apart."""
     return whatif.flavour(recipe.to_dict(), MODELLED)
-
-
-def _gain(run: Run) -> float:
-    gain = run.speedup("baseline")
-    return gain.ratio if gain else 1.0
 
 
 def _rate(run: Run) -> float:

@@ -116,7 +116,15 @@ def test_samples_are_rounded_up_to_whole_steps() -> None:
 
 def test_a_block_has_a_whole_number_of_turns_of_the_workers() -> None:
     measured, _ = harness([0.0], compute=1.0, workers=3)
-    assert measured.steps_for(4 * 4) == 6
+    assert measured.steps_for(4 * 13) == 15
+
+
+def test_a_block_is_longer_than_the_queue_of_the_workers() -> None:
+    measured, _ = harness([0.0], compute=1.0, workers=1, prefetch_factor=4)
+    assert measured.steps_for(4) == 8
+    measured, _ = harness([0.0], compute=1.0, workers=1, prefetch_factor=4, accumulation=4)
+    assert measured.steps_for(16) == 2
+    assert measured.ceiling(samples=16).samples == 16
 
 
 def test_accumulation_makes_one_step_of_several_batches() -> None:
@@ -141,15 +149,15 @@ def test_beside_an_accelerator_settling_drops_what_was_prefetched() -> None:
     measured, training = harness([0.25], compute=1.0, workers=2, prefetch_factor=3)
     training.device = torch.device("cuda")
     block = measured.block(samples=8, settle=True)
-    assert training.seen == [7, 8, 9, 10]  # six dropped, two steps that are not measured
-    assert block.step_s == [1.25, 1.25]
+    assert training.seen == [*range(7, 7 + 2 + 12)]  # six dropped, two steps that are not measured
+    assert block.step_s == [1.25] * 12
 
 
 def test_on_a_cpu_settling_trains_on_what_was_prefetched() -> None:
     measured, training = harness([0.25], compute=1.0, workers=2, prefetch_factor=3)
     block = measured.block(samples=8, settle=True)
-    assert training.seen == [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert block.step_s == [1.25, 1.25]
+    assert training.seen == [*range(1, 1 + 7 + 12)]
+    assert block.step_s == [1.25] * 12
 
 
 @pytest.mark.parametrize(("ready", "settling"), [(5, 7), (4, 6 + 3 * 6 + 1), (0, 6 + 3 * 6 + 1)])
@@ -160,7 +168,7 @@ def test_steps_that_do_not_wait_settle_until_the_queue_is_full_again(
     measured, training = harness([0.0], compute=1.0, workers=2, prefetch_factor=3)
     monkeypatch.setattr(measured.source, "ready", lambda: ready)
     measured.block(samples=8, settle=True)
-    assert len(training.seen) == settling + 2
+    assert len(training.seen) == settling + 12
 
 
 def test_without_workers_one_step_settles() -> None:
