@@ -103,6 +103,7 @@ def _percent(text: str | None) -> float | None:
 @cli.app.command()
 def noise(
     pairs: Annotated[int, typer.Option(min=2, max=100, help="of fresh processes")] = 6,
+    budget: Annotated[float, typer.Option(help="seconds of measuring for a pair", min=0)] = 30.0,
     workload: cli.Workload = None,
     preset: cli.PresetName = None,
     device: cli.Device = None,
@@ -114,7 +115,7 @@ def noise(
     with cli._errors_in_words():
         plan = cli._plan(workload, preset, None, None, None, device)
         found = _with_bar(
-            lambda show: comparing.measure_noise(plan, pairs, lambda p: show(p.phase, p.fraction))
+            lambda show: comparing.measure_noise(plan, pairs, budget, lambda p: show(p.phase, p.fraction))
         )
         for one in found:
             typer.echo(f"  {one.ratio.ratio:.3f} ({one.ratio.low:.3f}-{one.ratio.high:.3f})")

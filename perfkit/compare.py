@@ -18,6 +18,8 @@ from perfkit.statistics import Ratio
 from perfkit.store import RunStore
 
 BUDGET_S = 90.0
+NOISE_BUDGET_S = 30.0
+"""For a pair of equal processes: with the preset's rounds alone, those scatter more than processes differ."""
 PRECISION = 0.02
 """Half the width of the interval, as a fraction, at which measuring ends."""
 
@@ -173,18 +175,27 @@ def between(a: Run, b: Run) -> Comparison:
 def measure_noise(
     plan: experiment.Plan,
     pairs: int = 6,
+    budget_s: float = NOISE_BUDGET_S,
     on_progress: Callable[[experiment.Progress], None] = lambda progress: None,
 ) -> list[Comparison]:
     """A recipe against itself, in fresh processes each time, as equal processes differ too.
 
-    What they differ by beyond the scatter of their rounds becomes this device's A/A noise.
+    What they differ by beyond the scatter of their rounds becomes this device's A/A noise. The more rounds,
+    the less of that scatter is mistaken for a difference.
+
+    Args:
+        plan: workload, preset, device.
+        pairs: of fresh processes.
+        budget_s: seconds for the rounds of a pair, unless its interval is narrow before.
+        on_progress: called often, from this thread.
 
     Raises:
         PerfkitError: the recipe could not be measured.
     """
     recipe = Recipe(batch_size=plan.preset.batch_size)
     found = [
-        compare(("A", recipe), ("A again", recipe), plan, 0.0, on_progress=on_progress) for _ in range(pairs)
+        compare(("A", recipe), ("A again", recipe), plan, budget_s, on_progress=on_progress)
+        for _ in range(pairs)
     ]
     sides = [next(pairing for pairing in one.b.pairings if pairing.against == one.a.id) for one in found]
     pairs_of = [(np.array(p.own_samples_per_s), np.array(p.other_samples_per_s)) for p in sides]

@@ -76,7 +76,7 @@ def test_a_side_of_which_nothing_can_act_is_not_measured() -> None:
 
 
 def test_noise_is_measured_kept_and_shown() -> None:
-    done = perfkit("noise", *TOY, "--pairs", "2")
+    done = perfkit("noise", *TOY, "--pairs", "2", "--budget", "0")
     assert "A/A noise of cpu" in done.stdout
     assert "from 2 pairs" in done.stdout
     after = perfkit("compare", "workers=0", "workers=0", *TOY, "--budget", "1")
