@@ -294,18 +294,19 @@ class _Experiment:
 
     def _round(self, child: Child | Team, measured: Measured, monitor: GpuMonitor) -> None:
         samples = self.plan.preset.block_samples
+        asked = {"samples": samples, "settle": True, "queues": self.plan.preset.queues}
         order: list[Side | None] = [None, *(side for side in self._sides() if side.child)]
         self._random.shuffle(order)
         rates: dict[str, float] = {}
         for side in order:
             if side is None:
                 with _sampled(monitor, measured):
-                    block = child.ask("block", samples=samples, settle=True)
+                    block = child.ask("block", **asked)
                 measured.blocks.append(block)
                 measured.ceiling.append(child.ask("ceiling", samples=samples)["samples_per_s"])
             elif side.child:
                 side.child.deadline = child.deadline
-                rates[side.run_id] = side.child.ask("block", samples=samples, settle=True)["samples_per_s"]
+                rates[side.run_id] = side.child.ask("block", **asked)["samples_per_s"]
         for run_id, rate in rates.items():
             measured.rounds.setdefault(run_id, []).append((measured.blocks[-1]["samples_per_s"], rate))
 

@@ -28,10 +28,13 @@ class Preset:
     """First steps of every run; their losses are kept and are those of the exported script."""
     warmup_s: float
     """Warm-up goes on until the step time is steady, at most about this long."""
+    queues: int = 2
+    """A block takes at least so many times the batches that the loader's queue holds, or the queue's state at
+    both ends would be what is measured."""
 
 
 PRESETS = {
-    "smoke": Preset("smoke", 8, 16, 16, block_samples=16, rounds=3, loss_steps=4, warmup_s=0.5),
+    "smoke": Preset("smoke", 8, 16, 16, block_samples=16, rounds=3, loss_steps=4, warmup_s=0.5, queues=1),
     "quick": Preset("quick", 32, 64, 64, block_samples=128, rounds=5, loss_steps=4, warmup_s=4),
     "paper": Preset("paper", 32, 512, 1024, block_samples=10_240, rounds=7, loss_steps=8, warmup_s=20),
 }

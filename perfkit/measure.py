@@ -29,8 +29,6 @@ _MIN_WARMUP_STEPS = 3
 _MAX_WARMUP_STEPS = 200
 _WAITS = 0.1
 """From this share of a step spent waiting on, the loader's queue counts as empty."""
-_QUEUES = 2
-"""A block takes at least so many times the batches that the loader's queue holds."""
 _MAX_SETTLING = 3
 """So many times the prefetched batches are trained on at most before a loader's pace counts as steady."""
 
@@ -215,24 +213,24 @@ class Harness:
         distributed.broadcast(said, 0)
         return bool(said.item())
 
-    def block(self, samples: int, settle: bool = False) -> Block:
+    def block(self, samples: int, settle: bool = False, queues: int = 1) -> Block:
         """One measured block of at least this many samples.
 
         Args:
-            samples: how many, rounded up to whole steps; with workers, to one batch of each, and to a
-                multiple of what their queue holds, or its state at both ends would be what is measured.
+            samples: how many, rounded up to whole steps and, with workers, to one batch of each.
             settle: this side was idle: drop what was prefetched meanwhile, take a step, then measure.
+            queues: with workers, at least so many times the batches that their queue holds.
         """
         if settle:
             self.settle()
-        block, _ = self._run(self.batches, self.steps_for(samples), "measuring")
+        block, _ = self._run(self.batches, self.steps_for(samples, queues), "measuring")
         return block
 
-    def steps_for(self, samples: int) -> int:
+    def steps_for(self, samples: int, queues: int = 1) -> int:
         """Steps of a block: whole ones, and a multiple of the workers, as these deliver in turns."""
         recipe = self.training.recipe
         queued = math.ceil(recipe.workers * recipe.prefetch_factor / recipe.accumulation)
-        steps = max(1, math.ceil(samples / self.samples_per_step), _QUEUES * queued)
+        steps = max(1, math.ceil(samples / self.samples_per_step), queues * queued)
         return math.ceil(steps / recipe.workers) * recipe.workers if recipe.workers > 1 else steps
 
     def settle(self) -> None:

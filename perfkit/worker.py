@@ -205,9 +205,9 @@ class _Session:
             "graphs": graphs(),
         }
 
-    def block(self, samples: int, settle: bool) -> dict[str, Any]:
+    def block(self, samples: int, settle: bool, queues: int = 1) -> dict[str, Any]:
         """One measured block."""
-        block = self._harness.block(samples, settle)
+        block = self._harness.block(samples, settle, queues)
         let_workers_rest()
         return {**asdict(block), "samples_per_s": block.samples_per_s}
 

@@ -121,9 +121,9 @@ def test_a_block_has_a_whole_number_of_turns_of_the_workers() -> None:
 
 def test_a_block_is_longer_than_the_queue_of_the_workers() -> None:
     measured, _ = harness([0.0], compute=1.0, workers=1, prefetch_factor=4)
-    assert measured.steps_for(4) == 8
+    assert (measured.steps_for(4), measured.steps_for(4, queues=2)) == (4, 8)
     measured, _ = harness([0.0], compute=1.0, workers=1, prefetch_factor=4, accumulation=4)
-    assert measured.steps_for(16) == 2
+    assert measured.steps_for(16, queues=2) == 2
     assert measured.ceiling(samples=16).samples == 16
 
 
@@ -149,15 +149,15 @@ def test_beside_an_accelerator_settling_drops_what_was_prefetched() -> None:
     measured, training = harness([0.25], compute=1.0, workers=2, prefetch_factor=3)
     training.device = torch.device("cuda")
     block = measured.block(samples=8, settle=True)
-    assert training.seen == [*range(7, 7 + 2 + 12)]  # six dropped, two steps that are not measured
-    assert block.step_s == [1.25] * 12
+    assert training.seen == [*range(7, 7 + 2 + 6)]  # six dropped, two steps that are not measured
+    assert block.step_s == [1.25] * 6
 
 
 def test_on_a_cpu_settling_trains_on_what_was_prefetched() -> None:
     measured, training = harness([0.25], compute=1.0, workers=2, prefetch_factor=3)
     block = measured.block(samples=8, settle=True)
-    assert training.seen == [*range(1, 1 + 7 + 12)]
-    assert block.step_s == [1.25] * 12
+    assert training.seen == [*range(1, 1 + 7 + 6)]
+    assert block.step_s == [1.25] * 6
 
 
 @pytest.mark.parametrize(("ready", "settling"), [(5, 7), (4, 6 + 3 * 6 + 1), (0, 6 + 3 * 6 + 1)])
@@ -168,7 +168,7 @@ def test_steps_that_do_not_wait_settle_until_the_queue_is_full_again(
     measured, training = harness([0.0], compute=1.0, workers=2, prefetch_factor=3)
     monkeypatch.setattr(measured.source, "ready", lambda: ready)
     measured.block(samples=8, settle=True)
-    assert len(training.seen) == settling + 12
+    assert len(training.seen) == settling + 6
 
 
 def test_without_workers_one_step_settles() -> None:
