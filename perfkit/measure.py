@@ -229,9 +229,20 @@ class Harness:
     def steps_for(self, samples: int, queues: int = 1) -> int:
         """Steps of a block: whole ones, and a multiple of the workers, as these deliver in turns."""
         recipe = self.training.recipe
-        queued = math.ceil(recipe.workers * recipe.prefetch_factor / recipe.accumulation)
-        steps = max(1, math.ceil(samples / self.samples_per_step), queues * queued)
+        steps = max(self._whole_steps(samples), queues * self._prefetched_steps)
         return math.ceil(steps / recipe.workers) * recipe.workers if recipe.workers > 1 else steps
+
+    def _whole_steps(self, samples: int) -> int:
+        return max(1, math.ceil(samples / self.samples_per_step))
+
+    @property
+    def _prefetched(self) -> int:
+        """Batches that the loader's queue holds."""
+        return self.training.recipe.workers * self.training.recipe.prefetch_factor
+
+    @property
+    def _prefetched_steps(self) -> int:
+        return math.ceil(self._prefetched / self.training.recipe.accumulation)
 
     def settle(self) -> None:
         """Gets rid of what was prefetched while this side was idle, and back to how it trains without end.
@@ -242,18 +253,16 @@ class Harness:
         that keep up leave it: batches that still lie there would make a slow loader look fast.
         """
         recipe = self.training.recipe
-        ahead = recipe.workers * recipe.prefetch_factor
         if self.training.device.type != "cpu":
-            for _ in range(ahead):
+            for _ in range(self._prefetched):
                 next(self.source)
             self._run(self.batches, 2, "settling")
             return
-        prefetched = math.ceil(ahead / recipe.accumulation)
-        self._run(self.batches, prefetched, "settling")
-        for _ in range(_MAX_SETTLING * prefetched + 1):
+        self._run(self.batches, self._prefetched_steps, "settling")
+        for _ in range(_MAX_SETTLING * self._prefetched_steps + 1):
             block, _ = self._run(self.batches, 1, "settling")
             waits = block.data_wait_s[0] > _WAITS * block.step_s[0]
-            if self._agreed(waits or self.source.ready() > ahead - recipe.workers):
+            if self._agreed(waits or self.source.ready() > self._prefetched - recipe.workers):
                 break
 
     def ceiling(self, samples: int) -> Block:
@@ -262,7 +271,7 @@ class Harness:
             batch = next(self.source)
             self._held = tuple(part.to(self.training.device) for part in batch)
         batches = self.training.batches(itertools.repeat(self._held))
-        block, _ = self._run(batches, max(1, math.ceil(samples / self.samples_per_step)), "ceiling")
+        block, _ = self._run(batches, self._whole_steps(samples), "ceiling")
         return block
 
     def count_samples(self, steps: int) -> int:

@@ -54,6 +54,12 @@ class Pairing(msgspec.Struct, frozen=True, omit_defaults=True):
     """The machine's A/A noise when this was measured; effects below it are not called effects."""
 
     @property
+    def times(self) -> list[float]:
+        """How many times as fast as the other this run was, in each round."""
+        both = zip(self.own_samples_per_s, self.other_samples_per_s, strict=True)
+        return [own / other for own, other in both]
+
+    @property
     def ratio(self) -> Ratio:
         """How many times faster this run is than the other, with its interval and verdict."""
         own, other = np.array(self.own_samples_per_s), np.array(self.other_samples_per_s)

@@ -275,11 +275,7 @@ class _Search:
         """How many times as fast as the baseline its recipe was: median of all rounds of all its runs."""
         alike = [one for one in self.tried if one.recipe == run.recipe]
         pairs = [pair for one in alike for pair in one.pairings if pair.role == "baseline"]
-        rounds = [
-            own / other
-            for pair in pairs
-            for own, other in zip(pair.own_samples_per_s, pair.other_samples_per_s, strict=True)
-        ]
+        rounds = [times for pair in pairs for times in pair.times]
         return statistics.median(rounds) if rounds else 1.0
 
     def score(self) -> whatif.Score | None:

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perfkit.runs import Pairing, Run
+from perfkit.runs import Run
 
 DATA = ("uint8_copy", "device_resize", "batched_fetch")
 COMPUTE = ("amp", "channels_last", "compile", "compile_mode", "optimizer_impl", "set_to_none", "tf32",
@@ -78,13 +78,8 @@ def rates(runs: Sequence[Run]) -> dict[str, float]:
         beside = next((p for p in run.pairings if p.role == "baseline" and p.interleaved), None)
         base = measured.get(beside.against) if beside else run
         if base and _same(base, first):
-            found[run.id] = pace * (_times(beside) if beside else 1.0)
+            found[run.id] = pace * (statistics.median(beside.times) if beside else 1.0)
     return found
-
-
-def _times(pair: Pairing) -> float:
-    both = zip(pair.own_samples_per_s, pair.other_samples_per_s, strict=True)
-    return statistics.median(own / other for own, other in both)
 
 
 def _same(a: Run, b: Run) -> bool:
