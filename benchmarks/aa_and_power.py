@@ -1,11 +1,11 @@
 """A recipe against itself, and against a slower one, many times: false verdicts, power, interval.
 
-    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 4] [--processes 8] [--slower 0 0.03 0.05]
+    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 90] [--processes 12] [--slower 0 0.03 0.05]
 
 Targets: at most 5 of 100 A/A verdicts other than "no measurable difference"; an injected slow-down of 5%
 found in at least 90 of 100 (3% is reported); half the interval's width at most 3%. Each comparison is what
 `perfkit compare` does: blocks in turn in random order, at least 5 rounds, more until the interval is narrow
-enough or the budget (here in seconds, for this small step) is spent, and the A/A noise of this machine, from
+enough or the budget (seconds) is spent, and the A/A noise of this machine, from
 pairs of other processes, in the verdict. Each side is a random one of several processes, as equal processes
 differ too; they stay alive from one comparison to the next, to save their start.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from perfkit import statistics
-from perfkit.compare import NOISE_BUDGET_S, PRECISION
+from perfkit.compare import BUDGET_S, NOISE_BUDGET_S, PRECISION
 from perfkit.recipe import Recipe
 from perfkit.runner import Child
 from perfkit.statistics import Ratio, Values
@@ -43,7 +43,9 @@ def rate(of: Child) -> float:
     return float(of.ask("block", samples=SAMPLES, settle=True)["samples_per_s"])
 
 
-def rounds(a: Child, b: Child, budget_s: float, shuffler: random.Random) -> tuple[Values, Values]:
+def rounds(
+    a: Child, b: Child, budget_s: float, shuffler: random.Random, precision: float = PRECISION
+) -> tuple[Values, Values]:
     """Rates of b and a in turn, until their ratio is known well enough or the budget is spent."""
     own: list[float] = []
     other: list[float] = []
@@ -54,7 +56,7 @@ def rounds(a: Child, b: Child, budget_s: float, shuffler: random.Random) -> tupl
         for side, rates in order:
             rates.append(rate(side))
         found = statistics.ratio(np.array(own), np.array(other), paired=True)
-        narrow = (found.high - found.low) / 2 / found.ratio <= PRECISION
+        narrow = statistics.narrow_enough(found, len(own), precision)
         if len(own) >= statistics.MIN_ROUNDS and (narrow or time.monotonic() > until):
             return np.array(own), np.array(other)
 
@@ -67,21 +69,25 @@ def compared(a: Child, b: Child, budget_s: float, shuffler: random.Random, noise
 def aa_noise(processes: list[Child], budget_s: float, shuffler: random.Random) -> float:
     """As `perfkit noise`, from pairs of processes."""
     pairs = zip(processes[::2], processes[1::2], strict=False)
-    return statistics.between_processes([rounds(a, b, budget_s, shuffler) for a, b in pairs])
+    found = [rounds(a, b, budget_s, shuffler, 0.0) for a, b in pairs]
+    for own, other in found:
+        one = statistics.ratio(own, other, paired=True)
+        print(f"  {one.ratio:.3f} ({one.low:.3f}-{one.high:.3f}), {own.size} rounds", flush=True)
+    return statistics.between_processes(found)
 
 
 def main() -> None:
     """Prints the figures."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--comparisons", type=int, default=100)
-    parser.add_argument("--budget", type=float, default=4.0)
-    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--budget", type=float, default=BUDGET_S)
+    parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.03, 0.05])
     given = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
     shuffler = random.Random(0)
     plain = [child() for _ in range(given.processes)]
-    noise = aa_noise(plain, max(given.budget, NOISE_BUDGET_S), shuffler)
+    noise = aa_noise(plain, NOISE_BUDGET_S, shuffler)
     step_s = 32 / np.median([rate(plain[0]) for _ in range(9)])
     print(f"a step takes {1e3 * step_s:.2f} ms, {SAMPLES // 32} a block; A/A noise {noise:.1%}", flush=True)
     for one in plain[::2]:

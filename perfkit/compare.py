@@ -186,7 +186,8 @@ def measure_noise(
     Args:
         plan: workload, preset, device.
         pairs: of fresh processes.
-        budget_s: seconds for the rounds of a pair, unless its interval is narrow before.
+        budget_s: seconds for the rounds of a pair; all of them, as a pair that ends when its rounds happen to
+            lie close together would have its scatter put down to the processes.
         on_progress: called often, from this thread.
 
     Raises:
@@ -194,7 +195,7 @@ def measure_noise(
     """
     recipe = Recipe(batch_size=plan.preset.batch_size)
     found = [
-        compare(("A", recipe), ("A again", recipe), plan, budget_s, on_progress=on_progress)
+        compare(("A", recipe), ("A again", recipe), plan, budget_s, precision=0.0, on_progress=on_progress)
         for _ in range(pairs)
     ]
     sides = [next(pairing for pairing in one.b.pairings if pairing.against == one.a.id) for one in found]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from perfkit import environment, ladder, noise
+from perfkit import environment, ladder, noise, statistics
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.ladder import Sizing, Stage
 from perfkit.monitor import GpuMonitor
@@ -289,8 +289,8 @@ class _Experiment:
         """Whether the comparison with the previous side is known as well as was asked."""
         if self.plan.precision is None or self._previous is None:
             return True
-        found = pairing(self._previous, "previous", measured).ratio
-        return (found.high - found.low) / 2 / found.ratio <= self.plan.precision
+        found = pairing(self._previous, "previous", measured)
+        return statistics.narrow_enough(found.ratio, len(measured.blocks), self.plan.precision)
 
     def _round(self, child: Child | Team, measured: Measured, monitor: GpuMonitor) -> None:
         samples = self.plan.preset.block_samples

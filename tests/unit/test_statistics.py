@@ -13,6 +13,7 @@ from perfkit.statistics import (
     MIN_ROUNDS,
     Estimate,
     estimate,
+    narrow_enough,
     ratio,
     spread,
     steady,
@@ -223,6 +224,32 @@ def test_the_interval_holds_the_noise_between_processes() -> None:
     narrow, wide = (ratio(1.5 * base, base, paired=True, noise=noise) for noise in (0.0, 0.04))
     assert (narrow.low, narrow.high) == pytest.approx((1.5, 1.5))
     assert (wide.low, wide.high) == pytest.approx((1.5 / 1.04, 1.5 * 1.04))
+
+
+def test_stopping_when_the_interval_is_narrow_still_covers_the_ratio() -> None:
+    """Simulated: rounds that scatter by 2%, 3.5% and 5%, measured until half the interval is 2% at most."""
+    generator = np.random.default_rng(2)
+
+    def covered(scatter: float) -> bool:
+        logs: list[float] = []
+        while True:
+            logs.append(float(generator.normal(0, scatter)))
+            found = ratio(np.exp(np.array(logs)), np.ones(len(logs)), paired=True)
+            if narrow_enough(found, len(logs), 0.02):
+                return found.low <= 1 <= found.high
+
+    assert np.mean([covered(scatter) for scatter in (0.02, 0.035, 0.05) for _ in range(60)]) >= 0.92
+
+
+@pytest.mark.parametrize(
+    ("rounds", "half", "enough"), [(9, 0.001, False), (10, 0.019, True), (10, 0.021, False)]
+)
+def test_measuring_ends_with_a_narrow_interval_over_ten_rounds(
+    rounds: int, half: float, enough: bool
+) -> None:
+    found = statistics.Ratio(1.0, 1 - half, 1 + half, "no measurable difference")
+    assert narrow_enough(found, rounds, 0.02) is enough
+    assert not narrow_enough(found, rounds, 0.0)
 
 
 def test_verdicts_on_equal_sides_in_processes_of_their_own_are_seldom_wrong() -> None:
