@@ -1,13 +1,15 @@
 """A recipe against itself, and against a slower one, many times: false verdicts, power, interval.
 
-    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 90] [--processes 12] [--slower 0 0.03 0.05]
+    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 90] [--pool 12] [--slower 0 0.05]
 
 Targets: at most 5 of 100 A/A verdicts other than "no measurable difference"; an injected slow-down of 5%
-found in at least 90 of 100 (3% is reported); half the interval's width at most 3%. Each comparison is what
-`perfkit compare` does: blocks in turn in random order, at least 5 rounds, more until the interval is narrow
-enough or the budget (seconds) is spent, and the A/A noise of this machine, from
-pairs of other processes, in the verdict. Each side is a random one of several processes, as equal processes
-differ too; they stay alive from one comparison to the next, to save their start.
+found in at least 90 of 100 (3% is reported); half the interval's width at most 3%.
+
+Each comparison is what `perfkit compare` does: blocks in turn in random order; of one pair of processes until
+the interval is narrow enough or the budget (seconds) is spent, or the preset's rounds of several pairs, as
+the A/A noise of this machine calls for, which is measured first as `perfkit noise` does. To save time, the
+processes are not fresh each time, but drawn from pools of equal ones, and all slow-downs are measured in one
+turn with the same rounds of A.
 """
 
 from __future__ import annotations
@@ -16,17 +18,20 @@ import argparse
 import random
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from perfkit import statistics
-from perfkit.compare import BUDGET_S, NOISE_BUDGET_S, PRECISION
+from perfkit.compare import BUDGET_S, NOISE_BUDGET_S, PRECISION, pairs_for
 from perfkit.recipe import Recipe
 from perfkit.runner import Child
 from perfkit.statistics import Ratio, Values
 
-SAMPLES = 32 * 6
+BATCH = 32
+SAMPLES = BATCH * 4
 
 
 def child(extra_s: float = 0.0) -> Child:
@@ -43,37 +48,73 @@ def rate(of: Child) -> float:
     return float(of.ask("block", samples=SAMPLES, settle=True)["samples_per_s"])
 
 
+def children(count: int, extra_s: float = 0.0) -> list[Child]:
+    """As many warm children, two of them starting at a time."""
+    with ThreadPoolExecutor(2) as starting:
+        return list(starting.map(child, [extra_s] * count))
+
+
+def stop(all_of: list[Child]) -> None:
+    """Ends children."""
+    for one in all_of:
+        one.stop()
+
+
 def rounds(
-    a: Child, b: Child, budget_s: float, shuffler: random.Random, precision: float = PRECISION
-) -> tuple[Values, Values]:
-    """Rates of b and a in turn, until their ratio is known well enough or the budget is spent."""
-    own: list[float] = []
-    other: list[float] = []
+    sides: Sequence[Child], shuffler: random.Random, budget_s: float = 0.0, precision: float | None = None
+) -> Values:
+    """Rates (sides, rounds), in turn until the ratio of each one to the first is known well enough."""
+    rates: list[list[float]] = [[] for _ in sides]
     until = time.monotonic() + budget_s
     while True:
-        order = [(a, other), (b, own)]
+        order = list(zip(sides, rates, strict=True))
         shuffler.shuffle(order)
-        for side, rates in order:
-            rates.append(rate(side))
-        found = statistics.ratio(np.array(own), np.array(other), paired=True)
-        narrow = statistics.narrow_enough(found, len(own), precision)
-        if len(own) >= statistics.MIN_ROUNDS and (narrow or time.monotonic() > until):
-            return np.array(own), np.array(other)
+        for side, own in order:
+            own.append(rate(side))
+        values = np.array(rates)
+        narrow = precision is None or all(
+            statistics.narrow_enough(statistics.ratio(own, values[0], paired=True), own.size, precision)
+            for own in values[1:]
+        )
+        if values.shape[1] >= statistics.MIN_ROUNDS and (narrow or time.monotonic() > until):
+            return values
 
 
-def compared(a: Child, b: Child, budget_s: float, shuffler: random.Random, noise: float) -> Ratio:
-    """One comparison of b with a."""
-    return statistics.ratio(*rounds(a, b, budget_s, shuffler), paired=True, noise=noise)
+def compared(pools: list[list[Child]], budget_s: float, shuffler: random.Random, noise: float) -> list[Ratio]:
+    """One comparison of each other pool with the first."""
+    count = pairs_for(noise, PRECISION)
+    drawn = list(zip(*(shuffler.sample(pool, count) for pool in pools), strict=True))
+    if count == 1:
+        first, *others = rounds(drawn[0], shuffler, budget_s, PRECISION)
+        return [statistics.ratio(own, first, paired=True, noise=noise) for own in others]
+    found = [rounds(sides, shuffler) for sides in drawn]
+    return [
+        statistics.ratio_over_pairs([(rates[side], rates[0]) for rates in found], noise=noise)
+        for side in range(1, len(pools))
+    ]
 
 
-def aa_noise(processes: list[Child], budget_s: float, shuffler: random.Random) -> float:
+def aa_noise(processes: list[Child], shuffler: random.Random) -> float:
     """As `perfkit noise`, from pairs of processes."""
-    pairs = zip(processes[::2], processes[1::2], strict=False)
-    found = [rounds(a, b, budget_s, shuffler, 0.0) for a, b in pairs]
-    for own, other in found:
+    found = []
+    for pair in zip(processes[::2], processes[1::2], strict=True):
+        other, own = rounds(pair, shuffler, NOISE_BUDGET_S, 0.0)
+        found.append((own, other))
         one = statistics.ratio(own, other, paired=True)
         print(f"  {one.ratio:.3f} ({one.low:.3f}-{one.high:.3f}), {own.size} rounds", flush=True)
     return statistics.between_processes(found)
+
+
+def tell(slower: float, found: list[Ratio]) -> None:
+    """One line on the comparisons of a slow-down."""
+    widths = [(one.high - one.low) / 2 / one.ratio for one in found]
+    verdicts = [one.verdict for one in found]
+    print(
+        f"{slower:.0%} slower: {verdicts.count('slower')} verdicts 'slower', {verdicts.count('faster')} "
+        f"'faster' of {len(found)}; median ratio {np.median([one.ratio for one in found]):.3f}; "
+        f"half width median {np.median(widths):.1%}, 90th percentile {np.percentile(widths, 90):.1%}",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -81,37 +122,30 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--comparisons", type=int, default=100)
     parser.add_argument("--budget", type=float, default=BUDGET_S)
-    parser.add_argument("--processes", type=int, default=12)
-    parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.03, 0.05])
+    parser.add_argument("--pool", type=int, default=12)
+    parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.05])
     given = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
     shuffler = random.Random(0)
-    plain = [child() for _ in range(given.processes)]
-    noise = aa_noise(plain, NOISE_BUDGET_S, shuffler)
-    step_s = 32 / np.median([rate(plain[0]) for _ in range(9)])
-    print(f"a step takes {1e3 * step_s:.2f} ms, {SAMPLES // 32} a block; A/A noise {noise:.1%}", flush=True)
-    for one in plain[::2]:
-        one.stop()
-    plain = plain[1::2]
-    for slower in given.slower:
-        others = [child(slower * step_s) for _ in range(given.processes // 2)]
-        found = [
-            compared(shuffler.choice(plain), shuffler.choice(others), given.budget, shuffler, noise)
-            for _ in range(given.comparisons)
-        ]
-        for one in others:
-            one.stop()
-        count = sum(one.verdict == "slower" for one in found)
-        faster = sum(one.verdict == "faster" for one in found)
-        widths = [(one.high - one.low) / 2 / one.ratio for one in found]
-        print(
-            f"{slower:.0%} slower: {count} verdicts 'slower', {faster} 'faster' of {len(found)}; "
-            f"median ratio {np.median([one.ratio for one in found]):.3f}; "
-            f"half width median {np.median(widths):.1%}, 90th percentile {np.percentile(widths, 90):.1%}",
-            flush=True,
-        )
-    for one in plain:
-        one.stop()
+    plain = children(12)
+    noise = aa_noise(plain, shuffler)
+    step_s = BATCH / np.median([rate(one) for one in plain for _ in range(3)])
+    stop(plain)
+    print(
+        f"a step takes {1e3 * step_s:.2f} ms, {SAMPLES // BATCH} a block; A/A noise {noise:.1%}: "
+        f"{pairs_for(noise, PRECISION)} pairs of processes a comparison",
+        flush=True,
+    )
+    pools = [children(given.pool, slower * step_s) for slower in (0.0, *given.slower)]
+    found: list[list[Ratio]] = []
+    for number in range(given.comparisons):
+        found.append(compared(pools, given.budget, shuffler, noise))
+        if number % 10 == 9 or number + 1 == given.comparisons:
+            print(f"after {number + 1}:", flush=True)
+            for slower, of_one in zip(given.slower, zip(*found, strict=True), strict=True):
+                tell(slower, list(of_one))
+    for pool in pools:
+        stop(pool)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from perfkit.compare import Comparison
     from perfkit.experiment import Plan
 
-Budget = Annotated[float, typer.Option(help="seconds of measuring", min=0)]
+Budget = Annotated[float, typer.Option(help="seconds of rounds, of one pair of processes", min=0)]
 
 
 def _with_bar(work: Any) -> Any:
@@ -34,7 +34,7 @@ def _compared(plan: Plan, a: str, b: str, budget: float, precision: float) -> Co
     sides = comparing.sides(a, b, plan)
     found: Comparison = _with_bar(
         lambda show: comparing.compare(
-            *sides, plan, budget, precision, lambda p: show(f"{p.stage}: {p.phase}", p.fraction)
+            *sides, plan, budget, precision, on_progress=lambda p: show(f"{p.stage}: {p.phase}", p.fraction)
         )
     )
     return found
@@ -53,7 +53,7 @@ def compare(
         bool, typer.Option("--stored", help="two stored runs as they are, without measuring")
     ] = False,
     budget: Budget = 90.0,
-    precision: Annotated[float, typer.Option(help="half width of the interval at which it ends")] = 0.02,
+    precision: Annotated[float, typer.Option(help="half width of the interval to reach")] = 0.02,
     workload: cli.Workload = None,
     preset: cli.PresetName = None,
     option: cli.Options = None,
@@ -80,6 +80,7 @@ def compare(
         if json_file:
             document = {
                 "schema": 1, "a": found.a.recipe, "b": found.b.recipe, "rounds": found.rounds,
+                "pairs": found.pairs,
                 "interleaved": found.interleaved, "noise": found.noise, **msgspec.to_builtins(found.ratio),
             }  # fmt: skip
             cli._write(json_file, msgspec.json.format(msgspec.json.encode(document)).decode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ NOISE_BUDGET_S = 30.0
 """For a pair of equal processes: with the preset's rounds alone, those scatter more than processes differ."""
 PRECISION = 0.02
 """Half the width of the interval, as a fraction, at which measuring ends."""
+MOST_PAIRS = 12
+"""Of processes, however much equal ones differ: each pair takes its time to start."""
 
 Side = tuple[str, Recipe | Path]
 """A title, and a recipe or an exported script."""
@@ -37,7 +40,9 @@ class Comparison:
     rounds: int
     interleaved: bool
     noise: float
-    """The machine's A/A noise that the verdict took into account."""
+    """The machine's A/A noise, for one pair of processes, that the verdict took into account."""
+    pairs: int = 1
+    """Of processes: the runs are those of the last one."""
 
     @property
     def half_width(self) -> float:
@@ -50,9 +55,10 @@ class Comparison:
         how = "in turn" if self.interleaved else "one after the other"
         told = self.noise or noise.known(self.a.device)
         known = f"A/A noise {self.noise:.1%}" if told else "A/A noise not measured: perfkit noise"
+        where = f" in {self.pairs} pairs of processes" if self.pairs > 1 else ""
         return (
             f"{self.b.title} / {self.a.title}: {found.ratio:.3f}x ({found.low:.3f}-{found.high:.3f}), "
-            f"{found.verdict}; {self.rounds} rounds {how}, {known}"
+            f"{found.verdict}; {self.rounds} rounds {how}{where}, {known}"
         )
 
 
@@ -105,23 +111,36 @@ def sides(a: str, b: str, plan: experiment.Plan) -> tuple[Side, Side]:
     return (names[0], files[0]), (names[1], files[1])
 
 
+def pairs_for(known: float, precision: float) -> int:
+    """Pairs of processes over which A/A noise of `known` averages out to `precision`; both are fractions."""
+    if precision <= 0 or known <= precision:
+        return 1
+    return min(MOST_PAIRS, max(statistics.MIN_ROUNDS, math.ceil((known / precision) ** 2)))
+
+
 def compare(
     a: Side,
     b: Side,
     plan: experiment.Plan,
     budget_s: float = BUDGET_S,
     precision: float = PRECISION,
+    pairs: int | None = None,
     on_progress: Callable[[experiment.Progress], None] = lambda progress: None,
     cancelled: threading.Event | None = None,
 ) -> Comparison:
     """Measures two sides in turn, in two processes: at least 5 rounds, more until the interval is narrow.
 
+    Equal processes differ for as long as they live, as memory and code come to lie elsewhere in each. Where
+    that is more than `precision`, several pairs of fresh processes are measured instead, one after the other,
+    each for as many rounds as the preset says.
+
     Args:
         a: what is compared with.
         b: what is compared; of the same kind. A script is run as it stands now, with its own workload.
         plan: workload, preset, device, seed.
-        budget_s: seconds of measuring after which no further round starts.
+        budget_s: seconds of measuring of one pair, after which no further round starts.
         precision: half width of the interval / ratio at which measuring ends.
+        pairs: of processes; None: as many as this machine's A/A noise calls for.
         on_progress: called often, from this thread.
         cancelled: set it from any thread to stop.
 
@@ -131,19 +150,52 @@ def compare(
     size = replace(plan.preset, rounds=max(statistics.MIN_ROUNDS, plan.preset.rounds))
     titles = (a[0], b[0] if b[0] != a[0] else f"{b[0]} (again)")
     whats = (a[1], b[1])
+    known = noise.load(plan.device)
+    count = pairs or pairs_for(known, precision)
     asked = replace(
-        plan, preset=size, precision=precision, budget_s=budget_s,
+        plan, preset=size,
+        precision=precision if count == 1 else None, budget_s=budget_s if count == 1 else 0.0,
         recipes=tuple(
             (title, what if isinstance(what, Recipe) else Recipe())
             for title, what in zip(titles, whats, strict=True)
         ),
         files=tuple(str(what.absolute()) for what in whats if isinstance(what, Path)),
     )  # fmt: skip
+    found: list[Comparison] = []
+    for number in range(count):
+
+        def tell(of_pair: experiment.Progress, before: int = number) -> None:
+            on_progress(replace(of_pair, fraction=(before + of_pair.fraction) / count))
+
+        found.append(_pair(asked, tell, cancelled))
+    return found[0] if count == 1 else _pooled(found, known)
+
+
+def _pair(
+    asked: experiment.Plan,
+    on_progress: Callable[[experiment.Progress], None],
+    cancelled: threading.Event | None,
+) -> Comparison:
+    """One pair of fresh processes."""
     runs = experiment.climb(asked, RunStore(), on_progress, cancelled)
     for run in runs:
         if run.status != "ok":
             raise PerfkitError(f"{run.title} could not be compared: {run.reason}", "Mend it, then try again")
     return between(runs[0], runs[-1])
+
+
+def _pooled(found: list[Comparison], known: float) -> Comparison:
+    """All pairs of processes as one comparison."""
+    ratio = statistics.ratio_over_pairs([_rounds(one) for one in found], noise=known)
+    interleaved = all(one.interleaved for one in found)
+    total = sum(one.rounds for one in found)
+    return Comparison(found[-1].a, found[-1].b, ratio, total, interleaved, known, len(found))
+
+
+def _rounds(of: Comparison) -> tuple[statistics.Values, statistics.Values]:
+    """Rates of B and of A, round by round where they were measured in turn."""
+    pairing = next(one for one in of.b.pairings if one.against == of.a.id)
+    return np.array(pairing.own_samples_per_s), np.array(pairing.other_samples_per_s)
 
 
 def between(a: Run, b: Run) -> Comparison:
@@ -195,10 +247,8 @@ def measure_noise(
     """
     recipe = Recipe(batch_size=plan.preset.batch_size)
     found = [
-        compare(("A", recipe), ("A again", recipe), plan, budget_s, precision=0.0, on_progress=on_progress)
+        compare(("A", recipe), ("A again", recipe), plan, budget_s, 0.0, pairs=1, on_progress=on_progress)
         for _ in range(pairs)
     ]
-    sides = [next(pairing for pairing in one.b.pairings if pairing.against == one.a.id) for one in found]
-    pairs_of = [(np.array(p.own_samples_per_s), np.array(p.other_samples_per_s)) for p in sides]
-    noise.save(plan.device, statistics.between_processes(pairs_of))
+    noise.save(plan.device, statistics.between_processes([_rounds(one) for one in found]))
     return found

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from perfkit import noise
+from perfkit.store import RunStore
 from tests.integration.test_cli import perfkit
 
 pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir")
@@ -79,8 +82,22 @@ def test_noise_is_measured_kept_and_shown() -> None:
     done = perfkit("noise", *TOY, "--pairs", "2", "--budget", "0")
     assert "A/A noise of cpu" in done.stdout
     assert "from 2 pairs" in done.stdout
-    after = perfkit("compare", "workers=0", "workers=0", *TOY, "--budget", "1")
+    after = perfkit("compare", "workers=0", "workers=0", *TOY, "--budget", "0", "--precision", "0.9")
     assert "A/A noise not measured" not in after.stdout
+
+
+def test_noise_averages_out_over_pairs_of_fresh_processes(data_dir: Path, tmp_path: Path) -> None:
+    noise.save("cpu", 0.03)
+    out = tmp_path / "out.json"
+    done = perfkit("compare", "batch_size=8", "batch_size=64", *TOY, "--json", str(out))
+    assert "25 rounds in turn in 5 pairs of processes, A/A noise 3.0%" in done.stdout
+    found = json.loads(out.read_text())
+    runs = RunStore().list()
+    rounds = [pairing.times for run in runs for pairing in run.pairings if pairing.role == "previous"]
+    assert (found["pairs"], found["rounds"], [len(own) for own in rounds]) == (5, 25, [5] * 5)
+    assert len(runs) == 10
+    assert found["ratio"] == pytest.approx(np.exp(np.log(rounds).mean()))
+    assert found["verdict"] == "faster"
 
 
 def test_parity_of_a_stage_and_of_a_fault() -> None:

@@ -8,6 +8,7 @@ from hypothesis.extra import numpy as arrays
 from scipy import stats
 
 from perfkit import statistics
+from perfkit.compare import pairs_for
 from perfkit.statistics import (
     MIN_EFFECT,
     MIN_ROUNDS,
@@ -224,6 +225,39 @@ def test_the_interval_holds_the_noise_between_processes() -> None:
     narrow, wide = (ratio(1.5 * base, base, paired=True, noise=noise) for noise in (0.0, 0.04))
     assert (narrow.low, narrow.high) == pytest.approx((1.5, 1.5))
     assert (wide.low, wide.high) == pytest.approx((1.5 / 1.04, 1.5 * 1.04))
+
+
+@pytest.mark.parametrize(
+    ("noise", "precision", "pairs"),
+    [(0.0, 0.02, 1), (0.02, 0.02, 1), (0.03, 0.02, 5), (0.06, 0.02, 9), (0.3, 0.02, 12), (0.3, 0.0, 1)],
+)
+def test_as_many_pairs_of_processes_as_their_noise_calls_for(
+    noise: float, precision: float, pairs: int
+) -> None:
+    assert pairs_for(noise, precision) == pairs
+
+
+def test_over_pairs_of_processes_the_interval_holds_what_processes_differ_by() -> None:
+    """Simulated: pairs that differ by 5% for good, 5 rounds each; the interval is that of their means."""
+    generator = np.random.default_rng(0)
+
+    def pairs(slower: float = 0.0) -> list[tuple[statistics.Values, statistics.Values]]:
+        differ = np.log1p(-slower) + generator.normal(0, 0.05, 9)
+        return [(np.exp(generator.normal(one, 0.02, 5)), np.ones(5)) for one in differ]
+
+    found = [statistics.ratio_over_pairs(pairs()) for _ in range(400)]
+    assert np.mean([one.low <= 1 <= one.high for one in found]) == pytest.approx(0.95, abs=0.025)
+    one = pairs(0.1)
+    means = np.array([np.log(own).mean() for own, _ in one])
+    half = stats.t.ppf(0.975, 8) * means.std(ddof=1) / 3
+    judged = statistics.ratio_over_pairs(one)
+    assert judged.ratio == pytest.approx(np.exp(means.mean()))
+    assert np.log([judged.low, judged.high]) == pytest.approx(
+        means.mean() + np.array([-half, half]), abs=0.01
+    )
+    assert judged.verdict == "slower"
+    assert statistics.ratio_over_pairs(one, noise=0.5).verdict == "no measurable difference"
+    assert statistics.ratio_over_pairs(one[:4]).verdict == "too few rounds"
 
 
 def test_stopping_when_the_interval_is_narrow_still_covers_the_ratio() -> None:
