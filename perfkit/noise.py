@@ -34,5 +34,6 @@ def known(device: str) -> bool:
 def save(device: str, fraction: float) -> None:
     """Keeps the noise of a device; every later verdict takes it into account."""
     part = _file().with_suffix(".part")
+    part.parent.mkdir(parents=True, exist_ok=True)
     part.write_bytes(msgspec.json.encode({**_all(), device: fraction}))
     os.replace(part, _file())

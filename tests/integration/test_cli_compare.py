@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfkit import noise
+from perfkit import experiment, noise
+from perfkit.compare import compare
+from perfkit.recipe import Recipe
 from perfkit.store import RunStore
 from tests.integration.test_cli import perfkit
 
@@ -86,18 +88,24 @@ def test_noise_is_measured_kept_and_shown() -> None:
     assert "A/A noise not measured" not in after.stdout
 
 
-def test_noise_averages_out_over_pairs_of_fresh_processes(data_dir: Path, tmp_path: Path) -> None:
+def test_noise_averages_out_over_pairs_of_fresh_processes(data_dir: Path) -> None:
     noise.save("cpu", 0.03)
-    out = tmp_path / "out.json"
-    done = perfkit("compare", "batch_size=8", "batch_size=64", *TOY, "--json", str(out))
-    assert "25 rounds in turn in 5 pairs of processes, A/A noise 3.0%" in done.stdout
-    found = json.loads(out.read_text())
+    told: list[float] = []
+    found = compare(
+        ("small", Recipe(batch_size=8)),
+        ("large", Recipe(batch_size=64)),
+        experiment.plan(TOY[1], "smoke", device="cpu"),
+        pairs=2,
+        on_progress=lambda progress: told.append(progress.fraction),
+    )
+    assert "10 rounds in turn in 2 pairs of processes, A/A noise 3.0%" in found.describe()
     runs = RunStore().list()
     rounds = [pairing.times for run in runs for pairing in run.pairings if pairing.role == "previous"]
-    assert (found["pairs"], found["rounds"], [len(own) for own in rounds]) == (5, 25, [5] * 5)
-    assert len(runs) == 10
-    assert found["ratio"] == pytest.approx(np.exp(np.log(rounds).mean()))
-    assert found["verdict"] == "faster"
+    assert (len(runs), [len(times) for times in rounds]) == (4, [5, 5])
+    assert found.ratio.ratio == pytest.approx(np.exp(np.log(rounds).mean()))
+    assert found.ratio.verdict == "too few rounds", "of two pairs"
+    assert told == sorted(told)
+    assert told[-1] == 1.0
 
 
 def test_parity_of_a_stage_and_of_a_fault() -> None:
