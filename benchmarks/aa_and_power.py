@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from perfkit import statistics
-from perfkit.compare import BUDGET_S, NOISE_BUDGET_S, PRECISION, pairs_for
+from perfkit.compare import BUDGET_S, MOST_PAIRS, NOISE_BUDGET_S, PRECISION, pairs_for
 from perfkit.recipe import Recipe
 from perfkit.runner import Child
 from perfkit.statistics import Ratio, Values
@@ -107,7 +107,7 @@ def aa_noise(processes: list[Child], shuffler: random.Random) -> float:
 
 def tell(slower: float, found: list[Ratio]) -> None:
     """One line on the comparisons of a slow-down."""
-    widths = [(one.high - one.low) / 2 / one.ratio for one in found]
+    widths = [one.half_width for one in found]
     verdicts = [one.verdict for one in found]
     print(
         f"{slower:.0%} slower: {verdicts.count('slower')} verdicts 'slower', {verdicts.count('faster')} "
@@ -122,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--comparisons", type=int, default=100)
     parser.add_argument("--budget", type=float, default=BUDGET_S)
-    parser.add_argument("--pool", type=int, default=12)
+    parser.add_argument("--pool", type=int, default=MOST_PAIRS)
     parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.05])
     given = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))

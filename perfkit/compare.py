@@ -13,7 +13,7 @@ import numpy as np
 from perfkit import experiment, ladder, noise, statistics
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.recipe import Recipe, parse_settings
-from perfkit.runs import Run
+from perfkit.runs import Pairing, Run
 from perfkit.scripts import REFERENCE, is_script
 from perfkit.statistics import Ratio
 from perfkit.store import RunStore
@@ -43,11 +43,6 @@ class Comparison:
     """The machine's A/A noise, for one pair of processes, that the verdict took into account."""
     pairs: int = 1
     """Of processes: the runs are those of the last one."""
-
-    @property
-    def half_width(self) -> float:
-        """Half the interval's width / ratio."""
-        return (self.ratio.high - self.ratio.low) / 2 / self.ratio.ratio
 
     def describe(self) -> str:
         """One line for people."""
@@ -194,8 +189,14 @@ def _pooled(found: list[Comparison], known: float) -> Comparison:
 
 def _rounds(of: Comparison) -> tuple[statistics.Values, statistics.Values]:
     """Rates of B and of A, round by round where they were measured in turn."""
-    pairing = next(one for one in of.b.pairings if one.against == of.a.id)
+    pairing = _pairing(of.a, of.b)
+    assert pairing is not None, "both are of one session"
     return np.array(pairing.own_samples_per_s), np.array(pairing.other_samples_per_s)
+
+
+def _pairing(a: Run, b: Run) -> Pairing | None:
+    """The rounds of b beside those of a, if it was measured in a's session."""
+    return next((pairing for pairing in b.pairings if pairing.against == a.id), None)
 
 
 def between(a: Run, b: Run) -> Comparison:
@@ -218,7 +219,7 @@ def between(a: Run, b: Run) -> Comparison:
             "one of the runs holds no measurement", "Choose one that ended well (perfkit runs)"
         )
     known = noise.load(a.device)
-    if found := next((pairing for pairing in b.pairings if pairing.against == a.id), None):
+    if found := _pairing(a, b):
         return Comparison(a, b, found.ratio, len(found.own_samples_per_s), found.interleaved, found.noise)
     ratio = statistics.ratio(np.array(own), np.array(other), paired=False, noise=known)
     return Comparison(a, b, ratio, min(len(own), len(other)), False, known)

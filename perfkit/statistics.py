@@ -41,6 +41,11 @@ class Ratio(msgspec.Struct, frozen=True):
     high: float
     verdict: Verdict
 
+    @property
+    def half_width(self) -> float:
+        """Half the interval's width / ratio."""
+        return (self.high - self.low) / 2 / self.ratio
+
 
 def estimate(values: Values) -> Estimate | None:
     """Median and 95% bootstrap interval; None without values, an interval of no width for one value."""
@@ -111,7 +116,7 @@ def narrow_enough(found: Ratio, rounds: int, precision: float) -> bool:
         rounds: that it is of.
         precision: what is small enough, a fraction; at 0 only the budget ends the measuring.
     """
-    return rounds >= _ENDING_ROUNDS and (found.high - found.low) / 2 / found.ratio <= precision
+    return rounds >= _ENDING_ROUNDS and found.half_width <= precision
 
 
 def between_processes(pairs: Sequence[tuple[Values, Values]]) -> float:
