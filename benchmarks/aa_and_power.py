@@ -8,8 +8,8 @@ found in at least 90 of 100 (3% is reported); half the interval's width at most 
 Each comparison is what `perfkit compare` does: blocks in turn in random order; of one pair of processes until
 the interval is narrow enough or the budget (seconds) is spent, or the preset's rounds of several pairs, as
 the A/A noise of this machine calls for, which is measured first as `perfkit noise` does. To save time, the
-processes are not fresh each time, but drawn from pools of equal ones, and all slow-downs are measured in one
-turn with the same rounds of A.
+processes are not fresh each time, but drawn from a pool, and all slow-downs are measured in one turn with the
+same rounds of A.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perfkit import statistics
+from perfkit import forkserver, statistics
 from perfkit.compare import BUDGET_S, MOST_PAIRS, NOISE_BUDGET_S, PRECISION, pairs_for
 from perfkit.recipe import Recipe
 from perfkit.runner import Child
@@ -48,16 +48,21 @@ def rate(of: Child) -> float:
     return float(of.ask("block", samples=SAMPLES, settle=True)["samples_per_s"])
 
 
-def children(count: int, extra_s: float = 0.0) -> list[Child]:
-    """As many warm children, two of them starting at a time."""
-    with ThreadPoolExecutor(2) as starting:
-        return list(starting.map(child, [extra_s] * count))
+def groups(count: int, extras_s: Sequence[float]) -> list[list[Child]]:
+    """As many groups of warm children, one for each slow-down, each group from a fork server of its own."""
+    made = []
+    for _ in range(count):
+        forkserver.renew()
+        with ThreadPoolExecutor(2) as starting:
+            made.append(list(starting.map(child, extras_s)))
+    return made
 
 
-def stop(all_of: list[Child]) -> None:
+def stop(all_of: list[list[Child]]) -> None:
     """Ends children."""
-    for one in all_of:
-        one.stop()
+    for group in all_of:
+        for one in group:
+            one.stop()
 
 
 def rounds(
@@ -80,24 +85,22 @@ def rounds(
             return values
 
 
-def compared(pools: list[list[Child]], budget_s: float, shuffler: random.Random, noise: float) -> list[Ratio]:
-    """One comparison of each other pool with the first."""
-    count = pairs_for(noise, PRECISION)
-    drawn = list(zip(*(shuffler.sample(pool, count) for pool in pools), strict=True))
-    if count == 1:
+def compared(drawn: list[list[Child]], budget_s: float, shuffler: random.Random, noise: float) -> list[Ratio]:
+    """One comparison of each other slow-down with the first, over some groups."""
+    if len(drawn) == 1:
         first, *others = rounds(drawn[0], shuffler, budget_s, PRECISION)
         return [statistics.ratio(own, first, paired=True, noise=noise) for own in others]
     found = [rounds(sides, shuffler) for sides in drawn]
     return [
         statistics.ratio_over_pairs([(rates[side], rates[0]) for rates in found], noise=noise)
-        for side in range(1, len(pools))
+        for side in range(1, len(drawn[0]))
     ]
 
 
-def aa_noise(processes: list[Child], shuffler: random.Random) -> float:
+def aa_noise(pairs: list[list[Child]], shuffler: random.Random) -> float:
     """As `perfkit noise`, from pairs of processes."""
     found = []
-    for pair in zip(processes[::2], processes[1::2], strict=True):
+    for pair in pairs:
         other, own = rounds(pair, shuffler, NOISE_BUDGET_S, 0.0)
         found.append((own, other))
         one = statistics.ratio(own, other, paired=True)
@@ -127,25 +130,25 @@ def main() -> None:
     given = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
     shuffler = random.Random(0)
-    plain = children(12)
+    plain = groups(6, (0.0, 0.0))
     noise = aa_noise(plain, shuffler)
-    step_s = BATCH / np.median([rate(one) for one in plain for _ in range(3)])
+    step_s = BATCH / np.median([rate(one) for pair in plain for one in pair for _ in range(3)])
     stop(plain)
     print(
         f"a step takes {1e3 * step_s:.2f} ms, {SAMPLES // BATCH} a block; A/A noise {noise:.1%}: "
         f"{pairs_for(noise, PRECISION)} pairs of processes a comparison",
         flush=True,
     )
-    pools = [children(given.pool, slower * step_s) for slower in (0.0, *given.slower)]
+    pool = groups(given.pool, [slower * step_s for slower in (0.0, *given.slower)])
+    count = pairs_for(noise, PRECISION)
     found: list[list[Ratio]] = []
     for number in range(given.comparisons):
-        found.append(compared(pools, given.budget, shuffler, noise))
+        found.append(compared(shuffler.sample(pool, count), given.budget, shuffler, noise))
         if number % 10 == 9 or number + 1 == given.comparisons:
             print(f"after {number + 1}:", flush=True)
             for slower, of_one in zip(given.slower, zip(*found, strict=True), strict=True):
                 tell(slower, list(of_one))
-    for pool in pools:
-        stop(pool)
+    stop(pool)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from perfkit.compare import Comparison
     from perfkit.experiment import Plan
 
-Budget = Annotated[float, typer.Option(help="seconds of rounds, of one pair of processes", min=0)]
+Budget = Annotated[
+    float,
+    typer.Option(
+        help="seconds after which no further round, or pair of processes after the 5th, starts", min=0
+    ),
+]
 
 
 def _with_bar(work: Any) -> Any:

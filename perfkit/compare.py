@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from perfkit import experiment, ladder, noise, statistics
+from perfkit import experiment, forkserver, ladder, noise, statistics
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.recipe import Recipe, parse_settings
 from perfkit.runs import Pairing, Run
@@ -127,13 +128,13 @@ def compare(
 
     Equal processes differ for as long as they live, as memory and code come to lie elsewhere in each. Where
     that is more than `precision`, several pairs of fresh processes are measured instead, one after the other,
-    each for as many rounds as the preset says.
+    each for as many rounds as the preset says and each from a fork server of its own; at least 5.
 
     Args:
         a: what is compared with.
         b: what is compared; of the same kind. A script is run as it stands now, with its own workload.
         plan: workload, preset, device, seed.
-        budget_s: seconds of measuring of one pair, after which no further round starts.
+        budget_s: seconds after which no further round of a single pair, or no sixth or later pair, starts.
         precision: half width of the interval / ratio at which measuring ends.
         pairs: of processes; None: as many as this machine's A/A noise calls for.
         on_progress: called often, from this thread.
@@ -157,13 +158,17 @@ def compare(
         files=tuple(str(what.absolute()) for what in whats if isinstance(what, Path)),
     )  # fmt: skip
     found: list[Comparison] = []
+    until = time.monotonic() + budget_s
     for number in range(count):
+        if number >= statistics.MIN_ROUNDS and time.monotonic() > until:
+            break
+        forkserver.renew()
 
         def tell(of_pair: experiment.Progress, before: int = number) -> None:
             on_progress(replace(of_pair, fraction=(before + of_pair.fraction) / count))
 
         found.append(_pair(asked, tell, cancelled))
-    return found[0] if count == 1 else _pooled(found, known)
+    return found[0] if len(found) == 1 else _pooled(found, known)
 
 
 def _pair(

@@ -8,11 +8,13 @@ import json
 import os
 import queue
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +24,7 @@ from typing import Any
 
 import filelock
 
-from perfkit import environment
+from perfkit import environment, forkserver
 from perfkit.errors import Cancelled, RunFailed
 
 Progress = Callable[[str, float], None]
@@ -82,9 +84,18 @@ class Child:
         self._cancelled = cancelled or threading.Event()
         self.deadline = deadline
         self.started = time.time()
+        """When the process started; had to start, if it is a forked one, for what it found imported."""
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._process = self._start()
+        self._folder = tempfile.mkdtemp(prefix="perfkit-")  # what it leaves there when it is killed goes too
+        on_progress("importing torch", 0.0)
+        try:
+            self._process = self._start()
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        if isinstance(self._process, forkserver.Forked):
+            self.started = time.time() - self._process.imports_s
         threading.Thread(target=self._read_events, daemon=True).start()
         self._log_reader = threading.Thread(target=self._read_log, daemon=True)
         self._log_reader.start()
@@ -94,7 +105,10 @@ class Child:
         """Of the child itself."""
         return self._process.pid
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _start(self) -> subprocess.Popen[str] | forkserver.Forked:
+        environ = child_environment() | {"TMPDIR": self._folder}
+        with contextlib.suppress(forkserver.NotThere):
+            return forkserver.start(environ, self._cancelled)
         # A session of its own: Ctrl-C must not reach the child, and all of it can be ended at once.
         own_group: dict[str, Any] = (
             {"start_new_session": True}
@@ -109,7 +123,7 @@ class Child:
             text=True,
             encoding="utf-8",
             errors="replace",
-            env=child_environment(),
+            env=environ,
             **own_group,
         )
 
@@ -181,6 +195,7 @@ class Child:
             assert self._process.stdin is not None
             self._process.stdin.close()  # the child ends its whole group when its input ends
         end_tree(self._process)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Child:
         return self
@@ -197,7 +212,7 @@ class Team:
     """
 
     def __init__(self, children: Sequence[Child]) -> None:
-        self.children = children
+        self.children = list(children)
         self.started = children[0].started
 
     @property
@@ -275,10 +290,11 @@ def team(first: Child, described: Mapping[str, Any], ranks: int, nodes: Nodes | 
     """
     nodes = nodes or Nodes()
     here = ranks // nodes.count
-    more = [Child(lambda *_: None, first._cancelled, first.deadline) for _ in range(here - 1)]
-    made = Team([first, *more])
+    made = Team([first])
     try:
-        if more:
+        for _ in range(here - 1):
+            made.children.append(Child(lambda *_: None, first._cancelled, first.deadline))
+        if more := made.children[1:]:
             Team(more).ask("describe", **described)
         host, port = nodes.address()
         joined = [
@@ -341,7 +357,7 @@ def ended(code: int | None, last_line: str = "") -> RunFailed:
     )
 
 
-def end_tree(process: subprocess.Popen[str]) -> None:
+def end_tree(process: subprocess.Popen[str] | forkserver.Forked) -> None:
     """Terminates a process group, then kills what is left of it."""
     import psutil
 
@@ -360,7 +376,7 @@ def end_tree(process: subprocess.Popen[str]) -> None:
     psutil.wait_procs(tree, timeout=_GRACE_S)
 
 
-def _signal_group(process: subprocess.Popen[str], terminate: bool) -> None:
+def _signal_group(process: subprocess.Popen[str] | forkserver.Forked, terminate: bool) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if os.name == "posix":
             os.killpg(process.pid, signal.SIGTERM if terminate else signal.SIGKILL)

@@ -93,12 +93,16 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 # ---------------------------------------------------------------- processes
 
 
+_MEASURING = ("perfkit.worker", "pt_data_worker")
+
+
 def _is_left_over(process: psutil.Process) -> bool:
     """Whether this is a worker of this test run, or a Python process of it that has lost its parent."""
     if process.environ().get(MARK) != os.environ[MARK]:
         return False
     command = process.cmdline()
-    if any("perfkit.worker" in word for word in command):
+    # A forked one has its server's command line, a name of its own, and loader workers that torch names.
+    if any("perfkit.worker" in word for word in command) or process.name() in _MEASURING:
         return True
     is_python = bool(command) and "python" in Path(command[0]).name
     return is_python and os.getpid() not in {parent.pid for parent in process.parents()}

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfkit import compare as comparing
 from perfkit import experiment, noise
 from perfkit.compare import compare
 from perfkit.recipe import Recipe
@@ -106,6 +107,21 @@ def test_noise_averages_out_over_pairs_of_fresh_processes(data_dir: Path) -> Non
     assert found.ratio.verdict == "too few rounds", "of two pairs"
     assert told == sorted(told)
     assert told[-1] == 1.0
+
+
+@pytest.mark.parametrize(("budget_s", "pairs"), [(0.0, 5), (1e9, 7)])
+def test_the_budget_ends_the_pairs_once_there_are_five(
+    budget_s: float, pairs: int, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A/A noise of 5% would call for 7."""
+    noise.save("cpu", 0.05)
+    measured: list[int] = []
+    monkeypatch.setattr(comparing, "_pair", lambda *_: measured.append(1))
+    monkeypatch.setattr(comparing, "_pooled", lambda found, known: (len(found), known))
+    sides = ("A", Recipe()), ("B", Recipe(batch_size=64))
+    plan = experiment.plan(TOY[1], "smoke", device="cpu")
+    assert compare(*sides, plan, budget_s) == (pairs, 0.05)
+    assert len(measured) == pairs
 
 
 def test_parity_of_a_stage_and_of_a_fault() -> None:

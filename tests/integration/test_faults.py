@@ -125,8 +125,8 @@ def test_prints_of_the_workload_do_not_disturb_the_channel() -> None:
 def test_a_killed_child_is_one_message(tmp_path: Path) -> None:
     def kill(progress: experiment.Progress) -> None:
         if progress.phase == "measuring":
-            for child in psutil.Process().children():
-                if "perfkit.worker" in " ".join(child.cmdline()):
+            for child in psutil.Process().children(recursive=True):
+                if child.name() == "perfkit.worker" or "perfkit.worker" in child.cmdline():
                     child.kill()
 
     made = experiment.plan("tests.support.toy:Unhurried", "smoke", ("baseline",), device="cpu")

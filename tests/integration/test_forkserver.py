@@ -1,0 +1,149 @@
+"""Measuring processes that are forked from a server: like new ones in all but the time they take to start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from perfkit import forkserver
+from perfkit.errors import Cancelled, RunFailed
+from perfkit.runner import Child
+
+pytestmark = [
+    pytest.mark.usefixtures("no_orphans"),
+    pytest.mark.skipif(sys.platform != "linux", reason="a fork without exec is safe on Linux alone"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_server() -> Iterator[None]:
+    forkserver.renew()
+    yield
+    forkserver.renew()
+
+
+def toy(name: str = "Toy") -> dict[str, object]:
+    return {"workload": f"tests.support.toy:{name}", "preset": "smoke", "options": {}, "device": "cpu"}
+
+
+def server_of(child: Child) -> psutil.Process:
+    found = psutil.Process(child.pid).parent()
+    assert found
+    return found
+
+
+def test_children_share_a_server_and_nothing_else() -> None:
+    with Child() as first, Child() as second:
+        assert first.ask("describe", **toy())["reference"] == second.ask("describe", **toy())["reference"]
+        assert server_of(first).pid == server_of(second).pid != os.getpid()
+        for child in (first, second):
+            assert os.getpgid(child.pid) == os.getsid(child.pid) == child.pid
+            assert psutil.Process(child.pid).name() == "perfkit.worker"
+        first.stop()
+        assert not psutil.pid_exists(first.pid)
+        assert second.ask("describe", **toy())["reference"]
+
+
+def test_cancelled_while_the_server_starts_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Cancelled):
+        Child(cancelled=stop)
+    assert not list(tmp_path.iterdir())
+    with Child() as child:
+        assert child.ask("describe", **toy())["reference"]
+
+
+def test_the_start_counts_what_a_new_process_would_have_imported() -> None:
+    with Child(), Child() as second:
+        server = server_of(second)
+        imported = second.started - server.create_time()
+        assert psutil.Process(second.pid).create_time() - second.started > 0.3  # torch alone takes longer
+        assert 0 <= imported < psutil.Process(second.pid).create_time() - server.create_time()
+
+
+def test_a_child_finds_its_own_environment_folder_and_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a new process does: a variable that is read late, the folder, and modules that lie in it."""
+    (tmp_path / "own.py").write_text(
+        textwrap.dedent(
+            """
+            import os, pathlib, tempfile
+            pathlib.Path("seen").write_text("|".join([
+                os.environ["PERFKIT_SEEN"], os.getcwd(), tempfile.gettempdir(), str(os.getppid())]))
+            from tests.support.toy import Toy
+            """
+        )
+    )
+    with Child():
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("PERFKIT_SEEN", "late")
+        with Child() as second:
+            second.ask("describe", **toy() | {"workload": "own:Toy"})
+            variable, folder, temporary, parent = (tmp_path / "seen").read_text().split("|")
+            assert (variable, folder) == ("late", str(tmp_path))
+            assert Path(temporary).is_dir()
+            assert int(parent) == server_of(second).pid
+        assert not Path(temporary).exists()
+
+
+def test_another_environment_gets_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Child() as first:
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        with Child() as second:
+            assert server_of(first).pid != server_of(second).pid
+            assert second.ask("describe", **toy())["facts"]["threads"] == 1
+        assert first.ask("describe", **toy())["reference"]
+
+
+def test_when_the_server_dies_its_children_do_and_the_next_one_starts() -> None:
+    child = Child()
+    server_of(child).kill()
+    with pytest.raises(RunFailed, match="killed"):
+        child.ask("describe", **toy())
+    child.stop()
+    with Child() as next_one:
+        assert next_one.ask("describe", **toy())["reference"]
+
+
+def test_where_no_server_starts_a_child_is_a_new_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here as torchvision cannot be imported; the toy does without."""
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text("raise ImportError('planted')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Child() as child:
+        assert server_of(child).pid == os.getpid()
+        assert child.ask("describe", **toy())["reference"]
+
+
+def test_the_server_ends_with_the_process_it_belongs_to() -> None:
+    """Also if that one is killed while a child measures."""
+    script = """
+        import os, signal, psutil
+        from perfkit.runner import Child
+        child = Child()
+        print(child.pid, psutil.Process(child.pid).ppid(), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    said = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, check=False
+    ).stdout
+    left = [psutil.Process(pid) for pid in map(int, said.split()) if psutil.pid_exists(pid)]
+    assert len(said.split()) == 2
+    assert not psutil.wait_procs(left, timeout=5)[1]
