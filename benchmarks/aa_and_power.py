@@ -1,31 +1,31 @@
 """A recipe against itself, and against a slower one, many times: false verdicts, power, interval.
 
-    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 90] [--pool 12] [--slower 0 0.05]
+    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 90] [--slower 0 0.03 0.05]
 
 Targets: at most 5 of 100 A/A verdicts other than "no measurable difference"; an injected slow-down of 5%
 found in at least 90 of 100 (3% is reported); half the interval's width at most 3%.
 
-Each comparison is what `perfkit compare` does: blocks in turn in random order; of one pair of processes until
-the interval is narrow enough or the budget (seconds) is spent, or the preset's rounds of several pairs, as
-the A/A noise of this machine calls for, which is measured first as `perfkit noise` does. To save time, the
-processes are not fresh each time, but drawn from a pool, and all slow-downs are measured in one turn with the
-same rounds of A.
+Each comparison is what `perfkit compare` does: fresh processes of a new fork server, blocks in turn in random
+order until the interval is narrow enough or the budget (seconds) is spent, or the preset's rounds of several
+pairs, as the A/A noise of this machine calls for, which is measured first as `perfkit noise` does. To save
+time, all slow-downs are measured in one turn with the same rounds of A; each ends with its own round.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from perfkit import forkserver, statistics
-from perfkit.compare import BUDGET_S, MOST_PAIRS, NOISE_BUDGET_S, PRECISION, pairs_for
+from perfkit.compare import BUDGET_S, NOISE_BUDGET_S, PRECISION, pairs_for
 from perfkit.recipe import Recipe
 from perfkit.runner import Child
 from perfkit.statistics import Ratio, Values
@@ -65,32 +65,54 @@ def stop(all_of: list[list[Child]]) -> None:
             one.stop()
 
 
-def rounds(
-    sides: Sequence[Child], shuffler: random.Random, budget_s: float = 0.0, precision: float | None = None
-) -> Values:
-    """Rates (sides, rounds), in turn until the ratio of each one to the first is known well enough."""
+def rounds(sides: Sequence[Child], shuffler: random.Random) -> Iterator[Values]:
+    """Rates (sides, rounds), after each further round in random order."""
     rates: list[list[float]] = [[] for _ in sides]
-    until = time.monotonic() + budget_s
     while True:
         order = list(zip(sides, rates, strict=True))
         shuffler.shuffle(order)
         for side, own in order:
             own.append(rate(side))
-        values = np.array(rates)
-        narrow = precision is None or all(
-            statistics.narrow_enough(statistics.ratio(own, values[0], paired=True), own.size, precision)
-            for own in values[1:]
-        )
-        if values.shape[1] >= statistics.MIN_ROUNDS and (narrow or time.monotonic() > until):
-            return values
+        yield np.array(rates)
 
 
-def compared(drawn: list[list[Child]], budget_s: float, shuffler: random.Random, noise: float) -> list[Ratio]:
-    """One comparison of each other slow-down with the first, over some groups."""
-    if len(drawn) == 1:
-        first, *others = rounds(drawn[0], shuffler, budget_s, PRECISION)
-        return [statistics.ratio(own, first, paired=True, noise=noise) for own in others]
-    found = [rounds(sides, shuffler) for sides in drawn]
+def in_rounds(sides: Sequence[Child], shuffler: random.Random, count: int) -> Values:
+    """Rates (sides, rounds) of so many rounds."""
+    return next(itertools.islice(rounds(sides, shuffler), count - 1, None))
+
+
+def until_narrow(
+    sides: Sequence[Child], shuffler: random.Random, budget_s: float, noise: float
+) -> list[Ratio]:
+    """The ratio of each other side to the first, as it was when that one was narrow enough."""
+    # The budget is of two sides in turn.
+    until = time.monotonic() + budget_s * len(sides) / 2
+    found: dict[int, Ratio] = {}
+    for rates in rounds(sides, shuffler):
+        first, *others = rates
+        late = time.monotonic() > until
+        for side, own in enumerate(others):
+            one = statistics.ratio(own, first, paired=True, noise=noise)
+            done = late or statistics.narrow_enough(one, own.size, PRECISION)
+            if done and side not in found and own.size >= statistics.MIN_ROUNDS:
+                found[side] = one
+        if len(found) == len(others):
+            break
+    return [found[side] for side in sorted(found)]
+
+
+def compared(
+    extras_s: Sequence[float], budget_s: float, shuffler: random.Random, noise: float
+) -> list[Ratio]:
+    """One comparison of each slow-down with none."""
+    count = pairs_for(noise, PRECISION)
+    drawn = groups(count, [0.0, *extras_s])
+    try:
+        if count == 1:
+            return until_narrow(drawn[0], shuffler, budget_s, noise)
+        found = [in_rounds(sides, shuffler, statistics.MIN_ROUNDS) for sides in drawn]
+    finally:
+        stop(drawn)
     return [
         statistics.ratio_over_pairs([(rates[side], rates[0]) for rates in found], noise=noise)
         for side in range(1, len(drawn[0]))
@@ -101,7 +123,11 @@ def aa_noise(pairs: list[list[Child]], shuffler: random.Random) -> float:
     """As `perfkit noise`, from pairs of processes."""
     found = []
     for pair in pairs:
-        other, own = rounds(pair, shuffler, NOISE_BUDGET_S, 0.0)
+        until = time.monotonic() + NOISE_BUDGET_S
+        turns = rounds(pair, shuffler)
+        other, own = next(turns)
+        while own.size < statistics.MIN_ROUNDS or time.monotonic() < until:
+            other, own = next(turns)
         found.append((own, other))
         one = statistics.ratio(own, other, paired=True)
         print(f"  {one.ratio:.3f} ({one.low:.3f}-{one.high:.3f}), {own.size} rounds", flush=True)
@@ -125,8 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--comparisons", type=int, default=100)
     parser.add_argument("--budget", type=float, default=BUDGET_S)
-    parser.add_argument("--pool", type=int, default=MOST_PAIRS)
-    parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.05])
+    parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.03, 0.05])
     given = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
     shuffler = random.Random(0)
@@ -139,16 +164,14 @@ def main() -> None:
         f"{pairs_for(noise, PRECISION)} pairs of processes a comparison",
         flush=True,
     )
-    pool = groups(given.pool, [slower * step_s for slower in (0.0, *given.slower)])
-    count = pairs_for(noise, PRECISION)
+    extras_s = [slower * step_s for slower in given.slower]
     found: list[list[Ratio]] = []
     for number in range(given.comparisons):
-        found.append(compared(shuffler.sample(pool, count), given.budget, shuffler, noise))
+        found.append(compared(extras_s, given.budget, shuffler, noise))
         if number % 10 == 9 or number + 1 == given.comparisons:
             print(f"after {number + 1}:", flush=True)
             for slower, of_one in zip(given.slower, zip(*found, strict=True), strict=True):
                 tell(slower, list(of_one))
-    stop(pool)
 
 
 if __name__ == "__main__":
