@@ -1,20 +1,20 @@
 """A recipe against itself, and against a slower one, many times: false verdicts, power, interval.
 
-    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 90] [--slower 0 0.03 0.05]
+    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 90] [--pool 12] [--slower 0 0.05]
 
 Targets: at most 5 of 100 A/A verdicts other than "no measurable difference"; an injected slow-down of 5%
 found in at least 90 of 100 (3% is reported); half the interval's width at most 3%.
 
-Each comparison is what `perfkit compare` does: fresh processes of a new fork server, blocks in turn in random
-order until the interval is narrow enough or the budget (seconds) is spent, or the preset's rounds of several
-pairs, as the A/A noise of this machine calls for, which is measured first as `perfkit noise` does. To save
-time, all slow-downs are measured in one turn with the same rounds of A; each ends with its own round.
+Each comparison is what `perfkit compare` does: blocks in turn in random order until the interval is narrow
+enough or the budget (seconds) is spent, of one pair of processes or of several, as the A/A noise of this
+machine calls for, which is measured first as `perfkit noise` does. To save time, the processes are not fresh
+each time: they come from a pool of groups, each of a fork server of its own, with a process for each
+slow-down. All slow-downs are measured in one turn with the same rounds of A; each ends with its own round.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import random
 import sys
 import time
@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from perfkit import forkserver, statistics
-from perfkit.compare import BUDGET_S, NOISE_BUDGET_S, PRECISION, pairs_for
+from perfkit.compare import BUDGET_S, MOST_PAIRS, NOISE_BUDGET_S, PRECISION, pairs_for
 from perfkit.recipe import Recipe
 from perfkit.runner import Child
 from perfkit.statistics import Ratio, Values
@@ -76,47 +76,34 @@ def rounds(sides: Sequence[Child], shuffler: random.Random) -> Iterator[Values]:
         yield np.array(rates)
 
 
-def in_rounds(sides: Sequence[Child], shuffler: random.Random, count: int) -> Values:
-    """Rates (sides, rounds) of so many rounds."""
-    return next(itertools.islice(rounds(sides, shuffler), count - 1, None))
-
-
 def until_narrow(
-    sides: Sequence[Child], shuffler: random.Random, budget_s: float, noise: float
-) -> list[Ratio]:
-    """The ratio of each other side to the first, as it was when that one was narrow enough."""
+    sides: Sequence[Child], shuffler: random.Random, budget_s: float, precision: float
+) -> list[tuple[Values, Values]]:
+    """The rates of each other side and of the first, as they were when that ratio was narrow enough."""
     # The budget is of two sides in turn.
     until = time.monotonic() + budget_s * len(sides) / 2
-    found: dict[int, Ratio] = {}
+    found: dict[int, tuple[Values, Values]] = {}
     for rates in rounds(sides, shuffler):
         first, *others = rates
         late = time.monotonic() > until
         for side, own in enumerate(others):
-            one = statistics.ratio(own, first, paired=True, noise=noise)
-            done = late or statistics.narrow_enough(one, own.size, PRECISION)
+            one = statistics.ratio(own, first, paired=True)
+            done = late or statistics.narrow_enough(one, own.size, precision)
             if done and side not in found and own.size >= statistics.MIN_ROUNDS:
-                found[side] = one
+                found[side] = own, first
         if len(found) == len(others):
             break
     return [found[side] for side in sorted(found)]
 
 
-def compared(
-    extras_s: Sequence[float], budget_s: float, shuffler: random.Random, noise: float
-) -> list[Ratio]:
-    """One comparison of each slow-down with none."""
-    count = pairs_for(noise, PRECISION)
-    drawn = groups(count, [0.0, *extras_s])
-    try:
-        if count == 1:
-            return until_narrow(drawn[0], shuffler, budget_s, noise)
-        found = [in_rounds(sides, shuffler, statistics.MIN_ROUNDS) for sides in drawn]
-    finally:
-        stop(drawn)
-    return [
-        statistics.ratio_over_pairs([(rates[side], rates[0]) for rates in found], noise=noise)
-        for side in range(1, len(drawn[0]))
-    ]
+def compared(drawn: list[list[Child]], budget_s: float, shuffler: random.Random, noise: float) -> list[Ratio]:
+    """One comparison of each slow-down with none, over some groups."""
+    count = len(drawn)
+    precision = statistics.precision_of_one(PRECISION, count)
+    found = [until_narrow(sides, shuffler, budget_s / count, precision) for sides in drawn]
+    if count == 1:
+        return [statistics.ratio(own, first, paired=True, noise=noise) for own, first in found[0]]
+    return [statistics.ratio_over_pairs(pairs, noise=noise) for pairs in zip(*found, strict=True)]
 
 
 def aa_noise(pairs: list[list[Child]], shuffler: random.Random) -> float:
@@ -151,27 +138,30 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--comparisons", type=int, default=100)
     parser.add_argument("--budget", type=float, default=BUDGET_S)
-    parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.03, 0.05])
+    parser.add_argument("--pool", type=int, default=MOST_PAIRS)
+    parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.05])
     given = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
     shuffler = random.Random(0)
-    plain = groups(6, (0.0, 0.0))
+    plain = groups(10, (0.0, 0.0))
     noise = aa_noise(plain, shuffler)
     step_s = BATCH / np.median([rate(one) for pair in plain for one in pair for _ in range(3)])
     stop(plain)
+    pool = groups(given.pool, [slower * step_s for slower in (0.0, *given.slower)])
+    count = pairs_for(noise, PRECISION)
     print(
         f"a step takes {1e3 * step_s:.2f} ms, {SAMPLES // BATCH} a block; A/A noise {noise:.1%}: "
-        f"{pairs_for(noise, PRECISION)} pairs of processes a comparison",
+        f"{count} pairs of processes a comparison",
         flush=True,
     )
-    extras_s = [slower * step_s for slower in given.slower]
     found: list[list[Ratio]] = []
     for number in range(given.comparisons):
-        found.append(compared(extras_s, given.budget, shuffler, noise))
+        found.append(compared(shuffler.sample(pool, count), given.budget, shuffler, noise))
         if number % 10 == 9 or number + 1 == given.comparisons:
             print(f"after {number + 1}:", flush=True)
             for slower, of_one in zip(given.slower, zip(*found, strict=True), strict=True):
                 tell(slower, list(of_one))
+    stop(pool)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,7 @@ if TYPE_CHECKING:
     from perfkit.compare import Comparison
     from perfkit.experiment import Plan
 
-Budget = Annotated[
-    float,
-    typer.Option(
-        help="seconds after which no further round, or pair of processes after the 5th, starts", min=0
-    ),
-]
+Budget = Annotated[float, typer.Option(help="seconds of rounds, over all pairs of processes", min=0)]
 
 
 def _with_bar(work: Any) -> Any:
@@ -108,7 +103,7 @@ def _percent(text: str | None) -> float | None:
 
 @cli.app.command()
 def noise(
-    pairs: Annotated[int, typer.Option(min=2, max=100, help="of fresh processes")] = 6,
+    pairs: Annotated[int, typer.Option(min=2, max=100, help="of fresh processes")] = 10,
     budget: Annotated[float, typer.Option(help="seconds of measuring for a pair", min=0)] = 30.0,
     workload: cli.Workload = None,
     preset: cli.PresetName = None,

@@ -128,13 +128,14 @@ def compare(
 
     Equal processes differ for as long as they live, as memory and code come to lie elsewhere in each. Where
     that is more than `precision`, several pairs of fresh processes are measured instead, one after the other,
-    each for as many rounds as the preset says and each from a fork server of its own; at least 5.
+    each from a fork server of its own, and each for as long as its share of the precision takes.
 
     Args:
         a: what is compared with.
         b: what is compared; of the same kind. A script is run as it stands now, with its own workload.
         plan: workload, preset, device, seed.
-        budget_s: seconds after which no further round of a single pair, or no sixth or later pair, starts.
+        budget_s: seconds of rounds, those of the preset at least; of all pairs together. Once twice that has
+            gone by, with what it takes to start them, five pairs are enough.
         precision: half width of the interval / ratio at which measuring ends.
         pairs: of processes; None: as many as this machine's A/A noise calls for.
         on_progress: called often, from this thread.
@@ -150,7 +151,7 @@ def compare(
     count = pairs or pairs_for(known, precision)
     asked = replace(
         plan, preset=size,
-        precision=precision if count == 1 else None, budget_s=budget_s if count == 1 else 0.0,
+        precision=statistics.precision_of_one(precision, count), budget_s=budget_s / count,
         recipes=tuple(
             (title, what if isinstance(what, Recipe) else Recipe())
             for title, what in zip(titles, whats, strict=True)
@@ -158,7 +159,7 @@ def compare(
         files=tuple(str(what.absolute()) for what in whats if isinstance(what, Path)),
     )  # fmt: skip
     found: list[Comparison] = []
-    until = time.monotonic() + budget_s
+    until = time.monotonic() + 2 * budget_s
     for number in range(count):
         if number >= statistics.MIN_ROUNDS and time.monotonic() > until:
             break
@@ -232,7 +233,7 @@ def between(a: Run, b: Run) -> Comparison:
 
 def measure_noise(
     plan: experiment.Plan,
-    pairs: int = 6,
+    pairs: int = 10,
     budget_s: float = NOISE_BUDGET_S,
     on_progress: Callable[[experiment.Progress], None] = lambda progress: None,
 ) -> list[Comparison]:

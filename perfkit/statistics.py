@@ -119,6 +119,19 @@ def narrow_enough(found: Ratio, rounds: int, precision: float) -> bool:
     return rounds >= _ENDING_ROUNDS and found.half_width <= precision
 
 
+def precision_of_one(precision: float, count: int) -> float:
+    """Half width for each of `count` pairs of processes with which that of their mean is `precision`.
+
+    By the scatter of rounds alone: what the processes differ by comes on top. Fractions.
+    """
+    from scipy import stats
+
+    if count == 1:
+        return precision
+    wider = float(stats.t.ppf(0.975, count - 1) / stats.norm.ppf(0.975))
+    return precision * math.sqrt(count) / wider
+
+
 def between_processes(pairs: Sequence[tuple[Values, Values]]) -> float:
     """How far equal things differ for good, as each runs in a process of its own: 95% bound, a fraction.
 

@@ -96,6 +96,7 @@ def test_noise_averages_out_over_pairs_of_fresh_processes(data_dir: Path) -> Non
         ("small", Recipe(batch_size=8)),
         ("large", Recipe(batch_size=64)),
         experiment.plan(TOY[1], "smoke", device="cpu"),
+        budget_s=0.0,
         pairs=2,
         on_progress=lambda progress: told.append(progress.fraction),
     )

@@ -237,6 +237,20 @@ def test_as_many_pairs_of_processes_as_their_noise_calls_for(
     assert pairs_for(noise, precision) == pairs
 
 
+@pytest.mark.parametrize("pairs", [1, 5, 12])
+def test_pairs_that_are_each_narrow_enough_are_so_together(pairs: int) -> None:
+    """Simulated: equal pairs, rounds that scatter by 5%; as many rounds of each as its precision takes."""
+    each = statistics.precision_of_one(0.02, pairs)
+    rounds = math.ceil((1.96 * math.sqrt(2) * 0.05 / each) ** 2)
+    rng = np.random.default_rng(0)
+
+    def found() -> statistics.Ratio:
+        rates = [(rng.normal(1, 0.05, rounds), rng.normal(1, 0.05, rounds)) for _ in range(pairs)]
+        return statistics.ratio_over_pairs(rates) if pairs > 1 else statistics.ratio(*rates[0], paired=True)
+
+    assert np.mean([found().half_width for _ in range(50)]) == pytest.approx(0.02, rel=0.2)
+
+
 def test_over_pairs_of_processes_the_interval_holds_what_processes_differ_by() -> None:
     """Simulated: pairs that differ by 5% for good, 5 rounds each; the interval is that of their means."""
     generator = np.random.default_rng(0)
