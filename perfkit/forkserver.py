@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -282,7 +283,9 @@ def _request(link: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         return None
     body, size = b"", int.from_bytes(header, "big")
     while len(body) < size:
-        body += link.recv(size - len(body))
+        if not (part := link.recv(size - len(body))):
+            return None
+        body += part
     return json.loads(body), fds
 
 
@@ -291,6 +294,8 @@ def _fork(link: socket.socket, imports_s: float, request: Mapping[str, Any], fds
     if pid == 0:
         try:
             _become_worker(link, request, fds)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(1)
     for fd in fds:
@@ -331,6 +336,11 @@ def _become_worker(link: socket.socket, request: Mapping[str, Any], fds: list[in
         sys.path[0] = request["folder"]  # as `python -m` does
     import tempfile
 
+    import torch
+
+    if torch.cuda._is_in_bad_fork():  # an import has asked for the GPU: no forked process can use it then
+        new = [sys.executable, "-u", "-m", "perfkit.worker"]
+        os.execve(sys.executable, new, request["environment"])
     tempfile.tempdir = None  # another TMPDIR holds now
     from perfkit import worker
 

@@ -119,14 +119,30 @@ def test_when_the_server_dies_its_children_do_and_the_next_one_starts() -> None:
         assert next_one.ask("describe", **toy())["reference"]
 
 
+def plant(folder: Path, first_line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torchvision of one's own, which the toy does without."""
+    for name in ("torchvision", "torchvision/io", "torchvision/models", "torchvision/transforms/v2"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").touch()
+    (folder / "torchvision" / "__init__.py").write_text(first_line + "\n")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+def test_where_an_import_has_asked_for_the_gpu_a_child_is_a_new_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(tmp_path, "import torch; torch.cuda._is_in_bad_fork = lambda: True", monkeypatch)
+    with Child() as child:
+        assert child.ask("describe", **toy())["reference"]
+        assert server_of(child).pid != os.getpid()
+        assert psutil.Process(child.pid).cmdline()[-1] == "perfkit.worker"
+
+
 def test_where_no_server_starts_a_child_is_a_new_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here as torchvision cannot be imported; the toy does without."""
-    (tmp_path / "torchvision").mkdir()
-    (tmp_path / "torchvision" / "__init__.py").write_text("raise ImportError('planted')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    plant(tmp_path, "raise ImportError('planted')", monkeypatch)
     with Child() as child:
         assert server_of(child).pid == os.getpid()
         assert child.ask("describe", **toy())["reference"]
