@@ -1,6 +1,7 @@
 """A recipe against itself, and against a slower one, many times: false verdicts, power, interval.
 
-    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 90] [--pool 12] [--slower 0 0.05]
+    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 90] [--pool 12] [--noise X]
+        [--slower 0 0.05]
 
 Targets: at most 5 of 100 A/A verdicts other than "no measurable difference"; an injected slow-down of 5%
 found in at least 90 of 100 (3% is reported); half the interval's width at most 3%.
@@ -9,7 +10,8 @@ Each comparison is what `perfkit compare` does: blocks in turn in random order u
 enough or the budget (seconds) is spent, of one pair of processes or of several, as the A/A noise of this
 machine calls for, which is measured first as `perfkit noise` does. To save time, the processes are not fresh
 each time: they come from a pool of groups, each of a fork server of its own, with a process for each
-slow-down. All slow-downs are measured in one turn with the same rounds of A; each ends with its own round.
+slow-down; the oldest group is replaced after every fourth comparison. All slow-downs are measured in one turn
+with the same rounds of A; each ends with its own round.
 """
 
 from __future__ import annotations
@@ -139,15 +141,17 @@ def main() -> None:
     parser.add_argument("--comparisons", type=int, default=100)
     parser.add_argument("--budget", type=float, default=BUDGET_S)
     parser.add_argument("--pool", type=int, default=MOST_PAIRS)
+    parser.add_argument("--noise", type=float, help="A/A noise where it is known already, a fraction")
     parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.05])
     given = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
     shuffler = random.Random(0)
     plain = groups(10, (0.0, 0.0))
-    noise = aa_noise(plain, shuffler)
+    noise = aa_noise(plain, shuffler) if given.noise is None else given.noise
     step_s = BATCH / np.median([rate(one) for pair in plain for one in pair for _ in range(3)])
     stop(plain)
-    pool = groups(given.pool, [slower * step_s for slower in (0.0, *given.slower)])
+    extras_s = [slower * step_s for slower in (0.0, *given.slower)]
+    pool = groups(given.pool, extras_s)
     count = pairs_for(noise, PRECISION)
     print(
         f"a step takes {1e3 * step_s:.2f} ms, {SAMPLES // BATCH} a block; A/A noise {noise:.1%}: "
@@ -157,6 +161,9 @@ def main() -> None:
     found: list[list[Ratio]] = []
     for number in range(given.comparisons):
         found.append(compared(shuffler.sample(pool, count), given.budget, shuffler, noise))
+        if number % 4 == 3:  # the oldest gives way
+            stop([pool.pop(0)])
+            pool += groups(1, extras_s)
         if number % 10 == 9 or number + 1 == given.comparisons:
             print(f"after {number + 1}:", flush=True)
             for slower, of_one in zip(given.slower, zip(*found, strict=True), strict=True):

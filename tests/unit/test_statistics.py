@@ -248,7 +248,7 @@ def test_pairs_that_are_each_narrow_enough_are_so_together(pairs: int) -> None:
         rates = [(rng.normal(1, 0.05, rounds), rng.normal(1, 0.05, rounds)) for _ in range(pairs)]
         return statistics.ratio_over_pairs(rates) if pairs > 1 else statistics.ratio(*rates[0], paired=True)
 
-    assert np.mean([found().half_width for _ in range(50)]) == pytest.approx(0.02, rel=0.2)
+    assert np.mean([found().half_width for _ in range(50)]) == pytest.approx(0.02, rel=0.1)
 
 
 def test_over_pairs_of_processes_the_interval_holds_what_processes_differ_by() -> None:
