@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from perfkit import forkserver, statistics
-from perfkit.compare import BUDGET_S, MOST_PAIRS, NOISE_BUDGET_S, PRECISION, pairs_for
+from perfkit.compare import BUDGET_S, MOST_PAIRS, NOISE_BUDGET_S, PRECISION, pairs_for, precision_of
 from perfkit.recipe import Recipe
 from perfkit.runner import Child
 from perfkit.statistics import Ratio, Values
@@ -101,7 +101,7 @@ def until_narrow(
 def compared(drawn: list[list[Child]], budget_s: float, shuffler: random.Random, noise: float) -> list[Ratio]:
     """One comparison of each slow-down with none, over some groups."""
     count = len(drawn)
-    precision = statistics.precision_of_one(PRECISION, count)
+    precision = precision_of(PRECISION, count)
     found = [until_narrow(sides, shuffler, budget_s / count, precision) for sides in drawn]
     if count == 1:
         return [statistics.ratio(own, first, paired=True, noise=noise) for own, first in found[0]]

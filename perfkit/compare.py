@@ -108,10 +108,24 @@ def sides(a: str, b: str, plan: experiment.Plan) -> tuple[Side, Side]:
 
 
 def pairs_for(known: float, precision: float) -> int:
-    """Pairs of processes over which A/A noise of `known` averages out to `precision`; both are fractions."""
+    """Pairs of processes to measure where A/A noise of one pair is `known`; both are fractions.
+
+    One where that is no more than the precision; else so many that processes and rounds each have half of the
+    variance of an interval of that precision.
+    """
     if precision <= 0 or known <= precision:
         return 1
-    return min(MOST_PAIRS, max(statistics.MIN_ROUNDS, math.ceil((known / precision) ** 2)))
+    enough = (
+        count
+        for count in range(statistics.MIN_ROUNDS, MOST_PAIRS)
+        if known <= statistics.precision_of_one(precision / math.sqrt(2), count)
+    )
+    return next(enough, MOST_PAIRS)
+
+
+def precision_of(precision: float, count: int) -> float:
+    """Half width that the rounds of each pair of processes are to reach; fractions."""
+    return precision if count == 1 else statistics.precision_of_one(precision / math.sqrt(2), count)
 
 
 def compare(
@@ -151,7 +165,7 @@ def compare(
     count = pairs or pairs_for(known, precision)
     asked = replace(
         plan, preset=size,
-        precision=statistics.precision_of_one(precision, count), budget_s=budget_s / count,
+        precision=precision_of(precision, count), budget_s=budget_s / count,
         recipes=tuple(
             (title, what if isinstance(what, Recipe) else Recipe())
             for title, what in zip(titles, whats, strict=True)

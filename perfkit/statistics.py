@@ -124,14 +124,9 @@ def narrow_enough(found: Ratio, rounds: int, precision: float) -> bool:
 
 
 def precision_of_one(precision: float, count: int) -> float:
-    """Half width for each of `count` pairs of processes with which that of their mean is `precision`.
-
-    By the scatter of rounds alone: what the processes differ by comes on top. Fractions.
-    """
+    """Half width for each of `count` pairs, two or more, with which that of their mean is `precision`."""
     from scipy import stats
 
-    if count == 1:
-        return precision
     wider = float(stats.t.ppf(0.975, count - 1) / stats.norm.ppf(0.975))
     return precision * math.sqrt(count) / wider
 
