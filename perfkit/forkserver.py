@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import queue
+import select
 import selectors
 import signal
 import socket
@@ -247,7 +248,11 @@ def main() -> None:
     link = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
+    gone = select.poll()
+    gone.register(link, 0)  # a hang-up is always told
     for name in _IMPORTED:
+        if gone.poll(0):
+            return
         importlib.import_module(name)
     import psutil
 
