@@ -1,39 +1,52 @@
-"""A recipe against itself, and against a slower one, many times: false verdicts, power, interval.
+"""A recipe against itself, and against slower ones, many times: false verdicts, power, interval.
 
-    python benchmarks/aa_and_power.py [--comparisons 100] [--budget 90] [--pool 12] [--noise X]
-        [--slower 0 0.05]
+    python benchmarks/aa_and_power.py [--groups 150] [--rounds 20] [--slower 0 0.03 0.05] [--file FILE]
+        [--comparisons 100] [--pairs 5 8 12]
 
 Targets: at most 5 of 100 A/A verdicts other than "no measurable difference"; an injected slow-down of 5%
 found in at least 90 of 100 (3% is reported); half the interval's width at most 3%.
 
-Each comparison is what `perfkit compare` does: blocks in turn in random order until the interval is narrow
-enough or the budget (seconds) is spent, of one pair of processes or of several, as the A/A noise of this
-machine calls for, which is measured first as `perfkit noise` does. To save time, the processes are not fresh
-each time: they come from a pool of groups, each of a fork server of its own, with a process for each
-slow-down; the oldest group is replaced after every fourth comparison. All slow-downs are measured in one turn
-with the same rounds of A; each ends with its own round.
+`perfkit compare` measures fresh processes, so that a hundred comparisons of a dozen pairs would take half a
+day. Instead the rounds of many groups of processes are recorded, one group after the other: each of a fork
+server of its own, with a process that is not slowed down and one for each slow-down, measured in turn in
+random order. Each comparison then draws its groups from them and goes on as `perfkit compare` does: rounds
+until the interval is narrow enough or the budget is spent, ratio and verdict over the groups. First come
+those that share no group with each other, as many as there are; then a hundred that draw from all. A group is
+written to the file when it is done, so that a run may be stopped, and called again to go on. The median ratio
+tells what a slow-down came out as: steps get longer by less than the busy loop takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from perfkit import forkserver, statistics
-from perfkit.compare import BUDGET_S, MOST_PAIRS, NOISE_BUDGET_S, PRECISION, pairs_for, precision_of
+from perfkit.compare import BUDGET_S, PRECISION, pairs_for, precision_of
 from perfkit.recipe import Recipe
 from perfkit.runner import Child
 from perfkit.statistics import Ratio, Values
 
 BATCH = 32
 SAMPLES = BATCH * 4
+
+
+class Group(NamedTuple):
+    """What was measured of processes from one fork server."""
+
+    rates: Values
+    """samples/s (sides, rounds); the first side is not slowed down."""
+    round_s: float
+    """Seconds that a round of two sides takes."""
 
 
 def child(extra_s: float = 0.0) -> Child:
@@ -50,86 +63,69 @@ def rate(of: Child) -> float:
     return float(of.ask("block", samples=SAMPLES, settle=True)["samples_per_s"])
 
 
-def groups(count: int, extras_s: Sequence[float]) -> list[list[Child]]:
-    """As many groups of warm children, one for each slow-down, each group from a fork server of its own."""
-    made = []
-    for _ in range(count):
-        forkserver.renew()
-        with ThreadPoolExecutor(2) as starting:
-            made.append(list(starting.map(child, extras_s)))
-    return made
+def record(extras_s: Sequence[float], rounds: int, shuffler: random.Random) -> Group:
+    """Measures one process for each slow-down (seconds a step), in turn, from a new fork server."""
+    forkserver.renew()
+    with ThreadPoolExecutor(2) as starting:
+        sides = list(starting.map(child, extras_s))
+    rates = np.zeros((len(sides), rounds))
+    start = time.monotonic()
+    for turn in range(rounds):
+        for side in shuffler.sample(range(len(sides)), len(sides)):
+            rates[side, turn] = rate(sides[side])
+    round_s = (time.monotonic() - start) / rounds / len(sides) * 2
+    for one in sides:
+        one.stop()
+    return Group(rates, round_s)
 
 
-def stop(all_of: list[list[Child]]) -> None:
-    """Ends children."""
-    for group in all_of:
-        for one in group:
-            one.stop()
+def recorded(file: Path, slower: Sequence[float], rounds: int, count: int) -> Iterator[Group]:
+    """As many groups: those of the file, then new ones, which it keeps."""
+    known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    shuffler = random.Random(len(known))
+    step_s = known[0]["step_s"] if known else 0.0
+    for group in known:
+        if group["slower"] != list(slower):
+            sys.exit(f"{file} holds the slow-downs {group['slower']}: ask for these, or name another file")
+        yield Group(np.array(group["rates"]), group["round_s"])
+    if not step_s:
+        step_s = BATCH / float(np.median(record((0.0,), rounds, shuffler).rates))
+    extras_s = [by * step_s for by in (0.0, *slower)]
+    for _ in range(count - len(known)):
+        new = record(extras_s, rounds, shuffler)
+        with file.open("a") as stream:
+            kept = {"slower": slower, "step_s": step_s, "rates": new.rates.tolist(), "round_s": new.round_s}
+            stream.write(json.dumps(kept) + "\n")
+        yield new
 
 
-def rounds(sides: Sequence[Child], shuffler: random.Random) -> Iterator[Values]:
-    """Rates (sides, rounds), after each further round in random order."""
-    rates: list[list[float]] = [[] for _ in sides]
-    while True:
-        order = list(zip(sides, rates, strict=True))
-        shuffler.shuffle(order)
-        for side, own in order:
-            own.append(rate(side))
-        yield np.array(rates)
-
-
-def until_narrow(
-    sides: Sequence[Child], shuffler: random.Random, budget_s: float, precision: float
-) -> list[tuple[Values, Values]]:
-    """The rates of each other side and of the first, as they were when that ratio was narrow enough."""
-    # The budget is of two sides in turn.
-    until = time.monotonic() + budget_s * len(sides) / 2
-    found: dict[int, tuple[Values, Values]] = {}
-    for rates in rounds(sides, shuffler):
-        first, *others = rates
-        late = time.monotonic() > until
-        for side, own in enumerate(others):
-            one = statistics.ratio(own, first, paired=True)
-            done = late or statistics.narrow_enough(one, own.size, precision)
-            if done and side not in found and own.size >= statistics.MIN_ROUNDS:
-                found[side] = own, first
-        if len(found) == len(others):
+def until_narrow(group: Group, side: int, budget_s: float, precision: float) -> tuple[Values, Values]:
+    """The rates of a slowed side and of the first, as far as `perfkit compare` would have measured."""
+    for count in range(statistics.MIN_ROUNDS, group.rates.shape[1] + 1):
+        own, first = group.rates[side, :count], group.rates[0, :count]
+        found = statistics.ratio(own, first, paired=True)
+        if count * group.round_s > budget_s or statistics.narrow_enough(found, count, precision):
             break
-    return [found[side] for side in sorted(found)]
+    return own, first
 
 
-def compared(drawn: list[list[Child]], budget_s: float, shuffler: random.Random, noise: float) -> list[Ratio]:
-    """One comparison of each slow-down with none, over some groups."""
+def compared(drawn: Sequence[Group], side: int, noise: float) -> Ratio:
+    """One comparison of a slowed side with the first over some groups."""
     count = len(drawn)
-    precision = precision_of(PRECISION, count)
-    found = [until_narrow(sides, shuffler, budget_s / count, precision) for sides in drawn]
+    precision = precision_of(PRECISION, count, noise)
+    pairs = [until_narrow(group, side, BUDGET_S / count, precision) for group in drawn]
     if count == 1:
-        return [statistics.ratio(own, first, paired=True, noise=noise) for own, first in found[0]]
-    return [statistics.ratio_over_pairs(pairs, noise=noise) for pairs in zip(*found, strict=True)]
+        return statistics.ratio(*pairs[0], paired=True, noise=noise)
+    return statistics.ratio_over_pairs(pairs, noise=noise)
 
 
-def aa_noise(pairs: list[list[Child]], shuffler: random.Random) -> float:
-    """As `perfkit noise`, from pairs of processes."""
-    found = []
-    for pair in pairs:
-        until = time.monotonic() + NOISE_BUDGET_S
-        turns = rounds(pair, shuffler)
-        other, own = next(turns)
-        while own.size < statistics.MIN_ROUNDS or time.monotonic() < until:
-            other, own = next(turns)
-        found.append((own, other))
-        one = statistics.ratio(own, other, paired=True)
-        print(f"  {one.ratio:.3f} ({one.low:.3f}-{one.high:.3f}), {own.size} rounds", flush=True)
-    return statistics.between_processes(found)
-
-
-def tell(slower: float, found: list[Ratio]) -> None:
+def tell(name: str, found: Sequence[Ratio]) -> None:
     """One line on the comparisons of a slow-down."""
     widths = [one.half_width for one in found]
     verdicts = [one.verdict for one in found]
     print(
-        f"{slower:.0%} slower: {verdicts.count('slower')} verdicts 'slower', {verdicts.count('faster')} "
-        f"'faster' of {len(found)}; median ratio {np.median([one.ratio for one in found]):.3f}; "
+        f"  {name}: {verdicts.count('slower')} verdicts 'slower', {verdicts.count('faster')} 'faster' of "
+        f"{len(found)}; median ratio {np.median([one.ratio for one in found]):.3f}; "
         f"half width median {np.median(widths):.1%}, 90th percentile {np.percentile(widths, 90):.1%}",
         flush=True,
     )
@@ -138,37 +134,29 @@ def tell(slower: float, found: list[Ratio]) -> None:
 def main() -> None:
     """Prints the figures."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--groups", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.03, 0.05])
+    parser.add_argument("--file", type=Path, default=Path("aa_and_power.jsonl"))
     parser.add_argument("--comparisons", type=int, default=100)
-    parser.add_argument("--budget", type=float, default=BUDGET_S)
-    parser.add_argument("--pool", type=int, default=MOST_PAIRS)
-    parser.add_argument("--noise", type=float, help="A/A noise where it is known already, a fraction")
-    parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.05])
+    parser.add_argument("--pairs", type=int, nargs="+", help="instead of as many as the A/A noise calls for")
     given = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
+    groups = []
+    for group in recorded(given.file, given.slower, given.rounds, given.groups):
+        groups.append(group)
+        differ = "  ".join(f"{one:+.1%}" for one in np.log(group.rates[1:] / group.rates[0]).mean(axis=1))
+        print(f"{len(groups)}: {differ}", flush=True)
+    noise = statistics.between_processes([(g.rates[1], g.rates[0]) for g in groups])
     shuffler = random.Random(0)
-    plain = groups(10, (0.0, 0.0))
-    noise = aa_noise(plain, shuffler) if given.noise is None else given.noise
-    step_s = BATCH / np.median([rate(one) for pair in plain for one in pair for _ in range(3)])
-    stop(plain)
-    extras_s = [slower * step_s for slower in (0.0, *given.slower)]
-    pool = groups(given.pool, extras_s)
-    count = pairs_for(noise, PRECISION)
-    print(
-        f"a step takes {1e3 * step_s:.2f} ms, {SAMPLES // BATCH} a block; A/A noise {noise:.1%}: "
-        f"{count} pairs of processes a comparison",
-        flush=True,
-    )
-    found: list[list[Ratio]] = []
-    for number in range(given.comparisons):
-        found.append(compared(shuffler.sample(pool, count), given.budget, shuffler, noise))
-        if number % 4 == 3:  # the oldest gives way
-            stop([pool.pop(0)])
-            pool += groups(1, extras_s)
-        if number % 10 == 9 or number + 1 == given.comparisons:
-            print(f"after {number + 1}:", flush=True)
-            for slower, of_one in zip(given.slower, zip(*found, strict=True), strict=True):
-                tell(slower, list(of_one))
-    stop(pool)
+    for count in given.pairs or [pairs_for(noise, PRECISION)]:
+        apart = [groups[at : at + count] for at in range(0, len(groups) - count + 1, count)]
+        drawn = [shuffler.sample(groups, count) for _ in range(given.comparisons)]
+        print(f"{len(groups)} groups, A/A noise {noise:.1%}: {count} pairs of processes a comparison")
+        for how, sets in (("no group in common", apart), ("drawn from all", drawn)):
+            print(f" {how}:")
+            for side, by in enumerate(given.slower, 1):
+                tell(f"{by:.0%} slower", [compared(groups_of, side, noise) for groups_of in sets])
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def sides(a: str, b: str, plan: experiment.Plan) -> tuple[Side, Side]:
 def pairs_for(known: float, precision: float) -> int:
     """Pairs of processes to measure where A/A noise of one pair is `known`; both are fractions.
 
-    One where that is no more than the precision; else so many that processes and rounds each have half of the
+    One where that is no more than the precision; else so many that processes have at most half of the
     variance of an interval of that precision.
     """
     if precision <= 0 or known <= precision:
@@ -123,9 +123,16 @@ def pairs_for(known: float, precision: float) -> int:
     return next(enough, MOST_PAIRS)
 
 
-def precision_of(precision: float, count: int) -> float:
-    """Half width that the rounds of each pair of processes are to reach; fractions."""
-    return precision if count == 1 else statistics.precision_of_one(precision / math.sqrt(2), count)
+def precision_of(precision: float, count: int, known: float) -> float:
+    """Half width that the rounds of each pair of processes are to reach; fractions.
+
+    Of several pairs that share of the variance which processes leave with A/A noise `known`, half at least.
+    """
+    if count == 1:
+        return precision
+    of_processes = known / statistics.precision_of_one(1.0, count)
+    left = max(precision**2 - of_processes**2, precision**2 / 2)
+    return statistics.precision_of_one(math.sqrt(left), count)
 
 
 def compare(
@@ -148,8 +155,8 @@ def compare(
         a: what is compared with.
         b: what is compared; of the same kind. A script is run as it stands now, with its own workload.
         plan: workload, preset, device, seed.
-        budget_s: seconds of rounds, those of the preset at least; of all pairs together. Once twice that has
-            gone by, with what it takes to start them, five pairs are enough.
+        budget_s: seconds of rounds, those of the preset at least; of all pairs together. Once four times that
+            has gone by, with what it takes to start them, five pairs are enough.
         precision: half width of the interval / ratio at which measuring ends.
         pairs: of processes; None: as many as this machine's A/A noise calls for.
         on_progress: called often, from this thread.
@@ -165,7 +172,7 @@ def compare(
     count = pairs or pairs_for(known, precision)
     asked = replace(
         plan, preset=size,
-        precision=precision_of(precision, count), budget_s=budget_s / count,
+        precision=precision_of(precision, count, known), budget_s=budget_s / count,
         recipes=tuple(
             (title, what if isinstance(what, Recipe) else Recipe())
             for title, what in zip(titles, whats, strict=True)
@@ -173,7 +180,7 @@ def compare(
         files=tuple(str(what.absolute()) for what in whats if isinstance(what, Path)),
     )  # fmt: skip
     found: list[Comparison] = []
-    until = time.monotonic() + 2 * budget_s
+    until = time.monotonic() + 4 * budget_s  # most of it goes into starting and warming up
     for number in range(count):
         if number >= statistics.MIN_ROUNDS and time.monotonic() > until:
             break
