@@ -79,17 +79,20 @@ def record(extras_s: Sequence[float], rounds: int, shuffler: random.Random) -> G
     return Group(rates, round_s)
 
 
+def typical_step_s(rounds: int, shuffler: random.Random) -> float:
+    """Seconds of a step that is not slowed down."""
+    return BATCH / float(np.median(record((0.0,), rounds, shuffler).rates))
+
+
 def recorded(file: Path, slower: Sequence[float], rounds: int, count: int) -> Iterator[Group]:
     """As many groups: those of the file, then new ones, which it keeps."""
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     shuffler = random.Random(len(known))
-    step_s = known[0]["step_s"] if known else 0.0
     for group in known:
         if group["slower"] != list(slower):
             sys.exit(f"{file} holds the slow-downs {group['slower']}: ask for these, or name another file")
         yield Group(np.array(group["rates"]), group["round_s"])
-    if not step_s:
-        step_s = BATCH / float(np.median(record((0.0,), rounds, shuffler).rates))
+    step_s = known[0]["step_s"] if known else typical_step_s(rounds, shuffler)
     extras_s = [by * step_s for by in (0.0, *slower)]
     for _ in range(count - len(known)):
         new = record(extras_s, rounds, shuffler)
@@ -109,12 +112,9 @@ def until_narrow(group: Group, side: int, budget_s: float, precision: float) -> 
     return own, first
 
 
-def compared(drawn: Sequence[Group], side: int, noise: float) -> Ratio:
-    """One comparison of a slowed side with the first over some groups."""
-    count = len(drawn)
-    precision = precision_of(PRECISION, count, noise)
-    pairs = [until_narrow(group, side, BUDGET_S / count, precision) for group in drawn]
-    if count == 1:
+def compared(pairs: Sequence[tuple[Values, Values]], noise: float) -> Ratio:
+    """One comparison over the rates of some pairs of processes."""
+    if len(pairs) == 1:
         return statistics.ratio(*pairs[0], paired=True, noise=noise)
     return statistics.ratio_over_pairs(pairs, noise=noise)
 
@@ -150,13 +150,20 @@ def main() -> None:
     noise = statistics.between_processes([(g.rates[1], g.rates[0]) for g in groups])
     shuffler = random.Random(0)
     for count in given.pairs or [pairs_for(noise, PRECISION)]:
-        apart = [groups[at : at + count] for at in range(0, len(groups) - count + 1, count)]
-        drawn = [shuffler.sample(groups, count) for _ in range(given.comparisons)]
+        precision = precision_of(PRECISION, count, noise)
+        numbers = range(len(groups))
+        apart = [numbers[at : at + count] for at in range(0, len(groups) - count + 1, count)]
+        drawn = [shuffler.sample(numbers, count) for _ in range(given.comparisons)]
+        # Where a pair's rounds end does not depend on the comparison that it is drawn for.
+        sides = {
+            by: [until_narrow(group, side, BUDGET_S / count, precision) for group in groups]
+            for side, by in enumerate(given.slower, 1)
+        }
         print(f"{len(groups)} groups, A/A noise {noise:.1%}: {count} pairs of processes a comparison")
         for how, sets in (("no group in common", apart), ("drawn from all", drawn)):
             print(f" {how}:")
-            for side, by in enumerate(given.slower, 1):
-                tell(f"{by:.0%} slower", [compared(groups_of, side, noise) for groups_of in sets])
+            for by, pairs in sides.items():
+                tell(f"{by:.0%} slower", [compared([pairs[n] for n in chosen], noise) for chosen in sets])
 
 
 if __name__ == "__main__":
