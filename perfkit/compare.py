@@ -43,7 +43,7 @@ class Comparison:
     noise: float
     """The machine's A/A noise, for one pair of processes, that the verdict took into account."""
     pairs: int = 1
-    """Of processes: the runs are those of the last one."""
+    """Of processes: the runs are those of the first one."""
 
     def describe(self) -> str:
         """One line for people."""
@@ -189,17 +189,20 @@ def compare(
         def tell(of_pair: experiment.Progress, before: int = number) -> None:
             on_progress(replace(of_pair, fraction=(before + of_pair.fraction) / count))
 
-        found.append(_pair(asked, tell, cancelled))
+        found.append(_pair(asked, None if found else RunStore(), tell, cancelled))
+        # The first pair's runs tell all there is to tell of both sides; the others are there for their ratio.
+        asked = replace(asked, rates_only=found[0].interleaved)
     return found[0] if len(found) == 1 else _pooled(found, known)
 
 
 def _pair(
     asked: experiment.Plan,
+    store: RunStore | None,
     on_progress: Callable[[experiment.Progress], None],
     cancelled: threading.Event | None,
 ) -> Comparison:
     """One pair of fresh processes."""
-    runs = experiment.climb(asked, RunStore(), on_progress, cancelled)
+    runs = experiment.climb(asked, store, on_progress, cancelled)
     for run in runs:
         if run.status != "ok":
             raise PerfkitError(f"{run.title} could not be compared: {run.reason}", "Mend it, then try again")
@@ -211,7 +214,7 @@ def _pooled(found: list[Comparison], known: float) -> Comparison:
     ratio = statistics.ratio_over_pairs([_rounds(one) for one in found], noise=known)
     interleaved = all(one.interleaved for one in found)
     total = sum(one.rounds for one in found)
-    return Comparison(found[-1].a, found[-1].b, ratio, total, interleaved, known, len(found))
+    return Comparison(found[0].a, found[0].b, ratio, total, interleaved, known, len(found))
 
 
 def _rounds(of: Comparison) -> tuple[statistics.Values, statistics.Values]:

@@ -259,6 +259,8 @@ class _Experiment:
             child = self._current = team(self._spare, self._describing, recipe.ranks, self.plan.nodes)
         self._spare = None
         preset = self.plan.preset
+        alone = not any(side.child for side in self._sides())
+        rounds = 1 if self.plan.rates_only and alone else preset.rounds
         measured = Measured(
             child.ask(
                 "train",
@@ -274,9 +276,9 @@ class _Experiment:
             started = time.monotonic()
             for number in itertools.count():
                 spent = time.monotonic() - started
-                if number >= preset.rounds and (spent > self.plan.budget_s or self._precise(measured)):
+                if number >= rounds and (spent > self.plan.budget_s or self._precise(measured)):
                     break
-                share = min(1.0, max(number / preset.rounds, spent / (self.plan.budget_s or math.inf)))
+                share = min(1.0, max(number / rounds, spent / (self.plan.budget_s or math.inf)))
                 self._within = _MEASURED_FROM + (1 - _MEASURED_FROM) * share
                 self._round(child, measured, monitor)
         measured.peak = child.ask("peak")
@@ -303,6 +305,8 @@ class _Experiment:
                 with _sampled(monitor, measured):
                     block = child.ask("block", **asked)
                 measured.blocks.append(block)
+                if self.plan.rates_only:
+                    continue
                 measured.ceiling.append(child.ask("ceiling", samples=samples)["samples_per_s"])
             elif side.child:
                 side.child.deadline = child.deadline

@@ -30,7 +30,8 @@ _MAX_WARMUP_STEPS = 200
 _WAITS = 0.1
 """From this share of a step spent waiting on, the loader's queue counts as empty."""
 _MAX_SETTLING = 3
-"""So many times the prefetched batches are trained on at most before a loader's pace counts as steady."""
+"""So many times the prefetched batches are trained on at most before a loader's pace counts as steady, and
+beyond a block's own steps before it ends with a queue that is not as full as at its start."""
 
 
 class Source:
@@ -216,6 +217,9 @@ class Harness:
     def block(self, samples: int, settle: bool = False, queues: int = 1) -> Block:
         """One measured block of at least this many samples.
 
+        On a CPU it goes on, within limits, until the loader's queue is as full as when it started. Else it
+        would hold the steps of some batches but not the making of as many, which takes the model's cores.
+
         Args:
             samples: how many, rounded up to whole steps and, with workers, to one batch of each.
             settle: this side was idle: drop what was prefetched meanwhile, take a step, then measure.
@@ -223,7 +227,15 @@ class Harness:
         """
         if settle:
             self.settle()
-        block, _ = self._run(self.batches, self.steps_for(samples, queues), "measuring")
+        before, steps = self.source.ready(), self.steps_for(samples, queues)
+        most = steps + (_MAX_SETTLING * self._prefetched_steps if self.training.device.type == "cpu" else 0)
+        beyond: list[int] = []
+
+        def crossed() -> bool:
+            beyond.append(self.source.ready() - before)
+            return beyond[-1] * beyond[0] <= 0
+
+        block, _ = self._run(self.batches, steps, "measuring", most, crossed)
         return block
 
     def steps_for(self, samples: int, queues: int = 1) -> int:
@@ -288,23 +300,27 @@ class Harness:
         )
         return mechanism.inspect(specimen), mechanism.bytes_per_sample(specimen.batch)
 
-    def _run(self, batches: Any, steps: int, phase: str) -> tuple[Block, list[float]]:
-        block = Block(steps * self.samples_per_step, 0.0)
-        losses = []
+    def _run(
+        self, batches: Any, steps: int, phase: str, most: int = 0, done: Callable[[], bool] = lambda: True
+    ) -> tuple[Block, list[float]]:
+        """So many steps, and then up to `most` of them until `done`."""
+        block = Block(0, 0.0)
+        losses: list[torch.Tensor] = []
         self.device.synchronize()
         self.source.take_waited()
         start = before = self.clock()
         self.device.mark()
-        for step in range(steps):
+        while len(losses) < steps or (len(losses) < most and not self._agreed(done())):
             losses.append(self.training.step(batches))
             self.device.mark()
             now = self.clock()
             block.step_s.append(now - before)
             block.data_wait_s.append(self.source.take_waited())
             before = now
-            self.progress(phase, step + 1, steps)
+            self.progress(phase, len(losses), max(steps, len(losses)))
         self.device.synchronize()
         block.seconds = self.clock() - start
+        block.samples = len(losses) * self.samples_per_step
         block.device_step_s = self.device.take_marked()
         return block, _finite(losses, self.training.recipe.ranks)
 

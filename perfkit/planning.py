@@ -59,6 +59,8 @@ class Plan:
     """Go on beyond the preset's rounds until half the interval's width / ratio is at most this …"""
     budget_s: float = 0.0
     """… or this many seconds of rounds are spent."""
+    rates_only: bool = False
+    """Only the rates of recipes in turn: hardly a round alone, no ceiling. For another pair of processes."""
     nodes: Nodes = field(default_factory=Nodes)
     """The machines that train together."""
 

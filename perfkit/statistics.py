@@ -135,8 +135,9 @@ def between_processes(pairs: Sequence[tuple[Values, Values]]) -> float:
     """How far equal things differ for good, as each runs in a process of its own: 95% bound, a fraction.
 
     Rounds of one pair of processes tell nothing of it: their interval narrows however much the two differ. It
-    is what the ratios of many pairs vary by beyond the scatter of their rounds (variance components), times
-    Student's t for so many pairs.
+    is what the ratios of many pairs vary by beyond the scatter of their rounds (variance components). That
+    scatter is known well, what they vary by only as well as so many pairs tell it: it counts with Student's
+    quantile, the scatter with that of many. So few pairs or few rounds never say that there is no noise.
 
     Args:
         pairs: rates of two equal sides, round by round; each pair in processes of its own; one pair at least.
@@ -144,9 +145,10 @@ def between_processes(pairs: Sequence[tuple[Values, Values]]) -> float:
     from scipy import stats
 
     logs = [np.log(own / other) for own, other in pairs]
-    total = float(np.mean([each.mean() ** 2 for each in logs]))
     scatter = float(np.mean([each.var(ddof=1) / each.size for each in logs]))
-    return math.expm1(float(stats.t.ppf(0.975, len(pairs))) * math.sqrt(max(0.0, total - scatter)))
+    total = max(scatter, float(np.mean([each.mean() ** 2 for each in logs])))
+    of_few, of_many = float(stats.t.ppf(0.975, len(pairs))), float(stats.norm.ppf(0.975))
+    return math.expm1(math.sqrt(of_few**2 * total - of_many**2 * scatter))
 
 
 def _tail(n: int) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from perfkit import compare as comparing
 from perfkit import experiment, noise
 from perfkit.compare import compare
 from perfkit.recipe import Recipe
+from perfkit.runs import Run
 from perfkit.store import RunStore
 from tests.integration.test_cli import perfkit
 
@@ -89,9 +92,14 @@ def test_noise_is_measured_kept_and_shown() -> None:
     assert "A/A noise not measured" not in after.stdout
 
 
-def test_noise_averages_out_over_pairs_of_fresh_processes(data_dir: Path) -> None:
+def test_noise_averages_out_over_pairs_of_fresh_processes(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noise.save("cpu", 0.03)
     told: list[float] = []
+    climbed: list[Run] = []
+    climb = experiment.climb
+    monkeypatch.setattr(experiment, "climb", lambda *given: climbed.extend(runs := climb(*given)) or runs)
     found = compare(
         ("small", Recipe(batch_size=8)),
         ("large", Recipe(batch_size=64)),
@@ -101,9 +109,11 @@ def test_noise_averages_out_over_pairs_of_fresh_processes(data_dir: Path) -> Non
         on_progress=lambda progress: told.append(progress.fraction),
     )
     assert "10 rounds in turn in 2 pairs of processes, A/A noise 3.0%" in found.describe()
-    runs = RunStore().list()
-    rounds = [pairing.times for run in runs for pairing in run.pairings if pairing.role == "previous"]
-    assert (len(runs), [len(times) for times in rounds]) == (4, [5, 5])
+    assert {run.id for run in RunStore().list()} == {found.a.id, found.b.id}, "those of the first pair alone"
+    assert [len(run.raw.ceiling_samples_per_s) for run in climbed] == [5, 5, 0, 0]
+    assert [len(run.raw.block_samples_per_s) for run in climbed] == [5, 5, 1, 5]
+    rounds = [pairing.times for run in climbed for pairing in run.pairings if pairing.role == "previous"]
+    assert [len(times) for times in rounds] == [5, 5]
     assert found.ratio.ratio == pytest.approx(np.exp(np.log(rounds).mean()))
     assert found.ratio.verdict == "too few rounds", "of two pairs"
     assert told == sorted(told)
@@ -116,13 +126,18 @@ def test_the_budget_ends_the_pairs_once_there_are_five(
 ) -> None:
     """A/A noise of 3% calls for 8."""
     noise.save("cpu", 0.03)
-    measured: list[int] = []
-    monkeypatch.setattr(comparing, "_pair", lambda *_: measured.append(1))
+    measured: list[experiment.Plan] = []
+
+    def pair(asked: experiment.Plan, *_: Any) -> Any:
+        measured.append(asked)
+        return SimpleNamespace(interleaved=True)
+
+    monkeypatch.setattr(comparing, "_pair", pair)
     monkeypatch.setattr(comparing, "_pooled", lambda found, known: (len(found), known))
     sides = ("A", Recipe()), ("B", Recipe(batch_size=64))
     plan = experiment.plan(TOY[1], "smoke", device="cpu")
     assert compare(*sides, plan, budget_s) == (pairs, 0.03)
-    assert len(measured) == pairs
+    assert [asked.rates_only for asked in measured] == [False] + [True] * (pairs - 1)
 
 
 def test_parity_of_a_stage_and_of_a_fault() -> None:

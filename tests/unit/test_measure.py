@@ -171,6 +171,30 @@ def test_steps_that_do_not_wait_settle_until_the_queue_is_full_again(
     assert len(training.seen) == settling + 6
 
 
+@pytest.mark.parametrize(
+    ("device", "queue", "steps"),
+    [
+        ("cpu", [6, 6], 6),
+        ("cpu", [6, 4, 5, 6], 8),
+        ("cpu", [1, 3, 3, 0], 8),
+        ("cpu", [6, *[5] * 50], 6 + 3 * 6),  # within limits
+        ("cuda", [6, *[5] * 50], 6),  # beside it, workers that rest make no step faster
+    ],
+)
+def test_a_block_ends_with_the_queue_as_full_as_it_started(
+    monkeypatch: pytest.MonkeyPatch, device: str, queue: list[int], steps: int
+) -> None:
+    """Of two workers with three batches each."""
+    measured, training = harness([0.25], compute=1.0, workers=2, prefetch_factor=3)
+    training.device = torch.device(device)
+    states = iter(queue)
+    monkeypatch.setattr(measured.source, "ready", lambda: next(states))
+    block = measured.block(samples=8)
+    assert block.step_s == [1.25] * steps
+    assert (block.samples, block.seconds) == (4 * steps, 1.25 * steps)
+    assert len(training.seen) == steps
+
+
 def test_without_workers_one_step_settles() -> None:
     measured, training = harness([0.0], compute=1.0)
     measured.block(samples=8, settle=True)

@@ -218,6 +218,12 @@ def test_what_differs_between_processes_is_told_from_the_scatter_of_rounds() -> 
     assert found(0.0) < 0.01
     same = np.full(5, 3.0)
     assert statistics.between_processes([(same, same)]) == 0.0
+    # Three pairs cannot tell that there is none: even if their means happen to agree, their scatter hides it.
+    fewest = (stats.t.ppf(0.975, 3) ** 2 - stats.norm.ppf(0.975) ** 2) ** 0.5
+    rounds = 100 * np.exp(0.03 * np.array([-1.0, 1.0, -1.0, 1.0]))
+    hidden = statistics.between_processes([(rounds, np.full(4, 100.0))] * 3)
+    assert np.log1p(hidden) == pytest.approx(fewest * 0.03 / 3**0.5)
+    assert min(found(0.0, 3) for _ in range(50)) > 0.015
 
 
 def test_the_interval_holds_the_noise_between_processes() -> None:
