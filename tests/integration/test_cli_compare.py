@@ -114,7 +114,9 @@ def test_noise_averages_out_over_pairs_of_fresh_processes(
     assert [len(run.raw.block_samples_per_s) for run in climbed] == [5, 5, 1, 5]
     rounds = [pairing.times for run in climbed for pairing in run.pairings if pairing.role == "previous"]
     assert [len(times) for times in rounds] == [5, 5]
-    assert found.ratio.ratio == pytest.approx(np.exp(np.log(rounds).mean()))
+    assert [run.title for run in climbed] == ["small", "large", "large", "small"]
+    both = np.log(rounds[0]).mean() - np.log(rounds[1]).mean()
+    assert found.ratio.ratio == pytest.approx(np.exp(both / 2))
     assert found.ratio.verdict == "too few rounds", "of two pairs"
     assert told == sorted(told)
     assert told[-1] == 1.0
@@ -138,6 +140,9 @@ def test_the_budget_ends_the_pairs_once_there_are_five(
     plan = experiment.plan(TOY[1], "smoke", device="cpu")
     assert compare(*sides, plan, budget_s) == (pairs, 0.03)
     assert [asked.rates_only for asked in measured] == [False] + [True] * (pairs - 1)
+    assert [asked.seed for asked in measured] == list(range(pairs)), (
+        "another order of data and blocks in each"
+    )
 
 
 def test_parity_of_a_stage_and_of_a_fault() -> None:
