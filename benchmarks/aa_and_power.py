@@ -24,7 +24,6 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,8 +65,10 @@ def rate(of: Child) -> float:
 def record(extras_s: Sequence[float], rounds: int, shuffler: random.Random) -> Group:
     """Measures one process for each slow-down (seconds a step), in turn, from a new fork server."""
     forkserver.renew()
-    with ThreadPoolExecutor(2) as starting:
-        sides = list(starting.map(child, extras_s))
+    # The first process of a server is slower than the later ones: none of the sides is always the first.
+    order = shuffler.sample(range(len(extras_s)), len(extras_s))
+    started = {number: child(extras_s[number]) for number in order}
+    sides = [started[number] for number in range(len(extras_s))]
     rates = np.zeros((len(sides), rounds))
     start = time.monotonic()
     for turn in range(rounds):
