@@ -13,7 +13,7 @@ random order. Each comparison then draws its groups from them and goes on as `pe
 until the interval is narrow enough or the budget is spent, ratio and verdict over the groups. First come
 those that share no group with each other, as many as there are; then a hundred that draw from all. A group is
 written to the file when it is done, so that a run may be stopped, and called again to go on. The median ratio
-tells what a slow-down came out as: steps get longer by less than the busy loop takes.
+tells what a slow-down came out as.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ class _Experiment:
         try:
             return self._rounds(recipe)
         except RunFailed as problem:
-            if problem.kind != "out of memory" or not any(side.child for side in self._sides()):
+            if problem.kind != "out of memory" or not self._alive():
                 raise
         # The sides may not fit beside each other: alone, then, against what the others measured before.
         self._drop_current()
@@ -250,6 +250,10 @@ class _Experiment:
         """The stages to compare with: the previous one and the baseline, which may be the same."""
         return list({side.run_id: side for side in (self._previous, self._baseline) if side}.values())
 
+    def _alive(self) -> list[Side]:
+        """Those of them that can be measured in turn."""
+        return [side for side in self._sides() if side.child]
+
     def _rounds(self, recipe: Recipe) -> Measured:
         if self._spare is None:
             self.describe()
@@ -259,8 +263,7 @@ class _Experiment:
             child = self._current = team(self._spare, self._describing, recipe.ranks, self.plan.nodes)
         self._spare = None
         preset = self.plan.preset
-        alone = not any(side.child for side in self._sides())
-        rounds = 1 if self.plan.rates_only and alone else preset.rounds
+        rounds = 1 if self.plan.rates_only and not self._alive() else preset.rounds
         measured = Measured(
             child.ask(
                 "train",
@@ -297,7 +300,7 @@ class _Experiment:
     def _round(self, child: Child | Team, measured: Measured, monitor: GpuMonitor) -> None:
         samples = self.plan.preset.block_samples
         asked = {"samples": samples, "settle": True, "queues": self.plan.preset.queues}
-        order: list[Side | None] = [None, *(side for side in self._sides() if side.child)]
+        order: list[Side | None] = [None, *self._alive()]
         self._random.shuffle(order)
         rates: dict[str, float] = {}
         for side in order:
@@ -305,9 +308,8 @@ class _Experiment:
                 with _sampled(monitor, measured):
                     block = child.ask("block", **asked)
                 measured.blocks.append(block)
-                if self.plan.rates_only:
-                    continue
-                measured.ceiling.append(child.ask("ceiling", samples=samples)["samples_per_s"])
+                if not self.plan.rates_only:
+                    measured.ceiling.append(child.ask("ceiling", samples=samples)["samples_per_s"])
             elif side.child:
                 side.child.deadline = child.deadline
                 rates[side.run_id] = side.child.ask("block", **asked)["samples_per_s"]
