@@ -29,11 +29,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfkit import forkserver, statistics
-from perfkit.compare import BUDGET_S, PRECISION, pairs_for, precision_of
-from perfkit.recipe import Recipe
-from perfkit.runner import Child
-from perfkit.statistics import Ratio, Values
+from perfkit.process import fork as forkserver
+from perfkit.process.child import Child
+from perfkit.program.recipe import Recipe
+from perfkit.results import stats
+from perfkit.results.stats import Ratio, Values
+from perfkit.studies.compare import BUDGET_S, PRECISION, pairs_for, precision_of
 
 BATCH = 32
 SAMPLES = BATCH * 4
@@ -105,10 +106,10 @@ def recorded(file: Path, slower: Sequence[float], rounds: int, count: int) -> It
 
 def until_narrow(group: Group, side: int, budget_s: float, precision: float) -> tuple[Values, Values]:
     """The rates of a slowed side and of the first, as far as `perfkit compare` would have measured."""
-    for count in range(statistics.MIN_ROUNDS, group.rates.shape[1] + 1):
+    for count in range(stats.MIN_ROUNDS, group.rates.shape[1] + 1):
         own, first = group.rates[side, :count], group.rates[0, :count]
-        found = statistics.ratio(own, first, paired=True)
-        if count * group.round_s > budget_s or statistics.narrow_enough(found, count, precision):
+        found = stats.ratio(own, first, paired=True)
+        if count * group.round_s > budget_s or stats.narrow_enough(found, count, precision):
             break
     return own, first
 
@@ -116,8 +117,8 @@ def until_narrow(group: Group, side: int, budget_s: float, precision: float) -> 
 def compared(pairs: Sequence[tuple[Values, Values]], noise: float) -> Ratio:
     """One comparison over the rates of some pairs of processes."""
     if len(pairs) == 1:
-        return statistics.ratio(*pairs[0], paired=True, noise=noise)
-    return statistics.ratio_over_pairs(pairs, noise=noise)
+        return stats.ratio(*pairs[0], paired=True, noise=noise)
+    return stats.ratio_over_pairs(pairs, noise=noise)
 
 
 def tell(name: str, found: Sequence[Ratio]) -> None:
@@ -148,7 +149,7 @@ def main() -> None:
         groups.append(group)
         differ = "  ".join(f"{one:+.1%}" for one in np.log(group.rates[1:] / group.rates[0]).mean(axis=1))
         print(f"{len(groups)}: {differ}", flush=True)
-    noise = statistics.between_processes([(g.rates[1], g.rates[0]) for g in groups])
+    noise = stats.between_processes([(g.rates[1], g.rates[0]) for g in groups])
     shuffler = random.Random(0)
     for count in given.pairs or [pairs_for(noise, PRECISION)]:
         precision = precision_of(PRECISION, count, noise)

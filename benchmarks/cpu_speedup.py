@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from perfkit import environment, experiment, ladder
-from perfkit.recipe import Recipe
+from perfkit import machine as environment
+from perfkit.ladder import stages
+from perfkit.program.recipe import Recipe
+from perfkit.studies import engine
 
 
 def main() -> None:
@@ -24,10 +26,10 @@ def main() -> None:
         batch_size=32, batched_fetch=True, uint8_copy=True, device_resize=True, set_to_none=True,
         channels_last=True, amp="bf16", optimizer_impl="fused",
     )  # fmt: skip
-    plan = experiment.plan("cifar_resnet18", "quick", device=device, options={"image_size": 224})
-    size = replace(ladder.PRESETS["quick"], block_samples=64, warmup_s=15)
+    plan = engine.plan("cifar_resnet18", "quick", device=device, options={"image_size": 224})
+    size = replace(stages.PRESETS["quick"], block_samples=64, warmup_s=15)
     plan = replace(plan, preset=size, recipes=(("baseline", Recipe(batch_size=32)), ("final", final)))
-    baseline, last = experiment.climb(plan)
+    baseline, last = engine.climb(plan)
     for run in (baseline, last):
         if run.status != "ok":
             raise SystemExit(f"{run.title}: {run.reason}")

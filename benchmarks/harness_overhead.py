@@ -14,9 +14,9 @@ import sys
 
 import numpy as np
 
-from perfkit import statistics
-from perfkit.recipe import Recipe
-from perfkit.runner import Child, child_environment
+from perfkit.process.child import Child, child_environment
+from perfkit.program.recipe import Recipe
+from perfkit.results import stats
 
 BY_HAND = """
 import sys, time
@@ -103,7 +103,7 @@ def main() -> None:
     to_hand.close()
     hand.wait()
     own, other = np.array(rounds).T
-    ratio = statistics.ratio(own, other, paired=True)
+    ratio = stats.ratio(own, other, paired=True)
     print(f"by hand {np.median(other):.1f} samples/s, harness {np.median(own):.1f}, {given.rounds} rounds")
     print(f"harness / by hand: {ratio.ratio:.3f} ({ratio.low:.3f}-{ratio.high:.3f}), {ratio.verdict}")
     print(f"median of the rounds: {np.median(own / other):.3f}")

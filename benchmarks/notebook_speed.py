@@ -24,7 +24,7 @@ TIMELINE_EVENTS = 100_000
 def toggles() -> None:
     """In this process, without a browser: what a toggle and a tick cost."""
     from perfkit.notebook import Workbench
-    from perfkit.store import load_recording
+    from perfkit.results.store import load_recording
 
     bench = Workbench("photos")
     recorded = load_recording(Path(__file__).parents[1] / "data" / "recordings" / "cpu-quick.json").runs
@@ -49,8 +49,8 @@ def toggles() -> None:
 
 def timeline(browser: object) -> None:
     """Frames a second while panning a step of 100,000 events."""
+    from perfkit.show import timeline as view
     from perfkit.trace import Bar, Lane, Lanes
-    from perfkit.views import timeline as view
 
     each = TIMELINE_EVENTS // 10
     lanes = [

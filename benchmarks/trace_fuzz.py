@@ -20,8 +20,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from perfkit.diagnose import diagnose
 from perfkit.trace import TraceError, analyse, lanes, load
+from perfkit.trace.diagnosis import diagnose
 from perfkit.trace.steps import breakdown
 
 SLOW_S = 2.0

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from perfkit import compare, experiment, tune, whatif
-from perfkit.recipe import Recipe
-from perfkit.runs import Run
-from perfkit.store import RunStore
+from perfkit.program.recipe import Recipe
+from perfkit.results.run import Run
+from perfkit.results.store import RunStore
+from perfkit.studies import compare, engine, predict, tune
 
 SPACE = {
     "batch_size": (16, 32, 64), "workers": (0, 1, 2), "amp": ("off", "bf16"), "channels_last": (False, True),
@@ -28,7 +28,7 @@ SPACE = {
 }  # fmt: skip
 
 
-def told(progress: experiment.Progress) -> None:
+def told(progress: engine.Progress) -> None:
     """One line a run."""
     if run := progress.run:
         rate = f"{run.samples_per_s.median:.0f} samples/s" if run.samples_per_s else run.reason
@@ -49,18 +49,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, help="write every run here, as JSON")
     given = parser.parse_args()
-    plan = experiment.plan(given.workload, "quick")
+    plan = engine.plan(given.workload, "quick")
     plan = replace(plan, preset=replace(plan.preset, rounds=given.rounds))
 
     tuned = tune.tune(plan, SPACE, budget_s=3600, on_progress=told)
     print("\n".join(tuned.sentences()), flush=True)
 
-    described, _ = experiment.resolve(replace(plan, stages=("baseline",)))
+    described, _ = engine.resolve(replace(plan, stages=("baseline",)))
     base = Recipe(batch_size=plan.preset.batch_size)
-    every = tune.candidates(plan, experiment.target(plan, described), SPACE)
+    every = tune.candidates(plan, engine.target(plan, described), SPACE)
     started = time.monotonic()
     asked = [(recipe.describe()[:60], recipe) for recipe in [base, *every]]
-    found = experiment.climb(replace(plan, recipes=asked, only_first=True), RunStore(), told)
+    found = engine.climb(replace(plan, recipes=asked, only_first=True), RunStore(), told)
     seconds = time.monotonic() - started
     grid = [run for run in found if gain(run)]
     best = max(grid, key=gain)
@@ -69,14 +69,14 @@ def main() -> None:
 
     probes = [base, *tune.probes(base, every)]
     parts = tuned.tried[: len(probes)]
-    model = whatif.fit(parts)
-    pace = whatif.rates([*tuned.tried, *found])
+    model = predict.fit(parts)
+    pace = predict.rates([*tuned.tried, *found])
     print(
         f"grid: {len(grid)} recipes in {seconds:.0f} s, tuner's time / grid's {tuned.seconds / seconds:.2f}"
     )
     drift = [run.samples_per_s.median / pace[run.id] for run in grid if run.samples_per_s]
     print(f"the machine's pace, over that of the first run: {min(drift):.2f}-{max(drift):.2f}")
-    print(f"what-if over the grid, from {len(parts)} probes: {whatif.score(model, grid, pace)}", flush=True)
+    print(f"what-if over the grid, from {len(parts)} probes: {predict.score(model, grid, pace)}", flush=True)
     chosen, winner = (Recipe.from_dict(run.recipe) for run in (tuned.best, best))
     if chosen == winner:
         print(f"the tuner's pick is the grid's best: {chosen.describe()}")

@@ -11,19 +11,19 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "Recipe": "perfkit.recipe",
-    "Run": "perfkit.runs",
-    "RunStore": "perfkit.store",
+    "Recipe": "perfkit.program.recipe",
+    "Run": "perfkit.results.run",
+    "RunStore": "perfkit.results.store",
     "PerfkitError": "perfkit.errors",
-    "plan": "perfkit.experiment",
-    "profile": "perfkit.profile_run",
-    "detect_syncs": "perfkit.syncs",
-    "assert_no_sync": "perfkit.syncs",
-    "climb": "perfkit.experiment",
-    "stage_diff": "perfkit.experiment",
-    "script": "perfkit.experiment",
-    "figure": "perfkit.views",
-    "html": "perfkit.report",
+    "plan": "perfkit.studies.engine",
+    "profile": "perfkit.studies.inspect",
+    "detect_syncs": "perfkit.worker.syncs",
+    "assert_no_sync": "perfkit.worker.syncs",
+    "climb": "perfkit.studies.engine",
+    "stage_diff": "perfkit.studies.engine",
+    "script": "perfkit.studies.engine",
+    "figure": "perfkit.show.figures",
+    "html": "perfkit.show.html",
 }
 
 __all__ = list(_PUBLIC)

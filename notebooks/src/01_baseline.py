@@ -16,8 +16,8 @@
 # %%
 from IPython.display import Markdown
 
-from perfkit import experiment
 from perfkit import notebook as pk
+from perfkit.studies import engine
 
 panel = pk.StagePanel("baseline")
 panel
@@ -77,7 +77,7 @@ panel.proof()
 # This is the loop that was measured, as a script of its own. It needs no perfkit; the later chapters show what they change in it.
 
 # %%
-Markdown(f"```python\n{next(iter(experiment.scripts(panel.runs).values()))}```")
+Markdown(f"```python\n{next(iter(engine.scripts(panel.runs).values()))}```")
 
 # %% [markdown]
 # ## When a baseline misleads

@@ -18,8 +18,8 @@
 # %%
 from IPython.display import Markdown
 
-from perfkit import ladder
 from perfkit import notebook as pk
+from perfkit.ladder import stages as ladder
 
 panel = pk.LadderPanel()
 panel

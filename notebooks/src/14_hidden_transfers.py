@@ -19,14 +19,14 @@
 #
 # ## A training with such lines
 #
-# `perfkit.workloads.seeded:Chatty` rebuilds that case in PyTorch, and adds three more. Here is its code:
+# `perfkit.workloads.bottlenecks:Chatty` rebuilds that case in PyTorch, and adds three more. Here is its code:
 
 # %%
 from IPython.display import Markdown
 
 from perfkit import notebook as pk
 
-name = "perfkit.workloads.seeded:Chatty"
+name = "perfkit.workloads.bottlenecks:Chatty"
 source = pk.source(name)
 Markdown(f"```python\n{source}```")
 

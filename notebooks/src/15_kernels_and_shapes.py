@@ -18,7 +18,7 @@
 # %%
 from perfkit import notebook as pk
 
-name = "perfkit.workloads.seeded:DeviceBound"
+name = "perfkit.workloads.bottlenecks:DeviceBound"
 found = pk.kernels(name)
 found.table("Roofs")
 

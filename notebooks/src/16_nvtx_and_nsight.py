@@ -19,7 +19,7 @@
 from perfkit import notebook as pk
 
 panel = pk.RecipePanel(
-    {"plain": {}, "with ranges": {"ranges": True}}, workload="perfkit.workloads.seeded:HostBound"
+    {"plain": {}, "with ranges": {"ranges": True}}, workload="perfkit.workloads.bottlenecks:HostBound"
 )
 panel
 
@@ -38,7 +38,7 @@ panel.verdict()
 # `nsys` sees what the PyTorch profiler does not: every thread, the driver, the operating system. Record a *window*, not the start: the article opens it at step 20 and closes it at step 30. This is the command for a recipe:
 
 # %%
-pk.nsys("perfkit.workloads.seeded:HostBound")
+pk.nsys("perfkit.workloads.bottlenecks:HostBound")
 
 # %% [markdown]
 # `perfkit nsys` runs it and turns the SQLite export into a trace that all tables and pictures of chapter 09 read. On a timeline, look for kernels in three ways: by their share, by outliers among the same kernel, by the range that launched them.
@@ -57,7 +57,7 @@ pk.nsys("perfkit.workloads.seeded:HostBound")
 
 # %%
 readings = {
-    letter: pk.profile(f"perfkit.workloads.seeded:{name}", settings={"ranges": True})
+    letter: pk.profile(f"perfkit.workloads.bottlenecks:{name}", settings={"ranges": True})
     for letter, name in zip("ABC", ("HostBound", "DataBound", "DeviceBound"), strict=True)
 }
 readings["A"].plot("timeline")

@@ -37,7 +37,7 @@ panel = pk.RecipePanel(
         "bf16 gradients": {**together, "compression": "bf16"},
         "buckets as views": {**together, "bucket_view": True, "static_graph": True, "bucket_mb": 1},
     },
-    workload="perfkit.workloads.seeded:HostBound",
+    workload="perfkit.workloads.bottlenecks:HostBound",
 )
 panel
 

@@ -70,7 +70,7 @@ panel.parity("checkpointing")
 #
 # A run that does not fit ends with a message that says so, and what to lower; the notebook and the other runs go on. On a GPU the allocator's own figures stand beside ours: *reserved* above *allocated* is memory that it keeps for later; much of it means fragmentation.
 #
-# A large table of which each step uses few rows can stay in host memory: the switch `placement` (`cpu_embedding`) leaves embeddings there. The article's table of 10,000,000 × 150 needs 5.59 GiB of device memory, all of it saved; forward, backward and sparse gradients work. Try it on a GPU with the workload `perfkit.workloads.seeded:Recommender`.
+# A large table of which each step uses few rows can stay in host memory: the switch `placement` (`cpu_embedding`) leaves embeddings there. The article's table of 10,000,000 × 150 needs 5.59 GiB of device memory, all of it saved; forward, backward and sparse gradients work. Try it on a GPU with the workload `perfkit.workloads.bottlenecks:Recommender`.
 #
 # ## When it does not help
 #

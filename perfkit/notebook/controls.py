@@ -10,7 +10,8 @@ import ipywidgets as widgets
 
 from perfkit.errors import InvalidValue
 from perfkit.notebook import parts
-from perfkit.recipe import Recipe, Switch, Target, Value, switches, why_not
+from perfkit.program.recipe import Recipe, Switch, Value, switches
+from perfkit.program.rules import Target, why_not
 
 
 class Controls:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import HTML, Image, Markdown
 
-from perfkit import distributed, profile_run
-from perfkit import parity as proving
 from perfkit.errors import one_of
 from perfkit.notebook import parts
 from perfkit.notebook.panel import LadderPanel
-from perfkit.recipe import Recipe
-from perfkit.runs import Run, slug
-from perfkit.views import inside, units
+from perfkit.program.recipe import Recipe
+from perfkit.results.run import Run, slug
+from perfkit.show import inside, units
+from perfkit.studies import inspect, scaling
+from perfkit.studies import parity as proving
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,13 +85,13 @@ class RecipePanel(LadderPanel):
 
     def efficiency(self, one: str, many: str) -> float:
         """Scaling efficiency of a recipe with several ranks over one with one: 1 is perfect."""
-        return distributed.efficiency(self[one], self[many])
+        return scaling.efficiency(self[one], self[many])
 
     def forecast(
         self, title: str, latency_s: float | None = None, bytes_per_s: float | None = None,
-        counts: Sequence[int] = distributed.COUNTS,
+        counts: Sequence[int] = scaling.COUNTS,
     ) -> HTML:  # fmt: skip
-        """Predicted efficiency with more ranks, from what a recipe measured; see `perfkit.distributed`."""
+        """Predicted efficiency with more ranks, from what a recipe measured; see `studies.scaling`."""
         rows = [
             [
                 str(row.ranks),
@@ -99,7 +99,7 @@ class RecipePanel(LadderPanel):
                 units.duration(row.step_s),
                 f"{row.efficiency:.0%}",
             ]
-            for row in distributed.forecast(self[title], counts, latency_s, bytes_per_s)
+            for row in scaling.forecast(self[title], counts, latency_s, bytes_per_s)
         ]
         return HTML(parts.html_table(("ranks", "averaging", "step", "efficiency"), rows))
 
@@ -138,7 +138,7 @@ class Inside:
 def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Inside:
     """What holds memory in a step of each recipe; arguments as for `perfkit.profile`. Picture: held."""
     found = [
-        {**profile_run.memory(workload, settings=changes, **where), "recipe": title}
+        {**inspect.memory(workload, settings=changes, **where), "recipe": title}
         for title, changes in recipes.items()
     ]
     figures = {"held": lambda dark: inside.held(found, list(recipes), dark)}
@@ -150,7 +150,7 @@ def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> In
 
     Pictures: roofline, shapes.
     """
-    found = profile_run.kernels(workload, recipe, **where)
+    found = inspect.kernels(workload, recipe, **where)
     figures = {
         "roofline": lambda dark: inside.roofline(found, dark),
         "shapes": lambda dark: inside.shapes(found, dark),
@@ -160,7 +160,7 @@ def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> In
 
 def nsys(workload: str | None = None, recipe: Any = None, **where: Any) -> Markdown:
     """The Nsight Systems command for a recipe, and whether it can run here."""
-    asked = shlex.join(profile_run.nsys(workload, recipe, **where)).replace(sys.executable, "python")
+    asked = shlex.join(inspect.nsys(workload, recipe, **where)).replace(sys.executable, "python")
     here = shutil.which("nsys") is not None
     said = "nsys is installed: `perfkit nsys` runs this and reads the export." if here else (
         "nsys is not installed here; on a machine where it is, `perfkit nsys` runs this and reads the export."
@@ -174,4 +174,4 @@ def torchrun(ranks: int, nodes: int = 1) -> Markdown:
     Raises:
         InvalidValue: the ranks cannot be split evenly.
     """
-    return Markdown(f"```bash\n{distributed.torchrun('train.py', ranks, nodes)}\n```")
+    return Markdown(f"```bash\n{scaling.torchrun('train.py', ranks, nodes)}\n```")

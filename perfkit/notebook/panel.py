@@ -17,12 +17,15 @@ import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML, Markdown, display
 
-from perfkit import environment, experiment, report, views
-from perfkit import parity as proving
+from perfkit import machine as environment
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.notebook import parts
-from perfkit.runs import Run
-from perfkit.store import RunStore
+from perfkit.results.run import Run
+from perfkit.results.store import RunStore
+from perfkit.show import figures, sentences
+from perfkit.show import html as report
+from perfkit.studies import engine
+from perfkit.studies import parity as proving
 
 _VIEWS = ("throughput", "step_time", "memory", "losses", "utilization")
 
@@ -54,7 +57,7 @@ class LadderPanel(parts.Outputs):
         options: dict[str, Any] | None = None,
     ) -> None:
         refuse_object(workload)
-        self.plan = experiment.plan(workload, preset, stages, settings, device, options, below=self.below)
+        self.plan = engine.plan(workload, preset, stages, settings, device, options, below=self.below)
         self.runs: list[Run] = []
         self.error = ""
         self._job = parts.Job(self._busy)
@@ -145,7 +148,7 @@ class LadderPanel(parts.Outputs):
         self.runs, self.error, finished = [], "", []
         self._status.begin()
 
-        def show(progress: experiment.Progress) -> None:
+        def show(progress: engine.Progress) -> None:
             if progress.run:
                 finished.append(progress.run)
                 self.runs = list(finished)
@@ -156,7 +159,7 @@ class LadderPanel(parts.Outputs):
                 line.progress(what, progress.fraction)
 
         try:
-            self.runs = experiment.climb(self.plan, RunStore(), show, self._job.cancelled)
+            self.runs = engine.climb(self.plan, RunStore(), show, self._job.cancelled)
             self._prove()
         except (KeyboardInterrupt, Cancelled):
             self.error = "stopped; what was finished is kept"
@@ -184,7 +187,7 @@ class LadderPanel(parts.Outputs):
         measured = [run for run in self.runs if run.status == "ok"]
         self._results.value = self._said() if self.runs else ""
         for place, view in zip(self._plots, _VIEWS, strict=True):
-            drawn = measured and not views.VIEWS[view].nothing(measured)
+            drawn = measured and not figures.VIEWS[view].nothing(measured)
             place.value = parts.picture(view, self.runs, large) if drawn else ""
         self._report.value = (
             parts.download(report.html(self.runs), "perfkit-report.html", "text/html") if measured else ""
@@ -209,7 +212,7 @@ class LadderPanel(parts.Outputs):
         """What proves that each switch of the last stage acts, and that it still trains the same."""
         run = self._measured()[-1]
         if run.status != "ok":
-            return HTML(f"<p>Nothing to prove: {html.escape(views.words.outcome(run))}</p>")
+            return HTML(f"<p>Nothing to prove: {html.escape(sentences.outcome(run))}</p>")
         rows = [[m.switch, "yes" if m.ok else "NO", m.evidence] for m in run.mechanism]
         rows += [[check.name, "yes" if check.ok else "NO", check.evidence] for check in self._checks()]
         return HTML(parts.html_table(("switch", "as set", "proven by"), rows))

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 from IPython.display import HTML, Image
 
-from perfkit import report, views
 from perfkit.errors import PerfkitError
-from perfkit.runs import Run
-from perfkit.views import style, table
+from perfkit.results.run import Run
+from perfkit.show import figures as views
+from perfkit.show import html as report
+from perfkit.show import style
+from perfkit.show import tables as table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,11 +10,13 @@ from typing import Any
 
 from IPython.display import HTML, Image
 
-from perfkit import diagnose, loading, profile_run, trace
+from perfkit import trace
 from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook import parts
-from perfkit.views import timeline, trace_table
-from perfkit.views import trace as trace_views
+from perfkit.show import timeline, trace_tables
+from perfkit.show import trace_figures as trace_views
+from perfkit.studies import inspect
+from perfkit.trace import diagnosis, loading
 
 
 class Reading:
@@ -29,15 +31,15 @@ class Reading:
     """
 
     def __init__(
-        self, files: str | Path | Sequence[str | Path] = (), own: profile_run.Profile | None = None
+        self, files: str | Path | Sequence[str | Path] = (), own: inspect.Profile | None = None
     ) -> None:
         self.profile = own
         self.trace = own.trace if own else trace.load(files)
         self.analysis = own.analysis if own else trace.analyse(self.trace)
-        self.findings = diagnose.diagnose(self.analysis)
-        self.sections = trace_table.sections(self.analysis, self.findings)
+        self.findings = diagnosis.diagnose(self.analysis)
+        self.sections = trace_tables.sections(self.analysis, self.findings)
         if own:
-            self.sections.append(trace_table.loading(own.loading))
+            self.sections.append(trace_tables.loading(own.loading))
 
     def table(self, title: str) -> HTML:
         """One table by the beginning of its title: `Mean step`, `Operators` and so on.
@@ -67,7 +69,7 @@ class Reading:
 
     def compare(self, other: Reading) -> HTML:
         """What appeared, vanished, grew and shrank from this trace to another one."""
-        changed = trace_table.comparison(trace.compare(self.analysis, other.analysis))
+        changed = trace_tables.comparison(trace.compare(self.analysis, other.analysis))
         return HTML("".join(f"<h4>{section.title}</h4>{_table(section).data}" for section in changed))
 
     def _window(self, step: int) -> trace.Lanes | None:
@@ -80,14 +82,14 @@ class Reading:
         return trace.lanes(self.trace, step)
 
 
-def _table(section: trace_table.Section) -> HTML:
+def _table(section: trace_tables.Section) -> HTML:
     shown = parts.html_table(section.columns, section.rows) if section.rows else ""
     return HTML(f"{shown}{parts.message(section.note)}")
 
 
 def profile(*which: Any, **how: Any) -> Reading:
     """Profiles some steps in a fresh process, and reads the trace; arguments as for `perfkit.profile`."""
-    return Reading(own=profile_run.profile(*which, **how))
+    return Reading(own=inspect.profile(*which, **how))
 
 
 class Found:
@@ -115,7 +117,7 @@ class Found:
 def find_syncs(*which: Any, steps: int = 4, **how: Any) -> Found:
     """Watches some training steps in a fresh process; arguments as for `perfkit.profile`."""
     how["steps"] = steps
-    return Found(profile_run.syncs(*which, **how)["places"], steps)
+    return Found(inspect.syncs(*which, **how)["places"], steps)
 
 
 def source(workload: str) -> str:

@@ -11,14 +11,15 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import Markdown
 
-from perfkit import experiment, ladder
-from perfkit import parity as proving
 from perfkit.errors import InvalidValue, PerfkitError
+from perfkit.ladder import stages as ladder
 from perfkit.notebook import parts
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.panel import LadderPanel
-from perfkit.recipe import Recipe, switches
-from perfkit.runs import Run
+from perfkit.program.recipe import Recipe, switches
+from perfkit.results.run import Run
+from perfkit.studies import engine
+from perfkit.studies import parity as proving
 
 SHRINKS = ("waiting for data", "computing", "both", "neither")
 
@@ -85,12 +86,12 @@ class StagePanel(LadderPanel):
         with self._resolving:
             if self._stages is None:
                 try:
-                    self._described, self._stages = experiment.resolve(self.plan)
+                    self._described, self._stages = engine.resolve(self.plan)
                 except PerfkitError as problem:
                     self._stages, self._unread = [], str(problem)
                     self._status.end("not ready", self._unread)
                     return []
-                self._controls.set_target(experiment.target(self.plan, self._described))
+                self._controls.set_target(engine.target(self.plan, self._described))
                 self._controls.show(self._stages[-1].recipe)
                 if self._stages[-1].reason:
                     self._status.said(f"n/a here: {self._stages[-1].reason}")
@@ -134,7 +135,7 @@ class StagePanel(LadderPanel):
         name = self.optimization.name
         if self._stages and self._stages[-1].reason:
             return f"n/a here: {self._stages[-1].reason}"
-        return experiment.recipe_diff(self.plan, self._described, before, after, name)
+        return engine.recipe_diff(self.plan, self._described, before, after, name)
 
     def _said(self) -> str:
         score = self._score() if self.prediction is not None and len(self.runs) > 1 else ""

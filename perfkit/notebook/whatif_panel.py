@@ -8,11 +8,11 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from perfkit import whatif
 from perfkit.errors import InvalidValue
 from perfkit.notebook import parts
-from perfkit.runs import Run
-from perfkit.views import units
+from perfkit.results.run import Run
+from perfkit.show import units
+from perfkit.studies import predict as whatif
 
 
 class WhatIf:

@@ -10,15 +10,19 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from perfkit import environment, experiment, ladder, profile_run, report, views
+from perfkit import machine
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
+from perfkit.ladder import stages
 from perfkit.notebook import parts
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.panel import refuse_object
-from perfkit.recipe import Recipe, switches
-from perfkit.runs import Run
-from perfkit.store import RunStore
-from perfkit.views import table, timeline, trace_table
+from perfkit.program.recipe import Recipe, switches
+from perfkit.results.run import Run
+from perfkit.results.store import RunStore
+from perfkit.show import figures, timeline, trace_tables
+from perfkit.show import html as report
+from perfkit.show import tables as table
+from perfkit.studies import engine, inspect
 
 _VIEWS = ("throughput", "step_time", "memory", "losses", "utilization")
 _AGAINST = ("the baseline", "the best so far", "nothing")
@@ -50,7 +54,7 @@ class Workbench(parts.Outputs):
         options: dict[str, Any] | None = None,
     ) -> None:
         refuse_object(workload)
-        first = experiment.plan(workload, preset, ["baseline"], None, device, options)
+        first = engine.plan(workload, preset, ["baseline"], None, device, options)
         self.options = dict(options or {})
         self.runs: list[Run] = []
         self.error = ""
@@ -65,13 +69,13 @@ class Workbench(parts.Outputs):
 
     # ------------------------------------------------------------ the look of it
 
-    def _build(self, first: experiment.Plan) -> None:
+    def _build(self, first: engine.Plan) -> None:
         narrow = {"layout": {"width": "235px"}, "style": {"description_width": "80px"}}
         self._workload = widgets.Text(
             first.workload, description="Workload", continuous_update=False, **narrow
         )
         self._preset = widgets.Dropdown(
-            options=list(ladder.PRESETS), value=first.preset.name, description="Preset", **narrow
+            options=list(stages.PRESETS), value=first.preset.name, description="Preset", **narrow
         )
         names = [fact for fact in ("cuda", "mps", "cpu") if _there(fact)]
         self._device = widgets.Dropdown(
@@ -128,8 +132,8 @@ class Workbench(parts.Outputs):
 
     # ------------------------------------------------------------ what can run here
 
-    def _plan(self, recipes: Sequence[tuple[str, Recipe]] = ()) -> experiment.Plan:
-        made = experiment.plan(
+    def _plan(self, recipes: Sequence[tuple[str, Recipe]] = ()) -> engine.Plan:
+        made = engine.plan(
             self._workload.value, self._preset.value, ["baseline"], None, self._device.value, self.options
         )
         return replace(made, recipes=tuple(recipes))
@@ -142,14 +146,14 @@ class Workbench(parts.Outputs):
     def _describe(self) -> None:
         try:
             plan = self._plan()
-            described, _ = experiment.resolve(plan)
+            described, _ = engine.resolve(plan)
         except PerfkitError as problem:
             self._described = None
             self._status.end("not ready", str(problem))
             return
         self._described = described
         self._status.error.value = ""
-        self.controls.set_target(experiment.target(plan, described))
+        self.controls.set_target(engine.target(plan, described))
 
     # ------------------------------------------------------------ measuring
 
@@ -173,11 +177,11 @@ class Workbench(parts.Outputs):
 
         def work() -> None:
             asked = [*self._other(), (name, recipe)]
-            climbed = experiment.climb(self._plan(asked), RunStore(), show, self._job.cancelled)
+            climbed = engine.climb(self._plan(asked), RunStore(), show, self._job.cancelled)
             told = [f"{run.title}: {run.reason}" for run in climbed if run.status in ("failed", "cancelled")]
             self.error = "; ".join(told)
 
-        def show(progress: experiment.Progress) -> None:
+        def show(progress: engine.Progress) -> None:
             self._status.progress(f"{progress.stage}: {progress.phase}".removeprefix(": "), progress.fraction)
             if progress.run and progress.run.status == "ok":
                 self._add(progress.run)
@@ -204,7 +208,7 @@ class Workbench(parts.Outputs):
             return [(f"{best.title} (again)"[:60], Recipe.from_dict(best.recipe))]
         if self._against.value == "nothing":
             return []
-        return [("baseline", Recipe(batch_size=ladder.PRESETS[self._preset.value].batch_size))]
+        return [("baseline", Recipe(batch_size=stages.PRESETS[self._preset.value].batch_size))]
 
     def profile(self, block: bool = True) -> None:
         """Some steps of the recipe under the profiler: timeline and diagnosis."""
@@ -212,12 +216,12 @@ class Workbench(parts.Outputs):
 
     def _record(self) -> None:
         plan = self._plan()
-        made = profile_run.profile(
+        made = inspect.profile(
             plan.workload, self.controls.recipe, on_progress=self._status.progress,
             cancelled=self._job.cancelled, preset=plan.preset.name, device=plan.device, options=self.options,
         )  # fmt: skip
         window = made.lanes() if made.analysis.steps else None
-        said = [trace_table.diagnosis(made.findings), trace_table.loading(made.loading)]
+        said = [trace_tables.diagnosis(made.findings), trace_tables.loading(made.loading)]
         tables = "".join(
             f"<h4>{html.escape(s.title)}</h4>{parts.html_table(s.columns, s.rows) if s.rows else ''}"
             f"<p>{html.escape(s.note)}</p>"
@@ -244,7 +248,7 @@ class Workbench(parts.Outputs):
 
     # ------------------------------------------------------------ history
 
-    def _recall(self, plan: experiment.Plan) -> None:
+    def _recall(self, plan: engine.Plan) -> None:
         try:
             stored = RunStore().list(limit=_MOST, workload=plan.workload)
         except PerfkitError:
@@ -293,7 +297,7 @@ class Workbench(parts.Outputs):
             else "<p>Set switches, then press Run.</p>"
         )
         for place, view in zip(self._plots, _VIEWS, strict=True):
-            drawn = shown and not views.VIEWS[view].nothing(shown)
+            drawn = shown and not figures.VIEWS[view].nothing(shown)
             place.value = parts.picture(view, shown, large) if drawn else ""
 
     # ------------------------------------------------------------ what to do with a run
@@ -310,7 +314,7 @@ class Workbench(parts.Outputs):
         """The standalone script of the newest ticked run, to copy or to save."""
 
         def work() -> None:
-            text = next(iter(experiment.scripts([self._one()]).values()))
+            text = next(iter(engine.scripts([self._one()]).values()))
             save = parts.download(text, "train.py", "text/x-python")
             self._made.value = f"<p>{save} {_COPY}</p><pre tabindex='0'>{html.escape(text)}</pre>"
 
@@ -321,7 +325,7 @@ class Workbench(parts.Outputs):
 
         def work() -> None:
             self._one()
-            text = report.html(self.ticked(), experiment.scripts(self.ticked()))
+            text = report.html(self.ticked(), engine.scripts(self.ticked()))
             self._made.value = f"<p>{parts.download(text, 'perfkit-report.html', 'text/html')}</p>"
 
         self._guarded(work)
@@ -330,7 +334,7 @@ class Workbench(parts.Outputs):
         self._guarded(lambda: self.controls.show(Recipe.from_dict(self._one().recipe)))
 
     def _to_baseline(self) -> None:
-        self.controls.show(Recipe(batch_size=ladder.PRESETS[self._preset.value].batch_size))
+        self.controls.show(Recipe(batch_size=stages.PRESETS[self._preset.value].batch_size))
 
     def _to_best(self) -> None:
         if best := self._best():
@@ -346,7 +350,7 @@ def _mixed(runs: Sequence[Run]) -> str:
 
 def _there(device: str) -> bool:
     try:
-        environment.check_device(device)
+        machine.check_device(device)
     except PerfkitError:
         return False
     return True

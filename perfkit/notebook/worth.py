@@ -8,13 +8,13 @@ from typing import Any
 
 from IPython.display import HTML, Image, Markdown
 
-from perfkit import attribute as attributing
-from perfkit import experiment
-from perfkit import tune as tuning
 from perfkit.notebook import parts
 from perfkit.notebook.panel import Line
-from perfkit.recipe import Value
-from perfkit.views import attribution, pareto
+from perfkit.program.recipe import Value
+from perfkit.show import attribution, pareto
+from perfkit.studies import attribute as attributing
+from perfkit.studies import engine
+from perfkit.studies import tune as tuning
 
 
 class Worth:
@@ -54,7 +54,7 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
         PerfkitError: a name that is not allowed, or nothing could be measured.
     """
     line, stop = Line(), threading.Event()
-    plan = experiment.plan(stages=["baseline"], **where)
+    plan = engine.plan(stages=["baseline"], **where)
     found = attributing.attribute(
         plan, names, 60 * minutes, cancelled=stop,
         on_progress=lambda p: line.progress(f"{p.stage}: {p.phase}", p.fraction),
@@ -100,7 +100,7 @@ def tune(
         PerfkitError: a switch or value that is not allowed, or nothing could be measured.
     """
     line = Line()
-    plan = experiment.plan(stages=["baseline"], **where)
+    plan = engine.plan(stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None
     found = tuning.tune(
         plan, space, cap, 60 * minutes, lambda p: line.progress(f"{p.stage}: {p.phase}", p.fraction)

@@ -125,7 +125,7 @@ class Analysis(Struct, frozen=True, kw_only=True):
         return self.gpu_utilization is not None
 
     def to_dict(self, findings: Any = ()) -> dict[str, Any]:
-        """The JSON document as plain values; `findings` (of `perfkit.diagnose`) become `diagnosis`."""
+        """The JSON document as plain values; `findings` (of `perfkit.trace.diagnosis`) become `diagnosis`."""
         body: dict[str, Any] = msgspec.to_builtins(self)
         return {"schema": SCHEMA, **body, "diagnosis": msgspec.to_builtins(list(findings))}
 

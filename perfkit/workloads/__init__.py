@@ -38,7 +38,7 @@ def reference(name: str) -> str:
         return BUILT_IN[name]
     if ":" not in name:
         raise one_of(name, list(BUILT_IN), "workload", see=", or your own as package.module:name")
-    return name
+    return name.replace("perfkit.workloads.seeded:", "perfkit.workloads.bottlenecks:")  # in older runs
 
 
 def find(name: str) -> Any:
@@ -112,21 +112,3 @@ def convolves(workload: Any) -> bool:
         return any(isinstance(part, torch.nn.Conv2d) for part in model.modules())
     except Exception:  # whatever a model does that needs real tensors
         return True
-
-
-def offers(workload: Any) -> frozenset[str]:
-    """The workload-dependent switches that it honours.
-
-    Raises:
-        WorkloadError: it offers something that is no such switch.
-    """
-    from perfkit.recipe import switches
-
-    allowed = {name for name, switch in switches().items() if switch.needs == "workload"}
-    given = frozenset(getattr(workload, "offers", ()))
-    if given - allowed:
-        raise WorkloadError(
-            f"the workload offers {', '.join(sorted(given - allowed))}",
-            f"Allowed: {', '.join(sorted(allowed))}",
-        )
-    return given

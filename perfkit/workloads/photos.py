@@ -55,7 +55,8 @@ def cache_folder() -> Path:
     """Where made files are kept: `cache` in `$PERFKIT_DATA`, else in `data`, else in `perfkit-data`."""
     if os.environ.get("PERFKIT_DATA"):
         return Path(os.environ["PERFKIT_DATA"], "cache")
-    checkouts = [folder for folder in Path(__file__).resolve().parents if (folder / "perfkit/cards").is_dir()]
+    folders = Path(__file__).resolve().parents
+    checkouts = [folder for folder in folders if (folder / "perfkit/workloads").is_dir()]
     for folder in [*checkouts, Path.cwd()]:
         if (folder / "data").is_dir():
             return folder / "data" / "cache"

@@ -8,26 +8,27 @@ from pathlib import Path
 import pytest
 
 import perfkit
-from perfkit import ladder
-from perfkit.recipe import Recipe, Target, switches
+from perfkit.ladder import stages
+from perfkit.program.recipe import Recipe, switches
+from perfkit.program.rules import Target
 
 PACKAGE = Path(perfkit.__file__).parent
 NOTEBOOKS = PACKAGE.parent / "notebooks" / "src"
-SIZES = ladder.Sizing(
+SIZES = stages.Sizing(
     workers=2, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=1, share_cores=True
 )
 OFFERS = frozenset({"uint8_copy", "device_resize", "batched_fetch", "resident", "placement"})
 EVERYWHERE = Target("cuda", OFFERS, count=2)
 
 SWITCHES = sorted(switches())
-OPTIMIZATIONS = sorted(ladder.OPTIMIZATIONS)
+OPTIMIZATIONS = sorted(stages.OPTIMIZATIONS)
 
 
 def test_the_tests_below_go_over_all_of_them() -> None:
     assert len(SWITCHES) == 32
     assert len(OPTIMIZATIONS) == 31
-    assert set(ladder.LADDER) < set(OPTIMIZATIONS)
-    assert len(ladder.LADDER) == 10
+    assert set(stages.LADDER) < set(OPTIMIZATIONS)
+    assert len(stages.LADDER) == 10
 
 
 def _read_switches(path: Path) -> set[str]:
@@ -49,13 +50,13 @@ def _read_switches(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_switch_has_a_branch_in_the_training_program(name: str) -> None:
-    places = [PACKAGE / "train.py", *(PACKAGE / "workloads").glob("[!_]*.py")]
+    places = [PACKAGE / "program" / "train.py", *(PACKAGE / "workloads").glob("[!_]*.py")]
     assert any(name in _read_switches(path) for path in places)
 
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_switch_has_a_mechanism_check(name: str) -> None:
-    from perfkit.mechanism import checks
+    from perfkit.worker.checks import checks
 
     assert name in checks()
     assert len(checks()) == len(SWITCHES)
@@ -63,7 +64,7 @@ def test_a_switch_has_a_mechanism_check(name: str) -> None:
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_switch_is_changed_by_an_optimization(name: str) -> None:
-    assert any(name in optimization.changes(SIZES) for optimization in ladder.OPTIMIZATIONS.values())
+    assert any(name in optimization.changes(SIZES) for optimization in stages.OPTIMIZATIONS.values())
 
 
 @pytest.mark.parametrize("name", SWITCHES)
@@ -84,16 +85,16 @@ def test_a_switch_declares_what_its_control_needs(name: str) -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZATIONS)
 def test_an_optimization_has_a_card_that_says_when_it_does_not_help(name: str) -> None:
-    card = ladder.OPTIMIZATIONS[name].card()
+    card = stages.OPTIMIZATIONS[name].card()
     assert len(card.splitlines()) > 12
     assert "does not help" in card.lower() or name == "baseline"
-    assert ladder.OPTIMIZATIONS[name].question.endswith("?")
+    assert stages.OPTIMIZATIONS[name].question.endswith("?")
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIMIZATIONS if name != "baseline"])
 def test_an_optimization_changes_only_switches_that_can_act(name: str) -> None:
-    base = ladder.build((), SIZES, EVERYWHERE)[0].recipe
-    stage = ladder.stage(ladder.OPTIMIZATIONS[name], base, SIZES, EVERYWHERE)
+    base = stages.build((), SIZES, EVERYWHERE)[0].recipe
+    stage = stages.stage(stages.OPTIMIZATIONS[name], base, SIZES, EVERYWHERE)
     assert not stage.reason
     assert not stage.not_applied
     assert stage.recipe != base
@@ -102,16 +103,16 @@ def test_an_optimization_changes_only_switches_that_can_act(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in OPTIMIZATIONS if name != "baseline"])
 def test_on_a_plain_cpu_a_stage_acts_or_says_why_not(name: str) -> None:
     plain = Target("cpu", frozenset(), compiler=False)
-    base = ladder.build((), SIZES, plain)[0].recipe
-    stage = ladder.stage(ladder.OPTIMIZATIONS[name], base, SIZES, plain)
+    base = stages.build((), SIZES, plain)[0].recipe
+    stage = stages.stage(stages.OPTIMIZATIONS[name], base, SIZES, plain)
     assert (stage.recipe != base) != bool(stage.reason)
 
 
 def test_there_is_no_card_without_an_optimization() -> None:
-    assert {path.stem for path in (PACKAGE / "cards").glob("*.md")} == set(OPTIMIZATIONS)
+    assert {path.stem for path in (PACKAGE / "ladder" / "cards").glob("*.md")} == set(OPTIMIZATIONS)
 
 
 def test_the_baseline_of_every_preset_changes_nothing_but_the_batch_size() -> None:
-    for preset in ladder.PRESETS.values():
-        sizes = ladder.sizing(preset, EVERYWHERE, cores=8)
-        assert set(Recipe().diff(ladder.build((), sizes, EVERYWHERE)[0].recipe)) <= {"batch_size"}
+    for preset in stages.PRESETS.values():
+        sizes = stages.sizing(preset, EVERYWHERE, cores=8)
+        assert set(Recipe().diff(stages.build((), sizes, EVERYWHERE)[0].recipe)) <= {"batch_size"}

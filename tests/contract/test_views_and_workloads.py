@@ -6,13 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from perfkit import views, workloads
-from perfkit.ladder import PRESETS
-from perfkit.recipe import Recipe
-from perfkit.runs import Raw, Run
+from perfkit import workloads
+from perfkit.program import rules
+from perfkit.ladder.stages import PRESETS
+from perfkit.program.recipe import Recipe
+from perfkit.results.run import Raw, Run
+from perfkit.show import figures
 from tests.support import toy
 
-VIEWS = sorted(views.VIEWS)
+VIEWS = sorted(figures.VIEWS)
 WORKLOADS = sorted(workloads.BUILT_IN)
 
 
@@ -36,15 +38,15 @@ def test_the_tests_below_go_over_all_of_them() -> None:
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_draws_what_was_not_measured_as_not_measured(name: str, dark: bool) -> None:
-    svg = views.style.to_svg(views.figure(name, SESSION, dark=dark))
+    svg = figures.style.to_svg(figures.figure(name, SESSION, dark=dark))
     assert 'role="img"' in svg
     assert "<script" not in svg
-    assert views.describe(name, SESSION)
+    assert figures.describe(name, SESSION)
 
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_bears_a_session_without_anything(name: str) -> None:
-    assert views.figure(name, [])
+    assert figures.figure(name, [])
 
 
 def test_whether_a_model_convolves_is_told_without_its_weights() -> None:
@@ -64,4 +66,4 @@ def test_a_workload_has_sizes_for_every_preset(name: str, preset: str) -> None:
     found = workloads.find(name)
     assert workloads.options_for(found, preset, {})
     assert workloads.options_for(found, preset, {"image_size": 7})["image_size"] == 7
-    assert workloads.offers(found)
+    assert rules.offers(found)

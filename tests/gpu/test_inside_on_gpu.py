@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 
-from perfkit import experiment, nsys, profile_run, trace
-from perfkit.runs import Run
+from perfkit import trace
+from perfkit.process import nsys
+from perfkit.results.run import Run
+from perfkit.studies import engine, inspect
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 CIFAR = "cifar_resnet18"
-SEEDED = "perfkit.workloads.seeded"
+SEEDED = "perfkit.workloads.bottlenecks"
 CUDA: Any = {"preset": "smoke", "device": "cuda"}
 
 
 def climb(workload: str, **wanted: Any) -> list[Run]:
-    return experiment.climb(experiment.plan(workload, "smoke", device="cuda", **wanted), None)
+    return engine.climb(engine.plan(workload, "smoke", device="cuda", **wanted), None)
 
 
 def test_a_table_in_host_memory_takes_none_of_the_device() -> None:
@@ -34,21 +36,21 @@ def test_a_table_in_host_memory_takes_none_of_the_device() -> None:
 
 
 def test_checkpointing_gives_activations_up() -> None:
-    plain = profile_run.memory(CIFAR, **CUDA, settings={"batch_size": 32})
-    saved = profile_run.memory(CIFAR, **CUDA, settings={"batch_size": 32, "checkpointing": True})
+    plain = inspect.memory(CIFAR, **CUDA, settings={"batch_size": 32})
+    saved = inspect.memory(CIFAR, **CUDA, settings={"batch_size": 32, "checkpointing": True})
     assert saved["parts"]["activations"] < plain["parts"]["activations"]
     assert saved["peak"] < plain["peak"]
 
 
 def test_the_account_of_memory_agrees_with_the_allocator() -> None:
-    found = profile_run.memory(CIFAR, **CUDA)
+    found = inspect.memory(CIFAR, **CUDA)
     assert sum(found["parts"].values()) == found["peak"]
     assert found["peak"] <= found["allocated"] <= found["reserved"]
     assert found["allocated"] < 2 * found["peak"], "the rest is what libraries take inside an operator"
 
 
 def test_roofs_and_share_of_a_gpu() -> None:
-    found = profile_run.kernels(CIFAR, **CUDA, settings={"amp": "bf16", "batch_size": 64})
+    found = inspect.kernels(CIFAR, **CUDA, settings={"amp": "bf16", "batch_size": 64})
     assert set(found["peaks"]) == {"float32", "bfloat16", "float16"}
     assert found["peaks"]["bfloat16"] > 2 * found["peaks"]["float32"]
     assert found["bytes_per_s"] > 1e11
@@ -56,7 +58,7 @@ def test_roofs_and_share_of_a_gpu() -> None:
 
 
 def test_ranges_are_in_the_trace() -> None:
-    made = profile_run.profile(CIFAR, **CUDA, settings={"ranges": True})
+    made = inspect.profile(CIFAR, **CUDA, settings={"ranges": True})
     names = {bar.name for lane in made.lanes().lanes for bar in lane.bars}
     assert {"data", "forward", "backward", "optimizer"} <= names
 
@@ -76,6 +78,6 @@ def test_two_ranks_over_nccl() -> None:
 def test_nsight_systems_writes_what_the_reader_reads(tmp_path: Path) -> None:
     if shutil.which("nsys") is None:
         pytest.skip("needs a GPU machine with Nsight Systems (nsys)")
-    asked = profile_run.nsys(CIFAR, None, tmp_path / "report", **CUDA, settings={"ranges": True})
+    asked = inspect.nsys(CIFAR, None, tmp_path / "report", **CUDA, settings={"ranges": True})
     made = nsys.convert(nsys.record(asked, tmp_path / "report"), tmp_path / "report.json.gz")
     assert trace.analyse(trace.load(made)).kernels

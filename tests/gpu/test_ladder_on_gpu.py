@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from perfkit import environment, experiment
-from perfkit.recipe import Recipe
-from perfkit.runs import Run
-from perfkit.store import RunStore
+from perfkit import machine as environment
+from perfkit.program.recipe import Recipe
+from perfkit.results.run import Run
+from perfkit.results.store import RunStore
+from perfkit.studies import engine
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -17,8 +18,8 @@ CIFAR = "cifar_resnet18"
 
 
 def climb(**wanted: Any) -> list[Run]:
-    plan = experiment.plan(CIFAR, "smoke", device="cuda", **wanted)
-    return experiment.climb(plan, RunStore())
+    plan = engine.plan(CIFAR, "smoke", device="cuda", **wanted)
+    return engine.climb(plan, RunStore())
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_losses_with_exact_switches_are_those_of_the_baseline(ladder: dict[str, 
 def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_other() -> None:
     import dataclasses
 
-    plan = experiment.plan(CIFAR, "smoke", device="cuda", options={"image_size": 224})
+    plan = engine.plan(CIFAR, "smoke", device="cuda", options={"image_size": 224})
     free = environment.machine()["gpus"][0]["memory_bytes"]
     batch = 1 << ((free // 40_000_000).bit_length() - 1)  # about 25 MB a sample: over half of the memory
     recipe = Recipe(batch_size=batch, resident=True, uint8_copy=True, device_resize=True)
@@ -79,7 +80,7 @@ def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_othe
     plan = dataclasses.replace(
         plan, recipes=(("a", recipe), ("b", recipe.replace(set_to_none=True))), options=options
     )
-    runs = experiment.climb(plan, RunStore())
+    runs = engine.climb(plan, RunStore())
     assert [run.status for run in runs] == ["ok", "ok"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfkit import compare, experiment, parity, profile_run
+from perfkit.studies import compare, engine, inspect, parity
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -13,7 +13,7 @@ CIFAR = "cifar_resnet18"
 
 @pytest.mark.parametrize("stage", ["baseline", "pinning", "amp"])
 def test_a_live_profile_has_kernels_copies_and_parts_that_sum(stage: str) -> None:
-    made = profile_run.profile(CIFAR, stage, preset="smoke", device="cuda")
+    made = inspect.profile(CIFAR, stage, preset="smoke", device="cuda")
     assert made.analysis.kernels
     assert made.analysis.gpu_utilization
     assert any(copy.direction == "HtoD" for copy in made.analysis.transfers)
@@ -28,17 +28,17 @@ def test_a_live_profile_has_kernels_copies_and_parts_that_sum(stage: str) -> Non
 
 @pytest.mark.parametrize("stage", ["pinning", "channels_last", "amp", "amp_fp16", "compile", "tf32"])
 def test_a_stage_trains_the_same(stage: str) -> None:
-    plan = experiment.plan(CIFAR, "smoke", ["baseline"], device="cuda")
+    plan = engine.plan(CIFAR, "smoke", ["baseline"], device="cuda")
     found = parity.parity(plan, *compare.side(stage, plan))
     assert found.ok, found.describe()
 
 
 def test_the_sync_detective_judges_real_copies() -> None:
-    pageable = profile_run.syncs(CIFAR, "baseline", preset="smoke", device="cuda")["places"]
+    pageable = inspect.syncs(CIFAR, "baseline", preset="smoke", device="cuda")["places"]
     assert {place["memory"] for place in pageable if place["kind"] == "host to device"} == {"pageable"}
-    pinned = profile_run.syncs(CIFAR, "pinning", preset="smoke", device="cuda")["places"]
+    pinned = inspect.syncs(CIFAR, "pinning", preset="smoke", device="cuda")["places"]
     assert {place["memory"] for place in pinned if place["kind"] == "host to device"} == {"pinned"}
-    chatty = profile_run.syncs("perfkit.workloads.seeded:Chatty", device="cuda")["places"]
+    chatty = inspect.syncs("perfkit.workloads.bottlenecks:Chatty", device="cuda")["places"]
     assert sum(place["kind"] == "wait" for place in chatty) >= 3
-    clean = profile_run.syncs("perfkit.workloads.seeded:Chatty", device="cuda", options={"clean": True})
+    clean = inspect.syncs("perfkit.workloads.bottlenecks:Chatty", device="cuda", options={"clean": True})
     assert not [place for place in clean["places"] if place["kind"] == "wait"]

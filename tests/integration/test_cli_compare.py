@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfkit import compare as comparing
-from perfkit import experiment, noise
-from perfkit.compare import compare
-from perfkit.recipe import Recipe
-from perfkit.runs import Run
-from perfkit.store import RunStore
+from perfkit.program.recipe import Recipe
+from perfkit.results import noise
+from perfkit.results.run import Run
+from perfkit.results.store import RunStore
+from perfkit.studies import compare as comparing
+from perfkit.studies import engine
+from perfkit.studies.compare import compare
 from tests.integration.test_cli import perfkit
 
 pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir")
@@ -98,12 +99,12 @@ def test_noise_averages_out_over_pairs_of_fresh_processes(
     noise.save("cpu", 0.03)
     told: list[float] = []
     climbed: list[Run] = []
-    climb = experiment.climb
-    monkeypatch.setattr(experiment, "climb", lambda *given: climbed.extend(runs := climb(*given)) or runs)
+    climb = engine.climb
+    monkeypatch.setattr(engine, "climb", lambda *given: climbed.extend(runs := climb(*given)) or runs)
     found = compare(
         ("small", Recipe(batch_size=8)),
         ("large", Recipe(batch_size=64)),
-        experiment.plan(TOY[1], "smoke", device="cpu"),
+        engine.plan(TOY[1], "smoke", device="cpu"),
         budget_s=0.0,
         pairs=2,
         on_progress=lambda progress: told.append(progress.fraction),
@@ -128,16 +129,16 @@ def test_the_budget_ends_the_pairs_once_there_are_five(
 ) -> None:
     """A/A noise of 3% calls for 8."""
     noise.save("cpu", 0.03)
-    measured: list[experiment.Plan] = []
+    measured: list[engine.Plan] = []
 
-    def pair(asked: experiment.Plan, *_: Any) -> Any:
+    def pair(asked: engine.Plan, *_: Any) -> Any:
         measured.append(asked)
         return SimpleNamespace(interleaved=True)
 
     monkeypatch.setattr(comparing, "_pair", pair)
     monkeypatch.setattr(comparing, "_pooled", lambda found, known: (len(found), known))
     sides = ("A", Recipe()), ("B", Recipe(batch_size=64))
-    plan = experiment.plan(TOY[1], "smoke", device="cpu")
+    plan = engine.plan(TOY[1], "smoke", device="cpu")
     assert compare(*sides, plan, budget_s) == (pairs, 0.03)
     assert [asked.rates_only for asked in measured] == [False] + [True] * (pairs - 1)
     assert [asked.seed for asked in measured] == list(range(pairs)), (

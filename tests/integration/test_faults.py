@@ -15,17 +15,17 @@ from typing import Any
 import psutil
 import pytest
 
-from perfkit import experiment
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, WorkloadError
-from perfkit.runs import Run
-from perfkit.store import RunStore
+from perfkit.results.run import Run
+from perfkit.results.store import RunStore
+from perfkit.studies import engine
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 
 def climb(workload: str, stages: tuple[str, ...], **more: Any) -> list[Run]:
-    made = experiment.plan(f"tests.support.toy:{workload}", "smoke", stages, device="cpu", **more)
-    return experiment.climb(made, RunStore())
+    made = engine.plan(f"tests.support.toy:{workload}", "smoke", stages, device="cpu", **more)
+    return engine.climb(made, RunStore())
 
 
 def statuses(runs: list[Run]) -> list[str]:
@@ -46,7 +46,7 @@ def statuses(runs: list[Run]) -> list[str]:
 )
 def test_unknown_names_are_refused_with_what_is_allowed(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidValue, match=f"(?s){said}"):
-        experiment.climb(experiment.plan(**wrong))
+        engine.climb(engine.plan(**wrong))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_unknown_names_are_refused_with_what_is_allowed(wrong: dict[str, Any], s
 )
 def test_a_workload_that_cannot_be_loaded_says_why(workload: str, said: str) -> None:
     with pytest.raises(PerfkitError, match=f"(?s){said}"):
-        experiment.climb(experiment.plan(workload, "smoke", device="cpu"))
+        engine.climb(engine.plan(workload, "smoke", device="cpu"))
 
 
 def test_a_data_set_that_raises_in_a_worker_names_the_line_and_the_other_stages_go_on() -> None:
@@ -123,14 +123,14 @@ def test_prints_of_the_workload_do_not_disturb_the_channel() -> None:
 
 
 def test_a_killed_child_is_one_message(tmp_path: Path) -> None:
-    def kill(progress: experiment.Progress) -> None:
+    def kill(progress: engine.Progress) -> None:
         if progress.phase == "measuring":
             for child in psutil.Process().children(recursive=True):
                 if child.name() == "perfkit.worker" or "perfkit.worker" in child.cmdline():
                     child.kill()
 
-    made = experiment.plan("tests.support.toy:Unhurried", "smoke", ("baseline",), device="cpu")
-    runs = experiment.climb(made, RunStore(), kill)
+    made = engine.plan("tests.support.toy:Unhurried", "smoke", ("baseline",), device="cpu")
+    runs = engine.climb(made, RunStore(), kill)
     assert statuses(runs) == ["failed"]
     assert "was killed" in runs[0].reason
 
@@ -141,13 +141,13 @@ def test_a_killed_child_is_one_message(tmp_path: Path) -> None:
 def test_cancelling_in_any_phase_ends_at_once_and_keeps_what_was_finished(phase: str) -> None:
     cancelled = threading.Event()
 
-    def cancel(progress: experiment.Progress) -> None:
+    def cancel(progress: engine.Progress) -> None:
         if progress.phase == phase:
             cancelled.set()
 
-    made = experiment.plan("tests.support.toy:Unhurried", "smoke", ("zero_grad",), device="cpu")
+    made = engine.plan("tests.support.toy:Unhurried", "smoke", ("zero_grad",), device="cpu")
     try:
-        runs = experiment.climb(made, RunStore(), cancel, cancelled)
+        runs = engine.climb(made, RunStore(), cancel, cancelled)
     except Cancelled:
         assert phase == "importing torch"
     else:
@@ -181,7 +181,7 @@ def shell(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 # The command line, with its progress as plain lines, so that a test can wait for a phase.
 _CHATTY = """
-import sys, perfkit.experiment as e
+import sys, perfkit.studies.engine as e
 climb = e.climb
 def chatty(plan, store, tell):
     def show(p):
@@ -276,9 +276,9 @@ def test_a_full_disk_while_storing_is_one_message(tmp_path: Path, monkeypatch: p
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(store, "_insert", full, raising=False)
-    made = experiment.plan("tests.support.toy:Toy", "smoke", ("baseline",), device="cpu")
+    made = engine.plan("tests.support.toy:Toy", "smoke", ("baseline",), device="cpu")
     with pytest.raises(PerfkitError, match=r"(?s)full.*space"):
-        experiment.climb(made, store)
+        engine.climb(made, store)
 
 
 def test_workload_errors_are_of_their_own_kind() -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfkit import forkserver
 from perfkit.errors import Cancelled, RunFailed
-from perfkit.runner import Child
+from perfkit.process import fork as forkserver
+from perfkit.process.child import Child
 
 pytestmark = [
     pytest.mark.usefixtures("no_orphans"),

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from perfkit import distributed, experiment, parity, profile_run
-from perfkit.recipe import Recipe
-from perfkit.runs import Run
+from perfkit.program.recipe import Recipe
+from perfkit.results.run import Run
+from perfkit.studies import engine, inspect, parity, scaling
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]
@@ -22,9 +22,9 @@ TOGETHER = {"ranks": 2, "cpu_threads": 1}
 
 
 def climb(workload: str, *recipes: dict[str, Any], **more: Any) -> list[Run]:
-    plan = experiment.plan(f"tests.support.toy:{workload}", "smoke", (), device="cpu", **more)
+    plan = engine.plan(f"tests.support.toy:{workload}", "smoke", (), device="cpu", **more)
     named = tuple((f"recipe {at}", Recipe(batch_size=8, **one)) for at, one in enumerate(recipes))
-    return experiment.climb(experiment.replace(plan, recipes=named))
+    return engine.climb(engine.replace(plan, recipes=named))
 
 
 def test_two_ranks_take_twice_the_samples_with_every_switch_proven() -> None:
@@ -41,19 +41,19 @@ def test_two_ranks_take_twice_the_samples_with_every_switch_proven() -> None:
     assert all_of_it.communication.bytes_per_step == two.communication.bytes_per_step // 2
     assert len(two.communication.rank_compute_s) == 2
     assert two.communication.step_s > 0
-    assert distributed.efficiency(one, two) > 0
-    assert "exposed" in distributed.describe(two)
+    assert scaling.efficiency(one, two) > 0
+    assert "exposed" in scaling.describe(two)
 
 
 def test_losses_of_two_ranks_are_those_of_one_with_twice_the_batch() -> None:
-    plan = experiment.plan("tests.support.toy:Toy", "smoke", ["baseline"], device="cpu")
+    plan = engine.plan("tests.support.toy:Toy", "smoke", ["baseline"], device="cpu")
     found = parity.parity(plan, "two ranks", Recipe(batch_size=8, **TOGETHER))
     assert found.ok, found.describe()
     assert len(found.losses["candidate"]) == len(found.losses["float32"]) == 4
 
 
 def test_batch_normalisation_over_ranks_is_told_as_what_it_is() -> None:
-    plan = experiment.plan("tests.support.toy:Normalised", "smoke", ["baseline"], device="cpu")
+    plan = engine.plan("tests.support.toy:Normalised", "smoke", ["baseline"], device="cpu")
     found = parity.parity(plan, "two ranks", Recipe(batch_size=8, **TOGETHER))
     assert not found.ok
     assert "SyncBatchNorm" in found.describe()
@@ -81,14 +81,14 @@ def test_a_rank_that_hangs_times_out() -> None:
 
 def test_ranks_are_cancelled_together() -> None:
     stop = threading.Event()
-    plan = experiment.plan("tests.support.toy:Unhurried", "smoke", (), device="cpu")
-    plan = experiment.replace(plan, recipes=(("two", Recipe(batch_size=8, **TOGETHER)),))
-    (run,) = experiment.climb(plan, None, lambda p: stop.set() if p.phase == "warm-up" else None, stop)
+    plan = engine.plan("tests.support.toy:Unhurried", "smoke", (), device="cpu")
+    plan = engine.replace(plan, recipes=(("two", Recipe(batch_size=8, **TOGETHER)),))
+    (run,) = engine.climb(plan, None, lambda p: stop.set() if p.phase == "warm-up" else None, stop)
     assert run.status == "cancelled"
 
 
 def test_each_rank_writes_a_trace(tmp_path: Path) -> None:
-    made = profile_run.profile(
+    made = inspect.profile(
         "tests.support.toy:Toy", Recipe(batch_size=8, **TOGETHER), preset="smoke", device="cpu",
         out=tmp_path / "two.json.gz",
     )  # fmt: skip
@@ -98,7 +98,7 @@ def test_each_rank_writes_a_trace(tmp_path: Path) -> None:
 
 def test_an_exported_script_runs_under_torchrun_with_the_losses_of_the_run() -> None:
     (run,) = climb("Toy", TOGETHER)
-    text = experiment.scripts([run])[run.title]
+    text = engine.scripts([run])[run.title]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-"]
     file = Path(os.environ["PERFKIT_DATA"]) / "train_two.py"
     file.write_text(text)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfkit.diagnose import diagnose
 from perfkit.trace import analyse, compare, lanes, load
 from perfkit.trace.columns import Builder
+from perfkit.trace.diagnosis import diagnose
 from perfkit.trace.document import parse, parse_pieces
 from perfkit.trace.source import Limits, read
 from perfkit.trace.steps import breakdown

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from perfkit import experiment, runner
 from perfkit import notebook as pk
 from perfkit.errors import Cancelled, InvalidValue, WorkloadError
 from perfkit.notebook import parts
 from perfkit.notebook import stage as stages
 from perfkit.notebook.controls import Controls
-from perfkit.parity import Check, Parity
-from perfkit.recipe import Recipe, Target, switches
-from tests.unit.views.fake_runs import session
+from perfkit.process import child as runner
+from perfkit.program.recipe import Recipe, switches
+from perfkit.program.rules import Target
+from perfkit.studies import engine
+from perfkit.studies.parity import Check, Parity
+from tests.unit.show.fake_runs import session
 
 CPU = Target(device="cpu", offers=frozenset({"uint8_copy"}))
 
@@ -32,13 +34,13 @@ class Climb:
     """In the place of `experiment.climb`: does what it is told, and remembers the plans."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, does: Callable[..., Any] | None = None) -> None:
-        self.plans: list[experiment.Plan] = []
+        self.plans: list[engine.Plan] = []
         self.does = does or (lambda show, cancelled: session()[:2])
-        monkeypatch.setattr(experiment, "climb", self)
+        monkeypatch.setattr(engine, "climb", self)
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
         monkeypatch.setattr(stages.proving, "parity", lambda *given, **named: same)
 
-    def __call__(self, plan: experiment.Plan, store: Any, show: Any, cancelled: threading.Event) -> Any:
+    def __call__(self, plan: engine.Plan, store: Any, show: Any, cancelled: threading.Event) -> Any:
         self.plans.append(plan)
         return self.does(show, cancelled)
 
@@ -149,7 +151,7 @@ def test_the_button_returns_at_once_and_a_second_click_does_nothing(monkeypatch:
 
 def test_cancel_ends_the_work_and_keeps_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     def does(show: Any, cancelled: threading.Event) -> Any:
-        show(experiment.Progress("baseline", "ok", 0.5, session()[0]))
+        show(engine.Progress("baseline", "ok", 0.5, session()[0]))
         assert cancelled.wait(20)
         raise Cancelled("stopped on request")
 
@@ -245,7 +247,7 @@ def test_the_workbench_runs_lists_ticks_and_exports(monkeypatch: pytest.MonkeyPa
 
     def does(show: Any, cancelled: threading.Event) -> Any:
         for run in runs:
-            show(experiment.Progress(run.title, "ok", 1.0, run))
+            show(engine.Progress(run.title, "ok", 1.0, run))
         return runs
 
     climb = Climb(monkeypatch, does)

@@ -1,0 +1,1 @@
+"""What is changed, and in which order: the optimizations with their cards, stages, presets."""

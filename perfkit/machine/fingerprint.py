@@ -1,0 +1,139 @@
+"""What makes a machine and its software comparable with others."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from perfkit.machine import cores, gpus
+from perfkit.machine.folders import checkout
+
+GIB = 1024**3
+_PACKAGES = ("torch", "torchvision", "numpy", "triton", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
+_CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8", "bf16", "i8mm", "sve")
+
+
+def version(package: str) -> str | None:
+    """The version of an installed package, without importing it; None where it is missing."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def torch_build() -> dict[str, str]:
+    """The `cuda` and `hip` versions that torch was built for, read from its version.py as text."""
+    spec = importlib.util.find_spec("torch")
+    text = ""
+    if spec and spec.origin:
+        with contextlib.suppress(OSError):
+            text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+    return dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *'([^']+)'", text, re.MULTILINE))
+
+
+def machine() -> dict[str, Any]:
+    """This machine and its software as plain data, read once a process; `id` names what is comparable."""
+    return copy.deepcopy(_machine())
+
+
+@functools.cache
+def _machine() -> dict[str, Any]:
+    with gpus.nvml() as module:
+        driver = gpus.attempt(getattr(module, "nvmlSystemGetDriverVersion", None))
+        found = [gpus.facts(read, driver) for read in gpus.readers(module)]
+    versions = {name: number for name in _PACKAGES if (number := version(name))} | torch_build()
+    facts = {"cpu": _cpu(), "memory_bytes": cores.memory_bytes(), "gpus": found, "versions": versions}
+    return {
+        "id": _comparable(facts),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        **facts,
+        "shm_bytes": shm_bytes(),
+        "driver": driver,
+        "commit": _commit(),
+        "containers": _containers(),
+    }
+
+
+def _comparable(facts: Mapping[str, Any]) -> str:
+    """Short hash of what decides speed: CPU model, cores, memory, GPUs, torch."""
+    cpu, torch = facts["cpu"], facts["versions"].get("torch")
+    names = [gpu["name"] for gpu in facts["gpus"]]
+    same = [cpu["model"], cpu["cores_usable"], round(facts["memory_bytes"] / GIB), names, torch]
+    return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:10]
+
+
+def shm_bytes() -> int | None:
+    """Size of /dev/shm, through which loader workers hand over batches; None where there is none."""
+    folder = cores.ROOT / "dev/shm"
+    return shutil.disk_usage(folder).total if folder.is_dir() else None
+
+
+def _cpu() -> dict[str, Any]:
+    text = ""
+    with contextlib.suppress(OSError):
+        text = (cores.ROOT / "proc/cpuinfo").read_text()
+    facts = dict(re.findall(r"^(\w[\w ]*?)\s*:[ \t]*(.*)$", text, re.MULTILINE))
+    model = facts.get("model name")
+    if not model and sys.platform == "darwin":
+        model = _first_line("sysctl", "-n", "machdep.cpu.brand_string")
+    flags = (facts.get("flags") or facts.get("Features") or "").split()
+    return {
+        "model": " ".join((model or platform.processor() or platform.machine()).split()),
+        "cores_usable": cores.usable_cores(),
+        "cores_visible": os.cpu_count() or 1,
+        "flags": [flag for flag in _CPU_FLAGS if flag in flags],
+    }
+
+
+def _first_line(*command: str) -> str | None:
+    """First line that a short command prints; None where it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next(iter(done.stdout.splitlines()), None)
+
+
+def _commit() -> str | None:
+    """The commit of the working tree that perfkit runs from, `-dirty` behind it where files differ."""
+    tree = checkout()
+    asked = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    return _first_line("git", "-C", str(tree), *asked) if tree else None
+
+
+def _containers() -> list[str]:
+    """Hints that this is no plain machine."""
+    files = {".dockerenv": "docker", "run/.containerenv": "podman", "dev/dxg": "wsl"}
+    variables = {"KUBERNETES_SERVICE_HOST": "kubernetes", "COLAB_RELEASE_TAG": "colab"}
+    found = [name for file, name in files.items() if (cores.ROOT / file).exists()]
+    return found + [name for variable, name in variables.items() if variable in os.environ]
+
+
+def describe_machine(machine: Mapping[str, Any]) -> str:
+    """One line for the head of a table: "2 cores Intel Xeon · 24 GiB · no GPU · torch 2.15.0"."""
+    cpu, memory = machine.get("cpu", {}), machine.get("memory_bytes")
+    count = cpu.get("cores_usable", "?")
+    parts = [f"{count} core{'' if count == 1 else 's'} {cpu.get('model', 'unknown CPU')}"]
+    parts += [f"{memory / GIB:.0f} GiB"] if memory else []
+    parts += [", ".join(_gpu_name(gpu) for gpu in machine.get("gpus", [])) or "no GPU"]
+    return " · ".join([*parts, f"torch {machine.get('versions', {}).get('torch', '–')}"])
+
+
+def _gpu_name(gpu: Mapping[str, Any]) -> str:
+    limit = gpu.get("power_limit_w")
+    return f"{gpu.get('name') or 'unknown GPU'}{f' ({limit:.0f} W)' if limit else ''}"

@@ -1,0 +1,1 @@
+"""The parent's side of measuring processes: starting, asking, cancelling, ending them."""

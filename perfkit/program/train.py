@@ -1,0 +1,379 @@
+"""The training program: a plain PyTorch script with every switch in its place.
+
+This file is what learners read, what the harness measures and what `perfkit export` writes out, with the
+branches of one recipe left in. Nothing else trains. Every `recipe.…` below is a switch of `perfkit.Recipe`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, RandomSampler
+
+from perfkit.program.recipe import Recipe
+from perfkit.workloads import load
+
+
+def configure(recipe: Recipe, seed: int) -> None:
+    """Process-wide settings, before anything is built."""
+    torch.manual_seed(seed)
+    torch.backends.cuda.matmul.allow_tf32 = recipe.tf32
+    torch.backends.cudnn.allow_tf32 = recipe.tf32
+    torch.backends.cudnn.benchmark = recipe.cudnn_benchmark
+    if not recipe.rdma:
+        os.environ["NCCL_IB_DISABLE"] = "1"  # NCCL reads it when the ranks meet
+    if recipe.cpu_threads > 0:
+        torch.set_num_threads(recipe.cpu_threads)
+
+
+def join_ranks(device: torch.device) -> torch.device:
+    """Meets the other ranks, of whom torchrun (or perfkit) told in the environment; returns the device."""
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    if not distributed.is_initialized():
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, timeout=timedelta(minutes=10))
+    return device
+
+
+class RankOrder:
+    """Every how-manieth sample of an order that all ranks share: together they see what one would."""
+
+    def __init__(self, order: RandomSampler) -> None:
+        self.order = order
+        self.ranks = distributed.get_world_size()
+
+    def __len__(self) -> int:
+        return len(self.order) // self.ranks
+
+    def __iter__(self) -> Iterator[int]:
+        shuffled = list(self.order)
+        return iter(shuffled[distributed.get_rank() : len(self) * self.ranks : self.ranks])
+
+
+def mean_over_ranks(losses: list[torch.Tensor]) -> torch.Tensor:
+    """The losses of some steps, each the mean over the ranks' batches."""
+    total = torch.stack(losses).float()
+    distributed.all_reduce(total)
+    return total / distributed.get_world_size()
+
+
+@contextlib.contextmanager
+def span(name: str) -> Iterator[None]:
+    """A named range: for Nsight Systems (NVTX) and for the PyTorch profiler."""
+    nvtx = torch.cuda.nvtx.range(name) if torch.cuda.is_available() else nullcontext()
+    with nvtx, torch.profiler.record_function(name):
+        yield
+
+
+def make_loader(workload: Any, recipe: Recipe, device: torch.device, seed: int) -> Iterable[Any]:
+    """Batches of (inputs, targets), in an order that depends on the seed alone."""
+    dataset = workload.dataset(recipe)
+    order: Any = RandomSampler(dataset, generator=torch.Generator().manual_seed(seed))
+    if recipe.ranks > 1:
+        order = RankOrder(order)
+    if recipe.resident:
+        return ResidentLoader(dataset, recipe.batch_size, order, device)
+    return DataLoader(
+        dataset,
+        batch_size=recipe.batch_size,
+        sampler=order,
+        drop_last=True,  # every batch has the same shape: nothing recompiles, every step is the same work
+        num_workers=recipe.workers,
+        persistent_workers=recipe.persistent_workers,
+        prefetch_factor=recipe.prefetch_factor if recipe.workers > 0 else None,
+        collate_fn=already_a_batch if recipe.batched_fetch else None,
+        pin_memory=recipe.pin_memory,
+        generator=torch.Generator().manual_seed(seed),  # of the workers' own seeds, never of the order
+    )
+
+
+def already_a_batch(batch: Any) -> Any:
+    """The collate function of a data set that fetches whole batches (`__getitems__`)."""
+    return batch
+
+
+class ResidentLoader:
+    """The whole data set on the device; batches are slices of it, and no host is involved."""
+
+    def __init__(self, dataset: Any, batch_size: int, order: Any, device: torch.device) -> None:
+        inputs, targets = dataset.__getitems__(list(range(len(dataset))))
+        self.inputs = inputs.to(device)
+        self.targets = targets.to(device)
+        self.batch_size = batch_size
+        self.order = order
+
+    def __len__(self) -> int:
+        return len(self.order) // self.batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        shuffled = torch.tensor(list(self.order), device=self.targets.device)
+        for step in range(len(self)):
+            chosen = shuffled[step * self.batch_size : (step + 1) * self.batch_size]
+            yield self.inputs[chosen], self.targets[chosen]
+
+
+def epochs(loader: Iterable[Any]) -> Iterator[Any]:
+    """Batches without end: a new epoch starts where the last one stops."""
+    while True:
+        yield from loader
+
+
+def make_model(workload: Any, recipe: Recipe, device: torch.device) -> Any:
+    """The model on its device, in its memory layout, compiled where the recipe says so."""
+    model: Any = workload.model()
+    if recipe.placement == "cpu_embedding":
+        place_around_embeddings(model, device)
+    else:
+        model = model.to(device)
+    model.train()
+    if recipe.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    if recipe.checkpointing:
+        for block in blocks(model):
+            forget_activations(block)
+    if recipe.ranks > 1:
+        model = DistributedDataParallel(
+            model,
+            device_ids=[device] if device.type == "cuda" else None,
+            bucket_cap_mb=recipe.bucket_mb,
+            gradient_as_bucket_view=recipe.bucket_view,
+            static_graph=recipe.static_graph,
+        )
+    if recipe.compression != "off":
+        hooks = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
+        model.register_comm_hook(None, hooks[recipe.compression])
+    if recipe.compile:
+        model = torch.compile(model, mode=recipe.compile_mode)
+    return model
+
+
+def place_around_embeddings(model: nn.Module, device: torch.device) -> None:
+    """All but the embeddings goes to the device; of these only the rows that were looked up cross to it."""
+    moved: dict[nn.Parameter, nn.Parameter] = {}  # a weight that two modules share stays one
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            module.register_forward_hook(lambda _, inputs, rows: rows.to(device))
+            continue
+        for name, weight in [*module.named_parameters(recurse=False)]:
+            moved.setdefault(weight, nn.Parameter(weight.to(device), weight.requires_grad))
+            setattr(module, name, moved[weight])
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(device))
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """What activations are given up by: children with modules of their own (lists opened), or all at once."""
+    children = [[*child] if isinstance(child, nn.ModuleList) else [child] for child in model.children()]
+    return [block for opened in children for block in opened if [*block.children()]] or [model]
+
+
+def forget_activations(block: Any) -> None:
+    """Keeps only the block's input for backward, which computes the activations again."""
+    compute = block.forward
+    block.forward = lambda *inputs: checkpoint(
+        compute, *inputs, use_reentrant=False, context_fn=partial(once_only_statistics, block)
+    )
+
+
+def once_only_statistics(block: nn.Module) -> Any:
+    """Contexts of the first and the second computation: in the second, batch norm must not count again."""
+
+    @contextlib.contextmanager
+    def frozen() -> Iterator[None]:
+        norms: list[Any] = [part for part in block.modules() if hasattr(part, "num_batches_tracked")]
+        kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+        for norm in norms:
+            norm.momentum, norm.num_batches_tracked = 0.0, None
+        try:
+            yield
+        finally:
+            for norm, (momentum, counted) in zip(norms, kept, strict=True):
+                norm.momentum, norm.num_batches_tracked = momentum, counted
+
+    return nullcontext(), frozen()
+
+
+def make_optimizer(workload: Any, recipe: Recipe, model: nn.Module) -> Any:
+    """The workload's optimizer, in the implementation that the recipe asks for."""
+    if recipe.optimizer_impl == "fused":
+        return workload.optimizer(model.parameters(), fused=True)
+    if recipe.optimizer_impl == "foreach":
+        return workload.optimizer(model.parameters(), foreach=True)
+    if recipe.optimizer_impl == "loop":
+        return workload.optimizer(model.parameters(), foreach=False)
+    return workload.optimizer(model.parameters())
+
+
+def to_device(batch: Any, workload: Any, recipe: Recipe, device: torch.device) -> Any:
+    """One batch as the model wants it: copied, then prepared on the device."""
+    with span("copy") if recipe.ranges else nullcontext():
+        if recipe.placement == "cpu_embedding":
+            inputs = batch[0]  # indices of a table in host memory
+        else:
+            inputs = batch[0].to(device, non_blocking=recipe.non_blocking)
+        targets = batch[1].to(device, non_blocking=recipe.non_blocking)
+    if hasattr(workload, "prepare"):
+        inputs = workload.prepare(inputs, recipe)
+    if recipe.channels_last and inputs.dim() == 4:
+        inputs = inputs.to(memory_format=torch.channels_last)
+    return inputs, targets
+
+
+class DevicePrefetcher:
+    """Copies the next batch on a side stream while the model works on the current one."""
+
+    def __init__(self, batches: Iterator[Any], workload: Any, recipe: Recipe, device: torch.device) -> None:
+        self.batches = batches
+        self.stream = torch.cuda.Stream(device)
+        self.workload = workload
+        self.recipe = recipe
+        self.device = device
+        self.next: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self.next is None:
+            self.fetch()
+        torch.cuda.current_stream().wait_stream(self.stream)
+        inputs, targets = self.next
+        for tensor in (inputs, targets):  # the allocator must not reuse it while this stream reads it
+            tensor.record_stream(torch.cuda.current_stream())
+        self.fetch()
+        return inputs, targets
+
+    def fetch(self) -> None:
+        """Starts the copy of the next batch."""
+        batch = next(self.batches)
+        with torch.cuda.stream(self.stream):
+            self.next = to_device(batch, self.workload, self.recipe, self.device)
+
+
+def forward(
+    model: nn.Module, workload: Any, recipe: Recipe, device: torch.device, inputs: Any, targets: Any
+) -> Any:
+    """Outputs and loss of one batch."""
+    if recipe.amp == "off":
+        outputs = model(inputs)
+        return outputs, workload.loss(outputs, targets)
+    with torch.autocast(device.type, torch.bfloat16 if recipe.amp == "bf16" else torch.float16):
+        outputs = model(inputs)
+        return outputs, workload.loss(outputs, targets)
+
+
+class Training:
+    """Everything a training step needs, built in the order of a script."""
+
+    def __init__(self, workload: Any, recipe: Recipe, device: torch.device, seed: int = 0) -> None:
+        configure(recipe, seed)
+        if recipe.ranks > 1:
+            device = join_ranks(device)
+        self.workload = workload
+        self.recipe = recipe
+        self.device = device
+        self.loader = make_loader(workload, recipe, device, seed)
+        self.model = make_model(workload, recipe, device)
+        self.optimizer = make_optimizer(workload, recipe, self.model)
+        if recipe.amp == "fp16":
+            self.scaler = torch.amp.GradScaler(device.type)
+        if recipe.log_every > 0:
+            self.steps, self.shown = 0, list[float]()
+
+    def batches(self, source: Iterator[Any]) -> Iterator[Any]:
+        """The batches of `source` as the training step takes them, on the device."""
+        if self.recipe.device_prefetch:
+            return DevicePrefetcher(source, self.workload, self.recipe, self.device)
+        return (to_device(batch, self.workload, self.recipe, self.device) for batch in source)
+
+    def step(self, batches: Iterator[Any]) -> torch.Tensor:
+        """One optimizer step; returns the loss, on the device."""
+        with span("step") if self.recipe.ranges else nullcontext():
+            if self.recipe.no_sync:
+                loss = self.accumulate_apart(batches)
+            else:
+                loss = self.accumulate(batches)
+                for _ in range(self.recipe.accumulation - 1):
+                    loss = loss + self.accumulate(batches)
+            self.update()
+        if self.recipe.log_every > 0:
+            self.log(loss)
+        return loss
+
+    def accumulate_apart(self, batches: Iterator[Any]) -> torch.Tensor:
+        """All batches of a step; ranks average their gradients with the last one only."""
+        with self.model.no_sync():
+            loss = self.accumulate(batches)
+            for _ in range(self.recipe.accumulation - 2):
+                loss = loss + self.accumulate(batches)
+        return loss + self.accumulate(batches)
+
+    def accumulate(self, batches: Iterator[Any]) -> torch.Tensor:
+        """Forward and backward of the next batch; its gradients add to those that are there."""
+        with span("data") if self.recipe.ranges else nullcontext():
+            inputs, targets = next(batches)
+        with span("forward") if self.recipe.ranges else nullcontext():
+            _, loss = forward(self.model, self.workload, self.recipe, self.device, inputs, targets)
+        if self.recipe.accumulation > 1:
+            loss = loss / self.recipe.accumulation
+        with span("backward") if self.recipe.ranges else nullcontext():
+            if self.recipe.amp == "fp16":
+                self.scaler.scale(loss).backward()
+            else:
+                loss.backward()
+        detached: torch.Tensor = loss.detach()
+        return detached
+
+    def update(self) -> None:
+        """The optimizer step, and the gradients away."""
+        with span("optimizer") if self.recipe.ranges else nullcontext():
+            if self.recipe.amp == "fp16":
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            else:
+                self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=self.recipe.set_to_none)
+
+    def log(self, loss: torch.Tensor) -> None:
+        """Reads the loss now and then, for people to see: each time the host waits for the device."""
+        self.steps = self.steps + 1
+        if self.steps % self.recipe.log_every == 0:
+            self.shown.append(loss.item())
+
+
+def train(workload: Any, recipe: Recipe, device: torch.device, steps: int, seed: int = 0) -> list[float]:
+    """Trains some steps; returns their losses, read after the last step: reading one waits for the device."""
+    training = Training(workload, recipe, device, seed)
+    batches = training.batches(epochs(training.loader))
+    losses = [training.step(batches) for _ in range(steps)]
+    if recipe.ranks > 1:
+        shared = mean_over_ranks(losses).tolist()
+        distributed.destroy_process_group()
+        return shared if int(os.environ["RANK"]) == 0 else []  # one of them tells
+    return [loss.item() for loss in losses]
+
+
+def main() -> None:
+    """Trains the baseline of a workload: `python -m perfkit.program.train [WORKLOAD] [DEVICE]`."""
+    workload = load(sys.argv[1] if len(sys.argv) > 1 else "cifar_resnet18")
+    device = torch.device(sys.argv[2] if len(sys.argv) > 2 else "cpu")
+    for step, loss in enumerate(train(workload, Recipe(), device, steps=8)):
+        print(f"step {step}: loss {loss:.6f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What a measurement leaves behind: runs, statistics, the store. torch is never imported."""

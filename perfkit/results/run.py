@@ -1,0 +1,276 @@
+"""Runs: what a measurement leaves behind. Raw values are kept, everything else is derived from them here."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from perfkit.errors import StoreError
+from perfkit.results import stats
+from perfkit.results.stats import Estimate, Ratio
+
+SCHEMA = 1
+"""Version of the record. Its history: 1 (2026-11) the first."""
+
+Status = Literal["ok", "not_applicable", "failed", "cancelled"]
+
+
+class Mechanism(msgspec.Struct, frozen=True):
+    """Proof that a switch is on (or off): taken from the built objects, not from the recipe."""
+
+    switch: str
+    ok: bool
+    evidence: str
+
+
+class Raw(msgspec.Struct, frozen=True):
+    """Every value that was measured, warm-up included, in the order of time."""
+
+    step_s: list[float] = []
+    data_wait_s: list[float] = []
+    warmup_steps: int = 0
+    device_step_s: list[float] = []
+    """CUDA only: device time between the ends of successive measured steps, within each block."""
+    block_samples_per_s: list[float] = []
+    ceiling_samples_per_s: list[float] = []
+    """Of the same rounds as the blocks: the step on one batch that is already on the device."""
+    gpu_utilization_nvml: list[float] = []
+
+
+class Pairing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The blocks of two runs, round by round: what a comparison is computed from."""
+
+    against: str
+    """Id of the other run."""
+    role: Literal["previous", "baseline"]
+    interleaved: bool
+    own_samples_per_s: list[float]
+    other_samples_per_s: list[float]
+    noise: float = 0.0
+    """The machine's A/A noise when this was measured; effects below it are not called effects."""
+
+    @property
+    def times(self) -> list[float]:
+        """How many times as fast as the other this run was, in each round."""
+        both = zip(self.own_samples_per_s, self.other_samples_per_s, strict=True)
+        return [own / other for own, other in both]
+
+    @property
+    def ratio(self) -> Ratio:
+        """How many times faster this run is than the other, with its interval and verdict."""
+        own, other = np.array(self.own_samples_per_s), np.array(self.other_samples_per_s)
+        return stats.ratio(own, other, paired=self.interleaved, noise=self.noise)
+
+
+class Communication(msgspec.Struct, frozen=True, kw_only=True):
+    """What averaging gradients between ranks costs an optimizer step; times in seconds."""
+
+    bytes_per_step: int
+    step_s: float
+    compute_s: float
+    """A step in which nothing is averaged."""
+    alone_s: float
+    """The collectives of a step, with nothing beside them."""
+    rank_compute_s: list[float]
+    """`compute_s` of each rank: the slowest one is what the others wait for."""
+    start_s: float
+    """Of a collective without any bytes."""
+    bytes_per_s: float
+    """Of a large one, among as many ranks as were measured."""
+
+    @property
+    def exposed_s(self) -> float:
+        """What it adds to the step."""
+        return max(0.0, self.step_s - self.compute_s)
+
+    @property
+    def hidden_s(self) -> float:
+        """What ran beside the computation."""
+        return max(0.0, self.alone_s - self.exposed_s)
+
+    @property
+    def straggling(self) -> float:
+        """Slowest rank's computing / the median rank's."""
+        return max(self.rank_compute_s) / float(np.median(self.rank_compute_s))
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One workload under one recipe on one machine. Immutable; a failed run is a run too."""
+
+    schema: int = SCHEMA
+    id: str
+    session: str
+    """Runs of one session were measured together, on one machine."""
+    created: str
+    """UTC, ISO 8601."""
+    stage: str
+    title: str = ""
+    workload: str
+    options: dict[str, Any] = {}
+    preset: str = ""
+    device: str
+    seed: int = 0
+    recipe: dict[str, Any]
+    status: Status = "ok"
+    reason: str = ""
+    machine: dict[str, Any] = {}
+    raw: Raw = Raw()
+    samples_per_step: int = 0
+    mechanism: list[Mechanism] = []
+    pairings: list[Pairing] = []
+    losses: list[float] = []
+    startup_s: float | None = None
+    compile_s: float | None = None
+    peak_memory_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    batch_bytes_per_sample: int | None = None
+    """Bytes a sample has in the batch that the loader hands over."""
+    h2d_bytes_per_sample: int | None = None
+    """Of these, the bytes that cross to an accelerator; None on a CPU, where nothing crosses."""
+    communication: Communication | None = None
+    """With several ranks only."""
+    facts: dict[str, str] = {}
+    """What else the run says of itself: weights, precision policy, not-applied switches."""
+    warnings: list[str] = []
+
+    @property
+    def samples_per_s(self) -> Estimate | None:
+        """Throughput: median over the blocks, 95% bootstrap interval."""
+        return stats.estimate(np.array(self.raw.block_samples_per_s))
+
+    @property
+    def step_s(self) -> Estimate | None:
+        """Time of a step, data wait included: median over the measured steps."""
+        return stats.estimate(self._measured(self.raw.step_s))
+
+    @property
+    def data_wait_s(self) -> Estimate | None:
+        """Time a step waits in `next(loader)`: median over the measured steps."""
+        return stats.estimate(self._measured(self.raw.data_wait_s))
+
+    @property
+    def data_wait_share(self) -> float | None:
+        """Waiting for data / whole step, over all measured steps (0 to 1)."""
+        steps = self._measured(self.raw.step_s)
+        return float(self._measured(self.raw.data_wait_s).sum() / steps.sum()) if steps.size else None
+
+    @property
+    def ceiling_samples_per_s(self) -> float | None:
+        """What the model could do if data were free."""
+        ceiling = self.raw.ceiling_samples_per_s
+        return float(np.median(ceiling)) if ceiling else None
+
+    @property
+    def pipeline_efficiency(self) -> float | None:
+        """Throughput / ceiling, median over the rounds in which both were measured."""
+        rounds = list(zip(self.raw.block_samples_per_s, self.raw.ceiling_samples_per_s, strict=False))
+        return float(np.median([block / ceiling for block, ceiling in rounds])) if rounds else None
+
+    def speedup(self, role: str) -> Ratio | None:
+        """Against the `previous` stage or the `baseline`; None where they were not compared."""
+        return next((pairing.ratio for pairing in self.pairings if pairing.role == role), None)
+
+    def evidence(self, switch: str) -> str:
+        """What proves the state of a switch; empty where nothing was checked."""
+        return next((m.evidence for m in self.mechanism if m.switch == switch), "")
+
+    def _measured(self, values: list[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return np.array(values[self.raw.warmup_steps :])
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The plain data of a stage for `--json`: derived numbers beside the raw ones they come from."""
+    shares = {
+        name: getattr(run, name)
+        for name in ("data_wait_share", "ceiling_samples_per_s", "pipeline_efficiency")
+    }
+    estimates = {name: getattr(run, name) for name in ("samples_per_s", "step_s", "data_wait_s")}
+    ratios = {f"speedup_vs_{role}": run.speedup(role) for role in ("previous", "baseline")}
+    kept = {name: getattr(run, name) for name in _KEPT}
+    document = {"name": run.stage, **kept, **estimates, **shares, **ratios, "raw": run.raw}
+    plain: dict[str, Any] = msgspec.to_builtins(document)
+    return plain
+
+
+_KEPT = (
+    "id",
+    "title",
+    "recipe",
+    "status",
+    "reason",
+    "peak_memory_bytes",
+    "peak_reserved_bytes",
+    "batch_bytes_per_sample",
+    "h2d_bytes_per_sample",
+    "startup_s",
+    "compile_s",
+    "mechanism",
+    "losses",
+    "communication",
+    "facts",
+    "warnings",
+)
+
+
+def document(runs: list[Run]) -> dict[str, Any]:
+    """A whole session as `--json` writes it and a report shows it."""
+    first = runs[0]
+    return {
+        "schema": SCHEMA,
+        "session": first.session,
+        "machine": first.machine,
+        "workload": {"name": first.workload, "options": first.options},
+        "preset": first.preset,
+        "device": first.device,
+        "seed": first.seed,
+        "stages": [{**summary(run), "compile_break_even_steps": break_even_steps(run, runs)} for run in runs],
+    }
+
+
+def break_even_steps(run: Run, runs: list[Run]) -> int | None:
+    """Steps after which compiling has paid for itself; None if it was not compiled, or never pays.
+
+    (cold compiled step - cold eager step) / (eager step - compiled step), by medians, against the run before.
+    """
+    before = next((p.against for p in run.pairings if p.role == "previous"), None)
+    eager = next((other for other in runs if other.id == before), None)
+    if run.compile_s is None or eager is None or eager.compile_s is not None:
+        return None
+    if not (run.step_s and eager.step_s) or run.samples_per_step != eager.samples_per_step:
+        return None
+    saved = eager.step_s.median - run.step_s.median
+    spent = run.raw.step_s[0] - eager.raw.step_s[0]
+    return max(0, math.ceil(round(spent / saved, 6))) if saved > 0 else None
+
+
+def encode(run: Run) -> bytes:
+    """A run as JSON."""
+    return msgspec.json.encode(run)
+
+
+def decode(text: bytes | str) -> Run:
+    """A run from JSON of this or an older version; nothing is executed, every field is checked.
+
+    Raises:
+        StoreError: the text is no run, or was written by a newer perfkit.
+    """
+    try:
+        data = msgspec.json.decode(text)
+        version = data["schema"]
+        if version > SCHEMA:
+            raise StoreError(
+                f"this run was written by a newer perfkit (schema {version}, this one reads up to {SCHEMA})",
+                "Update perfkit: git pull, then make lab",
+            )
+        return msgspec.convert(data, Run)
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:  # DecodeError is a ValueError
+        raise StoreError(f"not a run of perfkit: {problem}", "Delete the entry or restore it") from None
+
+
+def slug(text: str) -> str:
+    """A text as a file or identifier part: letters, digits, `-`."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()

@@ -1,0 +1,1 @@
+"""Data in; table, figure, sentence out. Nothing here measures or trains."""

@@ -1,0 +1,97 @@
+"""The frame that most views share: a row a stage, its name at the left, its numbers at the right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from perfkit.results.run import Run
+from perfkit.results.stats import Estimate
+from perfkit.show import sentences, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BAR = 0.62
+"""Height of a bar; rows are 1 apart."""
+
+
+def frame(ax: Axes, ink: str, runs: Sequence[Run], numbers: Callable[[Run], str], unit: str) -> None:
+    """Names, numbers and axis; stages without a number get their reason in the place of a bar.
+
+    Args:
+        ax: where.
+        ink: colour of text and lines.
+        runs: one a row, from the top.
+        numbers: what stands at the right of a row; empty where there is no number.
+        unit: what the horizontal axis shows.
+    """
+    said = [numbers(run) for run in runs]
+    named(ax, ink, [sentences.name(run) for run in runs], said, unit)
+    for at, (run, shown) in enumerate(zip(runs, said, strict=True)):
+        if not shown:
+            reason(ax, ink, at, sentences.outcome(run) or "n/a: this was not measured")
+
+
+def named(ax: Axes, ink: str, names: Sequence[str], said: Sequence[str], unit: str) -> None:
+    """The frame alone: a row a name from the top, what is said of it at the right, the axis below."""
+    style.plain_axes(ax, ink)
+    size, rows = style.type_size(ax), range(len(names))
+    labels = [style.mark(sentences.wrapped(name, style.characters(ax, 0.2), 2)) for name in names]
+    ax.set_yticks(rows, labels, fontsize=size, color=ink)
+    ax.set_ylim(len(names) - 0.45, -0.55)
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel(unit, color=ink, fontsize=0.9 * size)
+    ax.set_xlim(0, 1)
+    ax.grid(axis="x", color=ink, alpha=0.15, linewidth=0.6)
+    ax.locator_params(axis="x", nbins=6)
+    ax.xaxis.set_major_formatter("{x:,g}")
+    right = ax.secondary_yaxis("right")
+    right.set_yticks(rows, [style.mark(text) for text in said], fontsize=0.9 * size, color=ink)
+    right.tick_params(length=0)
+    right.spines["right"].set_visible(False)
+
+
+def reason(ax: Axes, ink: str, at: int, text: str) -> None:
+    """Words in the place of a row's bar."""
+    ax.text(
+        0.01, at, style.mark(sentences.wrapped(text, style.characters(ax, 0.42), 2)), color=ink,
+        style="italic", transform=ax.get_yaxis_transform(), va="center", fontsize=0.9 * style.type_size(ax),
+    )  # fmt: skip
+
+
+def bar(ax: Axes, ink: str, at: int, start: float, width: float, colour: str, hatch: str = "") -> None:
+    """A piece of a row's bar, outlined in ink so that it is seen on any paper."""
+    ax.barh(at, width, BAR, left=start, color=colour, edgecolor=ink, hatch=hatch, linewidth=0.7)
+
+
+def whisker(ax: Axes, ink: str, at: int, estimate: Estimate) -> None:
+    """The 95% interval about the median."""
+    below, above = max(0.0, estimate.median - estimate.low), max(0.0, estimate.high - estimate.median)
+    ax.errorbar(
+        estimate.median, at, xerr=[[below], [above]], fmt="none", ecolor=ink, elinewidth=1.4, capsize=4
+    )
+
+
+def legend(ax: Axes, ink: str, entries: Sequence[tuple[str, str, str]]) -> None:
+    """What the pieces mean, above the rows.
+
+    Args:
+        ax: where.
+        ink: colour of its text.
+        entries: label, colour, hatch; the hatch `|` stands for a line.
+    """
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    keys = [
+        Line2D([], [], color=colour, marker="|", linestyle="none", markersize=10, markeredgewidth=2.5)
+        if hatch == "|"
+        else Patch(facecolor=colour, edgecolor=ink, hatch=hatch)
+        for _, colour, hatch in entries
+    ]
+    ax.legend(
+        keys, [label for label, _, _ in entries], loc="lower left", bbox_to_anchor=(0, 1), frameon=False,
+        ncols=len(entries), labelcolor=ink, fontsize=0.9 * style.type_size(ax), borderaxespad=0.2,
+        columnspacing=1.2, handlelength=1.6, handletextpad=0.5,
+    )  # fmt: skip

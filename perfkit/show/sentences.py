@@ -1,0 +1,147 @@
+"""What a run showed, in words that are computed from its numbers: no promise, no cause they do not show."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+
+from perfkit.results.run import Run
+from perfkit.results.stats import Ratio
+from perfkit.show import results, units
+
+_NOTICEABLE = 0.05
+"""A share or a change below this is called none: a few percent are within what blocks vary by."""
+
+
+def clean(text: object, width: int = 0) -> str:
+    """One line of text from outside: no control characters, at most `width` characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+    return line if not width or len(line) <= width else line[: max(1, width - 1)].rstrip() + "…"
+
+
+def wrapped(text: str, width: int, lines: int) -> str:
+    """A text on at most so many lines of at most so many characters; what is over ends in an ellipsis."""
+    return "\n".join(textwrap.wrap(clean(text), width, max_lines=lines, placeholder=" …"))
+
+
+def name(run: Run) -> str:
+    """The stage's title, else its name."""
+    return clean(run.title or run.stage)
+
+
+def outcome(run: Run) -> str:
+    """Why there is no number: `n/a: …`, `failed: …`, `cancelled: …`; empty where there is one."""
+    if run.status == "ok":
+        return "" if results.rate(run) else f"{units.NOT_AVAILABLE}: nothing was measured"
+    word = units.NOT_AVAILABLE if run.status == "not_applicable" else run.status
+    return f"{word}: {clean(run.reason) or 'no reason was given'}"
+
+
+def sentence(runs: Sequence[Run], said: Callable[[Run], str]) -> str:
+    """One clause a stage: what is said of it, or why there is nothing to say."""
+    clauses = [(name(run), said(run).replace("\n", ", ") or outcome(run) or "n/a") for run in runs]
+    return "; ".join(": ".join(clause) for clause in clauses) + "."
+
+
+def verdict_sentence(run: Run, previous: Run | None = None, attacks: str = "none") -> str:
+    """Did it help here, and why?
+
+    Args:
+        run: the stage.
+        previous: the run that it was compared with; without it only the run's own numbers are used.
+        attacks: the bottleneck its optimization is for: `data`, `host`, `device` or `none`.
+    """
+    against = results.speedup(run, "previous")
+    broken = "; ".join(f"{clean(m.switch)}: {clean(m.evidence)}" for m in run.mechanism if not m.ok)
+    if not results.rate(run):
+        said = outcome(run).replace(f"{units.NOT_AVAILABLE}:", "not measured here:", 1).rstrip(".")
+    elif broken:
+        said = f"its mechanism is not on ({broken}), so its number says nothing about it"
+    elif against is None:
+        said = _standing(run)
+    else:
+        plain = units.ratio(against).replace(" (", ", ").removesuffix(")")
+        evidence = _evidence(run, previous, attacks, against)
+        said = ": ".join(filter(None, (f"{against.verdict} here ({plain})", "; ".join(evidence))))
+    return f"{name(run)}: {said}."
+
+
+def _standing(run: Run) -> str:
+    """Where a run stands that is compared with none."""
+    rate, share, efficiency = results.rate(run), results.wait_share(run), results.efficiency(run)
+    said = [f"{units.interval(rate)} samples/s"] if rate else []
+    said += [] if share is None else [f"the step waits for data {units.percent(share)} of its time"]
+    if efficiency is not None and efficiency > 1 + _NOTICEABLE:
+        said.append("its ceiling came out lower than its rate: the machine was not steady")
+    elif efficiency is not None:
+        said.append(f"it runs at {units.percent(efficiency)} of what the model could do if data were free")
+    return "; ".join(said)
+
+
+def _evidence(run: Run, previous: Run | None, attacks: str, against: Ratio) -> list[str]:
+    """The numbers that go with the verdict, those that go against it, and what the step had to give."""
+    moves = [move for move in (_wait_move(run, previous), _ceiling_move(run, previous)) if move]
+    none, rounds = against.verdict == "no measurable difference", results.rounds(run)
+    if against.verdict == "too few rounds":
+        return [f"{rounds} round{'s give' if rounds != 1 else ' gives'} no verdict: measure longer"]
+    helped = against.verdict == "faster"
+    said = [text for better, text in moves if none or better == helped]
+    said += [f"though {text}" for better, text in moves if not none and better != helped]
+    if none:
+        said += _no_room(run, previous, attacks, bool(moves)) + _hidden(against)
+    elif previous and not any(better == helped for better, _ in moves):
+        said.insert(0, "neither the wait for data nor the ceiling shows where that comes from")
+    return said + _price(run, previous)
+
+
+def _wait_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
+    """Whether the share of waiting got better, and how it changed; None where it hardly did."""
+    now, before = results.wait_share(run), results.wait_share(previous) if previous else None
+    if now is None or before is None or abs(now - before) < _NOTICEABLE:
+        return None
+    moved = "fell" if now < before else "rose"
+    return now < before, (
+        f"waiting for data {moved} from {units.percent(before)} to {units.percent(now)} of the step"
+    )
+
+
+def _ceiling_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
+    """The same for the step on a batch that is already on the device."""
+    change = results.ceiling_change(run, previous) if previous else None
+    if not change or change.verdict not in ("faster", "slower") or abs(change.ratio - 1) < _NOTICEABLE:
+        return None
+    times = units.number(change.ratio, max(1.0, change.ratio))
+    return change.ratio > 1, f"with data already on the device it computes {times}× as fast"
+
+
+def _no_room(run: Run, previous: Run | None, attacks: str, moved: bool) -> list[str]:
+    """Why there was nothing to win for this kind of optimization, where the numbers say so."""
+    share, efficiency = results.wait_share(previous or run), results.efficiency(previous or run)
+    if share is None or attacks not in ("data", "host", "device"):
+        return []
+    if attacks != "data":
+        waits = f"the step waits for data {units.percent(share)} of its time, which faster computing leaves"
+        still = ["a batch that is already on the device is not computed faster either"]
+        return [waits] if share >= _NOTICEABLE else still if previous and not moved else []
+    if share >= _NOTICEABLE:
+        return [] if moved else [f"the step still waits for data {units.percent(share)} of its time"]
+    text = f"the step does not wait for data ({units.percent(share)} of it)"
+    if efficiency is not None and efficiency < 1 - _NOTICEABLE:
+        return [f"{text}, though it runs at {units.percent(efficiency)} of its ceiling"]
+    return [f"{text}, so there is next to nothing to save on the data's way"]
+
+
+def _hidden(against: Ratio) -> list[str]:
+    """How large an effect the interval leaves possible, where that is much."""
+    hidden = max(against.high - 1, 1 - against.low)
+    text = f"an effect of up to {units.percent(hidden)} could hide in this interval: measure longer"
+    return [text] if hidden >= _NOTICEABLE else []
+
+
+def _price(run: Run, previous: Run | None) -> list[str]:
+    """The memory that it took or gave back, where that is much."""
+    now, before = run.peak_memory_bytes, previous.peak_memory_bytes if previous else None
+    if not now or not before or 0.8 < now / before < 1.25:
+        return []
+    moved = "rose" if now > before else "fell"
+    return [f"peak memory {moved} from {units.size(before)} to {units.size(now)}"]

@@ -1,0 +1,67 @@
+"""Numbers as text: a unit, sensible digits, an interval with the digits of its middle."""
+
+from __future__ import annotations
+
+import math
+
+from perfkit.results.stats import Estimate, Ratio
+
+NOT_AVAILABLE = "n/a"
+
+
+def number(value: float, like: float | None = None) -> str:
+    """A number with three digits or all of its whole part; `like` gives the digits instead of the value."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("∞" if value > 0 else "-∞")
+    size = float(f"{abs(value if like is None else like):.3g}")  # 9.999 has the digits of 10
+    if not math.isfinite(size) or size >= 100 or size == 0:
+        return f"{value:,.0f}"
+    return f"{value:,.{min(9, 2 - math.floor(math.log10(size)))}f}"
+
+
+def interval(estimate: Estimate, scale: float = 1.0, unit: str = "") -> str:
+    """`80.1 ms (79.5–81.0)`: the median, then the 95% interval with the same digits."""
+    middle, low, high = (scale * value for value in (estimate.median, estimate.low, estimate.high))
+    return f"{number(middle)}{unit} ({number(low, middle)}–{number(high, middle)})"
+
+
+def _time_unit(seconds: float) -> tuple[float, str]:
+    for scale, unit in ((1.0, " s"), (1e3, " ms")):
+        if abs(seconds) * scale >= 1:
+            return scale, unit
+    return 1e6, " µs"
+
+
+def duration(seconds: float) -> str:
+    """`1.23 s`, `80.1 ms`, `12.0 µs`."""
+    scale, unit = _time_unit(seconds)
+    return number(seconds * scale) + unit
+
+
+def duration_interval(estimate: Estimate) -> str:
+    """A time with its interval, in the unit that suits the median."""
+    return interval(estimate, *_time_unit(estimate.median))
+
+
+def size(count: float) -> str:
+    """Bytes with three digits: `512 B`, `602 kB`, `11.3 GB` (powers of 1,000)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{number(count)} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1000
+    return f"{number(count)} TB"
+
+
+def percent(share: float) -> str:
+    """A share of one as whole percent; what rounds to none or all but is not, says so."""
+    if 0 < share < 0.005:
+        return "<1%"
+    if 0.995 < share < 1:
+        return ">99%"
+    return f"{100 * share:.0f}%"
+
+
+def ratio(value: Ratio) -> str:
+    """`1.34× (1.28–1.41)`."""
+    like = max(abs(value.ratio), 1.0) if value.ratio >= 0.1 else value.ratio
+    return f"{number(value.ratio, like)}× ({number(value.low, like)}–{number(value.high, like)})"

@@ -1,0 +1,122 @@
+"""Proof that a recipe still trains the same as the plain program, and that its mechanisms are on."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from perfkit.ladder import stages
+from perfkit.process.child import Child, Progress, team, turn
+from perfkit.program.recipe import Recipe, switches
+from perfkit.studies import engine
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was checked, with its evidence."""
+
+    name: str
+    ok: bool
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The verdict on one recipe."""
+
+    title: str
+    exactness: stages.Exactness
+    checks: list[Check]
+    other_batch: bool
+    """Whether an optimizer step takes another number of samples than the plain program's."""
+    losses: Mapping[str, list[float]]
+    """Of the candidate, and of the plain program on the same tensors in float32 and in float64."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything holds."""
+        return all(check.ok for check in self.checks)
+
+    def describe(self) -> str:
+        """One line for people."""
+        wrong = [f"{check.name}: {check.evidence}" for check in self.checks if not check.ok]
+        if wrong:
+            return f"{self.title}: NOT the same training: {'; '.join(wrong)}"
+        how = "bit for bit the same" if self.exactness == "bitwise" else "the same within rounding"
+        other = "; the batch size differs, which changes training" if self.other_batch else ""
+        return f"{self.title}: on equal batches it trains {how}{other}"
+
+
+def parity(
+    plan: engine.Plan, title: str, recipe: Recipe, steps: int = 4,
+    on_progress: Progress = lambda phase, fraction: None, cancelled: threading.Event | None = None,
+) -> Parity:  # fmt: skip
+    """Trains a recipe and the plain program from one seed on the same batches, and compares.
+
+    Args:
+        plan: workload, preset, device, seed.
+        title: what the recipe is called.
+        recipe: the candidate; it must be able to act here.
+        steps: how many each side trains.
+        on_progress: told the phase and its fraction.
+        cancelled: set it from any thread to stop.
+
+    Raises:
+        PerfkitError: the training failed.
+    """
+    exact = stages.exactness(recipe.replace(batch_size=Recipe().batch_size, accumulation=1))
+    other_batch = recipe.batch_size * recipe.accumulation != plan.preset.batch_size
+    asked = {"recipe": recipe.to_dict(), "seed": plan.seed}
+    with turn(plan.device, cancelled):
+        child = Child(on_progress, cancelled)
+        try:
+            child.ask("describe", **plan.loads())
+            if recipe.ranks > 1:
+                return _of_ranks(plan, title, recipe, steps, child)
+            found = child.ask("parity", exact=exact, steps=steps, **asked)
+            ready = child.ask("train", loss_steps=2, warmup_s=0, started=child.started, **asked)
+        finally:
+            child.stop()
+    checks = [Check(**check) for check in found["checks"]]
+    off = [f"{m['switch']}: {m['evidence']}" for m in ready["mechanisms"] if not m["ok"]]
+    proven = f"{len(ready['mechanisms'])} switches proven by the built objects"
+    checks.append(Check("mechanisms", not off, "; ".join(off) or proven))
+    return Parity(title, exact, checks, other_batch, found["losses"])
+
+
+def _of_ranks(plan: engine.Plan, title: str, recipe: Recipe, steps: int, first: Child) -> Parity:
+    """Ranks with a batch each must have the losses of one rank with all of their batches."""
+    between = {
+        name: switch.default for name, switch in switches().items() if switch.idle_when == ("ranks", 1)
+    }
+    batch_size = recipe.batch_size * recipe.ranks
+    alone = recipe.replace(**between, no_sync=False, ranks=1, batch_size=batch_size)
+    how: dict[str, Any] = {"seed": plan.seed, "loss_steps": steps, "warmup_s": 0, "started": first.started}
+    with contextlib.ExitStack() as ends:
+        one = Child(lambda *_: None, first._cancelled)
+        ends.callback(one.stop)
+        one.ask("describe", **plan.loads())
+        reference = one.ask("train", recipe=alone.to_dict(), **how)
+        many = team(first, plan.loads(), recipe.ranks, plan.nodes)
+        ends.callback(many.stop)
+        ready = many.ask("train", recipe=recipe.to_dict(), **how)
+    rounding = 1e-4 if recipe.amp == recipe.compression == "off" else 2e-2
+    apart = max(
+        abs(a - b) / max(abs(b), 1.0) for a, b in zip(ready["losses"], reference["losses"], strict=True)
+    )
+    sizes = f"{recipe.ranks} x {recipe.batch_size} and 1 x {alone.batch_size}"
+    said = f"losses of {sizes} differ by at most {apart:.1g}"
+    if apart > rounding and ready["batch_norm"]:
+        said += ": batch normalisation sees each rank's own batch (nn.SyncBatchNorm would see all)"
+    off = [f"{m['switch']}: {m['evidence']}" for m in ready["mechanisms"] if not m["ok"]]
+    proven = f"{len(ready['mechanisms'])} switches proven by the built objects"
+    checks = [
+        Check("losses", apart <= rounding, said),
+        Check("mechanisms", not off, "; ".join(off) or proven),
+    ]
+    losses = {"candidate": ready["losses"], "float32": reference["losses"], "float64": []}
+    return Parity(title, "changes training", checks, True, losses)

@@ -1,0 +1,5 @@
+"""`python -m perfkit.worker` is a measuring process."""
+
+from perfkit.worker.serve import main
+
+main()

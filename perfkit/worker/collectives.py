@@ -1,0 +1,92 @@
+"""What the averaging of gradients between ranks costs: the step with it and without, and it alone.
+
+Runs in the child of every rank at once. The time that is exposed is a difference of steps, so it holds for
+gloo and NCCL alike and needs no profiler; the rest of what the collectives take alone was hidden.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch import distributed
+
+from perfkit.worker.checks import plain
+from perfkit.worker.harness import Harness
+
+_ROUNDS = 5
+_SIZES = (1 << 12, 1 << 18, 1 << 22, 1 << 24)
+"""Bytes of the collectives that latency and bandwidth are told from."""
+
+
+def measure(harness: Harness, samples: int) -> dict[str, Any]:
+    """The fields of `runs.Communication`; weights and optimizer are as they were afterwards."""
+    training = harness.training
+    before = copy.deepcopy((plain(training.model).state_dict(), training.optimizer.state_dict()))
+    with_it, without = list[float](), list[float]()
+    for _ in range(_ROUNDS):
+        with_it.append(_step_s(harness, samples))
+        with training.model.no_sync():
+            without.append(_step_s(harness, samples))
+    plain(training.model).load_state_dict(before[0])
+    training.optimizer.load_state_dict(before[1])
+    training.optimizer.zero_grad(set_to_none=True)
+    buckets = _buckets(training)
+    times = {size: _all_reduce_s(harness, [size]) for size in _SIZES}
+    slope, start = _line(times)
+    once = 1 if training.recipe.no_sync else training.recipe.accumulation
+    own = torch.tensor([statistics.median(without)], device=training.device)
+    all_ranks = [torch.zeros_like(own) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(all_ranks, own)
+    return {
+        "bytes_per_step": sum(buckets) * once, "step_s": statistics.median(with_it),
+        "compute_s": statistics.median(without), "alone_s": _all_reduce_s(harness, buckets) * once,
+        "rank_compute_s": [float(value) for value in all_ranks],
+        "start_s": start, "bytes_per_s": 1 / slope,
+    }  # fmt: skip
+
+
+def _step_s(harness: Harness, samples: int) -> float:
+    block = harness.block(samples)
+    return block.seconds / len(block.step_s)
+
+
+def _buckets(training: Any) -> list[int]:
+    """Bytes of each collective, in the precision that crosses."""
+    halves = training.recipe.compression != "off"
+    sizes = [
+        p.numel() * (2 if halves else p.element_size())
+        for p in training.model.parameters()
+        if p.requires_grad
+    ]
+    cap, found = training.recipe.bucket_mb << 20, [0]
+    for size in sizes:
+        if found[-1] and found[-1] + size > cap:
+            found.append(0)
+        found[-1] += size
+    return found
+
+
+def _all_reduce_s(harness: Harness, sizes: list[int]) -> float:
+    """Median time of these collectives, one after the other, with nothing beside them."""
+    tensors = [torch.zeros(max(1, size // 4), device=harness.training.device) for size in sizes]
+    taken = []
+    for _ in range(_ROUNDS + 1):
+        distributed.barrier()
+        harness.device.synchronize()
+        start = time.perf_counter()
+        for tensor in tensors:
+            distributed.all_reduce(tensor)
+        harness.device.synchronize()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[1:])
+
+
+def _line(times: dict[int, float]) -> tuple[float, float]:
+    """Seconds a byte, and seconds of a collective without any: both above 0."""
+    small, large = min(times), max(times)
+    slope = max((times[large] - times[small]) / (large - small), 1e-15)
+    return slope, max(times[small] - slope * small, 1e-9)

@@ -1,0 +1,205 @@
+"""What a device can do, and what a training asks of it: measured roofs, shapes, FLOPs and bytes of a step.
+
+Runs in the child. Peaks are measured, not taken from a data sheet: the best of some large products, and a
+copy of a large tensor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import FlopCounterMode
+
+from perfkit.worker.checks import plain
+from perfkit.worker.harness import Device, Harness
+
+_MULTIPLES = {"float32": 4, "bfloat16": 8, "float16": 8, "int8": 16}
+"""Sizes that Tensor Cores like, by type; float32 stands for TF32. NVIDIA's rule, as the article gives it."""
+_REPEATS = 7
+
+
+def measure(harness: Harness) -> dict[str, Any]:
+    """Roofs of the device, a sweep of shapes, and the work of this training's step.
+
+    Returns:
+        `peaks`: FLOP/s by type; `bytes_per_s`; `rows`: one dictionary a shape (see `sweep`); `work`: `flops`
+        and `bytes` of a step, `dtype` in which it multiplies; `misaligned`: see `misaligned`.
+    """
+    device = harness.device
+    big = device.device.type != "cpu"
+    dtypes = _dtypes(device.device)
+    rows = sweep(device, dtypes, 1 if big else 4)
+    sizes = (1024, 4096, 8192) if big else (512, 1024)
+    squares = _rows(device, [_product(device, n, n, n, dtype) for dtype in dtypes for n in sizes])
+    peaks = {
+        _name(dtype): max(row["flops_per_s"] for row in rows + squares if row["dtype"] == _name(dtype))
+        for dtype in dtypes
+    }
+    model = plain(harness.training.model)
+    return {
+        "peaks": peaks, "bytes_per_s": bandwidth(device, 1 << (30 if big else 26)), "rows": rows,
+        "work": work(harness), "misaligned": misaligned(model),
+    }  # fmt: skip
+
+
+def _dtypes(device: torch.device) -> list[torch.dtype]:
+    halves = [torch.bfloat16] if device.type == "cpu" else [torch.bfloat16, torch.float16]
+    return [torch.float32, *halves]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def timed(device: Device, works: Sequence[Callable[[], Any]]) -> list[float]:
+    """Least seconds of a call of each, in turn, so that the drift of a shared machine meets all of them.
+
+    The least, not the median: asked is what the device can do, and all that disturbs makes a call longer.
+    """
+    taken = []
+    for _ in range(1 + _REPEATS):
+        for work in works:
+            device.synchronize()
+            start = time.perf_counter()
+            work()
+            device.synchronize()
+            taken.append(time.perf_counter() - start)
+    counted = taken[len(works) :]  # the first call of each makes plans and allocates
+    return [min(counted[at :: len(works)]) for at in range(len(works))]
+
+
+def bandwidth(device: Device, size: int) -> float:
+    """Bytes/s of a copy within the device, read and written bytes counted."""
+    source = torch.empty(size, dtype=torch.uint8, device=device.device)
+    target = torch.empty_like(source)
+    return 2 * size / timed(device, [lambda: target.copy_(source)])[0]
+
+
+@dataclass
+class _Case:
+    """One shape: what is called, and what it takes."""
+
+    shape: str
+    kind: str
+    dtype: torch.dtype
+    call: Callable[[], Any]
+    flops: int
+    size: int
+    """Bytes read and written."""
+
+
+def _product(device: Device, m: int, k: int, n: int, dtype: torch.dtype) -> _Case:
+    a = torch.randn(m, k, device=device.device).to(dtype)
+    b = torch.randn(k, n, device=device.device).to(dtype)
+    size = (m * k + k * n + m * n) * a.element_size()
+    return _Case(f"{m} x {k} x {n}", "matmul", dtype, lambda: a @ b, 2 * m * k * n, size)
+
+
+def _convolution(device: Device, channels: int, size: int, dtype: torch.dtype, layout: Any) -> _Case:
+    inputs = torch.randn(16, channels, size, size, device=device.device).to(dtype, memory_format=layout)
+    layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False).to(device.device, dtype)
+    layer.to(memory_format=layout).requires_grad_(False)
+    flops = 2 * 16 * channels * channels * 9 * size * size
+    size_of = (2 * inputs.numel() + layer.weight.numel()) * inputs.element_size()
+    name = "NHWC" if layout is torch.channels_last else "NCHW"
+    return _Case(f"{channels} channels, {name}", "convolution", dtype, lambda: layer(inputs), flops, size_of)
+
+
+def _rows(device: Device, cases: list[_Case]) -> list[dict[str, Any]]:
+    seconds = timed(device, [case.call for case in cases])
+    return [
+        {
+            "shape": case.shape, "kind": case.kind, "dtype": _name(case.dtype), "seconds": taken,
+            "flops_per_s": case.flops / taken, "flops_per_byte": case.flops / case.size,
+        } for case, taken in zip(cases, seconds, strict=True)
+    ]  # fmt: skip
+
+
+def neighbours(size: int) -> tuple[int, int, int, int]:
+    """The next multiples of 64 and of 8, and below the latter a multiple of only 4 and an odd size.
+
+    >>> neighbours(10_000)
+    (10048, 10000, 9996, 9999)
+    """
+    eights = -(-size // 8) * 8
+    return -(-size // 64) * 64, eights, eights - 4, eights - 1
+
+
+def sweep(device: Device, dtypes: list[torch.dtype], shrink: int = 1) -> list[dict[str, Any]]:
+    """The article's product and its neighbours, an odd m, a thin one, and convolutions.
+
+    Args:
+        device: where.
+        dtypes: of the operands.
+        shrink: divides the article's m and n, for slow devices.
+
+    Returns:
+        One dictionary a shape: `shape`, `kind`, `dtype`, `seconds`, `flops_per_s`, `flops_per_byte`. First
+        come, for each type, the products over `neighbours` of k (outer) and n.
+    """
+    m, deep, wide = 16 * 36 // shrink, neighbours(1500), neighbours(10_000 // shrink)
+    shapes = [(m, k, n) for k in deep for n in wide] + [(m - 1, deep[1], wide[1]), (8, deep[1], wide[1])]
+    cases = [_product(device, *shape, dtype) for dtype in dtypes for shape in shapes]
+    layouts = (torch.contiguous_format, torch.channels_last)
+    cases += [
+        _convolution(device, channels, 56 // shrink, dtype, layout)
+        for dtype in dtypes for channels in (64, 63) for layout in layouts
+    ]  # fmt: skip
+    return _rows(device, cases)
+
+
+class _Traffic(TorchDispatchMode):
+    """Adds up the bytes that operators read and write, each as if it ran by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            tensors = {id(t): t for t in tree_iter((args, kwargs, made)) if isinstance(t, torch.Tensor)}
+            self.bytes += sum(t.numel() * t.element_size() for t in tensors.values())
+        return made
+
+
+def work(harness: Harness) -> dict[str, Any]:
+    """FLOPs of a step (products and convolutions), and the bytes its operators move when none are fused."""
+    training = harness.training
+    if training.recipe.compile:  # counted on the plain program: fusing changes the bytes, not the FLOPs
+        return {"flops": None, "bytes": None, "dtype": "", "why": "counted on the recipe without compile"}
+    counter, traffic = FlopCounterMode(display=False), _Traffic()
+    with traffic, counter:
+        training.step(harness.batches)
+    amp = {"off": "float32", "bf16": "bfloat16", "fp16": "float16"}[training.recipe.amp]
+    return {"flops": counter.get_total_flops(), "bytes": traffic.bytes, "dtype": amp, "why": ""}
+
+
+def misaligned(model: nn.Module) -> list[dict[str, Any]]:
+    """Layers with sizes that are no multiple of what 16-bit matrix units like, and what padding would cost.
+
+    Returns:
+        `layer`, `kind`, `sizes`, `padded`, and `more_flops`: the padded layer's FLOPs / the layer's, minus 1.
+    """
+    found = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            sizes = (module.in_features, module.out_features)
+        elif isinstance(module, nn.Conv2d) and module.groups == 1:
+            sizes = (module.in_channels, module.out_channels)
+        else:
+            continue
+        unit = _MULTIPLES["bfloat16"]
+        padded = tuple(-(-size // unit) * unit for size in sizes)
+        if padded != sizes:
+            more = padded[0] * padded[1] / (sizes[0] * sizes[1]) - 1
+            found.append({"layer": name, "kind": type(module).__name__, "sizes": list(sizes),
+                          "padded": list(padded), "more_flops": more})  # fmt: skip
+    return found

@@ -1,0 +1,197 @@
+"""What holds memory in a training step: every tensor's storage, from when it is made until it is freed.
+
+Runs in the child. Counted are the bytes that torch's dispatcher hands out, on a CPU as on a GPU; what a
+library takes for itself inside one operator (cuDNN's workspace) and what the allocator keeps in reserve are
+not tensors, and are told apart as the difference to the allocator's own figures.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from perfkit.errors import InvalidValue
+from perfkit.program import train
+from perfkit.worker.checks import plain
+from perfkit.worker.harness import Harness
+
+_STANDING = ("weights", "gradients", "optimizer")
+KINDS = ("weights", "gradients", "optimizer", "batch", "activations", "workspace")
+
+
+@dataclass
+class _Storage:
+    """One tensor's memory."""
+
+    size: int
+    kind: str
+    phase: str
+    where: str
+
+
+class Ledger(TorchDispatchMode):
+    """Keeps account of storages while it is active."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device = device.type
+        self.phase = "data"
+        self.live: dict[int, _Storage] = {}
+        self.bytes = 0
+        self.peak, self.at_peak, self.peak_phase = 0, list[_Storage](), ""
+        self.phases: dict[str, int] = collections.defaultdict(int)
+        """Highest bytes in each phase."""
+        self.modules: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(made):
+            if isinstance(tensor, torch.Tensor):
+                self.note(tensor)
+        return made
+
+    def note(self, tensor: torch.Tensor, kind: str = "", where: str = "") -> None:
+        """A tensor is there; of what kind and where, or as the phase and module say."""
+        if tensor.device.type != self.device or tensor.layout != torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self.live:
+            if kind:
+                self.live[key].kind, self.live[key].where = kind, where
+            return
+        usual = {"forward": "activations", "data": "batch"}.get(self.phase, "workspace")
+        where = where or f"{self.modules[-1] if self.modules else self.phase}{_line()}"
+        self.live[key] = _Storage(size, kind or usual, self.phase, where)
+        weakref.finalize(storage, self._freed, key)
+        self.bytes += size
+        self.phases[self.phase] = max(self.phases[self.phase], self.bytes)
+        if self.bytes > self.peak:
+            self.peak, self.at_peak, self.peak_phase = self.bytes, list(self.live.values()), self.phase
+
+    def _freed(self, key: int) -> None:
+        if gone := self.live.pop(key, None):
+            self.bytes -= gone.size
+
+
+def _line() -> str:
+    """` (file:line)` of the innermost frame outside torch and this package; empty in backward."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not any(part in name for part in ("/torch/", "\\torch\\", "/perfkit/worker/", "<")):
+            return f" ({Path(name).name}:{frame.f_lineno})" if Path(name).name != "train.py" else ""
+        frame = frame.f_back
+    return ""
+
+
+def measure(harness: Harness, steps: int = 2) -> dict[str, Any]:
+    """Takes some steps under the ledger.
+
+    Returns:
+        `peak`: bytes; `peak_phase`; `parts`: bytes by kind at the peak; `phases`: highest bytes of each;
+        `places`: the largest at the peak, (where, kind, bytes); `allocated`, `reserved`: the allocator's
+        own peaks (CUDA only, else None).
+
+    Raises:
+        InvalidValue: the model is compiled.
+    """
+    training = harness.training
+    if training.recipe.compile:
+        raise InvalidValue(
+            "a compiled model's kernels allocate without torch's dispatcher",
+            "Ask for the recipe with compile=false",
+        )
+    ledger = Ledger(training.device)
+    _note_standing(ledger, training)
+    harness.device.synchronize()
+    harness.device.reset_peak()
+    with _followed(training, ledger), ledger:
+        for _ in range(steps):
+            ledger.phase = "data"
+            training.step(harness.batches)
+            _note_standing(ledger, training)
+    parts = dict.fromkeys(KINDS, 0)
+    places: dict[tuple[str, str], int] = collections.defaultdict(int)
+    for one in ledger.at_peak:
+        parts[one.kind] += one.size
+        places[one.where, one.kind] += one.size
+    ordered = sorted(places.items(), key=lambda item: -item[1])
+    passing = [item for item in ordered if item[0][1] not in _STANDING][:8]
+    top = [*passing, *[item for item in ordered if item[0][1] in _STANDING][:6]]
+    on_gpu = training.device.type == "cuda"
+    allocated, reserved = harness.device.peak() if on_gpu else (None, None)
+    return {
+        "peak": ledger.peak, "peak_phase": ledger.peak_phase, "parts": parts, "phases": dict(ledger.phases),
+        "places": [[where, kind, size] for (where, kind), size in top],
+        "allocated": allocated, "reserved": reserved,
+    }  # fmt: skip
+
+
+def _note_standing(ledger: Ledger, training: train.Training) -> None:
+    """Weights, gradients and optimizer state are what they are, whoever made them."""
+    model = plain(training.model)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        ledger.note(tensor.data, "weights", name)
+        if tensor.grad is not None:
+            ledger.note(tensor.grad, "gradients", name)
+        for value in training.optimizer.state.get(tensor, {}).values():
+            if isinstance(value, torch.Tensor):
+                ledger.note(value, "optimizer", name)
+
+
+@contextlib.contextmanager
+def _followed(training: train.Training, ledger: Ledger) -> Iterator[None]:
+    """Tells the ledger the phase of the step and the module that computes."""
+    model, hooks = plain(training.model), []
+    for name, module in model.named_modules():
+        if name:
+            hooks.append(module.register_forward_pre_hook(lambda *_, name=name: ledger.modules.append(name)))
+            hooks.append(module.register_forward_hook(lambda *_: ledger.modules.pop() and None))
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            hooks.append(parameter.register_post_accumulate_grad_hook(_noted(ledger, name)))
+    places: tuple[tuple[Any, str, str], ...] = (
+        (train, "forward", "forward"), (torch.Tensor, "backward", "backward"),
+        (training, "update", "optimizer"),
+    )  # fmt: skip
+    before = [(owner, name, owner.__dict__.get(name), getattr(owner, name)) for owner, name, _ in places]
+    for (owner, name, phase), (*_, function) in zip(places, before, strict=True):
+        setattr(owner, name, _in_phase(function, phase, ledger))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for owner, name, own, _ in before:
+            setattr(owner, name, own) if own is not None else delattr(owner, name)
+
+
+def _noted(ledger: Ledger, name: str) -> Callable[[torch.Tensor], None]:
+    def hook(parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            ledger.note(parameter.grad, "gradients", name)
+
+    return hook
+
+
+def _in_phase(function: Callable[..., Any], phase: str, ledger: Ledger) -> Callable[..., Any]:
+    def inside(*given: Any, **named: Any) -> Any:
+        before, ledger.phase = ledger.phase, phase
+        ledger.phases[phase] = max(ledger.phases[phase], ledger.bytes)
+        try:
+            return function(*given, **named)
+        finally:
+            ledger.phase = before
+
+    return inside

@@ -1,0 +1,220 @@
+"""The profiler on some steps of one training, in its own process. Their times are never a throughput."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch.profiler import ProfilerActivity, record_function, schedule
+
+from perfkit.program import train
+from perfkit.worker.harness import Harness
+
+_COMPARED = 8
+"""Steps without the profiler, just before, that its slow-down is told from; more if more are recorded."""
+
+
+def profile(
+    harness: Harness, path: str, wait: int, warmup: int, active: int, shapes: bool, memory: bool, stacks: bool
+) -> dict[str, Any]:
+    """Takes steps with and without the profiler, and writes the trace of the `active` ones, one a rank."""
+    if rank := int(os.environ.get("RANK", "0")):
+        path = path.replace(".json", f".rank{rank}.json")
+    plain = harness.block(max(_COMPARED, active) * harness.samples_per_step, settle=True)
+    used = [ProfilerActivity.CUDA] if harness.training.device.type == "cuda" else []
+    made = _Profile(
+        activities=[ProfilerActivity.CPU, *used],
+        schedule=schedule(wait=wait, warmup=warmup, active=active, repeat=1),
+        record_shapes=shapes, profile_memory=memory, with_stack=stacks,
+        on_trace_ready=lambda ready: _write(ready, path),
+    )  # fmt: skip
+    total = wait + warmup + active
+    harness.source.stamps.clear()
+    marks, pins = [], list[float]()
+    named = contextlib.nullcontext() if harness.training.recipe.ranges else _marked(harness.training)
+    with named, _timed_pinning(pins), made:
+        for step in range(total):
+            marks.append(time.perf_counter())
+            harness.training.step(harness.batches)
+            if step == total - 1:
+                harness.device.synchronize()
+            made.step()
+            harness.progress("profiling", step + 1, total)
+        marks.append(time.perf_counter())
+    first = wait + warmup
+    return {
+        "plain_step_s": statistics.median(plain.device_step_s or plain.step_s),
+        "taken": [stamp for stamp in harness.source.stamps if marks[first] <= stamp[2] <= marks[-1]],
+        "marks": marks[first:],
+        "pins": pins,
+    }
+
+
+class _Numbered(list[int]):
+    """A batch's indices with its number in the order of delivery, which crosses to the worker with them."""
+
+    number = -1
+
+
+class _NumberedBatches:
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+        self.count = 0
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[_Numbered]:
+        for indices in self.batches:
+            batch = _Numbered(indices)
+            batch.number = self.count
+            self.count += 1
+            yield batch
+
+
+class TimedFetch:
+    """Stands in a loader's data set and collate function, and notes how long each batch took.
+
+    Attributes that are not its own come from the data set.
+    """
+
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any], folder: str) -> None:
+        self.dataset = dataset
+        self.collate = collate
+        self.folder = folder
+        self.note: dict[str, Any] = {}
+        self.transform_s: float | None = None
+        inner = getattr(dataset, "transform", None)
+        if callable(inner):
+            self.transform, dataset.transform = inner, self._transform
+            self.transform_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("dataset", "__setstate__"):  # not there yet while unpickling
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def _transform(self, *given: Any) -> Any:
+        start = time.perf_counter()
+        made = self.transform(*given)
+        self.transform_s = (self.transform_s or 0.0) + time.perf_counter() - start
+        return made
+
+    def __getitems__(self, indices: _Numbered) -> Any:
+        before, start = self.transform_s, time.perf_counter()
+        whole = getattr(self.dataset, "__getitems__", None)
+        fetched = whole(list(indices)) if whole else [self.dataset[index] for index in indices]
+        worker = torch.utils.data.get_worker_info()
+        self.note = {
+            "number": indices.number, "worker": worker.id if worker else -1, "start": start,
+            "fetched": time.perf_counter(),
+            "transform": None if before is None else (self.transform_s or 0.0) - before,
+        }  # fmt: skip
+        return fetched
+
+    def __call__(self, samples: Any) -> Any:
+        """Collates."""
+        batch = self.collate(samples)
+        self.note["collated"] = time.perf_counter()
+        with open(Path(self.folder) / f"{os.getpid()}.jsonl", "a") as file:
+            file.write(json.dumps(self.note) + "\n")
+        return batch
+
+
+def time_loader(loader: Any, folder: str) -> None:
+    """Makes a `DataLoader` that has not started yet note its batches' times in a folder; others stay."""
+    if not isinstance(loader, torch.utils.data.DataLoader):
+        return
+    timed = TimedFetch(loader.dataset, loader.collate_fn, folder)
+    # DataLoader refuses these assignments, as they would come too late for its sampler; here nothing changes.
+    loader.__dict__ |= {
+        "dataset": timed, "collate_fn": timed, "batch_sampler": _NumberedBatches(loader.batch_sampler),
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def _timed_pinning(seconds: list[float]) -> Iterator[None]:
+    """Times the loader's pin thread, which looks the function up in its module for every batch."""
+    from torch.utils.data._utils import pin_memory as module
+
+    pin: Callable[..., Any] = module.pin_memory
+
+    def timed(*given: Any, **named: Any) -> Any:
+        start = time.perf_counter()
+        made = pin(*given, **named)
+        seconds.append(time.perf_counter() - start)
+        return made
+
+    module.pin_memory = timed
+    try:
+        yield
+    finally:
+        module.pin_memory = pin
+
+
+class _Profile(torch.profiler.profile):
+    """Starting takes it a while; loader workers that got ahead meanwhile would hide the usual waiting."""
+
+    def prepare_trace(self) -> None:
+        with _workers_stopped():
+            super().prepare_trace()
+
+    def start_trace(self) -> None:
+        with _workers_stopped():
+            super().start_trace()
+
+
+@contextlib.contextmanager
+def _workers_stopped() -> Iterator[None]:
+    workers = psutil.Process().children(recursive=True)
+    for worker in workers:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            worker.suspend()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.resume()
+
+
+def _write(ready: Any, path: str) -> None:
+    part = f"{path.removesuffix('.json.gz').removesuffix('.json')}.part.json{'.gz' * path.endswith('.gz')}"
+    ready.export_chrome_trace(part)
+    os.replace(part, path)
+
+
+@contextlib.contextmanager
+def _marked(training: train.Training) -> Iterator[None]:
+    """Names the phases in the trace; the program itself stays as it is."""
+    places: tuple[tuple[Any, str, str], ...] = (
+        (train, "forward", "forward"), (train, "to_device", "to_device"),
+        (torch.Tensor, "backward", "backward"), (training, "update", "optimizer"),
+    )  # fmt: skip
+    before = [getattr(owner, name) for owner, name, _ in places]
+    for (owner, name, mark), function in zip(places, before, strict=True):
+        setattr(owner, name, _named(function, mark))
+    try:
+        yield
+    finally:
+        for (owner, name, _), function in zip(places, before, strict=True):
+            setattr(owner, name, function)
+
+
+def _named(function: Callable[..., Any], mark: str) -> Callable[..., Any]:
+    def marked(*arguments: Any, **named: Any) -> Any:
+        with record_function(mark):
+            return function(*arguments, **named)
+
+    return marked

@@ -1,0 +1,240 @@
+"""The sync detective: every copy and every wait between host and device, with the line that asked for it.
+
+    with perfkit.detect_syncs() as found:
+        train_some_steps()
+    print(found.table())
+
+The calls themselves are watched (`.item()`, `.to()`, `nonzero` and so on), so that nothing is missed that the
+driver stages, and so that places which *would* wait are found on a machine without a GPU too. On CUDA the
+driver's own warnings (`torch.cuda.set_sync_debug_mode`) are added.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_OWN = tuple(os.path.join(_HERE, name) for name in ("syncs.py", "serve.py", "__main__.py"))
+_PROGRAM = os.path.join(os.path.dirname(_HERE), "program", "train.py")
+_LOADER = os.sep.join(("torch", "utils", "data", ""))
+_WAITS = {
+    "item": "read it after the loop, or every N steps: losses can be kept on the device",
+    "tolist": "read it after the loop, or every N steps",
+    "numpy": "read it after the loop, or every N steps",
+    "__bool__": "decide on the device (torch.where), or read the value every N steps",
+    "__float__": "keep it a tensor, or read it every N steps",
+    "__int__": "keep it a tensor, or use a size that is known on the host",
+    "__index__": "use a size that is known on the host",
+    "__repr__": "print every N steps, not each",
+    "__format__": "print every N steps, not each",
+    "nonzero": "the size of the result is known only to the device: use torch.where(mask, a, b)",
+    "masked_select": "the size of the result is known only to the device: use torch.where(mask, a, b)",
+    "unique": "the size of the result is known only to the device: do it on the host, in the data set",
+    "equal": "compare on the device (a == b), and read the result later",
+    "allclose": "compare on the device, and read the result later",
+}
+"""Calls that make the host wait for the device, each with the way out."""
+
+
+@dataclass
+class Place:
+    """One line of a program that copies or waits."""
+
+    call: str
+    where: str
+    """`file:line` of the innermost frame that is neither torch's nor perfkit's."""
+    kind: str
+    """`wait`, `host to device`, `device to host`."""
+    fix: str
+    memory: str = ""
+    """`pinned` or `pageable` host memory, of copies."""
+    count: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Syncs:
+    """What was found; `steps` makes figures per step of it."""
+
+    places: dict[tuple[str, str], Place] = field(default_factory=dict)
+    steps: int = 1
+
+    def sorted(self) -> list[Place]:
+        """The most frequent first."""
+        return sorted(self.places.values(), key=lambda place: (-place.count, place.where))
+
+    def table(self) -> str:
+        """One line a place, for people."""
+        if not self.places:
+            return "no copy and no wait between host and device"
+        return "\n".join(
+            f"{place.where}  {place.call} ({place.kind}{', ' + place.memory if place.memory else ''}): "
+            f"{place.count / self.steps:g} a step, {place.bytes / self.steps:,.0f} B, "
+            f"{1e3 * place.seconds / self.steps:.3f} ms. {place.fix}"
+            for place in self.sorted()
+        )
+
+
+class _Watch(TorchFunctionMode):
+    """Sees every call of torch, from Python, on the calling thread."""
+
+    def __init__(self, found: Syncs, device: str | None) -> None:
+        super().__init__()
+        self.found = found
+        self.device = device
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        start = time.perf_counter()
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        kind, fix, memory, size = _judged(name, args, kwargs or {}, result, self.device)
+        if kind and (where := _caller(self.device)):
+            _note(self.found, name, where, kind, fix, memory, size, time.perf_counter() - start)
+        return result
+
+
+def _note(
+    found: Syncs, call: str, where: str, kind: str, fix: str, memory: str, size: int, seconds: float
+) -> None:
+    place = found.places.setdefault((call, where), Place(call, where, kind, fix, memory))
+    place.count += 1
+    place.bytes += size
+    place.seconds += seconds
+
+
+def _judged(
+    name: str, args: Any, named: dict[str, Any], result: Any, device: str | None
+) -> tuple[str, str, str, int]:
+    """Kind, way out, host memory and bytes of a call; an empty kind for one that neither copies nor waits."""
+    source = args[0] if args and isinstance(args[0], torch.Tensor) else None
+    if name in _WAITS and source is not None and _counts(source, device):
+        return "wait", _WAITS[name], "", source.nbytes if name in ("item", "tolist", "numpy") else 0
+    if name == "__getitem__" and source is not None and _has_mask(args[1]) and _counts(source, device):
+        return "wait", "the size of the result is known only to the device: use torch.where", "", 0
+    if name == "__setitem__" and source is not None and _has_mask(args[1]) and not _is_scalar(args[2]):
+        return "wait", "use masked_fill_ or torch.where", "", 0
+    if name in ("cpu", "to", "cuda", "copy_") and isinstance(result, torch.Tensor) and source is not None:
+        return _copy(name, args, named, source, result, device)
+    if name in ("tensor", "as_tensor") and isinstance(result, torch.Tensor) and _elsewhere(result, named):
+        return "host to device", "make it once, before the loop, on the device", "pageable", result.nbytes
+    return "", "", "", 0
+
+
+def _copy(
+    name: str, args: Any, named: dict[str, Any], source: torch.Tensor, result: torch.Tensor,
+    device: str | None,
+) -> tuple[str, str, str, int]:  # fmt: skip
+    """A copy between the two sides; without a GPU, `.cpu()` and `.to("cpu")` are what would be one."""
+    given = args[1] if name == "copy_" and len(args) > 1 else source
+    before, after = given.device.type, result.device.type
+    if before == after:
+        asked = name == "cpu" or any(str(one) == "cpu" for one in (*args[1:], named.get("device")))
+        if device == "cpu" and name != "copy_" and asked:
+            return "device to host", "keep it on the device, or read it every N steps", "", source.nbytes
+        return "", "", "", 0
+    if after == "cpu":
+        return "device to host", "keep it on the device, or read it every N steps", "", given.nbytes
+    memory = "pinned" if given.is_pinned() else "pageable"
+    asynchronous = bool(named.get("non_blocking") or any(one is True for one in args[1:]))
+    if memory == "pageable":
+        fix = "pin it in the loader (pin_memory), then copy with non_blocking"
+        return "host to device", fix, memory, given.nbytes
+    fix = "it overlaps as it is" if asynchronous else "copy with non_blocking: the memory is pinned already"
+    return "host to device", fix, memory, given.nbytes
+
+
+def _counts(tensor: torch.Tensor, device: str | None) -> bool:
+    """On a GPU only its tensors make the host wait; without one, every tensor stands for one of its."""
+    return device == "cpu" or tensor.device.type != "cpu"
+
+
+def _has_mask(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8) for part in parts)
+
+
+def _is_scalar(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) or value.dim() == 0
+
+
+def _elsewhere(result: torch.Tensor, named: dict[str, Any]) -> bool:
+    return result.device.type != "cpu" and named.get("device") is not None
+
+
+def _caller(device: str | None) -> str:
+    """`file:line` of the code that asked; empty inside a data loader, whose tensors belong on the host."""
+    frame: FrameType | None = sys._getframe(2)
+    found = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if _LOADER in file:
+            return ""
+        theirs = "site-packages" not in file and not file.endswith(_OWN) and not file.startswith("<")
+        if not found and theirs and f"{os.sep}torch{os.sep}" not in file:
+            if file == _PROGRAM and device == "cpu":
+                return ""  # the program's own copy to the device: on a CPU it is none
+            found = f"{os.path.basename(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return found
+
+
+@contextlib.contextmanager
+def detect_syncs(steps: int = 1) -> Iterator[Syncs]:
+    """Lists the copies and waits of the block: each place with its count, bytes, time and a way out.
+
+    Args:
+        steps: training steps that the block takes, for figures per step.
+    """
+    found = Syncs(steps=steps)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with contextlib.ExitStack() as stack:
+        if device == "cuda":
+            stack.enter_context(_driver_warnings(found))
+        stack.enter_context(_Watch(found, device))
+        yield found
+
+
+@contextlib.contextmanager
+def _driver_warnings(found: Syncs) -> Iterator[None]:
+    """What the driver itself calls synchronising, with the line that torch blames."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    for warning in told:
+        if "synchroniz" in str(warning.message):
+            where = f"{os.path.basename(warning.filename)}:{warning.lineno}"
+            if not any(at == where for _, at in found.places):
+                _note(found, "synchronisation", where, "wait", "see what this line reads", "", 0, 0.0)
+
+
+@contextlib.contextmanager
+def assert_no_sync(allow: int = 0) -> Iterator[None]:
+    """For people's own tests: fails if the block copies or waits more often than allowed.
+
+    Raises:
+        AssertionError: with the places.
+    """
+    with detect_syncs() as found:
+        yield
+    count = sum(place.count for place in found.places.values())
+    if count > allow:
+        raise AssertionError(f"{count} copies or waits between host and device:\n{found.table()}")

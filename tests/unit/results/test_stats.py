@@ -1,0 +1,333 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy import stats
+
+from perfkit.results import stats as statistics
+from perfkit.results.stats import (
+    MIN_EFFECT,
+    MIN_ROUNDS,
+    Estimate,
+    estimate,
+    narrow_enough,
+    ratio,
+    spread,
+    steady,
+    still_warming,
+)
+from perfkit.studies.compare import pairs_for, precision_of
+
+rates = arrays.arrays(np.float64, st.integers(MIN_ROUNDS, 20), elements=st.floats(0.1, 1e5))
+
+
+def noisy(seed: int, n: int, level: float = 100.0, noise: float = 0.03) -> statistics.Values:
+    values: statistics.Values = level * np.exp(np.random.default_rng(seed).normal(0, noise, n))
+    return values
+
+
+# ---------------------------------------------------------------- estimates
+
+
+def test_of_nothing_nothing_is_estimated_and_of_one_value_that_value() -> None:
+    assert estimate(np.array([])) is None
+    assert estimate(np.array([3.5])) == Estimate(3.5, 3.5, 3.5)
+    assert estimate(np.full(9, 2.0)) == Estimate(2.0, 2.0, 2.0)
+
+
+@given(rates)
+@settings(max_examples=50)
+def test_the_median_lies_in_its_interval_and_that_in_the_values(values: statistics.Values) -> None:
+    found = estimate(values)
+    assert found is not None
+    assert found.median == np.median(values)
+    assert values.min() <= found.low <= found.median <= found.high <= values.max()
+    assert estimate(values) == found  # the same values give the same interval
+
+
+@pytest.mark.parametrize(("statistic", "name"), [(np.median, "median"), (np.mean, "mean")])
+def test_for_many_values_the_interval_is_that_of_scipy(statistic: object, name: str) -> None:
+    values = noisy(1, 400)
+    expected = stats.bootstrap(
+        (values,), statistic, n_resamples=20_000, method="percentile", random_state=2
+    ).confidence_interval
+    low, high = statistics._interval(values, statistic)
+    width = expected.high - expected.low
+    assert low == pytest.approx(expected.low, abs=0.08 * width), name
+    assert high == pytest.approx(expected.high, abs=0.08 * width), name
+
+
+@pytest.mark.parametrize("n", [20, 60, 200])
+def test_of_a_mean_the_interval_is_close_to_students(n: int) -> None:
+    values = np.random.default_rng(3).normal(10, 1, n)
+    half = stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / math.sqrt(n)
+    low, high = statistics._interval(values, np.mean)
+    assert (high - low) / 2 == pytest.approx(half, rel=0.08)
+
+
+@pytest.mark.parametrize(("n", "tail"), [(5, 0.00095), (10, 0.00853), (10_000, 0.025)])
+def test_the_level_is_widened_for_few_values(n: int, tail: float) -> None:
+    assert statistics._tail(n) == pytest.approx(tail, rel=0.03)
+
+
+@pytest.mark.parametrize("n", [5, 7])
+def test_intervals_of_few_rounds_cover_the_truth(n: int) -> None:
+    covered = 0
+    for seed in range(400):
+        found = ratio(noisy(seed, n), noisy(seed + 10_000, n), paired=True)
+        covered += found.low <= 1 <= found.high
+    assert 0.91 <= covered / 400 <= 0.985
+
+
+def test_memory_is_bounded_for_long_series() -> None:
+    assert statistics._resamples(5) == 4000
+    assert statistics._resamples(100_000) * 100_000 <= 20_000_000
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("n", [5, 7])
+def test_a_against_a_is_rarely_called_an_effect(paired: bool, n: int) -> None:
+    verdicts = [ratio(noisy(s, n), noisy(s + 10_000, n), paired=paired).verdict for s in range(400)]
+    called = sum(verdict != "no measurable difference" for verdict in verdicts)
+    assert called / 400 <= 0.075
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.2, "faster"), (1 / 1.2, "slower")])
+def test_a_real_effect_is_found(factor: float, verdict: str) -> None:
+    verdicts = [ratio(noisy(s, 5, 100 * factor), noisy(s + 999, 5), paired=True).verdict for s in range(100)]
+    assert verdicts.count(verdict) >= 98
+
+
+def test_drift_cancels_where_rounds_are_paired_and_only_there() -> None:
+    drift = np.array([1.0, 0.8, 0.6, 0.5, 0.4])
+    own, other = noisy(1, 5, 105, 0.002) * drift, noisy(2, 5, 100, 0.002) * drift
+    assert ratio(own, other, paired=True).verdict == "faster"
+    assert ratio(own, other, paired=True).ratio == pytest.approx(1.05, abs=0.005)
+    assert ratio(own, other, paired=False).verdict == "no measurable difference"
+
+
+def test_of_exact_ratios_the_interval_has_no_width() -> None:
+    found = ratio(np.array([2.0, 4, 6, 8, 10]), np.array([1.0, 2, 3, 4, 5]), paired=True)
+    assert (found.ratio, found.low, found.high) == pytest.approx((2, 2, 2))
+    assert found.verdict == "faster"
+
+
+@pytest.mark.parametrize("rounds", range(1, MIN_ROUNDS))
+@pytest.mark.parametrize("paired", [True, False])
+def test_too_few_rounds_give_no_verdict(rounds: int, paired: bool) -> None:
+    found = ratio(np.full(rounds, 300.0), np.full(rounds, 100.0), paired=paired)
+    assert found.ratio == pytest.approx(3)
+    assert found.verdict == "too few rounds"
+
+
+def test_an_effect_must_exceed_one_percent_and_the_noise_of_the_machine() -> None:
+    base = np.full(9, 100.0)
+
+    def verdict(factor: float, noise: float = 0.0) -> str:
+        return ratio(base * factor, base, paired=True, noise=noise).verdict
+
+    assert verdict(1 + MIN_EFFECT * 0.9) == verdict(1 - MIN_EFFECT * 0.9) == "no measurable difference"
+    assert (verdict(1.02), verdict(0.98)) == ("faster", "slower")
+    assert (verdict(1.04, noise=0.05), verdict(1.06, noise=0.05)) == ("no measurable difference", "faster")
+
+
+def test_unpaired_sides_may_differ_in_length_and_one_round_is_a_range() -> None:
+    found = ratio(noisy(1, 9, 200), noisy(2, 5, 100), paired=False)
+    assert found.verdict == "faster"
+    alone = ratio(np.array([200.0]), np.array([100.0, 125.0]), paired=False)
+    assert (alone.low, alone.high) == pytest.approx((1.6, 2.0))
+
+
+@given(rates, st.randoms(use_true_random=False))
+@settings(max_examples=30)
+def test_the_other_way_round_the_ratio_is_the_inverse(values: statistics.Values, shuffled: object) -> None:
+    other = values[::-1].copy()
+    forth, back = ratio(values, other, paired=True), ratio(other, values, paired=True)
+    assert forth.ratio == pytest.approx(1 / back.ratio)
+    assert forth.low <= forth.ratio * (1 + 1e-9)
+    assert forth.ratio <= forth.high * (1 + 1e-9)
+
+
+@given(rates, st.floats(1e-3, 1e3))
+@settings(max_examples=30)
+def test_the_unit_does_not_matter(values: statistics.Values, unit: float) -> None:
+    one = ratio(values, values[::-1], paired=True)
+    scaled = ratio(values * unit, values[::-1] * unit, paired=True)
+    assert (scaled.ratio, scaled.low, scaled.high) == pytest.approx((one.ratio, one.low, one.high))
+
+
+# ---------------------------------------------------------------- steadiness
+
+
+def test_spread_is_the_interquartile_range_in_medians() -> None:
+    assert spread(np.array([])) == spread(np.array([4.0])) == 0.0
+    assert spread(np.array([1.0, 2, 3, 4, 5])) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "warming"),
+    [
+        ([], False),
+        ([50, 100], False),
+        ([50, 100, 100], True),
+        ([91, 100, 100, 100], False),  # within the tolerance
+        ([89, 100, 100, 100], True),
+        ([70, 80, 100, 120, 90], False),  # the later ones are as wild
+        ([150, 100, 100, 100], False),  # faster is no warm-up
+    ],
+)
+def test_warm_up_is_over_when_the_first_block_is_like_the_later_ones(
+    values: list[float], warming: bool
+) -> None:
+    assert still_warming(np.array(values, dtype=float)) is warming
+
+
+@pytest.mark.parametrize(
+    ("values", "window", "is_steady"),
+    [
+        ([1.0] * 3, 2, False),  # too few
+        ([1.0] * 4, 2, True),
+        ([9.0, 9.0, 1.0, 1.0, 1.04, 1.04], 2, True),
+        ([1.0, 1.0, 1.06, 1.06], 2, False),
+        ([1.06, 1.06, 1.0, 1.0], 2, False),
+        ([1.0, 1.0, 1.0, 1.0, 50.0, 1.0], 3, True),  # one straggler does not count
+    ],
+)
+def test_steps_are_steady_when_two_windows_agree(values: list[float], window: int, is_steady: bool) -> None:
+    assert steady(np.array(values), window) is is_steady
+
+
+def test_what_differs_between_processes_is_told_from_the_scatter_of_rounds() -> None:
+    """Simulated: pairs that differ by 2% for good, rounds that scatter by 3%; pairs that do not differ."""
+    generator = np.random.default_rng(0)
+
+    def found(between: float, pairs: int = 400) -> float:
+        sides = [
+            (100 * np.exp(generator.normal(generator.normal(0, between), 0.03, 9)), np.full(9, 100.0))
+            for _ in range(pairs)
+        ]
+        return statistics.between_processes(sides)
+
+    assert found(0.02) == pytest.approx(1.966 * 0.02, rel=0.15)
+    assert found(0.0) < 0.01
+    same = np.full(5, 3.0)
+    assert statistics.between_processes([(same, same)]) == 0.0
+    # Three pairs cannot tell that there is none: even if their means happen to agree, their scatter hides it.
+    fewest = (stats.t.ppf(0.975, 3) ** 2 - stats.norm.ppf(0.975) ** 2) ** 0.5
+    rounds = 100 * np.exp(0.03 * np.array([-1.0, 1.0, -1.0, 1.0]))
+    hidden = statistics.between_processes([(rounds, np.full(4, 100.0))] * 3)
+    assert np.log1p(hidden) == pytest.approx(fewest * 0.03 / 3**0.5)
+    assert min(found(0.0, 3) for _ in range(50)) > 0.015
+
+
+def test_the_interval_holds_the_noise_between_processes() -> None:
+    base = noisy(3, 9)
+    narrow, wide = (ratio(1.5 * base, base, paired=True, noise=noise) for noise in (0.0, 0.04))
+    assert (narrow.low, narrow.high) == pytest.approx((1.5, 1.5))
+    assert (wide.low, wide.high) == pytest.approx((1.5 / 1.04, 1.5 * 1.04))
+
+
+@pytest.mark.parametrize(
+    ("noise", "precision", "pairs"),
+    [
+        (0.0, 0.02, 1),
+        (0.02, 0.02, 1),
+        (0.021, 0.02, 6),
+        (0.03, 0.02, 8),
+        (0.06, 0.02, 12),
+        (0.3, 0.02, 12),
+        (0.3, 0.0, 1),
+    ],
+)
+def test_as_many_pairs_of_processes_as_their_noise_calls_for(
+    noise: float, precision: float, pairs: int
+) -> None:
+    assert pairs_for(noise, precision) == pairs
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.024, 0.032])
+def test_pairs_and_rounds_together_reach_the_precision(noise: float) -> None:
+    """Simulated: pairs that differ for good, rounds that scatter by 5%; as much of both as is called for."""
+    pairs = pairs_for(noise, 0.02)
+    rounds = math.ceil((1.96 * math.sqrt(2) * 0.05 / precision_of(0.02, pairs, noise)) ** 2)
+    rng = np.random.default_rng(0)
+
+    def found() -> statistics.Ratio:
+        for_good = rng.normal(1, noise / 1.96, pairs)
+        rates = [(rng.normal(own, 0.05, rounds), rng.normal(1, 0.05, rounds)) for own in for_good]
+        return statistics.ratio_over_pairs(rates) if pairs > 1 else statistics.ratio(*rates[0], paired=True)
+
+    widths = [found().half_width for _ in range(100)]
+    assert 0.016 < np.mean(widths) < 0.021
+
+
+def test_over_pairs_of_processes_the_interval_holds_what_processes_differ_by() -> None:
+    """Simulated: pairs that differ by 5% for good, 5 rounds each; the interval is that of their means."""
+    generator = np.random.default_rng(0)
+
+    def pairs(slower: float = 0.0) -> list[tuple[statistics.Values, statistics.Values]]:
+        differ = np.log1p(-slower) + generator.normal(0, 0.05, 9)
+        return [(np.exp(generator.normal(one, 0.02, 5)), np.ones(5)) for one in differ]
+
+    found = [statistics.ratio_over_pairs(pairs()) for _ in range(400)]
+    assert np.mean([one.low <= 1 <= one.high for one in found]) == pytest.approx(0.95, abs=0.025)
+    one = pairs(0.1)
+    means = np.array([np.log(own).mean() for own, _ in one])
+    half = stats.t.ppf(0.975, 8) * means.std(ddof=1) / 3
+    judged = statistics.ratio_over_pairs(one)
+    assert judged.ratio == pytest.approx(np.exp(means.mean()))
+    assert np.log([judged.low, judged.high]) == pytest.approx(
+        means.mean() + np.array([-half, half]), abs=0.01
+    )
+    assert judged.verdict == "slower"
+    assert statistics.ratio_over_pairs(one, noise=0.5).verdict == "no measurable difference"
+    assert statistics.ratio_over_pairs(one[:4]).verdict == "too few rounds"
+
+
+def test_stopping_when_the_interval_is_narrow_still_covers_the_ratio() -> None:
+    """Simulated: rounds that scatter by 2%, 3.5% and 5%, measured until half the interval is 2% at most."""
+    generator = np.random.default_rng(2)
+
+    def covered(scatter: float) -> bool:
+        logs: list[float] = []
+        while True:
+            logs.append(float(generator.normal(0, scatter)))
+            found = ratio(np.exp(np.array(logs)), np.ones(len(logs)), paired=True)
+            if narrow_enough(found, len(logs), 0.02):
+                return found.low <= 1 <= found.high
+
+    assert np.mean([covered(scatter) for scatter in (0.02, 0.035, 0.05) for _ in range(60)]) >= 0.92
+
+
+@pytest.mark.parametrize(
+    ("rounds", "half", "enough"), [(9, 0.001, False), (10, 0.019, True), (10, 0.021, False)]
+)
+def test_measuring_ends_with_a_narrow_interval_over_ten_rounds(
+    rounds: int, half: float, enough: bool
+) -> None:
+    found = statistics.Ratio(1.0, 1 - half, 1 + half, "no measurable difference")
+    assert narrow_enough(found, rounds, 0.02) is enough
+    assert not narrow_enough(found, rounds, 0.0)
+
+
+def test_verdicts_on_equal_sides_in_processes_of_their_own_are_seldom_wrong() -> None:
+    """Simulated end to end: the noise from 6 pairs, then comparisons of equal things."""
+    generator = np.random.default_rng(1)
+
+    def pair() -> tuple[statistics.Values, statistics.Values]:
+        sides = generator.normal(0, 0.007, 2)
+        return tuple(np.exp(generator.normal(side, 0.02, 9)) for side in sides)  # type: ignore[return-value]
+
+    wrong = []
+    for _ in range(100):
+        noise = statistics.between_processes([pair() for _ in range(6)])
+        wrong += [
+            ratio(*pair(), paired=True, noise=noise).verdict != "no measurable difference" for _ in range(5)
+        ]
+    assert np.mean(wrong) < 0.08

@@ -1,0 +1,221 @@
+"""Every view: what it drew (by its artists), that nothing overlaps or is cut off, that bad data is borne."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from xml.etree import ElementTree
+
+import msgspec
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from perfkit.errors import InvalidValue
+from perfkit.results.run import Raw, Run
+from perfkit.show import results, style
+from perfkit.show.figures import VIEWS, describe, figure
+from tests.unit.show.fake_runs import many, session
+
+every_view = pytest.mark.parametrize("name", VIEWS)
+
+
+def axes(made: Figure) -> Axes:
+    return made.axes[0]
+
+
+def bars(ax: Axes, at: int) -> list[tuple[float, float]]:
+    """(left, width) of the bars in a row."""
+    found = [patch for patch in ax.patches if abs(patch.get_y() + patch.get_height() / 2 - at) < 0.01]  # type: ignore[attr-defined]
+    return [(patch.get_x(), patch.get_width()) for patch in found]  # type: ignore[attr-defined]
+
+
+def shown(made: Figure) -> Iterator[Text]:
+    """Texts that a person would see."""
+    for artist in made.findobj(Text):
+        if artist.get_visible() and artist.get_text().strip():
+            yield artist
+
+
+def words_of(made: Figure) -> str:
+    return "\n".join(text.get_text() for text in shown(made))
+
+
+def test_there_are_five() -> None:
+    assert list(VIEWS) == ["throughput", "step_time", "memory", "losses", "utilization"]
+
+
+def test_unknown_view_names_the_known_ones() -> None:
+    with pytest.raises(InvalidValue, match="Did you mean 'throughput'"):
+        figure("troughput", session())
+
+
+def test_matplotlib_is_not_loaded_for_the_table() -> None:
+    code = "import sys, perfkit.show.tables; sys.exit('matplotlib' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@every_view
+@pytest.mark.parametrize("gpu", [False, True])
+@pytest.mark.parametrize(
+    ("count", "large"), [(1, False), (2, False), (2, True), (10, False), (10, True), (20, False), (20, True)]
+)
+def test_no_text_overlaps_or_is_cut_off(name: str, gpu: bool, count: int, large: bool) -> None:
+    made = figure(name, many(count, gpu) if count > 10 else session(gpu)[:count], large=large)
+    style.to_png(made, int(made.dpi))  # positions are those of the last drawing
+    boxes = [(text.get_text(), text.get_window_extent()) for text in _drawn(made)]
+    assert len(boxes) >= 2
+    width, height = made.canvas.get_width_height()
+    for text, box in boxes:
+        assert -1 <= box.x0 <= box.x1 <= width + 1, text
+        assert -1 <= box.y0 <= box.y1 <= height + 1, text
+    for (one, first), (other, second) in itertools.combinations(boxes, 2):
+        wide = min(first.x1, second.x1) - max(first.x0, second.x0)
+        high = min(first.y1, second.y1) - max(first.y0, second.y0)
+        assert wide <= 1 or high <= 2, f"{one!r} overlaps {other!r} by {wide:.0f} × {high:.0f}"
+
+
+def _drawn(made: Figure) -> list[Text]:
+    """Texts within limits: an axis keeps labels of ticks that lie outside and are not drawn."""
+    hidden: set[int] = set()
+    for ax in made.findobj(Axes):
+        for axis in (ax.xaxis, ax.yaxis):  # type: ignore[attr-defined]
+            drawn = {id(tick) for tick in axis._update_ticks()} if axis.get_visible() and ax.axison else set()  # type: ignore[attr-defined]
+            for tick in [*axis.majorTicks, *axis.minorTicks]:
+                if id(tick) not in drawn:
+                    hidden |= {id(tick.label1), id(tick.label2)}
+    return [text for text in shown(made) if id(text) not in hidden]
+
+
+@every_view
+def test_stages_without_numbers_say_why(name: str) -> None:
+    made = figure(name, session(gpu=True))
+    text = words_of(made).replace("\n", " ")
+    assert "cancelled" in text
+    assert "Stopped by" in text
+
+
+@every_view
+@pytest.mark.parametrize("dark", [False, True])
+def test_all_text_is_in_the_ink(name: str, dark: bool) -> None:
+    for text in shown(figure(name, session(gpu=True), dark=dark)):
+        assert to_hex(text.get_color()) == style.ink(dark), text.get_text()
+
+
+@every_view
+def test_hostile_and_empty_data_is_borne(name: str) -> None:
+    bare = Run(id="x", session="s", created="", stage="<b>$x^{$", workload="", device="cuda", recipe={})
+    odd = msgspec.structs.replace(bare, title="\x00$\\frac{1}\n" * 9, status="failed", reason="$\\bad{ " * 99)
+    nothing = msgspec.structs.replace(
+        session()[0], raw=Raw([0.0], [0.0], 0, [], [0.0]), losses=[float("nan"), float("inf")], device="cuda"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for runs in ([], [bare], [odd], [bare, odd, nothing], [nothing]):
+            made = figure(name, runs)
+            ElementTree.fromstring(style.to_svg(made))
+            style.to_png(made, 40)
+            assert describe(name, runs).startswith(VIEWS[name].title)
+
+
+@every_view
+def test_alt_text_has_the_numbers(name: str) -> None:
+    text = describe(name, session(gpu=True))
+    assert re.search(r"data loading: [\d.,]+", text)
+    assert "AMP: cancelled: Stopped by the person" in text
+
+
+def test_throughput_is_a_waterfall() -> None:
+    runs = session()
+    ax = axes(figure("throughput", runs))
+    rates = [found.median if (found := results.rate(run)) else np.nan for run in runs]
+    assert bars(ax, 0) == [(0, pytest.approx(rates[0]))]
+    kept, gained = bars(ax, 1)
+    assert kept == (0, pytest.approx(rates[0]))
+    assert gained == (pytest.approx(rates[0]), pytest.approx(rates[1] - rates[0]))
+    assert bars(ax, 2) == []
+    now, lost = bars(ax, 6)
+    assert now == (0, pytest.approx(rates[6]))
+    assert lost == (pytest.approx(rates[6]), pytest.approx(rates[5] - rates[6]))
+
+
+def test_throughput_marks_verdicts_with_signs_and_hatches() -> None:
+    made = figure("throughput", session())
+    text = words_of(made)
+    assert "▲ 1.53× (1.52–1.55) faster" in text
+    assert "▼ 0.89× (0.88–0.91) slower" in text
+    assert "≈ 1.00×" in text
+    assert {patch.get_hatch() for patch in axes(made).patches} >= {style.GAIN_HATCH, style.LOSS_HATCH}
+
+
+def test_throughput_has_whiskers_and_ceiling() -> None:
+    runs = session()[:1]
+    ax = axes(figure("throughput", runs))
+    rate = results.rate(runs[0])
+    assert rate
+    ends = np.concatenate([c.get_segments()[0][:, 0] for c in ax.collections])  # type: ignore[attr-defined]
+    assert sorted(ends) == pytest.approx([rate.low, rate.high])
+    ceiling = [line for line in ax.lines if line.get_color() == style.VERMILLION]
+    assert ceiling[0].get_xdata() == pytest.approx([runs[0].ceiling_samples_per_s] * 2)
+
+
+def test_step_time_is_waiting_and_the_rest() -> None:
+    runs = session(gpu=True)
+    step = results.step_s(runs[0])
+    assert step
+    wait, rest = bars(axes(figure("step_time", runs)), 0)
+    assert wait == (0, pytest.approx(1e3 * step.median * 0.54))
+    assert sum(rest) == pytest.approx(1e3 * step.median)
+
+
+def test_memory_says_which() -> None:
+    on_gpu, on_cpu = figure("memory", session(gpu=True)), figure("memory", session())
+    assert bars(axes(on_gpu), 3) == [
+        (0, pytest.approx(11.3)),
+        (pytest.approx(11.3), pytest.approx(0.18 * 11.3)),
+    ]
+    assert "GPU memory, allocator's peak [GB]" in words_of(on_gpu)
+    assert "RSS" in words_of(on_cpu)
+    assert "reserved" not in words_of(on_cpu)
+
+
+def test_losses_are_over_samples() -> None:
+    runs = session(gpu=True)
+    panels = axes(figure("losses", runs)).child_axes
+    assert len(panels) == 10
+    curve = panels[3].lines[-1]
+    assert list(curve.get_xdata()) == [512 * step for step in range(1, 9)]  # type: ignore[arg-type]
+    assert list(curve.get_ydata()) == runs[3].losses  # type: ignore[arg-type]
+    assert len({(panel.get_xlim(), panel.get_ylim()) for panel in panels}) == 1
+
+
+def test_losses_say_where_they_became_nan() -> None:
+    run = msgspec.structs.replace(session()[0], losses=[2.0, float("nan"), float("nan")])
+    assert "NaN from sample 64 on" in words_of(figure("losses", [run]))
+
+
+def test_utilization_without_a_gpu_says_so() -> None:
+    assert "No GPU in this run." in words_of(figure("utilization", session()))
+    run = msgspec.structs.replace(session(gpu=True)[0], raw=Raw())
+    assert "too short for NVML" in words_of(figure("utilization", [run]))
+
+
+def test_utilization_shows_every_sample() -> None:
+    runs = session(gpu=True)
+    ax = axes(figure("utilization", runs))
+    assert list(ax.lines[0].get_xdata()) == runs[0].raw.gpu_utilization_nvml  # type: ignore[arg-type]
+    assert bars(ax, 0)[0][1] == pytest.approx(np.median(runs[0].raw.gpu_utilization_nvml))
+
+
+def test_views_draw_on_any_axes() -> None:
+    for view in VIEWS.values():
+        ax = Figure().add_subplot()
+        view.draw([], ax, "black")
+        view.draw(session()[:2], Figure().add_subplot(), "black")

@@ -1,0 +1,126 @@
+"""The report: one file, whole, escaped, readable by everyone."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+
+from perfkit.results.run import Mechanism, Run
+from perfkit.show import html as report
+from perfkit.show import tables as table
+from perfkit.show.figures import VIEWS
+from tests.unit.show.fake_runs import session
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+
+
+class Page(HTMLParser):
+    """What a browser would see: tags in order, text, and whether every tag is closed."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.open: list[str] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for found, attributes in self.tags if found == tag]
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    return Page(
+        report.html(session(), {"baseline": "import torch\n"}, [("Diagnosis", "<p>slow <b>data</b></p>")])
+    )
+
+
+def test_it_is_well_formed_and_accessible(page: Page) -> None:
+    assert page.open == []
+    assert page.all("html")[0]["lang"] == "en"
+    assert len(page.all("title")) == len(page.all("h1")) == len(page.all("main")) == 1
+    assert all(cell.get("scope") in ("row", "col") for cell in page.all("th"))
+    pictures = page.all("svg")
+    assert len(pictures) == len(VIEWS)
+    assert all(picture["role"] == "img" and picture["aria-label"] for picture in pictures)
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_it_needs_no_network() -> None:
+    source = report.html(session(gpu=True))
+    assert not re.findall(r'(?:src|href)\s*=\s*"(?!#)', source)
+    assert "@import" not in source
+    assert not re.findall(r"url\((?!#)", source)
+    assert "default-src 'none'" in source
+
+
+def test_it_has_everything(page: Page) -> None:
+    for column in table.COLUMNS:
+        assert column in page.text
+    for row in table.table(session()):
+        for cell in row:
+            assert cell in page.text
+    assert "2 cores Fake CPU 9000" in page.text
+    assert "AMP, the last stage measured, against the baseline: 2.91× (2.89–2.93) faster." in page.text
+    assert "batch is uint8 on the wire: 3,072 B a sample" in page.text
+    assert "blocks differ by more than 10%" in page.text
+    assert "import torch" in page.text
+    assert "slow data" in page.text
+    assert "prefers-color-scheme: dark" in page.text
+
+
+def test_each_stage_is_told_in_words(page: Page) -> None:
+    told = report.sentences(session())
+    assert len(told) == 10
+    assert "waiting for data fell from 41% to 4%" in told[1]
+    assert "the step does not wait for data (3% of it)" in told[4]
+    assert all(sentence in page.text for sentence in told)
+
+
+def _poisoned() -> list[Run]:
+    words = dict.fromkeys(("stage", "title", "workload", "preset", "session", "created", "reason"), EVIL)
+    more = {
+        "options": {EVIL: EVIL}, "warnings": [EVIL], "facts": {EVIL: EVIL},
+        "mechanism": [Mechanism(EVIL, False, EVIL)], "machine": {EVIL: EVIL, "cpu": {"model": EVIL}},
+    }  # fmt: skip
+    runs = session(**words, **more)
+    return [msgspec.structs.replace(run, recipe=run.recipe | {EVIL: EVIL}) for run in runs]
+
+
+def test_nothing_from_outside_becomes_markup() -> None:
+    page = Page(report.html(_poisoned(), {EVIL: EVIL}, [(EVIL, "<p>x</p>")]))
+    assert page.open == []
+    assert page.all("script") == page.all("img") == []
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+    assert EVIL in page.text
+
+
+def test_a_check_that_found_a_switch_off_stands_out() -> None:
+    runs = session(mechanism=[Mechanism("amp", False, "logits are float32")])
+    source = report.html(runs)
+    assert source.index("NOT as set") < source.index("Every check")
+
+
+def test_nothing_measured() -> None:
+    page = Page(report.html([]))
+    assert "Nothing was measured yet." in page.text
+    only_na = [run for run in session() if run.status != "ok"]
+    assert "needs a CUDA device" in Page(report.html(only_na)).text

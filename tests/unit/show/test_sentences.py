@@ -1,0 +1,130 @@
+"""The verdict in words: what the numbers show, and no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from perfkit.results.run import Mechanism, Pairing, Raw, Run
+from perfkit.show import sentences
+
+SAME = [100.0, 100.4, 99.8, 100.1, 99.9]
+
+
+def make(
+    rates: list[float],
+    wait: float,
+    ceiling: float,
+    before: Run | None = None,
+    memory: int | None = None,
+    **more: Any,
+) -> Run:
+    raw = Raw([1.0] * 4, [wait] * 4, 0, [], rates, [ceiling] * len(rates))
+    pairings = [Pairing("a", "previous", True, rates, before.raw.block_samples_per_s)] if before else []
+    return Run(
+        id="b" if before else "a", session="s", created="", stage="it", workload="w", device="cpu", recipe={},
+        raw=raw, pairings=pairings, peak_memory_bytes=memory, **more,
+    )  # fmt: skip
+
+
+def said(after: dict[str, Any], before: dict[str, Any], attacks: str) -> str:
+    first = make(**before)
+    return sentences.verdict_sentence(make(before=first, **after), first, attacks)
+
+
+def plain(factor: float = 1, wait: float = 0.0, ceiling: float = 102, **more: Any) -> dict[str, Any]:
+    return {"rates": [factor * rate for rate in SAME], "wait": wait, "ceiling": ceiling, **more}
+
+
+def test_data_was_not_the_problem() -> None:
+    text = said(plain(wait=0.03), plain(wait=0.03), "data")
+    assert text.startswith("it: no measurable difference here (1.00×, 1.00–1.00): the step does not wait")
+    assert "(3% of it), so there is next to nothing to save on the data's way" in text
+
+
+def test_low_efficiency_forbids_that_conclusion() -> None:
+    text = said(plain(wait=0.03, ceiling=200), plain(wait=0.03, ceiling=200), "data")
+    assert "nothing to save" not in text
+    assert "though it runs at 50% of its ceiling" in text
+
+
+def test_waiting_fell() -> None:
+    text = said(plain(2, wait=0.05, ceiling=250), plain(wait=0.5, ceiling=250), "data")
+    assert text == "it: faster here (2.00×, 2.00–2.00): waiting for data fell from 50% to 5% of the step."
+
+
+def test_a_faster_model_behind_a_slow_loader() -> None:
+    text = said(plain(wait=0.8, ceiling=700), plain(wait=0.79, ceiling=500), "device")
+    assert "it computes 1.40× as fast" in text
+    assert "the step waits for data 79% of its time, which faster computing leaves" in text
+
+
+def test_what_speaks_against_the_verdict_is_marked() -> None:
+    text = said(plain(2, wait=0.2, ceiling=260), plain(wait=0.01), "device")
+    assert "it computes 2.55× as fast; though waiting for data rose from 1% to 20%" in text
+
+
+def test_no_cause_is_invented() -> None:
+    assert "neither the wait for data nor the ceiling shows" in said(plain(1.5), plain(), "host")
+    assert "neither the wait for data nor the ceiling shows" in said(plain(0.5), plain(), "none")
+    alone = sentences.verdict_sentence(make(before=make(**plain()), **plain(1.5)), None, "data")
+    assert alone == "it: faster here (1.50×, 1.50–1.50)."
+
+
+def test_a_wide_interval_asks_for_more() -> None:
+    wild = plain() | {"rates": [60.0, 160.0, 95.0, 120.0, 80.0]}
+    assert "could hide in this interval: measure longer" in said(wild, plain(), "host")
+
+
+def test_too_few_rounds_are_said_to_be_so() -> None:
+    text = said(plain() | {"rates": [200.0, 210.0]}, plain() | {"rates": [100.0, 100.0]}, "none")
+    assert "too few rounds" in text
+    assert "2 rounds give no verdict: measure longer" in text
+
+
+def test_a_ceiling_that_only_wavers_is_no_evidence() -> None:
+    first, after = make(**plain()), make(before=make(**plain()), **plain(1.5))
+    raw = msgspec.structs.replace(after.raw, ceiling_samples_per_s=[60.0, 300.0, 90.0, 210.0, 150.0])
+    text = sentences.verdict_sentence(msgspec.structs.replace(after, raw=raw), first, "device")
+    assert "neither the wait for data nor the ceiling shows" in text
+
+
+def test_a_rate_above_its_ceiling_is_doubted() -> None:
+    text = sentences.verdict_sentence(make(**plain(ceiling=50)))
+    assert "ceiling came out lower than its rate: the machine was not steady" in text
+
+
+def test_memory_is_told_where_it_moved() -> None:
+    text = said(plain(memory=11_300_000_000), plain(memory=1_050_000_000), "device")
+    assert text.endswith("peak memory rose from 1.05 GB to 11.3 GB.")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "text"),
+    [("not_applicable", "needs CUDA", "it: not measured here: needs CUDA."),
+     ("failed", "Out of memory.", "it: failed: Out of memory."),
+     ("cancelled", "", "it: cancelled: no reason was given.")],
+)  # fmt: skip
+def test_no_number_no_verdict(status: str, reason: str, text: str) -> None:
+    run = msgspec.structs.replace(make(**plain()), status=status, reason=reason)
+    assert sentences.verdict_sentence(run) == text
+
+
+def test_a_mechanism_that_is_off_overrules_the_number() -> None:
+    run = make(before=make(**plain()), **plain(2), mechanism=[Mechanism("amp", False, "logits are float32")])
+    text = sentences.verdict_sentence(run, None, "device")
+    assert "its mechanism is not on (amp: logits are float32)" in text
+    assert "faster" not in text
+
+
+def test_the_baseline_tells_where_it_stands() -> None:
+    text = sentences.verdict_sentence(make(**plain(wait=0.4, ceiling=200)))
+    assert "waits for data 40% of its time" in text
+    assert "50% of what the model could do if data were free" in text
+
+
+def test_clean() -> None:
+    assert sentences.clean("a\x00b\n c\u202e") == "a b c"
+    assert sentences.clean("abcdef", 4) == "abc…"

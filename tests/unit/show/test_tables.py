@@ -1,0 +1,52 @@
+"""The table: one row a run, plain cells, n/a where nothing was measured."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from perfkit.results.run import Raw, Run
+from perfkit.show import tables
+from tests.unit.show.fake_runs import session
+
+
+def test_cells_of_a_measured_stage() -> None:
+    cells = dict(zip(tables.COLUMNS, tables.row(session(gpu=True)[3]), strict=True))
+    assert cells["stage"] == "batch size"
+    assert cells["samples/s"].startswith("4,5")
+    assert cells["× previous"].endswith("faster")
+    assert cells["× baseline"].startswith("11.")
+    assert cells["waits for data"] == "2%"
+    assert cells["step time"].startswith("111 ms (")
+    assert cells["pipeline efficiency"] == "94%"
+    assert cells["peak memory"] == "11.3 GB"
+    assert cells["bytes/sample"] == "602,112 B"
+    assert cells["note"] == "1 warning"
+
+
+def test_the_baseline_has_nothing_before_it() -> None:
+    assert tables.row(session()[0])[2:4] == ["–", "–"]
+
+
+@pytest.mark.parametrize(("at", "word"), [(2, "n/a"), (9, "failed")])
+def test_a_stage_without_numbers_says_why_and_has_no_zero(at: int, word: str) -> None:
+    cells = tables.row(session()[at])
+    assert cells[1] == word
+    assert cells[2:-1] == ["n/a"] * (len(cells) - 3)
+    assert cells[-1].startswith(f"{word}: ")
+
+
+def test_partial_values_of_a_failed_run_are_not_shown() -> None:
+    failed = msgspec.structs.replace(session()[0], status="failed", reason="killed")
+    assert set(tables.row(failed)[2:-1]) == {"n/a"}
+
+
+def test_a_run_with_no_values_at_all() -> None:
+    empty = Run(id="x", session="s", created="", stage="s", workload="w", device="cpu", recipe={}, raw=Raw())
+    assert tables.row(empty)[-1] == "n/a: nothing was measured"
+    assert "0" not in "".join(tables.row(empty))
+
+
+def test_bytes_that_cross_are_told_apart_from_those_of_the_batch() -> None:
+    run = msgspec.structs.replace(session(gpu=True)[0], h2d_bytes_per_sample=0)
+    assert tables.bytes_per_sample(run) == "602,112 B (0 B cross)"

@@ -1,0 +1,101 @@
+"""What the loader's notes say, and how they are taken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from perfkit.trace import Lane, Lanes, loading
+from perfkit.worker import profiler
+
+
+def note(number: int, worker: int, start: float, fetch: float = 2.0, collate: float = 1.0) -> dict[str, Any]:
+    fetched = start + fetch
+    return {
+        "number": number, "worker": worker, "start": start, "fetched": fetched,
+        "collated": fetched + collate, "transform": 0.5,
+    }  # fmt: skip
+
+
+def test_supply_and_demand_to_the_digit() -> None:
+    """Two workers, 3 s a batch of 6: 4 samples/s. Steps of 2 s of which 0.5 s wait: 6 in 1.5 s are 4 too."""
+    made = [note(0, 0, 0.0), note(1, 1, 1.0), note(2, 0, 3.0)]
+    taken = [(0, 9.5, 10.0), (1, 11.5, 12.0)]
+    found = loading.join(made, taken, batch_size=6, workers=2, marks=[9.5, 11.5, 13.5], pins=[0.1, 0.3])
+    assert found
+    assert [b.number for b in found.batches] == [0, 1]
+    assert found.batches[0].queued_s == 7.0
+    assert found.batches[0].wait_s == 0.5
+    assert found.supply_samples_per_s == pytest.approx(4.0)
+    assert found.demand_samples_per_s == pytest.approx(4.0)
+    assert found.pin_s == pytest.approx(0.2)
+    assert "about equal" in found.verdict
+
+
+@pytest.mark.parametrize(
+    ("fetch", "said"), [(0.1, "more of them would not help"), (30.0, "the step waits for data")]
+)
+def test_the_verdict_names_the_short_side(fetch: float, said: str) -> None:
+    found = loading.join([note(0, 0, 0.0, fetch)], [(0, 40.0, 40.1)], 8, 1, [40.0, 42.0], [])
+    assert found
+    assert said in found.verdict
+    assert found.pin_s is None
+
+
+def test_nothing_joined_is_none_not_zero() -> None:
+    assert loading.join([note(5, 0, 0.0)], [(0, 1.0, 2.0)], 8, 1, [0.0, 1.0], []) is None
+
+
+def test_workers_become_rows_of_the_timeline() -> None:
+    found = loading.join([note(0, 0, 1.0), note(1, 1, 1.5)], [(0, 5.0, 5.0)], 8, 2, [1.0, 6.0], [])
+    assert found
+    window = Lanes(
+        name="ProfilerStep#5", start_us=0, duration_us=5e6, phases=[], omitted=0,
+        lanes=[Lane(label="thread", kind="thread", bars=[])],
+    )  # fmt: skip
+    rows = loading.lanes(found, window, start_s=1.0).lanes
+    assert [row.label for row in rows] == ["worker 0", "worker 1", "thread"]
+    assert [(bar.name, bar.start_us, bar.duration_us) for bar in rows[1].bars] == [
+        ("batch 1: fetch", 5e5, 2e6), ("batch 1: collate", 2.5e6, 1e6),
+    ]  # fmt: skip
+
+
+class Doubled(TensorDataset):
+    """Has a transform, as torchvision's data sets do."""
+
+    def transform(self, value: torch.Tensor) -> torch.Tensor:
+        return 2 * value
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(super().__getitem__(index)[0])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_timed_loader_gives_the_same_batches_and_notes_each(workers: int, tmp_path: Path) -> None:
+    data = Doubled(torch.arange(12))
+    plain = [batch.tolist() for batch in DataLoader(data, batch_size=3)]
+    loader: Any = DataLoader(Doubled(torch.arange(12)), batch_size=3, num_workers=workers)
+    profiler.time_loader(loader, str(tmp_path))
+    assert [batch.tolist() for batch in loader] == plain
+    notes = [json.loads(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines()]
+    assert sorted(n["number"] for n in notes) == [0, 1, 2, 3]
+    assert {n["worker"] for n in notes} == ({0, 1} if workers else {-1})
+    for n in notes:
+        assert n["start"] <= n["fetched"] <= n["collated"]
+        assert 0 < n["transform"] <= n["fetched"] - n["start"]
+
+
+def test_pinning_is_timed_and_put_back() -> None:
+    from torch.utils.data._utils import pin_memory as module
+
+    before = module.pin_memory
+    pins: list[float] = []
+    with profiler._timed_pinning(pins):
+        module.pin_memory([])
+    assert len(pins) == 1
+    assert module.pin_memory is before

@@ -1,0 +1,178 @@
+"""Planted faults: each makes a recipe train something else, and each must be caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from perfkit.ladder.stages import exactness as exactness_of
+from perfkit.program import train
+from perfkit.program.recipe import Recipe
+from perfkit.worker import parity
+from tests.support.toy import Toy
+
+CPU = torch.device("cpu")
+CANDIDATE = Recipe(batch_size=16, channels_last=True)
+"""The recipe with the fault; the plain program of the same batch has `channels_last` off."""
+
+
+class Images(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Small images of two classes, uint8 where the recipe says so."""
+
+    def __init__(self, raw: bool = False, fault: str = "") -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.pixels = torch.randint(0, 256, (64, 3, 8, 8), dtype=torch.uint8, generator=generator)
+        self.labels = torch.randint(0, 4, (64,), generator=generator)
+        self.raw, self.fault = raw, fault
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Any:
+        at = 0 if self.fault == "one sample only" else index
+        label = self.labels[(index + 1) % 64 if self.fault == "labels shuffled" else index]
+        pixels = self.pixels[at]
+        if self.fault == "channels swapped":
+            pixels = pixels.flip(0)
+        return (pixels if self.raw else normal(pixels)), label
+
+
+def normal(pixels: torch.Tensor) -> torch.Tensor:
+    return (pixels.float() / 255 - 0.5) / 0.5
+
+
+class Net(Toy):
+    """A convolution with batch norm and dropout, whose faults show only with the candidate's recipe."""
+
+    def __init__(self, fault: str = "", dropout: float = 0.0) -> None:
+        super().__init__()
+        self.fault, self.dropout, self.faulty = fault, dropout, False
+
+    def dataset(self, recipe: Any) -> Any:
+        # Called first by the program: from here on this side is the faulty one, or is not.
+        self.faulty = bool(self.fault) and recipe.channels_last
+        return Images(recipe.uint8_copy, self.fault if self.faulty else "")
+
+    def prepare(self, inputs: torch.Tensor, recipe: Recipe) -> torch.Tensor:
+        if inputs.dtype != torch.uint8:
+            return inputs
+        if self.faulty and self.fault == "normalisation left out":
+            return inputs.float()
+        return normal(inputs)
+
+    def model(self) -> nn.Module:
+        drop = 0.0 if self.faulty and self.fault == "dropout off" else self.dropout
+        made = nn.Sequential(
+            nn.Conv2d(3, 8, 3),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Dropout(drop),
+            nn.Flatten(),
+            nn.Linear(288, 4),
+        )
+        if self.faulty and self.fault == "a layer frozen":
+            made[0].requires_grad_(False)
+        if self.faulty and self.fault == "other weights":
+            nn.init.normal_(made[5].weight)
+        return made
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        found = nn.functional.cross_entropy(outputs.float(), targets)
+        return found * 1.1 if self.faulty and self.fault == "loss scaled" else found
+
+    def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+        rate = 0.2 if self.faulty and self.fault == "other learning rate" else 0.1
+        return torch.optim.SGD(parameters, lr=rate, momentum=0.9, **implementation)
+
+
+def failed(workload: Any, recipe: Recipe = CANDIDATE, exact: str = "tolerance") -> list[str]:
+    found = parity.check(workload, recipe, CPU, exact)
+    return [check["name"] for check in found["checks"] if not check["ok"]]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"uint8_copy": True}, {"amp": "bf16"}, {"optimizer_impl": "foreach"}, {"set_to_none": True},
+        {"workers": 2, "persistent_workers": True}, {"accumulation": 2},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_sound_recipes_pass(changes: dict[str, Any], dropout: float) -> None:
+    assert failed(Net(dropout=dropout), CANDIDATE.replace(**changes)) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "caught"),
+    [
+        ("labels shuffled", "the same targets"),
+        ("channels swapped", "the same inputs"),
+        ("one sample only", "the same inputs"),
+        ("a layer frozen", "the same model"),
+        ("dropout off", "the same model"),
+        ("other weights", "outputs of the first step"),
+        ("loss scaled", "losses"),
+        ("other learning rate", "losses"),
+    ],
+)
+def test_a_planted_fault_is_caught(fault: str, caught: str) -> None:
+    assert caught in failed(Net(fault, dropout=0.3 if fault == "dropout off" else 0.0))
+
+
+def test_normalisation_left_out_is_caught() -> None:
+    recipe = CANDIDATE.replace(uint8_copy=True)
+    assert "the same inputs" in failed(Net("normalisation left out"), recipe)
+
+
+def _no_zeroing(training: train.Training) -> None:
+    training.optimizer.step()
+
+
+def _no_step(training: train.Training) -> None:
+    training.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("update", [_no_zeroing, _no_step], ids=["gradients kept", "no update"])
+def test_a_fault_of_the_program_is_caught(
+    update: Callable[[train.Training], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = train.Training.update
+    monkeypatch.setattr(
+        train.Training, "update", lambda self: update(self) if self.recipe.channels_last else right(self)
+    )
+    assert failed(Net()) == ["losses"]
+
+
+def test_a_model_left_in_evaluation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = train.make_model
+
+    def wrong(workload: Any, recipe: Recipe, device: torch.device) -> Any:
+        model = right(workload, recipe, device)
+        return model.eval() if recipe.channels_last else model
+
+    monkeypatch.setattr(train, "make_model", wrong)
+    assert "the same model" in failed(Net())
+
+
+def test_fp16_without_a_scaler_is_caught() -> None:
+    side = parity.Side([], [], [], [], [], random=False, scaler=False)
+    assert parity._scaler(side, Recipe(amp="fp16"))[1] is False
+    side.scaler = True
+    assert parity._scaler(side, Recipe(amp="fp16"))[1] is True
+
+
+def test_bitwise_means_to_the_last_digit() -> None:
+    assert failed(Net(), Recipe(batch_size=16, workers=1), "bitwise") == []
+    assert "bitwise the same losses" in failed(Net(), CANDIDATE.replace(amp="bf16"), "bitwise")
+
+
+def test_a_recipe_has_the_loosest_class_of_its_switches() -> None:
+    assert exactness_of(Recipe()) == "bitwise"
+    assert exactness_of(Recipe(workers=2, set_to_none=True)) == "bitwise"
+    assert exactness_of(Recipe(workers=2, amp="bf16")) == "tolerance"
+    assert exactness_of(Recipe(amp="bf16", accumulation=2)) == "changes training"
