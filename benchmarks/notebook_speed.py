@@ -35,7 +35,13 @@ def toggles() -> None:
     ]
     bench._list()
     costs = []
-    for name in ("channels_last", "set_to_none", "compile", "channels_last", "set_to_none"):
+    for name in (
+        "channels_last",
+        "zero_grad_set_to_none",
+        "compile",
+        "channels_last",
+        "zero_grad_set_to_none",
+    ):
         control = bench.controls.by_name[name]
         start = time.perf_counter()
         control.value = not control.value

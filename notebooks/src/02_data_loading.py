@@ -79,7 +79,7 @@ panel.proof()
 #
 # - Where the model does not wait, there is no waiting to take away.
 # - On a CPU that trains, workers and model share the cores: `cpu_threads` may have to give way, and more workers than spare cores are slower than fewer.
-# - Where a sample costs little, passing it between processes can cost more than making it. Then `batched_fetch` (a whole batch at once, without PIL) or `resident` data (no loader at all) is the answer: chapter 08.
+# - Where a sample costs little, passing it between processes can cost more than making it. Then `batched_fetch` (a whole batch at once, without PIL) or `device_dataset` data (no loader at all) is the answer: chapter 08.
 #
 # ## Exercise
 #

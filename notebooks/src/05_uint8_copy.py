@@ -82,7 +82,7 @@ pk.StagePanel("device_resize", workload="cifar_resnet18").diff()
 # %% [markdown]
 # ## A stage that may do nothing
 #
-# `set_to_none` (the stage `zero_grad`) drops gradients instead of filling them with zeros. It is on the ladder because so many lists of tips have it, and because *no measurable difference* is a result:
+# `zero_grad_set_to_none` (the stage `zero_grad`) drops gradients instead of filling them with zeros. It is on the ladder because so many lists of tips have it, and because *no measurable difference* is a result:
 
 # %%
 pk.StagePanel("zero_grad", workload="cifar_resnet18").question()

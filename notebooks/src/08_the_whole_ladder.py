@@ -116,7 +116,7 @@ else:
 # | stage | switch | question |
 # |---|---|---|
 # | `batched_fetch` | `batched_fetch` | what does fetching one sample at a time through PIL cost? |
-# | `resident` | `resident` | what if the whole data set lies on the device? |
+# | `device_dataset` | `device_dataset` | what if the whole data set lies on the device? |
 # | `device_prefetch` | `device_prefetch` | does copying on a side stream hide the copy? |
 # | `accumulation` | `accumulation` | what does one optimizer step for several batches save? |
 # | `cpu_threads` | `cpu_threads` | do compute threads and loader workers fight for the cores? |
@@ -132,7 +132,7 @@ else:
 # more.table()
 # ```
 #
-# The workload `photos` offers neither `device_resize` nor `resident`; `cifar_resnet18` offers both. Your own is `workload="my_module:MyWorkload"`: see the README.
+# The workload `photos` offers neither `device_resize` nor `device_dataset`; `cifar_resnet18` offers both. Your own is `workload="my_module:MyWorkload"`: see the README.
 
 # %% [markdown]
 # Back to [00 start here](00_start_here.ipynb)

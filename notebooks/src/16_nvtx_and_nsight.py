@@ -13,13 +13,13 @@
 #
 # *About 2 minutes at the preset `quick` on two cores. Needs: nothing special; Nsight Systems only for its own part.*
 #
-# A timeline is read by its names. The switch `ranges` puts each part of the step (data, copy, forward, backward, optimizer) between a push and a pop, for NVTX and for the PyTorch profiler at once. What does that cost?
+# A timeline is read by its names. The switch `nvtx_ranges` puts each part of the step (data, copy, forward, backward, optimizer) between a push and a pop, for NVTX and for the PyTorch profiler at once. What does that cost?
 
 # %%
 from perfkit import notebook as pk
 
 panel = pk.RecipePanel(
-    {"plain": {}, "with ranges": {"ranges": True}}, workload="perfkit.workloads.bottlenecks:HostBound"
+    {"plain": {}, "with ranges": {"nvtx_ranges": True}}, workload="perfkit.workloads.bottlenecks:HostBound"
 )
 panel
 
@@ -57,7 +57,7 @@ pk.nsys("perfkit.workloads.bottlenecks:HostBound")
 
 # %%
 readings = {
-    letter: pk.profile(f"perfkit.workloads.bottlenecks:{name}", settings={"ranges": True})
+    letter: pk.profile(f"perfkit.workloads.bottlenecks:{name}", settings={"nvtx_ranges": True})
     for letter, name in zip("ABC", ("HostBound", "DataBound", "DeviceBound"), strict=True)
 }
 readings["A"].plot("timeline")

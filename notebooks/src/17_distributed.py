@@ -15,7 +15,7 @@
 #
 # With DistributedDataParallel each *rank* is a process with a copy of the model and its own part of the data. After backward the ranks average their gradients, so the copies stay equal. That averaging is traffic: what of it is hidden behind backward costs nothing, what is *exposed* makes the step longer.
 #
-# perfkit starts the ranks itself (gloo on a CPU, NCCL on GPUs), with the same program. The switches of this chapter: `ranks`, `no_sync` with `accumulation`, `bucket_mb`, `bucket_view`, `static_graph`, `compression`, `rdma`, `cpu_threads` for each rank, `log_every`.
+# perfkit starts the ranks itself (gloo on a CPU, NCCL on GPUs), with the same program. The switches of this chapter: `ranks`, `no_sync` with `accumulation`, `bucket_cap_mb`, `gradient_as_bucket_view`, `static_graph`, `gradient_compression`, `infiniband`, `cpu_threads` for each rank, `log_every`.
 #
 # ## Predict
 #
@@ -34,8 +34,8 @@ panel = pk.RecipePanel(
         "2 ranks": together,
         "accumulate 4": {**together, "accumulation": 4},
         "accumulate 4, no_sync": {**together, "accumulation": 4, "no_sync": True},
-        "bf16 gradients": {**together, "compression": "bf16"},
-        "buckets as views": {**together, "bucket_view": True, "static_graph": True, "bucket_mb": 1},
+        "bf16 gradients": {**together, "gradient_compression": "bf16"},
+        "buckets as views": {**together, "gradient_as_bucket_view": True, "static_graph": True, "bucket_cap_mb": 1},
     },
     workload="perfkit.workloads.bottlenecks:HostBound",
 )
@@ -94,7 +94,7 @@ panel.forecast("2 ranks", latency_s=5e-6, bytes_per_s=12.5e9)
 pk.torchrun(16, nodes=2)
 
 # %% [markdown]
-# To measure across machines, give `perfkit run --ranks 16 --nodes 2 --node-rank 0 --rendezvous HOST:29500` on the first, and `--node-rank 1` on the second. Environment variables reach the ranks: `NCCL_DEBUG=INFO` says which network is used, `NCCL_IB_DISABLE=1` (the switch `rdma=false`) falls back from InfiniBand to TCP, `OMP_NUM_THREADS` sets threads per rank.
+# To measure across machines, give `perfkit run --ranks 16 --nodes 2 --node-rank 0 --rendezvous HOST:29500` on the first, and `--node-rank 1` on the second. Environment variables reach the ranks: `NCCL_DEBUG=INFO` says which network is used, `NCCL_IB_DISABLE=1` (the switch `infiniband=false`) falls back from InfiniBand to TCP, `OMP_NUM_THREADS` sets threads per rank.
 #
 # ## The levers, as the article lists them
 #

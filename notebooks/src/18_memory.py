@@ -22,10 +22,10 @@ from perfkit import notebook as pk
 
 recipes = {
     "plain": {},
-    "gradients to None": {"set_to_none": True},
+    "gradients to None": {"zero_grad_set_to_none": True},
     "bf16": {"amp": "bf16"},
     "half the batch, twice": {"accumulation": 2, "batch_size": pk.LadderPanel().plan.preset.batch_size // 2},
-    "checkpointing": {"checkpointing": True},
+    "checkpointing": {"activation_checkpointing": True},
 }
 found = pk.memory(recipes, workload="cifar_resnet18")
 found.table("At the peak")
@@ -50,7 +50,7 @@ found.table("Largest at the peak: plain")
 # Checkpointing gives activations up and computes them again: memory for time. Is it worth it here?
 
 # %%
-panel = pk.RecipePanel({"plain": {}, "checkpointing": {"checkpointing": True}}, workload="cifar_resnet18")
+panel = pk.RecipePanel({"plain": {}, "checkpointing": {"activation_checkpointing": True}}, workload="cifar_resnet18")
 panel
 
 # %%
@@ -70,7 +70,7 @@ panel.parity("checkpointing")
 #
 # A run that does not fit ends with a message that says so, and what to lower; the notebook and the other runs go on. On a GPU the allocator's own figures stand beside ours: *reserved* above *allocated* is memory that it keeps for later; much of it means fragmentation.
 #
-# A large table of which each step uses few rows can stay in host memory: the switch `placement` (`cpu_embedding`) leaves embeddings there. The article's table of 10,000,000 × 150 needs 5.59 GiB of device memory, all of it saved; forward, backward and sparse gradients work. Try it on a GPU with the workload `perfkit.workloads.bottlenecks:Recommender`.
+# A large table of which each step uses few rows can stay in host memory: the switch `embedding_device=cpu` leaves embeddings there. The article's table of 10,000,000 × 150 needs 5.59 GiB of device memory, all of it saved; forward, backward and sparse gradients work. Try it on a GPU with the workload `perfkit.workloads.bottlenecks:Recommender`.
 #
 # ## When it does not help
 #

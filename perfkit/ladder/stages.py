@@ -10,6 +10,7 @@ from perfkit.errors import one_of
 from perfkit.ladder.catalogue import OPTIMIZATIONS, Exactness, Optimization, Sizing
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target, applicable
+from perfkit.results import former
 
 __all__ = ["OPTIMIZATIONS", "Exactness", "Optimization", "Sizing"]
 
@@ -96,9 +97,9 @@ def optimization(name: str) -> Optimization:
     Raises:
         InvalidValue: no such optimization.
     """
-    if name not in OPTIMIZATIONS:
+    if former.stage(name) not in OPTIMIZATIONS:
         raise one_of(name, list(OPTIMIZATIONS), "stage")
-    return OPTIMIZATIONS[name]
+    return OPTIMIZATIONS[former.stage(name)]
 
 
 def rungs(names: Sequence[str]) -> list[Optimization]:

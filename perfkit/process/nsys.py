@@ -77,7 +77,7 @@ def main() -> None:
     from perfkit.program.recipe import Recipe
 
     told = json.loads(sys.argv[1])
-    recipe = Recipe.from_dict(told["recipe"]).replace(ranges=True)
+    recipe = Recipe.from_dict(told["recipe"]).replace(nvtx_ranges=True)
     workload = workloads.load(told["workload"], told["options"])
     training = train.Training(workload, recipe, torch.device(told["device"]), told["seed"])
     batches = training.batches(train.epochs(training.loader))

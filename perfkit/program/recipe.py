@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast, get_type_hints
 
 from perfkit.errors import InvalidValue, one_of
+from perfkit.results import former
 
 Value = bool | int | str
 
@@ -113,10 +114,12 @@ class Recipe:
     device_resize: bool = _switch(
         False, "Resize on device", "ship the small images, resize there", needs="workload"
     )
-    resident: bool = _switch(
+    device_dataset: bool = _switch(
         False, "Resident data", "whole data set on the device, no loader", needs="workload"
     )
-    set_to_none: bool = _switch(False, "zero_grad to None", "drop gradients instead of zeroing them")
+    zero_grad_set_to_none: bool = _switch(
+        False, "zero_grad to None", "drop gradients instead of zeroing them"
+    )
     channels_last: bool = _switch(False, "channels_last", "NHWC memory layout")
     amp: str = _switch(
         "off", "AMP", "autocast to 16 bits", choices=("off", "bf16", "fp16"), levels=("off", "bf16", "fp16")
@@ -145,38 +148,38 @@ class Recipe:
     accumulation: int = _switch(
         1, "Accumulation", "batches accumulated before one optimizer step", low=1, high=1024, levels=(1, 2, 4)
     )
-    checkpointing: bool = _switch(
+    activation_checkpointing: bool = _switch(
         False, "Checkpointing", "keep only the input of each block, compute its activations again in backward"
     )
-    placement: str = _switch(
+    embedding_device: str = _switch(
         "device", "Placement", "where embeddings live: with the rest, or in host memory",
-        choices=("device", "cpu_embedding"), levels=("device", "cpu_embedding"), needs="workload",
+        choices=("device", "cpu"), levels=("device", "cpu"), needs="workload",
     )  # fmt: skip
     log_every: int = _switch(
         0, "Read the loss", "every so many steps (a wait for the device); 0 = after the last", high=1_000_000,
         levels=(0, 1, 30),
     )  # fmt: skip
-    ranges: bool = _switch(False, "Named ranges", "NVTX and profiler ranges around the parts of a step")
+    nvtx_ranges: bool = _switch(False, "Named ranges", "NVTX and profiler ranges around the parts of a step")
     ranks: int = _switch(1, "Ranks", "processes that train together (DDP)", low=1, high=1024, levels=(1, 2))
     no_sync: bool = _switch(
         False, "no_sync", "average gradients once a step, not after each accumulated batch",
         idle_when=("accumulation", 1),
     )  # fmt: skip
-    bucket_mb: int = _switch(
+    bucket_cap_mb: int = _switch(
         25, "Bucket size", "MiB of gradients averaged at once", low=1, high=4096, levels=(1, 25, 100),
         idle_when=("ranks", 1),
     )  # fmt: skip
-    bucket_view: bool = _switch(
+    gradient_as_bucket_view: bool = _switch(
         False, "Bucket views", "gradients live in the buckets: one copy less", idle_when=("ranks", 1)
     )
     static_graph: bool = _switch(
         False, "Static graph", "every step uses the same parameters", idle_when=("ranks", 1)
     )
-    compression: str = _switch(
+    gradient_compression: str = _switch(
         "off", "Compression", "gradients cross between ranks in 16 bits", choices=("off", "bf16", "fp16"),
         levels=("off", "bf16", "fp16"), idle_when=("ranks", 1),
     )  # fmt: skip
-    rdma: bool = _switch(
+    infiniband: bool = _switch(
         True, "RDMA", "NCCL may use InfiniBand or RoCE between machines; off: TCP", needs="cuda",
         idle_when=("ranks", 1),
     )  # fmt: skip
@@ -217,7 +220,7 @@ class Recipe:
         Raises:
             InvalidValue: an unknown switch or a value that is not allowed.
         """
-        return cls().replace(**data)
+        return cls().replace(**former.recipe(data))
 
     def digest(self) -> str:
         """A short name of this value: equal recipes have equal digests, in every process."""
@@ -275,7 +278,8 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Value]:
             raise InvalidValue(
                 f"cannot read the setting '{setting}'", "Write switch=value, such as workers=4"
             )
-        if name.strip() not in switches():
-            raise one_of(name.strip(), list(switches()), "switch")
-        found[name.strip()] = switches()[name.strip()].parse(text.strip())
+        ((name, given),) = former.recipe({name.strip(): text.strip()}).items()
+        if name not in switches():
+            raise one_of(name, list(switches()), "switch")
+        found[name] = switches()[name].parse(given)
     return found

@@ -56,7 +56,7 @@ def _lacks_partner(switch: Switch, recipe: Recipe) -> str:
     if switch.idle_when and getattr(recipe, switch.idle_when[0]) == switch.idle_when[1]:
         partner = switches()[switch.idle_when[0]]
         return f"{switch.label} acts only with {partner.label} (here: {shown(switch.idle_when[1])})"
-    if recipe.resident and switch.name in _LOADER_SWITCHES:
+    if recipe.device_dataset and switch.name in _LOADER_SWITCHES:
         return f"{switch.label} acts on a loader; with resident data there is none"
     return ""
 
@@ -83,9 +83,9 @@ _RULES: tuple[_Rule, ...] = (
      lambda r, t: "reduce-overhead means CUDA graphs; there are none on this device"),
     ("device_prefetch", lambda r, t: not r.pin_memory,
      lambda r, t: "copies overlap only from pinned memory; switch pin_memory on"),
-    ("checkpointing", lambda r, t: r.compile,
+    ("activation_checkpointing", lambda r, t: r.compile,
      lambda r, t: "torch.compile decides itself what backward computes again; the two are not combined here"),
-    ("placement", lambda r, t: t.device == "cpu",
+    ("embedding_device", lambda r, t: t.device == "cpu",
      lambda r, t: "on a CPU the embedding and the rest share the host's memory already"),
     ("no_sync", lambda r, t: r.static_graph,
      lambda r, t: "DDP learns a static graph from its first backward, which no_sync would leave out"),
@@ -97,8 +97,8 @@ _RULES: tuple[_Rule, ...] = (
      lambda r, t: f"{r.ranks} ranks cannot be split over {t.nodes} machines evenly"),
     ("ranks", lambda r, t: t.device == "cuda" and r.ranks > t.count * t.nodes,
      lambda r, t: f"NCCL wants a GPU for each rank; there are {t.count * t.nodes}"),
-    ("ranks", lambda r, t: r.placement != "device",
-     lambda r, t: "DDP wants a model on one device; use placement=device"),
+    ("ranks", lambda r, t: r.embedding_device != "device",
+     lambda r, t: "DDP wants a model on one device; use embedding_device=device"),
 )  # fmt: skip
 """Who refuses, when, and why."""
 

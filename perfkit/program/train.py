@@ -32,7 +32,7 @@ def configure(recipe: Recipe, seed: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = recipe.tf32
     torch.backends.cudnn.allow_tf32 = recipe.tf32
     torch.backends.cudnn.benchmark = recipe.cudnn_benchmark
-    if not recipe.rdma:
+    if not recipe.infiniband:
         os.environ["NCCL_IB_DISABLE"] = "1"  # NCCL reads it when the ranks meet
     if recipe.cpu_threads > 0:
         torch.set_num_threads(recipe.cpu_threads)
@@ -85,7 +85,7 @@ def make_loader(workload: Any, recipe: Recipe, device: torch.device, seed: int) 
     order: Any = RandomSampler(dataset, generator=torch.Generator().manual_seed(seed))
     if recipe.ranks > 1:
         order = RankOrder(order)
-    if recipe.resident:
+    if recipe.device_dataset:
         return ResidentLoader(dataset, recipe.batch_size, order, device)
     return DataLoader(
         dataset,
@@ -135,27 +135,27 @@ def epochs(loader: Iterable[Any]) -> Iterator[Any]:
 def make_model(workload: Any, recipe: Recipe, device: torch.device) -> Any:
     """The model on its device, in its memory layout, compiled where the recipe says so."""
     model: Any = workload.model()
-    if recipe.placement == "cpu_embedding":
+    if recipe.embedding_device == "cpu":
         place_around_embeddings(model, device)
     else:
         model = model.to(device)
     model.train()
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    if recipe.checkpointing:
+    if recipe.activation_checkpointing:
         for block in blocks(model):
             forget_activations(block)
     if recipe.ranks > 1:
         model = DistributedDataParallel(
             model,
             device_ids=[device] if device.type == "cuda" else None,
-            bucket_cap_mb=recipe.bucket_mb,
-            gradient_as_bucket_view=recipe.bucket_view,
+            bucket_cap_mb=recipe.bucket_cap_mb,
+            gradient_as_bucket_view=recipe.gradient_as_bucket_view,
             static_graph=recipe.static_graph,
         )
-    if recipe.compression != "off":
+    if recipe.gradient_compression != "off":
         hooks = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
-        model.register_comm_hook(None, hooks[recipe.compression])
+        model.register_comm_hook(None, hooks[recipe.gradient_compression])
     if recipe.compile:
         model = torch.compile(model, mode=recipe.compile_mode)
     return model
@@ -220,8 +220,8 @@ def make_optimizer(workload: Any, recipe: Recipe, model: nn.Module) -> Any:
 
 def to_device(batch: Any, workload: Any, recipe: Recipe, device: torch.device) -> Any:
     """One batch as the model wants it: copied, then prepared on the device."""
-    with span("copy") if recipe.ranges else nullcontext():
-        if recipe.placement == "cpu_embedding":
+    with span("copy") if recipe.nvtx_ranges else nullcontext():
+        if recipe.embedding_device == "cpu":
             inputs = batch[0]  # indices of a table in host memory
         else:
             inputs = batch[0].to(device, non_blocking=recipe.non_blocking)
@@ -302,7 +302,7 @@ class Training:
 
     def step(self, batches: Iterator[Any]) -> torch.Tensor:
         """One optimizer step; returns the loss, on the device."""
-        with span("step") if self.recipe.ranges else nullcontext():
+        with span("step") if self.recipe.nvtx_ranges else nullcontext():
             if self.recipe.no_sync:
                 loss = self.accumulate_apart(batches)
             else:
@@ -324,13 +324,13 @@ class Training:
 
     def accumulate(self, batches: Iterator[Any]) -> torch.Tensor:
         """Forward and backward of the next batch; its gradients add to those that are there."""
-        with span("data") if self.recipe.ranges else nullcontext():
+        with span("data") if self.recipe.nvtx_ranges else nullcontext():
             inputs, targets = next(batches)
-        with span("forward") if self.recipe.ranges else nullcontext():
+        with span("forward") if self.recipe.nvtx_ranges else nullcontext():
             _, loss = forward(self.model, self.workload, self.recipe, self.device, inputs, targets)
         if self.recipe.accumulation > 1:
             loss = loss / self.recipe.accumulation
-        with span("backward") if self.recipe.ranges else nullcontext():
+        with span("backward") if self.recipe.nvtx_ranges else nullcontext():
             if self.recipe.amp == "fp16":
                 self.scaler.scale(loss).backward()
             else:
@@ -340,13 +340,13 @@ class Training:
 
     def update(self) -> None:
         """The optimizer step, and the gradients away."""
-        with span("optimizer") if self.recipe.ranges else nullcontext():
+        with span("optimizer") if self.recipe.nvtx_ranges else nullcontext():
             if self.recipe.amp == "fp16":
                 self.scaler.step(self.optimizer)
                 self.scaler.update()
             else:
                 self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=self.recipe.set_to_none)
+            self.optimizer.zero_grad(set_to_none=self.recipe.zero_grad_set_to_none)
 
     def log(self, loss: torch.Tensor) -> None:
         """Reads the loss now and then, for people to see: each time the host waits for the device."""

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 
 from perfkit.errors import StoreError
-from perfkit.results import stats
+from perfkit.results import former, stats
 from perfkit.results.stats import Estimate, Ratio
 
-SCHEMA = 1
-"""Version of the record. Its history: 1 (2026-11) the first."""
+SCHEMA = 2
+"""Version of the record. Its history: 1 (2026-11) the first; 2 (2026-11) switches have PyTorch's names."""
 
 Status = Literal["ok", "not_applicable", "failed", "cancelled"]
 
@@ -266,9 +266,22 @@ def decode(text: bytes | str) -> Run:
                 f"this run was written by a newer perfkit (schema {version}, this one reads up to {SCHEMA})",
                 "Update perfkit: git pull, then make lab",
             )
-        return msgspec.convert(data, Run)
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:  # DecodeError is a ValueError
+        return msgspec.convert(_renamed(data) if version < SCHEMA else data, Run)
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as problem:
         raise StoreError(f"not a run of perfkit: {problem}", "Delete the entry or restore it") from None
+
+
+def _renamed(data: dict[str, Any]) -> dict[str, Any]:
+    """A record of schema 1 with today's names."""
+    proofs = [{**proof, "switch": former.switch(proof["switch"])} for proof in data.get("mechanism", [])]
+    recipe, stage = former.recipe(data["recipe"]), former.stage(data["stage"])
+    return {**data, "schema": SCHEMA, "recipe": recipe, "stage": stage, "mechanism": proofs}
 
 
 def slug(text: str) -> str:

@@ -104,7 +104,7 @@ def _of_ranks(plan: engine.Plan, title: str, recipe: Recipe, steps: int, first: 
         many = team(first, plan.loads(), recipe.ranks, plan.nodes)
         ends.callback(many.stop)
         ready = many.ask("train", recipe=recipe.to_dict(), **how)
-    rounding = 1e-4 if recipe.amp == recipe.compression == "off" else 2e-2
+    rounding = 1e-4 if recipe.amp == recipe.gradient_compression == "off" else 2e-2
     apart = max(
         abs(a - b) / max(abs(b), 1.0) for a, b in zip(ready["losses"], reference["losses"], strict=True)
     )

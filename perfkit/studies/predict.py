@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from perfkit.results.run import Run
 
 DATA = ("uint8_copy", "device_resize", "batched_fetch")
-COMPUTE = ("amp", "channels_last", "compile", "compile_mode", "optimizer_impl", "set_to_none", "tf32",
-            "cudnn_benchmark", "cpu_threads", "accumulation", "uint8_copy", "device_resize")  # fmt: skip
+COMPUTE = ("amp", "channels_last", "compile", "compile_mode", "optimizer_impl", "zero_grad_set_to_none",
+            "tf32", "cudnn_benchmark", "cpu_threads", "accumulation", "uint8_copy", "device_resize")  # fmt: skip
 Flavour = tuple[object, ...]
 
 
@@ -91,7 +91,7 @@ def fit(runs: Iterable[Run]) -> Model:
 
     Times are those of a machine as fast as it was during the first run (see `rates`).
     """
-    runs = [run for run in runs if run.status == "ok" and not run.recipe.get("resident")]
+    runs = [run for run in runs if run.status == "ok" and not run.recipe.get("device_dataset")]
     pace = rates(runs)
     fetch: dict[Flavour, list[float]] = {}
     compute: dict[Flavour, dict[int, list[float]]] = {}

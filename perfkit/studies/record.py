@@ -106,7 +106,7 @@ def results(measured: Measured, pairings: list[Pairing], device: str) -> dict[st
     mechanisms = [Mechanism(**mechanism) for mechanism in ready["mechanisms"]]
     proofs = {mechanism.switch: mechanism.evidence for mechanism in mechanisms}
     compiled = proofs.get("compile", "runs eagerly") != "runs eagerly"
-    resident = proofs.get("resident", "").startswith("the data set")
+    resident = proofs.get("device_dataset", "").startswith("the data set")
     crossing = (0 if resident else ready["batch_bytes_per_sample"]) if accelerator else None
     steady = float(np.median([value for block in blocks for value in block["step_s"]]))
     facts = dict(ready["facts"]) | ({"weights": ready["weights"]} if ready["weights"] else {})

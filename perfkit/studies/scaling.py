@@ -58,7 +58,7 @@ def forecast(
     ranks = Recipe.from_dict(run.recipe).ranks
     alpha = latency_s if latency_s is not None else found.start_s / (2 * (ranks - 1))
     beta = bytes_per_s if bytes_per_s is not None else found.bytes_per_s * 2 * (ranks - 1) / ranks
-    buckets = max(1, -(-found.bytes_per_step // (Recipe.from_dict(run.recipe).bucket_mb << 20)))
+    buckets = max(1, -(-found.bytes_per_step // (Recipe.from_dict(run.recipe).bucket_cap_mb << 20)))
     exposed = min(1.0, found.exposed_s / found.alone_s) if found.alone_s else 0.0
     rows = []
     for count in counts:

@@ -79,7 +79,7 @@ def _data(analysis: Analysis) -> _Case:
         "loader_in_main_process": single,
     }
     first = ["workers"] if single else ["workers", "prefetch_factor", "persistent_workers"]
-    return _Case(exposed, evidence, [*first, "batched_fetch", "device_resize", "resident"])
+    return _Case(exposed, evidence, [*first, "batched_fetch", "device_resize", "device_dataset"])
 
 
 def _launch(analysis: Analysis) -> _Case:

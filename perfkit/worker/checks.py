@@ -298,21 +298,21 @@ def _resize(s: Specimen) -> tuple[bool, str]:
     return smaller == s.recipe.device_resize, said
 
 
-@_proves("resident")
+@_proves("device_dataset")
 def _resident(s: Specimen) -> tuple[bool, str]:
     resident = type(s.training.loader).__name__ == "ResidentLoader"
     there = s.batch[0].device.type == s.training.device.type
     said = f"the data set lies on {s.batch[0].device}" if resident else "batches come from a loader"
-    return resident == s.recipe.resident and (there or not resident), said
+    return resident == s.recipe.device_dataset and (there or not resident), said
 
 
-@_proves("set_to_none")
+@_proves("zero_grad_set_to_none")
 def _to_none(s: Specimen) -> tuple[bool, str]:
     for parameter in s.training.model.parameters():
         if parameter.requires_grad:
             gone = parameter.grad is None
             return (
-                gone == s.recipe.set_to_none,
+                gone == s.recipe.zero_grad_set_to_none,
                 "gradients are None after a step" if gone else "gradients are zeroed",
             )
     return False, "the model has no parameters"
@@ -393,21 +393,24 @@ def _accumulated(s: Specimen) -> tuple[bool, str]:
     return s.batches_pulled == s.recipe.accumulation and s.optimizer_steps == 1, said
 
 
-@_proves("checkpointing")
+@_proves("activation_checkpointing")
 def _checkpointed(s: Specimen) -> tuple[bool, str]:
     times = s.block_computed / s.recipe.accumulation
     if not times:
-        return not s.recipe.checkpointing, "compiled: what backward computes again is the compiler's choice"
-    return (times == 2) == s.recipe.checkpointing, f"a block is computed {times:g}x a batch"
+        return (
+            not s.recipe.activation_checkpointing,
+            "compiled: what backward computes again is the compiler's choice",
+        )
+    return (times == 2) == s.recipe.activation_checkpointing, f"a block is computed {times:g}x a batch"
 
 
-@_proves("placement")
+@_proves("embedding_device")
 def _placed(s: Specimen) -> tuple[bool, str]:
     kinds = (nn.Embedding, nn.EmbeddingBag)
     tables = [m.weight for m in plain(s.training.model).modules() if isinstance(m, kinds)]
     where = sorted({table.device.type for table in tables})
     away = bool(tables) and where == ["cpu"] and s.training.device.type != "cpu"
-    return away == (s.recipe.placement == "cpu_embedding"), f"embeddings lie on {', '.join(where) or 'none'}"
+    return away == (s.recipe.embedding_device == "cpu"), f"embeddings lie on {', '.join(where) or 'none'}"
 
 
 @_proves("log_every")
@@ -419,12 +422,12 @@ def _logged(s: Specimen) -> tuple[bool, str]:
     return every > 0 and read == steps // every, f"the loss was read {read}x in {steps} steps"
 
 
-@_proves("ranges")
+@_proves("nvtx_ranges")
 def _named(s: Specimen) -> tuple[bool, str]:
     names = list(dict.fromkeys(s.spans))
     wanted = {"step", "data", "copy", "forward", "backward", "optimizer"}
     whole = set(names) >= (wanted - {"copy"} if s.recipe.device_prefetch else wanted)
-    return (whole if s.recipe.ranges else not names), f"ranges: {', '.join(names) or 'none'}"
+    return (whole if s.recipe.nvtx_ranges else not names), f"ranges: {', '.join(names) or 'none'}"
 
 
 def _ddp(s: Specimen) -> DistributedDataParallel | None:
@@ -446,21 +449,21 @@ def _no_sync(s: Specimen) -> tuple[bool, str]:
     return (s.no_syncs == 1) == s.recipe.no_sync, said
 
 
-@_proves("bucket_mb")
+@_proves("bucket_cap_mb")
 def _buckets(s: Specimen) -> tuple[bool, str]:
     ddp = _ddp(s)
     if ddp is None:
         return True, "no other ranks"
     size = ddp.bucket_bytes_cap >> 20
-    return size == s.recipe.bucket_mb, f"buckets of at most {size} MiB"
+    return size == s.recipe.bucket_cap_mb, f"buckets of at most {size} MiB"
 
 
-@_proves("bucket_view")
+@_proves("gradient_as_bucket_view")
 def _views(s: Specimen) -> tuple[bool, str]:
     ddp = _ddp(s)
     on = ddp is not None and ddp.gradient_as_bucket_view
     return (
-        on == s.recipe.bucket_view,
+        on == s.recipe.gradient_as_bucket_view,
         "gradients are views of buckets" if on else "gradients are tensors of their own",
     )
 
@@ -472,17 +475,22 @@ def _static(s: Specimen) -> tuple[bool, str]:
     return on == s.recipe.static_graph, "static graph" if on else "the graph may change from step to step"
 
 
-@_proves("rdma")
+@_proves("infiniband")
 def _rdma(s: Specimen) -> tuple[bool, str]:
     if _ddp(s) is None:
         return True, "no other ranks"
     refused = os.environ.get("NCCL_IB_DISABLE") == "1"
-    return refused != s.recipe.rdma, "NCCL_IB_DISABLE=1: TCP" if refused else "NCCL takes the fastest network"
+    return (
+        refused != s.recipe.infiniband,
+        "NCCL_IB_DISABLE=1: TCP" if refused else "NCCL takes the fastest network",
+    )
 
 
-@_proves("compression")
+@_proves("gradient_compression")
 def _compressed(s: Specimen) -> tuple[bool, str]:
     ddp = _ddp(s)
     hooks = [hook.__name__ for hook, _ in ddp._comm_hooks] if ddp is not None else []
-    wanted = [] if s.recipe.compression == "off" else [f"{s.recipe.compression}_compress_hook"]
+    wanted = (
+        [] if s.recipe.gradient_compression == "off" else [f"{s.recipe.gradient_compression}_compress_hook"]
+    )
     return hooks == wanted, f"communication hook: {', '.join(hooks) or 'none'}"

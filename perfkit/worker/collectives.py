@@ -56,13 +56,13 @@ def _step_s(harness: Harness, samples: int) -> float:
 
 def _buckets(training: Any) -> list[int]:
     """Bytes of each collective, in the precision that crosses."""
-    halves = training.recipe.compression != "off"
+    halves = training.recipe.gradient_compression != "off"
     sizes = [
         p.numel() * (2 if halves else p.element_size())
         for p in training.model.parameters()
         if p.requires_grad
     ]
-    cap, found = training.recipe.bucket_mb << 20, [0]
+    cap, found = training.recipe.bucket_cap_mb << 20, [0]
     for size in sizes:
         if found[-1] and found[-1] + size > cap:
             found.append(0)

@@ -39,7 +39,7 @@ def profile(
     total = wait + warmup + active
     harness.source.stamps.clear()
     marks, pins = [], list[float]()
-    named = contextlib.nullcontext() if harness.training.recipe.ranges else _marked(harness.training)
+    named = contextlib.nullcontext() if harness.training.recipe.nvtx_ranges else _marked(harness.training)
     with named, _timed_pinning(pins), made:
         for step in range(total):
             marks.append(time.perf_counter())

@@ -7,7 +7,7 @@ Protocol (see `cifar_resnet18.py` for a full one); `recipe` is a `perfkit.Recipe
 - `loss(outputs, targets)`: a scalar tensor
 - `optimizer(parameters, **implementation)`: implementation is empty, `foreach=…` or `fused=…`
 - `prepare(inputs, recipe)` (optional): work on the device between copy and model
-- `offers` (optional): which of `uint8_copy`, `device_resize`, `batched_fetch`, `resident` it honours
+- `offers` (optional): which of `uint8_copy`, `device_resize`, `batched_fetch`, `device_dataset` it honours
 - `presets` (optional, on the class): constructor arguments by preset name
 """
 

@@ -164,7 +164,7 @@ class Recommender(_Seeded):
         width: of a row.
     """
 
-    offers = frozenset({"placement"})
+    offers = frozenset({"embedding_device"})
     presets = {"smoke": {"rows": 1000}, "quick": {"rows": 100_000}, "paper": {"rows": 10_000_000}}  # noqa: RUF012
 
     def __init__(self, rows: int = 100_000, width: int = 150) -> None:

@@ -58,7 +58,7 @@ class CifarResNet18:
         ValueError: no such weights.
     """
 
-    offers = frozenset({"uint8_copy", "device_resize", "batched_fetch", "resident"})
+    offers = frozenset({"uint8_copy", "device_resize", "batched_fetch", "device_dataset"})
     presets = {  # noqa: RUF012
         "smoke": {"image_size": 48, "samples": 256},
         "quick": {"image_size": 64, "samples": 10_000},
@@ -76,7 +76,7 @@ class CifarResNet18:
 
     def dataset(self, recipe: Any) -> Any:
         """The images, with the transforms that the recipe leaves to the host."""
-        if recipe.batched_fetch or recipe.resident:
+        if recipe.batched_fetch or recipe.device_dataset:
             return BatchedFakeCIFAR(self.samples, self.batch_transform(recipe))
         steps: list[Any] = []
         if not recipe.device_resize:

@@ -161,8 +161,8 @@ class BatchedPhotoFolder(PhotoFolder):
 class Photos:
     """A small convolutional net on photos: most of a step is reading, decoding and cropping.
 
-    It offers neither `device_resize` nor `resident`: the photos differ in size, so they make a batch only
-    after the crop, and a crop that is kept would be the same in every epoch.
+    It offers neither `device_resize` nor `device_dataset`: the photos differ in size, so they make a batch
+    only after the crop, and a crop that is kept would be the same in every epoch.
 
     Args:
         image_size: side of the images the model sees.

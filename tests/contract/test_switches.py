@@ -17,7 +17,7 @@ NOTEBOOKS = PACKAGE.parent / "notebooks" / "src"
 SIZES = stages.Sizing(
     workers=2, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=1, share_cores=True
 )
-OFFERS = frozenset({"uint8_copy", "device_resize", "batched_fetch", "resident", "placement"})
+OFFERS = frozenset({"uint8_copy", "device_resize", "batched_fetch", "device_dataset", "embedding_device"})
 EVERYWHERE = Target("cuda", OFFERS, count=2)
 
 SWITCHES = sorted(switches())

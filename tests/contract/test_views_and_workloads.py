@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from perfkit import workloads
-from perfkit.program import rules
 from perfkit.ladder.stages import PRESETS
+from perfkit.program import rules
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Raw, Run
 from perfkit.show import figures

@@ -37,7 +37,7 @@ def test_a_table_in_host_memory_takes_none_of_the_device() -> None:
 
 def test_checkpointing_gives_activations_up() -> None:
     plain = inspect.memory(CIFAR, **CUDA, settings={"batch_size": 32})
-    saved = inspect.memory(CIFAR, **CUDA, settings={"batch_size": 32, "checkpointing": True})
+    saved = inspect.memory(CIFAR, **CUDA, settings={"batch_size": 32, "activation_checkpointing": True})
     assert saved["parts"]["activations"] < plain["parts"]["activations"]
     assert saved["peak"] < plain["peak"]
 
@@ -58,7 +58,7 @@ def test_roofs_and_share_of_a_gpu() -> None:
 
 
 def test_ranges_are_in_the_trace() -> None:
-    made = inspect.profile(CIFAR, **CUDA, settings={"ranges": True})
+    made = inspect.profile(CIFAR, **CUDA, settings={"nvtx_ranges": True})
     names = {bar.name for lane in made.lanes().lanes for bar in lane.bars}
     assert {"data", "forward", "backward", "optimizer"} <= names
 
@@ -78,6 +78,6 @@ def test_two_ranks_over_nccl() -> None:
 def test_nsight_systems_writes_what_the_reader_reads(tmp_path: Path) -> None:
     if shutil.which("nsys") is None:
         pytest.skip("needs a GPU machine with Nsight Systems (nsys)")
-    asked = inspect.nsys(CIFAR, None, tmp_path / "report", **CUDA, settings={"ranges": True})
+    asked = inspect.nsys(CIFAR, None, tmp_path / "report", **CUDA, settings={"nvtx_ranges": True})
     made = nsys.convert(nsys.record(asked, tmp_path / "report"), tmp_path / "report.json.gz")
     assert trace.analyse(trace.load(made)).kernels

@@ -56,7 +56,15 @@ def test_device_times_memory_and_utilization_are_there(ladder: dict[str, Run]) -
 
 @pytest.mark.parametrize(
     "stage",
-    ["device_prefetch", "resident", "tf32", "cudnn_benchmark", "fused_optimizer", "amp_fp16", "accumulation"],
+    [
+        "device_prefetch",
+        "device_dataset",
+        "tf32",
+        "cudnn_benchmark",
+        "fused_optimizer",
+        "amp_fp16",
+        "accumulation",
+    ],
 )
 def test_a_further_optimization_is_real_on_a_gpu(stage: str) -> None:
     baseline, run = climb(stages=[stage])
@@ -75,10 +83,10 @@ def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_othe
     plan = engine.plan(CIFAR, "smoke", device="cuda", options={"image_size": 224})
     free = environment.machine()["gpus"][0]["memory_bytes"]
     batch = 1 << ((free // 40_000_000).bit_length() - 1)  # about 25 MB a sample: over half of the memory
-    recipe = Recipe(batch_size=batch, resident=True, uint8_copy=True, device_resize=True)
+    recipe = Recipe(batch_size=batch, device_dataset=True, uint8_copy=True, device_resize=True)
     options = {"image_size": 224, "samples": 2 * batch}
     plan = dataclasses.replace(
-        plan, recipes=(("a", recipe), ("b", recipe.replace(set_to_none=True))), options=options
+        plan, recipes=(("a", recipe), ("b", recipe.replace(zero_grad_set_to_none=True))), options=options
     )
     runs = engine.climb(plan, RunStore())
     assert [run.status for run in runs] == ["ok", "ok"]

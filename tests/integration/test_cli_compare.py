@@ -171,7 +171,7 @@ def test_attribution_measures_every_set_once_and_a_second_call_measures_none(tmp
 
 
 def test_the_tuner_picks_only_what_it_has_measured(tmp_path: Path) -> None:
-    space = ("--space", "batch_size=8,64", "--space", "set_to_none=false,true")
+    space = ("--space", "batch_size=8,64", "--space", "zero_grad_set_to_none=false,true")
     plot = tmp_path / "tried.png"
     done = perfkit("tune", *TOY, *space, "--plot", str(plot))
     assert plot.read_bytes().startswith(b"\x89PNG")

@@ -28,13 +28,13 @@ RECIPES: dict[str, dict[str, Any]] = {
     "baseline": {},
     "workers": {"workers": 2, "persistent_workers": True, "prefetch_factor": 4},
     "uint8": {"uint8_copy": True},
-    "uint8 and resize": {"uint8_copy": True, "device_resize": True, "set_to_none": True},
+    "uint8 and resize": {"uint8_copy": True, "device_resize": True, "zero_grad_set_to_none": True},
     "channels_last": {"channels_last": True},
     "bf16": {"amp": "bf16", "channels_last": True},
     "foreach": {"optimizer_impl": "foreach"},
-    "fused": {"optimizer_impl": "fused", "set_to_none": True},
+    "fused": {"optimizer_impl": "fused", "zero_grad_set_to_none": True},
     "batched fetch": {"batched_fetch": True, "workers": 1},
-    "resident": {"resident": True, "uint8_copy": True, "device_resize": True},
+    "device_dataset": {"device_dataset": True, "uint8_copy": True, "device_resize": True},
     "one thread": {"cpu_threads": 1},
     "accumulation": {"accumulation": 2, "batch_size": 4},
 }
@@ -75,7 +75,7 @@ def test_it_does_for_photos_with_their_random_augmentation(name: str, tmp_path: 
 
 
 EVERYTHING = Target(
-    "cpu", frozenset({"uint8_copy", "device_resize", "batched_fetch", "resident", "placement"})
+    "cpu", frozenset({"uint8_copy", "device_resize", "batched_fetch", "device_dataset", "embedding_device"})
 )
 SIZES = stages.Sizing(workers=1, batch_size=8, large_batch=16, largest_batch=16, amp="bf16", threads=1)
 # What needs several ranks is trained in several processes: tests/integration/test_ranks.py.

@@ -28,8 +28,14 @@ def climb(workload: str, *recipes: dict[str, Any], **more: Any) -> list[Run]:
 
 
 def test_two_ranks_take_twice_the_samples_with_every_switch_proven() -> None:
-    every = {"accumulation": 2, "no_sync": True, "compression": "bf16", "log_every": 2, "ranges": True}
-    static = {"static_graph": True, "bucket_view": True, "bucket_mb": 1}
+    every = {
+        "accumulation": 2,
+        "no_sync": True,
+        "gradient_compression": "bf16",
+        "log_every": 2,
+        "nvtx_ranges": True,
+    }
+    static = {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 1}
     one, two, all_of_it = climb("Toy", {"cpu_threads": 1}, TOGETHER | static, TOGETHER | every)
     assert [run.status for run in (one, two, all_of_it)] == ["ok"] * 3, all_of_it.reason
     assert (one.samples_per_step, two.samples_per_step, all_of_it.samples_per_step) == (8, 16, 32)

@@ -83,7 +83,7 @@ def test_what_cannot_act_is_disabled_with_the_reason_and_comes_back() -> None:
     controls.set_target(CPU)
     assert controls.by_name["pin_memory"].disabled
     assert "CUDA" in controls.marks["pin_memory"].value
-    assert controls.by_name["resident"].disabled
+    assert controls.by_name["device_dataset"].disabled
     assert not controls.by_name["uint8_copy"].disabled
     assert controls.by_name["persistent_workers"].disabled
     controls.by_name["workers"].value = 2

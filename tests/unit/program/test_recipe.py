@@ -187,7 +187,7 @@ def test_plain_data_with_an_unknown_switch_is_refused(name: str) -> None:
             CUDA,
             "acts only with torch.compile (here: false)",
         ),
-        ({"resident": True, "workers": 2}, "workers", CUDA, "with resident data there is none"),
+        ({"device_dataset": True, "workers": 2}, "workers", CUDA, "with resident data there is none"),
         ({"amp": "fp16"}, "amp", CPU, "on a CPU use bf16"),
         ({"amp": "bf16"}, "amp", Target("cuda", bf16=False), "use fp16"),
         ({"channels_last": True}, "channels_last", Target("cuda", convolves=False), "no convolution"),

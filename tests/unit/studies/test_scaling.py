@@ -72,7 +72,7 @@ def test_the_command_for_a_cluster() -> None:
         ({"ranks": 4}, Target("cuda", count=2, nodes=2), ""),
         ({"ranks": 3}, Target("cpu", nodes=2), "evenly"),
         ({"ranks": 2}, Target("mps"), "mps"),
-        ({"ranks": 2, "placement": "cpu_embedding"}, Target("cuda", count=2), "one device"),
+        ({"ranks": 2, "embedding_device": "cpu"}, Target("cuda", count=2), "one device"),
     ],
 )
 def test_ranks_need_devices(recipe: dict[str, object], target: Target, why: str) -> None:

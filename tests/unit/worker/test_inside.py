@@ -66,7 +66,9 @@ class Deep(Toy):
 
 
 def test_checkpointing_gives_activations_up() -> None:
-    plain, less = (memory.measure(harness(Deep(), checkpointing=on, batch_size=64)) for on in (False, True))
+    plain, less = (
+        memory.measure(harness(Deep(), activation_checkpointing=on, batch_size=64)) for on in (False, True)
+    )
     assert less["parts"]["activations"] < 0.5 * plain["parts"]["activations"]
     assert less["parts"]["weights"] == plain["parts"]["weights"]
     assert any(kind == "activations" and size == 4 * 64 * 256 for _, kind, size in plain["places"])
@@ -98,13 +100,15 @@ def losses(workload: Any, **switches: Any) -> tuple[list[float], Any]:
 
 
 def test_checkpointing_trains_the_same_and_counts_batch_statistics_once() -> None:
-    (plain, one), (again, other) = losses(Blocks()), losses(Blocks(), checkpointing=True)
+    (plain, one), (again, other) = losses(Blocks()), losses(Blocks(), activation_checkpointing=True)
     assert plain == again
     for name, value in one.state_dict().items():
         assert torch.equal(value, other.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("switch", [{"checkpointing": True}, {"ranges": True}, {"log_every": 2}])
+@pytest.mark.parametrize(
+    "switch", [{"activation_checkpointing": True}, {"nvtx_ranges": True}, {"log_every": 2}]
+)
 def test_a_switch_is_proven_by_what_was_built_not_by_the_recipe(switch: dict[str, Any]) -> None:
     (name,) = switch
     for built in (switch, {}):
@@ -122,11 +126,11 @@ def test_a_switch_is_proven_by_what_was_built_not_by_the_recipe(switch: dict[str
 def test_an_embedding_on_the_host_feeds_a_model_elsewhere() -> None:
     """`meta` stands for the device: shapes and places are real, values are not."""
     elsewhere = torch.device("meta")
-    model = train.make_model(Recommender(50), Recipe(placement="cpu_embedding"), elsewhere)
+    model = train.make_model(Recommender(50), Recipe(embedding_device="cpu"), elsewhere)
     assert model.embedding.weight.device.type == "cpu"
     assert {p.device.type for p in model.head.parameters()} == {"meta"}
     batch = (torch.zeros(3, 20, dtype=torch.long), torch.zeros(3, dtype=torch.long))
-    inputs, targets = train.to_device(batch, Recommender(50), Recipe(placement="cpu_embedding"), elsewhere)
+    inputs, targets = train.to_device(batch, Recommender(50), Recipe(embedding_device="cpu"), elsewhere)
     assert (inputs.device.type, targets.device.type) == ("cpu", "meta")
     assert model(inputs).device.type == "meta"
 

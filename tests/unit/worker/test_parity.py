@@ -98,8 +98,8 @@ def failed(workload: Any, recipe: Recipe = CANDIDATE, exact: str = "tolerance") 
 @pytest.mark.parametrize(
     "changes",
     [
-        {}, {"uint8_copy": True}, {"amp": "bf16"}, {"optimizer_impl": "foreach"}, {"set_to_none": True},
-        {"workers": 2, "persistent_workers": True}, {"accumulation": 2},
+        {}, {"uint8_copy": True}, {"amp": "bf16"}, {"optimizer_impl": "foreach"},
+        {"zero_grad_set_to_none": True}, {"workers": 2, "persistent_workers": True}, {"accumulation": 2},
     ],
     ids=str,
 )  # fmt: skip
@@ -173,6 +173,6 @@ def test_bitwise_means_to_the_last_digit() -> None:
 
 def test_a_recipe_has_the_loosest_class_of_its_switches() -> None:
     assert exactness_of(Recipe()) == "bitwise"
-    assert exactness_of(Recipe(workers=2, set_to_none=True)) == "bitwise"
+    assert exactness_of(Recipe(workers=2, zero_grad_set_to_none=True)) == "bitwise"
     assert exactness_of(Recipe(workers=2, amp="bf16")) == "tolerance"
     assert exactness_of(Recipe(amp="bf16", accumulation=2)) == "changes training"

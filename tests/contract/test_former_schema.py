@@ -1,0 +1,86 @@
+"""What older versions have left behind: stored runs still load, and their recipes give the same scripts.
+
+`tests/data/*-schema-1.json.gz` were written by the last version with schema 1: the runs of two ladders with
+what that version derived from them, and scripts as it exported them.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfkit import workloads
+from perfkit.program import export
+from perfkit.program.recipe import Recipe, parse_settings, switches
+from perfkit.results import former, run
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def _read(name: str) -> Any:
+    return json.loads(gzip.decompress((DATA / name).read_bytes()))
+
+
+RUNS, SCRIPTS = _read("runs-schema-1.json.gz"), _read("scripts-schema-1.json.gz")
+
+
+def test_there_is_something_to_read() -> None:
+    assert len(RUNS) == 16
+    assert len(SCRIPTS) == 85
+
+
+@pytest.mark.parametrize("known", RUNS, ids=lambda known: known["run"]["id"])
+def test_a_stored_run_says_what_it_said(known: dict[str, Any]) -> None:
+    loaded = run.decode(json.dumps(known["run"]))
+    assert set(loaded.recipe) == set(switches())
+    assert Recipe.from_dict(loaded.recipe).to_dict() == loaded.recipe
+    assert {proof.switch for proof in loaded.mechanism} <= set(switches())
+    assert (loaded.samples_per_s.median if loaded.samples_per_s else None) == known["samples_per_s"]
+    assert loaded.data_wait_share == known["data_wait_share"]
+    assert loaded.pipeline_efficiency == known["pipeline_efficiency"]
+    for role, (ratio, low, high, verdict) in known["ratios"].items():
+        found = loaded.speedup(role)
+        assert found is not None
+        assert (found.ratio, found.low, found.high) == pytest.approx((ratio, low, high))
+        assert found.verdict == verdict
+    assert run.decode(run.encode(loaded)) == loaded
+
+
+def _code(source: str) -> str:
+    """The program without its comments and docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+# Where `photos` looks for perfkit's own folder: the one line that has changed since.
+MOVED = (
+    "checkouts = [folder for folder in Path(__file__).resolve().parents if (folder / 'perfkit/cards').is_dir()]",
+    "folders = Path(__file__).resolve().parents\n"
+    "    checkouts = [folder for folder in folders if (folder / 'perfkit/workloads').is_dir()]",
+)
+
+
+@pytest.mark.parametrize("at", range(len(SCRIPTS)))
+def test_a_recipe_gives_the_script_it_gave(at: int) -> None:
+    recipe, workload, device, script = SCRIPTS[at]
+    made = export.script(Recipe.from_dict(recipe), workloads.reference(workload), {}, device, 0, 8)
+    assert _code(made) == _code(script).replace(*MOVED)
+
+
+def test_settings_and_names_of_before_are_understood() -> None:
+    assert parse_settings(["placement=cpu_embedding", "bucket_mb=100"]) == {
+        "embedding_device": "cpu", "bucket_cap_mb": 100,
+    }  # fmt: skip
+    assert not set(former.SWITCHES) & set(switches())
+    assert set(former.SWITCHES.values()) <= set(switches())
