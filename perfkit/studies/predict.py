@@ -20,7 +20,8 @@ from perfkit.results.run import Run
 
 DATA = ("uint8_copy", "device_resize", "batched_fetch")
 COMPUTE = ("amp", "channels_last", "compile", "compile_mode", "optimizer_impl", "zero_grad_set_to_none",
-            "tf32", "cudnn_benchmark", "cpu_threads", "accumulation", "uint8_copy", "device_resize")  # fmt: skip
+            "tf32", "cudnn_benchmark", "cpu_threads", "accumulation", "uint8_copy",
+            "device_resize")  # fmt: skip
 Flavour = tuple[object, ...]
 
 

@@ -65,7 +65,8 @@ def _code(source: str) -> str:
 
 # Where `photos` looks for perfkit's own folder: the one line that has changed since.
 MOVED = (
-    "checkouts = [folder for folder in Path(__file__).resolve().parents if (folder / 'perfkit/cards').is_dir()]",
+    "checkouts = [folder for folder in Path(__file__).resolve().parents "
+    "if (folder / 'perfkit/cards').is_dir()]",
     "folders = Path(__file__).resolve().parents\n"
     "    checkouts = [folder for folder in folders if (folder / 'perfkit/workloads').is_dir()]",
 )
