@@ -20,9 +20,9 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 SOURCES   := $(wildcard notebooks/src/*.py)
 NOTEBOOKS := $(patsubst notebooks/src/%.py,notebooks/%.ipynb,$(SOURCES))
 MISSING   := $(filter-out $(wildcard notebooks/*.ipynb),$(NOTEBOOKS))
-CODE      := $(wildcard perfkit tests benchmarks notebooks/src)
+CODE      := $(wildcard perfkit tests benchmarks docs notebooks/src)
 
-.PHONY: help lab run test lint types imports pytest format notebooks bench install install-dev chromium clean distclean
+.PHONY: help lab run test check lint types imports pytest format notebooks bench diagram install install-dev chromium clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -35,6 +35,9 @@ run: $(STAMPS)/install  ## run the whole ladder in this terminal
 	$(BIN)/perfkit run $(ARGS)
 
 test: lint types imports pytest  ## every check and every test; what is missing gets installed
+
+check: lint types imports  ## the inner loop: every check, the unit and contract tests (under 90 s on two cores)
+	$(BIN)/python -m pytest -n 2 tests/unit tests/contract $(ARGS)
 
 lint: $(STAMPS)/dev  ## ruff: rules and format
 	$(BIN)/ruff check $(CODE)
@@ -49,7 +52,7 @@ imports: $(STAMPS)/dev  ## the layers of the design (import-linter)
 pytest: $(STAMPS)/dev $(STAMPS)/chromium  ## the tests alone
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
-format: $(STAMPS)/dev  ## ruff: mend what it can, then format
+format: $(STAMPS)/dev  ## ruff: fix what it can, then format
 	$(BIN)/ruff check --fix-only $(CODE)
 	$(BIN)/ruff format $(CODE)
 
@@ -60,9 +63,11 @@ notebooks: $(STAMPS)/install  ## rewrite notebooks/*.ipynb from notebooks/src/*.
 			--output "notebooks/$$(basename "$$source" .py).ipynb" || exit 1; done
 	@echo "wrote $(words $(SOURCES)) notebooks"
 
-bench: $(STAMPS)/install  ## the project's own speed; each command ends in one figure
-	@for script in $(filter-out %/__init__.py %/_%.py,$(wildcard benchmarks/*.py)); do \
-		echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; done
+bench: $(STAMPS)/dev $(STAMPS)/chromium  ## the project's own speed: one table, within ten minutes
+	$(BIN)/python -m benchmarks $(ARGS)
+
+diagram: $(STAMPS)/dev  ## redraw docs/architecture.svg from the imports
+	$(BIN)/python docs/draw.py
 
 install: $(STAMPS)/install  ## the virtual environment, without starting anything
 

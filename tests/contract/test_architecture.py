@@ -1,0 +1,24 @@
+"""The drawing in the documentation shows the code: few rooms, few floors, no circle."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_drawing_shows_the_imports() -> None:
+    command = [sys.executable, "docs/draw.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_house_is_small() -> None:
+    drawing = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    rooms = re.findall(r'<text x="[^"]*" y="[^"]*">(\w+)</text>', drawing)
+    floors = set(re.findall(r'<rect x="[^"]*" y="([^"]*)"', drawing))
+    assert 10 < len(rooms) < 20
+    assert 4 < len(floors) <= 9
