@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any
+
+import jinja2
+from markupsafe import Markup
 
 from perfkit.ladder import stages as ladder
 from perfkit.results.run import Run
+from perfkit.show import document, results, style, timeline, trace_tables, units
 from perfkit.show import figures as views
-from perfkit.show import results, style, timeline, trace_tables, units
 from perfkit.show import sentences as words
 from perfkit.show import tables as table
 from perfkit.show import trace_figures as trace_views
@@ -39,6 +44,45 @@ pre { background: var(--soft); border: 1px solid var(--line); padding: .8rem; ov
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """A second lock beside escaping: a browser neither runs a script in this page nor fetches anything."""
+
+
+def fragment(contents: Iterable[document.Content], large: bool = False) -> str:
+    """A piece of a notebook's page: figures are inline SVG in the page's own ink.
+
+    Args:
+        contents: what to show; titled sections have a heading of the fourth level.
+        large: large type in the figures, for a projector.
+    """
+    return _template(large).render(fragment=True, contents=list(contents))
+
+
+def page(title: str, contents: Iterable[document.Content]) -> str:
+    """One HTML file that needs no network and runs no script but the timeline's, if it has one."""
+    contents = list(contents)
+    moves = any(isinstance(content, document.Timeline) for content in document.walk(contents))
+    policy = timeline.policy() if moves else _POLICY
+    return _template().render(fragment=False, title=title, contents=contents, policy=policy)
+
+
+@cache
+def _template(large: bool = False) -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters |= {
+        "clean": words.clean,
+        "cell": _whole_interval,
+        "svg": lambda figure: style.to_svg(figure.draw(large=large)),
+        "timeline": timeline.html,
+        "frame": timeline.frame,
+    }
+    environment.tests["kind"] = lambda content, name: type(content).__name__ == name
+    return environment.get_template("page.jinja")
+
+
+def _whole_interval(cell: str) -> Markup:
+    """A line may end before an interval, not inside."""
+    text = str(Markup.escape(words.clean(cell)))
+    return Markup(re.sub(r"\([^()]*–[^()]*\)", r'<span class="whole">\g<0></span>', text))
 
 
 def html(

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from perfkit.results.run import Mechanism, Run
+from perfkit.show import document, style
 from perfkit.show import html as report
 from perfkit.show import tables as table
 from perfkit.show.figures import VIEWS
@@ -124,3 +125,28 @@ def test_nothing_measured() -> None:
     assert "Nothing was measured yet." in page.text
     only_na = [run for run in session() if run.status != "ok"]
     assert "needs a CUDA device" in Page(report.html(only_na)).text
+
+
+def _everything(text: str) -> list[document.Content]:
+    table = document.Table((text, "n"), [[text, "1.5× (1.4–1.6)"]], text, text)
+    figure = document.Figure(text, text, text, lambda ax, ink: ax.set_title(style.mark(text), color=ink))
+    nothing = document.Table((text,), [], text, text)
+    inner = document.Section(text, [figure, document.Code(f"+{text}\n-{text}", "diff")], folded=True)
+    return [text, document.Bullets([text]), document.Section(text, [table, nothing, inner])]
+
+
+@pytest.mark.parametrize("source", [report.page(EVIL, _everything(EVIL)), report.fragment(_everything(EVIL))])
+def test_whatever_a_section_holds_is_text(source: str) -> None:
+    page = Page(source)
+    assert page.open == []
+    assert page.all("script") == page.all("img") == []
+    assert page.text.count("alert(1)") >= 9
+    assert '<span class="whole">(1.4–1.6)</span>' in source
+    assert 'class="pk-add"' in source
+
+
+def test_a_fragments_figures_follow_the_pages_ink_and_its_type_can_be_large() -> None:
+    ordinary, large = (report.fragment(_everything("x"), large=large) for large in (False, True))
+    assert "var(--jp-content-font-color1" in ordinary
+    assert "<html" not in ordinary
+    assert ordinary != large
