@@ -11,7 +11,7 @@
 #
 # *About 1 minute at the preset `quick` on two cores. Needs: nothing special.*
 #
-# Before anything is changed, measure. The plain loop fetches its data itself, computes in float32 and zeroes its gradients: nothing is optimised, nothing is hidden.
+# Measure before you change anything. The plain loop loads its data in the training process, computes in float32 and fills its gradients with zeros. Nothing in it is optimised.
 
 # %%
 from IPython.display import Markdown
@@ -28,7 +28,7 @@ panel.question()
 # %% [markdown]
 # ## Predict before you run
 #
-# What share of a step does this loop spend waiting for data? Put *your* number in: 0 is never, 1 is always.
+# What share of a step does this loop spend waiting for data? Enter *your* number, from 0 (never waits) to 1 (always waits).
 
 # %%
 my_guess = 0.3
@@ -54,7 +54,7 @@ panel.plot("losses")
 # %% [markdown]
 # ## Where does the time go *here*?
 #
-# A step has two parts: waiting in `next(loader)`, and everything else. The *ceiling* is the same step on one batch that is already on the device: what the loop would do if data were free.
+# A step has two parts: waiting in `next(loader)`, and everything else. The *ceiling* is the throughput of the same step on one batch that is already on the device. It is what the loop could reach if loading data cost nothing.
 
 # %%
 panel.verdict()
@@ -68,13 +68,13 @@ Markdown(
 )
 
 # %% [markdown]
-# That every switch is off is not taken on trust, but read from the objects that were built:
+# perfkit does not trust the settings: it checks on the actual objects that every switch is off.
 
 # %%
 panel.proof()
 
 # %% [markdown]
-# This is the loop that was measured, as a script of its own. It needs no perfkit; the later chapters show what they change in it.
+# This is the measured loop as a standalone script, which does not need perfkit. Each later chapter shows what it changes in this script.
 
 # %%
 Markdown(f"```python\n{next(iter(engine.scripts(panel.runs).values()))}```")
@@ -82,13 +82,13 @@ Markdown(f"```python\n{next(iter(engine.scripts(panel.runs).values()))}```")
 # %% [markdown]
 # ## When a baseline misleads
 #
-# - The article's profiler did not blame the loader: its time hid under "CPU Exec" and "Other".
-# - A number without an interval says little on a shared machine.
-# - A step with a profiler attached is a slower step. Throughput is measured without one here.
+# - The article's profiler did not blame the loader: the loader's time was hidden under "CPU Exec" and "Other".
+# - On a shared machine, a number without an interval means little.
+# - A profiler slows the step down. Throughput is therefore measured without one.
 #
 # ## Exercise
 #
-# How many times as fast could this training be *at most*, if data cost nothing? Compute it from `run`.
+# What is the largest possible speed-up of this training if loading data cost nothing? Compute it from `run`.
 
 # %% tags=["exercise"]
 answer = None  # a number, computed from run.ceiling_samples_per_s and ...
@@ -98,8 +98,8 @@ if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
     reached = run.samples_per_s.median * answer
-    assert abs(reached / run.ceiling_samples_per_s - 1) < 0.05, (
-        "That many times the throughput is not the ceiling"
+    assert abs(reached / run.ceiling_samples_per_s - 1) < 0.005, (
+        "The throughput multiplied by your answer is not the ceiling"
     )
     print(f"Right: at most {answer:.2f} times as fast")
 
@@ -110,7 +110,7 @@ else:
 # answer = run.ceiling_samples_per_s / run.samples_per_s.median
 # ```
 #
-# If it is close to 1, no loader in the world will make this training faster: look at the computation instead.
+# If the answer is close to 1, a faster loader cannot make this training faster: look at the computation instead.
 #
 # </details>
 

@@ -11,7 +11,7 @@
 #
 # *About 2 minutes at the preset `quick` on two cores. Needs: two cores or more.*
 #
-# Worker processes (`workers`) make the next batches while the model trains. `persistent_workers` keeps them from one epoch to the next; `prefetch_factor` says how many batches each keeps ready. They take the waiting away, as long as there are cores for them.
+# Worker processes (`workers`) load the next batches while the model trains. `persistent_workers` keeps them alive from one epoch to the next; `prefetch_factor` is the number of batches that each worker loads in advance. Workers remove the waiting as long as there are CPU cores for them. The article's machine had 8 vCPUs, and so it used 8 workers.
 
 # %%
 from perfkit import notebook as pk
@@ -25,7 +25,7 @@ panel.question()
 # %% [markdown]
 # ## What changes in the script
 #
-# This is the difference of two real scripts: what is measured is the same program.
+# This diff shows the stage's own switches, applied to the script of the baseline. If the baseline waits a lot for data on a CPU, the measured run also divides the cores between workers and compute threads (`cpu_threads`); the list after the run shows every switch that differed.
 
 # %%
 panel.diff()
@@ -33,7 +33,7 @@ panel.diff()
 # %% [markdown]
 # ## Predict before you run
 #
-# How many times as fast will the training be? 1 is no change, below 1 is slower. Put *your* number in.
+# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number.
 
 # %%
 panel.predict(1.5)
@@ -69,7 +69,16 @@ panel.verdict()
 panel.score()
 
 # %% [markdown]
-# Workers change *when* a batch is made, not *what* is in it: look at the loss curves, they are the same bit for bit. What proves that each switch acts:
+# Every switch in which the two measured recipes differ, before → after. The verdict above is about all of them together:
+
+# %%
+before, after = panel.runs[0].recipe, panel.runs[-1].recipe
+for switch, value in after.items():
+    if value != before[switch]:
+        print(f"{switch}: {before[switch]} → {value}")
+
+# %% [markdown]
+# Workers change *when* a batch is loaded, not *what* is in it. Compare the two loss curves above. If `cpu_threads` is in the list, the losses may differ in their last digits, because another number of threads adds floating-point numbers in another order. The evidence that each switch is in effect:
 
 # %%
 panel.proof()
@@ -77,13 +86,13 @@ panel.proof()
 # %% [markdown]
 # ## When it does not help
 #
-# - Where the model does not wait, there is no waiting to take away.
-# - On a CPU that trains, workers and model share the cores: `cpu_threads` may have to give way, and more workers than spare cores are slower than fewer.
-# - Where a sample costs little, passing it between processes can cost more than making it. Then `batched_fetch` (a whole batch at once, without PIL) or `device_dataset` data (no loader at all) is the answer: chapter 08.
+# - If the model does not wait for data, there is no waiting to remove.
+# - When the CPU also trains the model, workers and compute threads share the cores. Use fewer compute threads (`cpu_threads`) then; more workers than spare cores make training slower.
+# - If a sample is cheap to make, passing it between processes can cost more than making it. Then load a whole batch at once without PIL (`batched_fetch`), or keep the dataset on the device (`device_dataset`): see chapter 08.
 #
 # ## Exercise
 #
-# Is one worker more still better? Run the recipe that was just measured with another number of `workers`. A recipe is plain data, so change one entry of it; a ladder of the stage `baseline` alone is a single run.
+# Would one more worker be better still? Run the recipe that you just measured with a different number of `workers`. A recipe is plain data, so change one entry of it; a ladder with only the stage `baseline` is a single run.
 
 # %% tags=["exercise"]
 trial = None  # pk.LadderPanel(["baseline"], settings=...), then trial.run()
@@ -100,7 +109,7 @@ else:
         print(
             f"{run.recipe['workers']} workers: {rate.median:.0f} samples/s ({rate.low:.0f} to {rate.high:.0f})"
         )
-    print("Right. These two were not measured in turn: where the intervals overlap, call it no difference.")
+    print("Right. These two runs were not interleaved: if their intervals overlap, call it no difference.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -111,7 +120,7 @@ else:
 # trial.run()
 # ```
 #
-# As soon as the step no longer waits, a further worker has nothing to give, and on a CPU it takes a core away.
+# As soon as the step no longer waits, another worker gains nothing, and when the CPU trains the model it also costs a core.
 #
 # </details>
 

@@ -11,7 +11,7 @@
 #
 # *About 2 minutes at the preset `quick` on two cores. Needs: nothing special.*
 #
-# A larger batch (`batch_size`) gives each kernel more work and the optimizer fewer steps. It also takes more memory, and it **changes the training**: fewer, larger steps for the same samples.
+# With a larger batch (`batch_size`), each kernel has more work and the optimizer takes fewer steps. It also needs more memory, and it **changes the training**: fewer, larger steps for the same samples.
 
 # %%
 from perfkit import notebook as pk
@@ -25,7 +25,7 @@ panel.question()
 # %% [markdown]
 # ## What changes in the script
 #
-# This is the difference of two real scripts: what is measured is the same program.
+# A diff of two scripts, both exported from the program that is measured.
 
 # %%
 panel.diff()
@@ -33,7 +33,7 @@ panel.diff()
 # %% [markdown]
 # ## Predict before you run
 #
-# How many times as fast will the training be? 1 is no change, below 1 is slower. Put *your* number in.
+# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number.
 
 # %%
 panel.predict(1.3)
@@ -69,7 +69,7 @@ panel.verdict()
 panel.score()
 
 # %% [markdown]
-# Compare samples/s, never the time of a step: a larger batch has longer steps. The losses are drawn over *samples* for the same reason; they differ, because this stage does not keep the training as it was. What proves it:
+# Compare samples/s, not step time: a larger batch has longer steps. The losses are plotted against *samples* for the same reason. They differ, because this stage changes the training. The evidence that it is in effect:
 
 # %%
 panel.proof()
@@ -77,13 +77,13 @@ panel.proof()
 # %% [markdown]
 # ## When it does not help
 #
-# - A device that is full already is not used better by more samples at once; the larger batch then only costs memory.
-# - Where the step waits for data, the larger batch waits longer.
-# - Fewer updates a pass may need another learning rate, or more passes. Time to a good model is what counts in the end; samples/s is only half of it.
+# - A device that is already fully used does not get faster with larger batches; they only cost memory.
+# - If the step waits for data, the larger batch just waits longer.
+# - With fewer updates per epoch, training may need a different learning rate, or more epochs. What counts in the end is the time to a good model; samples/s is only half of that.
 #
 # ## Exercise
 #
-# `accumulation` adds up the gradients of several small batches before one optimizer step: the training of the larger batch without its memory. Does it bring the speed as well? Run the recipe of *before* with as many batches accumulated as make up the larger batch.
+# `accumulation` adds up the gradients of several small batches before one optimizer step. It has the effective batch size of the larger batch without its memory. (The training is the same only for models without batch normalisation, which computes its statistics for each small batch.) Is it as fast, too? Run the recipe from *before* this stage, accumulating as many batches as make up the larger batch.
 
 # %% tags=["exercise"]
 trial = None  # pk.LadderPanel(["baseline"], settings=...), then trial.run()
@@ -96,11 +96,13 @@ else:
     assert yours.status == "ok", f"It was not measured: {yours.reason}"
     effective = yours.recipe["batch_size"] * yours.recipe["accumulation"]
     assert effective == large.recipe["batch_size"] > yours.recipe["batch_size"], (
-        "Small batches, adding up to the large"
+        "The small batches must add up to the large one"
     )
+    changed = {name for name, value in yours.recipe.items() if value != small.recipe[name]}
+    assert changed == {"accumulation"}, f"Change only accumulation, not {', '.join(sorted(changed))}"
     for name, run in (("small", small), ("large", large), ("accumulated", yours)):
         print(f"{name}: {run.samples_per_s.median:.0f} samples/s, peak {run.peak_memory_bytes / 1e6:,.0f} MB")
-    print("Right. Is the peak that of the small batch, and the speed?")
+    print("Right. Is the peak that of the small batch? And the speed?")
 
 # %% [markdown]
 # <details><summary>Answer</summary>

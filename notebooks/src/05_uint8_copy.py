@@ -9,9 +9,9 @@
 # %% [markdown]
 # # 05 · uint8 copy
 #
-# *About 3 minutes at the preset `quick` on two cores. Needs: nothing special; a copy that can be seen needs a GPU.*
+# *About 3 minutes at the preset `quick` on two cores. Needs: nothing special; only a GPU has a copy to the device.*
 #
-# A decoded image is bytes. With `uint8_copy` it stays bytes until it is on the device, which casts and normalises it: a quarter of the bytes to collate, to queue and to copy.
+# A decoded image consists of bytes. With `uint8_copy` it stays `uint8` until it is on the device, which converts it to float and normalises it. Collating, queueing and copying then handle a quarter of the bytes.
 
 # %%
 from perfkit import notebook as pk
@@ -25,7 +25,7 @@ panel.question()
 # %% [markdown]
 # ## What changes in the script
 #
-# This is the difference of two real scripts: what is measured is the same program.
+# A diff of two scripts, both exported from the program that is measured.
 
 # %%
 panel.diff()
@@ -33,7 +33,7 @@ panel.diff()
 # %% [markdown]
 # ## Predict before you run
 #
-# How many times as fast will the training be? 1 is no change, below 1 is slower. Put *your* number in.
+# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number.
 
 # %%
 panel.predict(1.1)
@@ -66,7 +66,7 @@ panel.verdict()
 panel.score()
 
 # %% [markdown]
-# The bytes of a sample in the table are the mechanism, whatever the clock says. What proves them:
+# The *bytes/sample* in the table show that the switch works, whether or not it makes the step faster. The evidence:
 
 # %%
 panel.proof()
@@ -74,7 +74,7 @@ panel.proof()
 # %% [markdown]
 # ## One step further: resize on the device
 #
-# This workload enlarges its small images before they travel. With `device_resize` they travel small:
+# This workload enlarges its small images before they are copied. With `device_resize` they are copied small and enlarged on the device:
 
 # %%
 pk.StagePanel("device_resize", workload="cifar_resnet18").diff()
@@ -82,7 +82,7 @@ pk.StagePanel("device_resize", workload="cifar_resnet18").diff()
 # %% [markdown]
 # ## A stage that may do nothing
 #
-# `zero_grad_set_to_none` (the stage `zero_grad`) drops gradients instead of filling them with zeros. It is on the ladder because so many lists of tips have it, and because *no measurable difference* is a result:
+# `zero_grad_set_to_none` (the stage `zero_grad`) discards gradients instead of filling them with zeros. It is on the ladder because many lists of tips include it, and because *no measurable difference* is a result:
 
 # %%
 pk.StagePanel("zero_grad", workload="cifar_resnet18").question()
@@ -90,13 +90,13 @@ pk.StagePanel("zero_grad", workload="cifar_resnet18").question()
 # %% [markdown]
 # ## When it does not help
 #
-# - Where neither the loader nor the copy shows in the step, there is nothing to save.
-# - Casting and resizing become the device's work. On a CPU that is the same processor as before.
-# - Augmentation that needs floats on the host brings the floats back.
+# - If neither the loader nor the copy takes a visible part of the step, there is nothing to save.
+# - Casting and resizing become the device's work. When the CPU trains the model, that is the same processor as before.
+# - If an augmentation needs float input, run it on the device too, or you ship floats again.
 #
 # ## Exercise
 #
-# Measure both on top of the recipe that was just run: a ladder of `zero_grad` and `device_resize`, on the same workload.
+# Measure both on top of the recipe that you just ran: a ladder of `zero_grad` and `device_resize`, on the same workload.
 
 # %% tags=["exercise"]
 trial = None  # pk.LadderPanel([...], workload="cifar_resnet18", settings=...), then trial.run()
@@ -106,12 +106,12 @@ if trial is None:
     print("Your turn: replace None in the cell above.")
 else:
     runs = {run.stage: run for run in trial.runs}
-    assert {"zero_grad", "device_resize"} <= set(runs), "Both stages belong into the ladder"
+    assert {"zero_grad", "device_resize"} <= set(runs), "Put both stages into the ladder"
     fewer = runs["zero_grad"].batch_bytes_per_sample / runs["device_resize"].batch_bytes_per_sample
-    assert fewer > 1, "The small image has fewer bytes: is uint8_copy on, too?"
+    assert fewer > 1, "The small image should have fewer bytes: is uint8_copy on, too?"
     for name in ("zero_grad", "device_resize"):
         print(f"{runs[name].title}: {runs[name].speedup('previous').verdict}")
-    print(f"Right. Resizing on the device: {fewer:.1f} times fewer bytes a sample")
+    print(f"Right. Resizing on the device divides the bytes per sample by {fewer:.1f}")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -123,7 +123,7 @@ else:
 # trial.run()
 # ```
 #
-# The bytes fall by the ratio of the two areas (less the label, which stays). Whether that shows in samples/s depends on how much of the step the data's way was.
+# The image's bytes shrink with its area; the label stays as it is. You will see it in samples/s only if moving data was a large part of the step.
 #
 # </details>
 

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # 07 · torch.compile
 #
-# *About 3 minutes at the preset `quick` on two cores, most of it compiling. Needs: a C++ compiler (CPU) or Triton (GPU).*
+# *About 3 minutes at the preset `quick` on two cores, most of it compiling. Needs: on a CPU, a C++ compiler; on a GPU, Triton, a C compiler and Python's headers.*
 #
-# `compile` traces the model into a graph and generates fused kernels for it: fewer trips to memory, fewer launches, less Python. `compile_mode` says how long it may search.
+# `torch.compile` (the switch `compile`) captures the model as a graph and generates fused kernels for it: less memory traffic, fewer kernel launches, less Python. With `compile_mode` it also searches for faster kernels while it compiles.
 
 # %%
 from IPython.display import Markdown
@@ -27,7 +27,7 @@ panel.question()
 # %% [markdown]
 # ## What changes in the script
 #
-# This is the difference of two real scripts: what is measured is the same program.
+# A diff of two scripts, both exported from the program that is measured.
 
 # %%
 panel.diff()
@@ -35,7 +35,7 @@ panel.diff()
 # %% [markdown]
 # ## Predict before you run
 #
-# How many times as fast will the training be? 1 is no change, below 1 is slower. Put *your* number in.
+# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number.
 
 # %%
 panel.predict(1.2)
@@ -71,13 +71,13 @@ panel.verdict()
 panel.score()
 
 # %% [markdown]
-# What proves that the model is compiled:
+# The evidence that the model is compiled:
 
 # %%
 panel.proof()
 
 # %% [markdown]
-# Compiling happens once, in the first step. It is shown apart and never averaged into the steps:
+# The model is compiled once, in the first step. That time is reported separately and never averaged into the step time:
 
 # %%
 before, after = panel.runs[0], panel.runs[-1]
@@ -89,9 +89,9 @@ Markdown(
 )
 
 # %% [markdown]
-# ## Other ways to the same end
+# ## Without a compiler
 #
-# Many small kernels cost launches, with or without a compiler. `optimizer_impl` chooses how the optimizer walks the parameters (`fused`: in one kernel), and `cudnn_benchmark` lets cuDNN time its convolution algorithms and keep the best:
+# Two other switches act on kernels. `optimizer_impl` chooses how the optimizer updates the parameters (`fused`: many of them in one kernel). `cudnn_benchmark` lets cuDNN time its convolution algorithms and keep the fastest. For example:
 
 # %%
 pk.StagePanel("fused_optimizer").diff()
@@ -99,13 +99,14 @@ pk.StagePanel("fused_optimizer").diff()
 # %% [markdown]
 # ## When it does not help
 #
-# - Convolutions and large matrix products are library calls, compiled or not; what fuses is the work between them.
-# - A step that waits for data waits as long as before.
-# - A short training never earns the compile time back, and every new shape compiles again.
+# - Convolutions and large matrix products are library calls, compiled or not; only the operations between them are fused.
+# - If the step waits for data, it waits as long as before.
+# - A short training never earns the compile time back.
+# - A second input shape triggers another compilation, by default for dynamic shapes. Later shapes mostly reuse that graph, which can be slower than one compiled for a fixed shape.
 #
 # ## Exercise
 #
-# After how many steps has compiling paid for itself here? If a step saves nothing, the answer is `float("inf")`.
+# After how many steps has compiling paid for itself here? If the compiled step is not shorter, the answer is `float("inf")`.
 
 # %% tags=["exercise"]
 answer = None  # a number of steps, computed from before and after
@@ -116,9 +117,9 @@ if answer is None:
 else:
     saved_s = before.step_s.median - (after.step_s or before.step_s).median
     pays = saved_s > 0
-    assert pays or answer == float("inf"), "A step is not shorter here: compiling never pays"
+    assert pays or answer == float("inf"), "The compiled step is not shorter here: compiling never pays off"
     assert not pays or abs(answer * saved_s - after.compile_s) < 0.05 * after.compile_s, (
-        "Steps × saving = price"
+        "Steps × time saved per step = compile time"
     )
     print(f"Right: after about {answer:,.0f} steps" if pays else "Right: never, and that is the result")
 
@@ -130,7 +131,7 @@ else:
 # answer = after.compile_s / saved_s if saved_s > 0 else float("inf")
 # ```
 #
-# The price divided by what one step saves. Compare it with the steps of your own trainings.
+# The compile time divided by the time that one step saves. Compare it with the number of steps in your own training.
 #
 # </details>
 

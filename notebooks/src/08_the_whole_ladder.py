@@ -9,11 +9,11 @@
 # %% [markdown]
 # # 08 · The whole ladder
 #
-# **What do all of them give together, and which of them matter here?**
+# **How much do all of them gain together, and which of them matter here?**
 #
-# *About 5 minutes at the preset `quick` on two cores. Needs: nothing special.*
+# *About 4 minutes at the preset `quick` on two cores. Needs: nothing special.*
 #
-# Ten stages, each on top of those before it that work here. A stage is measured in turn with the stage before it and with the baseline, so that the drift of a shared machine cancels.
+# Ten stages, each on top of the earlier ones that work here. Blocks of each stage are interleaved with blocks of the stage before it and of the baseline, so that the drift of a shared machine cancels out.
 
 # %%
 from IPython.display import Markdown
@@ -25,7 +25,7 @@ panel = pk.LadderPanel()
 panel
 
 # %% [markdown]
-# The articles measured, on their machine:
+# What the articles measured, on their machine. For the first two stages, the article gives the step time, and samples/s is 32 divided by it. For pinning it is the other way round: the step time is computed from the article's 1,200 samples/s, because the 46 ms that it also prints contradict that.
 
 # %%
 Markdown("\n".join(f"- {o.title}: {o.published}" for o in ladder.OPTIMIZATIONS.values() if o.published))
@@ -33,7 +33,7 @@ Markdown("\n".join(f"- {o.title}: {o.published}" for o in ladder.OPTIMIZATIONS.v
 # %% [markdown]
 # ## Predict before you run
 #
-# Which stage will be the largest step up on *this* machine?
+# Which stage will bring the largest speed-up on *this* machine?
 
 # %%
 my_guess = "amp"
@@ -72,15 +72,15 @@ panel.verdict()
 gains = {run.stage: run.speedup("previous") for run in panel.runs if run.speedup("previous")}
 best = max(gains, key=lambda name: gains[name].ratio)
 Markdown(
-    f"You guessed **{my_guess}**; the largest step up was **{best}**: {gains[best].ratio:.2f} times as fast "
+    f"You guessed **{my_guess}**; the largest speed-up was **{best}**: {gains[best].ratio:.2f} times as fast "
     f"({gains[best].low:.2f} to {gains[best].high:.2f}), {gains[best].verdict}."
 )
 
 # %% [markdown]
 # ## When the ladder misleads
 #
-# - Its order is the article's, and arbitrary: a stage that comes after the bottleneck has moved looks better than it would have before. What an optimization is worth alone, and in company, is another question than this one.
-# - Batch size changes the training; the others keep it, bit for bit or within a tolerance.
+# - Its order is the article's, and arbitrary: a stage that comes after the bottleneck was removed looks better than it would have before. What each is worth on its own, or combined with others, is the subject of chapter 12.
+# - Batch size changes the training; the other stages keep it the same, bit for bit or within a tolerance.
 # - It says nothing about another model, another machine or another image size. Measure there.
 #
 # ## Exercise
@@ -95,8 +95,12 @@ if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
     faster = [name for name, gain in gains.items() if gain.verdict == "faster"]
-    assert answer == faster, f"Keep what is called faster: {len(faster)} of {len(gains)} measured stages"
-    print("Right:", ", ".join(faster) or "none, where no interval excludes 1; measure longer")
+    assert answer == faster, (
+        f"Keep those with the verdict faster: {len(faster)} of {len(gains)} measured stages"
+    )
+    print(
+        "Right:", ", ".join(faster) or "none. No verdict is faster; to detect smaller effects, measure longer"
+    )
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -105,26 +109,26 @@ else:
 # answer = [name for name, gain in gains.items() if gain.verdict == "faster"]
 # ```
 #
-# The rest cost nothing either, but a script is easier to read without them.
+# Drop the rest: some are neutral, some slow you down, and batch size changes the training.
 #
 # </details>
 #
-# ## Further switches, by name
+# ## More switches
 #
-# Each is a stage of its own: put it into a ladder, or set its switch from the first stage on.
+# Each of these is a stage, too: put it into a ladder, or set its switch for all stages with `settings`.
 #
 # | stage | switch | question |
 # |---|---|---|
-# | `batched_fetch` | `batched_fetch` | what does fetching one sample at a time through PIL cost? |
-# | `device_dataset` | `device_dataset` | what if the whole data set lies on the device? |
+# | `batched_fetch` | `batched_fetch` | how much time does loading one sample at a time through PIL cost? |
+# | `device_dataset` | `device_dataset` | what if the whole dataset is kept on the device? |
 # | `device_prefetch` | `device_prefetch` | does copying on a side stream hide the copy? |
 # | `accumulation` | `accumulation` | what does one optimizer step for several batches save? |
-# | `cpu_threads` | `cpu_threads` | do compute threads and loader workers fight for the cores? |
-# | `fused_optimizer` | `optimizer_impl` | what do many small optimizer kernels cost? |
-# | `tf32` | `tf32` | what does float32 with a shorter mantissa give? |
-# | `cudnn_benchmark` | `cudnn_benchmark` | are cuDNN's default algorithms the best ones? |
-# | `max_autotune` | `compile_mode` | does a longer search at compile time pay? |
-# | `amp_fp16` | `amp` | does fp16 with gradient scaling serve better than bf16? |
+# | `cpu_threads` | `cpu_threads` | do compute threads and loader workers compete for the cores? |
+# | `fused_optimizer` | `optimizer_impl` | how much time do many small optimizer kernels cost? |
+# | `tf32` | `tf32` | how much faster is float32 with a shorter mantissa? |
+# | `cudnn_benchmark` | `cudnn_benchmark` | are cuDNN's default algorithms the fastest? |
+# | `max_autotune` | `compile_mode` | does a longer search at compile time pay off? |
+# | `amp_fp16` | `amp` | is fp16 with gradient scaling faster than bf16? |
 #
 # ```python
 # more = pk.LadderPanel(["data_loading", "batched_fetch"], workload="cifar_resnet18", settings={"uint8_copy": True})
@@ -132,7 +136,7 @@ else:
 # more.table()
 # ```
 #
-# The workload `photos` offers neither `device_resize` nor `device_dataset`; `cifar_resnet18` offers both. Your own is `workload="my_module:MyWorkload"`: see the README.
+# The workload `photos` supports neither `device_resize` nor `device_dataset`; `cifar_resnet18` supports both. To use a workload of your own, pass `workload="my_module:MyWorkload"`: see chapter 11.
 
 # %% [markdown]
 # Back to [00 start here](00_start_here.ipynb)

@@ -9,15 +9,15 @@
 # %% [markdown]
 # # 09 · Reading a profile
 #
-# **Where does a step's time go, and what does that tell you to try?**
+# **Where does a step's time go, and what should you try next?**
 #
 # *About 3 minutes at the preset `quick` on two cores. Needs: nothing special.*
 #
-# Timing says *that* a change helped; a profile says *why*. PyTorch's profiler writes a trace: every operator on the host, every kernel and copy on the device. The profiler slows the steps down, so a profile is never used for throughput.
+# Timing shows *that* a change helped; a profile shows *why*. PyTorch's profiler writes a trace: every operator on the host, every kernel and copy on the device. The profiler slows the steps down, so throughput is never taken from a profile.
 #
-# ## A recorded one first
+# ## First, two recorded traces
 #
-# Two profiles of the workload `photos` are shipped with the workbook, made on two CPU cores: the plain loop, and the one with a loader worker. Any `*.pt.trace.json.gz` of your own opens in the same way, CUDA traces too.
+# The workbook comes with two traces of the workload `photos`, recorded on two CPU cores: one of the plain loop, one with a loader worker. Any `*.pt.trace.json.gz` of your own opens in the same way, including CUDA traces.
 
 # %%
 from pathlib import Path
@@ -32,7 +32,7 @@ before.table("Health")
 before.plot("breakdown")
 
 # %% [markdown]
-# The parts of a step add up to the step: waiting for the loader, operators, the rest. With an accelerator there are kernels, copies and runtime calls too, and what is hidden behind a kernel is counted once, for the kernel.
+# The parts of a step add up to the whole step: waiting for the loader, operators, the rest. With an accelerator there are also kernels, copies and runtime calls. Time that overlaps with a kernel is counted once, for the kernel.
 
 # %%
 before.table("Mean step")
@@ -41,7 +41,7 @@ before.table("Mean step")
 before.plot("timeline")
 
 # %% [markdown]
-# The same to zoom and pan in (wheel, drag, arrow keys):
+# The same timeline, with zoom and pan (wheel, drag, arrow keys):
 
 # %%
 before.timeline()
@@ -49,7 +49,7 @@ before.timeline()
 # %% [markdown]
 # ## Predict before you look
 #
-# What binds this loop: data, the host, or the device?
+# What is the bottleneck of this loop: data, the host, or the device?
 
 # %%
 my_guess = "device-bound"
@@ -58,14 +58,14 @@ my_guess = "device-bound"
 before.table("Diagnosis")
 
 # %%
-print("You guessed", my_guess, "- found:", ", ".join(f.bottleneck for f in before.findings) or "nothing")
+print("You guessed", my_guess, "- diagnosed:", ", ".join(f.bottleneck for f in before.findings) or "nothing")
 
 # %% [markdown]
-# The bound of the gain is Amdahl's: if all of the exposed time vanished, the step would be that many times as fast, and no change on that account can give more.
+# Amdahl's law bounds the gain: removing *all* exposed time gives this speed-up, so no fix for it can give more.
 #
-# ## What the worker changed
+# ## Comparing two traces
 #
-# The operators stay what they were. What went away is the time in which the loop itself fetched.
+# The tables list what appeared, disappeared, grew and shrank between the two traces. Before you credit the loader worker with a difference, check that it is one that a worker can cause. A worker runs `next(loader)` in another process; it does not make operators faster. If operators differ too, something else differed between the two recordings: the number of threads, for example, or other work on the machine.
 
 # %%
 after = pk.Reading(folder / "photos-smoke-data_loading.pt.trace.json.gz")
@@ -74,7 +74,7 @@ before.compare(after)
 # %% [markdown]
 # ## Your own run
 #
-# The profiler runs in a fresh process; here also the loader's workers note when they fetch and collate each batch.
+# The profiler runs in a fresh process. Here the loader's workers also record when they fetch and collate each batch.
 
 # %%
 mine = pk.profile("photos", "data_loading")
@@ -98,13 +98,13 @@ mine.table("Diagnosis")
 # %% [markdown]
 # ## When a profile misleads
 #
-# - It is slower than the training, and not evenly so: many small operators look dearer than they are. Measure a change without it.
-# - A loader hidden behind kernels has no exposed time at all, and still may be one core away from being the bottleneck: look at supply and demand.
-# - A utilisation of the device near its limit does not say that the kernels are good: read down the ladder, to Tensor Core time.
+# - The profiler slows training down, and unevenly: many small operators look more expensive than they are. Measure the effect of a change without it.
+# - A loader hidden behind kernels costs nothing now, but it may become the bottleneck as soon as the GPU gets faster. Compare supply with demand.
+# - High utilisation does not mean good kernels: check the rows below it, down to Tensor Core time.
 #
 # ## Exercise
 #
-# Which part of the mean step is the largest in your own run? Its name is a key of `mine.analysis.mean_us`.
+# Which part of the mean step is the largest in your own run? Give its key in `mine.analysis.mean_us`.
 
 # %% tags=["exercise"]
 answer = None  # a name
@@ -113,17 +113,17 @@ answer = None  # a name
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    known = {part: us for part, us in mine.analysis.mean_us.items() if us is not None}
-    assert answer in known, f"One of {', '.join(known)}"
-    assert known[answer] == max(known.values()), "There is a larger one"
-    print(f"Right: {answer}, {known[answer] / mine.analysis.mean_step_us:.0%} of the step")
+    parts = {part: us for part, us in mine.analysis.mean_us.items() if us is not None}
+    assert answer in parts, f"One of {', '.join(parts)}"
+    assert parts[answer] == max(parts.values()), "There is a larger one"
+    print(f"Right: {answer}, {parts[answer] / mine.analysis.mean_step_us:.0%} of the step")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # ```python
-# known = {part: us for part, us in mine.analysis.mean_us.items() if us is not None}
-# answer = max(known, key=known.get)
+# parts = {part: us for part, us in mine.analysis.mean_us.items() if us is not None}
+# answer = max(parts, key=parts.get)
 # ```
 #
 # </details>

@@ -11,11 +11,11 @@
 #
 # **What do *you* want to try?**
 #
-# *About 1 minute at the preset `quick` for a run; then as long as you like. Needs: nothing special.*
+# *About 1 minute per run at the preset `quick`, and as many runs as you like. Needs: nothing special.*
 #
-# Every switch of the recipe is a control. Set some, press **Run**: the recipe is measured in turn with what you chose under *Against*, in processes of their own. Tick runs in the list to see them beside each other; **Profile** shows the timeline, the diagnosis, and a button for what to try next; **Script** is the standalone script of a run, **Report** one HTML file of the ticked runs for a colleague.
+# Every switch of the recipe is a control. Set some and press **Run**: your recipe is measured interleaved with the one you chose under *Against*, each in its own process. Tick runs in the list to compare them. **Profile** shows the timeline, the diagnosis, and a button for what to try next. **Script** gives the standalone script of a run; **Report** gives one HTML file with the ticked runs, to send to a colleague.
 #
-# A control that cannot act here is disabled; its tooltip says why.
+# A control that has no effect on this machine is disabled; its tooltip says why.
 
 # %%
 from perfkit import notebook as pk
@@ -24,14 +24,14 @@ bench = pk.Workbench()
 bench
 
 # %% [markdown]
-# From a cell the same: set the recipe, then run it. This cell waits for the end; the stop button ends it.
+# You can do the same from a cell: set the recipe, then run it. The cell waits until the run has finished; the kernel's stop button cancels it.
 
 # %%
 bench.controls.show(bench.controls.recipe.replace(workers=1, persistent_workers=True))
 bench.run()
 
 # %% [markdown]
-# What a reader without a kernel sees:
+# The results as ordinary outputs, which are also visible without a kernel:
 
 # %%
 bench.table()

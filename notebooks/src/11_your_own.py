@@ -9,27 +9,27 @@
 # %% [markdown]
 # # 11 · Your own model and data
 #
-# **How fast is *your* training loop, and which of the switches help it?**
+# **How fast is *your* training loop, and which switches help?**
 #
-# *About 3 minutes at the preset `quick` on two cores. Needs: your model and data set in a module.*
+# *About 3 minutes at the preset `quick` on two cores. Needs: your model and dataset in a module.*
 #
-# The measuring process and its loader workers build the workload anew, so it must stand in a module: a class that exists in a notebook cell only cannot reach them. The cell below writes such a module into a folder; put your own classes there. If you have a package already, leave the cell out and name it: `workload="package.module:Name"`.
+# The measuring process and its loader workers import the workload, so it must be defined in a module: they cannot see a class that is defined in a notebook cell. The cell below writes such a module to a folder; put your own classes there. If you already have a package, skip the cell and name the class: `workload="package.module:Name"`.
 #
-# A workload has four parts: `dataset`, `model`, `loss`, `optimizer`. Optional: `prepare` (work on the device after the copy) and `offers` (further switches that it honours).
+# A workload has four methods: `dataset`, `model`, `loss`, `optimizer`. Optional are `prepare` (work on the device after the copy) and `offers` (further switches that it supports).
 
 # %%
 import sys
 import tempfile
 from pathlib import Path
 
-folder = Path(tempfile.mkdtemp(prefix="perfkit-own-"))  # yours: the folder of your code
+folder = Path(tempfile.mkdtemp(prefix="perfkit-own-"))  # replace it with the folder of your code
 module = '''
 import torch
 from torch import nn
 
 
 class Waves(torch.utils.data.Dataset):
-    """Made-up signals; each costs a little to make, as real ones do."""
+    """Synthetic signals; each takes some time to compute, as real samples do."""
 
     def __len__(self):
         return 2048
@@ -42,7 +42,7 @@ class Waves(torch.utils.data.Dataset):
 
 
 class Mine:
-    """The four parts that every workload has."""
+    """The four methods that every workload has."""
 
     def dataset(self, recipe):
         return Waves()
@@ -63,9 +63,9 @@ class Mine:
 sys.path.insert(0, str(folder))
 
 # %% [markdown]
-# ## A stage on it
+# ## One stage
 #
-# The same panel as in the chapters before, on your workload.
+# The same panel as in the earlier chapters, on your workload.
 
 # %%
 from perfkit import notebook as pk
@@ -86,7 +86,7 @@ panel.plot("step_time")
 panel.verdict()
 
 # %% [markdown]
-# ## All switches on it
+# ## All switches
 
 # %%
 bench = pk.Workbench(workload="my_training:Mine")
@@ -95,7 +95,7 @@ bench
 # %% [markdown]
 # ## Exercise
 #
-# Run one more stage on this workload; any that applies here.
+# Run one more stage on this workload: any that applies here.
 
 # %% tags=["exercise"]
 trial = None  # pk.StagePanel(..., workload="my_training:Mine"), then trial.run()
@@ -104,11 +104,11 @@ trial = None  # pk.StagePanel(..., workload="my_training:Mine"), then trial.run(
 if trial is None:
     print("Your turn: replace None in the cell above.")
 else:
-    ran = trial.runs[-1]
-    assert ran.stage != "data_loading", "Another stage than the one above"
-    assert ran.status == "ok", f"It was not measured: {ran.reason}"
-    assert ran.workload.endswith("Mine"), "On your own workload"
-    print(f"Right: {ran.title}, {ran.samples_per_s.median:.0f} samples/s")
+    run = trial.runs[-1]
+    assert run.stage not in ("baseline", "data_loading"), "Choose another stage than the one above"
+    assert run.status == "ok", f"It was not measured: {run.reason}"
+    assert run.workload.endswith("Mine"), "Run it on your own workload"
+    print(f"Right: {run.title}, {run.samples_per_s.median:.0f} samples/s")
 
 # %% [markdown]
 # <details><summary>Answer</summary>

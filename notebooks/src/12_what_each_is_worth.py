@@ -9,11 +9,11 @@
 # %% [markdown]
 # # 12 · What each optimization is worth
 #
-# **How much of the gain is whose, whatever the order?**
+# **How much does each optimization contribute, independent of the order?**
 #
 # *About 3 minutes at the preset `quick` on two cores. Needs: nothing special.*
 #
-# A ladder gives each stage what it adds to the stages below it, so its answer depends on the order, and the order is arbitrary: faster computing shows little while the step waits for data, and much once it does not. Here every set of three optimizations is measured, each in turn with the baseline. For each optimization that gives its worth *alone*, *on top of all the others*, and its mean over all orders: the Shapley value, in which the parts multiply up to the whole.
+# A ladder credits each stage with what it adds to the stages below it. So its answer depends on the order, and the order is arbitrary: faster computation gains little while the step waits for data, and a lot once it does not. Here every subset of three optimizations is measured, interleaved with the baseline. This gives the speed-up of each optimization *alone*, *on top of all the others*, and averaged over all orders: its Shapley value. The product of the Shapley values is the speed-up of all three together.
 
 # %%
 from perfkit import notebook as pk
@@ -23,7 +23,7 @@ names = ["data_loading", "channels_last", "amp"]
 # %% [markdown]
 # ## Predict before you run
 #
-# Which one is worth most on average? And is it worth more alone, or once the others are on?
+# Which one is worth most on average? And is it worth more alone, or when the others are already on?
 
 # %%
 my_guess = "data_loading"
@@ -31,7 +31,7 @@ my_guess = "data_loading"
 # %% [markdown]
 # ## Run
 #
-# Runs are kept in the store: a cell that was stopped, or whose minutes are spent, goes on from there when it is run again.
+# All runs are stored. If you stop this cell, or its time budget runs out, run it again to continue.
 
 # %%
 worth = pk.attribute(names, minutes=4, workload="photos")
@@ -44,7 +44,7 @@ worth.plot()
 worth.words()
 
 # %% [markdown]
-# Two that help each other give together more than the product of each alone (above 1); two that do the same work twice give less.
+# Above 1, a pair gains more together than the product of its gains alone: the two help each other. Below 1, they partly remove the same cost.
 
 # %%
 worth.interactions()
@@ -56,9 +56,9 @@ print(f"You guessed {my_guess}; on average {best.name} is worth most here.")
 # %% [markdown]
 # ## When the answer misleads
 #
-# - Intervals that overlap do not order two optimizations: give it more minutes, or a longer preset.
-# - It is the worth on this machine, for this workload and this batch. On another one the order may turn round.
-# - With many optimizations only some orders are measured; the interval holds that error too.
+# - If the intervals of two optimizations overlap, you cannot tell which is worth more: allow more minutes, or use a longer preset.
+# - The result holds for this machine, this workload and this batch size. On another machine the ranking may be reversed.
+# - With many optimizations, only some of the orders are measured; the interval includes the error from that.
 #
 # ## Exercise
 #
@@ -72,8 +72,8 @@ if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
     whole = worth.found.whole
-    assert abs(answer / whole - 1) < 0.01, "Multiply the field shapley of every effect"
-    print(f"Right: {answer:.2f}, which is all of them together over the baseline")
+    assert abs(answer / whole - 1) < 0.001, "Multiply the field shapley of every effect"
+    print(f"Right: {answer:.2f}, the speed-up of all three together")
 
 # %% [markdown]
 # <details><summary>Answer</summary>

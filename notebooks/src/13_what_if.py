@@ -13,7 +13,7 @@
 #
 # *About 4 minutes at the preset `quick` on two cores. Needs: nothing special.*
 #
-# A step has few parts: what fetching a sample costs one core, what computing a batch takes once it is there, and what the copy between them takes. Measured once, they predict recipes that were never run. What workers lose by contending for the cores and by handing batches over is measured too, by number of workers and batch size, and counted for as many cores as this machine has; with another number of cores the prediction leaves it out. Each prediction can be wrong, so it is scored against what was measured.
+# A step has few parts: the time one core needs to load a sample, the time to copy a batch, and the time to compute on it. Once measured, they predict the speed of recipes that were never run. Workers compete for cores and spend time passing batches. We measured that cost on this machine; predictions for other core counts ignore it. A prediction can be wrong, so each is scored against measurements.
 #
 # ## Measure the parts
 
@@ -30,28 +30,29 @@ panel.plot("step_time")
 # %% [markdown]
 # ## Predict before you turn the knobs
 #
-# From how many workers on would more of them not help, if there were eight cores? And which part binds then?
+# How many workers are enough with eight cores, and what is the bottleneck then?
 
 # %%
 knobs = pk.WhatIf(panel.runs)
 knobs
 
 # %% [markdown]
-# The same from a cell:
+# You can also set the values from a cell:
 
 # %%
 knobs.cores.value = 8
 for workers in (0, 1, 2, 4, 8):
-    told = knobs.predict(workers=workers)
-    print(f"{workers} workers: {told.samples_per_s(knobs.batch.value):,.0f} samples/s, {told.binds} binds")
+    prediction = knobs.predict(workers=workers)
+    rate = prediction.samples_per_s(knobs.batch.value)
+    print(f"{workers} workers: {rate:,.0f} samples/s, bottleneck: {prediction.binds}")
 
 # %% [markdown]
 # ## Let it search
 #
-# The tuner ranks every recipe of a space by such predictions, measures the best of them, then the better ones of these again, and the last few for longer, all in turn with the baseline. This is a small space; `pk.tune(minutes=10)` searches the usual one, `memory_gb=8` keeps it under a cap.
+# The tuner predicts every recipe of a search space, measures the most promising, and re-measures the finalists for longer, each interleaved with the baseline. The space below is small. Without a space, `pk.tune(minutes=10)` searches the usual one; `memory_gb=8` limits the memory of the recipes that it may pick.
 
 # %%
-search = pk.tune({"workers": (0, 1), "amp": ("off", "bf16")}, workload="photos")
+search = pk.tune({"workers": (0, 1), "amp": ("off", "bf16")}, workload="photos", minutes=3)
 search.words()
 
 # %%
@@ -63,13 +64,13 @@ search.table()
 # %% [markdown]
 # ## When a prediction misleads
 #
-# - The parts are of one process that has the machine to itself: caches, memory bandwidth and clocks that both sides share are not in them.
-# - A switch that was never measured has no part; two switches that were never measured together are taken to multiply.
-# - That is why the tuner (also `perfkit tune`) uses the model only to choose what to measure, and never picks what it has not measured.
+# - Each part is measured in a process that has the machine to itself. Caches, memory bandwidth and clock speeds that loader and model share are not modelled.
+# - A switch that was never measured cannot be predicted; the effects of two switches that were never measured together are multiplied.
+# - That is why the tuner (also `perfkit tune`) uses predictions only to choose what to measure, and never picks a recipe that it has not measured.
 #
 # ## Exercise
 #
-# With eight cores and four workers, how many times as fast would a device of twice the speed be?
+# With eight cores and four workers, how much faster would training be on a device that is twice as fast? Give the ratio.
 
 # %% tags=["exercise"]
 answer = None  # a number
@@ -84,8 +85,10 @@ else:
     knobs.speed.value = 2
     after = knobs.predict().step_s
     knobs.speed.value = 1
-    assert abs(answer - before / after) < 0.02, "Read the step's time at speed 1 and at speed 2, and divide"
-    print(f"Right: {answer:.2f}; what binds decides how much of the speed arrives")
+    assert abs(answer - before / after) < 0.005, "Divide the step time at speed 1 by that at speed 2"
+    print(
+        f"Right: {answer:.2f}. Only the computation gets faster; the bottleneck decides how much that helps"
+    )
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -11,15 +11,19 @@
 #
 # **Which lines make the host wait for the device?**
 #
-# *About 2 minutes at the preset `quick` on two cores. Needs: nothing special; on a GPU the waits cost time too.*
+# *About 2 minutes at the preset `quick` on two cores. Needs: nothing special; the waits cost time only on a GPU.*
 #
-# A GPU works through a queue that the host fills. A line that *reads* a value, or needs to know a size that only the device knows, makes the host wait until the queue is empty, and the device waits for the host in turn. Nothing in such a line says so: `.item()`, `if loss > 1`, `x[mask]`, `print(loss)`, a `.cpu()` in a metric.
+# A GPU works through a queue that the host fills. A line that *reads* a value, or needs a size that only the device knows, makes the host wait until the queue is empty; after that the device waits for the host to fill it again. You cannot see that in the code: `.item()`, `if loss > 1`, `x[mask]`, `print(loss)`, a `.cpu()` in a metric.
 #
-# The article's case was a size that travelled: computed on the device, read by the host to crop an image. In the article's report these were 20 synchronous copies in 10 iterations, 70% of all copy time; keeping the tiny size on the host took the article's total from 26.6 to 14.5 ms.
+# ## The article's example
+#
+# In the article's program (in another framework), `shape` leaves its result on the CPU. `slice` runs on the GPU, so the result is copied up to it; `crop_tensor` needs it on the CPU, so it is copied down again. That makes 20 synchronous copies in 10 iterations, 70% of all copy time. The article's fix is to run the tiny `slice` on the CPU, and all 20 copies are gone.
+#
+# The article's total fell from 26.6 to 14.5 ms, but not because of the copies: they had taken only 1.03 ms (3.87%) of it. Of the 12.1 ms that the article saved, 6.4 ms are `shape`, whose slowest call (probably the first) took 8.0 ms in one run and 1.6 ms in the other; 1.5 ms are the executor's set-up, 1.4 ms `fill_constant`. `slice` and `crop_tensor`, including their copies, account for 2.4 ms. The fix is right, but the comparison is *confounded*: it gives the fix credit for differences in start-up. That is why perfkit leaves out warm-up and interleaves what it compares.
 #
 # ## A training with such lines
 #
-# `perfkit.workloads.bottlenecks:Chatty` rebuilds that case in PyTorch, and adds three more. Here is its code:
+# `perfkit.workloads.bottlenecks:Chatty` has a similar problem in PyTorch. The size of its crop is a tensor on the device, and the host reads height and width. It also indexes with a mask, and calls `.item()` on the loss. Here is its code:
 
 # %%
 from IPython.display import Markdown
@@ -33,20 +37,22 @@ Markdown(f"```python\n{source}```")
 # %% [markdown]
 # ## Predict before you look
 #
-# How many times a step does the host wait?
+# How many copies and waits between host and device are there in each step?
 
 # %%
 my_guess = 1
 
 # %%
-found = pk.find_syncs(name)
-found.table()
+syncs = pk.find_syncs(name)
+syncs.table()
 
 # %%
-print(f"You guessed {my_guess}; found: {found.a_step:g} a step, at {len(found.places)} places.")
+print(
+    f"You guessed {my_guess}; there are {syncs.a_step:g} per step, at {len(syncs.places)} places in the code."
+)
 
 # %% [markdown]
-# The calls are watched, not the device, so the places are found on a machine without a GPU too. On a GPU each copy also says whether the host's memory was pinned, and the driver's own warnings are added.
+# perfkit watches the calls, not the device, so it finds these places on a machine without a GPU too. On a GPU, it also reports whether the host memory of each copy was pinned, and adds the driver's own warnings. Pinned copies that do not block the host are listed too; they are no waits.
 #
 # ## The same training without them
 
@@ -55,7 +61,7 @@ clean = pk.find_syncs(name, options={"clean": True})
 clean.table()
 
 # %% [markdown]
-# Does it show in the time? On a GPU, in the step; on a CPU there is nobody to wait for, so hardly.
+# Does it make a difference in time? On a GPU it makes the step longer. On a CPU there is no second device to wait for, so you will see little or nothing. (The two runs below are not interleaved: if their intervals overlap, call it no difference.)
 
 # %%
 panel = pk.LadderPanel(["baseline"], workload=name)
@@ -70,17 +76,17 @@ for title, run in (("with waits", panel.runs[-1]), ("without", trial_clean.runs[
 panel.plot("step_time")
 
 # %% [markdown]
-# In your own code: `with perfkit.detect_syncs() as found:` around some steps, then `print(found.table())`; and `perfkit.assert_no_sync()` in a test, so that none comes back.
+# In your own code, put `with perfkit.detect_syncs() as syncs:` around some steps, then `print(syncs.table())`. In a test, `perfkit.assert_no_sync()` makes sure that no wait comes back.
 #
 # ## When it does not matter
 #
-# - A wait every hundred steps costs nothing: read the loss then, not in each step.
-# - Where the step waits for data anyway, the device is idle with or without it.
-# - Waits before the loop starts are free.
+# - A wait every hundred steps costs next to nothing: read the loss that often, not in every step.
+# - If the step waits for data anyway, the device is idle with or without the wait.
+# - Waits before the loop starts do not slow the loop down.
 #
 # ## Exercise
 #
-# How many waits a step does the crop alone cause? They are those of the lines that call `__int__`.
+# How many waits per step does the crop alone cause? Look for the calls of `__int__` in the table.
 
 # %% tags=["exercise"]
 answer = None  # a number
@@ -89,10 +95,10 @@ answer = None  # a number
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    crop = sum(place["count"] for place in found.places if place["call"] in ("__int__", "item")) / found.steps
-    crop -= 1  # the loss that is kept in the history
+    crop = sum(place["count"] for place in syncs.places if place["call"] in ("__int__", "item")) / syncs.steps
+    crop -= 1  # the .item() of the loss
     assert answer == crop, "Height and width are read one by one"
-    print(f"Right: {answer:g} a step, as in the article: 20 in 10 iterations")
+    print(f"Right: {answer:g} per step, both read by the host. The article's had one copy in each direction")
 
 # %% [markdown]
 # <details><summary>Answer</summary>

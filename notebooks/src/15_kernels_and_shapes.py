@@ -9,59 +9,59 @@
 # %% [markdown]
 # # 15 · Kernels, shapes and fusion
 #
-# **What can this device do, and how much of it does your training use?**
+# **What can this device do, and how much of that does your training use?**
 #
 # *About 3 minutes at the preset `quick` on two cores. Needs: nothing special; Tensor Cores make the differences large.*
 #
-# A device has two roofs: so many operations a second, and so many bytes a second. Which one a piece of work hits depends on its *FLOPs per byte*: a large matrix product has many, adding two tensors has almost none. Under the roofs, what a product really reaches depends on its shape: matrix units work on tiles, and a size that is no multiple of the tile leaves part of it empty.
+# A device has two limits, or *roofs*: floating-point operations per second, and bytes per second. Which one limits an operation depends on its *FLOPs per byte*: a large matrix product has many, adding two tensors has almost none. How close a matrix product comes to the roof depends on its shape: matrix units work on tiles, and if a size is not a multiple of the tile size, part of the last tile stays empty.
 
 # %%
 from perfkit import notebook as pk
 
 name = "perfkit.workloads.bottlenecks:DeviceBound"
-found = pk.kernels(name)
-found.table("Roofs")
+kernels = pk.kernels(name)
+kernels.table("Roofs")
 
 # %% [markdown]
-# These roofs were measured just now, by large products and a large copy; a data sheet promises more.
+# These roofs have just been measured, with large matrix products and a large copy. A data sheet promises more.
 #
 # ## Shapes
 #
-# The article's product is [16 · 36, 1504] × [1504, 10000] (on a CPU: a quarter of it each way). On a V100 the article measured 1.340 ms in fp32 and 0.267 ms in fp16; with K = 1500 instead of 1504 half of the fp16 gain was lost (1.05× where it had been 5.02× over fp32), with N = 9999 almost all. Since cuBLAS 11 odd sizes work, but multiples of 8 are still faster.
+# The article's product is [16 · 36, 1504] × [1504, 10000] (on a CPU, M and N are a quarter of that). On a V100 the article measured 1.340 ms in fp32 and 0.267 ms in fp16, a speed-up of 5.02×. An odd M cost nothing in the article's table (5.04× with M = 16 · 35). With K = 1500 or N = 9999, which are not multiples of 8, nearly all of the article's fp16 speed-up was lost (1.05× and 1.01×). Since cuBLAS 11, Tensor Cores accept any size, but multiples of 8 are still faster.
 #
-# Predict: which of the neighbours below is slow *here*?
+# Predict: which of the neighbouring shapes below is slow *here*?
 
 # %%
-found.table("By shape")
+kernels.table("By shape")
 
 # %%
-found.plot("shapes")
+kernels.plot("shapes")
 
 # %%
-found.plot("roofline")
+kernels.plot("roofline")
 
 # %% [markdown]
-# Points far below their roof waste the device. A point left of the bend is bound by bytes: no kernel can help it, only *fusion*, which keeps values in registers between operators.
+# Points far below their roof do not use the device well. A point left of the bend is limited by memory bandwidth: a faster kernel cannot help it, only *fusion*, which keeps values in registers between operators.
 #
 # ## Your step
 #
-# *MFU*, model FLOPs utilisation, is the FLOP/s of the whole step over the measured peak. The *share of the speed of light* adds the time that the bytes need: FLOPs / peak + bytes / bandwidth, over the step. It counts each operator's bytes as if it ran alone, so fusing lowers the bytes.
+# *MFU*, model FLOPs utilisation, is the FLOP/s of the whole step divided by the measured peak. The *speed of light* row also counts memory traffic: the time for the FLOPs at peak plus the time for the bytes at full bandwidth, divided by the step time. It is an estimate, not a bound. It adds up two times that overlap inside a kernel, and counts the bytes of each operator as if none were fused, so it can exceed 100%.
 
 # %%
-found.table("A step of")
+kernels.table("A step of")
 
 # %% [markdown]
 # ## Sizes that do not fit
 #
-# Layers of this model whose sizes are no multiples of 8, and what padding them would cost in FLOPs. Whether it pays only measuring can say: the first layer of an image model has 3 channels, and libraries know that case.
+# Layers of this model whose sizes are not multiples of 8, and how many FLOPs padding would add. Only a measurement shows whether padding pays off. For example, the first layer of an image model has 3 channels, and libraries have special kernels for that case.
 
 # %%
-found.table("Layers")
+kernels.table("Layers")
 
 # %% [markdown]
 # ## Before and after
 #
-# Layout, fused optimizer, TF32, cuDNN's search and compile act on kernels. They are switches like the others: `channels_last`, `optimizer_impl`, `tf32`, `cudnn_benchmark`, `compile`. A switch that cannot act here is left out and named among the facts.
+# Memory layout, fused optimizer, TF32, cuDNN's search and compilation change which kernels run. They are switches like the others: `channels_last`, `optimizer_impl`, `tf32`, `cudnn_benchmark`, `compile`. A recipe whose switch has no effect on this machine is n/a, with the reason.
 
 # %%
 panel = pk.RecipePanel(
@@ -70,7 +70,8 @@ panel = pk.RecipePanel(
         "channels_last": {"channels_last": True},
         "fused optimizer": {"optimizer_impl": "fused"},
         "loop optimizer": {"optimizer_impl": "loop"},
-        "cuDNN search": {"cudnn_benchmark": True, "tf32": True},
+        "TF32": {"tf32": True},
+        "cuDNN search": {"cudnn_benchmark": True},
         "compiled": {"compile": True},
     },
     workload=name,
@@ -89,7 +90,7 @@ panel.verdict()
 # %% [markdown]
 # ## Fusion, counted
 #
-# How many operators does one step call, plain and compiled? Fewer means that several were fused into one.
+# How many operators (on a GPU: kernels) does one step run, plain and compiled? Fewer means that several were fused into one.
 
 # %%
 counts = {}
@@ -101,20 +102,20 @@ for title, switches in (("plain", {}), ("compiled", {"compile": True})):
         rows = reading.analysis.kernels or reading.analysis.operators
         counts[title] = sum(row.calls for row in rows) / max(1, len(reading.analysis.steps))
 for title, count in counts.items():
-    print(f"{title}: {count:,.0f} a step")
+    print(f"{title}: {count:,.0f} per step")
 
 # %% [markdown]
-# The article's examples of fusion: add + relu, batch norm + relu, batch norm + add + relu, together about 6% on ResNet-50; weight decay inside the optimizer's own kernel.
+# The article's examples of fusion are add + relu, batch norm + relu, and batch norm + add + relu (together about 6% on ResNet-50), and weight decay inside the optimizer's kernel.
 #
 # ## When it does not help
 #
-# - A step that waits for data does not care about kernels: see chapter 02 first.
-# - A product that is bound by bytes gains nothing from better tiles.
-# - Padding a layer changes the model; pad where the model is defined, not after training.
+# - If the step waits for data, faster kernels do not help: read chapter 02 first.
+# - A matrix product that is limited by memory bandwidth gains nothing from better tiles.
+# - Padding a layer changes the model; do it where the model is defined, not after training.
 #
 # ## Exercise
 #
-# The first layer with an odd size above: by what share do its FLOPs grow when it is padded?
+# Take the first layer in the table above. By what fraction do its FLOPs grow when it is padded?
 
 # %% tags=["exercise"]
 answer = None  # 0.25 for a quarter more
@@ -123,16 +124,16 @@ answer = None  # 0.25 for a quarter more
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    first = found.found["misaligned"][0]
-    wanted = first["padded"][0] * first["padded"][1] / (first["sizes"][0] * first["sizes"][1]) - 1
-    assert abs(answer - wanted) < 0.01, "FLOPs of a layer grow with inputs times outputs"
-    print(f"Right: {first['layer']} would take {wanted:.1%} more")
+    first = kernels.found["misaligned"][0]
+    growth = first["padded"][0] * first["padded"][1] / (first["sizes"][0] * first["sizes"][1]) - 1
+    assert abs(answer - growth) < 0.01 * growth, "A layer's FLOPs are proportional to inputs × outputs"
+    print(f"Right: layer {first['layer']} would take {growth:.1%} more FLOPs")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # ```python
-# first = found.found["misaligned"][0]
+# first = kernels.found["misaligned"][0]
 # answer = first["more_flops"]
 # ```
 #

@@ -9,11 +9,11 @@
 # %% [markdown]
 # # 16 · Named ranges, Nsight Systems, and three bottlenecks
 #
-# **Which of three trainings waits for data, which for the host, which for the device?**
+# **Three training loops: which is bound by data, which by the host, which by the device?**
 #
-# *About 2 minutes at the preset `quick` on two cores. Needs: nothing special; Nsight Systems only for its own part.*
+# *About 2 minutes at the preset `quick` on two cores. Needs: nothing special; Nsight Systems only for its own section.*
 #
-# A timeline is read by its names. The switch `nvtx_ranges` puts each part of the step (data, copy, forward, backward, optimizer) between a push and a pop, for NVTX and for the PyTorch profiler at once. What does that cost?
+# Names make a timeline readable. The switch `nvtx_ranges` marks each part of the step (data, copy, forward, backward, optimizer) as a named range, both for NVTX and for the PyTorch profiler. How much time does that cost?
 
 # %%
 from perfkit import notebook as pk
@@ -35,30 +35,34 @@ panel.verdict()
 # %% [markdown]
 # ## Nsight Systems
 #
-# `nsys` sees what the PyTorch profiler does not: every thread, the driver, the operating system. Record a *window*, not the start: the article opens it at step 20 and closes it at step 30. This is the command for a recipe:
+# `nsys` records what the PyTorch profiler does not: every thread, the driver, the operating system. Record a *window* of steps, not the start: the article opens it at step 20 and closes it at step 30. This is the command for a recipe:
 
 # %%
 pk.nsys("perfkit.workloads.bottlenecks:HostBound")
 
 # %% [markdown]
-# `perfkit nsys` runs it and turns the SQLite export into a trace that all tables and pictures of chapter 09 read. On a timeline, look for kernels in three ways: by their share, by outliers among the same kernel, by the range that launched them.
+# `perfkit nsys` runs it and converts the SQLite export into a trace for all tables and plots of chapter 09. There are three ways to find interesting kernels on a timeline: by their share of the time, by calls that are much slower than others of the same kernel, and by the named range that launched them.
 #
-# ## Three trainings, one bottleneck each
+# ## Three training loops, one bottleneck each
 #
-# The article tells three bottlenecks apart by their look:
+# The article distinguishes three bottlenecks by what they look like:
 #
 # | bound by | look on the timeline |
 # |---|---|
 # | **data** | gaps between iterations, and copies |
-# | **host** | long blanks in the device's row; on a CPU, time between many tiny operators |
-# | **device** | a full row: few slow operators, or a great many |
+# | **host** | long blanks in the device's row; on a CPU, many tiny operators with gaps between them |
+# | **device** | a full row, with slow operators or very many of them |
 #
-# Here are A, B and C. Look first, then name them.
+# Here are A, B and C, in random order. Look at them first, then say which is which in the exercise.
 
 # %%
+import random
+
+bottlenecks = random.Random(16).sample(["data", "host", "device"], 3)
+hidden = dict(zip("ABC", bottlenecks, strict=True))  # no peeking
 readings = {
-    letter: pk.profile(f"perfkit.workloads.bottlenecks:{name}", settings={"nvtx_ranges": True})
-    for letter, name in zip("ABC", ("HostBound", "DataBound", "DeviceBound"), strict=True)
+    letter: pk.profile(f"perfkit.workloads.bottlenecks:{kind.title()}Bound", settings={"nvtx_ranges": True})
+    for letter, kind in hidden.items()
 }
 readings["A"].plot("timeline")
 
@@ -75,41 +79,45 @@ for letter, reading in readings.items():
     print(f"{letter}: a step of {step.duration_us / 1e3:.1f} ms, {calls:,.0f} operator calls")
 
 # %% [markdown]
-# ## What the tools say
-#
-# Each finding comes with its evidence and with what could be gained.
-
-# %%
-for letter, reading in readings.items():
-    print(letter, "·", reading.findings[0].message if reading.findings else "nothing stands out")
-
-# %% [markdown]
 # ## When it does not help
 #
-# Names make nothing faster. A profile of the first steps shows warm-up; a profile of a step that waits for data shows nothing about kernels.
+# Named ranges make nothing faster. A profile of the first steps shows warm-up; a profile of a step that waits for data says little about kernels.
 #
 # ## Exercise
 #
-# Which of the three waits for its data?
+# Which bottleneck does each of the three have?
 
 # %% tags=["exercise"]
-answer = None  # "A", "B" or "C"
+answer = None  # {"A": "data", "B": ..., "C": ...} with "data", "host" and "device"
 
 # %% tags=["check"]
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    assert answer == "B", "Look for the step whose time lies before the first operator"
-    print("Right: its samples cost a core 2 ms each to fetch")
+    assert answer == hidden, (
+        "Data: the step's time is before the first operator. Host: the most operator calls, each of them tiny"
+    )
+    print("Right:", ", ".join(f"{letter} is bound by the {kind}" for letter, kind in answer.items()))
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # ```python
-# answer = "B"
+# answer = hidden
 # ```
 #
+# In the data-bound loop, loading a sample keeps a core busy for a while. The host-bound model has more than a hundred tiny layers; the device-bound one has a few wide convolutions.
+#
 # </details>
+
+# %% [markdown]
+# ## What the tools find
+#
+# Each finding comes with its evidence and with the largest possible gain.
+
+# %%
+for letter, reading in readings.items():
+    print(letter, "·", reading.findings[0].message if reading.findings else "nothing stands out")
 
 # %% [markdown]
 # Next: [17 distributed](17_distributed.ipynb)

@@ -9,17 +9,17 @@
 # %% [markdown]
 # # 17 · Several ranks
 #
-# **How much faster are two processes that train together, and what would 1,024 be?**
+# **How much faster are two processes that train together, and what would you expect from 1,024?**
 #
 # *About 3 minutes at the preset `quick` on two cores. Needs: two cores, or two GPUs.*
 #
-# With DistributedDataParallel each *rank* is a process with a copy of the model and its own part of the data. After backward the ranks average their gradients, so the copies stay equal. That averaging is traffic: what of it is hidden behind backward costs nothing, what is *exposed* makes the step longer.
+# With `DistributedDataParallel`, each *rank* is a process with its own copy of the model and its own part of the data. During the backward pass the ranks average their gradients with all-reduce, so the copies stay identical. The part of this communication that overlaps with backward is free; the *exposed* part lengthens the step.
 #
-# perfkit starts the ranks itself (gloo on a CPU, NCCL on GPUs), with the same program. The switches of this chapter: `ranks`, `no_sync` with `accumulation`, `bucket_cap_mb`, `gradient_as_bucket_view`, `static_graph`, `gradient_compression`, `infiniband`, `cpu_threads` for each rank, `log_every`.
+# perfkit starts the ranks itself (gloo on a CPU, NCCL on GPUs), with the same training program. The switches of this chapter: `ranks`, `no_sync` with `accumulation`, `bucket_cap_mb`, `gradient_as_bucket_view`, `static_graph`, `gradient_compression`, `infiniband`, `cpu_threads` (for each rank), `log_every`.
 #
 # ## Predict
 #
-# Two ranks with one thread each, against one rank with one thread: how many times the samples per second?
+# Compare two ranks, with one thread each, to one rank with one thread. By what factor do the samples per second grow?
 
 # %%
 my_guess = 2.0
@@ -35,7 +35,12 @@ panel = pk.RecipePanel(
         "accumulate 4": {**together, "accumulation": 4},
         "accumulate 4, no_sync": {**together, "accumulation": 4, "no_sync": True},
         "bf16 gradients": {**together, "gradient_compression": "bf16"},
-        "buckets as views": {**together, "gradient_as_bucket_view": True, "static_graph": True, "bucket_cap_mb": 1},
+        "buckets as views": {
+            **together,
+            "gradient_as_bucket_view": True,
+            "static_graph": True,
+            "bucket_cap_mb": 1,
+        },
     },
     workload="perfkit.workloads.bottlenecks:HostBound",
 )
@@ -58,7 +63,7 @@ panel.plot("throughput")
 # %% [markdown]
 # ## Where a step goes
 #
-# *Averaging alone* is what the collectives take with nothing beside them; *exposed* is what the step became longer by; the rest was hidden. A rank that computes longer than the median one is a *straggler*: all others wait for it.
+# *Alone* is how long the all-reduce takes with nothing else running. *Exposed* is how much longer the step became because of it; the rest is hidden behind backward. A rank that computes for longer than the median rank is a *straggler*: all others wait for it.
 
 # %%
 panel.communication()
@@ -66,21 +71,21 @@ panel.communication()
 # %% [markdown]
 # ## Is it the same training?
 #
-# Two ranks with a batch of *n* each must have the losses of one rank with a batch of 2 *n*. (Batch normalisation would break that, as each rank sees its own batch; `nn.SyncBatchNorm` mends it.)
+# Two ranks with batch size *n* each must have the same losses as one rank with batch size 2 *n*. (Batch normalisation would break this, because each rank computes its own statistics; `nn.SyncBatchNorm` fixes it.)
 
 # %%
 panel.parity("2 ranks")
 
 # %% [markdown]
-# ## What would more ranks give?
+# ## What would more ranks gain?
 #
-# The α–β model of a ring: 2 (n − 1) α + 2 (n − 1)/n · bytes/β, with latency α and bandwidth β as measured between these ranks. Its prediction for two ranks can be checked against the table above.
+# The α–β model of a ring all-reduce: 2 (n − 1) α + 2 (n − 1)/n · bytes/β, with the latency α and the bandwidth β measured between these ranks. You can check its prediction for two ranks against the table above. For many ranks it is pessimistic about latency: NCCL then uses trees and hierarchies, whose latency grows with log n, not with n. And a single α and β cannot tell a fast link within a machine (NVLink) from the network between machines.
 
 # %%
 panel.forecast("2 ranks")
 
 # %% [markdown]
-# The same training over another network, whose latency and bandwidth are given (here those of a fast data-centre link):
+# The same training over another network, with its latency and bandwidth given (here, those of a fast data-centre link):
 
 # %%
 panel.forecast("2 ranks", latency_s=5e-6, bytes_per_s=12.5e9)
@@ -88,37 +93,37 @@ panel.forecast("2 ranks", latency_s=5e-6, bytes_per_s=12.5e9)
 # %% [markdown]
 # ## On a cluster
 #
-# Export the script with `perfkit export --set ranks=16 > train.py`, then on every machine:
+# Export the script with `perfkit export --set ranks=16 > train.py`, then run on every machine:
 
 # %%
 pk.torchrun(16, nodes=2)
 
 # %% [markdown]
-# To measure across machines, give `perfkit run --ranks 16 --nodes 2 --node-rank 0 --rendezvous HOST:29500` on the first, and `--node-rank 1` on the second. Environment variables reach the ranks: `NCCL_DEBUG=INFO` says which network is used, `NCCL_IB_DISABLE=1` (the switch `infiniband=false`) falls back from InfiniBand to TCP, `OMP_NUM_THREADS` sets threads per rank.
+# To measure across machines, run `perfkit run --ranks 16 --nodes 2 --node-rank 0 --rendezvous HOST:29500` on the first machine, and the same with `--node-rank 1` on the second. Environment variables are passed on to the ranks: `NCCL_DEBUG=INFO` reports which network is used, `NCCL_IB_DISABLE=1` (the switch `infiniband=false`) falls back from InfiniBand to TCP, and `OMP_NUM_THREADS` sets the threads per rank.
 #
-# ## The levers, as the article lists them
+# ## The article's checklist
 #
-# Collectives with one process per device · CPU threads per process (try 1 and 4) · reading results every 30 steps, not in each (`log_every`) · RDMA with a TCP fall-back · larger batches, or accumulated ones before communicating (`no_sync`) · double buffering, uint8 batches, pinned memory in the reader (chapters 02 to 05) · an endless reader · mixed precision. Its advice: verify the gain of each one.
+# Collectives with one process per device · CPU threads per process (try 1 and 4) · reading results every 30 steps, not in every step (`log_every`) · RDMA with TCP as the fall-back · larger batches, or several accumulated before communicating (`no_sync`) · double buffering, uint8 batches and pinned memory in the data loader (chapters 02 to 05) · a data loader that does not start again from an empty queue in each epoch (perfkit has no switch for this) · mixed precision. Its advice: verify the gain of each one.
 #
 # ## When it does not help
 #
-# - On one CPU the ranks share cores that one process could use by threads.
-# - A small step spends its time averaging.
-# - All ranks together take a larger batch: fewer optimizer steps an epoch, which changes training.
+# - On one CPU, the ranks share cores that a single process could use with threads.
+# - If the step is short, most of it is communication.
+# - All ranks together process a larger batch: fewer optimizer steps per epoch, which changes the training.
 #
 # ## Exercise
 #
 # Compute the scaling efficiency of `2 ranks` yourself, from the two runs.
 
 # %% tags=["exercise"]
-answer = None  # use one and two
+answer = None  # a number, computed from one and two
 
 # %% tags=["check"]
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
     assert abs(answer - panel.efficiency("1 rank", "2 ranks")) < 0.005, (
-        "Per rank, over what one rank does alone"
+        "Divide the throughput per rank by that of one rank alone"
     )
     print(f"Right: {answer:.0%}")
 

@@ -9,13 +9,13 @@
 # %% [markdown]
 # # 18 · Memory
 #
-# **What holds memory in a training step, and what makes it less?**
+# **What uses memory in a training step, and how can you reduce it?**
 #
 # *About 2 minutes at the preset `quick` on two cores. Needs: nothing special.*
 #
-# Four things are there all the time: *weights*, *gradients*, *optimizer state*, the *batch*. *Activations* are made in forward and kept until backward has used them; *workspace* comes and goes. The peak is where their sum is highest: most often at the start of backward.
+# *Weights*, *gradients*, *optimizer state* and the *batch* take memory during most of the step. *Activations* are created in forward and kept until backward has used them; *workspace* is temporary. The peak is where the sum of all of them is highest, most often at the start of backward.
 #
-# perfkit keeps account of every tensor's storage while a step runs, on a CPU as on a GPU.
+# perfkit tracks the storage of every tensor while a step runs, on a CPU as well as on a GPU.
 
 # %%
 from perfkit import notebook as pk
@@ -27,30 +27,32 @@ recipes = {
     "half the batch, twice": {"accumulation": 2, "batch_size": pk.LadderPanel().plan.preset.batch_size // 2},
     "checkpointing": {"activation_checkpointing": True},
 }
-found = pk.memory(recipes, workload="cifar_resnet18")
-found.table("At the peak")
+ledger = pk.memory(recipes, workload="cifar_resnet18")
+ledger.table("At the peak")
 
 # %%
-found.plot("held")
+ledger.plot("held")
 
 # %% [markdown]
 # ## When, and where
 #
-# The highest point of each phase, and the lines that hold most at the peak of the plain loop:
+# The highest point of each phase, and the lines of code with the most memory at the peak of the plain loop:
 
 # %%
-found.table("Highest")
+ledger.table("Highest")
 
 # %%
-found.table("Largest at the peak: plain")
+ledger.table("Largest at the peak: plain")
 
 # %% [markdown]
 # ## What it costs
 #
-# Checkpointing gives activations up and computes them again: memory for time. Is it worth it here?
+# Checkpointing discards activations and computes them again in backward: it saves memory and costs time. Is it worth it here?
 
 # %%
-panel = pk.RecipePanel({"plain": {}, "checkpointing": {"activation_checkpointing": True}}, workload="cifar_resnet18")
+panel = pk.RecipePanel(
+    {"plain": {}, "checkpointing": {"activation_checkpointing": True}}, workload="cifar_resnet18"
+)
 panel
 
 # %%
@@ -68,38 +70,38 @@ panel.parity("checkpointing")
 # %% [markdown]
 # ## When memory runs out
 #
-# A run that does not fit ends with a message that says so, and what to lower; the notebook and the other runs go on. On a GPU the allocator's own figures stand beside ours: *reserved* above *allocated* is memory that it keeps for later; much of it means fragmentation.
+# A run that does not fit ends with a message that says so, and what to reduce; the notebook and the other runs continue. On a GPU, the table also has the allocator's own figures. Memory that is *reserved* but not *allocated* is kept for later. If there is a lot of it, the cause may be fragmentation; a large temporary peak leaves the same picture.
 #
-# A large table of which each step uses few rows can stay in host memory: the switch `embedding_device=cpu` leaves embeddings there. The article's table of 10,000,000 × 150 needs 5.59 GiB of device memory, all of it saved; forward, backward and sparse gradients work. Try it on a GPU with the workload `perfkit.workloads.bottlenecks:Recommender`.
+# A large embedding table can stay in host memory if each step uses only a few of its rows: the switch `embedding_device=cpu` leaves embeddings there. In the article, a float32 table of 10,000,000 × 150 takes 5.59 GiB of device memory. Keeping it on the host saves that, and also the gradient of the same size (unless gradients are sparse) and the optimizer state. Try it on a GPU with the workload `perfkit.workloads.bottlenecks:Recommender`.
 #
 # ## When it does not help
 #
-# - Where weights and optimizer state are most of the peak, giving up activations changes little.
-# - 16-bit autocast keeps the weights in 32 bits, and casts of them come on top: a small batch can need more than before.
-# - `accumulation` needs small batches to save anything.
+# - If weights and optimizer state make up most of the peak, discarding activations changes little.
+# - Autocast keeps the weights in 32 bits and adds 16-bit copies of them: with a small batch it can need more memory than before.
+# - `accumulation` saves memory only if you also make the batches smaller.
 #
 # ## Exercise
 #
-# SGD with momentum keeps one value for each weight that is trained. How many times the gradients' bytes does the optimizer hold in the plain loop?
+# SGD with momentum stores one value for each trained weight. In the plain loop, what is the ratio of the optimizer's bytes to those of the gradients?
 
 # %% tags=["exercise"]
-answer = None  # found.found[0]["parts"] has the bytes
+answer = None  # ledger.found[0]["parts"] has the bytes
 
 # %% tags=["check"]
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    held = found.found[0]["parts"]
+    held = ledger.found[0]["parts"]
     assert abs(answer - held["optimizer"] / held["gradients"]) < 0.01, (
         "Divide the optimizer's bytes by the gradients'"
     )
-    print(f"Right: {answer:.2f} times")
+    print(f"Right: {answer:.2f}")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # ```python
-# held = found.found[0]["parts"]
+# held = ledger.found[0]["parts"]
 # answer = held["optimizer"] / held["gradients"]
 # ```
 #
