@@ -34,7 +34,7 @@ from perfkit.process.child import Child
 from perfkit.program.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.stats import Ratio, Values
-from perfkit.studies.compare import BUDGET_S, PRECISION, pairs_for, precision_of
+from perfkit.studies.compare import BUDGET_S, PRECISION, pairs_for, target_half_width
 
 BATCH = 32
 SAMPLES = BATCH * 4
@@ -149,10 +149,10 @@ def main() -> None:
         groups.append(group)
         differ = "  ".join(f"{one:+.1%}" for one in np.log(group.rates[1:] / group.rates[0]).mean(axis=1))
         print(f"{len(groups)}: {differ}", flush=True)
-    noise = stats.between_processes([(g.rates[1], g.rates[0]) for g in groups])
+    noise = stats.aa_noise_bound([(g.rates[1], g.rates[0]) for g in groups])
     shuffler = random.Random(0)
     for count in given.pairs or [pairs_for(noise, PRECISION)]:
-        precision = precision_of(PRECISION, count, noise)
+        precision = target_half_width(PRECISION, count, noise)
         numbers = range(len(groups))
         apart = [numbers[at : at + count] for at in range(0, len(groups) - count + 1, count)]
         drawn = [shuffler.sample(numbers, count) for _ in range(given.comparisons)]

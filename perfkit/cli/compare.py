@@ -11,7 +11,7 @@ from perfkit.cli import app as cli
 from perfkit.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from perfkit.studies.compare import Comparison
+    from perfkit.results.comparison import Comparison
     from perfkit.studies.engine import Plan
 
 Budget = Annotated[float, typer.Option(help="seconds of rounds, over all pairs of processes", min=0)]
@@ -72,7 +72,7 @@ def compare(
         limit = _percent(fail_if_slower)
         cli._check_writable(json_file)
         if stored:
-            found = comparing.between(RunStore().get(a), RunStore().get(b))
+            found = comparing.compare_stored(RunStore().get(a), RunStore().get(b))
         else:
             plan = cli._plan(workload, preset, None, None, option, device)
             found = _compared(plan, a, b, budget, precision)

@@ -20,12 +20,12 @@ from IPython.display import HTML, Markdown, display
 from perfkit import machine as environment
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.notebook import parts
+from perfkit.results.parity import Check
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.show import figures, sentences
 from perfkit.show import html as report
 from perfkit.studies import engine
-from perfkit.studies import parity as proving
 
 _VIEWS = ("throughput", "step_time", "memory", "losses", "utilization")
 
@@ -217,7 +217,7 @@ class LadderPanel(parts.Outputs):
         rows += [[check.name, "yes" if check.ok else "NO", check.evidence] for check in self._checks()]
         return HTML(parts.html_table(("switch", "as set", "proven by"), rows))
 
-    def _checks(self) -> list[proving.Check]:
+    def _checks(self) -> list[Check]:
         return []
 
     def _measured(self) -> list[Run]:

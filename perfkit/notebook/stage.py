@@ -17,6 +17,7 @@ from perfkit.notebook import parts
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.panel import LadderPanel
 from perfkit.program.recipe import Recipe, switches
+from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.studies import engine
 from perfkit.studies import parity as proving
@@ -45,7 +46,7 @@ class StagePanel(LadderPanel):
         self._described: dict[str, Any] = {}
         self._reader: threading.Thread | None = None
         self._unread = ""
-        self.parity: proving.Parity | None = None
+        self.parity: Parity | None = None
         super().__init__([stage], **more)
 
     def _top(self) -> list[widgets.Widget]:
@@ -181,7 +182,7 @@ class StagePanel(LadderPanel):
         self._measured()
         return Markdown(html.escape(self._score()))
 
-    def _checks(self) -> list[proving.Check]:
+    def _checks(self) -> list[Check]:
         return self.parity.checks if self.parity else []
 
     def _score(self) -> str:

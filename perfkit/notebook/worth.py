@@ -11,6 +11,8 @@ from IPython.display import HTML, Image, Markdown
 from perfkit.notebook import parts
 from perfkit.notebook.panel import Line
 from perfkit.program.recipe import Value
+from perfkit.results.attribution import Attribution
+from perfkit.results.tuning import Tuned
 from perfkit.show import attribution, pareto
 from perfkit.studies import attribute as attributing
 from perfkit.studies import engine
@@ -20,7 +22,7 @@ from perfkit.studies import tune as tuning
 class Worth:
     """What was found; `table()`, `plot()` and `words()` show it."""
 
-    def __init__(self, found: attributing.Attribution) -> None:
+    def __init__(self, found: Attribution) -> None:
         self.found = found
 
     def table(self) -> HTML:
@@ -66,7 +68,7 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
 class Search:
     """What a search has found; `table()`, `plot()` and `words()` show it."""
 
-    def __init__(self, found: tuning.Tuned) -> None:
+    def __init__(self, found: Tuned) -> None:
         self.found = found
 
     def table(self) -> HTML:

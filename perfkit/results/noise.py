@@ -1,18 +1,18 @@
-"""The A/A noise of this machine: how far apart a recipe comes out from itself."""
+"""The A/A noise of this machine: how far a recipe differs from itself in another process."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 import msgspec
 
-from perfkit import machine as environment
+from perfkit import machine
+from perfkit.results.store import write_atomically
 
 
 def _file() -> Path:
-    return environment.runs_folder() / "noise.json"
+    return machine.runs_folder() / "noise.json"
 
 
 def _all() -> dict[str, float]:
@@ -21,19 +21,12 @@ def _all() -> dict[str, float]:
     return {}
 
 
-def load(device: str) -> float:
-    """What `perfkit noise` last measured for a device, as a fraction; 0.0 where it never ran."""
-    return max(0.0, _all().get(device, 0.0))
-
-
-def known(device: str) -> bool:
-    """Whether `perfkit noise` has run for a device, whatever it found."""
-    return device in _all()
+def load(device: str) -> float | None:
+    """What `perfkit noise` last measured for a device, as a fraction; None where it never ran."""
+    return _all().get(device)
 
 
 def save(device: str, fraction: float) -> None:
-    """Keeps the noise of a device; every later verdict takes it into account."""
-    part = _file().with_suffix(".part")
-    part.parent.mkdir(parents=True, exist_ok=True)
-    part.write_bytes(msgspec.json.encode({**_all(), device: fraction}))
-    os.replace(part, _file())
+    """Keeps the noise of a device; all later verdicts take it into account."""
+    _file().parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(_file(), msgspec.json.encode({**_all(), device: fraction}))

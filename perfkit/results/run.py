@@ -11,7 +11,7 @@ import numpy as np
 
 from perfkit.errors import StoreError
 from perfkit.results import former, stats
-from perfkit.results.stats import Estimate, Ratio
+from perfkit.results.stats import Estimate, Ratio, Values
 
 SCHEMA = 2
 """Version of the record. Its history: 1 (2026-11) the first; 2 (2026-11) switches have PyTorch's names."""
@@ -28,7 +28,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
 
 class Raw(msgspec.Struct, frozen=True):
-    """Every value that was measured, warm-up included, in the order of time."""
+    """Every measured value in the order of time, warm-up included."""
 
     step_s: list[float] = []
     data_wait_s: list[float] = []
@@ -37,8 +37,20 @@ class Raw(msgspec.Struct, frozen=True):
     """CUDA only: device time between the ends of successive measured steps, within each block."""
     block_samples_per_s: list[float] = []
     ceiling_samples_per_s: list[float] = []
-    """Of the same rounds as the blocks: the step on one batch that is already on the device."""
+    """The step on one batch that is already on the device, in the same rounds as the blocks."""
     gpu_utilization_nvml: list[float] = []
+
+
+class Rounds(msgspec.Struct, frozen=True):
+    """samples/s of two runs, block by block, in one pair of processes."""
+
+    own_samples_per_s: list[float]
+    other_samples_per_s: list[float]
+
+    @property
+    def rates(self) -> tuple[Values, Values]:
+        """Both as arrays, this run's first."""
+        return np.array(self.own_samples_per_s), np.array(self.other_samples_per_s)
 
 
 class Pairing(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,20 +62,35 @@ class Pairing(msgspec.Struct, frozen=True, omit_defaults=True):
     interleaved: bool
     own_samples_per_s: list[float]
     other_samples_per_s: list[float]
-    noise: float = 0.0
-    """The machine's A/A noise when this was measured; effects below it are not called effects."""
+    noise: float | None = None
+    """The machine's A/A noise when this was measured: smaller effects are not called effects; None
+    if unknown."""
+    further_pairs: list[Rounds] = []
+    """The same two recipes, measured again, each time in a pair of fresh processes."""
 
     @property
-    def times(self) -> list[float]:
-        """How many times as fast as the other this run was, in each round."""
-        both = zip(self.own_samples_per_s, self.other_samples_per_s, strict=True)
-        return [own / other for own, other in both]
+    def pairs(self) -> list[Rounds]:
+        """The rounds of every pair of processes."""
+        return [Rounds(self.own_samples_per_s, self.other_samples_per_s), *self.further_pairs]
+
+    @property
+    def round_ratios(self) -> list[float]:
+        """This run's speed / the other's in each round; only the overall ratio if not interleaved."""
+        if not self.interleaved:
+            return [self.ratio.ratio]
+        return [
+            own / other
+            for pair in self.pairs
+            for own, other in zip(pair.own_samples_per_s, pair.other_samples_per_s, strict=True)
+        ]
 
     @property
     def ratio(self) -> Ratio:
         """How many times faster this run is than the other, with its interval and verdict."""
-        own, other = np.array(self.own_samples_per_s), np.array(self.other_samples_per_s)
-        return stats.ratio(own, other, paired=self.interleaved, noise=self.noise)
+        pairs = [pair.rates for pair in self.pairs]
+        if len(pairs) > 1:
+            return stats.ratio_over_pairs(pairs, noise=self.noise)
+        return stats.ratio(*pairs[0], paired=self.interleaved, noise=self.noise)
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,27 +101,27 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     compute_s: float
     """A step in which nothing is averaged."""
     alone_s: float
-    """The collectives of a step, with nothing beside them."""
+    """The collectives of a step, with nothing else running."""
     rank_compute_s: list[float]
-    """`compute_s` of each rank: the slowest one is what the others wait for."""
+    """`compute_s` of each rank: the others wait for the slowest one."""
     start_s: float
-    """Of a collective without any bytes."""
+    """Time of a collective that moves no bytes."""
     bytes_per_s: float
-    """Of a large one, among as many ranks as were measured."""
+    """Bandwidth of a large collective among the ranks that were measured."""
 
     @property
     def exposed_s(self) -> float:
-        """What it adds to the step."""
+        """The part that lengthens the step."""
         return max(0.0, self.step_s - self.compute_s)
 
     @property
     def hidden_s(self) -> float:
-        """What ran beside the computation."""
+        """The part that overlaps with computing."""
         return max(0.0, self.alone_s - self.exposed_s)
 
     @property
     def straggling(self) -> float:
-        """Slowest rank's computing / the median rank's."""
+        """`compute_s` of the slowest rank / of the median rank."""
         return max(self.rank_compute_s) / float(np.median(self.rank_compute_s))
 
 
@@ -130,11 +157,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes_per_sample: int | None = None
     """Bytes a sample has in the batch that the loader hands over."""
     h2d_bytes_per_sample: int | None = None
-    """Of these, the bytes that cross to an accelerator; None on a CPU, where nothing crosses."""
+    """Of these, the bytes copied to an accelerator; None on a CPU, where nothing is copied."""
     communication: Communication | None = None
     """With several ranks only."""
     facts: dict[str, str] = {}
-    """What else the run says of itself: weights, precision policy, not-applied switches."""
+    """Further facts: weights, precision policy, switches that were not applied and why."""
     warnings: list[str] = []
 
     @property
@@ -172,48 +199,36 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     def speedup(self, role: str) -> Ratio | None:
         """Against the `previous` stage or the `baseline`; None where they were not compared."""
-        return next((pairing.ratio for pairing in self.pairings if pairing.role == role), None)
+        pairing = self.pairing(role)
+        return pairing.ratio if pairing else None
+
+    def pairing(self, role: str) -> Pairing | None:
+        """The rounds beside the `previous` stage or the `baseline`; None where they were not compared."""
+        return next((pairing for pairing in self.pairings if pairing.role == role), None)
 
     def evidence(self, switch: str) -> str:
-        """What proves the state of a switch; empty where nothing was checked."""
+        """The evidence for the state of a switch; empty where nothing was checked."""
         return next((m.evidence for m in self.mechanism if m.switch == switch), "")
 
-    def _measured(self, values: list[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def _measured(self, values: list[float]) -> Values:
         return np.array(values[self.raw.warmup_steps :])
+
+
+_KEPT = (
+    "id", "title", "recipe", "status", "reason", "peak_memory_bytes", "peak_reserved_bytes",
+    "batch_bytes_per_sample", "h2d_bytes_per_sample", "startup_s", "compile_s", "mechanism", "losses",
+    "communication", "facts", "warnings", "raw",
+)  # fmt: skip
+_DERIVED = ("samples_per_s", "step_s", "data_wait_s", "data_wait_share", "ceiling_samples_per_s",
+            "pipeline_efficiency")  # fmt: skip
 
 
 def summary(run: Run) -> dict[str, Any]:
     """The plain data of a stage for `--json`: derived numbers beside the raw ones they come from."""
-    shares = {
-        name: getattr(run, name)
-        for name in ("data_wait_share", "ceiling_samples_per_s", "pipeline_efficiency")
-    }
-    estimates = {name: getattr(run, name) for name in ("samples_per_s", "step_s", "data_wait_s")}
+    values = {name: getattr(run, name) for name in (*_KEPT, *_DERIVED)}
     ratios = {f"speedup_vs_{role}": run.speedup(role) for role in ("previous", "baseline")}
-    kept = {name: getattr(run, name) for name in _KEPT}
-    document = {"name": run.stage, **kept, **estimates, **shares, **ratios, "raw": run.raw}
-    plain: dict[str, Any] = msgspec.to_builtins(document)
+    plain: dict[str, Any] = msgspec.to_builtins({"name": run.stage, **values, **ratios})
     return plain
-
-
-_KEPT = (
-    "id",
-    "title",
-    "recipe",
-    "status",
-    "reason",
-    "peak_memory_bytes",
-    "peak_reserved_bytes",
-    "batch_bytes_per_sample",
-    "h2d_bytes_per_sample",
-    "startup_s",
-    "compile_s",
-    "mechanism",
-    "losses",
-    "communication",
-    "facts",
-    "warnings",
-)
 
 
 def document(runs: list[Run]) -> dict[str, Any]:
@@ -236,8 +251,8 @@ def break_even_steps(run: Run, runs: list[Run]) -> int | None:
 
     (cold compiled step - cold eager step) / (eager step - compiled step), by medians, against the run before.
     """
-    before = next((p.against for p in run.pairings if p.role == "previous"), None)
-    eager = next((other for other in runs if other.id == before), None)
+    pairing = run.pairing("previous")
+    eager = next((other for other in runs if pairing and other.id == pairing.against), None)
     if run.compile_s is None or eager is None or eager.compile_s is not None:
         return None
     if not (run.step_s and eager.step_s) or run.samples_per_step != eager.samples_per_step:
@@ -267,13 +282,7 @@ def decode(text: bytes | str) -> Run:
                 "Update perfkit: git pull, then make lab",
             )
         return msgspec.convert(_renamed(data) if version < SCHEMA else data, Run)
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as problem:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise StoreError(f"not a run of perfkit: {problem}", "Delete the entry or restore it") from None
 
 

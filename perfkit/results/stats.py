@@ -19,8 +19,8 @@ MIN_ROUNDS = 5
 """Fewer rounds than this never give a verdict (metrics §1): their interval means little."""
 
 _ENDING_ROUNDS = 10
-"""Before these, a narrow interval is no reason to stop: few rounds come out close together by chance, and who
-stops just then covers the true ratio in 88% of cases, not 95 (Chow and Robbins 1965)."""
+"""Fewer rounds are no reason to stop, however narrow their interval: a few come out close together by chance,
+and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965)."""
 
 _RESAMPLES = 4000
 
@@ -55,15 +55,15 @@ def estimate(values: Values) -> Estimate | None:
     return Estimate(float(np.median(values)), low, high)
 
 
-def ratio(own: Values, other: Values, *, paired: bool, noise: float = 0.0) -> Ratio:
+def ratio(own: Values, other: Values, *, paired: bool, noise: float | None = None) -> Ratio:
     """Ratio of two sides' rates, its 95% bootstrap interval over rounds, and the verdict.
 
     Args:
         own: rate of this side, one a round.
         other: rate of the other side; of the same rounds where `paired`.
         paired: whether the rounds were interleaved, so that drift cancels within a round.
-        noise: A/A noise of this machine as a fraction (see `between_processes`): the interval holds it too,
-            and effects below it are not called effects.
+        noise: A/A noise of this machine as a fraction (see `aa_noise_bound`), None if unknown. It widens the
+            interval, and smaller effects are not called effects.
     """
     if paired:
         logs = np.log(own / other)
@@ -72,35 +72,34 @@ def ratio(own: Values, other: Values, *, paired: bool, noise: float = 0.0) -> Ra
     else:
         centre = float(np.log(own).mean() - np.log(other).mean())
         low, high = _unpaired_interval(np.log(own), np.log(other))
-    low, high = (
-        centre - math.hypot(centre - low, math.log1p(noise)),
-        centre + math.hypot(high - centre, math.log1p(noise)),
-    )
-    return _judged(centre, low, high, math.log1p(noise), min(own.size, other.size))
+    log_noise = math.log1p(noise or 0.0)
+    low = centre - math.hypot(centre - low, log_noise)
+    high = centre + math.hypot(high - centre, log_noise)
+    return _with_verdict(centre, low, high, log_noise, min(own.size, other.size))
 
 
-def ratio_over_pairs(pairs: Sequence[tuple[Values, Values]], *, noise: float = 0.0) -> Ratio:
+def ratio_over_pairs(pairs: Sequence[tuple[Values, Values]], *, noise: float | None = None) -> Ratio:
     """Ratio of two sides' rates over several pairs of fresh processes, with its 95% interval and the verdict.
 
-    Each pair counts once, with the mean of its rounds, so that the interval holds what processes differ by as
-    well as the scatter of rounds (Kalibera and Jones 2013, doi:10.1145/2491894.2464160).
+    Each pair counts once, with the mean of its rounds, so that the interval covers the differences between
+    processes as well as the scatter of rounds (Kalibera and Jones 2013, doi:10.1145/2491894.2464160).
 
     Args:
         pairs: rates of this side and of the other, a round each; each pair in processes of its own.
-        noise: A/A noise of one pair as a fraction (see `between_processes`). Of the mean of n pairs it is the
-            √n-th part; effects below that are not called effects.
+        noise: A/A noise of one pair as a fraction (see `aa_noise_bound`), None if unknown. The mean of n
+            pairs has 1/√n of it; smaller effects are not called effects.
     """
     from scipy import stats
 
     logs = np.array([float(np.log(own).mean() - np.log(other).mean()) for own, other in pairs])
     n, centre = logs.size, float(logs.mean())
-    # Each is a mean already, so Student's interval holds; resampling five values covers 92%, this one 95%.
+    # Each is a mean already, so Student's interval covers 95%; a bootstrap of five values covers 92%.
     half = float(stats.t.ppf(0.975, n - 1) * logs.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
-    return _judged(centre, centre - half, centre + half, math.log1p(noise) / math.sqrt(n), n)
+    return _with_verdict(centre, centre - half, centre + half, math.log1p(noise or 0.0) / math.sqrt(n), n)
 
 
-def _judged(centre: float, low: float, high: float, noise: float, count: int) -> Ratio:
-    """The ratio whose logarithms these are."""
+def _with_verdict(centre: float, low: float, high: float, noise: float, count: int) -> Ratio:
+    """The ratio of these logarithms, with its verdict."""
     threshold = max(math.log1p(MIN_EFFECT), noise)
     verdict: Verdict = "no measurable difference"
     if count < MIN_ROUNDS:
@@ -112,35 +111,35 @@ def _judged(centre: float, low: float, high: float, noise: float, count: int) ->
     return Ratio(math.exp(centre), math.exp(low), math.exp(high), verdict)
 
 
-def narrow_enough(found: Ratio, rounds: int, precision: float) -> bool:
-    """Whether measuring may end: 10 rounds at least, and half the interval's width / ratio small enough.
+def narrow_enough(ratio: Ratio, rounds: int, precision: float) -> bool:
+    """Whether measuring may end: after 10 rounds, once half the interval's width / ratio is small enough.
 
     Args:
-        found: the ratio so far.
-        rounds: that it is of.
-        precision: what is small enough, a fraction; at 0 only the budget ends the measuring.
+        ratio: the ratio so far.
+        rounds: how many rounds it is computed from.
+        precision: the half width to reach, as a fraction; at 0 only the budget ends the measuring.
     """
-    return rounds >= _ENDING_ROUNDS and found.half_width <= precision
+    return rounds >= _ENDING_ROUNDS and ratio.half_width <= precision
 
 
-def precision_of_one(precision: float, count: int) -> float:
-    """Half width for each of `count` pairs, two or more, with which that of their mean is `precision`."""
+def half_width_per_pair(precision: float, count: int) -> float:
+    """The half width that each of `count` pairs (two or more) needs so that their mean has `precision`."""
     from scipy import stats
 
     wider = float(stats.t.ppf(0.975, count - 1) / stats.norm.ppf(0.975))
     return precision * math.sqrt(count) / wider
 
 
-def between_processes(pairs: Sequence[tuple[Values, Values]]) -> float:
-    """How far equal things differ for good, as each runs in a process of its own: 95% bound, a fraction.
+def aa_noise_bound(pairs: Sequence[tuple[Values, Values]]) -> float:
+    """How far two equal processes differ for as long as they live: 95% bound, a fraction.
 
-    Rounds of one pair of processes tell nothing of it: their interval narrows however much the two differ. It
-    is what the ratios of many pairs vary by beyond the scatter of their rounds (variance components). That
-    scatter is known well, what they vary by only as well as so many pairs tell it: it counts with Student's
-    quantile, the scatter with that of many. So few pairs or few rounds never say that there is no noise.
+    The rounds of one pair of processes cannot show it: their interval narrows however much the two differ. It
+    is the variance of the ratios of many pairs beyond the scatter of their rounds (variance components). The
+    scatter is known well; the variance between pairs only as well as their number allows, so it counts with
+    Student's quantile. Few pairs or few rounds therefore never show that there is no noise.
 
     Args:
-        pairs: rates of two equal sides, round by round; each pair in processes of its own; one pair at least.
+        pairs: rates of two equal sides, round by round; each pair in its own processes; at least one pair.
     """
     from scipy import stats
 
@@ -189,11 +188,11 @@ def _percentiles(resampled: Values, n: int) -> tuple[float, float]:
 
 
 def _resamples(n: int) -> int:
-    """Fewer for long series, so that memory stays bounded: at most about 4 million draws."""
+    """Number of resamples: fewer for long series, so that memory stays bounded (about 4 million draws)."""
     return max(200, min(_RESAMPLES, 4_000_000 // n))
 
 
-def spread(values: Values) -> float:
+def relative_iqr(values: Values) -> float:
     """Interquartile range / median; 0 for fewer than two values."""
     if values.size < 2:
         return 0.0
@@ -202,7 +201,7 @@ def spread(values: Values) -> float:
 
 
 def still_warming(values: Values, tolerance: float = 0.1) -> bool:
-    """Whether the first value is slower than all later ones' spread allows: warm-up was not over.
+    """Whether the first value is slower than the scatter of the later ones explains: warm-up was not over.
 
     Args:
         values: rates of successive blocks.
@@ -211,7 +210,7 @@ def still_warming(values: Values, tolerance: float = 0.1) -> bool:
     if values.size < 3:
         return False
     later = values[1:]
-    slack = max(tolerance, 2 * spread(later))
+    slack = max(tolerance, 2 * relative_iqr(later))
     return bool(values[0] < np.median(later) * (1 - slack))
 
 

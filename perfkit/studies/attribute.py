@@ -16,14 +16,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from msgspec import Struct
-
 from perfkit import machine as environment
 from perfkit.errors import InvalidValue
 from perfkit.ladder import stages as ladder
 from perfkit.program.recipe import Recipe
 from perfkit.program.recipe import Value as Switched
 from perfkit.program.rules import applicable
+from perfkit.results.attribution import Attribution, Effect, Interaction
 from perfkit.results.stats import Ratio
 from perfkit.results.store import RunStore
 from perfkit.studies import engine
@@ -33,60 +32,6 @@ EXACT_UP_TO = 4
 Names = frozenset[str]
 Value = tuple[float, float]
 """Logarithm of the speed over the baseline's, and its standard error."""
-
-
-class Effect(Struct, frozen=True, kw_only=True):
-    """One optimization's worth, as ratios of speeds; None where the sets it needs were not measured."""
-
-    name: str
-    title: str
-    alone: float | None
-    """On the baseline."""
-    last: float | None
-    """On top of all the others (leave one out)."""
-    stepwise: float | None
-    """In the order of the ladder."""
-    shapley: float | None
-    low: float | None
-    high: float | None
-    """95% interval of the Shapley value."""
-
-
-class Interaction(Struct, frozen=True, kw_only=True):
-    """Two optimizations together, over the product of each alone: above 1 they help each other."""
-
-    a: str
-    b: str
-    factor: float
-
-
-class Attribution(Struct, frozen=True, kw_only=True):
-    """What was measured, and what follows from it."""
-
-    effects: list[Effect]
-    interactions: list[Interaction]
-    whole: float | None
-    """All of them together over the baseline."""
-    sets: int
-    orders: int
-    """Orders that the Shapley values are a mean of."""
-    exact: bool
-    complete: bool
-    """Whether everything planned was measured; if not, a further call goes on from the store."""
-    left_out: dict[str, str]
-
-    def sentences(self) -> list[str]:
-        """In words, the largest first."""
-        said = []
-        for e in sorted(self.effects, key=lambda e: -(e.shapley or 0)):
-            known = [
-                f"{value:.2f}× {where}"
-                for value, where in ((e.alone, "alone"), (e.last, "once the others are on"))
-                if value is not None
-            ]
-            mean = f", {e.shapley:.2f}× on average" if e.shapley is not None else ""
-            said.append(f"{e.title} is worth {' and '.join(known) or 'n/a'}{mean}")
-        return said + [f"{name} is left out: {why}" for name, why in self.left_out.items()]
 
 
 def attribute(

@@ -6,10 +6,10 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
+import msgspec
 
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder import stages as ladder
@@ -17,8 +17,8 @@ from perfkit.process import fork as forkserver
 from perfkit.program.recipe import Recipe, parse_settings
 from perfkit.program.script import REFERENCE, is_script
 from perfkit.results import noise, stats
-from perfkit.results.run import Pairing, Run
-from perfkit.results.stats import Ratio
+from perfkit.results.comparison import Comparison
+from perfkit.results.run import Pairing, Rounds, Run
 from perfkit.results.store import RunStore
 from perfkit.studies import engine
 
@@ -32,33 +32,6 @@ MOST_PAIRS = 12
 
 Side = tuple[str, Recipe | Path]
 """A title, and a recipe or an exported script."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """B against A: how many times as fast, with its interval and verdict."""
-
-    a: Run
-    b: Run
-    ratio: Ratio
-    rounds: int
-    interleaved: bool
-    noise: float
-    """The machine's A/A noise, for one pair of processes, that the verdict took into account."""
-    pairs: int = 1
-    """Of processes: the runs are those of the first one."""
-
-    def describe(self) -> str:
-        """One line for people."""
-        found = self.ratio
-        how = "in turn" if self.interleaved else "one after the other"
-        told = self.noise or noise.known(self.a.device)
-        known = f"A/A noise {self.noise:.1%}" if told else "A/A noise not measured: perfkit noise"
-        where = f" in {self.pairs} pairs of processes" if self.pairs > 1 else ""
-        return (
-            f"{self.b.title} / {self.a.title}: {found.ratio:.3f}x ({found.low:.3f}-{found.high:.3f}), "
-            f"{found.verdict}; {self.rounds} rounds {how}{where}, {known}"
-        )
 
 
 def side(text: str, plan: engine.Plan) -> tuple[str, Recipe]:
@@ -110,32 +83,33 @@ def sides(a: str, b: str, plan: engine.Plan) -> tuple[Side, Side]:
     return (names[0], files[0]), (names[1], files[1])
 
 
-def pairs_for(known: float, precision: float) -> int:
-    """Pairs of processes to measure where A/A noise of one pair is `known`; both are fractions.
+def pairs_for(noise: float | None, precision: float) -> int:
+    """Pairs of processes to measure on a machine with this A/A noise of one pair; both are fractions.
 
-    One where that is no more than the precision; else so many that processes have at most half of the
-    variance of an interval of that precision, and an even number, as either side starts first in turn.
+    One pair where the noise is unknown or no more than the precision. Otherwise enough pairs that differences
+    between processes make up at most half of the variance of an interval of that precision, and an even
+    number, as either side starts first equally often.
     """
-    if precision <= 0 or known <= precision:
+    if noise is None or precision <= 0 or noise <= precision:
         return 1
     enough = (
         count
         for count in range(stats.MIN_ROUNDS + 1, MOST_PAIRS, 2)
-        if known <= stats.precision_of_one(precision / math.sqrt(2), count)
+        if noise <= stats.half_width_per_pair(precision / math.sqrt(2), count)
     )
     return next(enough, MOST_PAIRS)
 
 
-def precision_of(precision: float, count: int, known: float) -> float:
+def target_half_width(precision: float, count: int, noise: float | None) -> float:
     """Half width that the rounds of each pair of processes are to reach; fractions.
 
-    Of several pairs that share of the variance which processes leave with A/A noise `known`, half at least.
+    With several pairs it is the share of the variance that the A/A noise leaves, at least half of it.
     """
     if count == 1:
         return precision
-    of_processes = known / stats.precision_of_one(1.0, count)
+    of_processes = (noise or 0.0) / stats.half_width_per_pair(1.0, count)
     left = max(precision**2 - of_processes**2, precision**2 / 2)
-    return stats.precision_of_one(math.sqrt(left), count)
+    return stats.half_width_per_pair(math.sqrt(left), count)
 
 
 def compare(
@@ -176,7 +150,7 @@ def compare(
     count = pairs or pairs_for(known, precision)
     asked = replace(
         plan, preset=size,
-        precision=precision_of(precision, count, known), budget_s=budget_s / count,
+        precision=target_half_width(precision, count, known), budget_s=budget_s / count,
         recipes=tuple(
             (title, what if isinstance(what, Recipe) else Recipe())
             for title, what in zip(titles, whats, strict=True)
@@ -201,7 +175,7 @@ def compare(
             asked, rates_only=found[0].interleaved, seed=plan.seed + len(found),
             recipes=asked.recipes[::-1], files=asked.files[::-1],
         )  # fmt: skip
-    return found[0] if len(found) == 1 else _pooled(found, known)
+    return found[0] if len(found) == 1 else _pooled(found)
 
 
 def _pair(
@@ -215,33 +189,25 @@ def _pair(
     for run in runs:
         if run.status != "ok":
             raise PerfkitError(f"{run.title} could not be compared: {run.reason}", "Mend it, then try again")
-    return between(runs[0], runs[-1])
+    return compare_stored(runs[0], runs[-1])
 
 
-def _pooled(found: list[Comparison], known: float) -> Comparison:
-    """All pairs of processes as one comparison; every other one has A and B exchanged."""
-    rounds = [_rounds(one, exchanged=number % 2 == 1) for number, one in enumerate(found)]
-    ratio = stats.ratio_over_pairs(rounds, noise=known)
+def _pooled(found: list[Comparison]) -> Comparison:
+    """All pairs of processes as one comparison; in every other one A and B are exchanged."""
+    first = found[0]
+    further = [_rounds(one, exchanged=number % 2 == 1) for number, one in enumerate(found)][1:]
     interleaved = all(one.interleaved for one in found)
-    total = sum(one.rounds for one in found)
-    return Comparison(found[0].a, found[0].b, ratio, total, interleaved, known, len(found))
+    pairing = msgspec.structs.replace(first.pairing, further_pairs=further, interleaved=interleaved)
+    return Comparison(first.a, first.b, pairing)
 
 
-def _rounds(of: Comparison, exchanged: bool = False) -> tuple[stats.Values, stats.Values]:
-    """Rates of B and of A, round by round where they were measured in turn; of A and of B if exchanged."""
-    pairing = _pairing(of.a, of.b)
-    assert pairing is not None, "both are of one session"
-    own, other = np.array(pairing.own_samples_per_s), np.array(pairing.other_samples_per_s)
-    return (other, own) if exchanged else (own, other)
+def _rounds(of: Comparison, exchanged: bool = False) -> Rounds:
+    (rounds,) = of.pairing.pairs
+    return Rounds(rounds.other_samples_per_s, rounds.own_samples_per_s) if exchanged else rounds
 
 
-def _pairing(a: Run, b: Run) -> Pairing | None:
-    """The rounds of b beside those of a, if it was measured in a's session."""
-    return next((pairing for pairing in b.pairings if pairing.against == a.id), None)
-
-
-def between(a: Run, b: Run) -> Comparison:
-    """Two runs that were measured already; in turn where they are of one session.
+def compare_stored(a: Run, b: Run) -> Comparison:
+    """Compares two runs that were measured already; their rounds were interleaved if they are of one session.
 
     Raises:
         InvalidValue: they are of different machines, devices or workloads, or were not measured.
@@ -250,7 +216,7 @@ def between(a: Run, b: Run) -> Comparison:
         if getattr(a, name) != getattr(b, name):
             raise InvalidValue(
                 f"the runs differ in {name}: {getattr(a, name)} and {getattr(b, name)}",
-                "Compare like with like",
+                "Choose two runs of one workload on one device",
             )
     if a.machine.get("id") != b.machine.get("id"):
         raise InvalidValue("the runs are of different machines", "Measure both on one")
@@ -259,11 +225,8 @@ def between(a: Run, b: Run) -> Comparison:
         raise InvalidValue(
             "one of the runs holds no measurement", "Choose one that ended well (perfkit runs)"
         )
-    known = noise.load(a.device)
-    if found := _pairing(a, b):
-        return Comparison(a, b, found.ratio, len(found.own_samples_per_s), found.interleaved, found.noise)
-    ratio = stats.ratio(np.array(own), np.array(other), paired=False, noise=known)
-    return Comparison(a, b, ratio, min(len(own), len(other)), False, known)
+    together = next((pairing for pairing in b.pairings if pairing.against == a.id), None)
+    return Comparison(a, b, together or Pairing(a.id, "previous", False, own, other, noise.load(a.device)))
 
 
 def measure_noise(
@@ -293,5 +256,5 @@ def measure_noise(
         compare(*sides, replace(plan, seed=seed), budget_s, 0.0, pairs=1, on_progress=on_progress)
         for seed in range(plan.seed, plan.seed + pairs)
     ]
-    noise.save(plan.device, stats.between_processes([_rounds(one) for one in found]))
+    noise.save(plan.device, stats.aa_noise_bound([_rounds(one).rates for one in found]))
     return found

@@ -4,51 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
-
-import msgspec
 
 from perfkit.ladder import stages
 from perfkit.process.child import Child, Progress, team, turn
 from perfkit.program.recipe import Recipe, switches
+from perfkit.results.parity import Check, Parity
 from perfkit.studies import engine
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One thing that was checked, with its evidence."""
-
-    name: str
-    ok: bool
-    evidence: str
-
-
-@dataclass(frozen=True)
-class Parity:
-    """The verdict on one recipe."""
-
-    title: str
-    exactness: stages.Exactness
-    checks: list[Check]
-    other_batch: bool
-    """Whether an optimizer step takes another number of samples than the plain program's."""
-    losses: Mapping[str, list[float]]
-    """Of the candidate, and of the plain program on the same tensors in float32 and in float64."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything holds."""
-        return all(check.ok for check in self.checks)
-
-    def describe(self) -> str:
-        """One line for people."""
-        wrong = [f"{check.name}: {check.evidence}" for check in self.checks if not check.ok]
-        if wrong:
-            return f"{self.title}: NOT the same training: {'; '.join(wrong)}"
-        how = "bit for bit the same" if self.exactness == "bitwise" else "the same within rounding"
-        other = "; the batch size differs, which changes training" if self.other_batch else ""
-        return f"{self.title}: on equal batches it trains {how}{other}"
 
 
 def parity(

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfkit.results.run import Run
+from perfkit.results.tuning import Score
 
 DATA = ("uint8_copy", "device_resize", "batched_fetch")
 COMPUTE = ("amp", "channels_last", "compile", "compile_mode", "optimizer_impl", "zero_grad_set_to_none",
@@ -79,7 +80,7 @@ def rates(runs: Sequence[Run]) -> dict[str, float]:
         beside = next((p for p in run.pairings if p.role == "baseline" and p.interleaved), None)
         base = measured.get(beside.against) if beside else run
         if base and _same(base, first):
-            found[run.id] = pace * (statistics.median(beside.times) if beside else 1.0)
+            found[run.id] = pace * (statistics.median(beside.round_ratios) if beside else 1.0)
     return found
 
 
@@ -211,14 +212,6 @@ def _line(known: Mapping[int, float], batch: int) -> float | None:
         return value * batch / size
     slope, start = np.polyfit(list(known), list(known.values()), 1)
     return max(float(start + slope * batch), min(known.values()) / 4)
-
-
-class Score(Struct, frozen=True, kw_only=True):
-    """How far predictions were from what was measured afterwards: relative errors of the step's time."""
-
-    count: int
-    median: float
-    p90: float
 
 
 def score(model: Model, runs: Iterable[Run], pace: Mapping[str, float] | None = None) -> Score | None:

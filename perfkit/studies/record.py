@@ -55,7 +55,7 @@ class Measured:
         return [block["samples_per_s"] for block in self.blocks]
 
 
-def pairing(side: Side, role: Role, measured: Measured, noise: float = 0.0) -> Pairing:
+def pairing(side: Side, role: Role, measured: Measured, noise: float | None = None) -> Pairing:
     """The rounds of both sides; those of a side that has ended are what it measured in its own time."""
     together = measured.rounds.get(side.run_id, [])
     own = [own for own, _ in together] or measured.rates
@@ -144,7 +144,7 @@ def judged(run: Run, measured: Measured) -> Run:
     """The run with its own doubts written down, each with what to do."""
     doubts = []
     rates = np.array(run.raw.block_samples_per_s)
-    if stats.spread(rates) > 0.1:
+    if stats.relative_iqr(rates) > 0.1:
         doubts.append("blocks differ by more than 10%: close other programs, or use a longer preset")
     if len(rates) < stats.MIN_ROUNDS:
         doubts.append(

@@ -13,15 +13,15 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfkit import machine as environment
 from perfkit.errors import InvalidValue
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target, applicable
 from perfkit.results.run import Run
-from perfkit.results.stats import Ratio
 from perfkit.results.store import RunStore
+from perfkit.results.tuning import Score, Tuned
 from perfkit.studies import engine
 from perfkit.studies import parity as proving
 from perfkit.studies import predict as whatif
@@ -41,56 +41,6 @@ _FINAL_ROUNDS = 2
 """Of the finals, over what the preset asks: what is left is close together."""
 _SHORT_LIST = 6
 _FINALISTS = 2
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """What was tried, and what came out on top."""
-
-    best: Run
-    gain: Ratio | None
-    """Over the baseline, measured in turn."""
-    parity: proving.Parity | None
-    tried: Sequence[Run]
-    """Every run that was measured, in the order of time."""
-    considered: int
-    """Recipes that the model ranked."""
-    over_memory: Sequence[Run]
-    cap_bytes: int | None
-    score: whatif.Score | None
-    """How well the model predicted the runs that were measured after it."""
-    seconds: float
-
-    def pareto(self) -> list[Run]:
-        """Runs that no other one beats in both speed and memory, the leanest first."""
-        known = [r for r in self.tried if r.samples_per_s and r.peak_memory_bytes]
-        known.sort(key=lambda r: (r.peak_memory_bytes or 0, -_rate(r)))
-        front: list[Run] = []
-        for run in known:
-            if not front or _rate(run) > _rate(front[-1]):
-                front.append(run)
-        return front
-
-    def describe(self) -> str:
-        """One line for people."""
-        recipe = Recipe.from_dict(self.best.recipe).describe()
-        gain = (
-            f", {self.gain.ratio:.2f}x ({self.gain.low:.2f}-{self.gain.high:.2f}) the baseline"
-            if self.gain
-            else ""
-        )
-        return (
-            f"{recipe}: {_rate(self.best):.0f} samples/s{gain}; {len(self.tried)} runs for {self.considered} "
-            f"recipes, in {self.seconds:.0f} s"
-        )
-
-    def sentences(self) -> list[str]:
-        """What was picked, whether it trains the same, and how well the model predicted."""
-        told = [self.describe(), *([self.parity.describe()] if self.parity else [])]
-        if self.score:
-            said = f"median error {self.score.median:.0%}, 90th percentile {self.score.p90:.0%}"
-            told.append(f"the model's predictions: {said}, of {self.score.count} runs")
-        return told
 
 
 def tune(
@@ -127,7 +77,8 @@ def tune(
         best = final[0]
     proof = proving.parity(plan, best.title, Recipe.from_dict(best.recipe))
     return Tuned(
-        best=best, gain=best.speedup("baseline"), parity=proof, tried=search.tried, considered=len(every),
+        best=best, settings=Recipe.from_dict(best.recipe).describe(), gain=best.speedup("baseline"),
+        parity=proof, tried=search.tried, considered=len(every),
         over_memory=[r for r in search.tried if not _fits(r, memory_cap_bytes)], cap_bytes=memory_cap_bytes,
         score=search.score(), seconds=time.monotonic() - started,
     )  # fmt: skip
@@ -278,10 +229,10 @@ class _Search:
         """How many times as fast as the baseline its recipe was: median of all rounds of all its runs."""
         alike = [one for one in self.tried if one.recipe == run.recipe]
         pairs = [pair for one in alike for pair in one.pairings if pair.role == "baseline"]
-        rounds = [times for pair in pairs for times in pair.times]
+        rounds = [times for pair in pairs for times in pair.round_ratios]
         return statistics.median(rounds) if rounds else 1.0
 
-    def score(self) -> whatif.Score | None:
+    def score(self) -> Score | None:
         """The model against the runs that it was not made of."""
         if self._model is None:
             return None
@@ -295,10 +246,6 @@ def _titled(recipes: Sequence[Recipe]) -> list[tuple[str, Recipe]]:
 def _modelled(recipe: Recipe) -> whatif.Flavour:
     """The same for recipes that the model cannot tell apart."""
     return whatif.flavour(recipe.to_dict(), MODELLED)
-
-
-def _rate(run: Run) -> float:
-    return run.samples_per_s.median if run.samples_per_s else 0.0
 
 
 def _fits(run: Run, cap: int | None) -> bool:

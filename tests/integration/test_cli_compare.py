@@ -39,7 +39,7 @@ def test_two_recipes_are_compared_in_turn_and_the_result_is_kept(tmp_path: Path)
     listed = perfkit("runs").stdout.split("\n")
     ids = [line.split()[0] for line in listed if line.strip()]
     again = perfkit("compare", ids[-1], ids[-2], "--stored")
-    assert "in turn" in again.stdout
+    assert "interleaved" in again.stdout
     page = tmp_path / "report.html"
     assert "2 stages" in perfkit("report", str(page)).stdout
     assert "<svg" in page.read_text()
@@ -109,7 +109,7 @@ def test_noise_averages_out_over_pairs_of_fresh_processes(
         pairs=2,
         on_progress=lambda progress: told.append(progress.fraction),
     )
-    assert "10 rounds in turn in 2 pairs of processes, A/A noise 3.0%" in found.describe()
+    assert "10 interleaved rounds in 2 pairs of processes, A/A noise 3.0%" in found.describe()
     assert {run.id for run in RunStore().list()} == {found.a.id, found.b.id}, "those of the first pair alone"
     assert [len(run.raw.ceiling_samples_per_s) for run in climbed] == [5, 5, 0, 0]
     assert [len(run.raw.block_samples_per_s) for run in climbed] == [5, 5, 1, 5]

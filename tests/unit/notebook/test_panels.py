@@ -18,8 +18,8 @@ from perfkit.notebook.controls import Controls
 from perfkit.process import child as runner
 from perfkit.program.recipe import Recipe, switches
 from perfkit.program.rules import Target
+from perfkit.results.parity import Check, Parity
 from perfkit.studies import engine
-from perfkit.studies.parity import Check, Parity
 from tests.unit.show.fake_runs import session
 
 CPU = Target(device="cpu", offers=frozenset({"uint8_copy"}))

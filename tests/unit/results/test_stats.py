@@ -15,11 +15,11 @@ from perfkit.results.stats import (
     estimate,
     narrow_enough,
     ratio,
-    spread,
+    relative_iqr,
     steady,
     still_warming,
 )
-from perfkit.studies.compare import pairs_for, precision_of
+from perfkit.studies.compare import pairs_for, target_half_width
 
 rates = arrays.arrays(np.float64, st.integers(MIN_ROUNDS, 20), elements=st.floats(0.1, 1e5))
 
@@ -165,9 +165,9 @@ def test_the_unit_does_not_matter(values: statistics.Values, unit: float) -> Non
 # ---------------------------------------------------------------- steadiness
 
 
-def test_spread_is_the_interquartile_range_in_medians() -> None:
-    assert spread(np.array([])) == spread(np.array([4.0])) == 0.0
-    assert spread(np.array([1.0, 2, 3, 4, 5])) == pytest.approx(2 / 3)
+def test_the_relative_iqr_is_the_interquartile_range_in_medians() -> None:
+    assert relative_iqr(np.array([])) == relative_iqr(np.array([4.0])) == 0.0
+    assert relative_iqr(np.array([1.0, 2, 3, 4, 5])) == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_steps_are_steady_when_two_windows_agree(values: list[float], window: in
     assert steady(np.array(values), window) is is_steady
 
 
-def test_what_differs_between_processes_is_told_from_the_scatter_of_rounds() -> None:
+def test_what_differs_aa_noise_bound_is_told_from_the_scatter_of_rounds() -> None:
     """Simulated: pairs that differ by 2% for good, rounds that scatter by 3%; pairs that do not differ."""
     generator = np.random.default_rng(0)
 
@@ -212,21 +212,21 @@ def test_what_differs_between_processes_is_told_from_the_scatter_of_rounds() -> 
             (100 * np.exp(generator.normal(generator.normal(0, between), 0.03, 9)), np.full(9, 100.0))
             for _ in range(pairs)
         ]
-        return statistics.between_processes(sides)
+        return statistics.aa_noise_bound(sides)
 
     assert found(0.02) == pytest.approx(1.966 * 0.02, rel=0.15)
     assert found(0.0) < 0.01
     same = np.full(5, 3.0)
-    assert statistics.between_processes([(same, same)]) == 0.0
+    assert statistics.aa_noise_bound([(same, same)]) == 0.0
     # Three pairs cannot tell that there is none: even if their means happen to agree, their scatter hides it.
     fewest = (stats.t.ppf(0.975, 3) ** 2 - stats.norm.ppf(0.975) ** 2) ** 0.5
     rounds = 100 * np.exp(0.03 * np.array([-1.0, 1.0, -1.0, 1.0]))
-    hidden = statistics.between_processes([(rounds, np.full(4, 100.0))] * 3)
+    hidden = statistics.aa_noise_bound([(rounds, np.full(4, 100.0))] * 3)
     assert np.log1p(hidden) == pytest.approx(fewest * 0.03 / 3**0.5)
     assert min(found(0.0, 3) for _ in range(50)) > 0.015
 
 
-def test_the_interval_holds_the_noise_between_processes() -> None:
+def test_the_interval_holds_the_noise_aa_noise_bound() -> None:
     base = noisy(3, 9)
     narrow, wide = (ratio(1.5 * base, base, paired=True, noise=noise) for noise in (0.0, 0.04))
     assert (narrow.low, narrow.high) == pytest.approx((1.5, 1.5))
@@ -255,7 +255,7 @@ def test_as_many_pairs_of_processes_as_their_noise_calls_for(
 def test_pairs_and_rounds_together_reach_the_precision(noise: float) -> None:
     """Simulated: pairs that differ for good, rounds that scatter by 5%; as much of both as is called for."""
     pairs = pairs_for(noise, 0.02)
-    rounds = math.ceil((1.96 * math.sqrt(2) * 0.05 / precision_of(0.02, pairs, noise)) ** 2)
+    rounds = math.ceil((1.96 * math.sqrt(2) * 0.05 / target_half_width(0.02, pairs, noise)) ** 2)
     rng = np.random.default_rng(0)
 
     def found() -> statistics.Ratio:
@@ -326,7 +326,7 @@ def test_verdicts_on_equal_sides_in_processes_of_their_own_are_seldom_wrong() ->
 
     wrong = []
     for _ in range(100):
-        noise = statistics.between_processes([pair() for _ in range(6)])
+        noise = statistics.aa_noise_bound([pair() for _ in range(6)])
         wrong += [
             ratio(*pair(), paired=True, noise=noise).verdict != "no measurable difference" for _ in range(5)
         ]

@@ -145,7 +145,7 @@ def test_a_run_of_schema_1_loads_with_every_value(store: RunStore) -> None:
     old = store.get("20261101")
     assert store.problems == []
     plain = msgspec.to_builtins(old)
-    written = json.loads(SCHEMA_1)
+    written = json.loads(SCHEMA_1) | {"schema": 2}
     assert {name: plain[name] for name in written if name != "raw"} == {
         name: value for name, value in written.items() if name != "raw"
     }

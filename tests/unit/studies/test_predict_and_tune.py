@@ -184,15 +184,6 @@ def test_probes_are_few_and_cover_every_part() -> None:
     assert all(whatif.predict(made, recipe.to_dict()) for recipe in every)
 
 
-def test_the_front_holds_what_nothing_beats_in_both() -> None:
-    runs = [
-        run(Recipe(batch_size=size), rate, 999, memory=memory)
-        for size, rate, memory in ((8, 10, 1), (16, 30, 3), (32, 20, 4), (64, 40, 9), (128, 5, 1))
-    ]
-    tuned = tune.Tuned(runs[0], None, None, runs, 5, [], None, None, 1.0)
-    assert [r.recipe["batch_size"] for r in tuned.pareto()] == [8, 16, 64]
-
-
 def test_the_search_asks_for_the_parts_then_the_short_list_then_the_better_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
