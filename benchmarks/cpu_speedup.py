@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from perfkit import machine as environment
+from perfkit import machine
 from perfkit.ladder import stages
 from perfkit.program.recipe import Recipe
 from perfkit.studies import engine
@@ -35,8 +35,8 @@ def main() -> None:
             raise SystemExit(f"{run.title}: {run.reason}")
     ratio = last.speedup("baseline")
     assert ratio
-    print(environment.describe_machine(baseline.machine))
-    print(f"bf16 instructions: {environment.machine()['cpu']['flags']}")
+    print(machine.describe(baseline.machine))
+    print(f"bf16 instructions: {machine.facts()['cpu']['flags']}")
     rates = [run.samples_per_s.median for run in (baseline, last) if run.samples_per_s]
     print(f"baseline {rates[0]:.1f} samples/s, final {rates[1]:.1f} samples/s")
     print(f"final / baseline: {ratio.ratio:.2f}x ({ratio.low:.2f}-{ratio.high:.2f}), {ratio.verdict}")

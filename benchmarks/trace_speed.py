@@ -17,7 +17,7 @@ from pathlib import Path
 
 OURS = """
 import json, resource, sys, time
-from perfkit.diagnose import diagnose
+from perfkit.trace.diagnosis import diagnose
 from perfkit.trace.analysis import analyse, load
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 began = time.perf_counter()

@@ -1,10 +1,17 @@
-"""The errors a user may see: what happened, and what to do about it."""
+"""The errors that a user may see: what happened, where, and what to do about it."""
 
 from __future__ import annotations
 
+import difflib
+
 
 class PerfkitError(Exception):
-    """Something a user can act on. `str()` gives one line: what happened, then the remedy."""
+    """Something that a user can act on.
+
+    Args:
+        what: what happened and where, in one sentence.
+        remedy: what to do. `str()` gives both on one line.
+    """
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what)
@@ -16,7 +23,7 @@ class PerfkitError(Exception):
 
 
 class InvalidValue(PerfkitError):
-    """A name or a value that is not among the allowed ones."""
+    """A name or a value that is not allowed."""
 
 
 class WorkloadError(PerfkitError):
@@ -34,13 +41,18 @@ class StoreError(PerfkitError):
 
 
 class Cancelled(PerfkitError):
-    """The person stopped it."""
+    """The user stopped it."""
 
 
 def one_of(given: object, allowed: list[str], what: str, see: str = "") -> InvalidValue:
-    """The error for an unknown name: what was given, what is allowed, the nearest match."""
-    import difflib
+    """The error for an unknown name: what was given, the nearest match, what is allowed.
 
+    Args:
+        given: the unknown name.
+        allowed: all names that exist.
+        what: the kind of name, such as "device".
+        see: added to the list of allowed names.
+    """
     near = difflib.get_close_matches(str(given), allowed, n=1, cutoff=0.4)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     return InvalidValue(f"unknown {what} '{given}'", f"{hint}Allowed: {', '.join(allowed)}{see}")

@@ -85,11 +85,11 @@ def doctor() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from perfkit import machine as environment
+    from perfkit import machine
 
     with _errors_in_words():
-        checks = environment.doctor()
-        tables = Table(title=environment.describe_machine(environment.machine()), title_justify="left")
+        checks = machine.checkup()
+        tables = Table(title=machine.describe(machine.facts()), title_justify="left")
         for column in ("", "what", "found", "what to do"):
             tables.add_column(column, overflow="fold")
         signs = {"ok": "[green]ok[/]", "warning": "[yellow]note[/]", "problem": "[red]problem[/]"}
@@ -254,7 +254,7 @@ def _write_outputs(runs: list[Run], json_file: Path | None, report: Path | None)
 
 
 def _write(path: Path, text: str) -> None:
-    from perfkit.results.store import write_atomically
+    from perfkit.machine import write_atomically
 
     if str(path) == "-":
         sys.stdout.write(text + "\n")

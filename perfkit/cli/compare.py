@@ -254,7 +254,7 @@ def tune(
             rate = run.samples_per_s.median if run.samples_per_s else 0.0
             typer.echo(f"  {size:.2f} GB  {rate:.0f} samples/s  {run.title}")
         if plot:
-            from perfkit.results.store import write_atomically
+            from perfkit.machine import write_atomically
             from perfkit.show import pareto, style
 
             drawn = pareto.figure(found.tried, found.pareto(), found.best, found.cap_bytes)

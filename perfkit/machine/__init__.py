@@ -1,37 +1,15 @@
-"""The machine: folders, cores, fingerprint, devices, compiler, and the doctor. torch is never imported."""
+"""What this computer is: folders, cores, GPUs, devices, facts, conditions, check-up. Never imports torch."""
 
-from perfkit.machine.checks import Check, doctor
-from perfkit.machine.cores import core_report, usable_cores
-from perfkit.machine.devices import (
-    DeviceFacts,
-    check_device,
-    compiler_problem,
-    default_device,
-    device_facts,
-    has_compiler,
-)
-from perfkit.machine.disturbances import conditions, doubts
-from perfkit.machine.fingerprint import describe_machine, machine
-from perfkit.machine.folders import cache_folder, data_folder, runs_folder
-from perfkit.machine.gpus import nvml
+from perfkit.machine.conditions import CpuTimes, cpu_times, quality_warnings, read_conditions
+from perfkit.machine.cores import usable_cores
+from perfkit.machine.devices import check_device, has_compiler
+from perfkit.machine.doctor import Check, checkup
+from perfkit.machine.fingerprint import describe, facts
+from perfkit.machine.folders import cache_folder, data_folder, runs_folder, write_atomically
+from perfkit.machine.gpus import process_tree, sample_utilization
 
 __all__ = [
-    "Check",
-    "DeviceFacts",
-    "cache_folder",
-    "check_device",
-    "compiler_problem",
-    "conditions",
-    "core_report",
-    "data_folder",
-    "default_device",
-    "describe_machine",
-    "device_facts",
-    "doctor",
-    "doubts",
-    "has_compiler",
-    "machine",
-    "nvml",
-    "runs_folder",
-    "usable_cores",
-]
+    "Check", "CpuTimes", "cache_folder", "check_device", "checkup", "cpu_times", "data_folder", "describe",
+    "facts", "has_compiler", "process_tree", "quality_warnings", "read_conditions", "runs_folder",
+    "sample_utilization", "usable_cores", "write_atomically",
+]  # fmt: skip

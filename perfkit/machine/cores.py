@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores and memory, as masks and control groups grant them."""
+"""What this process may use of the machine: cores and memory, as affinity masks and control groups allow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 ROOT = Path("/")
 
 
-def limit_texts(controller: str, v1_file: str, v2_file: str) -> Iterator[str]:
+def _limits(controller: str, v1_file: str, v2_file: str) -> Iterator[str]:
     """The texts of a limit's file in this process's control group and in every group above it.
 
     Args:
@@ -20,12 +20,6 @@ def limit_texts(controller: str, v1_file: str, v2_file: str) -> Iterator[str]:
         v1_file: the file's name where the controller has a hierarchy of its own (cgroup v1).
         v2_file: its name in the unified hierarchy (cgroup v2).
     """
-    for folder, is_v2 in _groups(controller):
-        with contextlib.suppress(OSError):
-            yield (folder / (v2_file if is_v2 else v1_file)).read_text().strip()
-
-
-def _groups(controller: str) -> Iterator[tuple[Path, bool]]:
     try:
         lines = (ROOT / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -38,24 +32,24 @@ def _groups(controller: str) -> Iterator[tuple[Path, bool]]:
         group = Path(path.lstrip("/"))
         for mount in dict.fromkeys((controllers, controller)) if controllers else ("", "unified"):
             for part in (group, *group.parents):
-                yield ROOT / "sys/fs/cgroup" / mount / part, not controllers
+                with contextlib.suppress(OSError):
+                    folder = ROOT / "sys/fs/cgroup" / mount / part
+                    yield (folder / (v1_file if controllers else v2_file)).read_text().strip()
 
 
 def quota() -> float | None:
     """Cores' worth of time that the control groups grant; None without a limit."""
-    period = min((int(text) for text in limit_texts("cpu", "cpu.cfs_period_us", "none")), default=100_000)
-    found = []
-    for text in limit_texts("cpu", "cpu.cfs_quota_us", "cpu.max"):
-        granted, *own_period = text.split()
+    default_period = min((int(text) for text in _limits("cpu", "cpu.cfs_period_us", "none")), default=100_000)
+    quotas = []
+    for text in _limits("cpu", "cpu.cfs_quota_us", "cpu.max"):
+        granted, *period = text.split()
         if granted not in ("max", "-1"):
-            found.append(int(granted) / int(own_period[0] if own_period else period))
-    return min(found, default=None)
+            quotas.append(int(granted) / int(period[0] if period else default_period))
+    return min(quotas, default=None)
 
 
 def _affinity() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def usable_cores() -> int:
@@ -75,5 +69,5 @@ def core_report() -> str:
 
 def memory_bytes() -> int:
     """Memory that this process may use: the machine's, or what its control groups grant."""
-    limits = limit_texts("memory", "memory.limit_in_bytes", "memory.max")
+    limits = _limits("memory", "memory.limit_in_bytes", "memory.max")
     return min([psutil.virtual_memory().total, *(int(text) for text in limits if text != "max")])

@@ -45,23 +45,23 @@ def torch_build() -> dict[str, str]:
     return dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *'([^']+)'", text, re.MULTILINE))
 
 
-def machine() -> dict[str, Any]:
-    """This machine and its software as plain data, read once a process; `id` names what is comparable."""
-    return copy.deepcopy(_machine())
+def facts() -> dict[str, Any]:
+    """This machine and its software as plain data, read once per process; equal `id`s are comparable."""
+    return copy.deepcopy(_facts())
 
 
 @functools.cache
-def _machine() -> dict[str, Any]:
+def _facts() -> dict[str, Any]:
     with gpus.nvml() as module:
         driver = gpus.attempt(getattr(module, "nvmlSystemGetDriverVersion", None))
-        found = [gpus.facts(read, driver) for read in gpus.readers(module)]
+        cards = [gpus.facts(read, driver) for read in gpus.readers(module)]
     versions = {name: number for name in _PACKAGES if (number := version(name))} | torch_build()
-    facts = {"cpu": _cpu(), "memory_bytes": cores.memory_bytes(), "gpus": found, "versions": versions}
+    hardware = {"cpu": _cpu(), "memory_bytes": cores.memory_bytes(), "gpus": cards, "versions": versions}
     return {
-        "id": _comparable(facts),
+        "id": _comparable(hardware),
         "os": platform.platform(),
         "python": platform.python_version(),
-        **facts,
+        **hardware,
         "shm_bytes": shm_bytes(),
         "driver": driver,
         "commit": _commit(),
@@ -78,7 +78,7 @@ def _comparable(facts: Mapping[str, Any]) -> str:
 
 
 def shm_bytes() -> int | None:
-    """Size of /dev/shm, through which loader workers hand over batches; None where there is none."""
+    """Size of /dev/shm, through which loader workers pass batches; None where there is none."""
     folder = cores.ROOT / "dev/shm"
     return shutil.disk_usage(folder).total if folder.is_dir() else None
 
@@ -101,7 +101,7 @@ def _cpu() -> dict[str, Any]:
 
 
 def _first_line(*command: str) -> str | None:
-    """First line that a short command prints; None where it fails."""
+    """The first line that a short command prints; None where it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -110,22 +110,22 @@ def _first_line(*command: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the working tree that perfkit runs from, `-dirty` behind it where files differ."""
+    """The commit of the working tree that perfkit runs from, with `-dirty` where files differ."""
     tree = checkout()
-    asked = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    return _first_line("git", "-C", str(tree), *asked) if tree else None
+    arguments = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    return _first_line("git", "-C", str(tree), *arguments) if tree else None
 
 
 def _containers() -> list[str]:
-    """Hints that this is no plain machine."""
+    """Signs of a container, a hosted notebook or WSL."""
     files = {".dockerenv": "docker", "run/.containerenv": "podman", "dev/dxg": "wsl"}
     variables = {"KUBERNETES_SERVICE_HOST": "kubernetes", "COLAB_RELEASE_TAG": "colab"}
-    found = [name for file, name in files.items() if (cores.ROOT / file).exists()]
-    return found + [name for variable, name in variables.items() if variable in os.environ]
+    signs = [name for file, name in files.items() if (cores.ROOT / file).exists()]
+    return signs + [name for variable, name in variables.items() if variable in os.environ]
 
 
-def describe_machine(machine: Mapping[str, Any]) -> str:
-    """One line for the head of a table: "2 cores Intel Xeon · 24 GiB · no GPU · torch 2.15.0"."""
+def describe(machine: Mapping[str, Any]) -> str:
+    """A machine's facts in one line: "2 cores Intel Xeon · 24 GiB · no GPU · torch 2.15.0"."""
     cpu, memory = machine.get("cpu", {}), machine.get("memory_bytes")
     count = cpu.get("cores_usable", "?")
     parts = [f"{count} core{'' if count == 1 else 's'} {cpu.get('model', 'unknown CPU')}"]

@@ -1,19 +1,20 @@
-"""Where perfkit keeps its files. Nothing is created here."""
+"""Where perfkit keeps its files, and how it writes them. Asking for a folder does not create it."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 
 def checkout() -> Path | None:
-    """The folder of the working tree that perfkit runs from; None where it was installed without one."""
+    """The working tree that perfkit runs from; None where it was installed without one."""
     folder = Path(__file__).resolve().parents[2]
     return folder if (folder / "pyproject.toml").is_file() else None
 
 
 def data_folder() -> Path:
-    """Where data lies: PERFKIT_DATA, else the checkout's `data/`, else `./perfkit-data`."""
+    """The folder for all data: PERFKIT_DATA, else the checkout's `data/`, else `./perfkit-data`."""
     if given := os.environ.get("PERFKIT_DATA"):
         return Path(given).expanduser()
     tree = checkout()
@@ -21,10 +22,29 @@ def data_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """Where data sets and compiled code are kept."""
+    """The folder for data sets and compiled code."""
     return data_folder() / "cache"
 
 
 def runs_folder() -> Path:
-    """Where the store of runs lies."""
+    """The folder for the store of runs."""
     return data_folder() / "runs"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes the whole file or nothing: a reader never sees half of it. The folder must exist.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)  # mkstemp makes it readable by its owner only
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,10 +1,11 @@
-"""NVIDIA's GPUs as NVML sees them: no CUDA context, and None for whatever a device does not tell."""
+"""NVIDIA GPUs through NVML, which creates no CUDA context; None for whatever a device does not report."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,30 +30,24 @@ THROTTLE = {
 @contextlib.contextmanager
 def nvml() -> Iterator[Any]:
     """NVML's module, initialised; None where the module, the driver or a GPU is missing."""
-    module = opened()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the deprecated package `pynvml`, which the check-up reports
+            import pynvml as module
+        module.nvmlInit()
+    except Exception:  # another package of that name may raise anything
+        module = None
     try:
         yield module
     finally:
         attempt(getattr(module, "nvmlShutdown", None))
 
 
-def opened() -> Any:
-    """The same without a context: the caller shuts it down."""
+def attempt(call: Any, *arguments: Any) -> Any:
+    """The result of an NVML function; None where it is missing or fails."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the deprecated package `pynvml`; the doctor speaks of it
-            import pynvml
-        pynvml.nvmlInit()
-    except Exception:  # another package of that name may raise anything
-        return None
-    return pynvml
-
-
-def attempt(call: Any, *given: Any) -> Any:
-    """What a function of NVML answers; None where it is missing or fails."""
-    try:
-        answer = call(*given)
-    except Exception:  # fields that a device lacks raise, and so does a function that this version lacks
+        answer = call(*arguments)
+    except Exception:  # fields that a device lacks raise, and so do functions that this version lacks
         return None
     return answer.decode() if isinstance(answer, bytes) else answer
 
@@ -82,40 +77,78 @@ def facts(read: Reader, driver: str | None) -> dict[str, Any]:
     }
 
 
-def now(read: Reader) -> dict[str, Any]:
+def current_state(read: Reader) -> dict[str, Any]:
     """What changes about a GPU."""
     reasons = read("CurrentClocksEventReasons")
     reasons = read("CurrentClocksThrottleReasons") if reasons is None else reasons
+    own = {process.pid for process in process_tree()}
+    running = read("ComputeRunningProcesses")
     return {
         "uuid": read("UUID"),
         "sm_clock_mhz": read("ClockInfo", 1),  # nvml.h: NVML_CLOCK_SM
         "memory_clock_mhz": read("ClockInfo", 2),  # NVML_CLOCK_MEM
         "temperature_c": read("Temperature", 0),
         "power_w": _thousandth(read("PowerUsage")),
-        "throttle_reasons": _words(reasons),
-        "other_processes": _others(read("ComputeRunningProcesses")),
-    }
-
-
-def _words(reasons: int | None) -> list[str] | None:
-    return None if reasons is None else [word for bit, word in THROTTLE.items() if reasons & bit]
+        "throttle_reasons": None if reasons is None else [w for bit, w in THROTTLE.items() if reasons & bit],
+        "other_processes": None if running is None else [
+            {"pid": p.pid, "memory_bytes": p.usedGpuMemory} for p in running if p.pid not in own
+        ],
+    }  # fmt: skip
 
 
 def _thousandth(value: int | None) -> float | None:
     return None if value is None else value / 1000
 
 
-def _others(running: Any) -> list[dict[str, Any]] | None:
-    if running is None:
-        return None
-    me = psutil.Process()
-    own = {me.pid, *(child.pid for child in me.children(recursive=True))}
-    return [{"pid": p.pid, "memory_bytes": p.usedGpuMemory} for p in running if p.pid not in own]
-
-
 def pids_known() -> bool:
-    """Whether NVML's process ids are surely those seen here: this is the host's own space of ids."""
+    """Whether NVML's process ids are those seen here, because this is the host's own namespace of ids."""
     try:
         return os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"  # linux/proc_ns.h: PROC_PID_INIT_INO
     except OSError:
         return not sys.platform.startswith("linux")
+
+
+def process_tree(pid: int | None = None) -> list[psutil.Process]:
+    """A process (None: this one) and all its descendants; empty where it has ended."""
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+@contextlib.contextmanager
+def sample_utilization(device: str | None, period_s: float = 0.1) -> Iterator[list[float]]:
+    """Samples a GPU's utilization in a thread of this process, outside the measured one.
+
+    Args:
+        device: the GPU's UUID (with or without its prefix) or PCI id, never an index: NVML ignores
+            CUDA_VISIBLE_DEVICES. Without a device, or without NVML, there are no samples.
+        period_s: between two samples.
+
+    Yields:
+        A list that grows: percent of NVML's last 1/6 to 1 s in which a kernel ran.
+    """
+    samples: list[float] = []
+    ended = threading.Event()
+    with nvml() as module:
+        keys = (("UUID", device), ("UUID", f"GPU-{device}"), ("PciBusId", device))
+        handles = (attempt(getattr(module, f"nvmlDeviceGetHandleBy{by}", None), key) for by, key in keys)
+        handle = next((one for one in handles if one is not None), None) if device and module else None
+
+        def run() -> None:
+            while not ended.is_set():
+                rates = attempt(module.nvmlDeviceGetUtilizationRates, handle)
+                if rates is not None:
+                    samples.append(rates.gpu)
+                ended.wait(period_s)
+
+        thread = threading.Thread(target=run, name="gpu-utilization", daemon=True)
+        if handle is not None:
+            thread.start()
+        try:
+            yield samples
+        finally:
+            ended.set()
+            if handle is not None:
+                thread.join()

@@ -17,8 +17,8 @@ import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML, Markdown, display
 
-from perfkit import machine as environment
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
+from perfkit.machine import checkup, describe, facts
 from perfkit.notebook import parts
 from perfkit.results.parity import Check
 from perfkit.results.run import Run
@@ -239,12 +239,12 @@ def refuse_object(workload: Any) -> None:
 
 def machine() -> Markdown:
     """This machine in one line, and what of the workbook will be real on it."""
-    return Markdown(html.escape(environment.describe_machine(environment.machine())))
+    return Markdown(html.escape(describe(facts())))
 
 
 def doctor() -> HTML:
     """The machine check, as a table."""
-    rows = [[check.status, check.name, check.detail, check.remedy] for check in environment.doctor()]
+    rows = [[check.status, check.name, check.detail, check.remedy] for check in checkup()]
     return HTML(parts.html_table(("", "what", "found", "what to do"), rows))
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import filelock
 
-from perfkit import machine as environment
+from perfkit import machine
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.process import fork
 
@@ -49,7 +49,7 @@ def turn(
     Raises:
         Cancelled: `cancelled` was set.
     """
-    lock = filelock.FileLock(environment.runs_folder() / f"{device.replace(':', '-')}.lock")
+    lock = filelock.FileLock(machine.runs_folder() / f"{device.replace(':', '-')}.lock")
     held = contextlib.ExitStack()
     while True:
         if cancelled and cancelled.is_set():
@@ -393,7 +393,7 @@ def child_environment() -> dict[str, str]:
     own = {*sysconfig.get_paths().values(), here}
     added = [path for path in sys.path if path and path not in own and "lib-dynload" not in path]
     paths = [here, *filter(None, [inherited.get("PYTHONPATH")]), *added]
-    cache = environment.cache_folder().absolute() / "inductor"
+    cache = machine.cache_folder().absolute() / "inductor"
     # A quota below the visible cores makes torch start too many threads (metrics §4).
     # glibc moves its threshold for giving memory back by what happened before, so that equal processes train
     # at speeds that differ for good: by 4 to 6% (standard deviation of 6 processes, small conv net, two
@@ -401,9 +401,9 @@ def child_environment() -> dict[str, str]:
     kept = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
     defaults = {
         "GLIBC_TUNABLES": kept,
-        "OMP_NUM_THREADS": str(environment.usable_cores()),
+        "OMP_NUM_THREADS": str(machine.usable_cores()),
         "TORCHINDUCTOR_CACHE_DIR": str(cache),
-        "PERFKIT_DATA": str(environment.data_folder().absolute()),
+        "PERFKIT_DATA": str(machine.data_folder().absolute()),
         "PYTHONWARNINGS": "ignore",
     }
     return defaults | inherited | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}

@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 
 from perfkit import machine
-from perfkit.results.store import write_atomically
 
 
 def _file() -> Path:
@@ -28,5 +27,5 @@ def load(device: str) -> float | None:
 
 def save(device: str, fraction: float) -> None:
     """Keeps the noise of a device; all later verdicts take it into account."""
-    _file().parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(_file(), msgspec.json.encode({**_all(), device: fraction}))
+    machine.runs_folder().mkdir(parents=True, exist_ok=True)
+    machine.write_atomically(_file(), msgspec.json.encode({**_all(), device: fraction}))

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
 import shlex
 import sqlite3
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from perfkit import machine as environment
+from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results import run as runs
 from perfkit.results.run import Run
@@ -47,7 +45,7 @@ class RunStore:
     """The runs of this person. Any number of threads and processes may use one file at once.
 
     Args:
-        path: of the SQLite file; the one in `environment.runs_folder()` if None. Made where it is missing.
+        path: of the SQLite file; the one in `machine.runs_folder()` if None. Made where it is missing.
 
     Raises:
         StoreError: the file cannot be made or read, is damaged, or is of a newer perfkit.
@@ -74,14 +72,13 @@ class RunStore:
             self._insert(run)
 
     def _insert(self, run: Run) -> None:
-        machine = str(run.machine.get("id", ""))
         row = (
             run.id,
             run.session,
             run.created,
             run.stage,
             run.workload,
-            machine,
+            str(run.machine.get("id", "")),
             run.status,
             runs.encode(run),
         )
@@ -177,7 +174,7 @@ class RunStore:
 
 def default_path() -> Path:
     """The store of this person."""
-    return environment.runs_folder() / "runs.sqlite"
+    return machine.runs_folder() / "runs.sqlite"
 
 
 def _sound(path: Path) -> bool:
@@ -256,17 +253,17 @@ class _File(msgspec.Struct):
 
 def provenance(command: str | None = None) -> Provenance:
     """Of what is recorded here and now; the command is that of this process if None."""
-    machine = environment.machine()
+    facts = machine.facts()
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     # A recording travels: the names of files, not where they lie on this machine.
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
     said = command or shlex.join([Path(words[0]).name, *words[1:]])
-    return Provenance(machine=machine, when=when, command=said, commit=machine["commit"])
+    return Provenance(machine=facts, when=when, command=said, commit=facts["commit"])
 
 
 def recordings() -> list[Path]:
     """The recordings in the data folder, by name."""
-    return sorted((environment.data_folder() / "recordings").glob("*.json"))
+    return sorted((machine.data_folder() / "recordings").glob("*.json"))
 
 
 def save_recording(recorded: Sequence[Run], path: Path, origin: Provenance | None = None) -> None:
@@ -284,26 +281,7 @@ def save_recording(recorded: Sequence[Run], path: Path, origin: Provenance | Non
     text = msgspec.json.format(msgspec.json.encode(_File(SCHEMA, origin or provenance(), raw)), indent=1)
     with _errors_in_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes the whole file or none of it.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)  # mkstemp lets nobody else read it
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        machine.write_atomically(path, text)
 
 
 def load_recording(path: Path) -> Recording:

@@ -194,13 +194,13 @@ def _summary(runs: Sequence[Run]) -> str:
     """Machine and settings, each on a line."""
     if not runs:
         return "<p>Nothing was measured yet.</p>"
-    from perfkit import machine as environment
+    from perfkit import machine
 
     first, last = runs[0], next((run for run in reversed(runs) if results.rate(run)), None)
     options = ", ".join(f"{name}={value}" for name, value in first.options.items())
     settings = [f"workload {first.workload}", options, f"preset {first.preset}", f"device {first.device}"]
     settings += [f"seed {first.seed}", f"session {first.session}", first.created]
-    lines = [environment.describe_machine(first.machine), " · ".join(filter(None, settings))]
+    lines = [machine.describe(first.machine), " · ".join(filter(None, settings))]
     overall = results.speedup(last, "baseline") if last else None
     if last and overall:
         said = f"{units.ratio(overall)} {overall.verdict}"

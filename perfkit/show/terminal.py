@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from perfkit import machine as environment
+from perfkit import machine
 from perfkit.results.run import Run
 from perfkit.show import tables
 from perfkit.show.document import Bullets, Code, Content, Section, Table
@@ -131,7 +131,7 @@ def print_session(runs: list[Run], to_stderr: bool = False) -> None:
     """Machine, table, proofs and notes of a session."""
     console = Console(stderr=to_stderr, highlight=False)
     first = runs[0]
-    console.print(environment.describe_machine(first.machine), markup=False)
+    console.print(machine.describe(first.machine), markup=False)
     console.print(
         f"{first.workload} {first.options} · preset {first.preset} · {first.device} · seed {first.seed}",
         markup=False,

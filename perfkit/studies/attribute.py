@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from perfkit import machine as environment
+from perfkit import machine
 from perfkit.errors import InvalidValue
 from perfkit.ladder import stages as ladder
 from perfkit.program.recipe import Recipe
@@ -76,7 +76,7 @@ def _applicable(
     plan: engine.Plan, described: Mapping[str, object], names: Sequence[str] | None
 ) -> tuple[Recipe, dict[str, dict[str, Switched]], dict[str, str]]:
     target = engine.target(plan, described)
-    sizes = ladder.sizing(plan.preset, target, environment.usable_cores())
+    sizes = ladder.sizing(plan.preset, target, machine.usable_cores())
     base = Recipe(batch_size=plan.preset.batch_size)
     changes: dict[str, dict[str, Switched]] = {}
     left_out: dict[str, str] = {}
@@ -121,12 +121,12 @@ def _sets(players: Sequence[str], orders: Sequence[Sequence[str]]) -> Iterator[N
 
 def _stored(plan: engine.Plan, base: Recipe, recipes: Mapping[Names, Recipe]) -> dict[Names, Value]:
     """Values that an earlier call measured on this machine, in turn with the same baseline."""
-    machine = environment.machine()["id"]
+    machine_id = machine.facts()["id"]
     known: dict[str, Value] = {}
     runs = {run.id: run for run in RunStore().list(limit=2000, workload=plan.workload)}
     for run in runs.values():
         alike = (run.preset, run.device, run.seed) == (plan.preset.name, plan.device, plan.seed)
-        if run.status == "ok" and alike and run.machine.get("id") == machine:
+        if run.status == "ok" and alike and run.machine.get("id") == machine_id:
             for pairing in run.pairings:
                 other = runs.get(pairing.against)
                 if pairing.role == "baseline" and other and Recipe.from_dict(other.recipe) == base:

@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from perfkit import machine as environment
+from perfkit import machine
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.ladder import stages as ladder
 from perfkit.ladder.stages import Sizing, Stage
-from perfkit.machine.monitor import GpuMonitor
 from perfkit.process.child import Child, Team, team, turn
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target, applicable
@@ -196,7 +195,7 @@ class _Experiment:
 
     def sizes(self) -> Sizing:
         """The numbers of the ladder on this machine."""
-        return ladder.sizing(self.plan.preset, self.target(), environment.usable_cores())
+        return ladder.sizing(self.plan.preset, self.target(), machine.usable_cores())
 
     def _on_phase(self, phase: str, fraction: float) -> None:
         self._within = max(self._within, _ALONG.get(phase, 0.0))
@@ -278,7 +277,7 @@ class _Experiment:
             )
         )
         _require_mechanisms(measured.ready)
-        with GpuMonitor(self.described["facts"].get("uuid")) as monitor:
+        with machine.sample_utilization(self.described["facts"].get("uuid")) as utilization:
             started = time.monotonic()
             for number in itertools.count():
                 spent = time.monotonic() - started
@@ -286,7 +285,7 @@ class _Experiment:
                     break
                 share = min(1.0, max(number / rounds, spent / (self.plan.budget_s or math.inf)))
                 self._within = _MEASURED_FROM + (1 - _MEASURED_FROM) * share
-                self._round(child, measured, monitor)
+                self._round(child, measured, utilization)
         measured.peak = child.ask("peak")
         if recipe.ranks > 1:
             found = child.ask("communication", samples=preset.block_samples)
@@ -300,7 +299,7 @@ class _Experiment:
         found = pairing(self._previous, "previous", measured)
         return stats.narrow_enough(found.ratio, len(measured.blocks), self.plan.precision)
 
-    def _round(self, child: Child | Team, measured: Measured, monitor: GpuMonitor) -> None:
+    def _round(self, child: Child | Team, measured: Measured, utilization: list[float]) -> None:
         samples = self.plan.preset.block_samples
         asked = {"samples": samples, "settle": True, "queues": self.plan.preset.queues}
         order: list[Side | None] = [None, *self._alive()]
@@ -308,7 +307,7 @@ class _Experiment:
         rates: dict[str, float] = {}
         for side in order:
             if side is None:
-                with _sampled(monitor, measured):
+                with _sampled(utilization, measured):
                     block = child.ask("block", **asked)
                 measured.blocks.append(block)
                 if not self.plan.rates_only:
@@ -341,13 +340,11 @@ class _Experiment:
 
 
 @contextlib.contextmanager
-def _sampled(monitor: GpuMonitor, measured: Measured) -> Iterator[None]:
-    """Keeps NVML's samples of the time inside; throws away those of other sides' blocks."""
-    monitor.take()
+def _sampled(utilization: list[float], measured: Measured) -> Iterator[None]:
+    """Keeps NVML's samples of the time inside; ignores those of other sides' blocks."""
+    start = len(utilization)
     yield
-    measured.gpu_utilization += [
-        sample.utilization for sample in monitor.take() if sample.utilization is not None
-    ]
+    measured.gpu_utilization += utilization[start:]
 
 
 def _require_mechanisms(ready: dict[str, Any]) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from perfkit import machine as environment
-from perfkit import workloads
+from perfkit import machine, workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import stages as ladder
 from perfkit.ladder.stages import Preset
@@ -103,7 +102,7 @@ def plan(
     Raises:
         InvalidValue: a name or value that is not allowed.
     """
-    where = environment.check_device(device)
+    where = machine.check_device(device)
     size = ladder.preset(preset, where.split(":")[0])
     names = tuple(stages) if stages is not None else ladder.LADDER
     for name in names:
@@ -156,7 +155,7 @@ def target(plan: Plan, described: Mapping[str, Any]) -> Target:
         offers=frozenset(described["offers"]),
         convolves=described.get("convolves", True),
         bf16=described["facts"].get("bf16", True),
-        compiler=environment.has_compiler(kind),
+        compiler=machine.has_compiler(kind),
         count=int(described["facts"].get("count", 1)),
         nodes=plan.nodes.count,
     )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from perfkit import machine as environment
+from perfkit import machine
 from perfkit.ladder.stages import Stage
 from perfkit.process.child import Child, Team
 from perfkit.results import stats
@@ -71,7 +71,7 @@ class Blank:
     ) -> None:
         now = datetime.datetime.now(datetime.UTC)
         self.run_id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-        self._before = environment.conditions()
+        self._before = machine.read_conditions()
         self._known: dict[str, Any] = {
             "id": self.run_id,
             "session": session,
@@ -91,9 +91,9 @@ class Blank:
     def __call__(self, **results: Any) -> Run:
         """The run."""
         facts = self._facts | results.pop("facts", {})
-        conditions = {"before": self._before, "after": environment.conditions()}
-        machine = {**environment.machine(), "device": self._torch, "conditions": conditions}
-        return Run(**{**self._known, **results}, machine=machine, facts=facts)
+        conditions = {"before": self._before, "after": machine.read_conditions()}
+        facts_of_machine = {**machine.facts(), "device": self._torch, "conditions": conditions}
+        return Run(**{**self._known, **results}, machine=facts_of_machine, facts=facts)
 
 
 def results(measured: Measured, pairings: list[Pairing], device: str) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def judged(run: Run, measured: Measured) -> Run:
     if measured.peak["recompiles"]:
         doubts.append("the model was compiled again while it was measured: keep its input shapes the same")
     for when in ("before", "after"):
-        doubts += environment.doubts(
+        doubts += machine.quality_warnings(
             run.machine["conditions"][when], own_processes=3, gpu=run.machine["device"].get("uuid")
         )
     return msgspec.structs.replace(run, warnings=list(dict.fromkeys(doubts)))

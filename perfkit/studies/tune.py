@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from perfkit import machine as environment
+from perfkit import machine
 from perfkit.errors import InvalidValue
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target, applicable
@@ -91,7 +91,7 @@ def candidates(plan: engine.Plan, target: Target, space: Mapping[str, Sequence[V
         InvalidValue: an unknown switch or a value that is not allowed.
     """
     base, found = Recipe(batch_size=plan.preset.batch_size), dict[str, Recipe]()
-    limit = 2 * environment.usable_cores()
+    limit = 2 * machine.usable_cores()
     for values in itertools.product(*space.values()):
         asked = dict(zip(space, values, strict=True))
         if int(asked.get("workers", 0)) > limit:

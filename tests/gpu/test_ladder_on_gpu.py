@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfkit import machine as environment
+from perfkit import machine
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
@@ -51,7 +51,7 @@ def test_device_times_memory_and_utilization_are_there(ladder: dict[str, Run]) -
     assert run.peak_memory_bytes
     assert run.peak_reserved_bytes
     assert run.peak_reserved_bytes >= run.peak_memory_bytes
-    assert run.machine["device"]["uuid"] in {gpu["uuid"] for gpu in environment.machine()["gpus"]}
+    assert run.machine["device"]["uuid"] in {gpu["uuid"] for gpu in machine.facts()["gpus"]}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_othe
     import dataclasses
 
     plan = engine.plan(CIFAR, "smoke", device="cuda", options={"image_size": 224})
-    free = environment.machine()["gpus"][0]["memory_bytes"]
+    free = machine.facts()["gpus"][0]["memory_bytes"]
     batch = 1 << ((free // 40_000_000).bit_length() - 1)  # about 25 MB a sample: over half of the memory
     recipe = Recipe(batch_size=batch, device_dataset=True, uint8_copy=True, device_resize=True)
     options = {"image_size": 224, "samples": 2 * batch}
@@ -95,5 +95,5 @@ def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_othe
 def test_the_notebook_s_process_gets_no_cuda_context() -> None:
     import torch
 
-    assert environment.check_device("cuda") == "cuda"
+    assert machine.check_device("cuda") == "cuda"
     assert not torch.cuda.is_initialized()

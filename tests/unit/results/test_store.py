@@ -363,7 +363,7 @@ def test_a_recording_that_fails_leaves_the_old_one(data_dir: Path, monkeypatch: 
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StoreError, match="the disk is full"):
         save_recording([run("r1")], path)
     assert load_recording(path).runs == [run("r0")]

@@ -1,0 +1,164 @@
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfkit.errors import InvalidValue
+from perfkit.machine import (
+    devices,
+    fingerprint,
+)
+from tests.unit.machine.conftest import files
+
+
+def test_without_a_device_node_torch_is_not_even_asked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(fingerprint, "facts", lambda: {"gpus": []})
+    monkeypatch.setattr(fingerprint, "torch_build", lambda: {"cuda": "13.2"})
+    assert not devices._may_have_accelerator()
+    files(root, {"dev/kfd": ""})
+    assert devices._may_have_accelerator()
+    monkeypatch.setattr(fingerprint, "torch_build", dict)  # built for the CPU: nothing to ask
+    assert not devices._may_have_accelerator()
+
+
+@pytest.mark.parametrize(
+    ("printed", "said", "code", "cuda", "error"),
+    [
+        ('noise\n{"cuda": ["x"], "mps": []}\n', "", 0, 1, ""),
+        (
+            '{"cuda": [], "mps": []}\n',
+            "UserWarning: the driver is too old\n",
+            0,
+            0,
+            "UserWarning: the driver is too old",
+        ),
+        (
+            "",
+            "ModuleNotFoundError: No module named 'torch'\n",
+            1,
+            0,
+            "ModuleNotFoundError: No module named 'torch'",
+        ),
+        ("", "", -11, 0, "torch's process ended with -11"),
+    ],
+)
+def test_what_torch_says_is_taken_from_a_child(
+    monkeypatch: pytest.MonkeyPatch, printed: str, said: str, code: int, cuda: int, error: str
+) -> None:
+    done = subprocess.CompletedProcess([], code, printed, said)
+    monkeypatch.setattr(devices, "_may_have_accelerator", lambda: True)
+    monkeypatch.setattr(devices.subprocess, "run", lambda *given, **more: done)
+    found = devices.accelerators.__wrapped__()
+    assert (len(found["cuda"]), found["error"]) == (cuda, error)
+
+
+def test_a_hanging_child_means_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*given: Any, **more: Any) -> None:
+        raise subprocess.TimeoutExpired("python", 180)
+
+    monkeypatch.setattr(devices, "_may_have_accelerator", lambda: True)
+    monkeypatch.setattr(devices.subprocess, "run", hang)
+    found = devices.accelerators.__wrapped__()
+    assert found["cuda"] == []
+    assert "timed out" in found["error"]
+
+
+def test_the_question_to_torch_is_answered_in_plain_data(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cuda = types.SimpleNamespace(
+        is_available=lambda: True, device_count=lambda: 2, get_device_name=["H200", "T4"].__getitem__
+    )
+    backends = types.SimpleNamespace(mps=types.SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda, backends=backends))
+    exec(devices._ASK_TORCH, {})
+    assert json.loads(capsys.readouterr().out) == {"cuda": ["H200", "T4"], "mps": []}
+
+
+def test_cuda_is_better_than_mps_is_better_than_cpu(accelerators: Any) -> None:
+    for given, device in [({"cuda": 1, "mps": True}, "cuda"), ({"mps": True}, "mps"), ({}, "cpu")]:
+        accelerators(**given)
+        assert devices.default_device() == devices.check_device(None) == device
+
+
+def test_devices_that_are_there_keep_their_names(accelerators: Any) -> None:
+    accelerators(cuda=2, mps=True)
+    for name in ("cpu", "cuda", "cuda:0", "cuda:1", "mps"):
+        assert devices.check_device(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "cuda:2",
+            "'cuda:2' is not available: torch finds 2 GPUs, counted from 0. Available: cuda:0, cuda:1, cpu",
+        ),
+        ("mps", "device 'mps' is not available: torch finds none here"),
+        ("gpu", "unknown device 'gpu'"),
+        ("cuda:", "unknown device 'cuda:'. Did you mean 'cuda'? Allowed: cuda, mps, cpu (or cuda:1"),
+        ("cpu:1", "unknown device"),
+        ("", "unknown device ''"),
+    ],
+)
+def test_a_device_that_is_not_there_is_one_clear_message(accelerators: Any, name: str, words: str) -> None:
+    accelerators(cuda=2)
+    with pytest.raises(InvalidValue) as caught:
+        devices.check_device(name)
+    assert words in str(caught.value)
+
+
+def test_a_mask_that_hides_the_gpu_is_named(accelerators: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerators()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(InvalidValue, match="CUDA_VISIBLE_DEVICES is ''"):
+        devices.check_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("device", "platform", "there", "variables", "problem"),
+    [
+        ("cpu", "linux", ["g++"], {}, ""),
+        ("cpu", "linux", ["clang++"], {}, "export CXX=clang++"),
+        ("cpu", "linux", ["clang++"], {"CXX": "clang++ -stdlib=libc++"}, ""),
+        ("cpu", "linux", ["g++"], {"CXX": "icpx"}, "CXX names 'icpx', which does not exist"),
+        ("cpu", "linux", [], {}, "apt install g++"),
+        ("cpu", "darwin", [], {}, "xcode-select"),
+        ("mps", "darwin", ["clang++"], {}, ""),
+        ("cuda", "linux", ["clang"], {}, ""),
+        ("cuda:1", "linux", ["g++"], {}, "no C compiler"),
+    ],
+)
+def test_the_compiler_is_the_one_that_torch_would_take(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    device: str,
+    platform: str,
+    there: list[str],
+    variables: dict[str, str],
+    problem: str,
+) -> None:
+    files(tmp_path, {"Python.h": ""})
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(devices.shutil, "which", lambda name: name if name in there else None)
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(devices.sysconfig, "get_path", lambda *given: str(tmp_path))
+    for name in ("CC", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert devices.has_compiler(device) == (problem == "")
+    assert problem in devices.compiler_problem(device)
+
+
+def test_headers_and_triton_belong_to_the_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(devices.shutil, "which", lambda name: name)
+    monkeypatch.setattr(devices.sysconfig, "get_path", lambda *given: str(tmp_path))
+    assert "python3-dev" in devices.compiler_problem("cpu")
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: None)
+    assert "Triton is missing" in devices.compiler_problem("cuda")

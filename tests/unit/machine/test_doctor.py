@@ -1,0 +1,113 @@
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfkit.machine import Check, checkup, cores, devices, doctor, facts, fingerprint
+from tests.unit.machine.conftest import files
+
+
+def check(name: str) -> Check:
+    return next(found for found in checkup() if found.name == name)
+
+
+def test_every_check_says_something_and_every_fault_has_a_remedy() -> None:
+    found = checkup()
+    names = "Python|torch|Jupyter|cores|memory|/dev/shm|GPU|bf16 on the CPU|compiler|data folder"
+    assert [one.name for one in found][:10] == names.split("|")
+    assert all(one.detail and (one.remedy or one.status == "ok") for one in found)
+    assert check("torch").status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("torch", "vision", "words"),
+    [
+        (None, "0.29.2", "torch missing"),
+        ("2.15.0", None, "torchvision missing"),
+        ("2.10.1", "0.29.2", "perfkit needs torch 2.11"),
+        ("2.13.0", "0.29.2", "torchvision needs torch"),
+    ],
+)
+def test_a_pair_of_torch_and_torchvision_that_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, torch: str | None, vision: str | None, words: str
+) -> None:
+    monkeypatch.setattr(doctor, "version", {"torch": torch, "torchvision": vision}.get)
+    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["numpy", "torch>=2.14.0"])
+    found = doctor._torch()
+    assert found.status == "problem"
+    assert words in found.detail
+    assert "requirements.txt" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("changed", "name", "status", "words"),
+    [
+        ({"shm_bytes": 64 * 1024**2}, "/dev/shm", "warning", "--shm-size"),
+        ({"shm_bytes": None}, "/dev/shm", "ok", "n/a"),
+        ({"memory_bytes": 1024**3}, "memory", "warning", "close other programs"),
+        ({"cpu": {"flags": [], "model": "old"}}, "bf16 on the CPU", "ok", "slower"),
+        ({"gpus": [{"name": "T4"}], "driver": "470"}, "GPU", "warning", "torch cannot use T4, driver 470"),
+    ],
+)
+def test_what_a_machine_lacks_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    accelerators: Any,
+    changed: dict[str, Any],
+    name: str,
+    status: str,
+    words: str,
+) -> None:
+    accelerators()
+    machine = facts() | changed
+    monkeypatch.setattr(fingerprint, "facts", lambda: machine)
+    found = check(name)
+    assert found.status == status
+    assert words in f"{found.detail} {found.remedy}"
+
+
+def test_the_gpu_check_tells_its_cases_apart(
+    root: Path, accelerators: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none: dict[str, Any] = {"gpus": [], "driver": None}
+    some: dict[str, Any] = {"gpus": [{"name": "T4"}], "driver": "470"}
+    accelerators()
+    assert doctor._gpu(none).status == "ok"
+    assert "n/a" in doctor._gpu(none).detail
+    files(root, {"dev/nvidiactl": ""})
+    assert "--gpus all" in doctor._gpu(none).remedy
+    monkeypatch.setattr(fingerprint, "torch_build", dict)
+    assert "built for the CPU" in doctor._gpu(some).remedy
+    monkeypatch.setattr(fingerprint, "torch_build", lambda: {"cuda": "13.2"})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    accelerators(error="the driver is too old")
+    assert "the driver is too old" in doctor._gpu(some).remedy
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert "unset it" in doctor._gpu(some).remedy
+    accelerators(cuda=1)
+    assert doctor._gpu(some) == Check("GPU", "H200, driver 470")
+
+
+def test_a_data_folder_that_cannot_be_written_or_is_full(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PERFKIT_DATA", str(tmp_path / "not" / "yet"))
+    assert doctor._data().status == "ok"
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=10))
+    assert doctor._data().status == "warning"
+    files(tmp_path, {"file": ""})
+    monkeypatch.setenv("PERFKIT_DATA", str(tmp_path / "file" / "data"))
+    assert doctor._data().status == "problem"
+    assert "PERFKIT_DATA" in doctor._data().remedy
+
+
+def test_missing_packages_one_core_and_the_deprecated_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version", lambda name: "11.5" if name == "pynvml" else None)
+    assert doctor._jupyter().status == "warning"
+    assert "pip uninstall pynvml" in check("pynvml").remedy
+    monkeypatch.setattr(cores, "usable_cores", lambda: 1)
+    assert doctor._cores().status == "warning"
+    monkeypatch.setattr(devices, "compiler_problem", lambda device: "no C++ compiler (g++): apt install g++")
+    assert doctor._compiler() == Check(
+        "compiler", "torch.compile on cpu: no C++ compiler (g++)", "apt install g++"
+    )
