@@ -11,7 +11,7 @@ import argparse
 from dataclasses import replace
 
 from perfkit import machine
-from perfkit.ladder import stages
+from perfkit.ladder.presets import PRESETS
 from perfkit.program.recipe import Recipe
 from perfkit.studies import engine
 
@@ -27,7 +27,7 @@ def main() -> None:
         channels_last=True, amp="bf16", optimizer_impl="fused",
     )  # fmt: skip
     plan = engine.plan("cifar_resnet18", "quick", device=device, options={"image_size": 224})
-    size = replace(stages.PRESETS["quick"], block_samples=64, warmup_s=15)
+    size = replace(PRESETS["quick"], block_samples=64, warmup_s=15)
     plan = replace(plan, preset=size, recipes=(("baseline", Recipe(batch_size=32)), ("final", final)))
     baseline, last = engine.climb(plan)
     for run in (baseline, last):

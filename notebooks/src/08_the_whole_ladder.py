@@ -19,7 +19,7 @@
 from IPython.display import Markdown
 
 from perfkit import notebook as pk
-from perfkit.ladder import stages as ladder
+from perfkit.ladder.catalogue import OPTIMIZATIONS
 
 panel = pk.LadderPanel()
 panel
@@ -28,7 +28,7 @@ panel
 # What the articles measured, on their machine. For the first two stages, the article gives the step time, and samples/s is 32 divided by it. For pinning it is the other way round: the step time is computed from the article's 1,200 samples/s, because the 46 ms that it also prints contradict that.
 
 # %%
-Markdown("\n".join(f"- {o.title}: {o.published}" for o in ladder.OPTIMIZATIONS.values() if o.published))
+Markdown("\n".join(f"- {o.title}: {o.published}" for o in OPTIMIZATIONS.values() if o.published))
 
 # %% [markdown]
 # ## Predict before you run

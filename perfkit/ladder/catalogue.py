@@ -1,149 +1,167 @@
-"""The optimizations: what each changes, what it asks, what the articles measured of it."""
+"""The optimizations. Each is declared once, in its card `cards/NAME.md`: front matter (TOML), then prose."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from perfkit.program.recipe import Value
+import msgspec
+
+from perfkit.errors import InvalidValue, one_of
+from perfkit.ladder.presets import Sizing
+from perfkit.program.recipe import Recipe, Value
+from perfkit.results import former
 
 Exactness = Literal["bitwise", "tolerance", "changes training"]
+Bottleneck = Literal["data", "copy", "host", "device", "memory", "communication", "none"]
+
+_ANY_SIZES = Sizing(1, 32, 64, 64, "bf16", 1, share_cores=True)
+_SECTIONS = ["How it works", "When it applies", "When it does not help", "How it is verified"]
 
 
-@dataclass(frozen=True)
-class Sizing:
-    """The numbers of a ladder that depend on machine and preset."""
+class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the articles say of an optimization."""
 
-    workers: int
-    batch_size: int
-    large_batch: int
-    largest_batch: int
-    amp: str
-    threads: int
-    share_cores: bool = False
-    """Whether loader workers get cores of their own, taken from the compute threads of a CPU."""
+    figure: str
+    machine: str = ""
+    derived: str = ""
+    """What we computed from the article's figures."""
+
+    def __str__(self) -> str:
+        derived = f"derived from it: {self.derived}" if self.derived else ""
+        notes = "; ".join(filter(None, (self.machine, derived)))
+        return f"{self.figure} ({notes})" if notes else self.figure
 
 
-@dataclass(frozen=True)
-class Optimization:
-    """One named change of a recipe; its prose is the card `cards/NAME.md`."""
+class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One named change of a recipe: the front matter of its card, and the prose below it."""
 
     name: str
     title: str
     question: str
-    attacks: Literal["data", "host", "device", "none"]
+    settings: dict[str, Value]
+    """The switches it sets. The first is its own: where that one cannot act, the optimization does not apply.
+    `"$NAME"` is the number of that name in `Sizing`; a setting whose number is None is left out."""
     exactness: Exactness
-    changes: Callable[[Sizing], Mapping[str, Value]]
-    """The switches it sets; the first is the one it is about: without that one it does not apply."""
-    published: str = ""
-    """What the articles measured, on their machine."""
+    """Of the change itself: switches that only make it possible, such as `ranks`, do not count."""
+    bottleneck: Bottleneck
+    """The main one that it attacks."""
+    also: tuple[Bottleneck, ...] = ()
+    """Others that it attacks."""
+    position: int | None = None
+    """Its place in the default ladder; None for one that is not part of it."""
+    what_if: tuple[Literal["fetch", "compute"], ...] = ()
+    """The measured parts of a step that its switches change, for predictions (`studies/predict.py`)."""
+    published: Published | None = None
+    prose: str
+
+    @property
+    def switch(self) -> str:
+        """Its own switch."""
+        return next(iter(self.settings))
+
+    def changes(self, sizes: Sizing) -> Mapping[str, Value]:
+        """What it sets on a machine."""
+        values = {
+            name: getattr(sizes, value[1:]) if isinstance(value, str) and value.startswith("$") else value
+            for name, value in self.settings.items()
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
     def card(self) -> str:
-        """The card's text, in Markdown."""
-        return (Path(__file__).parent / "cards" / f"{self.name}.md").read_text(encoding="utf-8")
+        """The whole card, in Markdown."""
+        attacked = " and ".join([self.bottleneck, *self.also])
+        return (
+            f"# {self.title[0].upper()}{self.title[1:]}\n\n"
+            f"*Exactness: {self.exactness} · bottleneck: {attacked}.*\n\n**{self.question}**\n\n"
+            f"{self.prose}\n\n## What the articles measured\n\n"
+            f"{self.published or 'They did not measure this optimization by itself'}.\n"
+        )
 
 
-def _always(**changes: Value) -> Callable[[Sizing], Mapping[str, Value]]:
-    return lambda sizes: changes
+def read(path: Path) -> Optimization:
+    """One card.
+
+    Raises:
+        InvalidValue: its front matter or its sections are not those of a card.
+    """
+    before, _, rest = path.read_text(encoding="utf-8").partition("+++\n")
+    front, end, prose = rest.partition("\n+++\n")
+    try:
+        if before or not end:
+            raise ValueError("it does not begin with front matter between two lines of +++")
+        fields = {**tomllib.loads(front), "name": path.stem, "prose": prose.strip()}
+        optimization = msgspec.convert(fields, Optimization)
+        Recipe().replace(**optimization.changes(_ANY_SIZES))
+        sections = re.findall(r"^## (.+)$", prose, flags=re.MULTILINE)
+        if sections != _SECTIONS:
+            raise ValueError(f"its sections are {sections}, not {_SECTIONS}")
+    except (ValueError, AttributeError, InvalidValue) as problem:
+        # ValueError: also of msgspec and tomllib; AttributeError: Sizing has no such number
+        raise InvalidValue(
+            f"the card {path.name} cannot be read: {problem}", "See ladder/catalogue.py for what it may hold"
+        ) from problem
+    return optimization
 
 
-def _amp(sizes: Sizing) -> Mapping[str, Value]:
-    return {"amp": sizes.amp, "batch_size": sizes.largest_batch}
+def read_all(folder: Path) -> dict[str, Optimization]:
+    """Every card of a folder by name: the default ladder in its order, then the others by name.
+
+    Raises:
+        InvalidValue: a card cannot be read, or positions are not 0, 1, 2 … with the baseline first.
+    """
+    cards = sorted(
+        map(read, folder.glob("*.md")),
+        key=lambda card: (card.position is None, card.position or 0, card.name),
+    )
+    positions = {card.name: card.position for card in cards if card.position is not None}
+    if [*positions.values()] != [*range(len(positions))] or cards[0].name != "baseline":
+        raise InvalidValue(f"the ladder's positions are {positions}", "Number them 0, 1, 2 …, baseline first")
+    return {card.name: card for card in cards}
 
 
-def _data_loading(sizes: Sizing) -> Mapping[str, Value]:
-    changes: dict[str, Value] = {"workers": sizes.workers, "persistent_workers": True, "prefetch_factor": 4}
-    return changes | ({"cpu_threads": sizes.threads} if sizes.share_cores else {})
+OPTIMIZATIONS = read_all(Path(__file__).parent / "cards")
+"""Every optimization by name: the default ladder first, in its order, then the others."""
+
+LADDER = tuple(name for name, card in OPTIMIZATIONS.items() if card.position is not None)
+"""The default ladder: the article's order, with two stages that the article does not have."""
 
 
-_V100 = "V100-SXM2-16GB, PyTorch 2.0"
+def optimization(name: str) -> Optimization:
+    """An optimization by name.
 
-_TABLE = (
-    Optimization("baseline", "baseline", "How fast is the plain loop, and where does its time go?",
-        "none", "bitwise", lambda sizes: {"batch_size": sizes.batch_size},
-        f"80 ms a step, 400 samples/s, GPU 31.65% busy ({_V100})"),
-    Optimization("data_loading", "data loading",
-        "Does the model wait for data, and do loader workers end that?",
-        "data", "bitwise", _data_loading,
-        f"37 ms a step, 865 samples/s, GPU 72.81% busy, 8 workers ({_V100})"),
-    Optimization("pinning", "pinning", "Can the copy to the device overlap with the computation?",
-        "data", "bitwise", _always(pin_memory=True, non_blocking=True),
-        f"26.7 ms a step, 1,200 samples/s, GPU 92.37% busy ({_V100})"),
-    Optimization("batch_size", "batch size", "Does a larger batch use the device better?",
-        "device", "changes training", lambda sizes: {"batch_size": sizes.large_batch},
-        f"batch 512: 324 ms a step, 1,584 samples/s, memory 1 → 11.3 GB ({_V100})"),
-    Optimization("uint8_copy", "uint8 copy", "How much of the copy can be saved by casting on the device?",
-        "data", "tolerance", _always(uint8_copy=True),
-        f"1,670 samples/s, GPU 97.51% busy ({_V100})"),
-    Optimization("zero_grad", "zero_grad", "Does dropping gradients beat zeroing them?",
-        "device", "bitwise", _always(zero_grad_set_to_none=True),
-        f"no measurable effect ({_V100})"),
-    Optimization("device_resize", "resize on device",
-        "What if the small images are shipped and enlarged on the device?",
-        "data", "tolerance", _always(device_resize=True)),
-    Optimization("channels_last", "channels_last",
-        "Does the NHWC memory layout suit the convolutions better?",
-        "device", "tolerance", _always(channels_last=True)),
-    Optimization("amp", "AMP", "What do 16-bit matrix units give?",
-        "device", "tolerance", _amp,
-        f"fp16, batch 1,024: 2,477 samples/s, Tensor Core time 26.3% ({_V100})"),
-    Optimization("compile", "compile", "What do fused kernels and less Python give?",
-        "host", "tolerance", _always(compile=True),
-        f"3,268 samples/s, +32% ({_V100})"),
-    Optimization("amp_fp16", "AMP in fp16", "Does fp16 with gradient scaling serve better than bf16?",
-        "device", "tolerance", _always(amp="fp16")),
-    Optimization("batched_fetch", "batched fetch",
-        "What does fetching one sample at a time through PIL cost?",
-        "data", "tolerance", _always(batched_fetch=True)),
-    Optimization("device_dataset", "resident data", "What if the whole data set lies on the device?",
-        "data", "tolerance",
-        _always(device_dataset=True, uint8_copy=True, device_resize=True, workers=0, persistent_workers=False,
-                prefetch_factor=2, pin_memory=False, non_blocking=False, device_prefetch=False,
-                batched_fetch=False)),
-    Optimization("device_prefetch", "device prefetch",
-        "Does copying the next batch on a side stream hide the copy?",
-        "data", "bitwise", _always(device_prefetch=True, pin_memory=True, non_blocking=True)),
-    Optimization("fused_optimizer", "fused optimizer", "What do many small optimizer kernels cost?",
-        "host", "tolerance", _always(optimizer_impl="fused")),
-    Optimization("tf32", "TF32", "What does float32 with a shorter mantissa give?",
-        "device", "tolerance", _always(tf32=True)),
-    Optimization("cudnn_benchmark", "cuDNN search",
-        "Are cuDNN's default algorithms the best for these shapes?",
-        "device", "tolerance", _always(cudnn_benchmark=True)),
-    Optimization("max_autotune", "compile, autotuned", "Does a longer search at compile time pay?",
-        "device", "tolerance", _always(compile=True, compile_mode="max-autotune")),
-    Optimization("cpu_threads", "fewer CPU threads",
-        "Do compute threads and loader workers fight for the cores?",
-        "host", "tolerance", lambda sizes: {"cpu_threads": sizes.threads}),
-    Optimization("accumulation", "accumulation", "What does one optimizer step for several batches save?",
-        "device", "changes training", _always(accumulation=4)),
-    Optimization("activation_checkpointing", "checkpointing",
-        "What does giving activations up cost, and how much memory is won?",
-        "device", "tolerance", _always(activation_checkpointing=True)),
-    Optimization("cpu_embedding", "embedding on the CPU", "Can the large table stay in host memory?",
-        "none", "tolerance", _always(embedding_device="cpu"),
-        "a table of 10,000,000 x 150: 5.59 GiB of device memory saved"),
-    Optimization("log_every", "reading the loss seldom", "What does looking at the loss cost?",
-        "host", "bitwise", _always(log_every=30)),
-    Optimization("nvtx_ranges", "named ranges", "What do ranges for Nsight Systems cost?",
-        "none", "bitwise", _always(nvtx_ranges=True)),
-    Optimization("ranks", "two ranks", "How much faster are several processes that train together?",
-        "device", "changes training", _always(ranks=2)),
-    Optimization("no_sync", "no_sync", "What is saved by averaging gradients once a step?",
-        "host", "changes training", _always(no_sync=True, accumulation=4, ranks=2)),
-    Optimization("bucket_cap_mb", "larger buckets", "Do fewer, larger collectives serve better?",
-        "host", "changes training", _always(bucket_cap_mb=100, ranks=2)),
-    Optimization("gradient_as_bucket_view", "bucket views", "What does one copy of the gradients less give?",
-        "device", "changes training", _always(gradient_as_bucket_view=True, ranks=2)),
-    Optimization("static_graph", "static graph", "What does DDP save when no step differs from another?",
-        "host", "changes training", _always(static_graph=True, ranks=2)),
-    Optimization("gradient_compression", "compressed gradients", "Is half the traffic worth the rounding?",
-        "device", "changes training", lambda sizes: {"gradient_compression": sizes.amp, "ranks": 2}),
-    Optimization("tcp", "TCP instead of RDMA", "What is the fast network between the machines worth?",
-        "host", "changes training", _always(infiniband=False, ranks=2)),
-)  # fmt: skip
+    Raises:
+        InvalidValue: no such optimization.
+    """
+    if former.stage(name) not in OPTIMIZATIONS:
+        raise one_of(name, list(OPTIMIZATIONS), "stage")
+    return OPTIMIZATIONS[former.stage(name)]
 
-OPTIMIZATIONS = {optimization.name: optimization for optimization in _TABLE}
-"""Every optimization by name: the default ladder first, in its order, then the further ones."""
+
+def predicted(part: Literal["fetch", "compute"]) -> tuple[str, ...]:
+    """The switches whose optimizations change a measured part of a step."""
+    cards = [card for card in OPTIMIZATIONS.values() if part in card.what_if]
+    return tuple(dict.fromkeys(name for card in cards for name in card.settings))
+
+
+def exactness(recipe: Recipe, baseline: Recipe | None = None) -> Exactness:
+    """The loosest class among the optimizations whose own switch differs from the baseline's.
+
+    Batch size, accumulation and ranks are judged together: training changes if the number of samples in an
+    optimizer step does. If a batch is only split differently, the sum of its gradients is rounded differently
+    (and batch normalisation sees the parts).
+    """
+    baseline = baseline or Recipe()
+    changed = set(recipe.diff(baseline))
+    classes = [o.exactness for o in OPTIMIZATIONS.values() if o.switch in changed - _BATCH]
+    if changed & _BATCH:
+        samples = {one.batch_size * one.accumulation * one.ranks for one in (recipe, baseline)}
+        classes.append("tolerance" if len(samples) == 1 else "changes training")
+    order: list[Exactness] = ["bitwise", "tolerance", "changes training"]
+    return max(classes, key=order.index, default="bitwise")
+
+
+_BATCH = {"batch_size", "accumulation", "ranks"}

@@ -12,11 +12,12 @@ import ipywidgets as widgets
 from IPython.display import Markdown
 
 from perfkit.errors import InvalidValue, PerfkitError
-from perfkit.ladder import stages as ladder
+from perfkit.ladder.catalogue import optimization
+from perfkit.ladder.stages import Stage
 from perfkit.notebook import parts
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.panel import LadderPanel
-from perfkit.program.recipe import Recipe, switches
+from perfkit.program.recipe import Recipe
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.studies import engine
@@ -39,10 +40,10 @@ class StagePanel(LadderPanel):
     below = True
 
     def __init__(self, stage: str, **more: Any) -> None:
-        self.optimization = ladder.optimization(stage)
+        self.optimization = optimization(stage)
         self.prediction: float | None = None
         self._resolving = threading.Lock()
-        self._stages: list[ladder.Stage] | None = None
+        self._stages: list[Stage] | None = None
         self._described: dict[str, Any] = {}
         self._reader: threading.Thread | None = None
         self._unread = ""
@@ -50,9 +51,7 @@ class StagePanel(LadderPanel):
         super().__init__([stage], **more)
 
     def _top(self) -> list[widgets.Widget]:
-        sizes = ladder.Sizing(1, 32, 64, 64, "bf16", 1)
-        about = [name for name in self.optimization.changes(sizes) if name in switches()]
-        self._controls = Controls(about, on_change=lambda recipe: self._set())
+        self._controls = Controls([*self.optimization.settings], on_change=lambda recipe: self._set())
         self._diff = parts.say("pk-diff", text="<p>reading the workload …</p>")
         titles = ("What changes in the script",)
         self._folded = widgets.Accordion([self._diff], titles=titles, selected_index=None)
@@ -82,7 +81,7 @@ class StagePanel(LadderPanel):
             self._reader = threading.Thread(target=self._resolve, name="perfkit-read", daemon=True)
             self._reader.start()
 
-    def _resolve(self) -> list[ladder.Stage]:
+    def _resolve(self) -> list[Stage]:
         """The two stages, before and with; empty if the workload cannot be read (the panel says why)."""
         with self._resolving:
             if self._stages is None:
@@ -128,7 +127,7 @@ class StagePanel(LadderPanel):
             )  # fmt: skip
 
     def _put_back(self) -> None:
-        stages = self._stages or [ladder.Stage("", "", Recipe())]
+        stages = self._stages or [Stage("", "", Recipe())]
         self._controls.show(stages[-1].recipe)
         self._set()
 
@@ -151,7 +150,7 @@ class StagePanel(LadderPanel):
     def question(self) -> Markdown:
         """What this stage asks, and what the articles measured."""
         published = self.optimization.published
-        theirs = f"\n\n*The article measured, on its machine: {published}.*" if published else ""
+        theirs = f"\n\n*The article: {published}.*" if published else ""
         return Markdown(f"**{self.optimization.question}**{theirs}")
 
     def card(self) -> Markdown:

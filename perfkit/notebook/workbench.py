@@ -12,7 +12,7 @@ import ipywidgets as widgets
 
 from perfkit import machine
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
-from perfkit.ladder import stages
+from perfkit.ladder.presets import PRESETS
 from perfkit.notebook import parts
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.panel import refuse_object
@@ -75,7 +75,7 @@ class Workbench(parts.Outputs):
             first.workload, description="Workload", continuous_update=False, **narrow
         )
         self._preset = widgets.Dropdown(
-            options=list(stages.PRESETS), value=first.preset.name, description="Preset", **narrow
+            options=list(PRESETS), value=first.preset.name, description="Preset", **narrow
         )
         names = [fact for fact in ("cuda", "mps", "cpu") if _there(fact)]
         self._device = widgets.Dropdown(
@@ -208,7 +208,7 @@ class Workbench(parts.Outputs):
             return [(f"{best.title} (again)"[:60], Recipe.from_dict(best.recipe))]
         if self._against.value == "nothing":
             return []
-        return [("baseline", Recipe(batch_size=stages.PRESETS[self._preset.value].batch_size))]
+        return [("baseline", Recipe(batch_size=PRESETS[self._preset.value].batch_size))]
 
     def profile(self, block: bool = True) -> None:
         """Some steps of the recipe under the profiler: timeline and diagnosis."""
@@ -334,7 +334,7 @@ class Workbench(parts.Outputs):
         self._guarded(lambda: self.controls.show(Recipe.from_dict(self._one().recipe)))
 
     def _to_baseline(self) -> None:
-        self.controls.show(Recipe(batch_size=stages.PRESETS[self._preset.value].batch_size))
+        self.controls.show(Recipe(batch_size=PRESETS[self._preset.value].batch_size))
 
     def _to_best(self) -> None:
         if best := self._best():

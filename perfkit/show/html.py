@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from perfkit.ladder import stages as ladder
+from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.results.run import Run
 from perfkit.show import document, results, style, timeline, trace_tables, units
 from perfkit.show import figures as views
@@ -149,9 +149,9 @@ def sentences(runs: Sequence[Run]) -> list[str]:
     """What each stage showed, in words computed from the results."""
     said = []
     for run in runs:
-        rung = ladder.OPTIMIZATIONS.get(run.stage)
+        rung = OPTIMIZATIONS.get(run.stage)
         previous = results.previous(run, runs)
-        said.append(words.verdict_sentence(run, previous, rung.attacks if rung else "none"))
+        said.append(words.verdict_sentence(run, previous, rung.bottleneck if rung else "none"))
     return said
 
 

@@ -43,13 +43,13 @@ def sentence(runs: Sequence[Run], said: Callable[[Run], str]) -> str:
     return "; ".join(": ".join(clause) for clause in clauses) + "."
 
 
-def verdict_sentence(run: Run, previous: Run | None = None, attacks: str = "none") -> str:
+def verdict_sentence(run: Run, previous: Run | None = None, bottleneck: str = "none") -> str:
     """Did it help here, and why?
 
     Args:
         run: the stage.
         previous: the run that it was compared with; without it only the run's own numbers are used.
-        attacks: the bottleneck its optimization is for: `data`, `host`, `device` or `none`.
+        bottleneck: the one that its optimization attacks.
     """
     against = results.speedup(run, "previous")
     broken = "; ".join(f"{clean(m.switch)}: {clean(m.evidence)}" for m in run.mechanism if not m.ok)
@@ -61,7 +61,7 @@ def verdict_sentence(run: Run, previous: Run | None = None, attacks: str = "none
         said = _standing(run)
     else:
         plain = units.ratio(against).replace(" (", ", ").removesuffix(")")
-        evidence = _evidence(run, previous, attacks, against)
+        evidence = _evidence(run, previous, bottleneck, against)
         said = ": ".join(filter(None, (f"{against.verdict} here ({plain})", "; ".join(evidence))))
     return f"{name(run)}: {said}."
 
@@ -78,7 +78,7 @@ def _standing(run: Run) -> str:
     return "; ".join(said)
 
 
-def _evidence(run: Run, previous: Run | None, attacks: str, against: Ratio) -> list[str]:
+def _evidence(run: Run, previous: Run | None, bottleneck: str, against: Ratio) -> list[str]:
     """The numbers that go with the verdict, those that go against it, and what the step had to give."""
     moves = [move for move in (_wait_move(run, previous), _ceiling_move(run, previous)) if move]
     none, rounds = against.verdict == "no measurable difference", results.rounds(run)
@@ -88,7 +88,7 @@ def _evidence(run: Run, previous: Run | None, attacks: str, against: Ratio) -> l
     said = [text for better, text in moves if none or better == helped]
     said += [f"though {text}" for better, text in moves if not none and better != helped]
     if none:
-        said += _no_room(run, previous, attacks, bool(moves)) + _hidden(against)
+        said += _no_room(run, previous, bottleneck, bool(moves)) + _hidden(against)
     elif previous and not any(better == helped for better, _ in moves):
         said.insert(0, "neither the wait for data nor the ceiling shows where that comes from")
     return said + _price(run, previous)
@@ -114,12 +114,12 @@ def _ceiling_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
     return change.ratio > 1, f"with data already on the device it computes {times}× as fast"
 
 
-def _no_room(run: Run, previous: Run | None, attacks: str, moved: bool) -> list[str]:
+def _no_room(run: Run, previous: Run | None, bottleneck: str, moved: bool) -> list[str]:
     """Why there was nothing to win for this kind of optimization, where the numbers say so."""
     share, efficiency = results.wait_share(previous or run), results.efficiency(previous or run)
-    if share is None or attacks not in ("data", "host", "device"):
+    if share is None or bottleneck not in ("data", "copy", "host", "device"):
         return []
-    if attacks != "data":
+    if bottleneck not in ("data", "copy"):
         waits = f"the step waits for data {units.percent(share)} of its time, which faster computing leaves"
         still = ["a batch that is already on the device is not computed faster either"]
         return [waits] if share >= _NOTICEABLE else still if previous and not moved else []

@@ -18,7 +18,9 @@ from dataclasses import replace
 
 from perfkit import machine
 from perfkit.errors import InvalidValue
+from perfkit.ladder import presets
 from perfkit.ladder import stages as ladder
+from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, optimization
 from perfkit.program.recipe import Recipe
 from perfkit.program.recipe import Value as Switched
 from perfkit.program.rules import applicable
@@ -76,12 +78,12 @@ def _applicable(
     plan: engine.Plan, described: Mapping[str, object], names: Sequence[str] | None
 ) -> tuple[Recipe, dict[str, dict[str, Switched]], dict[str, str]]:
     target = engine.target(plan, described)
-    sizes = ladder.sizing(plan.preset, target, machine.usable_cores())
+    sizes = presets.sizing(plan.preset, target, machine.usable_cores())
     base = Recipe(batch_size=plan.preset.batch_size)
     changes: dict[str, dict[str, Switched]] = {}
     left_out: dict[str, str] = {}
-    for name in dict.fromkeys(names or ladder.LADDER[1:]):
-        rung = ladder.optimization(name)
+    for name in dict.fromkeys(names or LADDER[1:]):
+        rung = optimization(name)
         stage = ladder.stage(rung, base, sizes, target)
         if stage.reason:
             left_out[name] = stage.reason
@@ -194,7 +196,7 @@ def conclude(
         spread = (None, None) if mean is None else (_ratio(mean - error), _ratio(mean + error))
         effects.append(
             Effect(
-                name=name, title=ladder.OPTIMIZATIONS[name].title if name in ladder.OPTIMIZATIONS else name,
+                name=name, title=OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name,
                 alone=_ratio(_gain(known, frozenset(), name)),
                 last=_ratio(_gain(known, whole - {name}, name)),
                 stepwise=_ratio(_gain(known, frozenset(players[:at]), name)),

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from perfkit.errors import InvalidValue, PerfkitError
-from perfkit.ladder import stages as ladder
+from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.process import fork as forkserver
 from perfkit.program.recipe import Recipe, parse_settings
 from perfkit.program.script import REFERENCE, is_script
@@ -47,7 +47,7 @@ def side(text: str, plan: engine.Plan) -> tuple[str, Recipe]:
     if "=" in text:
         base = Recipe(batch_size=plan.preset.batch_size)
         return text, base.replace(**parse_settings(text.split(",")))
-    if text in ladder.OPTIMIZATIONS:
+    if text in OPTIMIZATIONS:
         stages = engine.resolve(replace(plan, stages=(text,), below=True))[1]
         if stages[-1].reason:
             raise InvalidValue(f"stage '{text}' does not apply here: {stages[-1].reason}", "Choose another")
@@ -57,7 +57,7 @@ def side(text: str, plan: engine.Plan) -> tuple[str, Recipe]:
     except InvalidValue:
         raise InvalidValue(
             f"'{text}' is no side of a comparison",
-            f"Allowed: a stage ({', '.join(ladder.LADDER)} …), settings such as workers=2,amp=bf16, or the "
+            f"Allowed: a stage ({', '.join(LADDER)} …), settings such as workers=2,amp=bf16, or the "
             "id of a run (perfkit runs)",
         ) from None
     if found.workload == REFERENCE:

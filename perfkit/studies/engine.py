@@ -20,8 +20,10 @@ from typing import Any
 
 from perfkit import machine
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
+from perfkit.ladder import presets
 from perfkit.ladder import stages as ladder
-from perfkit.ladder.stages import Sizing, Stage
+from perfkit.ladder.presets import Sizing
+from perfkit.ladder.stages import Stage
 from perfkit.process.child import Child, Team, team, turn
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target, applicable
@@ -195,7 +197,7 @@ class _Experiment:
 
     def sizes(self) -> Sizing:
         """The numbers of the ladder on this machine."""
-        return ladder.sizing(self.plan.preset, self.target(), machine.usable_cores())
+        return presets.sizing(self.plan.preset, self.target(), machine.usable_cores())
 
     def _on_phase(self, phase: str, fraction: float) -> None:
         self._within = max(self._within, _ALONG.get(phase, 0.0))

@@ -8,8 +8,9 @@ from typing import Any
 
 from perfkit import machine, workloads
 from perfkit.errors import InvalidValue
-from perfkit.ladder import stages as ladder
-from perfkit.ladder.stages import Preset
+from perfkit.ladder import presets
+from perfkit.ladder.catalogue import LADDER, optimization
+from perfkit.ladder.presets import Preset
 from perfkit.process.child import Nodes
 from perfkit.program import export
 from perfkit.program.recipe import Recipe, Value
@@ -103,10 +104,10 @@ def plan(
         InvalidValue: a name or value that is not allowed.
     """
     where = machine.check_device(device)
-    size = ladder.preset(preset, where.split(":")[0])
-    names = tuple(stages) if stages is not None else ladder.LADDER
+    size = presets.preset(preset, where.split(":")[0])
+    names = tuple(stages) if stages is not None else LADDER
     for name in names:
-        ladder.optimization(name)
+        optimization(name)
     checked = {
         name: getattr(Recipe().replace(**{name: value}), name) for name, value in (settings or {}).items()
     }

@@ -16,13 +16,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from perfkit.ladder import catalogue
 from perfkit.results.run import Run
 from perfkit.results.tuning import Score
 
-DATA = ("uint8_copy", "device_resize", "batched_fetch")
-COMPUTE = ("amp", "channels_last", "compile", "compile_mode", "optimizer_impl", "zero_grad_set_to_none",
-            "tf32", "cudnn_benchmark", "cpu_threads", "accumulation", "uint8_copy",
-            "device_resize")  # fmt: skip
+DATA = catalogue.predicted("fetch")
+COMPUTE = tuple(name for name in catalogue.predicted("compute") if name != "batch_size")
+"""Without the batch size, which every flavour is measured at several values of."""
 Flavour = tuple[object, ...]
 
 
@@ -149,8 +149,8 @@ def predict(
     compute = known_s / speed
     fetch = model.fetch_s[data] * batch
     copy = batch * model.bytes_per_sample.get(data, 0) / link_bytes_per_s if link_bytes_per_s else 0.0
-    hidden = bool(recipe["pin_memory"] and recipe["non_blocking"])
-    beside = max(copy, compute) if hidden else copy + compute
+    # On one stream the copy queues behind the kernels; only a second stream lets the two overlap.
+    beside = max(copy, compute) if recipe["device_prefetch"] else copy + compute
     workers, usable = int(str(recipe["workers"])), cores or model.cores
     if workers == 0:
         step, binds = fetch + beside, "data" if fetch > beside else "compute"

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from perfkit import workloads
-from perfkit.ladder.stages import PRESETS
+from perfkit.ladder.presets import PRESETS
 from perfkit.program import rules
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Raw, Run

@@ -14,6 +14,8 @@ import torch
 
 from perfkit import workloads
 from perfkit.ladder import stages
+from perfkit.ladder.catalogue import OPTIMIZATIONS
+from perfkit.ladder.presets import Sizing
 from perfkit.program import export
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target
@@ -77,9 +79,9 @@ def test_it_does_for_photos_with_their_random_augmentation(name: str, tmp_path: 
 EVERYTHING = Target(
     "cpu", frozenset({"uint8_copy", "device_resize", "batched_fetch", "device_dataset", "embedding_device"})
 )
-SIZES = stages.Sizing(workers=1, batch_size=8, large_batch=16, largest_batch=16, amp="bf16", threads=1)
+SIZES = Sizing(workers=1, batch_size=8, large_batch=16, largest_batch=16, amp="bf16", threads=1)
 # What needs several ranks is trained in several processes: tests/integration/test_ranks.py.
-ALONE = [name for name, rung in stages.OPTIMIZATIONS.items() if "ranks" not in rung.changes(SIZES)]
+ALONE = [name for name, rung in OPTIMIZATIONS.items() if "ranks" not in rung.changes(SIZES)]
 QUICK_TO_TEST = [name for name in ALONE if name not in ("baseline", "compile", "max_autotune")]
 
 
@@ -90,7 +92,7 @@ def baseline() -> list[float]:
 
 @pytest.mark.parametrize("name", QUICK_TO_TEST)
 def test_an_optimization_is_as_exact_as_it_is_declared(name: str, baseline: list[float]) -> None:
-    rung = stages.OPTIMIZATIONS[name]
+    rung = OPTIMIZATIONS[name]
     stage = stages.stage(rung, Recipe(batch_size=8), SIZES, EVERYTHING)
     if stage.reason:
         assert any(word in stage.reason for word in ("CUDA", "accelerator", "on a CPU"))

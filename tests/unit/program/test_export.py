@@ -16,13 +16,15 @@ import pytest
 from perfkit import workloads
 from perfkit.errors import WorkloadError
 from perfkit.ladder import stages
+from perfkit.ladder.catalogue import OPTIMIZATIONS
+from perfkit.ladder.presets import Sizing
 from perfkit.program import export
 from perfkit.program.recipe import Recipe, Value, switches
 from perfkit.program.rules import Target
 
 OWN = sorted(workloads.BUILT_IN.values())
 EXTERNAL = "my_module:MyWorkload"
-SIZES = stages.Sizing(workers=2, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=1)
+SIZES = Sizing(workers=2, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=1)
 OFFERS = frozenset({"uint8_copy", "device_resize", "batched_fetch", "device_dataset", "embedding_device"})
 EVERYTHING = Target("cuda", OFFERS, count=2)
 
@@ -116,7 +118,7 @@ def test_workload_files_import_nothing_of_perfkit(workload: str) -> None:
     assert "perfkit" not in _imported(Path(module.__file__).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", [name for name in stages.OPTIMIZATIONS if name != "baseline"])
+@pytest.mark.parametrize("name", [name for name in OPTIMIZATIONS if name != "baseline"])
 @pytest.mark.parametrize("workload", OWN)
 def test_a_stage_changes_a_little_of_the_script(name: str, workload: str) -> None:
     offers = frozenset(getattr(workloads.find(workload), "offers", ()))
@@ -124,7 +126,7 @@ def test_a_stage_changes_a_little_of_the_script(name: str, workload: str) -> Non
     lower = stages.build(stages.below(name), SIZES, target)[-1].recipe
     if name == "device_prefetch":  # on the ladder its other half, pinning, is there already
         assert lower.pin_memory
-    stage = stages.stage(stages.OPTIMIZATIONS[name], lower, SIZES, target)
+    stage = stages.stage(OPTIMIZATIONS[name], lower, SIZES, target)
     before = export.script(lower, workload, {})
     after = export.script(stage.recipe, workload, {})
     changed = [line for line in export.diff(before, after).splitlines() if line[:1] in "+-"]

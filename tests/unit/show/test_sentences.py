@@ -29,9 +29,9 @@ def make(
     )  # fmt: skip
 
 
-def said(after: dict[str, Any], before: dict[str, Any], attacks: str) -> str:
+def said(after: dict[str, Any], before: dict[str, Any], bottleneck: str) -> str:
     first = make(**before)
-    return sentences.verdict_sentence(make(before=first, **after), first, attacks)
+    return sentences.verdict_sentence(make(before=first, **after), first, bottleneck)
 
 
 def plain(factor: float = 1, wait: float = 0.0, ceiling: float = 102, **more: Any) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from perfkit.ladder.stages import exactness as exactness_of
 from perfkit.program import train
 from perfkit.program.recipe import Recipe
 from perfkit.worker import parity
@@ -169,10 +168,3 @@ def test_fp16_without_a_scaler_is_caught() -> None:
 def test_bitwise_means_to_the_last_digit() -> None:
     assert failed(Net(), Recipe(batch_size=16, workers=1), "bitwise") == []
     assert "bitwise the same losses" in failed(Net(), CANDIDATE.replace(amp="bf16"), "bitwise")
-
-
-def test_a_recipe_has_the_loosest_class_of_its_switches() -> None:
-    assert exactness_of(Recipe()) == "bitwise"
-    assert exactness_of(Recipe(workers=2, zero_grad_set_to_none=True)) == "bitwise"
-    assert exactness_of(Recipe(workers=2, amp="bf16")) == "tolerance"
-    assert exactness_of(Recipe(amp="bf16", accumulation=2)) == "changes training"

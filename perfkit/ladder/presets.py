@@ -1,0 +1,79 @@
+"""How much is measured, at which size: presets by name, and the sizes that follow on a machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from perfkit.errors import one_of
+from perfkit.program.rules import Target
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How much is measured, and at which size."""
+
+    name: str
+    batch_size: int
+    large_batch: int
+    largest_batch: int
+    block_samples: int
+    """Samples in one measured block; the same for every stage."""
+    rounds: int
+    loss_steps: int
+    """The losses of the first steps of every run are kept; the exported script gives the same ones."""
+    warmup_s: float
+    """Warm-up ends once the step time is steady, or after about this long."""
+    queues: int = 2
+    """Minimum length of a block, in fillings of the loader's queue: in a shorter one the batches that were
+    queued before it would decide the result."""
+
+
+PRESETS = {
+    "smoke": Preset("smoke", 8, 16, 16, block_samples=16, rounds=3, loss_steps=4, warmup_s=0.5, queues=1),
+    "quick": Preset("quick", 32, 64, 64, block_samples=128, rounds=5, loss_steps=4, warmup_s=4),
+    "paper": Preset("paper", 32, 512, 1024, block_samples=10_240, rounds=7, loss_steps=8, warmup_s=20),
+}
+
+
+def preset(name: str | None = None, device: str = "cpu") -> Preset:
+    """A preset by name, else by `PERFKIT_PRESET`, else `paper` on CUDA and `quick` on every other device.
+
+    Raises:
+        InvalidValue: no such preset.
+    """
+    wanted = name or os.environ.get("PERFKIT_PRESET") or ("paper" if device == "cuda" else "quick")
+    if wanted not in PRESETS:
+        raise one_of(wanted, list(PRESETS), "preset")
+    return PRESETS[wanted]
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """The numbers of a ladder that depend on machine and preset; a card refers to one as `"$NAME"`."""
+
+    workers: int
+    batch_size: int
+    large_batch: int
+    largest_batch: int
+    amp: str
+    threads: int
+    share_cores: bool = False
+    """Whether loader workers get cores of their own, taken from the compute threads of a CPU."""
+
+    @property
+    def shared_threads(self) -> int | None:
+        """Compute threads beside loader workers that have cores of their own; None where they have not."""
+        return self.threads if self.share_cores else None
+
+
+def sizing(preset: Preset, target: Target, cores: int) -> Sizing:
+    """Sizes for a machine.
+
+    With an accelerator every usable core may load data. On a CPU the model needs the cores itself: one worker
+    for every two cores, because more of them make it slower.
+    """
+    workers = max(1, cores // 2) if target.device == "cpu" else max(1, cores)
+    threads = max(1, cores - workers) if target.device == "cpu" else cores
+    amp = "bf16" if target.bf16 else "fp16"
+    return Sizing(workers, preset.batch_size, preset.large_batch, preset.largest_batch, amp, threads)

@@ -1,0 +1,102 @@
+"""Goes over every switch and every optimization: declared once, and then present wherever it must be."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import perfkit
+from perfkit.ladder import stages
+from perfkit.ladder.catalogue import OPTIMIZATIONS
+from perfkit.ladder.presets import Sizing
+from perfkit.program.recipe import Recipe, switches
+from perfkit.program.rules import Target
+from perfkit.worker.checks import checks
+
+# Every member, so that the tests below cannot pass over fewer. An optimization that is called what its own
+# switch is called is not listed again.
+SWITCHES = """
+    batch_size workers persistent_workers prefetch_factor batched_fetch pin_memory non_blocking
+    device_prefetch uint8_copy device_resize device_dataset zero_grad_set_to_none channels_last
+    amp tf32 cudnn_benchmark optimizer_impl compile compile_mode cpu_threads accumulation
+    activation_checkpointing embedding_device log_every nvtx_ranges ranks no_sync bucket_cap_mb
+    gradient_as_bucket_view static_graph
+    gradient_compression infiniband
+""".split()
+OTHER_NAMES = {
+    "data_loading": "workers", "pinning": "pin_memory", "zero_grad": "zero_grad_set_to_none",
+    "amp_fp16": "amp", "max_autotune": "compile", "fused_optimizer": "optimizer_impl",
+    "cpu_embedding": "embedding_device", "tcp": "infiniband", "baseline": "batch_size",
+}  # fmt: skip
+"""Optimizations that are not called what their own switch is."""
+
+PACKAGE = Path(perfkit.__file__).parent
+NOTEBOOKS = PACKAGE.parent / "notebooks" / "src"
+SIZES = Sizing(workers=2, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=1)
+EVERYWHERE = Target(
+    "cuda", frozenset(name for name in SWITCHES if switches()[name].needs == "workload"), count=2
+)
+RUNGS = sorted(set(OPTIMIZATIONS) - {"baseline"})
+
+
+def test_the_tests_below_go_over_all_of_them() -> None:
+    assert list(switches()) == [field.name for field in dataclasses.fields(Recipe)] == SWITCHES
+    own = {name: card.switch for name, card in OPTIMIZATIONS.items()}
+    assert {name: switch for name, switch in own.items() if name != switch} == OTHER_NAMES
+    assert set(OTHER_NAMES) | set(SWITCHES) >= set(own)
+    assert {path.stem for path in (PACKAGE / "ladder" / "cards").glob("*")} == set(OPTIMIZATIONS)
+
+
+def _read_switches(path: Path) -> set[str]:
+    """Switches that a source file reads as `recipe.NAME` or `self.recipe.NAME`."""
+    attributes = [
+        n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Attribute)
+    ]
+    return {node.attr for node in attributes if ast.unparse(node.value) in ("recipe", "self.recipe")}
+
+
+READ = set[str]().union(
+    *map(_read_switches, [PACKAGE / "program" / "train.py", *(PACKAGE / "workloads").glob("[!_]*.py")])
+)
+TEXTS = [path.read_text(encoding="utf-8") for path in NOTEBOOKS.glob("*.py")]
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_switch_is_in_every_place(name: str) -> None:
+    assert name in READ, "no branch in program/train.py or a workload"
+    assert name in checks(), "no check in worker/checks.py"
+    assert any(name in card.settings for card in OPTIMIZATIONS.values()), "no card sets it"
+    assert any(name in text for text in TEXTS), "no notebook mentions it"
+
+
+def test_there_is_no_branch_and_no_check_of_what_is_no_switch() -> None:
+    assert set(checks()) == set(SWITCHES)
+    assert READ - set(SWITCHES) <= {"replace", "to_dict"}
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_an_optimization_changes_its_own_switch_and_all_of_it_can_act(name: str) -> None:
+    base = stages.build((), SIZES, EVERYWHERE)[0].recipe
+    stage = stages.stage(OPTIMIZATIONS[name], base, SIZES, EVERYWHERE)
+    assert not stage.reason
+    assert not stage.not_applied
+    assert OPTIMIZATIONS[name].switch in stage.recipe.diff(base)
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_on_a_plain_cpu_a_stage_acts_or_says_why_not(name: str) -> None:
+    plain = Target("cpu", frozenset(), compiler=False)
+    base = stages.build((), SIZES, plain)[0].recipe
+    stage = stages.stage(OPTIMIZATIONS[name], base, SIZES, plain)
+    assert (stage.recipe != base) != bool(stage.reason)
+
+
+@pytest.mark.parametrize("name", OPTIMIZATIONS)
+def test_a_card_has_prose_under_every_heading(name: str) -> None:
+    card = OPTIMIZATIONS[name]
+    assert card.question.endswith("?")
+    _, *sections = card.prose.split("## ")
+    assert all(len(section.splitlines()) >= 3 and section.split() for section in sections)

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfkit.errors import InvalidValue
+from perfkit.ladder import stages
+from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
+from perfkit.ladder.presets import PRESETS, Sizing, sizing
+from perfkit.program.recipe import Recipe
+from perfkit.program.rules import Target
+
+SIZES = Sizing(workers=3, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=2)
+CPU = Target("cpu")
+
+
+def test_a_stage_stands_on_those_before_it() -> None:
+    built = stages.build(["data_loading", "batch_size", "compile"], SIZES, CPU)
+    assert [stage.name for stage in built] == ["baseline", "data_loading", "batch_size", "compile"]
+    assert built[0].recipe == Recipe(batch_size=8)
+    assert built[-1].recipe == Recipe(
+        batch_size=16, workers=3, persistent_workers=True, prefetch_factor=4, compile=True
+    )
+
+
+def test_what_cannot_act_is_left_out_with_its_reason() -> None:
+    built = stages.build(["pinning", "compile"], SIZES, CPU)
+    assert "needs a CUDA device" in built[1].reason
+    assert built[1].recipe == built[0].recipe
+    assert built[2].recipe.compile
+
+
+def test_a_stage_without_its_own_switch_does_not_apply() -> None:
+    """`no_sync` brings accumulation and ranks: without no_sync itself there is nothing to measure."""
+    before = Recipe(static_graph=True, ranks=2)
+    stage = stages.stage(OPTIMIZATIONS["no_sync"], before, SIZES, Target("cuda", count=2))
+    assert "no_sync would leave out" in stage.reason
+    assert stage.recipe == before
+
+
+def test_a_stage_that_finds_its_change_made_says_so() -> None:
+    stage = stages.stage(OPTIMIZATIONS["compile"], Recipe(compile=True), SIZES, CPU)
+    assert stage.reason == "nothing to change: the recipe has it already"
+
+
+def test_workers_get_cores_of_their_own_only_where_they_share_them() -> None:
+    rung, before = OPTIMIZATIONS["data_loading"], Recipe(cpu_threads=5)
+    assert stages.stage(rung, before, SIZES, CPU).recipe.cpu_threads == 5
+    assert stages.stage(rung, before, replace(SIZES, share_cores=True), CPU).recipe.cpu_threads == 2
+
+
+def test_below_a_rung_are_those_before_it_and_below_another_all() -> None:
+    assert stages.below("pinning") == ("data_loading",)
+    assert stages.below("baseline") == ()
+    assert stages.below("tf32") == LADDER[1:]
+
+
+def test_an_unknown_rung_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="unknown stage"):
+        stages.rungs(["no_such"])
+
+
+def test_the_baseline_of_every_preset_changes_nothing_but_the_batch_size() -> None:
+    for preset in PRESETS.values():
+        sizes = sizing(preset, CPU, cores=8)
+        assert set(Recipe().diff(stages.build((), sizes, CPU)[0].recipe)) <= {"batch_size"}
