@@ -1,10 +1,11 @@
 """What people touch in a notebook. Holds no measuring code; everything else works without this package."""
 
-from perfkit.notebook.inside import Inside, RecipePanel, kernels, memory, nsys, torchrun
-from perfkit.notebook.panel import LadderPanel, doctor, machine
+from perfkit.notebook.ladder import LadderPanel
+from perfkit.notebook.panel import doctor, machine
 from perfkit.notebook.reading import Reading, find_syncs, profile, source
+from perfkit.notebook.recipes import Inside, RecipePanel, kernels, memory, nsys, torchrun
 from perfkit.notebook.stage import StagePanel
-from perfkit.notebook.whatif_panel import WhatIf
+from perfkit.notebook.whatif import WhatIf
 from perfkit.notebook.workbench import Workbench
 from perfkit.notebook.worth import Search, Worth, attribute, tune
 

@@ -9,7 +9,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit.errors import InvalidValue
-from perfkit.notebook import parts
+from perfkit.notebook import layout
 from perfkit.program.recipe import Recipe, Switch, Value, switches
 from perfkit.program.rules import Target, why_not
 
@@ -36,17 +36,17 @@ class Controls:
         self.reasons: dict[str, str] = {}
         self.by_name: dict[str, Any] = {name: _control(switches()[name], self._recipe) for name in names}
         # A checkbox shows its own label in the place of a tooltip, so the reason has a mark of its own.
-        self.marks = {name: parts.say("pk-reason") for name in self.by_name}
+        self.marks = {name: layout.html_slot("pk-reason") for name in self.by_name}
         self.boxes = {
-            name: parts.row(
+            name: layout.row(
                 [made, self.marks[name]], f"pk-switch-{name}", flex_flow="row nowrap", width="250px"
             )
             for name, made in self.by_name.items()
         }
         for control in self.by_name.values():
             control.observe(self._changed, "value")
-        self.why = parts.say("pk-why")
-        self.widget = parts.box([parts.row(list(self.boxes.values()), "pk-switches"), self.why])
+        self.why = layout.html_slot("pk-why")
+        self.widget = layout.box([layout.row(list(self.boxes.values()), "pk-switches"), self.why])
         self._refresh()
 
     @property
@@ -81,7 +81,7 @@ class Controls:
         try:
             self._recipe = self._recipe.replace(**{name: change["new"]})
         except InvalidValue as problem:
-            self.why.value = parts.message(str(problem))
+            self.why.value = layout.message(str(problem))
             return
         self._refresh()
         self._on_change(self._recipe)
@@ -101,7 +101,7 @@ class Controls:
         listed = "".join(f"<li>{html.escape(reason)}</li>" for reason in off)
         heading = f"<summary>Why {len(off)} of the switches cannot act here</summary>"
         folded = f"<details>{heading}<ul>{listed}</ul></details>"
-        self.why.value = parts.message("; ".join(stuck)) + (folded if off else "")
+        self.why.value = layout.message("; ".join(stuck)) + (folded if off else "")
 
     def _reason(self, switch: Switch) -> str:
         """Why no value of a switch but its default can act; empty where one can, or nothing is known yet."""

@@ -12,7 +12,7 @@ from IPython.display import HTML, Image
 
 from perfkit import trace
 from perfkit.errors import InvalidValue, one_of
-from perfkit.notebook import parts
+from perfkit.notebook import layout
 from perfkit.show import timeline, trace_tables
 from perfkit.show import trace_figures as trace_views
 from perfkit.studies import inspect
@@ -60,7 +60,7 @@ class Reading:
             InvalidValue: no such picture.
         """
         figure = trace_views.figure(name, self.analysis, self._window(0), dark)
-        return parts.image(figure)
+        return layout.image(figure)
 
     def timeline(self, step: int = 0) -> HTML:
         """A step's threads, streams, copies and workers, to zoom and pan in."""
@@ -83,8 +83,8 @@ class Reading:
 
 
 def _table(section: trace_tables.Section) -> HTML:
-    shown = parts.html_table(section.columns, section.rows) if section.rows else ""
-    return HTML(f"{shown}{parts.message(section.note)}")
+    shown = layout.html_table(section.columns, section.rows) if section.rows else ""
+    return HTML(f"{shown}{layout.message(section.note)}")
 
 
 def profile(*which: Any, **how: Any) -> Reading:
@@ -106,12 +106,12 @@ class Found:
     def table(self) -> HTML:
         """One row a line of code, with the way out."""
         if not self.places:
-            return HTML(parts.message("no copy and no wait between host and device"))
+            return HTML(layout.message("no copy and no wait between host and device"))
         rows = [
             [place["where"], place["call"], place["kind"], f"{place['count'] / self.steps:g}", place["fix"]]
             for place in self.places
         ]
-        return HTML(parts.html_table(("line", "call", "is", "a step", "way out"), rows))
+        return HTML(layout.html_table(("line", "call", "is", "a step", "way out"), rows))
 
 
 def find_syncs(*which: Any, steps: int = 4, **how: Any) -> Found:

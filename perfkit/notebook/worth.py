@@ -8,8 +8,8 @@ from typing import Any
 
 from IPython.display import HTML, Image, Markdown
 
-from perfkit.notebook import parts
-from perfkit.notebook.panel import Line
+from perfkit.notebook import layout
+from perfkit.notebook.job import Line
 from perfkit.program.recipe import Value
 from perfkit.results.attribution import Attribution
 from perfkit.results.tuning import Tuned
@@ -27,16 +27,16 @@ class Worth:
 
     def table(self) -> HTML:
         """One row an optimization."""
-        return HTML(parts.html_table(attribution.COLUMNS, attribution.table(self.found.effects)))
+        return HTML(layout.html_table(attribution.COLUMNS, attribution.table(self.found.effects)))
 
     def interactions(self) -> HTML:
         """Pairs that give more, or less, together than the product of each alone."""
         rows = [[pair.a, pair.b, f"{pair.factor:.2f}×"] for pair in self.found.interactions]
-        return HTML(parts.html_table(("one", "other", "together / product of each alone"), rows))
+        return HTML(layout.html_table(("one", "other", "together / product of each alone"), rows))
 
     def plot(self, dark: bool = False) -> Image:
         """The picture."""
-        return parts.image(attribution.figure(self.found.effects, dark))
+        return layout.image(attribution.figure(self.found.effects, dark))
 
     def words(self) -> Markdown:
         """In words, the largest first."""
@@ -74,12 +74,12 @@ class Search:
     def table(self) -> HTML:
         """One row a measured recipe, the fastest first."""
         rows = pareto.table(self.found.tried, self.found.pareto(), self.found.best)
-        return HTML(parts.html_table(pareto.COLUMNS, rows))
+        return HTML(layout.html_table(pareto.COLUMNS, rows))
 
     def plot(self, dark: bool = False) -> Image:
         """Speed against memory."""
         found = self.found
-        return parts.image(pareto.figure(found.tried, found.pareto(), found.best, found.cap_bytes, dark))
+        return layout.image(pareto.figure(found.tried, found.pareto(), found.best, found.cap_bytes, dark))
 
     def words(self) -> Markdown:
         """What was picked, whether it trains the same, and how well the model predicted."""

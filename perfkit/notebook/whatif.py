@@ -9,13 +9,13 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit.errors import InvalidValue
-from perfkit.notebook import parts
+from perfkit.notebook import layout
 from perfkit.results.run import Run
 from perfkit.show import units
 from perfkit.studies import predict as whatif
 
 
-class WhatIf:
+class WhatIf(layout.Boxed):
     """Turn the knobs; the step's time follows, and which part binds. Nothing runs.
 
     Args:
@@ -24,6 +24,8 @@ class WhatIf:
     Raises:
         InvalidValue: they do not hold the parts that a prediction needs.
     """
+
+    text = "perfkit what-if: run this cell for the controls"
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.model = whatif.fit(runs)
@@ -36,28 +38,19 @@ class WhatIf:
         self.score = whatif.score(self.model, known, whatif.rates(runs))
         self._by_title = {f"{run.title} (batch {run.recipe['batch_size']})": run for run in known}
         start = known[-1]
-        self.recipe = widgets.Dropdown(
-            options=list(self._by_title), description="Recipe of", layout={"width": "270px"}
-        )
-        self.recipe.value = list(self._by_title)[-1]
+        titles = list(self._by_title)
+        self.recipe = layout.field(widgets.Dropdown, "Recipe of", 270, 140, options=titles, value=titles[-1])
         self.workers = _number(widgets.BoundedIntText, "Workers", int(start.recipe["workers"]), 0, 256)
         self.cores = _number(widgets.BoundedIntText, "Cores", self.model.cores, 1, 1024)
         self.batch = _number(widgets.BoundedIntText, "Batch size", int(start.recipe["batch_size"]), 1, 65536)
         self.speed = _number(widgets.BoundedFloatText, "Device speed, ×", 1.0, 0.01, 1000)
         self.link = _number(widgets.BoundedFloatText, "Link, GB/s (0: none)", 0.0, 0, 1000)
-        self.said = parts.say("pk-whatif")
+        self._prediction = layout.html_slot("pk-whatif")
         knobs = [self.recipe, self.workers, self.cores, self.batch, self.speed, self.link]
         for knob in knobs:
             knob.observe(lambda _: self._draw(), "value")
-        self.box = parts.box([widgets.HTML(parts.STYLE), parts.row(knobs), self.said], "pk-panel")
+        self.box = layout.panel_box([layout.row(knobs), self._prediction])
         self._draw()
-
-    def __repr__(self) -> str:
-        return "perfkit what-if: run this cell for the controls"
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        bundle: dict[str, Any] = self.box._repr_mimebundle_(**kwargs)
-        return {**bundle, "text/plain": repr(self)}
 
     def predict(self, **changes: Any) -> whatif.Prediction | None:
         """The prediction as the knobs stand, with some switches of the recipe changed."""
@@ -69,7 +62,7 @@ class WhatIf:
     def _draw(self) -> None:
         told = self.predict()
         if told is None:
-            self.said.value = parts.message("a part of this recipe was never measured")
+            self._prediction.value = layout.message("a part of this recipe was never measured")
             return
         rows = [
             ["fetching a batch, one core", units.duration(told.fetch_s)],
@@ -85,11 +78,8 @@ class WhatIf:
             if self.score
             else ""
         )
-        self.said.value = parts.html_table(("predicted", ""), rows) + f"<p>{html.escape(scored)}</p>"
+        self._prediction.value = layout.html_table(("predicted", ""), rows) + f"<p>{html.escape(scored)}</p>"
 
 
 def _number(kind: Any, label: str, value: float, low: float, high: float) -> Any:
-    return kind(
-        value=value, min=low, max=high, description=label, layout={"width": "270px"},
-        style={"description_width": "140px"},
-    )  # fmt: skip
+    return layout.field(kind, label, 270, 140, value=value, min=low, max=high)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import HTML, Image, Markdown
 
 from perfkit.errors import one_of
-from perfkit.notebook import parts
-from perfkit.notebook.panel import LadderPanel
+from perfkit.notebook import layout
+from perfkit.notebook.ladder import LadderPanel
 from perfkit.program.recipe import Recipe
+from perfkit.program.rules import applicable
 from perfkit.results.run import Run, slug
 from perfkit.show import inside, units
-from perfkit.studies import inspect, scaling
+from perfkit.studies import engine, inspect, scaling
 from perfkit.studies import parity as proving
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ Recipes = Mapping[str, Mapping[str, Any]]
 
 
 class RecipePanel(LadderPanel):
-    """Some recipes in turn, the first of them what the others are compared with.
+    """Recipes measured in an interleaved order; the others are compared with the first.
 
     Args:
         recipes: titles and switches.
@@ -40,17 +41,23 @@ class RecipePanel(LadderPanel):
     """
 
     def __init__(self, recipes: Recipes, **more: Any) -> None:
-        self._asked = recipes
+        self._titles = recipes
         super().__init__(["baseline"], **more)
         base = Recipe(batch_size=self.plan.preset.batch_size).replace(**self.plan.settings)
         chosen = tuple((title, base.replace(**changes)) for title, changes in recipes.items())
         self.plan = replace(self.plan, recipes=chosen)
 
     def _names(self) -> list[str]:
-        return [slug(title) for title in self._asked]
+        return [slug(title) for title in self._titles]
+
+    def _recipes(self) -> list[Recipe]:
+        if not self._resolve():
+            return []
+        target = engine.target(self.plan, self._described)
+        return [applicable(recipe, target)[0] for _, recipe in self.plan.recipes]
 
     def _key(self) -> str:
-        return f"{super()._key()} {dict(self._asked)}"
+        return f"{super()._key()} {dict(self._titles)}"
 
     def __getitem__(self, title: str) -> Run:
         """The run of a recipe.
@@ -58,10 +65,10 @@ class RecipePanel(LadderPanel):
         Raises:
             InvalidValue: no such recipe, or it was not measured.
         """
-        found = next((run for run in self._measured() if run.title == title and run.status == "ok"), None)
-        if found is None:
-            raise one_of(title, [run.title for run in self.runs if run.status == "ok"], "measured recipe")
-        return found
+        runs = {run.title: run for run in self._results_or_error() if run.status == "ok"}
+        if title not in runs:
+            raise one_of(title, list(runs), "measured recipe")
+        return runs[title]
 
     def parity(self, title: str) -> Markdown:
         """Whether a recipe still trains the same."""
@@ -74,14 +81,14 @@ class RecipePanel(LadderPanel):
     def communication(self) -> HTML:
         """Where a step goes, for each recipe with several ranks."""
         rows = []
-        for run in self._measured():
+        for run in self._results_or_error():
             if found := run.communication:
                 times = (found.step_s, found.compute_s, found.alone_s, found.exposed_s, found.hidden_s)
                 rows.append([run.title, *map(units.duration, times), units.size(found.bytes_per_step),
                              f"{found.straggling:.2f}×"])  # fmt: skip
         columns = ("recipe", "step", "computing", "averaging alone", "of it exposed", "hidden",
                    "bytes a step", "slowest rank / median")  # fmt: skip
-        return HTML(parts.html_table(columns, rows))
+        return HTML(layout.html_table(columns, rows))
 
     def efficiency(self, one: str, many: str) -> float:
         """Scaling efficiency of a recipe with several ranks over one with one: 1 is perfect."""
@@ -101,7 +108,7 @@ class RecipePanel(LadderPanel):
             ]
             for row in scaling.forecast(self[title], counts, latency_s, bytes_per_s)
         ]
-        return HTML(parts.html_table(("ranks", "averaging", "step", "efficiency"), rows))
+        return HTML(layout.html_table(("ranks", "averaging", "step", "efficiency"), rows))
 
 
 class Inside:
@@ -121,7 +128,7 @@ class Inside:
         """
         for name, columns, rows in self._tables:
             if name.lower().startswith(title.lower()):
-                return HTML(f"<p><b>{html.escape(name)}</b></p>{parts.html_table(columns, rows)}")
+                return HTML(f"<p><b>{html.escape(name)}</b></p>{layout.html_table(columns, rows)}")
         raise one_of(title, [name for name, *_ in self._tables], "table")
 
     def plot(self, name: str, dark: bool = False) -> Image:
@@ -132,7 +139,7 @@ class Inside:
         """
         if name not in self._figures:
             raise one_of(name, list(self._figures), "picture")
-        return parts.image(self._figures[name](dark))
+        return layout.image(self._figures[name](dark))
 
 
 def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Inside:

@@ -1,0 +1,131 @@
+"""One piece of work at a time, in a thread of its own or in the caller's, and how far along it is."""
+
+from __future__ import annotations
+
+import html
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import ipywidgets as widgets
+from IPython.core.getipython import get_ipython
+from IPython.display import Markdown, display
+
+from perfkit.notebook.layout import box, html_slot, message, row
+
+
+class Job:
+    """Runs one piece of work at a time.
+
+    Args:
+        on_change: called with whether the job is busy, each time that changes.
+    """
+
+    def __init__(self, on_change: Callable[[bool], None]) -> None:
+        self.cancelled = threading.Event()
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self.thread: threading.Thread | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether work is under way."""
+        return self._lock.locked()
+
+    def start(self, work: Callable[[], None], block: bool) -> bool:
+        """Does the work; False where other work is under way (a second click)."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        self.cancelled.clear()
+
+        def locked() -> None:
+            try:
+                self._on_change(True)
+                work()
+            finally:
+                self._lock.release()
+                self._on_change(False)
+
+        if block:
+            locked()
+        else:
+            self.thread = threading.Thread(target=locked, name="perfkit-run", daemon=True)
+            self.thread.start()
+        return True
+
+    def cancel(self) -> None:
+        """Ends the work soon; what is finished is kept."""
+        self.cancelled.set()
+
+
+class Line:
+    """One line of progress that is replaced in place, in a cell or in a terminal."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._handle = display(Markdown("starting …"), display_id=True) if get_ipython() else None
+
+    def progress(self, what: str, fraction: float) -> None:
+        """Shows a step of progress."""
+        done = round(20 * fraction)
+        self._show(f"`{'█' * done}{'░' * (20 - done)}` {what}")
+
+    def end(self, error: str = "") -> None:
+        """Leaves the error, or `done`."""
+        self._show(f"**{html.escape(error)}**" if error else "done", "\n")
+
+    def _show(self, text: str, end: str = "") -> None:
+        if text == self._text:
+            return
+        self._text = text
+        if self._handle:
+            self._handle.update(Markdown(text))
+        else:
+            sys.stderr.write(f"\r{text:<78}{end}")
+
+
+class Status:
+    """Progress bar and messages of a panel; a cell that waits for the work has a line of its own."""
+
+    def __init__(self) -> None:
+        self.bar = widgets.FloatProgress(min=0, max=1, layout={"width": "220px"})
+        self.bar.add_class("pk-progress")
+        self.text = html_slot("pk-status")
+        self.error = html_slot("pk-error")
+        self.widget = box([row([self.bar, self.text], align_items="center"), self.error])
+        self._started = 0.0
+        self._line: Line | None = None
+        self.show("ready")
+
+    def show(self, text: str) -> None:
+        """One line beside the bar."""
+        self.text.value = f'<span role="status">{html.escape(text)}</span>'
+
+    def begin(self, line: Line | None = None) -> None:
+        """Starts a new piece of work; `line` shows the same as the panel."""
+        self._started, self._line = time.monotonic(), line
+        self.bar.value, self.error.value = 0.0, ""
+        self.show("starting …")
+
+    def progress(self, what: str, fraction: float) -> None:
+        """The phase, the share done, and roughly how long the rest will take."""
+        spent = time.monotonic() - self._started
+        left = f", about {_seconds(spent / fraction - spent)} left" if fraction > 0.08 and spent > 3 else ""
+        self.bar.value = fraction
+        self.show(f"{what}, {fraction:.0%} done{left}")
+        if self._line:
+            self._line.progress(what, fraction)
+
+    def end(self, text: str, error: str = "") -> None:
+        """Done, or why not."""
+        self.bar.value = 0.0 if error else 1.0
+        self.error.value = message(error)
+        self.show(text)
+        if self._line:
+            self._line.end(error)
+        self._line = None
+
+
+def _seconds(value: float) -> str:
+    return f"{value / 60:.0f} min" if value >= 90 else f"{value:.0f} s"

@@ -1,0 +1,174 @@
+"""Pieces of a panel: boxes, buttons, slots for HTML, and what goes into the slots.
+
+Everything here sets widget traits only: no print, no display, no Output widget. A click may arrive in any
+thread, depending on the version of ipykernel.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as widgets
+from IPython.display import Image
+from markdown_it import MarkdownIt
+
+from perfkit.results.run import Run
+from perfkit.show import figures, style, tables
+from perfkit.show import html as report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STYLE = """<style>
+.pk-panel { border: 1px solid var(--jp-border-color2, #bbb); border-radius: 4px; padding: 8px 12px; }
+.pk-panel, .pk-panel .widget-label, .pk-panel .widget-html-content { color: var(--jp-content-font-color1); }
+.pk-panel table { border-collapse: collapse; font-size: 13px; line-height: 1.4; }
+.pk-panel th, .pk-panel td { padding: 3px 9px; text-align: left; vertical-align: top;
+  border-bottom: 1px solid var(--jp-border-color2, #ccc); white-space: normal; }
+.pk-panel pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 12px; line-height: 1.35; }
+.pk-panel .pk-error p { border-left: 4px solid #d55e00; padding: 4px 10px; margin: 4px 0; }
+.pk-panel ul { margin: 4px 0; padding-left: 20px; line-height: 1.45; }
+.pk-panel .pk-card { max-width: 75ch; line-height: 1.45; }
+.pk-panel svg { display: block; }
+.pk-panel a { text-decoration: underline; }
+.pk-large .widget-html-content, .pk-large .widget-label, .pk-large table { font-size: 19px !important; }
+.pk-large button { font-size: 18px; height: auto; }
+.pk-add { background: #0072b222; } .pk-cut { background: #d55e0022; }
+</style>"""
+
+
+class Boxed:
+    """Something that a cell shows as a box of widgets; without a browser, as a sentence."""
+
+    box: widgets.VBox
+    text = "perfkit panel: run this cell for the controls, or call .run() to measure"
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        bundle: dict[str, Any] = self.box._repr_mimebundle_(**kwargs)
+        return {**bundle, "text/plain": self.text}
+
+
+def panel_box(children: Sequence[widgets.Widget]) -> widgets.VBox:
+    """The box of a whole panel, with its style."""
+    return box([widgets.HTML(STYLE), *children], "pk-panel")
+
+
+def box(children: Sequence[widgets.Widget], *classes: str, **layout: str) -> widgets.VBox:
+    """Widgets below each other."""
+    return _styled(widgets.VBox(list(children)), classes, layout)
+
+
+def row(children: Sequence[widgets.Widget], *classes: str, **layout: str) -> widgets.HBox:
+    """Widgets beside each other, wrapping where there is no room."""
+    return _styled(widgets.HBox(list(children)), classes, {"flex_flow": "row wrap", **layout})
+
+
+def _styled(widget: Any, classes: Sequence[str], layout: dict[str, str]) -> Any:
+    for name in classes:
+        widget.add_class(name)
+    for key, value in layout.items():
+        setattr(widget.layout, key, value)
+    return widget
+
+
+def html_slot(*classes: str, text: str = "") -> widgets.HTML:
+    """An empty slot for HTML."""
+    return _styled(widgets.HTML(text), classes, {"margin": "2px 0"})
+
+
+def button(text: str, name: str, tooltip: str, act: Callable[[], None], kind: str = "") -> widgets.Button:
+    """A button; `name` is the CSS class that tests and styles know it by."""
+    widget = widgets.Button(description=text, tooltip=tooltip, button_style=kind)
+    widget.on_click(lambda _: act())
+    return _styled(widget, [name], {"width": "auto"})
+
+
+def field(kind: Any, label: str, width: int, label_width: int, **traits: Any) -> Any:
+    """A labelled field of one of the kinds of ipywidgets; widths in pixels."""
+    return kind(
+        description=label, layout={"width": f"{width}px"}, style={"description_width": f"{label_width}px"},
+        **traits,
+    )  # fmt: skip
+
+
+def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; every cell is text."""
+    head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>" for cells in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+_NARROW = (
+    "stage", "samples/s", "× previous", "× baseline", "waits for data", "step time", "peak memory", "note",
+)  # fmt: skip
+
+
+def runs_table(runs: Sequence[Run]) -> str:
+    """The results in the columns that fit beside a notebook's margin."""
+    chosen = [tables.COLUMNS.index(name) for name in _NARROW]
+    return html_table(_NARROW, [[cells[at] for at in chosen] for cells in tables.table(runs)])
+
+
+def picture(view: str, runs: Sequence[Run], large: bool) -> str:
+    """A view of runs as inline SVG, in the page's own ink."""
+    return style.to_svg(figures.figure(view, runs, large=large))
+
+
+def image(figure: Figure) -> Image:
+    """A figure as a PNG, with its label as the text for those who do not see it."""
+    return Image(data=style.to_png(figure), alt=figure.get_label())
+
+
+def items(texts: Sequence[str], name: str = "") -> str:
+    """A list of sentences."""
+    return f'<ul class="{name}">{"".join(f"<li>{html.escape(text)}</li>" for text in texts)}</ul>'
+
+
+def folded(heading: str, texts: Sequence[str], name: str = "") -> str:
+    """A list of sentences behind a heading that unfolds it; nothing where there are none."""
+    summary = f"<summary>{html.escape(heading)}</summary>"
+    return f'<details class="{name}">{summary}{items(texts)}</details>' if texts else ""
+
+
+def notes(runs: Sequence[Run]) -> str:
+    """Warnings and facts of the runs, folded; the heading counts the warnings."""
+    count = len({warning for run in runs for warning in run.warnings})
+    heading = f"{count} warning{'s' * (count != 1)}, and facts" if count else "Facts about these runs"
+    return folded(heading, report.notes(runs), "pk-notes")
+
+
+def message(text: str) -> str:
+    """One error or hint."""
+    return f'<p role="alert">{html.escape(text)}</p>' if text else ""
+
+
+def markdown(text: str) -> str:
+    """Markdown as HTML, its headings small enough for a panel; HTML in it is shown as text."""
+    renderer = MarkdownIt("commonmark", {"html": False})
+    return str(renderer.render(text)).replace("<h2>", "<h4>").replace("</h2>", "</h4>")
+
+
+def code_diff(text: str) -> str:
+    """A unified diff, its lines marked by more than colour."""
+    kinds = {"+": "pk-add", "-": "pk-cut"}
+    lines = [
+        f'<span class="{kinds.get(line[:1], "")}">{html.escape(line)}</span>' for line in text.splitlines()
+    ]
+    return f"<pre>{chr(10).join(lines)}</pre>"
+
+
+def download(text: str, name: str, kind: str) -> str:
+    """A link that saves a text as a file, with no server and no network."""
+    data = base64.b64encode(text.encode()).decode()
+    return f'<a class="pk-download" download="{name}" href="data:{kind};base64,{data}">Save {name}</a>'
+
+
+def report_link(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> str:
+    """A link that saves the runs as one HTML page."""
+    return download(report.html(runs, scripts), "perfkit-report.html", "text/html")

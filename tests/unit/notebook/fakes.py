@@ -1,0 +1,49 @@
+"""Stand-ins for measuring: what a panel would get from a study, without a process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from perfkit.notebook import stage as stages
+from perfkit.program.rules import Target
+from perfkit.results.parity import Check, Parity
+from perfkit.studies import engine
+from tests.unit.show.fake_runs import session
+
+CPU = Target(device="cpu", offers=frozenset({"uint8_copy"}))
+
+
+class FakeStudy:
+    """In the place of the study of a ladder: does what it is given, and remembers the plans."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, does: Callable[..., Any] | None = None) -> None:
+        self.plans: list[engine.Plan] = []
+        self.does = does or (lambda show, cancelled: session()[:2])
+        monkeypatch.setattr(engine, "climb", self)
+        same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
+        monkeypatch.setattr(stages.proving, "parity", lambda *given, **named: same)
+
+    def __call__(self, plan: engine.Plan, store: Any, show: Any, cancelled: threading.Event) -> Any:
+        self.plans.append(plan)
+        return self.does(show, cancelled)
+
+
+def until_cancelled(show: Any, cancelled: threading.Event) -> Any:
+    """Work that only a cancellation ends, with one run finished before."""
+    from perfkit.errors import Cancelled
+
+    show(engine.Progress("baseline", "ok", 0.5, session()[0]))
+    assert cancelled.wait(20)
+    raise Cancelled("stopped on request")
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)

@@ -1,0 +1,53 @@
+"""One piece of work at a time, in a thread or not; the line and the bar that follow it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from perfkit.notebook.job import Job, Line, Status
+from tests.unit.notebook.fakes import wait_until
+
+
+def test_a_second_start_is_refused_until_the_first_has_ended() -> None:
+    go, busy = threading.Event(), list[bool]()
+    job = Job(busy.append)
+    assert job.start(lambda: go.wait(20) and None, block=False)
+    assert job.busy
+    assert not job.start(lambda: None, block=True)
+    go.set()
+    wait_until(lambda: not job.busy)
+    assert job.start(lambda: None, block=True)
+    wait_until(lambda: busy == [True, False, True, False])
+
+
+def test_a_cancellation_does_not_reach_the_next_piece_of_work() -> None:
+    job, seen = Job(lambda busy: None), list[bool]()
+    job.cancel()
+    job.start(lambda: seen.append(job.cancelled.is_set()), block=True)
+    assert seen == [False]
+
+
+def test_work_that_raises_leaves_the_job_free() -> None:
+    job = Job(lambda busy: None)
+    with pytest.raises(ZeroDivisionError):
+        job.start(lambda: 1 / 0 and None, block=True)
+    assert not job.busy
+
+
+def test_bar_and_line_show_the_same_work(capsys: pytest.CaptureFixture[str]) -> None:
+    status = Status()
+    status.begin(Line())
+    status.progress("measuring <fast>", 0.5)
+    assert status.bar.value == 0.5
+    assert "measuring &lt;fast&gt;, 50% done" in status.text.value
+    status.end("stopped", "no <memory> left")
+    assert "no &lt;memory&gt; left" in status.error.value
+    line = capsys.readouterr().err
+    assert "measuring <fast>" in line
+    assert "memory" in line
+    status.begin()
+    assert status.error.value == ""
+    status.end("done")
+    assert capsys.readouterr().err == "", "the line of an earlier piece of work is left alone"

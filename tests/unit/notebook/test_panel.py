@@ -1,0 +1,133 @@
+"""What every panel does: run, cancel, one piece of work at a time, errors in words, an end to older work."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from perfkit import notebook as pk
+from perfkit.errors import InvalidValue, WorkloadError
+from tests.unit.notebook.fakes import FakeStudy, until_cancelled, wait_until
+from tests.unit.show.fake_runs import session
+
+
+def test_the_button_returns_at_once_and_a_second_click_does_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    go = threading.Event()
+
+    def does(show: Any, cancelled: threading.Event) -> Any:
+        assert go.wait(20)
+        return session()[:2]
+
+    study = FakeStudy(monkeypatch, does)
+    panel = pk.StagePanel("amp")
+    panel._run.click()
+    assert panel._run.disabled
+    assert not panel._cancel.disabled
+    panel._run.click()
+    panel.run()
+    assert "measuring already" in capsys.readouterr().err
+    go.set()
+    wait_until(lambda: not panel._job.busy)
+    assert len(study.plans) == 1
+    wait_until(lambda: len(panel.runs) == 2)
+
+
+def test_cancel_ends_the_work_and_keeps_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeStudy(monkeypatch, until_cancelled)
+    panel = pk.StagePanel("amp")
+    panel._run.click()
+    wait_until(lambda: len(panel.runs) == 1)
+    panel._cancel.click()
+    wait_until(lambda: not panel._job.busy)
+    assert "stopped" in panel.error
+    assert "stopped" in panel._status.error.value
+    assert len(panel.runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "shown"),
+    [
+        (WorkloadError("workload 'x' cannot be built", "Fix <it>"), "Fix &lt;it&gt;"),
+        (RuntimeError("odd"), "bug in perfkit"),
+        (KeyboardInterrupt(), "stopped"),
+    ],
+)
+def test_an_error_is_shown_in_the_panel_which_stays_usable(
+    problem: BaseException, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Any] = [problem, session()[:2]]
+
+    def does(show: Any, cancelled: threading.Event) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    FakeStudy(monkeypatch, does)
+    panel = pk.StagePanel("amp")
+    panel.run()
+    assert shown in panel._status.error.value
+    panel.run()
+    assert panel._status.error.value == ""
+    assert len(panel.runs) == 2
+
+
+def test_a_stage_that_failed_or_was_stopped_is_an_error_of_the_panel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = [session()[-1:], session(gpu=True)[-2:-1]]
+    FakeStudy(monkeypatch, lambda show, cancelled: answers.pop(0))
+    panel = pk.LadderPanel(["compile"])
+    panel.run()
+    assert panel.error == f"compile failed: {session()[-1].reason}"
+    panel.run()
+    assert panel.error == "stopped; what was finished is kept"
+
+
+def test_a_cell_run_again_ends_the_older_panels_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeStudy(monkeypatch, until_cancelled)
+    older = pk.StagePanel("amp")
+    older._run.click()
+    wait_until(lambda: older._job.busy)
+    pk.StagePanel("amp")
+    wait_until(lambda: not older._job.busy)
+
+
+def test_a_panel_without_a_browser_says_what_to_do() -> None:
+    panel = pk.StagePanel("amp")
+    assert "run this cell" in panel._repr_mimebundle_()["text/plain"]
+    assert panel._reader
+    panel._reader.join()  # its child must not outlive this test
+    assert "run this cell" in pk.Workbench()._repr_mimebundle_()["text/plain"]
+
+
+def test_a_class_from_a_cell_is_refused_with_the_way_out() -> None:
+    class Mine:
+        pass
+
+    for make in (lambda: pk.StagePanel("amp", workload=Mine), lambda: pk.Workbench(workload=Mine)):  # type: ignore[arg-type]
+        with pytest.raises(InvalidValue, match="%%writefile"):
+            make()
+
+
+def test_outputs_need_results() -> None:
+    for panel in (pk.LadderPanel(), pk.Workbench()):
+        for output in (panel.table, panel.plot, panel.verdict):
+            with pytest.raises(InvalidValue):
+                output()
+
+
+def test_large_type_is_a_class_of_the_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeStudy(monkeypatch)
+    panel = pk.LadderPanel(["data_loading"])
+    panel.run()
+    ordinary = panel._plots[0].value
+    panel._large.value = True
+    assert "pk-large" in panel.box._dom_classes
+    assert panel._plots[0].value != ordinary
+    panel._large.value = False
+    assert "pk-large" not in panel.box._dom_classes

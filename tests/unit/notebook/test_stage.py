@@ -1,0 +1,60 @@
+"""The panel of one stage: prediction and score, controls and diff, proof, and its card."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfkit import notebook as pk
+from perfkit.errors import InvalidValue
+from perfkit.ladder.catalogue import OPTIMIZATIONS
+from perfkit.notebook.stage import SHRINKS
+from tests.unit.notebook.fakes import FakeStudy
+
+
+def test_run_draws_the_results_and_scores_the_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeStudy(monkeypatch)
+    panel = pk.StagePanel("data_loading")
+    panel.predict(1.5)
+    assert panel._guess.value == 1.5
+    panel.run()
+    assert [run.status for run in panel.runs] == ["ok", "ok"]
+    assert "<table" in panel._results.value
+    assert "You predicted 1.50" in panel._results.value
+    assert "What shrank" in panel._results.value
+    assert "bit for bit" in panel._results.value
+    assert "equal" in panel.proof().data
+    assert sum("<svg" in plot.value for plot in panel._plots) >= 3
+    assert not panel._run.disabled
+    assert panel._cancel.disabled
+    assert set(panel._part.options) == set(SHRINKS)
+
+
+def test_a_prediction_is_a_positive_number() -> None:
+    with pytest.raises(InvalidValue, match="above 0"):
+        pk.StagePanel("amp").predict(0)
+
+
+def test_the_panel_runs_the_values_of_its_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = FakeStudy(monkeypatch)
+    panel = pk.StagePanel("data_loading")
+    panel._resolve()
+    assert "+" not in panel._diff.value, "no diff is made before somebody looks"
+    panel._folded.selected_index = 0
+    assert "+" in panel._diff.value
+    panel._controls.by_name["prefetch_factor"].value = 8
+    assert "prefetch_factor=8" in panel._diff.value
+    panel.run()
+    assert study.plans[0].changes == {"prefetch_factor": 8}
+    panel._reset.click()
+    assert panel.plan.changes == {}
+
+
+@pytest.mark.parametrize("name", ["data_loading", "amp", "compile"])
+def test_the_card_is_in_the_panel(name: str) -> None:
+    panel = pk.StagePanel(name)
+    diff, card = panel._folded.children
+    assert panel._folded.titles == ("What changes in the script", "How it works")
+    assert diff is panel._diff
+    assert "<h4>When it does not help</h4>" in card.value
+    assert OPTIMIZATIONS[name].question in panel.question().data
+    assert "When it applies" in panel.card().data
