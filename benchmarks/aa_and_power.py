@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfkit.process import fork as forkserver
+from perfkit.process import fork
 from perfkit.process.child import Child
 from perfkit.program.recipe import Recipe
 from perfkit.results import stats
@@ -65,7 +65,7 @@ def rate(of: Child) -> float:
 
 def record(extras_s: Sequence[float], rounds: int, shuffler: random.Random) -> Group:
     """Measures one process for each slow-down (seconds a step), in turn, from a new fork server."""
-    forkserver.renew()
+    fork.restart()
     # The first process of a server is slower than the later ones: none of the sides is always the first.
     order = shuffler.sample(range(len(extras_s)), len(extras_s))
     started = {number: child(extras_s[number]) for number in order}

@@ -20,6 +20,7 @@ from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.show import sentences
 from perfkit.studies import engine
+from perfkit.worker.messages import Description
 
 
 class LadderPanel(Panel):
@@ -53,7 +54,7 @@ class LadderPanel(Panel):
         self.plan = engine.plan(workload, preset, stages, settings, device, options, below=self.from_below)
         self._resolving = threading.Lock()
         self._stages: list[Stage] | None = None
-        self._described: dict[str, Any] = {}
+        self._described: Description
         self._unreadable = ""
         self._report = layout.html_slot("pk-report")
         super().__init__(self._key())
@@ -137,7 +138,10 @@ class LadderPanel(Panel):
 
     def _recall(self, sessions: Sequence[list[Run]]) -> None:
         """Shows the newest of the stored sessions that has the same settings, options and recipes."""
-        recipes, options = self._recipes(), self._described.get("options")
+        recipes = self._recipes()
+        if not recipes:
+            return
+        options = self._described.options
         same = (s for s in sessions if s[0].options == options and self._ran(recipes, s))
         session = next(same, None)
         if session and not (self.runs or self._job.busy):

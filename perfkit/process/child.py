@@ -4,66 +4,34 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import json
 import os
 import queue
-import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import filelock
+import msgspec
 
 from perfkit import machine
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.process import fork
+from perfkit.worker import failures, messages
+from perfkit.worker.messages import Command
 
+A = TypeVar("A")
 Progress = Callable[[str, float], None]
-"""Told the phase and how much of it is done (0 to 1)."""
+"""Called with the phase and how much of it is done (0 to 1)."""
 
+POLL_S = 0.1
 _GRACE_S = 3.0
-_POLL_S = 0.1
-
-
-@contextlib.contextmanager
-def turn(
-    device: str, cancelled: threading.Event | None = None, on_wait: Callable[[], None] = lambda: None
-) -> Iterator[None]:
-    """Waits for its turn on a device: two runs never share one, whatever notebook or shell they are from.
-
-    Args:
-        device: the device's name.
-        cancelled: set from any thread to give up.
-        on_wait: called again and again while another run holds the device.
-
-    Raises:
-        Cancelled: `cancelled` was set.
-    """
-    lock = filelock.FileLock(machine.runs_folder() / f"{device.replace(':', '-')}.lock")
-    held = contextlib.ExitStack()
-    while True:
-        if cancelled and cancelled.is_set():
-            raise Cancelled("stopped on request")
-        try:
-            held.enter_context(lock.acquire(timeout=_POLL_S))
-        except filelock.Timeout:
-            on_wait()
-            continue
-        except OSError:
-            pass  # a folder that can't be written to: then nothing is stored there either, and none queues
-        break
-    with held:
-        yield
 
 
 class Child:
@@ -87,7 +55,7 @@ class Child:
         self.started = time.time()
         """When the process started; had to start, if it is a forked one, for what it found imported."""
         self.log: collections.deque[str] = collections.deque(maxlen=200)
-        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._events: queue.Queue[messages.AnyEvent | None] = queue.Queue()
         self._folder = tempfile.mkdtemp(prefix="perfkit-")  # what it leaves there when it is killed goes too
         on_progress("importing torch", 0.0)
         try:
@@ -108,7 +76,7 @@ class Child:
 
     def _start(self) -> subprocess.Popen[str] | fork.Forked:
         environ = child_environment() | {"TMPDIR": self._folder}
-        with contextlib.suppress(fork.NotThere):
+        with contextlib.suppress(fork.ForkUnavailable):
             return fork.start(environ, self._cancelled)
         # A session of its own: Ctrl-C must not reach the child, and all of it can be ended at once.
         own_group: dict[str, Any] = (
@@ -128,11 +96,15 @@ class Child:
             **own_group,
         )
 
+    def sibling(self) -> Child:
+        """Another child with the same deadline, cancelled together with this one."""
+        return Child(cancelled=self._cancelled, deadline=self.deadline)
+
     def _read_events(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             with contextlib.suppress(ValueError):  # a line cut off by a crash
-                self._events.put(json.loads(line))
+                self._events.put(messages.decode_event(line))
         self._events.put(None)
 
     def _read_log(self) -> None:
@@ -140,28 +112,28 @@ class Child:
         for line in self._process.stderr:
             self.log.append(line.rstrip("\n"))
 
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+    def ask(self, command: Command[A]) -> A:
         """Gives one command and waits for its answer; progress goes to `on_progress` meanwhile.
 
         Raises:
             RunFailed: the child failed, died, or took too long.
             Cancelled: `cancelled` was set.
         """
-        self.tell(do, arguments)
-        while (answer := self.answer(do)) is None:
+        self.tell(command)
+        while (answer := self.receive(command)) is None:
             pass
         return answer
 
-    def tell(self, do: str, arguments: Mapping[str, Any]) -> None:
+    def tell(self, command: Command[A]) -> None:
         """Gives one command."""
         try:
             assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps({"do": do, "with": arguments}) + "\n")
+            self._process.stdin.write(messages.encode(command))
             self._process.stdin.flush()
         except (BrokenPipeError, OSError):
-            pass  # it is dead: what it said last, or how it ended, comes out of the queue
+            pass  # it is dead: the reason is in the events, or in its exit status
 
-    def answer(self, do: str, wait_s: float = _POLL_S) -> dict[str, Any] | None:
+    def receive(self, command: Command[A], wait_s: float = POLL_S) -> A | None:
         """The answer to a command that was given, if it comes within some time; raises as `ask` does."""
         if self._cancelled.is_set():
             raise Cancelled("stopped on request")
@@ -173,22 +145,28 @@ class Child:
             event = self._events.get(timeout=wait_s)
         except queue.Empty:
             return None
-        if event is None:
-            self._events.put(None)  # dead it stays, for whoever asks next
-            raise self._death()
-        if event["event"] == "progress":
-            self._on_progress(event["phase"], event["done"] / max(1, event["total"]))
-        elif event["event"] == "error":
-            raise failure(event)
-        return event if event["event"] == do else None
+        match event:
+            case None:
+                self._events.put(None)  # for whoever asks next
+                raise self._death()
+            case messages.Progress(phase, done, total):
+                self._on_progress(phase, done / max(1, total))
+            case messages.Failure():
+                raise failures.as_error(event)
+            case messages.Answer(value):
+                try:
+                    return msgspec.convert(value, command.answer)
+                except msgspec.ValidationError as problem:
+                    what = f"the measuring process gave an unreadable answer: {problem}"
+                    raise RunFailed(what, "Report it, with the command that caused it") from None
+        return None
 
     def _death(self) -> RunFailed:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE_S)
         self._log_reader.join(_GRACE_S)
-        code = self._process.returncode
-        last = next((line.strip() for line in reversed(self.log) if line.strip()), "")
-        return ended(code, last)
+        last_line = next((line.strip() for line in reversed(self.log) if line.strip()), "")
+        return failures.as_error(failures.explain_exit(self._process.returncode, last_line))
 
     def stop(self) -> None:
         """Ends the child and everything it started; returns when nothing of it is left."""
@@ -203,159 +181,6 @@ class Child:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-class Team:
-    """The ranks of one training on this machine, asked as one child: all get the command, the first answers.
-
-    Args:
-        children: one process a rank, the first of them that which is measured.
-    """
-
-    def __init__(self, children: Sequence[Child]) -> None:
-        self.children = list(children)
-        self.started = children[0].started
-
-    @property
-    def deadline(self) -> float | None:
-        """As a child's."""
-        return self.children[0].deadline
-
-    @deadline.setter
-    def deadline(self, until: float | None) -> None:
-        for child in self.children:
-            child.deadline = until
-
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """As a child's; the other ranks' answers are at `others`.
-
-        Raises:
-            RunFailed: a rank failed, died, or took too long; then all have ended.
-            Cancelled: the run was cancelled.
-        """
-        return self.ask_each(do, [arguments] * len(self.children))
-
-    def ask_each(self, do: str, arguments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """As `ask`, with arguments of its own for each rank."""
-        for child, given in zip(self.children, arguments, strict=True):
-            child.tell(do, given)
-        answers: dict[int, dict[str, Any]] = {}
-        while len(answers) < len(self.children):
-            for at, child in enumerate(self.children):
-                try:
-                    found = None if at in answers else child.answer(do, _POLL_S / len(self.children))
-                except RunFailed as problem:
-                    raise self._blame(do, at, problem) from None
-                if found is not None:
-                    answers[at] = found
-        first, *others = (answers[at] for at in sorted(answers))
-        return {**first, "others": others}
-
-    def _blame(self, do: str, at: int, problem: RunFailed) -> RunFailed:
-        """The failure that was first: when a rank ends, the others fail too, as they lose it."""
-        found, until = {at: problem}, time.monotonic() + _ECHO_S
-        while time.monotonic() < until and len(found) < len(self.children):
-            for other, child in enumerate(self.children):
-                if other not in found:
-                    try:
-                        child.answer(do, _POLL_S)
-                    except RunFailed as more:
-                        found[other] = more
-        self.stop()
-        own = {rank: one for rank, one in found.items() if not _ECHO.search(one.what)} or found
-        rank, first = min(own.items())
-        told = RunFailed(f"rank {rank} of {len(self.children)}: {first.what}", first.remedy)
-        told.kind = first.kind
-        return told
-
-    def stop(self) -> None:
-        """Ends every rank."""
-        for child in self.children:
-            child.stop()
-
-
-_ECHO_S = 1.5
-_ECHO = re.compile(
-    r"gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore", re.IGNORECASE
-)
-
-
-def team(first: Child, described: Mapping[str, Any], ranks: int, nodes: Nodes | None = None) -> Team:
-    """Starts the other ranks of this machine beside a child that has loaded the workload, and joins them.
-
-    Args:
-        first: the child.
-        described: the arguments of its command `describe`.
-        ranks: of all machines together.
-        nodes: the machines; this one alone if None.
-    """
-    nodes = nodes or Nodes()
-    here = ranks // nodes.count
-    made = Team([first])
-    try:
-        for _ in range(here - 1):
-            made.children.append(Child(lambda *_: None, first._cancelled, first.deadline))
-        if more := made.children[1:]:
-            Team(more).ask("describe", **described)
-        host, port = nodes.address()
-        joined = [
-            {"rank": nodes.index * here + at, "local": at, "here": here, "ranks": ranks, "host": host,
-             "port": port} for at in range(here)
-        ]  # fmt: skip
-        made.ask_each("join", joined)
-    except BaseException:
-        made.stop()
-        raise
-    return made
-
-
-@dataclass
-class Nodes:
-    """The machines that train together: how many, which one this is, where they meet."""
-
-    count: int = 1
-    index: int = 0
-    rendezvous: str = ""
-    _meetings: int = 0
-
-    def address(self) -> tuple[str, int]:
-        """Host and port of the next meeting: a free port on this machine alone; else one after the other."""
-        if self.count == 1:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                return "127.0.0.1", free.getsockname()[1]
-        host, _, port = self.rendezvous.rpartition(":")
-        self._meetings += 1
-        return host, int(port) + self._meetings - 1
-
-
-def failure(event: dict[str, Any]) -> RunFailed:
-    """The error that a child reported."""
-    problem = RunFailed(event["what"], event["remedy"])
-    problem.kind = event["kind"]
-    return problem
-
-
-def ended(code: int | None, last_line: str = "") -> RunFailed:
-    """How a process ended that gave no reason itself."""
-    name = signal.Signals(-code).name if code is not None and code < 0 else ""
-    said = f" (it last said: {last_line})" if last_line else ""
-    if name == "SIGKILL":
-        problem = RunFailed(
-            "the measuring process was killed, most likely because memory ran out",
-            "Lower batch_size or workers, or give the machine (or container) more memory",
-        )
-        problem.kind = "out of memory"
-        return problem
-    if name == "SIGBUS":
-        return RunFailed(
-            "the measuring process died of a bus error: shared memory is full",
-            "Enlarge /dev/shm (docker run --shm-size=8g), or lower workers or prefetch_factor",
-        )
-    how = f"was ended by {name}" if name else f"ended with exit status {code}"
-    return RunFailed(
-        f"the measuring process {how}{said}", "Run `perfkit doctor`; try workers=0 to see the cause"
-    )
 
 
 def end_tree(process: subprocess.Popen[str] | fork.Forked) -> None:

@@ -41,7 +41,7 @@ _START_S = 120.0
 _POLL_S = 0.1
 
 
-class NotThere(Exception):
+class ForkUnavailable(Exception):
     """No process can be forked here: start a new one."""
 
 
@@ -159,10 +159,10 @@ class _Server:
                     if started := answer.get(timeout=_POLL_S):
                         return started
         except OSError as problem:
-            raise NotThere from problem
+            raise ForkUnavailable from problem
         finally:
             del self._asked[number]
-        raise NotThere
+        raise ForkUnavailable
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError, ValueError), self._link.makefile(encoding="utf-8") as said:
@@ -206,10 +206,10 @@ def start(environment: Mapping[str, str], cancelled: threading.Event) -> Forked:
 
     Raises:
         Cancelled: `cancelled` was set while the server was starting.
-        NotThere: this is not Linux, or the server could not start or has died.
+        ForkUnavailable: this is not Linux, or the server could not start or has died.
     """
     if sys.platform != "linux":
-        raise NotThere
+        raise ForkUnavailable
     with _lock:
         if not (_servers and _servers[0].suits(environment)):
             _close()
@@ -217,12 +217,12 @@ def start(environment: Mapping[str, str], cancelled: threading.Event) -> Forked:
         server = _servers[0]
     try:
         return server.fork(environment, cancelled)
-    except NotThere:
-        renew()
+    except ForkUnavailable:
+        restart()
         raise
 
 
-def renew() -> None:
+def restart() -> None:
     """The next process comes from a new server: with its memory and code elsewhere."""
     with _lock:
         _close()
@@ -233,7 +233,7 @@ def _close() -> None:
         _servers.pop().close()
 
 
-atexit.register(renew)
+atexit.register(restart)
 
 
 def _read_early(environment: Mapping[str, str]) -> dict[str, str]:

@@ -28,6 +28,7 @@ from perfkit.results.attribution import Attribution, Effect, Interaction
 from perfkit.results.stats import Ratio
 from perfkit.results.store import RunStore
 from perfkit.studies import engine
+from perfkit.worker.messages import Description
 
 EXACT_UP_TO = 4
 """Optimizations of which every set is measured: 16 sets."""
@@ -75,7 +76,7 @@ def attribute(
 
 
 def _applicable(
-    plan: engine.Plan, described: Mapping[str, object], names: Sequence[str] | None
+    plan: engine.Plan, described: Description, names: Sequence[str] | None
 ) -> tuple[Recipe, dict[str, dict[str, Switched]], dict[str, str]]:
     target = engine.target(plan, described)
     sizes = presets.sizing(plan.preset, target, machine.usable_cores())

@@ -13,7 +13,7 @@ import msgspec
 
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
-from perfkit.process import fork as forkserver
+from perfkit.process import fork
 from perfkit.program.recipe import Recipe, parse_settings
 from perfkit.program.script import REFERENCE, is_script
 from perfkit.results import noise, stats
@@ -162,7 +162,7 @@ def compare(
     for number in range(count):
         if number >= stats.MIN_ROUNDS and time.monotonic() > until:
             break
-        forkserver.renew()
+        fork.restart()
 
         def tell(of_pair: engine.Progress, before: int = number) -> None:
             on_progress(replace(of_pair, fraction=(before + of_pair.fraction) / count))

@@ -16,7 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+
+from msgspec import structs
 
 from perfkit import machine
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
@@ -24,14 +25,25 @@ from perfkit.ladder import presets
 from perfkit.ladder import stages as ladder
 from perfkit.ladder.presets import Sizing
 from perfkit.ladder.stages import Stage
-from perfkit.process.child import Child, Team, team, turn
+from perfkit.process.child import Child
+from perfkit.process.lock import device_lock
+from perfkit.process.ranks import RankGroup, start_ranks
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target, applicable
 from perfkit.results import noise, stats
-from perfkit.results.run import Communication, Pairing, Run, slug
+from perfkit.results.run import Pairing, Run, slug
 from perfkit.results.store import RunStore
 from perfkit.studies.plan import Plan, Progress, plan, recipe_diff, script, scripts, spread, target
 from perfkit.studies.record import Blank, Measured, Role, Side, judged, pairing, results
+from perfkit.worker.messages import (
+    Description,
+    MeasureBlock,
+    MeasureCeiling,
+    MeasureCommunication,
+    ReadPeak,
+    Train,
+    Trained,
+)  # fmt: skip
 
 __all__ = [
     "Plan", "Progress", "climb", "plan", "recipe_diff", "resolve", "script", "scripts", "spread",
@@ -94,10 +106,10 @@ class _Experiment:
         self._random = random.Random(plan.seed)
         self._baseline: Side | None = None
         self._previous: Side | None = None
-        self.described: dict[str, Any] = {}
+        self.described: Description
         self._spare: Child | None = None
-        self._current: Child | Team | None = None
-        self._describing: dict[str, Any] = {}
+        self._current: Child | RankGroup | None = None
+        self._describing = plan.loads()
         self._stage = ""
         self._done = 0
         self._within = 0.0
@@ -109,7 +121,7 @@ class _Experiment:
         def waits() -> None:
             self._tell(Progress("", f"waiting: another run uses {self.plan.device}", 0.0))
 
-        with turn(self.plan.device, self._cancelled, waits):
+        with device_lock(self.plan.device, self._cancelled, waits):
             self.describe()
             for stage in self.stages():
                 run = self._stage_run(stage)
@@ -179,10 +191,9 @@ class _Experiment:
         """Loads the workload in a child, which the next stage then uses."""
         plan = self.plan
         child = self._new_child()
-        self._describing = plan.loads()
         if plan.files:
-            self._describing["workload"] = plan.files[len(self.runs)]
-        self.described = child.ask("describe", **self._describing)
+            self._describing = structs.replace(self._describing, workload=plan.files[len(self.runs)])
+        self.described = child.ask(self._describing)
         self._spare = child
 
     def spare(self) -> Child:
@@ -262,24 +273,25 @@ class _Experiment:
         if self._spare is None:
             self.describe()
         assert self._spare is not None
-        child: Child | Team = self._spare
+        child: Child | RankGroup = self._spare
         if recipe.ranks > 1:
-            child = self._current = team(self._spare, self._describing, recipe.ranks, self.plan.nodes)
+            child = self._current = start_ranks(self._spare, self._describing, recipe.ranks, self.plan.nodes)
         self._spare = None
         preset = self.plan.preset
         rounds = 1 if self.plan.rates_only and not self._alive() else preset.rounds
         measured = Measured(
             child.ask(
-                "train",
-                recipe=recipe.to_dict(),
-                seed=self.plan.seed,
-                loss_steps=preset.loss_steps,
-                warmup_s=preset.warmup_s,
-                started=child.started,
+                Train(
+                    recipe=recipe.to_dict(),
+                    seed=self.plan.seed,
+                    loss_steps=preset.loss_steps,
+                    warmup_s=preset.warmup_s,
+                    started=child.started,
+                )
             )
         )
         _require_mechanisms(measured.ready)
-        with machine.sample_utilization(self.described["facts"].get("uuid")) as utilization:
+        with machine.sample_utilization(self.described.facts.uuid) as utilization:
             started = time.monotonic()
             for number in itertools.count():
                 spent = time.monotonic() - started
@@ -288,10 +300,9 @@ class _Experiment:
                 share = min(1.0, max(number / rounds, spent / (self.plan.budget_s or math.inf)))
                 self._within = _MEASURED_FROM + (1 - _MEASURED_FROM) * share
                 self._round(child, measured, utilization)
-        measured.peak = child.ask("peak")
+        measured.peak = child.ask(ReadPeak())
         if recipe.ranks > 1:
-            found = child.ask("communication", samples=preset.block_samples)
-            measured.communication = {name: found[name] for name in Communication.__struct_fields__}
+            measured.communication = child.ask(MeasureCommunication(preset.block_samples))
         return measured
 
     def _precise(self, measured: Measured) -> bool:
@@ -301,24 +312,24 @@ class _Experiment:
         found = pairing(self._previous, "previous", measured)
         return stats.narrow_enough(found.ratio, len(measured.blocks), self.plan.precision)
 
-    def _round(self, child: Child | Team, measured: Measured, utilization: list[float]) -> None:
+    def _round(self, child: Child | RankGroup, measured: Measured, utilization: list[float]) -> None:
         samples = self.plan.preset.block_samples
-        asked = {"samples": samples, "settle": True, "queues": self.plan.preset.queues}
+        command = MeasureBlock(samples, queues=self.plan.preset.queues)
         order: list[Side | None] = [None, *self._alive()]
         self._random.shuffle(order)
         rates: dict[str, float] = {}
         for side in order:
             if side is None:
                 with _sampled(utilization, measured):
-                    block = child.ask("block", **asked)
+                    block = child.ask(command)
                 measured.blocks.append(block)
                 if not self.plan.rates_only:
-                    measured.ceiling.append(child.ask("ceiling", samples=samples)["samples_per_s"])
+                    measured.ceiling.append(child.ask(MeasureCeiling(samples)).samples_per_s)
             elif side.child:
                 side.child.deadline = child.deadline
-                rates[side.run_id] = side.child.ask("block", **asked)["samples_per_s"]
+                rates[side.run_id] = side.child.ask(command).samples_per_s
         for run_id, rate in rates.items():
-            measured.rounds.setdefault(run_id, []).append((measured.blocks[-1]["samples_per_s"], rate))
+            measured.rounds.setdefault(run_id, []).append((measured.blocks[-1].samples_per_s, rate))
 
     def _pairings(self, measured: Measured) -> list[Pairing]:
         roles: list[tuple[Role, Side | None]]
@@ -349,8 +360,8 @@ def _sampled(utilization: list[float], measured: Measured) -> Iterator[None]:
     measured.gpu_utilization += utilization[start:]
 
 
-def _require_mechanisms(ready: dict[str, Any]) -> None:
-    off = [f"{m['switch']} ({m['evidence']})" for m in ready["mechanisms"] if not m["ok"]]
+def _require_mechanisms(ready: Trained) -> None:
+    off = [f"{m.switch} ({m.evidence})" for m in ready.mechanisms if not m.ok]
     if off:
         raise RunFailed(
             f"the mechanism is not on: {'; '.join(off)}",
@@ -358,7 +369,7 @@ def _require_mechanisms(ready: dict[str, Any]) -> None:
         )
 
 
-def resolve(plan: Plan) -> tuple[dict[str, Any], list[Stage]]:
+def resolve(plan: Plan) -> tuple[Description, list[Stage]]:
     """What the workload and device say of themselves, and the stages as this machine would run them.
 
     Nothing is trained; a child loads the workload, so that this process stays clean.
@@ -375,7 +386,7 @@ def resolve_and_keep(
     plan: Plan,
     on_progress: Callable[[str, float], None] = lambda phase, fraction: None,
     cancelled: threading.Event | None = None,
-) -> tuple[dict[str, Any], list[Stage], Child]:
+) -> tuple[Description, list[Stage], Child]:
     """As `resolve`, with the child that has loaded the workload: for the caller to use, and to stop.
 
     Args:

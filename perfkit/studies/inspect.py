@@ -13,15 +13,22 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from msgspec import to_builtins
 
 from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import InvalidValue
-from perfkit.process.child import Child, Progress, Team, team, turn
+from perfkit.process.child import Child, Progress
+from perfkit.process.lock import device_lock
+from perfkit.process.ranks import RankGroup, start_ranks
 from perfkit.program.recipe import Recipe
 from perfkit.studies import engine
 from perfkit.trace import diagnosis, loading
+from perfkit.worker.messages import Command, FindSyncs, MeasureKernels, MeasureMemory, RecordProfile, Train
+
+A = TypeVar("A")
 
 
 @dataclass(frozen=True)
@@ -110,17 +117,17 @@ def profile(
     if not path.name.endswith((".json", ".json.gz")):
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
-    how = {"path": str(path.absolute()), **asdict(recording or Recording())}
+    command = RecordProfile(path=str(path.absolute()), **asdict(recording or Recording()))
     with tempfile.TemporaryDirectory(prefix="perfkit-") as notes:
         asked = _Asked(workload, recipe, where, on_progress, cancelled)
-        told = asked.ask("profile", how, notes=notes)
+        told = asked.ask(command, notes=notes)
         made = [note for file in Path(notes).glob("*.jsonl") for note in _notes(file.read_text())]
     loaded = traces.load(path)
     analysis = traces.analyse(loaded)
     steps = [step.duration_us / 1e6 for step in analysis.steps]
-    slowdown = statistics.median(steps) / told["plain_step_s"] if steps else None
-    used, marks = asked.recipe, told["marks"]
-    loaded_by = loading.join(made, told["taken"], used.batch_size, used.workers, marks, told["pins"])
+    slowdown = statistics.median(steps) / told.plain_step_s if steps else None
+    used, marks = asked.recipe, told.marks
+    loaded_by = loading.join(made, told.taken, used.batch_size, used.workers, marks, told.pins)
     found = diagnosis.diagnose(analysis)
     return Profile(path, used, loaded, analysis, found, slowdown, loaded_by, marks)
 
@@ -137,7 +144,7 @@ def syncs(
         PerfkitError: a value is not allowed, or the training failed.
     """
     asked = _Asked(workload, recipe, where)
-    return {**asked.ask("syncs", {"steps": steps}, warm=False), "device": asked.plan.device}
+    return {**to_builtins(asked.ask(FindSyncs(steps), warm=False)), "device": asked.plan.device}
 
 
 def memory(
@@ -152,7 +159,7 @@ def memory(
         PerfkitError: a value is not allowed, or the training failed.
     """
     asked = _Asked(workload, recipe, where)
-    return {**asked.ask("memory", {}, warm=False), "recipe": asked.recipe.describe()}
+    return {**to_builtins(asked.ask(MeasureMemory(), warm=False)), "recipe": asked.recipe.describe()}
 
 
 def kernels(
@@ -168,7 +175,7 @@ def kernels(
         PerfkitError: a value is not allowed, or the training failed.
     """
     known = _Asked(workload, recipe, where)
-    found = known.ask("kernels", {})
+    found = to_builtins(known.ask(MeasureKernels()))
     asked, shares = found["work"], {"mfu": None, "light_share": None}
     if asked["flops"]:
         needed_s = asked["flops"] / found["peaks"][asked["dtype"]]
@@ -218,9 +225,9 @@ class _Asked:
             where.get("seed", 0),
         )  # fmt: skip
         described, stages, child = engine.resolve_and_keep(self.plan, on_progress, cancelled)
-        self._child: Child | Team = child
+        self._child: Child | RankGroup = child
         self._on_progress, self._cancelled = on_progress, cancelled
-        self.options: dict[str, Any] = described["options"]
+        self.options = described.options
         self.recipe = stages[-1].recipe
         if stages[-1].reason:
             child.stop()
@@ -230,21 +237,23 @@ class _Asked:
         """Ends the child."""
         self._child.stop()
 
-    def ask(self, do: str, how: Mapping[str, Any], warm: bool = True, notes: str = "") -> dict[str, Any]:
+    def ask(self, command: Command[A], warm: bool = True, notes: str = "") -> A:
         """Trains (a process for each rank) until it is warm, gives it one command, and ends it."""
         plan, used, child = self.plan, self.recipe, self._child
         waits = functools.partial(self._on_progress, f"waiting: another run uses {plan.device}", 0.0)
         try:
-            with turn(plan.device, self._cancelled, waits):
+            with device_lock(plan.device, self._cancelled, waits):
                 started = child.started
                 if used.ranks > 1:
                     assert isinstance(child, Child)
-                    self._child = team(child, plan.loads(), used.ranks)
+                    self._child = start_ranks(child, plan.loads(), used.ranks)
                 self._child.ask(
-                    "train", recipe=used.to_dict(), seed=plan.seed, loss_steps=plan.preset.loss_steps,
-                    warmup_s=plan.preset.warmup_s if warm else 0.0, started=started, timed=notes,
+                    Train(
+                        recipe=used.to_dict(), seed=plan.seed, loss_steps=plan.preset.loss_steps,
+                        warmup_s=plan.preset.warmup_s if warm else 0.0, started=started, batch_times=notes,
+                    )
                 )  # fmt: skip
-                return self._child.ask(do, **how)
+                return self._child.ask(command)
         finally:
             self._child.stop()
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any
+
+from msgspec import structs
 
 from perfkit.ladder import catalogue
-from perfkit.process.child import Child, Progress, team, turn
+from perfkit.process.child import Child, Progress
+from perfkit.process.lock import device_lock
+from perfkit.process.ranks import start_ranks
 from perfkit.program.recipe import Recipe, switches
 from perfkit.results.parity import Check, Parity
 from perfkit.studies import engine
+from perfkit.worker.messages import CheckParity, Train
 
 
 def parity(
@@ -33,22 +37,24 @@ def parity(
     exact = catalogue.exactness(recipe.replace(batch_size=Recipe().batch_size, accumulation=1))
     samples = recipe.batch_size * recipe.accumulation * recipe.ranks
     other_batch = samples != plan.preset.batch_size
-    asked = {"recipe": recipe.to_dict(), "seed": plan.seed}
-    with turn(plan.device, cancelled):
+    data = recipe.to_dict()
+    with device_lock(plan.device, cancelled):
         child = Child(on_progress, cancelled)
         try:
-            child.ask("describe", **plan.loads())
+            child.ask(plan.loads())
             if recipe.ranks > 1:
                 return _of_ranks(plan, title, recipe, steps, child, other_batch)
-            found = child.ask("parity", exact=exact, steps=steps, **asked)
-            ready = child.ask("train", loss_steps=2, warmup_s=0, started=child.started, **asked)
+            found = child.ask(CheckParity(recipe=data, exactness=exact, seed=plan.seed, steps=steps))
+            ready = child.ask(
+                Train(recipe=data, seed=plan.seed, loss_steps=2, warmup_s=0, started=child.started)
+            )
         finally:
             child.stop()
-    checks = [Check(**check) for check in found["checks"]]
-    off = [f"{m['switch']}: {m['evidence']}" for m in ready["mechanisms"] if not m["ok"]]
-    proven = f"{len(ready['mechanisms'])} switches proven by the built objects"
+    checks = list(found.checks)
+    off = [f"{m.switch}: {m.evidence}" for m in ready.mechanisms if not m.ok]
+    proven = f"{len(ready.mechanisms)} switches proven by the built objects"
     checks.append(Check("mechanisms", not off, "; ".join(off) or proven))
-    return Parity(title, exact, checks, other_batch, found["losses"])
+    return Parity(title, exact, checks, other_batch, found.losses)
 
 
 def _of_ranks(
@@ -60,28 +66,26 @@ def _of_ranks(
     }
     batch_size = recipe.batch_size * recipe.ranks
     alone = recipe.replace(**between, no_sync=False, ranks=1, batch_size=batch_size)
-    how: dict[str, Any] = {"seed": plan.seed, "loss_steps": steps, "warmup_s": 0, "started": first.started}
+    train = Train(recipe=alone.to_dict(), seed=plan.seed, loss_steps=steps, warmup_s=0, started=first.started)
     with contextlib.ExitStack() as ends:
-        one = Child(lambda *_: None, first._cancelled)
+        one = first.sibling()
         ends.callback(one.stop)
-        one.ask("describe", **plan.loads())
-        reference = one.ask("train", recipe=alone.to_dict(), **how)
-        many = team(first, plan.loads(), recipe.ranks, plan.nodes)
+        one.ask(plan.loads())
+        reference = one.ask(train)
+        many = start_ranks(first, plan.loads(), recipe.ranks, plan.nodes)
         ends.callback(many.stop)
-        ready = many.ask("train", recipe=recipe.to_dict(), **how)
+        ready = many.ask(structs.replace(train, recipe=recipe.to_dict()))
     rounding = 1e-4 if recipe.amp == recipe.gradient_compression == "off" else 2e-2
-    apart = max(
-        abs(a - b) / max(abs(b), 1.0) for a, b in zip(ready["losses"], reference["losses"], strict=True)
-    )
+    apart = max(abs(a - b) / max(abs(b), 1.0) for a, b in zip(ready.losses, reference.losses, strict=True))
     sizes = f"{recipe.ranks} x {recipe.batch_size} and 1 x {alone.batch_size}"
     said = f"losses of {sizes} differ by at most {apart:.1g}"
-    if apart > rounding and ready["batch_norm"]:
+    if apart > rounding and ready.batch_norm:
         said += ": batch normalisation sees each rank's own batch (nn.SyncBatchNorm would see all)"
-    off = [f"{m['switch']}: {m['evidence']}" for m in ready["mechanisms"] if not m["ok"]]
-    proven = f"{len(ready['mechanisms'])} switches proven by the built objects"
+    off = [f"{m.switch}: {m.evidence}" for m in ready.mechanisms if not m.ok]
+    proven = f"{len(ready.mechanisms)} switches proven by the built objects"
     checks = [
         Check("losses", apart <= rounding, said),
         Check("mechanisms", not off, "; ".join(off) or proven),
     ]
-    losses = {"candidate": ready["losses"], "float32": reference["losses"], "float64": []}
+    losses = {"candidate": ready.losses, "float32": reference.losses, "float64": []}
     return Parity(title, "tolerance", checks, other_batch, losses)

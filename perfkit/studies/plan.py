@@ -11,12 +11,13 @@ from perfkit.errors import InvalidValue
 from perfkit.ladder import presets
 from perfkit.ladder.catalogue import LADDER, optimization
 from perfkit.ladder.presets import Preset
-from perfkit.process.child import Nodes
+from perfkit.process.ranks import Nodes
 from perfkit.program import export
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target
 from perfkit.program.script import REFERENCE
 from perfkit.results.run import Run
+from perfkit.worker.messages import Describe, Description
 
 DEFAULT_WORKLOAD = {"quick": "photos"}
 """On a CPU the article's ResNet-18 is bound by computing; there, `photos` has a loader that matters."""
@@ -68,12 +69,11 @@ class Plan:
     nodes: Nodes = field(default_factory=Nodes)
     """The machines that train together."""
 
-    def loads(self) -> dict[str, Any]:
-        """What a child is told to load, and where."""
-        return {
-            "workload": self.workload, "preset": self.preset.name, "options": dict(self.options),
-            "device": self.device,
-        }  # fmt: skip
+    def loads(self) -> Describe:
+        """The command to load the workload."""
+        return Describe(
+            workload=self.workload, preset=self.preset.name, options=dict(self.options), device=self.device
+        )
 
 
 def plan(
@@ -148,26 +148,26 @@ def spread(plan: Plan, nodes: int, index: int, rendezvous: str) -> Plan:
     return replace(plan, nodes=Nodes(nodes, index, rendezvous))
 
 
-def target(plan: Plan, described: Mapping[str, Any]) -> Target:
+def target(plan: Plan, described: Description) -> Target:
     """Where a plan's stages are to run, from what the workload and the device say of themselves."""
     kind = plan.device.split(":")[0]
     return Target(
         device=kind,
-        offers=frozenset(described["offers"]),
-        convolves=described.get("convolves", True),
-        bf16=described["facts"].get("bf16", True),
+        offers=frozenset(described.offers),
+        convolves=described.convolves,
+        bf16=described.facts.bf16 is not False,
         compiler=machine.has_compiler(kind),
-        count=int(described["facts"].get("count", 1)),
+        count=described.facts.count or 1,
         nodes=plan.nodes.count,
     )
 
 
-def script(recipe: Recipe, described: Mapping[str, Any], device: str, seed: int = 0, steps: int = 8) -> str:
+def script(recipe: Recipe, described: Description, device: str, seed: int = 0, steps: int = 8) -> str:
     """The standalone script of a recipe for a described workload."""
-    return export.script(recipe, described["reference"], described["options"], device, seed, steps)
+    return export.script(recipe, described.reference, described.options, device, seed, steps)
 
 
-def recipe_diff(plan: Plan, described: Mapping[str, Any], before: Recipe, after: Recipe, name: str) -> str:
+def recipe_diff(plan: Plan, described: Description, before: Recipe, after: Recipe, name: str) -> str:
     """What changes in the script from one recipe to another, called `name`."""
     texts = [script(recipe, described, plan.device, plan.seed) for recipe in (before, after)]
     return export.diff(texts[0], texts[1], (f"train.py before {name}", f"train.py with {name}"))

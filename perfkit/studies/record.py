@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import secrets
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,9 +13,11 @@ import numpy as np
 
 from perfkit import machine
 from perfkit.ladder.stages import Stage
-from perfkit.process.child import Child, Team
+from perfkit.process.child import Child
+from perfkit.process.ranks import RankGroup
 from perfkit.results import stats
-from perfkit.results.run import Communication, Mechanism, Pairing, Raw, Run
+from perfkit.results.run import Communication, Pairing, Raw, Run
+from perfkit.worker.messages import Block, Description, Peak, Trained
 
 Role = Literal["previous", "baseline"]
 
@@ -26,7 +27,7 @@ class Side:
     """What a stage has measured, and its child while that lives."""
 
     run_id: str
-    child: Child | Team | None
+    child: Child | RankGroup | None
     rates: list[float]
 
     def stop(self) -> None:
@@ -40,19 +41,19 @@ class Side:
 class Measured:
     """What one stage has given so far."""
 
-    ready: dict[str, Any]
-    blocks: list[dict[str, Any]] = field(default_factory=list)
+    ready: Trained
+    blocks: list[Block] = field(default_factory=list)
     ceiling: list[float] = field(default_factory=list)
     rounds: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Other run's id → (own, other) samples/s of each round in which both were measured."""
-    peak: dict[str, Any] = field(default_factory=dict)
-    communication: dict[str, Any] | None = None
+    peak: Peak = field(default_factory=lambda: Peak(None, None, 0))
+    communication: Communication | None = None
     gpu_utilization: list[float] = field(default_factory=list)
 
     @property
     def rates(self) -> list[float]:
         """samples/s of each block."""
-        return [block["samples_per_s"] for block in self.blocks]
+        return [block.samples_per_s for block in self.blocks]
 
 
 def pairing(side: Side, role: Role, measured: Measured, noise: float | None = None) -> Pairing:
@@ -67,7 +68,7 @@ class Blank:
     """Makes the run of a stage: what is known before it starts, plus what came of it."""
 
     def __init__(
-        self, session: str, stage: Stage, described: Mapping[str, Any], preset: str, device: str, seed: int
+        self, session: str, stage: Stage, described: Description, preset: str, device: str, seed: int
     ) -> None:
         now = datetime.datetime.now(datetime.UTC)
         self.run_id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
@@ -78,15 +79,15 @@ class Blank:
             "created": now.isoformat(timespec="seconds"),
             "stage": stage.name,
             "title": stage.title,
-            "workload": described["reference"],
-            "options": described["options"],
+            "workload": described.reference,
+            "options": described.options,
             "preset": preset,
             "device": device,
             "seed": seed,
             "recipe": stage.recipe.to_dict(),
         }
         self._facts = {f"not applied: {name}": why for name, why in (stage.not_applied or {}).items()}
-        self._torch = {name: str(value) for name, value in described["facts"].items()}
+        self._torch = {name: str(value) for name, value in msgspec.to_builtins(described.facts).items()}
 
     def __call__(self, **results: Any) -> Run:
         """The run."""
@@ -99,42 +100,38 @@ class Blank:
 def results(measured: Measured, pairings: list[Pairing], device: str) -> dict[str, Any]:
     """The fields of a `Run` that a measured stage fills in."""
     ready, blocks = measured.ready, measured.blocks
-    warm = [ready["first"], ready["warm"]]
-    step_s = [value for part in [*warm, *blocks] for value in part["step_s"]]
-    data_wait_s = [value for part in [*warm, *blocks] for value in part["data_wait_s"]]
+    warm = [ready.first, ready.warm]
+    step_s = [value for part in [*warm, *blocks] for value in part.step_s]
+    data_wait_s = [value for part in [*warm, *blocks] for value in part.data_wait_s]
     accelerator = not device.startswith("cpu")
-    mechanisms = [Mechanism(**mechanism) for mechanism in ready["mechanisms"]]
-    proofs = {mechanism.switch: mechanism.evidence for mechanism in mechanisms}
-    compiled = proofs.get("compile", "runs eagerly") != "runs eagerly"
-    resident = proofs.get("device_dataset", "").startswith("the data set")
-    crossing = (0 if resident else ready["batch_bytes_per_sample"]) if accelerator else None
-    steady = float(np.median([value for block in blocks for value in block["step_s"]]))
-    facts = dict(ready["facts"]) | ({"weights": ready["weights"]} if ready["weights"] else {})
-    if ready["malloc"] and not accelerator and sys.platform == "linux":
-        facts["allocator"] = f"freed memory is kept (GLIBC_TUNABLES={ready['malloc']})"
-    if compiled:
-        facts["compile cache"] = "warm" if ready["graphs"]["cache_hits"] else "cold"
+    crossing = (0 if ready.data_on_device else ready.batch_bytes_per_sample) if accelerator else None
+    steady = float(np.median([value for block in blocks for value in block.step_s]))
+    facts = ready.facts | ({"weights": ready.weights} if ready.weights else {})
+    if ready.malloc and not accelerator and sys.platform == "linux":
+        facts["allocator"] = f"freed memory is kept (GLIBC_TUNABLES={ready.malloc})"
+    if ready.compiled:
+        facts["compile cache"] = "warm" if ready.compile_counters.cache_hits else "cold"
     return {
-        "recipe": ready["recipe"],
+        "recipe": ready.recipe,
         "raw": Raw(
             step_s=step_s,
             data_wait_s=data_wait_s,
-            device_step_s=[value for block in blocks for value in block["device_step_s"]],
-            warmup_steps=sum(len(part["step_s"]) for part in warm),
+            device_step_s=[value for block in blocks for value in block.device_step_s],
+            warmup_steps=sum(len(part.step_s) for part in warm),
             block_samples_per_s=measured.rates,
             ceiling_samples_per_s=measured.ceiling,
             gpu_utilization_nvml=measured.gpu_utilization,
         ),
-        "samples_per_step": ready["samples_per_step"],
-        "mechanism": mechanisms,
+        "samples_per_step": ready.samples_per_step,
+        "mechanism": ready.mechanisms,
         "pairings": pairings,
-        "losses": ready["losses"],
-        "communication": msgspec.convert(measured.communication, Communication | None),
-        "startup_s": ready["startup_s"],
-        "compile_s": max(0.0, ready["first"]["step_s"][0] - steady) if compiled else None,
-        "peak_memory_bytes": measured.peak["allocated"],
-        "peak_reserved_bytes": measured.peak["reserved"],
-        "batch_bytes_per_sample": ready["batch_bytes_per_sample"],
+        "losses": ready.losses,
+        "communication": measured.communication,
+        "startup_s": ready.startup_s,
+        "compile_s": max(0.0, ready.first.step_s[0] - steady) if ready.compiled else None,
+        "peak_memory_bytes": measured.peak.allocated,
+        "peak_reserved_bytes": measured.peak.reserved,
+        "batch_bytes_per_sample": ready.batch_bytes_per_sample,
         "h2d_bytes_per_sample": crossing,
         "facts": facts,
     }
@@ -156,7 +153,7 @@ def judged(run: Run, measured: Measured) -> Run:
         )
     if not all(pairing.interleaved for pairing in run.pairings):
         doubts.append("compared one after the other, not in turn: the sides did not fit in memory together")
-    if measured.peak["recompiles"]:
+    if measured.peak.recompiles:
         doubts.append("the model was compiled again while it was measured: keep its input shapes the same")
     for when in ("before", "after"):
         doubts += machine.quality_warnings(

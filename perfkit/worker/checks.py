@@ -20,6 +20,7 @@ from perfkit.program import train
 from perfkit.program.recipe import Recipe
 from perfkit.program.train import DevicePrefetcher, Training, to_device
 from perfkit.results.run import Mechanism
+from perfkit.worker.messages import CompileCounters
 
 
 @dataclass
@@ -37,8 +38,7 @@ class Specimen:
     optimizer_steps: int
     batches_pulled: int
     iterator: Any
-    graphs: dict[str, int]
-    """What torch.compile has counted: graphs, breaks, cache hits and misses."""
+    graphs: CompileCounters
     recompiles: int
     """Graphs made after the first step: there should be none."""
     spans: list[str]
@@ -118,11 +118,11 @@ def specimen(training: Training, source: Any, iterator: Any = None, first_graphs
         inputs, _ = to_device(pulled[-1], training.workload, training.recipe, training.device)
     # A device prefetcher is one batch ahead: that batch was pulled, but not yet trained on.
     ahead = 1 if isinstance(batches, DevicePrefetcher) else 0
-    made = graphs()
+    made = compile_counters()
     return Specimen(
         training=training, batch=pulled[-1], inputs=inputs, outputs=_first(watch.outputs),
         copies=copies.seen, optimizer_steps=watch.steps, batches_pulled=len(pulled) - ahead,
-        iterator=iterator, graphs=made, recompiles=made["graphs"] - first_graphs, spans=watch.spans,
+        iterator=iterator, graphs=made, recompiles=made.graphs - first_graphs, spans=watch.spans,
         block_computed=watch.computed, no_syncs=watch.no_syncs,
     )  # fmt: skip
 
@@ -196,16 +196,26 @@ def _first(outputs: Any) -> torch.Tensor:
     return outputs
 
 
-def graphs() -> dict[str, int]:
-    """What torch.compile has done in this process: graphs made, breaks, cache."""
+def compile_counters() -> CompileCounters:
+    """What torch.compile has done in this process."""
     from torch._dynamo.utils import counters
 
-    return {
-        "graphs": int(counters["stats"]["unique_graphs"]),
-        "breaks": int(sum(counters["graph_break"].values())),
-        "cache_hits": int(counters["inductor"]["fxgraph_cache_hit"]),
-        "cache_misses": int(counters["inductor"]["fxgraph_cache_miss"]),
-    }
+    return CompileCounters(
+        graphs=int(counters["stats"]["unique_graphs"]),
+        breaks=int(sum(counters["graph_break"].values())),
+        cache_hits=int(counters["inductor"]["fxgraph_cache_hit"]),
+        cache_misses=int(counters["inductor"]["fxgraph_cache_miss"]),
+    )
+
+
+def is_compiled(model: Any) -> bool:
+    """Whether torch.compile has wrapped the model."""
+    return isinstance(model, torch._dynamo.eval_frame.OptimizedModule)
+
+
+def is_resident(loader: Any) -> bool:
+    """Whether the whole data set lies on the device; a script has a class of that name of its own."""
+    return type(loader).__name__ == "ResidentLoader"
 
 
 def bytes_per_sample(batch: Any) -> int:
@@ -300,7 +310,7 @@ def _resize(s: Specimen) -> tuple[bool, str]:
 
 @_proves("device_dataset")
 def _resident(s: Specimen) -> tuple[bool, str]:
-    resident = type(s.training.loader).__name__ == "ResidentLoader"
+    resident = is_resident(s.training.loader)
     there = s.batch[0].device.type == s.training.device.type
     said = f"the data set lies on {s.batch[0].device}" if resident else "batches come from a loader"
     return resident == s.recipe.device_dataset and (there or not resident), said
@@ -362,12 +372,11 @@ def _optimizer(s: Specimen) -> tuple[bool, str]:
 
 @_proves("compile")
 def _compiled(s: Specimen) -> tuple[bool, str]:
-    wrapped = isinstance(s.training.model, torch._dynamo.eval_frame.OptimizedModule)
-    if not wrapped:
+    if not is_compiled(s.training.model):
         return not s.recipe.compile, "runs eagerly"
     made = s.graphs
-    said = f"{made['graphs']} graph(s), {made['breaks']} break(s), {s.recompiles} recompilation(s)"
-    return s.recipe.compile and made["graphs"] > 0 and s.recompiles == 0, said
+    said = f"{made.graphs} graph(s), {made.breaks} break(s), {s.recompiles} recompilation(s)"
+    return s.recipe.compile and made.graphs > 0 and s.recompiles == 0, said
 
 
 @_proves("compile_mode")

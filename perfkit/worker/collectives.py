@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 
+from perfkit.results.run import Communication
 from perfkit.worker.checks import plain
 from perfkit.worker.harness import Harness
 
@@ -22,8 +23,8 @@ _SIZES = (1 << 12, 1 << 18, 1 << 22, 1 << 24)
 """Bytes of the collectives that latency and bandwidth are told from."""
 
 
-def measure(harness: Harness, samples: int) -> dict[str, Any]:
-    """The fields of `runs.Communication`; weights and optimizer are as they were afterwards."""
+def measure(harness: Harness, samples: int) -> Communication:
+    """The cost of communication; weights and optimizer are as they were afterwards."""
     training = harness.training
     before = copy.deepcopy((plain(training.model).state_dict(), training.optimizer.state_dict()))
     with_it, without = list[float](), list[float]()
@@ -41,12 +42,11 @@ def measure(harness: Harness, samples: int) -> dict[str, Any]:
     own = torch.tensor([statistics.median(without)], device=training.device)
     all_ranks = [torch.zeros_like(own) for _ in range(distributed.get_world_size())]
     distributed.all_gather(all_ranks, own)
-    return {
-        "bytes_per_step": sum(buckets) * once, "step_s": statistics.median(with_it),
-        "compute_s": statistics.median(without), "alone_s": _all_reduce_s(harness, buckets) * once,
-        "rank_compute_s": [float(value) for value in all_ranks],
-        "start_s": start, "bytes_per_s": 1 / slope,
-    }  # fmt: skip
+    return Communication(
+        bytes_per_step=sum(buckets) * once, step_s=statistics.median(with_it),
+        compute_s=statistics.median(without), alone_s=_all_reduce_s(harness, buckets) * once,
+        rank_compute_s=[float(value) for value in all_ranks], start_s=start, bytes_per_s=1 / slope,
+    )  # fmt: skip
 
 
 def _step_s(harness: Harness, samples: int) -> float:

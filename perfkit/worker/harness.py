@@ -10,10 +10,10 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch import distributed
 
@@ -22,6 +22,7 @@ from perfkit.program.train import Training, epochs, mean_over_ranks
 from perfkit.results import stats
 from perfkit.results.run import Mechanism
 from perfkit.worker import checks
+from perfkit.worker.messages import Block
 
 Clock = Callable[[], float]
 Progress = Callable[[str, int, int], None]
@@ -141,22 +142,6 @@ def _peak_rss() -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-@dataclass
-class Block:
-    """Some steps in a row: the raw values, and the rate with the device synchronised at both ends."""
-
-    samples: int
-    seconds: float
-    step_s: list[float] = field(default_factory=list)
-    data_wait_s: list[float] = field(default_factory=list)
-    device_step_s: list[float] = field(default_factory=list)
-
-    @property
-    def samples_per_s(self) -> float:
-        """Samples / seconds of the whole block."""
-        return self.samples / self.seconds
-
-
 class Harness:
     """Drives a `Training` in blocks and writes down what the clock says."""
 
@@ -186,11 +171,9 @@ class Harness:
             RunFailed: a loss is not finite.
         """
         block, losses = self._run(self.batches, 1, "first step")
-        self.first_graphs = checks.graphs()["graphs"]
+        self.first_graphs = checks.compile_counters().graphs
         more, others = self._run(self.batches, count - 1, "first steps")
-        joined = Block(block.samples + more.samples, block.seconds + more.seconds)
-        joined.step_s, joined.data_wait_s = block.step_s + more.step_s, block.data_wait_s + more.data_wait_s
-        return joined, losses + others
+        return block + more, losses + others
 
     def warm_up(self, seconds: float) -> Block:
         """Steps until their time is steady, or until the budget is spent."""
@@ -199,10 +182,7 @@ class Harness:
         taken, done = Block(0, 0.0), False
         while not self._agreed(done):
             block, _ = self._run(self.batches, window, "warm-up")
-            taken.samples += block.samples
-            taken.seconds += block.seconds
-            taken.step_s += block.step_s
-            taken.data_wait_s += block.data_wait_s
+            taken += block
             spent = taken.seconds >= seconds or len(taken.step_s) >= _MAX_WARMUP_STEPS
             done = spent or stats.steady(np.array(taken.step_s), window)
         return taken
@@ -305,8 +285,7 @@ class Harness:
         self, batches: Any, steps: int, phase: str, most: int = 0, done: Callable[[], bool] = lambda: True
     ) -> tuple[Block, list[float]]:
         """So many steps, and then up to `most` of them until `done`."""
-        block = Block(0, 0.0)
-        losses: list[torch.Tensor] = []
+        step_s, data_wait_s, losses = list[float](), list[float](), list[torch.Tensor]()
         self.device.synchronize()
         self.source.take_waited()
         start = before = self.clock()
@@ -315,15 +294,38 @@ class Harness:
             losses.append(self.training.step(batches))
             self.device.mark()
             now = self.clock()
-            block.step_s.append(now - before)
-            block.data_wait_s.append(self.source.take_waited())
+            step_s.append(now - before)
+            data_wait_s.append(self.source.take_waited())
             before = now
             self.progress(phase, len(losses), max(steps, len(losses)))
         self.device.synchronize()
-        block.seconds = self.clock() - start
-        block.samples = len(losses) * self.samples_per_step
-        block.device_step_s = self.device.take_marked()
+        seconds, samples = self.clock() - start, len(losses) * self.samples_per_step
+        block = Block(samples, seconds, step_s, data_wait_s, self.device.take_marked())
         return block, _finite(losses, self.training.recipe.ranks)
+
+
+def wait_for_idle_loader(limit_s: float = 2.0, period_s: float = 0.04) -> None:
+    """Waits until this process's children compute nothing, for at most `limit_s`.
+
+    Loader workers go on after a block until their queue is full. On a CPU they would take cores from what is
+    measured next: the ceiling, or the block of another process.
+    """
+    children = psutil.Process().children(recursive=True)
+
+    def cpu_s() -> float:
+        total = 0.0
+        for child in children:
+            with contextlib.suppress(psutil.Error):
+                times = child.cpu_times()
+                total += times.user + times.system
+        return total
+
+    until, spent = time.monotonic() + limit_s, cpu_s()
+    while children and time.monotonic() < until:
+        time.sleep(period_s)
+        spent, before = cpu_s(), spent
+        if spent <= before:
+            break
 
 
 def _finite(losses: list[torch.Tensor], ranks: int) -> list[float]:

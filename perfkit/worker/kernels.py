@@ -19,19 +19,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from perfkit.worker.checks import plain
 from perfkit.worker.harness import Device, Harness
+from perfkit.worker.reports import KernelReport, MisalignedLayer, ShapeTiming, StepWork
 
 _MULTIPLES = {"float32": 4, "bfloat16": 8, "float16": 8, "int8": 16}
 """Sizes that Tensor Cores like, by type; float32 stands for TF32. NVIDIA's rule, as the article gives it."""
 _REPEATS = 7
 
 
-def measure(harness: Harness) -> dict[str, Any]:
-    """Roofs of the device, a sweep of shapes, and the work of this training's step.
-
-    Returns:
-        `peaks`: FLOP/s by type; `bytes_per_s`; `rows`: one dictionary a shape (see `sweep`); `work`: `flops`
-        and `bytes` of a step, `dtype` in which it multiplies; `misaligned`: see `misaligned`.
-    """
+def measure(harness: Harness) -> KernelReport:
+    """Roofs of the device, a sweep of shapes, and the work of this training's step."""
+    block = harness.block(8 * harness.samples_per_step)
     device = harness.device
     big = device.device.type != "cpu"
     dtypes = _dtypes(device.device)
@@ -39,14 +36,14 @@ def measure(harness: Harness) -> dict[str, Any]:
     sizes = (1024, 4096, 8192) if big else (512, 1024)
     squares = _rows(device, [_product(device, n, n, n, dtype) for dtype in dtypes for n in sizes])
     peaks = {
-        _name(dtype): max(row["flops_per_s"] for row in rows + squares if row["dtype"] == _name(dtype))
+        _name(dtype): max(row.flops_per_s for row in rows + squares if row.dtype == _name(dtype))
         for dtype in dtypes
     }
     model = plain(harness.training.model)
-    return {
-        "peaks": peaks, "bytes_per_s": bandwidth(device, 1 << (30 if big else 26)), "rows": rows,
-        "work": work(harness), "misaligned": misaligned(model),
-    }  # fmt: skip
+    return KernelReport(
+        peaks=peaks, bytes_per_s=bandwidth(device, 1 << (30 if big else 26)), rows=rows, work=work(harness),
+        misaligned=misaligned(model), step_s=block.seconds / len(block.step_s),
+    )  # fmt: skip
 
 
 def _dtypes(device: torch.device) -> list[torch.dtype]:
@@ -112,13 +109,13 @@ def _convolution(device: Device, channels: int, size: int, dtype: torch.dtype, l
     return _Case(f"{channels} channels, {name}", "convolution", dtype, lambda: layer(inputs), flops, size_of)
 
 
-def _rows(device: Device, cases: list[_Case]) -> list[dict[str, Any]]:
+def _rows(device: Device, cases: list[_Case]) -> list[ShapeTiming]:
     seconds = timed(device, [case.call for case in cases])
     return [
-        {
-            "shape": case.shape, "kind": case.kind, "dtype": _name(case.dtype), "seconds": taken,
-            "flops_per_s": case.flops / taken, "flops_per_byte": case.flops / case.size,
-        } for case, taken in zip(cases, seconds, strict=True)
+        ShapeTiming(
+            shape=case.shape, kind=case.kind, dtype=_name(case.dtype), seconds=taken,
+            flops_per_s=case.flops / taken, flops_per_byte=case.flops / case.size,
+        ) for case, taken in zip(cases, seconds, strict=True)
     ]  # fmt: skip
 
 
@@ -132,7 +129,7 @@ def neighbours(size: int) -> tuple[int, int, int, int]:
     return -(-size // 64) * 64, eights, eights - 4, eights - 1
 
 
-def sweep(device: Device, dtypes: list[torch.dtype], shrink: int = 1) -> list[dict[str, Any]]:
+def sweep(device: Device, dtypes: list[torch.dtype], shrink: int = 1) -> list[ShapeTiming]:
     """The article's product and its neighbours, an odd m, a thin one, and convolutions.
 
     Args:
@@ -141,8 +138,8 @@ def sweep(device: Device, dtypes: list[torch.dtype], shrink: int = 1) -> list[di
         shrink: divides the article's m and n, for slow devices.
 
     Returns:
-        One dictionary a shape: `shape`, `kind`, `dtype`, `seconds`, `flops_per_s`, `flops_per_byte`. First
-        come, for each type, the products over `neighbours` of k (outer) and n.
+        One timing for each shape. First come, for each type, the products over `neighbours` of k (outer)
+        and n.
     """
     m, deep, wide = 16 * 36 // shrink, neighbours(1500), neighbours(10_000 // shrink)
     shapes = [(m, k, n) for k in deep for n in wide] + [(m - 1, deep[1], wide[1]), (8, deep[1], wide[1])]
@@ -170,24 +167,20 @@ class _Traffic(TorchDispatchMode):
         return made
 
 
-def work(harness: Harness) -> dict[str, Any]:
+def work(harness: Harness) -> StepWork:
     """FLOPs of a step (products and convolutions), and the bytes its operators move when none are fused."""
     training = harness.training
     if training.recipe.compile:  # counted on the plain program: fusing changes the bytes, not the FLOPs
-        return {"flops": None, "bytes": None, "dtype": "", "why": "counted on the recipe without compile"}
+        return StepWork(None, None, "", "counted on the recipe without compile")
     counter, traffic = FlopCounterMode(display=False), _Traffic()
     with traffic, counter:
         training.step(harness.batches)
     amp = {"off": "float32", "bf16": "bfloat16", "fp16": "float16"}[training.recipe.amp]
-    return {"flops": counter.get_total_flops(), "bytes": traffic.bytes, "dtype": amp, "why": ""}
+    return StepWork(counter.get_total_flops(), traffic.bytes, amp)
 
 
-def misaligned(model: nn.Module) -> list[dict[str, Any]]:
-    """Layers with sizes that are no multiple of what 16-bit matrix units like, and what padding would cost.
-
-    Returns:
-        `layer`, `kind`, `sizes`, `padded`, and `more_flops`: the padded layer's FLOPs / the layer's, minus 1.
-    """
+def misaligned(model: nn.Module) -> list[MisalignedLayer]:
+    """Layers whose sizes are not a multiple of what 16-bit matrix units like, and what padding would cost."""
     found = []
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
@@ -200,6 +193,10 @@ def misaligned(model: nn.Module) -> list[dict[str, Any]]:
         padded = tuple(-(-size // unit) * unit for size in sizes)
         if padded != sizes:
             more = padded[0] * padded[1] / (sizes[0] * sizes[1]) - 1
-            found.append({"layer": name, "kind": type(module).__name__, "sizes": list(sizes),
-                          "padded": list(padded), "more_flops": more})  # fmt: skip
+            found.append(
+                MisalignedLayer(
+                    layer=name, kind=type(module).__name__, sizes=list(sizes), padded=list(padded),
+                    more_flops=more,
+                )
+            )  # fmt: skip
     return found

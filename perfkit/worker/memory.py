@@ -23,7 +23,9 @@ from torch.utils._pytree import tree_iter
 from perfkit.errors import InvalidValue
 from perfkit.program import train
 from perfkit.worker.checks import plain
+from perfkit.worker.failures import is_users
 from perfkit.worker.harness import Harness
+from perfkit.worker.reports import MemoryReport
 
 _STANDING = ("weights", "gradients", "optimizer")
 KINDS = ("weights", "gradients", "optimizer", "batch", "activations", "workspace")
@@ -89,19 +91,16 @@ def _line() -> str:
     frame: Any = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not any(part in name for part in ("/torch/", "\\torch\\", "/perfkit/worker/", "<")):
-            return f" ({Path(name).name}:{frame.f_lineno})" if Path(name).name != "train.py" else ""
+        if name == train.__file__:
+            return ""
+        if is_users(name):
+            return f" ({Path(name).name}:{frame.f_lineno})"
         frame = frame.f_back
     return ""
 
 
-def measure(harness: Harness, steps: int = 2) -> dict[str, Any]:
+def measure(harness: Harness, steps: int = 2) -> MemoryReport:
     """Takes some steps under the ledger.
-
-    Returns:
-        `peak`: bytes; `peak_phase`; `parts`: bytes by kind at the peak; `phases`: highest bytes of each;
-        `places`: the largest at the peak, (where, kind, bytes); `allocated`, `reserved`: the allocator's
-        own peaks (CUDA only, else None).
 
     Raises:
         InvalidValue: the model is compiled.
@@ -131,11 +130,9 @@ def measure(harness: Harness, steps: int = 2) -> dict[str, Any]:
     top = [*passing, *[item for item in ordered if item[0][1] in _STANDING][:6]]
     on_gpu = training.device.type == "cuda"
     allocated, reserved = harness.device.peak() if on_gpu else (None, None)
-    return {
-        "peak": ledger.peak, "peak_phase": ledger.peak_phase, "parts": parts, "phases": dict(ledger.phases),
-        "places": [[where, kind, size] for (where, kind), size in top],
-        "allocated": allocated, "reserved": reserved,
-    }  # fmt: skip
+    largest = [(where, kind, size) for (where, kind), size in top]
+    phases = dict(ledger.phases)
+    return MemoryReport(ledger.peak, ledger.peak_phase, parts, phases, largest, allocated, reserved)
 
 
 def _note_standing(ledger: Ledger, training: train.Training) -> None:

@@ -19,6 +19,8 @@ from torch import nn
 
 from perfkit.program import train
 from perfkit.program.recipe import Recipe
+from perfkit.results.parity import Check
+from perfkit.worker.reports import ParityReport
 
 BITS16 = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 """Rounding of the 16-bit formats, relative."""
@@ -41,7 +43,7 @@ class Side:
 
 def check(
     workload: Any, recipe: Recipe, device: torch.device, exact: str, seed: int = 0, steps: int = 4
-) -> dict[str, Any]:
+) -> ParityReport:
     """Compares a recipe with the plain program of the same batch size.
 
     Args:
@@ -51,9 +53,6 @@ def check(
         exact: `bitwise`, or anything else for a tolerance.
         seed: of weights, order and augmentation.
         steps: how many are trained on each side.
-
-    Returns:
-        `checks`: name, ok, evidence of each; `losses`: of candidate, float32 and float64.
     """
     plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
     reference = _trained(workload, plain, device, seed, steps)
@@ -70,10 +69,7 @@ def check(
     checks += [_bitwise(reference, candidate)] if exact == "bitwise" else []
     checks += [_outputs(candidate, base, exactly, recipe), _losses(candidate, base, exactly, recipe)]
     losses = {"candidate": candidate.losses, "float32": base.losses, "float64": exactly.losses}
-    return {"checks": [{"name": n, "ok": ok, "evidence": said} for n, ok, said in checks], "losses": losses}
-
-
-Check = tuple[str, bool, str]
+    return ParityReport([Check(*check) for check in checks], losses)
 
 
 def _trained(workload: Any, recipe: Recipe, device: torch.device, seed: int, steps: int) -> Side:
@@ -150,7 +146,7 @@ def _rmse(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.double() - other.double()).square().mean().sqrt())
 
 
-def _data(reference: Side, candidate: Side, exact: str) -> Check:
+def _data(reference: Side, candidate: Side, exact: str) -> tuple[str, bool, str]:
     name = "the same inputs"
     for step, (a, b) in enumerate(zip(reference.inputs, candidate.inputs, strict=True)):
         if a.shape != b.shape:
@@ -166,7 +162,7 @@ def _data(reference: Side, candidate: Side, exact: str) -> Check:
     return name, ok, f"RMSE {worst:.2g} of their standard deviation, after preparation on the device{hint}"
 
 
-def _targets(reference: Side, candidate: Side) -> Check:
+def _targets(reference: Side, candidate: Side) -> tuple[str, bool, str]:
     pairs = zip(reference.targets, candidate.targets, strict=True)
     wrong = [step for step, (a, b) in enumerate(pairs) if a.shape != b.shape or not torch.equal(a, b)]
     return (
@@ -176,7 +172,7 @@ def _targets(reference: Side, candidate: Side) -> Check:
     )
 
 
-def _structure(reference: Side, candidate: Side) -> Check:
+def _structure(reference: Side, candidate: Side) -> tuple[str, bool, str]:
     pairs = itertools.zip_longest(reference.structure, candidate.structure)
     changed = [f"{b}, was {a}" for a, b in pairs if a != b]
     return (
@@ -186,7 +182,7 @@ def _structure(reference: Side, candidate: Side) -> Check:
     )
 
 
-def _scaler(candidate: Side, recipe: Recipe) -> Check:
+def _scaler(candidate: Side, recipe: Recipe) -> tuple[str, bool, str]:
     if recipe.amp != "fp16":
         return "gradient scaling", True, "not needed"
     return (
@@ -196,7 +192,7 @@ def _scaler(candidate: Side, recipe: Recipe) -> Check:
     )
 
 
-def _bitwise(reference: Side, candidate: Side) -> Check:
+def _bitwise(reference: Side, candidate: Side) -> tuple[str, bool, str]:
     same = reference.losses == candidate.losses
     return "bitwise the same losses", same, "equal to the last digit" if same else "they differ"
 
@@ -212,7 +208,7 @@ def _budget(base: float, scale: float, recipe: Recipe, step: int, roundings: int
     return (2 * base + scale * (2.0**-18 + bits)) * (1 + step)
 
 
-def _outputs(candidate: Side, base: Side, exactly: Side, recipe: Recipe) -> Check:
+def _outputs(candidate: Side, base: Side, exactly: Side, recipe: Recipe) -> tuple[str, bool, str]:
     """Of the first step only: before any update, so nothing has grown yet."""
     wrong, right = _rmse(candidate.outputs[0], exactly.outputs[0]), _rmse(base.outputs[0], exactly.outputs[0])
     scale = float(exactly.outputs[0].double().std())
@@ -228,7 +224,7 @@ def _outputs(candidate: Side, base: Side, exactly: Side, recipe: Recipe) -> Chec
     )
 
 
-def _losses(candidate: Side, base: Side, exactly: Side, recipe: Recipe) -> Check:
+def _losses(candidate: Side, base: Side, exactly: Side, recipe: Recipe) -> tuple[str, bool, str]:
     worst, said = 0.0, ""
     for step, (own, plain, exact) in enumerate(
         zip(candidate.losses, base.losses, exactly.losses, strict=True)

@@ -17,15 +17,16 @@ from torch.profiler import ProfilerActivity, record_function, schedule
 
 from perfkit.program import train
 from perfkit.worker.harness import Harness
+from perfkit.worker.messages import RecordProfile
+from perfkit.worker.reports import ProfileReport
 
 _COMPARED = 8
 """Steps without the profiler, just before, that its slow-down is told from; more if more are recorded."""
 
 
-def profile(
-    harness: Harness, path: str, wait: int, warmup: int, active: int, shapes: bool, memory: bool, stacks: bool
-) -> dict[str, Any]:
-    """Takes steps with and without the profiler, and writes the trace of the `active` ones, one a rank."""
+def profile(harness: Harness, command: RecordProfile) -> ProfileReport:
+    """Takes steps with and without the profiler, and writes a trace of the active ones for each rank."""
+    path, wait, warmup, active = command.path, command.wait, command.warmup, command.active
     if rank := int(os.environ.get("RANK", "0")):
         path = path.replace(".json", f".rank{rank}.json")
     plain = harness.block(max(_COMPARED, active) * harness.samples_per_step, settle=True)
@@ -33,7 +34,7 @@ def profile(
     made = _Profile(
         activities=[ProfilerActivity.CPU, *used],
         schedule=schedule(wait=wait, warmup=warmup, active=active, repeat=1),
-        record_shapes=shapes, profile_memory=memory, with_stack=stacks,
+        record_shapes=command.shapes, profile_memory=command.memory, with_stack=command.stacks,
         on_trace_ready=lambda ready: _write(ready, path),
     )  # fmt: skip
     total = wait + warmup + active
@@ -50,12 +51,9 @@ def profile(
             harness.progress("profiling", step + 1, total)
         marks.append(time.perf_counter())
     first = wait + warmup
-    return {
-        "plain_step_s": statistics.median(plain.device_step_s or plain.step_s),
-        "taken": [stamp for stamp in harness.source.stamps if marks[first] <= stamp[2] <= marks[-1]],
-        "marks": marks[first:],
-        "pins": pins,
-    }
+    taken = [stamp for stamp in harness.source.stamps if marks[first] <= stamp[2] <= marks[-1]]
+    plain_step_s = statistics.median(plain.device_step_s or plain.step_s)
+    return ProfileReport(plain_step_s, taken, marks[first:], pins)
 
 
 class _Numbered(list[int]):

@@ -24,9 +24,10 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
-_OWN = tuple(os.path.join(_HERE, name) for name in ("syncs.py", "serve.py", "__main__.py"))
-_PROGRAM = os.path.join(os.path.dirname(_HERE), "program", "train.py")
+from perfkit.program import train
+from perfkit.worker.failures import is_users
+from perfkit.worker.reports import Place, SyncReport
+
 _LOADER = os.sep.join(("torch", "utils", "data", ""))
 _WAITS = {
     "item": "read it after the loop, or every N steps: losses can be kept on the device",
@@ -45,23 +46,6 @@ _WAITS = {
     "allclose": "compare on the device, and read the result later",
 }
 """Calls that make the host wait for the device, each with the way out."""
-
-
-@dataclass
-class Place:
-    """One line of a program that copies or waits."""
-
-    call: str
-    where: str
-    """`file:line` of the innermost frame that is neither torch's nor perfkit's."""
-    kind: str
-    """`wait`, `host to device`, `device to host`."""
-    fix: str
-    memory: str = ""
-    """`pinned` or `pageable` host memory, of copies."""
-    count: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
 
 
 @dataclass
@@ -183,9 +167,8 @@ def _caller(device: str | None) -> str:
         file = frame.f_code.co_filename
         if _LOADER in file:
             return ""
-        theirs = "site-packages" not in file and not file.endswith(_OWN) and not file.startswith("<")
-        if not found and theirs and f"{os.sep}torch{os.sep}" not in file:
-            if file == _PROGRAM and device == "cpu":
+        if not found and (is_users(file) or file == train.__file__):
+            if file == train.__file__ and device == "cpu":
                 return ""  # the program's own copy to the device: on a CPU it is none
             found = f"{os.path.basename(file)}:{frame.f_lineno}"
         frame = frame.f_back
@@ -206,6 +189,14 @@ def detect_syncs(steps: int = 1) -> Iterator[Syncs]:
             stack.enter_context(_driver_warnings(found))
         stack.enter_context(_Watch(found, device))
         yield found
+
+
+def report(harness: Any, steps: int) -> SyncReport:
+    """Copies and waits of some steps of a training."""
+    with detect_syncs(steps) as found:
+        for _ in range(steps):
+            harness.training.step(harness.batches)
+    return SyncReport(found.sorted(), found.table())
 
 
 @contextlib.contextmanager

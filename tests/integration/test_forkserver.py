@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from perfkit.errors import Cancelled, RunFailed
-from perfkit.process import fork as forkserver
+from perfkit.process import fork
 from perfkit.process.child import Child
+from perfkit.worker.messages import Describe
 
 pytestmark = [
     pytest.mark.usefixtures("no_orphans"),
@@ -26,13 +27,13 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _own_server() -> Iterator[None]:
-    forkserver.renew()
+    fork.restart()
     yield
-    forkserver.renew()
+    fork.restart()
 
 
-def toy(name: str = "Toy") -> dict[str, object]:
-    return {"workload": f"tests.support.toy:{name}", "preset": "smoke", "options": {}, "device": "cpu"}
+def toy(workload: str = "tests.support.toy:Toy") -> Describe:
+    return Describe(workload=workload, preset="smoke", options={}, device="cpu")
 
 
 def server_of(child: Child) -> psutil.Process:
@@ -43,14 +44,14 @@ def server_of(child: Child) -> psutil.Process:
 
 def test_children_share_a_server_and_nothing_else() -> None:
     with Child() as first, Child() as second:
-        assert first.ask("describe", **toy())["reference"] == second.ask("describe", **toy())["reference"]
+        assert first.ask(toy()).reference == second.ask(toy()).reference
         assert server_of(first).pid == server_of(second).pid != os.getpid()
         for child in (first, second):
             assert os.getpgid(child.pid) == os.getsid(child.pid) == child.pid
             assert psutil.Process(child.pid).name() == "perfkit.worker"
         first.stop()
         assert not psutil.pid_exists(first.pid)
-        assert second.ask("describe", **toy())["reference"]
+        assert second.ask(toy()).reference
 
 
 def test_cancelled_while_the_server_starts_leaves_nothing(
@@ -63,7 +64,7 @@ def test_cancelled_while_the_server_starts_leaves_nothing(
         Child(cancelled=stop)
     assert not list(tmp_path.iterdir())
     with Child() as child:
-        assert child.ask("describe", **toy())["reference"]
+        assert child.ask(toy()).reference
 
 
 def test_the_start_counts_what_a_new_process_would_have_imported() -> None:
@@ -92,7 +93,7 @@ def test_a_child_finds_its_own_environment_folder_and_path(
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("PERFKIT_SEEN", "late")
         with Child() as second:
-            second.ask("describe", **toy() | {"workload": "own:Toy"})
+            second.ask(toy("own:Toy"))
             variable, folder, temporary, parent = (tmp_path / "seen").read_text().split("|")
             assert (variable, folder) == ("late", str(tmp_path))
             assert Path(temporary).is_dir()
@@ -105,18 +106,18 @@ def test_another_environment_gets_another_server(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         with Child() as second:
             assert server_of(first).pid != server_of(second).pid
-            assert second.ask("describe", **toy())["facts"]["threads"] == 1
-        assert first.ask("describe", **toy())["reference"]
+            assert second.ask(toy()).facts.threads == 1
+        assert first.ask(toy()).reference
 
 
 def test_when_the_server_dies_its_children_do_and_the_next_one_starts() -> None:
     child = Child()
     server_of(child).kill()
     with pytest.raises(RunFailed, match="killed"):
-        child.ask("describe", **toy())
+        child.ask(toy())
     child.stop()
     with Child() as next_one:
-        assert next_one.ask("describe", **toy())["reference"]
+        assert next_one.ask(toy()).reference
 
 
 def plant(folder: Path, first_line: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +135,7 @@ def test_where_an_import_has_asked_for_the_gpu_a_child_is_a_new_process(
 ) -> None:
     plant(tmp_path, "import torch; torch.cuda._is_in_bad_fork = lambda: True", monkeypatch)
     with Child() as child:
-        assert child.ask("describe", **toy())["reference"]
+        assert child.ask(toy()).reference
         assert server_of(child).pid != os.getpid()
         assert psutil.Process(child.pid).cmdline()[-1] == "perfkit.worker"
 
@@ -145,14 +146,14 @@ def test_where_no_server_starts_a_child_is_a_new_process(
     plant(tmp_path, "raise ImportError('planted')", monkeypatch)
     with Child() as child:
         assert server_of(child).pid == os.getpid()
-        assert child.ask("describe", **toy())["reference"]
+        assert child.ask(toy()).reference
 
 
 def test_the_server_ends_with_the_process_it_belongs_to() -> None:
     """Also if that one is killed while a child measures."""
     script = """
         import os, signal, psutil
-        from perfkit.runner import Child
+        from perfkit.process.child import Child
         child = Child()
         print(child.pid, psutil.Process(child.pid).ppid(), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -11,8 +11,7 @@ import torch
 
 from perfkit.errors import RunFailed
 from perfkit.program.recipe import Recipe
-from perfkit.worker.harness import Device, Harness
-from perfkit.worker.serve import let_workers_rest
+from perfkit.worker.harness import Device, Harness, wait_for_idle_loader
 
 
 class FakeClock:
@@ -260,9 +259,9 @@ def test_the_next_block_waits_until_the_loader_s_workers_rest(
 ) -> None:
     child = Busy(looks)
     monkeypatch.setattr("psutil.Process", lambda: child)
-    let_workers_rest(limit_s=60, period_s=0)
+    wait_for_idle_loader(limit_s=60, period_s=0)
     assert child.seen == seen
     endless = Busy(10**9)
     monkeypatch.setattr("psutil.Process", lambda: endless)
-    let_workers_rest(limit_s=0.01, period_s=0.001)
+    wait_for_idle_loader(limit_s=0.01, period_s=0.001)
     assert endless.seen > 1

@@ -46,13 +46,13 @@ def test_each_byte_is_of_one_kind() -> None:
     watched = harness(Momentum())
     watched.training.step(watched.batches)  # now gradients and momentum are there
     found = memory.measure(watched)
-    assert sum(found["parts"].values()) == found["peak"]
-    assert found["parts"]["weights"] == WEIGHTS
-    assert found["parts"]["optimizer"] == WEIGHTS
-    assert found["parts"]["gradients"] == WEIGHTS
-    assert found["parts"]["batch"] >= 8 * 16 * 4
-    assert found["allocated"] is None
-    assert {"forward", "backward", "optimizer"} <= set(found["phases"])
+    assert sum(found.parts.values()) == found.peak
+    assert found.parts["weights"] == WEIGHTS
+    assert found.parts["optimizer"] == WEIGHTS
+    assert found.parts["gradients"] == WEIGHTS
+    assert found.parts["batch"] >= 8 * 16 * 4
+    assert found.allocated is None
+    assert {"forward", "backward", "optimizer"} <= set(found.phases)
 
 
 class Deep(Toy):
@@ -69,10 +69,10 @@ def test_checkpointing_gives_activations_up() -> None:
     plain, less = (
         memory.measure(harness(Deep(), activation_checkpointing=on, batch_size=64)) for on in (False, True)
     )
-    assert less["parts"]["activations"] < 0.5 * plain["parts"]["activations"]
-    assert less["parts"]["weights"] == plain["parts"]["weights"]
-    assert any(kind == "activations" and size == 4 * 64 * 256 for _, kind, size in plain["places"])
-    assert ["0.0.weight", "weights", 4 * 16 * 256] in plain["places"]
+    assert less.parts["activations"] < 0.5 * plain.parts["activations"]
+    assert less.parts["weights"] == plain.parts["weights"]
+    assert any(kind == "activations" and size == 4 * 64 * 256 for _, kind, size in plain.places)
+    assert ("0.0.weight", "weights", 4 * 16 * 256) in plain.places
 
 
 def test_memory_of_a_compiled_model_is_refused_in_words() -> None:
@@ -148,18 +148,18 @@ def test_the_table_of_the_recommender_is_trained_by_sparse_gradients() -> None:
 def test_flops_of_a_step_are_those_of_its_products() -> None:
     """Forward 2·b·in·out for each layer; backward the same for weights, and for inputs but the first."""
     found = shapes.work(harness(Toy()))
-    assert found["flops"] == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
-    assert found["bytes"] > 0
-    assert shapes.work(harness(Toy(), amp="bf16"))["dtype"] == "bfloat16"
+    assert found.flops == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
+    assert found.bytes > 0
+    assert shapes.work(harness(Toy(), amp="bf16")).dtype == "bfloat16"
 
 
 def test_layers_with_unlucky_sizes_are_listed_with_the_cost_of_padding() -> None:
     model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, 3), nn.Linear(64, 10), nn.Linear(16, 24))
-    found = {row["layer"]: row for row in shapes.misaligned(model)}
+    found = {row.layer: row for row in shapes.misaligned(model)}
     assert set(found) == {"0", "2"}
-    assert found["0"]["padded"] == [8, 64]
-    assert found["0"]["more_flops"] == pytest.approx(8 / 3 - 1)
-    assert found["2"]["more_flops"] == pytest.approx(16 / 10 - 1)
+    assert found["0"].padded == [8, 64]
+    assert found["0"].more_flops == pytest.approx(8 / 3 - 1)
+    assert found["2"].more_flops == pytest.approx(16 / 10 - 1)
 
 
 def test_the_views_show_what_was_measured() -> None:

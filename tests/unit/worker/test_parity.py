@@ -90,7 +90,7 @@ class Net(Toy):
 
 def failed(workload: Any, recipe: Recipe = CANDIDATE, exact: str = "tolerance") -> list[str]:
     found = parity.check(workload, recipe, CPU, exact)
-    return [check["name"] for check in found["checks"] if not check["ok"]]
+    return [check.name for check in found.checks if not check.ok]
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
