@@ -1,7 +1,7 @@
-"""How a workload is trained: one frozen value holding every switch.
+"""How a workload is trained: one frozen value that holds every switch.
 
 A switch is declared once, as a field of `Recipe`: type, default, allowed values, label, what it needs. The
-widget, the command-line flag, the ablation level and the documentation row derive from that declaration.
+widget, the command-line setting, the levels of a search and the documentation derive from that declaration.
 """
 
 from __future__ import annotations
@@ -11,12 +11,24 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast, get_type_hints
+from functools import cache
+from typing import Any
 
 from perfkit.errors import InvalidValue, one_of
 from perfkit.results import former
 
 Value = bool | int | str
+
+_WORDS = {
+    "true": True,
+    "on": True,
+    "yes": True,
+    "1": True,
+    "false": False,
+    "off": False,
+    "no": False,
+    "0": False,
+}
 
 
 @dataclass(frozen=True)
@@ -32,11 +44,11 @@ class Switch:
     low: int = 0
     high: int = 0
     levels: tuple[Value, ...] = ()
-    """Values worth trying, in the order of an ablation."""
+    """Values worth trying, in the order of a search."""
     needs: str = ""
-    """`cuda`, `accelerator` (anything but the CPU), `workload` (the workload must offer it), or nothing."""
+    """`cuda`, `workload` (the workload must offer it), or nothing."""
     idle_when: tuple[str, Value] | None = None
-    """Another switch and the value of it with which this one does nothing."""
+    """Another switch, and the value of it with which this one has no effect."""
 
     def parse(self, given: object) -> Value:
         """The value of this switch for a text or a typed value.
@@ -44,148 +56,136 @@ class Switch:
         Raises:
             InvalidValue: the value is not of the switch's type or not allowed.
         """
-        if self.kind is bool:
-            return self._parse_bool(given)
-        if self.kind is int:
-            return self._parse_int(given)
-        if str(given) not in self.choices:
-            raise one_of(given, list(self.choices), f"value for '{self.name}'")
-        return str(given)
+        if self.kind is str:
+            if str(given) not in self.choices:
+                raise one_of(given, list(self.choices), f"value for '{self.name}'")
+            return str(given)
+        value = _WORDS.get(str(given).lower()) if self.kind is bool else self._number(given)
+        if value is None:
+            numbers = f"a whole number from {self.low} to {self.high}"
+            allowed = "true, false (on/off, yes/no)" if self.kind is bool else numbers
+            raise InvalidValue(f"'{self.name}' was given '{given}'", f"Allowed: {allowed}")
+        return value
 
-    def _parse_bool(self, given: object) -> bool:
-        words = {"true": True, "on": True, "yes": True, "1": True}
-        words |= {"false": False, "off": False, "no": False, "0": False}
-        if str(given).lower() not in words:
-            raise InvalidValue(f"'{self.name}' was given '{given}'", "Allowed: true, false (on/off, yes/no)")
-        return words[str(given).lower()]
-
-    def _parse_int(self, given: object) -> int:
+    def _number(self, given: object) -> int | None:
         try:
-            if isinstance(given, bool):
-                raise ValueError
             number = int(str(given))
         except ValueError:
-            raise self._out_of_range(given) from None
-        if not self.low <= number <= self.high:
-            raise self._out_of_range(given)
-        return number
-
-    def _out_of_range(self, given: object) -> InvalidValue:
-        return InvalidValue(
-            f"'{self.name}' was given '{given}'", f"Allowed: a whole number from {self.low} to {self.high}"
-        )
+            return None
+        return number if self.low <= number <= self.high else None
 
 
-def _switch(default: Value, label: str, help: str, **more: Any) -> Any:
-    return field(default=default, metadata={"label": label, "help": help, **more})
+def _switch(default: Value, label: str, help: str, choices: tuple[str, ...] = (), **more: Any) -> Any:
+    levels = (False, True) if isinstance(default, bool) else choices
+    details = {"label": label, "help": help, "choices": choices, "levels": levels, **more}
+    return field(default=default, metadata={"kind": type(default), "default": default, **details})
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Every switch of a training run. The defaults are the baseline: a plain loop, nothing optimised."""
 
-    batch_size: int = _switch(32, "Batch size", "samples a step", low=1, high=65536, levels=(32, 64, 128))
+    batch_size: int = _switch(
+        32, "Batch size", "samples per step, of each rank", low=1, high=65536, levels=(32, 64, 128)
+    )
     workers: int = _switch(
-        0, "Loader workers", "processes that fetch data; 0 = in the loop", high=256, levels=(0, 1, 2, 4, 8)
+        0,
+        "Loader workers",
+        "processes that load data; 0 = the loop does it",
+        high=256,
+        levels=(0, 1, 2, 4, 8),
     )
     persistent_workers: bool = _switch(
         False, "Keep workers", "keep the workers alive between epochs", idle_when=("workers", 0)
     )
     prefetch_factor: int = _switch(
-        2,
-        "Prefetch",
-        "batches each worker keeps ready",
-        low=1,
-        high=64,
-        levels=(2, 4),
+        2, "Prefetch", "batches that each worker loads ahead", low=1, high=64, levels=(2, 4),
         idle_when=("workers", 0),
-    )
+    )  # fmt: skip
     batched_fetch: bool = _switch(
-        False, "Batched fetch", "fetch a whole batch at once, without PIL (`__getitems__`)", needs="workload"
+        False,
+        "Batched fetch",
+        "fetch a whole batch in one call (`__getitems__`), without PIL",
+        needs="workload",
     )
-    pin_memory: bool = _switch(False, "Pin memory", "page-locked host batches", needs="cuda")
-    non_blocking: bool = _switch(False, "Non-blocking copy", "copy while the host goes on", needs="cuda")
+    pin_memory: bool = _switch(False, "Pin memory", "batches in page-locked host memory", needs="cuda")
+    non_blocking: bool = _switch(
+        False, "Non-blocking copy", "the host does not wait for the copy to the device", needs="cuda"
+    )
     device_prefetch: bool = _switch(
-        False, "Device prefetch", "copy the next batch on a side stream", needs="cuda"
+        False, "Device prefetch", "copy the next batch on a second CUDA stream", needs="cuda"
     )
     uint8_copy: bool = _switch(
-        False, "uint8 copy", "ship uint8, cast and normalise on the device", needs="workload"
+        False, "uint8 copy", "copy uint8; cast and normalise on the device", needs="workload"
     )
     device_resize: bool = _switch(
-        False, "Resize on device", "ship the small images, resize there", needs="workload"
+        False, "Resize on device", "copy the small images; resize them on the device", needs="workload"
     )
     device_dataset: bool = _switch(
-        False, "Resident data", "whole data set on the device, no loader", needs="workload"
+        False, "Data set on device", "the whole data set on the device, no loader", needs="workload"
     )
     zero_grad_set_to_none: bool = _switch(
-        False, "zero_grad to None", "drop gradients instead of zeroing them"
+        False, "zero_grad to None", "set gradients to None instead of zeroing them"
     )
     channels_last: bool = _switch(False, "channels_last", "NHWC memory layout")
     amp: str = _switch(
-        "off", "AMP", "autocast to 16 bits", choices=("off", "bf16", "fp16"), levels=("off", "bf16", "fp16")
+        "off", "AMP", "autocast to 16 bits (fp16: with gradient scaling)", ("off", "bf16", "fp16")
     )
-    tf32: bool = _switch(False, "TF32", "TF32 for float32 matmul and convolution", needs="cuda")
+    tf32: bool = _switch(False, "TF32", "TF32 for float32 matrix products and convolutions", needs="cuda")
     cudnn_benchmark: bool = _switch(
-        False, "cuDNN search", "time cuDNN's algorithms, keep the best", needs="cuda"
+        False, "cuDNN benchmark", "time cuDNN's algorithms and keep the fastest", needs="cuda"
     )
     optimizer_impl: str = _switch(
-        "default",
-        "Optimizer",
-        "how the optimizer walks the parameters; default = torch's own choice",
-        choices=("default", "loop", "foreach", "fused"),
-        levels=("loop", "foreach", "fused"),
-    )
+        "default", "Optimizer", "how the optimizer updates the parameters; default = torch's own choice",
+        ("default", "loop", "foreach", "fused"), levels=("loop", "foreach", "fused"),
+    )  # fmt: skip
     compile: bool = _switch(False, "torch.compile", "compile the model")
     compile_mode: str = _switch(
-        "default",
-        "Compile mode",
-        "what torch.compile optimises for",
-        choices=("default", "reduce-overhead", "max-autotune"),
-        levels=("default", "reduce-overhead", "max-autotune"),
-        idle_when=("compile", False),
-    )
+        "default", "Compile mode", "what torch.compile optimises for",
+        ("default", "reduce-overhead", "max-autotune"), idle_when=("compile", False),
+    )  # fmt: skip
     cpu_threads: int = _switch(0, "CPU threads", "compute threads; 0 = one per usable core", high=1024)
     accumulation: int = _switch(
-        1, "Accumulation", "batches accumulated before one optimizer step", low=1, high=1024, levels=(1, 2, 4)
+        1, "Accumulation", "batches per optimizer step", low=1, high=1024, levels=(1, 2, 4)
     )
     activation_checkpointing: bool = _switch(
-        False, "Checkpointing", "keep only the input of each block, compute its activations again in backward"
+        False, "Checkpointing", "keep only the input of each block, recompute its activations in backward"
     )
     embedding_device: str = _switch(
-        "device", "Placement", "where embeddings live: with the rest, or in host memory",
-        choices=("device", "cpu"), levels=("device", "cpu"), needs="workload",
+        "device", "Embedding on", "where embeddings are kept: on the device or in host memory",
+        ("device", "cpu"), needs="workload",
     )  # fmt: skip
     log_every: int = _switch(
-        0, "Read the loss", "every so many steps (a wait for the device); 0 = after the last", high=1_000_000,
-        levels=(0, 1, 30),
+        0, "Log every", "read the loss every N steps (each time a wait for the device); 0 = only at the end",
+        high=1_000_000, levels=(0, 1, 30),
     )  # fmt: skip
-    nvtx_ranges: bool = _switch(False, "Named ranges", "NVTX and profiler ranges around the parts of a step")
+    nvtx_ranges: bool = _switch(False, "NVTX ranges", "NVTX and profiler ranges around the parts of a step")
     ranks: int = _switch(1, "Ranks", "processes that train together (DDP)", low=1, high=1024, levels=(1, 2))
     no_sync: bool = _switch(
-        False, "no_sync", "average gradients once a step, not after each accumulated batch",
+        False, "no_sync", "average gradients once per optimizer step, not after every batch",
         idle_when=("accumulation", 1),
     )  # fmt: skip
     bucket_cap_mb: int = _switch(
-        25, "Bucket size", "MiB of gradients averaged at once", low=1, high=4096, levels=(1, 25, 100),
+        25, "Bucket size", "MiB of gradients per collective", low=1, high=4096, levels=(1, 25, 100),
         idle_when=("ranks", 1),
     )  # fmt: skip
     gradient_as_bucket_view: bool = _switch(
-        False, "Bucket views", "gradients live in the buckets: one copy less", idle_when=("ranks", 1)
+        False, "Bucket views", "gradients are views of DDP's buckets: one copy fewer", idle_when=("ranks", 1)
     )
     static_graph: bool = _switch(
-        False, "Static graph", "every step uses the same parameters", idle_when=("ranks", 1)
+        False, "Static graph", "every step uses the same parameters in the same way", idle_when=("ranks", 1)
     )
     gradient_compression: str = _switch(
-        "off", "Compression", "gradients cross between ranks in 16 bits", choices=("off", "bf16", "fp16"),
-        levels=("off", "bf16", "fp16"), idle_when=("ranks", 1),
+        "off", "Compression", "send gradients between ranks in 16 bits", ("off", "bf16", "fp16"),
+        idle_when=("ranks", 1),
     )  # fmt: skip
     infiniband: bool = _switch(
-        True, "RDMA", "NCCL may use InfiniBand or RoCE between machines; off: TCP", needs="cuda",
+        True, "InfiniBand", "NCCL may use InfiniBand or RoCE between machines; off = TCP", needs="cuda",
         idle_when=("ranks", 1),
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        """Every value is checked here, whatever way the recipe was made.
+        """Checks every value, however the recipe was made.
 
         Raises:
             InvalidValue: a value is not allowed.
@@ -200,8 +200,7 @@ class Recipe:
             InvalidValue: an unknown switch or a value that is not allowed.
         """
         for name in changes:
-            if name not in switches():
-                raise one_of(name, list(switches()), "switch")
+            _known(name)
         return dataclasses.replace(self, **changes)
 
     def diff(self, other: Recipe) -> dict[str, tuple[Value, Value]]:
@@ -228,7 +227,7 @@ class Recipe:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def describe(self) -> str:
-        """The switches that differ from the baseline, for one line of text."""
+        """The switches that differ from the baseline, in one line."""
         changed = self.diff(Recipe())
         return ", ".join(f"{name}={shown(pair[0])}" for name, pair in changed.items()) or "baseline"
 
@@ -238,31 +237,16 @@ def shown(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _declare() -> dict[str, Switch]:
-    kinds = get_type_hints(Recipe)
-    return {
-        f.name: Switch(
-            name=f.name,
-            kind=kinds[f.name],
-            default=cast(Value, f.default),
-            **_with_levels(kinds[f.name], f.metadata),
-        )
-        for f in dataclasses.fields(Recipe)
-    }
-
-
-def _with_levels(kind: type, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return {"levels": (False, True)} | dict(metadata) if kind is bool else dict(metadata)
-
-
-_SWITCHES: dict[str, Switch] = {}
-
-
+@cache
 def switches() -> dict[str, Switch]:
     """Every switch by name, in the order of declaration."""
-    if not _SWITCHES:
-        _SWITCHES.update(_declare())
-    return _SWITCHES
+    return {f.name: Switch(name=f.name, **f.metadata) for f in dataclasses.fields(Recipe)}
+
+
+def _known(name: str) -> Switch:
+    if name not in switches():
+        raise one_of(name, list(switches()), "switch")
+    return switches()[name]
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Value]:
@@ -271,15 +255,13 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Value]:
     Raises:
         InvalidValue: no `=`, an unknown switch, or a value that is not allowed.
     """
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
             raise InvalidValue(
                 f"cannot read the setting '{setting}'", "Write switch=value, such as workers=4"
             )
-        ((name, given),) = former.recipe({name.strip(): text.strip()}).items()
-        if name not in switches():
-            raise one_of(name, list(switches()), "switch")
-        found[name] = switches()[name].parse(given)
-    return found
+        for switch, given in former.recipe({name.strip(): text.strip()}).items():
+            values[switch] = _known(switch).parse(given)
+    return values

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.errors import WorkloadError
-from perfkit.program.recipe import Recipe, Switch, shown, switches
+from perfkit.program.recipe import Recipe, shown, switches
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Target:
     device: str
     """`cpu`, `cuda` or `mps`."""
     offers: frozenset[str] = frozenset()
-    """The switches that the workload offers beyond those any workload has."""
+    """The switches that the workload offers beyond those that work with any workload."""
     convolves: bool = True
     """Whether the model has convolutions over images."""
     bf16: bool = True
@@ -29,78 +29,64 @@ class Target:
     nodes: int = 1
     """Machines that train together."""
 
-
-def why_not(name: str, recipe: Recipe, target: Target) -> str:
-    """Why a switch, as this recipe sets it, cannot act there; empty where it can (or is off)."""
-    switch = switches()[name]
-    value = getattr(recipe, name)
-    if value == switch.default:
-        return ""
-    rules: list[Callable[[], str]] = [
-        lambda: _lacks_device(switch, target),
-        lambda: _lacks_partner(switch, recipe),
-        lambda: _special(name, recipe, target),
-    ]
-    return next((reason for rule in rules if (reason := rule())), "")
+    @property
+    def devices(self) -> int:
+        """Devices of all machines."""
+        return self.count * self.nodes
 
 
-def _lacks_device(switch: Switch, target: Target) -> str:
-    if switch.needs == "cuda" and target.device != "cuda":
-        return f"{switch.label} needs a CUDA device; this run is on {target.device}"
-    if switch.needs == "workload" and switch.name not in target.offers:
-        return f"the workload does not offer {switch.name}"
-    return ""
-
-
-def _lacks_partner(switch: Switch, recipe: Recipe) -> str:
-    if switch.idle_when and getattr(recipe, switch.idle_when[0]) == switch.idle_when[1]:
-        partner = switches()[switch.idle_when[0]]
-        return f"{switch.label} acts only with {partner.label} (here: {shown(switch.idle_when[1])})"
-    if recipe.device_dataset and switch.name in _LOADER_SWITCHES:
-        return f"{switch.label} acts on a loader; with resident data there is none"
-    return ""
-
+_Rule = tuple[str, Callable[[Recipe, Target], bool], str]
+_RULES: tuple[_Rule, ...] = (
+    ("amp", lambda r, t: r.amp == "fp16" and t.device == "cpu",
+     "perfkit runs fp16 with gradient scaling on accelerators only; on a CPU use bf16"),
+    ("amp", lambda r, t: r.amp == "bf16" and not t.bf16,
+     "this device does not compute in bfloat16; use fp16"),
+    ("channels_last", lambda r, t: not t.convolves,
+     "channels_last is a memory layout of images, and this model has no convolution"),
+    ("compile", lambda r, t: not t.compiler,
+     "torch.compile finds no compiler here; `perfkit doctor` says what to install"),
+    ("compile_mode", lambda r, t: r.compile_mode == "reduce-overhead" and t.device != "cuda",
+     "reduce-overhead uses CUDA graphs, which this device does not have"),
+    ("device_prefetch", lambda r, t: not r.pin_memory,
+     "only copies from pinned memory overlap with computation; switch pin_memory on"),
+    ("activation_checkpointing", lambda r, t: r.compile,
+     "torch.compile decides itself what to recompute in backward; perfkit does not combine the two"),
+    ("embedding_device", lambda r, t: t.device == "cpu",
+     "this run is on a CPU, where the embedding is in host memory already"),
+    ("no_sync", lambda r, t: r.static_graph,
+     "DDP learns a static graph from the first backward, which no_sync would hide from it"),
+    ("no_sync", lambda r, t: r.ranks == 1, "no_sync acts between ranks, and there is only one"),
+    ("static_graph", lambda r, t: r.compile,
+     "torch.compile splits the graph for DDP itself; perfkit does not combine it with static_graph"),
+    ("ranks", lambda r, t: t.device == "mps", "torch has no communication between ranks on mps"),
+    ("ranks", lambda r, t: r.ranks % t.nodes != 0,
+     "{recipe.ranks} ranks cannot be divided evenly among {target.nodes} machines"),
+    ("ranks", lambda r, t: t.device == "cuda" and r.ranks > t.devices,
+     "NCCL needs one GPU per rank, and this run has {target.devices}"),
+    ("ranks", lambda r, t: r.embedding_device != "device",
+     "DDP needs the whole model on one device; use embedding_device=device"),
+)  # fmt: skip
+"""A switch, when it cannot act, and why."""
 
 _LOADER_SWITCHES = ("workers", "pin_memory", "non_blocking", "device_prefetch", "batched_fetch")
 
 
-def _special(name: str, recipe: Recipe, target: Target) -> str:
-    mine = ((refuses, reason) for who, refuses, reason in _RULES if who == name)
-    return next((reason(recipe, target) for refuses, reason in mine if refuses(recipe, target)), "")
-
-
-_Rule = tuple[str, Callable[[Recipe, Target], bool], Callable[[Recipe, Target], str]]
-_RULES: tuple[_Rule, ...] = (
-    ("amp", lambda r, t: r.amp == "fp16" and t.device == "cpu",
-     lambda r, t: "fp16 with gradient scaling needs an accelerator; on a CPU use bf16"),
-    ("amp", lambda r, t: r.amp == "bf16" and not t.bf16,
-     lambda r, t: "this device does not compute in bfloat16; use fp16"),
-    ("channels_last", lambda r, t: not t.convolves,
-     lambda r, t: "channels_last orders the values of images; this model has no convolution"),
-    ("compile", lambda r, t: not t.compiler,
-     lambda r, t: "torch.compile finds no compiler here; `perfkit doctor` says what to install"),
-    ("compile_mode", lambda r, t: r.compile_mode == "reduce-overhead" and t.device != "cuda",
-     lambda r, t: "reduce-overhead means CUDA graphs; there are none on this device"),
-    ("device_prefetch", lambda r, t: not r.pin_memory,
-     lambda r, t: "copies overlap only from pinned memory; switch pin_memory on"),
-    ("activation_checkpointing", lambda r, t: r.compile,
-     lambda r, t: "torch.compile decides itself what backward computes again; the two are not combined here"),
-    ("embedding_device", lambda r, t: t.device == "cpu",
-     lambda r, t: "on a CPU the embedding and the rest share the host's memory already"),
-    ("no_sync", lambda r, t: r.static_graph,
-     lambda r, t: "DDP learns a static graph from its first backward, which no_sync would leave out"),
-    ("no_sync", lambda r, t: r.ranks == 1, lambda r, t: "no_sync acts between ranks; there is one"),
-    ("static_graph", lambda r, t: r.compile,
-     lambda r, t: "torch.compile splits the graph for DDP itself; static_graph is not combined with it"),
-    ("ranks", lambda r, t: t.device == "mps", lambda r, t: "torch lets no ranks communicate on mps"),
-    ("ranks", lambda r, t: r.ranks % t.nodes != 0,
-     lambda r, t: f"{r.ranks} ranks cannot be split over {t.nodes} machines evenly"),
-    ("ranks", lambda r, t: t.device == "cuda" and r.ranks > t.count * t.nodes,
-     lambda r, t: f"NCCL wants a GPU for each rank; there are {t.count * t.nodes}"),
-    ("ranks", lambda r, t: r.embedding_device != "device",
-     lambda r, t: "DDP wants a model on one device; use embedding_device=device"),
-)  # fmt: skip
-"""Who refuses, when, and why."""
+def why_not(name: str, recipe: Recipe, target: Target) -> str:
+    """Why a switch, as this recipe sets it, cannot act there; empty where it can (or is off)."""
+    switch = switches()[name]
+    partner, idle_value = switch.idle_when or ("", False)
+    if getattr(recipe, name) == switch.default:
+        return ""
+    if switch.needs == "cuda" and target.device != "cuda":
+        return f"{switch.label} needs a CUDA device; this run is on {target.device}"
+    if switch.needs == "workload" and name not in target.offers:
+        return f"the workload does not offer {name}"
+    if partner and getattr(recipe, partner) == idle_value:
+        return f"{switch.label} acts only with {switches()[partner].label} (here: {shown(idle_value)})"
+    if recipe.device_dataset and name in _LOADER_SWITCHES:
+        return f"{switch.label} acts on the loader; with the data set on the device there is none"
+    reasons = (reason for who, refuses, reason in _RULES if who == name and refuses(recipe, target))
+    return next(reasons, "").format(recipe=recipe, target=target)
 
 
 def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:
@@ -110,9 +96,9 @@ def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:
         The recipe with every switch that cannot act put back to its default, and the reasons by switch.
     """
     reasons: dict[str, str] = {}
-    while found := {name: reason for name in switches() if (reason := why_not(name, recipe, target))}:
-        reasons |= found
-        recipe = recipe.replace(**{name: switches()[name].default for name in found})
+    while refused := {name: reason for name in switches() if (reason := why_not(name, recipe, target))}:
+        reasons |= refused
+        recipe = recipe.replace(**{name: switches()[name].default for name in refused})
     return recipe, reasons
 
 
@@ -123,10 +109,9 @@ def offers(workload: Any) -> frozenset[str]:
         WorkloadError: it offers something that is no such switch.
     """
     allowed = {name for name, switch in switches().items() if switch.needs == "workload"}
-    given = frozenset(getattr(workload, "offers", ()))
-    if given - allowed:
+    offered = frozenset(getattr(workload, "offers", ()))
+    if unknown := offered - allowed:
         raise WorkloadError(
-            f"the workload offers {', '.join(sorted(given - allowed))}",
-            f"Allowed: {', '.join(sorted(allowed))}",
+            f"the workload offers {', '.join(sorted(unknown))}", f"Allowed: {', '.join(sorted(allowed))}"
         )
-    return given
+    return offered

@@ -6,7 +6,6 @@ import pytest
 
 from perfkit.errors import InvalidValue
 from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target, why_not
 from perfkit.results.run import Communication, Raw, Run
 from perfkit.studies import engine, scaling
 
@@ -62,22 +61,6 @@ def test_the_command_for_a_cluster() -> None:
     )
     with pytest.raises(InvalidValue, match="3 ranks"):
         scaling.torchrun("train.py", 3, 2)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "target", "why"),
-    [
-        ({"ranks": 2}, Target("cuda"), "GPU for each rank; there are 1"),
-        ({"ranks": 2}, Target("cuda", count=2), ""),
-        ({"ranks": 4}, Target("cuda", count=2, nodes=2), ""),
-        ({"ranks": 3}, Target("cpu", nodes=2), "evenly"),
-        ({"ranks": 2}, Target("mps"), "mps"),
-        ({"ranks": 2, "embedding_device": "cpu"}, Target("cuda", count=2), "one device"),
-    ],
-)
-def test_ranks_need_devices(recipe: dict[str, object], target: Target, why: str) -> None:
-    found = why_not("ranks", Recipe(**recipe), target)  # type: ignore[arg-type]
-    assert why in found if why else not found
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfkit.errors import WorkloadError
+from perfkit.program.recipe import Recipe, switches
+from perfkit.program.rules import Target, applicable, offers, why_not
+from tests.support.recipes import recipes
+
+OFFERS = frozenset(name for name, switch in switches().items() if switch.needs == "workload")
+CPU, CUDA = Target("cpu", OFFERS), Target("cuda", OFFERS)
+
+targets = st.builds(
+    Target,
+    device=st.sampled_from(["cpu", "cuda", "mps"]),
+    offers=st.frozensets(st.sampled_from(sorted(OFFERS))),
+    bf16=st.booleans(),
+    compiler=st.booleans(),
+)
+
+
+def test_the_baseline_can_act_everywhere() -> None:
+    assert applicable(Recipe(), Target("cpu", bf16=False, compiler=False)) == (Recipe(), {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "target", "words"),
+    [
+        ({"pin_memory": True}, "pin_memory", CPU, "needs a CUDA device; this run is on cpu"),
+        ({"tf32": True}, "tf32", Target("mps"), "this run is on mps"),
+        ({"uint8_copy": True}, "uint8_copy", Target("cuda"), "the workload does not offer uint8_copy"),
+        ({"persistent_workers": True}, "persistent_workers", CUDA, "acts only with Loader workers (here: 0)"),
+        (
+            {"compile_mode": "max-autotune"},
+            "compile_mode",
+            CUDA,
+            "acts only with torch.compile (here: false)",
+        ),
+        (
+            {"device_dataset": True, "workers": 2},
+            "workers",
+            CUDA,
+            "with the data set on the device there is none",
+        ),
+        ({"amp": "fp16"}, "amp", CPU, "on a CPU use bf16"),
+        ({"amp": "bf16"}, "amp", Target("cuda", bf16=False), "use fp16"),
+        ({"channels_last": True}, "channels_last", Target("cuda", convolves=False), "no convolution"),
+        ({"compile": True}, "compile", Target("cpu", compiler=False), "perfkit doctor"),
+        ({"compile": True, "compile_mode": "reduce-overhead"}, "compile_mode", CPU, "CUDA graphs"),
+        ({"device_prefetch": True}, "device_prefetch", CUDA, "switch pin_memory on"),
+        ({"no_sync": True, "accumulation": 2}, "no_sync", CUDA, "there is only one"),
+    ],
+)
+def test_a_switch_that_cannot_act_says_why(changes: Any, name: str, target: Target, words: str) -> None:
+    assert words in why_not(name, Recipe(**changes), target)
+
+
+def test_what_can_act_is_given_no_reason() -> None:
+    full = Recipe(
+        workers=2, pin_memory=True, non_blocking=True, device_prefetch=True, amp="fp16", compile=True
+    )
+    assert applicable(full, CUDA) == (full, {})
+    assert why_not("amp", Recipe(amp="bf16"), CPU) == ""
+
+
+def test_what_leans_on_a_switch_that_cannot_act_cannot_act_either() -> None:
+    recipe, reasons = applicable(
+        Recipe(compile=True, compile_mode="max-autotune"), Target("cpu", compiler=False)
+    )
+    assert recipe == Recipe()
+    assert set(reasons) == {"compile", "compile_mode"}
+
+
+@given(recipes, targets)
+@settings(max_examples=200)
+def test_what_remains_can_act_and_what_was_taken_away_has_a_reason(recipe: Recipe, target: Target) -> None:
+    kept, reasons = applicable(recipe, target)
+    assert all(why_not(name, kept, target) == "" for name in switches())
+    assert set(recipe.diff(kept)) == set(reasons)
+    assert all(reasons.values())
+    assert all(getattr(kept, name) == switches()[name].default for name in reasons)
+    assert applicable(kept, target) == (kept, {})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "target", "why"),
+    [
+        ({"ranks": 2}, Target("cuda"), "one GPU per rank, and this run has 1"),
+        ({"ranks": 2}, Target("cuda", count=2), ""),
+        ({"ranks": 4}, Target("cuda", count=2, nodes=2), ""),
+        ({"ranks": 3}, Target("cpu", nodes=2), "evenly"),
+        ({"ranks": 2}, Target("mps"), "mps"),
+        ({"ranks": 2, "embedding_device": "cpu"}, Target("cuda", count=2), "one device"),
+    ],
+)
+def test_ranks_need_devices(recipe: dict[str, Any], target: Target, why: str) -> None:
+    found = why_not("ranks", Recipe(**recipe), target)
+    assert why in found if why else not found
+
+
+def test_a_workload_may_offer_only_what_depends_on_it() -> None:
+    assert offers(SimpleNamespace(offers={"uint8_copy"})) == {"uint8_copy"}
+    assert offers(SimpleNamespace()) == frozenset()
+    with pytest.raises(WorkloadError, match="the workload offers compile. Allowed: batched_fetch, "):
+        offers(SimpleNamespace(offers={"uint8_copy", "compile"}))
