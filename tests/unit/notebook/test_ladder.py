@@ -13,10 +13,12 @@ from perfkit.program.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.studies import engine
+from perfkit.worker.messages import Description, DeviceFacts
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
 
 OPTIONS = {"image_size": 224}
+DESCRIPTION = Description("perfkit.workloads.photos:Photos", OPTIONS, [], DeviceFacts(2, "2.15"))
 PLAIN, LOADED = Recipe(batch_size=32), Recipe(batch_size=32, workers=1)
 
 
@@ -30,7 +32,7 @@ def store(monkeypatch: pytest.MonkeyPatch, *changes: dict[str, Any]) -> list[Run
     for run in runs:
         RunStore().add(msgspec.convert(msgspec.to_builtins(run, enc_hook=float), Run))
     stages = [Stage("baseline", "baseline", PLAIN), Stage("data_loading", "data loading", LOADED)]
-    monkeypatch.setattr(engine, "resolve", lambda plan: ({"options": OPTIONS}, stages))
+    monkeypatch.setattr(engine, "resolve", lambda plan: (DESCRIPTION, stages))
     return runs
 
 
@@ -97,9 +99,8 @@ def test_without_stored_results_no_process_is_asked(monkeypatch: pytest.MonkeyPa
 
 def test_recipes_are_recalled_only_for_the_same_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     store(monkeypatch, {"stage": "plain"}, {"stage": "loaded"})
-    described = {"options": OPTIONS, "offers": (), "facts": {}}
     first = [Stage("baseline", "baseline", PLAIN)]
-    monkeypatch.setattr(engine, "resolve", lambda plan: (described, first))
+    monkeypatch.setattr(engine, "resolve", lambda plan: (DESCRIPTION, first))
     where = {"workload": "photos", "preset": "quick", "device": "cpu"}
     same = pk.RecipePanel({"plain": {}, "loaded": {"workers": 1}}, **where)
     same._read()
