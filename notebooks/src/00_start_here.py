@@ -42,9 +42,9 @@ pk.doctor()
 # | [07 compile](07_compile.ipynb) | how much do fused kernels gain? | 3 | a C++ compiler; on a GPU, Triton and a C compiler |
 # | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much do all of them gain together? | 4 | – |
 # | [09 reading a profile](09_reading_a_profile.ipynb) | where does a step's time go? | 3 | – |
-# | [10 the workbench](10_workbench.ipynb) | what do you want to try? | – | – |
+# | [10 the workbench](10_workbench.ipynb) | what do *you* want to try? | – | – |
 # | [11 your own](11_your_own.ipynb) | how fast is your training, and which switches help? | 3 | your code in a module |
-# | [12 what each is worth](12_what_each_is_worth.ipynb) | how much does each optimization contribute? | 3 | – |
+# | [12 what each is worth](12_what_each_is_worth.ipynb) | how much does each optimization contribute? | 4 | – |
 # | [13 what if](13_what_if.ipynb) | how fast would it be on other hardware, or with other switches? | 4 | – |
 # | [14 hidden transfers](14_hidden_transfers.ipynb) | which lines make the host wait? | 2 | – |
 # | [15 kernels and shapes](15_kernels_and_shapes.ipynb) | what can this device do, and how much of that do you use? | 3 | – |
@@ -86,7 +86,7 @@ Markdown(
 # - *× previous*, *× baseline*: the ratio to the stage before and to the plain loop, from interleaved blocks. It is called faster or slower only if its interval excludes 1 and the difference is larger than both the noise between identical runs and 1%. Otherwise there is *no measurable difference*, and that is a result too. Fewer than five rounds (as in the preset `smoke`) are *too few* for a verdict.
 # - *waits for data*: the share of the step spent in `next(loader)`.
 # - *pipeline efficiency*: throughput divided by its **ceiling**, which is the throughput of the same step on a batch that is already on the device.
-# - *peak memory*: of the device's allocator; on a CPU, of the training process.
+# - *peak memory*: the peak of the device's allocator; on a CPU, that of the training process.
 # - *bytes/sample*: the size of one sample in the loader's batch.
 # - *n/a*: not measured here; the note says why.
 

@@ -70,7 +70,7 @@ panel.verdict()
 panel.score()
 
 # %% [markdown]
-# Without an accelerator nothing is copied from host to device, so there is nothing to pin: the stage is n/a with its reason, and never counts as measured. Otherwise, the evidence that the switches are in effect:
+# Without an accelerator nothing is copied from host to device, so there is nothing to pin: the stage is n/a with its reason, and never counts as measured. On a GPU, this is the evidence that the switches are in effect:
 
 # %%
 panel.proof()

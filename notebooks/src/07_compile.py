@@ -102,7 +102,7 @@ pk.StagePanel("fused_optimizer").diff()
 # - Convolutions and large matrix products are library calls, compiled or not; only the operations between them are fused.
 # - If the step waits for data, it waits as long as before.
 # - A short training never earns the compile time back.
-# - A second input shape triggers another compilation, by default for dynamic shapes. Later shapes mostly reuse that graph, which can be slower than one compiled for a fixed shape.
+# - A second input shape triggers another compilation. By default, its result handles dynamic shapes, so later shapes mostly reuse it; it can be slower than code compiled for one fixed shape.
 #
 # ## Exercise
 #

@@ -25,7 +25,7 @@ panel = pk.LadderPanel()
 panel
 
 # %% [markdown]
-# What the articles measured, on their machine. For the first two stages, the article gives the step time, and samples/s is 32 divided by it. For pinning it is the other way round: the step time is computed from the article's 1,200 samples/s, because the 46 ms that it also prints contradict that.
+# What the articles report, measured on their machine. What we calculated from their figures is marked as *derived*:
 
 # %%
 Markdown("\n".join(f"- {o.title}: {o.published}" for o in OPTIMIZATIONS.values() if o.published))

@@ -65,7 +65,7 @@ print("You guessed", my_guess, "- diagnosed:", ", ".join(f.bottleneck for f in b
 #
 # ## Comparing two traces
 #
-# The tables list what appeared, disappeared, grew and shrank between the two traces. Before you credit the loader worker with a difference, check that it is one that a worker can cause. A worker runs `next(loader)` in another process; it does not make operators faster. If operators differ too, something else differed between the two recordings: the number of threads, for example, or other work on the machine.
+# The tables list what appeared, disappeared, grew and shrank between the two traces. Before you credit the loader worker with a difference, check that it is one that a worker can cause. A worker loads batches in another process; it does not make operators faster. If operators differ too, something else differed between the two recordings: the number of threads, for example, or other work on the machine.
 
 # %%
 after = pk.Reading(folder / "photos-smoke-data_loading.pt.trace.json.gz")

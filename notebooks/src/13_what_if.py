@@ -13,7 +13,7 @@
 #
 # *About 4 minutes at the preset `quick` on two cores. Needs: nothing special.*
 #
-# A step has few parts: the time one core needs to load a sample, the time to copy a batch, and the time to compute on it. Once measured, they predict the speed of recipes that were never run. Workers compete for cores and spend time passing batches. We measured that cost on this machine; predictions for other core counts ignore it. A prediction can be wrong, so each is scored against measurements.
+# A step has few parts: the time one core needs to load a sample, the time to copy a batch, and the time to compute on it. Once measured, they predict the speed of recipes that were never run. Workers compete for cores and spend time passing batches. perfkit measures that cost on this machine; predictions for other core counts ignore it. A prediction can be wrong, so each is scored against measurements.
 #
 # ## Measure the parts
 

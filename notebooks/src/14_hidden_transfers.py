@@ -52,7 +52,7 @@ print(
 )
 
 # %% [markdown]
-# perfkit watches the calls, not the device, so it finds these places on a machine without a GPU too. On a GPU, it also reports whether the host memory of each copy was pinned, and adds the driver's own warnings. Pinned copies that do not block the host are listed too; they are no waits.
+# perfkit watches the calls, not the device, so it finds these places on a machine without a GPU too. On a GPU, it also reports whether the host memory of each copy was pinned, and adds the driver's own warnings. Pinned copies that do not block the host are listed too, although they are not waits.
 #
 # ## The same training without them
 

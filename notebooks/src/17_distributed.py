@@ -79,7 +79,7 @@ panel.parity("2 ranks")
 # %% [markdown]
 # ## What would more ranks gain?
 #
-# The α–β model of a ring all-reduce: 2 (n − 1) α + 2 (n − 1)/n · bytes/β, with the latency α and the bandwidth β measured between these ranks. You can check its prediction for two ranks against the table above. For many ranks it is pessimistic about latency: NCCL then uses trees and hierarchies, whose latency grows with log n, not with n. And a single α and β cannot tell a fast link within a machine (NVLink) from the network between machines.
+# The α–β model of a ring all-reduce: 2 (n − 1) α + 2 (n − 1)/n · bytes/β, with the latency α and the bandwidth β measured between these ranks. You can check its prediction for two ranks against the table above. For many ranks it is pessimistic about latency: NCCL then uses trees and hierarchies, whose latency grows with log n, not with n. And a single α and β cannot distinguish a fast link within a machine (NVLink) from the network between machines.
 
 # %%
 panel.forecast("2 ranks")
