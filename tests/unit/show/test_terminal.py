@@ -41,7 +41,7 @@ def test_folded_details_and_figures_are_for_pages() -> None:
 def test_nothing_from_outside_is_taken_for_markup_or_moves_the_cursor() -> None:
     evil = "[red]x[/] \x1b[2J\x07"
     shown = terminal.text([evil, Bullets([evil]), Code(evil), Section(evil, [Table((evil,), [[evil]])])], 200)
-    assert shown.count("[red]x[/]") == 6 - 1
+    assert shown.count("[red]x[/]") == 6
     assert "\x1b" not in shown
     assert "\x07" not in shown
 
