@@ -1,6 +1,7 @@
 """The command line. Each module adds its commands to the app; the app knows none of them."""
 
-from perfkit.cli import compare, inspect, trace  # noqa: F401  (each registers its commands)
+# The order of the imports is that of the headings in the help.
+from perfkit.cli import run, compare, inspect, trace, script  # noqa: I001
 from perfkit.cli.app import app
 
-__all__ = ["app"]
+__all__ = ["app", "compare", "inspect", "run", "script", "trace"]

@@ -1,75 +1,101 @@
-"""`perfkit memory`, `kernels`, `nsys` and `torchrun`: what a step is made of, and where else to run it."""
+"""Commands that look inside a training step: profile, memory, kernels, copies and waits, Nsight Systems."""
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from perfkit.cli import app as cli
+from perfkit.errors import one_of
 
-Stage = Annotated[str | None, typer.Option(help="the recipe of this rung (default: the baseline)")]
-Json = Annotated[Path | None, typer.Option("--json", help="write the result there, - for stdout")]
+_RECORDED = ("shapes", "memory", "stacks")
 
 
-@cli.app.command()
+@cli.command(cli.INSIDE)
+def profile(
+    training: cli.Stage,
+    steps: Annotated[int, typer.Option(min=1, max=100, help="to record")] = 3,
+    record: Annotated[
+        str, typer.Option(help="any of shapes,memory,stacks (Python frames: slow)")
+    ] = "shapes,memory",
+    out: Annotated[Path | None, typer.Option(help="the trace: FILE.json or FILE.json.gz")] = None,
+    json_file: cli.Json = None,
+    html: cli.Html = None,
+) -> None:
+    """Profiles some steps of a recipe in a process of its own, and says where the time went."""
+    from perfkit.cli.trace import write_page
+    from perfkit.show import tables_trace, terminal
+    from perfkit.studies import inspect
+
+    cli.check_writable(out, json_file, html)
+    choices = cli.names(record) or []
+    if unknown := set(choices) - set(_RECORDED):
+        raise one_of(unknown.pop(), list(_RECORDED), "thing to record")
+    how = inspect.Recording(active=steps, **{name: name in choices for name in _RECORDED})
+    found = inspect.profile(training.workload, training.stage, how, out, **training.where())
+    analysis, findings = found.analysis, found.findings
+    loading = msgspec.to_builtins(found.loading)
+    cli.write_json(json_file, analysis.to_dict(findings) | {"loading": loading})
+    window = found.lanes() if analysis.steps else None
+    sections = tables_trace.sections(analysis, findings, window, [tables_trace.loading(found.loading)])
+    write_page(html, analysis, sections)
+    terminal.show([*sections, found.describe()], to_stderr=str(json_file) == "-")
+
+
+@cli.command(cli.INSIDE)
 def memory(
-    stage: Stage = None,
-    workload: cli.Workload = None,
-    preset: cli.PresetName = None,
-    settings: cli.Settings = None,
-    option: cli.Options = None,
-    device: cli.Device = None,
+    training: cli.Stage,
     other: Annotated[
         list[str] | None, typer.Option("--than", help="switch=value of a second recipe to compare with")
     ] = None,
-    json_file: Json = None,
+    json_file: cli.Json = None,
 ) -> None:
     """What holds memory in a training step: by kind, by phase, by line of code."""
-    from perfkit.show import inside
+    from perfkit.show import tables_inside, terminal
     from perfkit.studies import inspect
 
-    with cli._errors_in_words():
-        cli._check_writable(json_file)
-        own = settings or []
-        recipes = [own, [*own, *other]] if other else [own]
-        found = [
-            inspect.memory(workload, stage, **cli._where(preset, changed, option, device))
-            for changed in recipes
-        ]
-        _tell(inside.memory(found), json_file, found if other else found[0])
+    cli.check_writable(json_file)
+    second = dataclasses.replace(training, settings=[*(training.settings or []), *(other or [])])
+    ledgers = [
+        inspect.memory(one.workload, one.stage, **one.where())
+        for one in ([training, second] if other else [training])
+    ]
+    cli.write_json(json_file, ledgers if other else ledgers[0])
+    terminal.show(tables_inside.memory(ledgers), to_stderr=str(json_file) == "-")
 
 
-@cli.app.command()
-def kernels(
-    stage: Stage = None,
-    workload: cli.Workload = None,
-    preset: cli.PresetName = None,
-    settings: cli.Settings = None,
-    option: cli.Options = None,
-    device: cli.Device = None,
-    json_file: Json = None,
+@cli.command(cli.INSIDE)
+def kernels(training: cli.Stage, json_file: cli.Json = None) -> None:
+    """What the device can do by shape and type, how much of it a step uses, and badly aligned layers."""
+    from perfkit.show import tables_inside, terminal
+    from perfkit.studies import inspect
+
+    cli.check_writable(json_file)
+    found = inspect.kernels(training.workload, training.stage, **training.where())
+    cli.write_json(json_file, found)
+    terminal.show(tables_inside.kernels(found), to_stderr=str(json_file) == "-")
+
+
+@cli.command(cli.INSIDE)
+def syncs(
+    training: cli.Stage, steps: Annotated[int, typer.Option(min=1, max=1000, help="to watch")] = 4
 ) -> None:
-    """What the device can do by shape and type, how much of it a step uses, and layers with unlucky sizes."""
-    from perfkit.show import inside
+    """Lists every copy and wait between host and device in a training step, with its line and a way out."""
+    from perfkit.show import tables_inside, terminal
     from perfkit.studies import inspect
 
-    with cli._errors_in_words():
-        cli._check_writable(json_file)
-        found = inspect.kernels(workload, stage, **cli._where(preset, settings, option, device))
-        _tell(inside.kernels(found), json_file, found)
+    found = inspect.syncs(training.workload, training.stage, steps, **training.where())
+    terminal.show(tables_inside.syncs(found["places"], steps, found["device"]))
 
 
-@cli.app.command()
+@cli.command(cli.INSIDE)
 def nsys(
-    stage: Stage = None,
-    workload: cli.Workload = None,
-    preset: cli.PresetName = None,
-    settings: cli.Settings = None,
-    option: cli.Options = None,
-    device: cli.Device = None,
+    training: cli.Stage,
     out: Annotated[Path, typer.Option(help="the report, without its ending")] = Path("perfkit-nsys"),
     read: Annotated[
         Path | None, typer.Option(help="only read this SQLite export: writes FILE.json.gz for perfkit trace")
@@ -79,48 +105,9 @@ def nsys(
     from perfkit.process import nsys as tool
     from perfkit.studies import inspect
 
-    with cli._errors_in_words():
-        if read is None:
-            where = cli._where(preset, settings, option, device)
-            asked = inspect.nsys(workload, stage, out, **where)
-            typer.echo(shlex.join(asked))
-            read = tool.record(asked, out)
-        made = tool.convert(read, read.with_suffix(".json.gz"))
-        typer.echo(f"read it with: perfkit trace {made}")
-
-
-@cli.app.command()
-def torchrun(
-    ranks: Annotated[int, typer.Option(min=2, help="processes, on all machines together")],
-    nodes: Annotated[int, typer.Option(min=1, help="machines")] = 1,
-    rendezvous: Annotated[str, typer.Option(help="HOST:PORT of one of them")] = "HOST:29400",
-    script: Annotated[Path, typer.Option(help="an exported script: perfkit export --set ranks=…")] = Path(
-        "train.py"
-    ),
-) -> None:
-    """Prints the command that starts an exported script on a cluster."""
-    from perfkit.studies import scaling
-
-    with cli._errors_in_words():
-        typer.echo(scaling.torchrun(str(script), ranks, nodes, rendezvous))
-
-
-def _tell(
-    said: list[tuple[str, list[str], list[list[str]]]], json_file: Path | None, document: object
-) -> None:
-    import json
-
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(stderr=str(json_file) == "-", highlight=False)
-    for title, columns, rows in said:
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table, markup=False)
-    if json_file:
-        cli._write(json_file, json.dumps(document, indent=1))
+    if read is None:
+        command = inspect.nsys(training.workload, training.stage, out, **training.where())
+        typer.echo(shlex.join(command))
+        read = tool.record(command, out)
+    converted = tool.convert(read, read.with_suffix(".json.gz"))
+    typer.echo(f"read it with: perfkit trace {converted}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from perfkit.trace import Lanes
 
-_NUMBER = re.compile(r"[-+<>≈]?[\d∞]")
+_NUMBER = re.compile(r"[-+<>≈]?[\d∞]\S*( [^\s(]+)?( \(.*\))?( \S+)?")
 _ABSENT = ("", "n/a", "–", "—")
 
 
@@ -50,7 +50,7 @@ class Table:
 
 def _is_numeric(cells: Sequence[str]) -> bool:
     values = [cell for cell in cells if cell not in _ABSENT]
-    return bool(values) and all(_NUMBER.match(cell) for cell in values)
+    return all(map(_NUMBER.fullmatch, values)) and (bool(values) or "n/a" in cells)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,17 @@
-"""What a run showed, in words that are computed from its numbers: no promise, no cause they do not show."""
+"""What a run showed, in words computed from its numbers: no promises, no causes that they do not show."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
 
+from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.results.run import Run
 from perfkit.results.stats import Ratio
 from perfkit.show import results, units
 
 _NOTICEABLE = 0.05
-"""A share or a change below this is called none: a few percent are within what blocks vary by."""
+"""A smaller share or change is not mentioned: blocks vary by a few percent."""
 
 
 def clean(text: object, width: int = 0) -> str:
@@ -20,7 +21,7 @@ def clean(text: object, width: int = 0) -> str:
 
 
 def wrapped(text: str, width: int, lines: int) -> str:
-    """A text on at most so many lines of at most so many characters; what is over ends in an ellipsis."""
+    """A text on at most `lines` lines of at most `width` characters; the rest becomes an ellipsis."""
     return "\n".join(textwrap.wrap(clean(text), width, max_lines=lines, placeholder=" …"))
 
 
@@ -37,10 +38,19 @@ def outcome(run: Run) -> str:
     return f"{word}: {clean(run.reason) or 'no reason was given'}"
 
 
-def sentence(runs: Sequence[Run], said: Callable[[Run], str]) -> str:
-    """One clause a stage: what is said of it, or why there is nothing to say."""
-    clauses = [(name(run), said(run).replace("\n", ", ") or outcome(run) or "n/a") for run in runs]
+def enumerated(runs: Sequence[Run], numbers: Callable[[Run], str]) -> str:
+    """One clause a stage: its numbers, or why there are none."""
+    clauses = [(name(run), numbers(run).replace("\n", ", ") or outcome(run) or "n/a") for run in runs]
     return "; ".join(": ".join(clause) for clause in clauses) + "."
+
+
+def verdicts(runs: Sequence[Run]) -> list[str]:
+    """What each stage of a session showed."""
+    optimizations = [OPTIMIZATIONS.get(run.stage) for run in runs]
+    return [
+        verdict_sentence(run, results.previous(run, runs), found.bottleneck if found else "none")
+        for run, found in zip(runs, optimizations, strict=True)
+    ]
 
 
 def verdict_sentence(run: Run, previous: Run | None = None, bottleneck: str = "none") -> str:
@@ -54,48 +64,48 @@ def verdict_sentence(run: Run, previous: Run | None = None, bottleneck: str = "n
     against = results.speedup(run, "previous")
     broken = "; ".join(f"{clean(m.switch)}: {clean(m.evidence)}" for m in run.mechanism if not m.ok)
     if not results.rate(run):
-        said = outcome(run).replace(f"{units.NOT_AVAILABLE}:", "not measured here:", 1).rstrip(".")
+        text = outcome(run).replace(f"{units.NOT_AVAILABLE}:", "not measured here:", 1).rstrip(".")
     elif broken:
-        said = f"its mechanism is not on ({broken}), so its number says nothing about it"
+        text = f"its mechanism is not in effect ({broken}), so its number says nothing about it"
     elif against is None:
-        said = _standing(run)
+        text = _standing(run)
     else:
-        plain = units.ratio(against).replace(" (", ", ").removesuffix(")")
-        evidence = _evidence(run, previous, bottleneck, against)
-        said = ": ".join(filter(None, (f"{against.verdict} here ({plain})", "; ".join(evidence))))
-    return f"{name(run)}: {said}."
+        ratio = units.ratio(against).replace(" (", ", ").removesuffix(")")
+        evidence = "; ".join(_evidence(run, previous, bottleneck, against))
+        text = ": ".join(filter(None, (f"{against.verdict} here ({ratio})", evidence)))
+    return f"{name(run)}: {text}."
 
 
 def _standing(run: Run) -> str:
-    """Where a run stands that is compared with none."""
+    """The numbers of a run that is compared with none."""
     rate, share, efficiency = results.rate(run), results.wait_share(run), results.efficiency(run)
-    said = [f"{units.interval(rate)} samples/s"] if rate else []
-    said += [] if share is None else [f"the step waits for data {units.percent(share)} of its time"]
+    clauses = [f"{units.interval(rate)} samples/s"] if rate else []
+    clauses += [] if share is None else [f"{units.percent(share)} of the step is waiting for data"]
     if efficiency is not None and efficiency > 1 + _NOTICEABLE:
-        said.append("its ceiling came out lower than its rate: the machine was not steady")
+        clauses.append("its ceiling came out lower than its rate: the machine was not steady")
     elif efficiency is not None:
-        said.append(f"it runs at {units.percent(efficiency)} of what the model could do if data were free")
-    return "; ".join(said)
+        clauses.append(f"it reaches {units.percent(efficiency)} of what the model could do if data were free")
+    return "; ".join(clauses)
 
 
 def _evidence(run: Run, previous: Run | None, bottleneck: str, against: Ratio) -> list[str]:
-    """The numbers that go with the verdict, those that go against it, and what the step had to give."""
+    """The numbers that support the verdict, those that contradict it, and what there was to gain."""
     moves = [move for move in (_wait_move(run, previous), _ceiling_move(run, previous)) if move]
     none, rounds = against.verdict == "no measurable difference", results.rounds(run)
     if against.verdict == "too few rounds":
         return [f"{rounds} round{'s give' if rounds != 1 else ' gives'} no verdict: measure longer"]
     helped = against.verdict == "faster"
-    said = [text for better, text in moves if none or better == helped]
-    said += [f"though {text}" for better, text in moves if not none and better != helped]
+    clauses = [text for better, text in moves if none or better == helped]
+    clauses += [f"though {text}" for better, text in moves if not none and better != helped]
     if none:
-        said += _no_room(run, previous, bottleneck, bool(moves)) + _hidden(against)
+        clauses += _no_room(run, previous, bottleneck, bool(moves)) + _hidden(against)
     elif previous and not any(better == helped for better, _ in moves):
-        said.insert(0, "neither the wait for data nor the ceiling shows where that comes from")
-    return said + _price(run, previous)
+        clauses.insert(0, "neither the wait for data nor the ceiling explains it")
+    return clauses + _price(run, previous)
 
 
 def _wait_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
-    """Whether the share of waiting got better, and how it changed; None where it hardly did."""
+    """Whether the share of waiting improved, and how it changed; None where it hardly did."""
     now, before = results.wait_share(run), results.wait_share(previous) if previous else None
     if now is None or before is None or abs(now - before) < _NOTICEABLE:
         return None
@@ -115,31 +125,33 @@ def _ceiling_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
 
 
 def _no_room(run: Run, previous: Run | None, bottleneck: str, moved: bool) -> list[str]:
-    """Why there was nothing to win for this kind of optimization, where the numbers say so."""
+    """Why this kind of optimization had nothing to gain, where the numbers say so."""
     share, efficiency = results.wait_share(previous or run), results.efficiency(previous or run)
     if share is None or bottleneck not in ("data", "copy", "host", "device"):
         return []
     if bottleneck not in ("data", "copy"):
-        waits = f"the step waits for data {units.percent(share)} of its time, which faster computing leaves"
+        waits = (
+            f"{units.percent(share)} of the step is waiting for data, which faster computing cannot reduce"
+        )
         still = ["a batch that is already on the device is not computed faster either"]
         return [waits] if share >= _NOTICEABLE else still if previous and not moved else []
     if share >= _NOTICEABLE:
-        return [] if moved else [f"the step still waits for data {units.percent(share)} of its time"]
+        return [] if moved else [f"{units.percent(share)} of the step is still waiting for data"]
     text = f"the step does not wait for data ({units.percent(share)} of it)"
     if efficiency is not None and efficiency < 1 - _NOTICEABLE:
         return [f"{text}, though it runs at {units.percent(efficiency)} of its ceiling"]
-    return [f"{text}, so there is next to nothing to save on the data's way"]
+    return [f"{text}, so faster data would save next to nothing"]
 
 
 def _hidden(against: Ratio) -> list[str]:
-    """How large an effect the interval leaves possible, where that is much."""
+    """How large an effect the interval still allows, where that is much."""
     hidden = max(against.high - 1, 1 - against.low)
     text = f"an effect of up to {units.percent(hidden)} could hide in this interval: measure longer"
     return [text] if hidden >= _NOTICEABLE else []
 
 
 def _price(run: Run, previous: Run | None) -> list[str]:
-    """The memory that it took or gave back, where that is much."""
+    """The memory that it cost or freed, where that is much."""
     now, before = run.peak_memory_bytes, previous.peak_memory_bytes if previous else None
     if not now or not before or 0.8 < now / before < 1.25:
         return []

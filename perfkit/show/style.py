@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe & Ito 2008: told apart with any colour vision. Each use has a hatch or a label too.
-BLUE, SKY, GREEN, ORANGE, VERMILLION, PURPLE = (
-    "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7",
+BLUE, SKY, GREEN, ORANGE, VERMILLION, PURPLE, YELLOW = (
+    "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#f0e442",
 )  # fmt: skip
 WAIT_HATCH, GAIN_HATCH, LOSS_HATCH, SPARE_HATCH = "///", "//", "xx", "\\\\"
 
@@ -112,6 +112,21 @@ def plain_axes(ax: Axes, colour: str) -> None:
         spine.set_color(colour)
     ax.tick_params(colors=colour, labelsize=0.9 * type_size(ax))
     ax.set_axisbelow(True)
+
+
+def axis_labels(ax: Axes, colour: str, across: str, up: str = "") -> None:
+    """What the two axes show."""
+    ax.set_xlabel(across, color=colour, fontsize=type_size(ax))
+    ax.set_ylabel(up, color=colour, fontsize=type_size(ax))
+
+
+def legend_below(ax: Axes, colour: str, columns: int) -> None:
+    """What the marks mean, below the axes."""
+    if figure := ax.get_figure(root=True):
+        size = 0.9 * type_size(ax)
+        figure.legend(
+            frameon=False, labelcolor=colour, fontsize=size, ncols=columns, loc="outside lower center"
+        )
 
 
 def to_svg(figure: Figure) -> str:

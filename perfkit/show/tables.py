@@ -1,45 +1,86 @@
-"""The table of a session as plain text cells: the same for the command line, the notebooks and the report."""
+"""A session of runs as sections: the ladder, what each stage showed, pictures, evidence, details."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import json
+from collections.abc import Mapping, Sequence
 
+from perfkit import machine
 from perfkit.results.run import Run
-from perfkit.show import results, sentences, units
+from perfkit.show import figures, results, units
+from perfkit.show.document import Bullets, Code, Content, Section, Table
+from perfkit.show.sentences import clean, name, outcome, verdicts
 
 COLUMNS = (
-    "stage",
-    "samples/s",
-    "× previous",
-    "× baseline",
-    "waits for data",
-    "step time",
-    "pipeline efficiency",
-    "peak memory",
-    "bytes/sample",
-    "note",
-)
+    "stage", "samples/s", "× previous", "× baseline", "waits for data", "step time", "pipeline efficiency",
+    "peak memory", "bytes/sample", "note",
+)  # fmt: skip
+NARROW = ("stage", "samples/s", "× previous", "× baseline", "waits for data", "peak memory")
+_SIGNS = {"no measurable difference": "≈", "too few rounds": "?"}
+
+
+def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> list[Content]:
+    """Everything that is to be said of a session.
+
+    Args:
+        runs: in the order of the ladder.
+        scripts: stage → its training script.
+    """
+    facts = json.dumps(runs[0].machine if runs else {}, indent=1, ensure_ascii=False, default=str)
+    codes = [Section(stage, [Code(source)], folded=True) for stage, source in (scripts or {}).items()]
+    return [
+        *summary(runs),
+        ladder(runs),
+        Section("What each stage showed", [Bullets(verdicts(runs))]),
+        Section("Figures", [figures.view(name, runs) for name in figures.VIEWS]),
+        Section("Evidence that the switches are in effect", evidence(runs)),
+        Section("Warnings and facts", [Bullets(notes(runs) or ["none"])]),
+        Section("Every switch of every stage", [_settings(runs)], folded=True),
+        *([Section("Scripts", codes, folded=True)] if codes else []),
+        Section("Everything recorded about the machine", [Code(facts)], folded=True),
+    ]
+
+
+def summary(runs: Sequence[Run]) -> list[str]:
+    """Machine, settings and the overall result, a line each."""
+    if not runs:
+        return ["Nothing was measured yet."]
+    first, last = runs[0], next((run for run in reversed(runs) if results.rate(run)), None)
+    options = ", ".join(f"{name}={value}" for name, value in first.options.items())
+    settings = [f"workload {first.workload}", options, f"preset {first.preset}", f"device {first.device}"]
+    settings += [f"seed {first.seed}", f"session {first.session}", first.created]
+    lines = [machine.describe(first.machine), " · ".join(filter(None, settings))]
+    overall = results.speedup(last, "baseline") if last else None
+    if last and overall:
+        gain = f"{units.ratio(overall)} {overall.verdict}"
+        lines.append(f"{name(last)}, the last stage measured, against the baseline: {gain}.")
+    return lines
+
+
+def ladder(runs: Sequence[Run]) -> Table:
+    """One row a run."""
+    signs = [f"{sign} {verdict}" for verdict, sign in _SIGNS.items()]
+    return Table(COLUMNS, [row(run) for run in runs], "The ladder", " · ".join(signs), NARROW)
 
 
 def table(runs: Sequence[Run]) -> list[list[str]]:
-    """One row a run, in the order of `COLUMNS`."""
+    """The rows alone."""
     return [row(run) for run in runs]
 
 
 def row(run: Run) -> list[str]:
     """The cells of a run; what was not measured is `n/a`, and the note says why."""
-    rate, step = results.rate(run), results.step_s(run)
-    share, efficiency = results.wait_share(run), results.efficiency(run)
-    missing = units.NOT_AVAILABLE
+    rate, measured = results.rate(run), run.status == "ok"
     return [
-        sentences.name(run),
-        units.interval(rate) if rate else sentences.outcome(run).partition(":")[0],
+        name(run),
+        units.interval(rate) if rate else outcome(run).partition(":")[0],
         against(run, "previous"),
         against(run, "baseline"),
-        missing if share is None else units.percent(share),
-        units.duration_interval(step) if step else missing,
-        missing if efficiency is None else units.percent(efficiency),
-        memory(run),
+        units.percent(results.wait_share(run)),
+        units.duration_interval(results.step_s(run)),
+        units.percent(results.efficiency(run)),
+        units.size(run.peak_memory_bytes if measured else None),
         bytes_per_sample(run),
         note(run),
     ]
@@ -47,21 +88,13 @@ def row(run: Run) -> list[str]:
 
 def against(run: Run, role: str) -> str:
     """`1.34× (1.28–1.41) faster`; of a stage with nothing before it, a dash."""
-    found = results.speedup(run, role)
-    if found:
-        return f"{units.ratio(found)} {found.verdict}"
+    if ratio := results.speedup(run, role):
+        return f"{units.ratio(ratio)} {_SIGNS.get(ratio.verdict, ratio.verdict)}"
     return "–" if results.rate(run) and not run.pairings else units.NOT_AVAILABLE
 
 
-def memory(run: Run) -> str:
-    """Peak of the device's allocator, or of the training process where there is no accelerator."""
-    if run.status != "ok" or run.peak_memory_bytes is None:
-        return units.NOT_AVAILABLE
-    return units.size(run.peak_memory_bytes)
-
-
 def bytes_per_sample(run: Run) -> str:
-    """What a sample has in the loader's batch; where that is not what crosses to the device, both."""
+    """Bytes of a sample in the loader's batch; where other bytes cross to the device, both."""
     batch, crossing = run.batch_bytes_per_sample, run.h2d_bytes_per_sample
     if run.status != "ok" or batch is None:
         return units.NOT_AVAILABLE
@@ -70,7 +103,74 @@ def bytes_per_sample(run: Run) -> str:
 
 def note(run: Run) -> str:
     """Why a row has no numbers, or how many warnings it has."""
-    if sentences.outcome(run):
-        return sentences.outcome(run)
     count = len(run.warnings)
-    return f"{count} warning{'s' if count > 1 else ''}" if count else ""
+    return outcome(run) or (f"{count} warning{'s' if count > 1 else ''}" if count else "")
+
+
+def evidence(runs: Sequence[Run]) -> list[Content]:
+    """What the built objects say of the switches: those that are not as set first, then what changed."""
+    columns = ("stage", "switch", "state", "evidence")
+    rows = [
+        (name(run), m.switch, "as set" if m.ok else "NOT as set", m.evidence)
+        for run in runs for m in run.mechanism
+    ]  # fmt: skip
+    wrong = [row for row in rows if row[2] != "as set"]
+    if not rows:
+        return []
+    count = f"{len(rows) - len(wrong)} of {len(rows)} checks found the switch as the recipe sets it."
+    alarm = [Table(columns, wrong, "Switches that are not as set")] if wrong else []
+    return [count, *alarm, Bullets(_changes(runs)), Section("Every check", [Table(columns, rows)], True)]
+
+
+def evidence_of(run: Run) -> Table:
+    """Every check of one run."""
+    rows = [[m.switch, "as set" if m.ok else "NOT as set", m.evidence] for m in run.mechanism]
+    return Table(("switch", "state", "evidence"), rows, "Every check", "" if rows else "nothing was checked")
+
+
+def _changes(runs: Sequence[Run]) -> list[str]:
+    """For each switch that a stage changes, its evidence now and before."""
+    measured = [run for run in runs if run.status == "ok"]
+    return [
+        f"{name(run)}: {run.evidence(switch)} (was: {before.evidence(switch)})"
+        for before, run in itertools.pairwise(measured)
+        for switch, value in run.recipe.items()
+        if value != before.recipe.get(switch) and run.evidence(switch)
+    ]
+
+
+def notes(runs: Sequence[Run]) -> list[str]:
+    """Warnings, then facts, each once with the stages that it is about."""
+    stages: dict[str, list[str]] = {}
+    for run in runs:
+        for text in [*run.warnings, *(f"{about}: {fact}" for about, fact in run.facts.items())]:
+            stages.setdefault(text, []).append(name(run))
+    measured = sum(run.status == "ok" for run in runs)
+    return [
+        f"{'every measured stage' if len(names) == measured > 1 else ', '.join(names)}: {text}"
+        for text, names in stages.items()
+    ]
+
+
+def _settings(runs: Sequence[Run]) -> Table:
+    names = list(dict.fromkeys(switch for run in runs for switch in run.recipe))
+    rows = [[switch, *(str(run.recipe.get(switch, "")) for run in runs)] for switch in names]
+    return Table(["switch", *map(name, runs)], rows)
+
+
+def stored(runs: Sequence[Run]) -> Table:
+    """Runs of the store, a row each."""
+    rows = [
+        [run.id, run.session, run.preset, run.workload.rpartition(":")[2], name(run), row(run)[1]]
+        for run in runs
+    ]
+    columns = ("id", "session", "preset", "workload", "stage", "samples/s")
+    return Table(
+        columns, rows, note="" if runs else "no runs are stored", narrow=("id", "stage", "samples/s")
+    )
+
+
+def one_line(run: Run) -> str:
+    """A run that has just ended."""
+    cells = "  ".join(row(run)[1:4]) if run.status == "ok" else f"{run.status}: {clean(run.reason)}"
+    return f"  {name(run):<18} {cells}"

@@ -1,4 +1,4 @@
-"""Numbers as text: a unit, sensible digits, an interval with the digits of its middle."""
+"""Numbers as text: a unit, sensible digits, an interval with the digits of its middle; None is `n/a`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from perfkit.results.stats import Estimate, Ratio
 NOT_AVAILABLE = "n/a"
 
 
-def number(value: float, like: float | None = None) -> str:
+def number(value: float | None, like: float | None = None) -> str:
     """A number with three digits or all of its whole part; `like` gives the digits instead of the value."""
+    if value is None:
+        return NOT_AVAILABLE
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("∞" if value > 0 else "-∞")
     size = float(f"{abs(value if like is None else like):.3g}")  # 9.999 has the digits of 10
@@ -19,8 +21,10 @@ def number(value: float, like: float | None = None) -> str:
     return f"{value:,.{min(9, 2 - math.floor(math.log10(size)))}f}"
 
 
-def interval(estimate: Estimate, scale: float = 1.0, unit: str = "") -> str:
+def interval(estimate: Estimate | None, scale: float = 1.0, unit: str = "") -> str:
     """`80.1 ms (79.5–81.0)`: the median, then the 95% interval with the same digits."""
+    if estimate is None:
+        return NOT_AVAILABLE
     middle, low, high = (scale * value for value in (estimate.median, estimate.low, estimate.high))
     return f"{number(middle)}{unit} ({number(low, middle)}–{number(high, middle)})"
 
@@ -32,19 +36,23 @@ def _time_unit(seconds: float) -> tuple[float, str]:
     return 1e6, " µs"
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | None) -> str:
     """`1.23 s`, `80.1 ms`, `12.0 µs`."""
+    if seconds is None:
+        return NOT_AVAILABLE
     scale, unit = _time_unit(seconds)
     return number(seconds * scale) + unit
 
 
-def duration_interval(estimate: Estimate) -> str:
+def duration_interval(estimate: Estimate | None) -> str:
     """A time with its interval, in the unit that suits the median."""
-    return interval(estimate, *_time_unit(estimate.median))
+    return interval(estimate, *_time_unit(estimate.median)) if estimate else NOT_AVAILABLE
 
 
-def size(count: float) -> str:
+def size(count: float | None) -> str:
     """Bytes with three digits: `512 B`, `602 kB`, `11.3 GB` (powers of 1,000)."""
+    if count is None:
+        return NOT_AVAILABLE
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 999.5:
             return f"{number(count)} {unit}" if unit != "B" else f"{count:.0f} B"
@@ -52,8 +60,10 @@ def size(count: float) -> str:
     return f"{number(count)} TB"
 
 
-def percent(share: float) -> str:
+def percent(share: float | None) -> str:
     """A share of one as whole percent; what rounds to none or all but is not, says so."""
+    if share is None:
+        return NOT_AVAILABLE
     if 0 < share < 0.005:
         return "<1%"
     if 0.995 < share < 1:
@@ -65,3 +75,8 @@ def ratio(value: Ratio) -> str:
     """`1.34× (1.28–1.41)`."""
     like = max(abs(value.ratio), 1.0) if value.ratio >= 0.1 else value.ratio
     return f"{number(value.ratio, like)}× ({number(value.low, like)}–{number(value.high, like)})"
+
+
+def times(value: float | None) -> str:
+    """A bare ratio: `1.34×`."""
+    return NOT_AVAILABLE if value is None else f"{value:.2f}×"

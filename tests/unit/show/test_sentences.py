@@ -41,12 +41,12 @@ def plain(factor: float = 1, wait: float = 0.0, ceiling: float = 102, **more: An
 def test_data_was_not_the_problem() -> None:
     text = said(plain(wait=0.03), plain(wait=0.03), "data")
     assert text.startswith("it: no measurable difference here (1.00×, 1.00–1.00): the step does not wait")
-    assert "(3% of it), so there is next to nothing to save on the data's way" in text
+    assert "(3% of it), so faster data would save next to nothing" in text
 
 
 def test_low_efficiency_forbids_that_conclusion() -> None:
     text = said(plain(wait=0.03, ceiling=200), plain(wait=0.03, ceiling=200), "data")
-    assert "nothing to save" not in text
+    assert "next to nothing" not in text
     assert "though it runs at 50% of its ceiling" in text
 
 
@@ -58,7 +58,7 @@ def test_waiting_fell() -> None:
 def test_a_faster_model_behind_a_slow_loader() -> None:
     text = said(plain(wait=0.8, ceiling=700), plain(wait=0.79, ceiling=500), "device")
     assert "it computes 1.40× as fast" in text
-    assert "the step waits for data 79% of its time, which faster computing leaves" in text
+    assert "79% of the step is waiting for data, which faster computing cannot reduce" in text
 
 
 def test_what_speaks_against_the_verdict_is_marked() -> None:
@@ -67,8 +67,8 @@ def test_what_speaks_against_the_verdict_is_marked() -> None:
 
 
 def test_no_cause_is_invented() -> None:
-    assert "neither the wait for data nor the ceiling shows" in said(plain(1.5), plain(), "host")
-    assert "neither the wait for data nor the ceiling shows" in said(plain(0.5), plain(), "none")
+    assert "neither the wait for data nor the ceiling explains it" in said(plain(1.5), plain(), "host")
+    assert "neither the wait for data nor the ceiling explains it" in said(plain(0.5), plain(), "none")
     alone = sentences.verdict_sentence(make(before=make(**plain()), **plain(1.5)), None, "data")
     assert alone == "it: faster here (1.50×, 1.50–1.50)."
 
@@ -88,7 +88,7 @@ def test_a_ceiling_that_only_wavers_is_no_evidence() -> None:
     first, after = make(**plain()), make(before=make(**plain()), **plain(1.5))
     raw = msgspec.structs.replace(after.raw, ceiling_samples_per_s=[60.0, 300.0, 90.0, 210.0, 150.0])
     text = sentences.verdict_sentence(msgspec.structs.replace(after, raw=raw), first, "device")
-    assert "neither the wait for data nor the ceiling shows" in text
+    assert "neither the wait for data nor the ceiling explains it" in text
 
 
 def test_a_rate_above_its_ceiling_is_doubted() -> None:
@@ -115,13 +115,13 @@ def test_no_number_no_verdict(status: str, reason: str, text: str) -> None:
 def test_a_mechanism_that_is_off_overrules_the_number() -> None:
     run = make(before=make(**plain()), **plain(2), mechanism=[Mechanism("amp", False, "logits are float32")])
     text = sentences.verdict_sentence(run, None, "device")
-    assert "its mechanism is not on (amp: logits are float32)" in text
+    assert "its mechanism is not in effect (amp: logits are float32)" in text
     assert "faster" not in text
 
 
 def test_the_baseline_tells_where_it_stands() -> None:
     text = sentences.verdict_sentence(make(**plain(wait=0.4, ceiling=200)))
-    assert "waits for data 40% of its time" in text
+    assert "40% of the step is waiting for data" in text
     assert "50% of what the model could do if data were free" in text
 
 

@@ -1,0 +1,128 @@
+"""Commands that measure a ladder and read back what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perfkit.cli import app as cli
+from perfkit.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from perfkit.results.run import Run
+    from perfkit.studies.engine import Plan
+
+
+@cli.command(cli.MEASURE)
+def run(
+    training: cli.Recipe,
+    stages: cli.Stages = None,
+    timeout: Annotated[float | None, typer.Option(help="seconds for one stage")] = None,
+    ranks: Annotated[int, typer.Option(min=1, help="processes that train together, on all machines")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="machines; run the same command on each")] = 1,
+    node_rank: Annotated[int, typer.Option(min=0, help="the number of this machine, from 0")] = 0,
+    rendezvous: Annotated[
+        str, typer.Option(help="HOST:PORT of machine 0; this port and those after it must be free")
+    ] = "",
+    json_file: cli.Json = None,
+    report: Annotated[Path | None, typer.Option(help="write a one-file HTML report here")] = None,
+    record: Annotated[Path | None, typer.Option(help="write a recording here, to ship or to send")] = None,
+) -> None:
+    """Measures the stages of a ladder, each against the one before and against the baseline."""
+    from perfkit.results.run import document
+    from perfkit.results.store import save_recording
+    from perfkit.show import html, tables, terminal
+    from perfkit.studies import engine
+
+    settings = training.switches() | ({"ranks": ranks} if ranks > 1 else {})
+    plan = training.plan(cli.names(stages), settings=settings, timeout_s=timeout)
+    plan = engine.spread(plan, nodes, node_rank, rendezvous)
+    cli.check_writable(json_file, report, record)
+    runs, stopped = _climb(plan)
+    if not runs:
+        raise KeyboardInterrupt
+    cli.write_json(json_file, document(runs))
+    if report:
+        cli.write(report, html.session(runs, engine.scripts(runs)))
+    if record:
+        save_recording(runs, record)
+    terminal.show(tables.sections(runs), to_stderr=str(json_file) == "-")
+    if stopped:
+        raise KeyboardInterrupt
+    if any(run.status == "failed" for run in runs):
+        raise typer.Exit(1)
+
+
+def _climb(plan: Plan) -> tuple[list[Run], bool]:
+    """The finished runs, and whether the person stopped it."""
+    from perfkit.results.store import RunStore
+    from perfkit.show import tables
+    from perfkit.studies import engine
+
+    done: list[Run] = []
+    with cli.study_progress() as bar:
+
+        def show(progress: engine.Progress) -> None:
+            bar(progress)
+            if progress.run:
+                done.append(progress.run)
+                typer.echo(tables.one_line(progress.run), err=True)
+
+        try:
+            return engine.climb(plan, RunStore(), show), False
+        except KeyboardInterrupt:
+            return done, True
+
+
+@cli.command(cli.MEASURE)
+def runs(
+    limit: Annotated[int, typer.Option(min=1, help="how many, newest first")] = 20,
+    workload: Annotated[str | None, typer.Option(help="only of this workload")] = None,
+) -> None:
+    """Lists the stored runs, newest first."""
+    from perfkit.results.store import RunStore
+    from perfkit.show import tables, terminal
+
+    store = RunStore()
+    terminal.show([tables.stored(store.list(limit=limit, workload=workload))])
+    for problem in store.problems:
+        cli.complain(problem)
+
+
+@cli.command(cli.MEASURE)
+def show(
+    run_id: Annotated[str, typer.Argument(metavar="ID", help="of a run, or its beginning")],
+    as_json: Annotated[bool, typer.Option("--json", help="print it as JSON")] = False,
+) -> None:
+    """Prints one run: result, recipe, evidence, machine."""
+    from perfkit.results.run import summary
+    from perfkit.results.store import RunStore
+    from perfkit.show import tables, terminal
+
+    found = RunStore().get(run_id)
+    if as_json:
+        cli.write_json(Path("-"), summary(found) | {"machine": found.machine})
+    else:
+        terminal.show([*tables.sections([found]), tables.evidence_of(found)])
+
+
+@cli.command(cli.MEASURE)
+def report(
+    out: Annotated[Path, typer.Argument(help="the HTML file to write")],
+    session: Annotated[str | None, typer.Option(help="of stored runs (default: the newest)")] = None,
+) -> None:
+    """Writes one self-contained HTML file of a stored session: to send to a colleague."""
+    from perfkit.results.store import RunStore
+    from perfkit.show import html
+    from perfkit.studies import engine
+
+    cli.check_writable(out)
+    store = RunStore()
+    chosen = session or next(iter(store.sessions()), None)
+    found = list(reversed(store.list(limit=1000, session=chosen))) if chosen else []
+    if not found:
+        raise InvalidValue(f"no stored session '{session or ''}'", "`perfkit runs` lists them")
+    cli.write(out, html.session(found, engine.scripts(found)))
+    typer.echo(f"wrote {out}: {len(found)} stages of session {chosen}")

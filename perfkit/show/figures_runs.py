@@ -1,0 +1,174 @@
+"""The views of runs that have a row for each stage: throughput, step time, peak memory, utilisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from perfkit.results.run import Run
+from perfkit.results.stats import Estimate
+from perfkit.show import results, rows, style, units
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "too few rounds": "?"}
+_SCALES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_FEW = 5
+
+
+def throughput(runs: Sequence[Run], ax: Axes, ink: str) -> None:
+    """A bar a stage: what it kept of the stage before, and the step up or down from there."""
+    rows.frame(ax, ink, runs, throughput_numbers, "samples/s: median, 95% interval")
+    for at, run in enumerate(runs):
+        _throughput_row(ax, ink, at, run, runs)
+    ax.set_xlim(0, max([*map(_extent, runs), 0.0]) * 1.03 or 1)
+    entries = [("samples/s", style.SKY, "")]
+    verdicts = {found.verdict for run in runs if (found := results.speedup(run, "previous"))}
+    entries += [("gained", style.GREEN, style.GAIN_HATCH)] if "faster" in verdicts else []
+    entries += [("lost", style.ORANGE, style.LOSS_HATCH)] if "slower" in verdicts else []
+    entries += [("ceiling: data free", style.VERMILLION, "|")] if any(map(results.ceiling, runs)) else []
+    rows.legend(ax, ink, entries)
+
+
+def throughput_numbers(run: Run) -> str:
+    """Rate with its interval; ratio to the stage before, with interval and verdict."""
+    rate, against = results.rate(run), results.speedup(run, "previous")
+    if not rate:
+        return ""
+    text = f"{units.interval(rate)} samples/s"
+    return f"{text}\n{_SIGNS[against.verdict]} {units.ratio(against)} {against.verdict}" if against else text
+
+
+def _extent(run: Run) -> float:
+    rate = results.rate(run)
+    return max(rate.high if rate else 0.0, results.ceiling(run) or 0.0)
+
+
+def _throughput_row(ax: Axes, ink: str, at: int, run: Run, runs: Sequence[Run]) -> None:
+    rate, ceiling = results.rate(run), results.ceiling(run)
+    if not rate:
+        return
+    other, against = results.previous(run, runs), results.speedup(run, "previous")
+    before = results.rate(other) if other else None
+    now, start = rate.median, before.median if before else rate.median
+    if other and before:
+        ax.plot([start, start], [runs.index(other), at], color=ink, alpha=0.45, linewidth=0.8, zorder=0.9)
+    verdict = against.verdict if against else ""
+    rows.bar(ax, ink, at, 0, min(now, start) if verdict == "faster" else now, style.SKY)
+    if verdict == "faster" and now > start:
+        rows.bar(ax, ink, at, start, now - start, style.GREEN, style.GAIN_HATCH)
+    if verdict == "slower" and now < start:
+        rows.bar(ax, ink, at, now, start - now, style.ORANGE, style.LOSS_HATCH)
+    if ceiling:
+        ax.plot([ceiling, ceiling], [at - 0.42, at + 0.42], color=style.VERMILLION, linewidth=2.5)
+    rows.whisker(ax, ink, at, rate)
+
+
+def step_time(runs: Sequence[Run], ax: Axes, ink: str) -> None:
+    """A bar a stage: the median step, divided by the share of the whole time that was spent waiting."""
+    steps = [results.step_s(run) for run in runs]
+    longest = max([step.high for step in steps if step], default=0.0)
+    scale, unit = (1.0, "s") if longest >= 2 else (1e3, "ms")
+    label = f"time of a step [{unit}]: median, 95% interval; batch sizes may differ"
+    rows.frame(ax, ink, runs, step_time_numbers, label)
+    for at, (run, step) in enumerate(zip(runs, steps, strict=True)):
+        if step:
+            wait = step.median * (results.wait_share(run) or 0.0) * scale
+            rows.bar(ax, ink, at, 0, wait, style.ORANGE, style.WAIT_HATCH)
+            rows.bar(ax, ink, at, wait, step.median * scale - wait, style.BLUE)
+            rows.whisker(ax, ink, at, _scaled(step, scale))
+    ax.set_xlim(0, longest * scale * 1.03 or 1)
+    rows.legend(ax, ink, [("waits for data", style.ORANGE, style.WAIT_HATCH), ("the rest", style.BLUE, "")])
+
+
+def _scaled(step: Estimate, scale: float) -> Estimate:
+    return Estimate(step.median * scale, step.low * scale, step.high * scale)
+
+
+def step_time_numbers(run: Run) -> str:
+    """Step time with its interval, share of waiting, and what it comes to for a sample."""
+    step, share = results.step_s(run), results.wait_share(run)
+    if not step:
+        return ""
+    said = [] if share is None else [f"{units.percent(share)} waits"]
+    if run.samples_per_step:
+        each = units.duration(step.median / run.samples_per_step)
+        said.append(f"{each} × {run.samples_per_step:,} samples")
+    return "\n".join(filter(None, (units.duration_interval(step), ", ".join(said))))
+
+
+def memory(runs: Sequence[Run], ax: Axes, ink: str) -> None:
+    """A bar a stage; on a GPU what was reserved shows behind what was allocated."""
+    gpu = any(map(results.on_gpu, runs))
+    most = max(map(_most, runs), default=0.0)
+    scale, unit = next(((scale, unit) for scale, unit in _SCALES if most >= scale), (1.0, "B"))
+    what = "GPU memory, allocator's peak" if gpu else "memory of the training process (RSS, without workers)"
+    rows.frame(ax, ink, runs, memory_numbers, f"{what} [{unit}]")
+    for at, run in enumerate(runs):
+        if not memory_numbers(run):
+            continue
+        own = (run.peak_memory_bytes or 0) / scale
+        rows.bar(ax, ink, at, 0, own, style.BLUE)
+        spare = _reserved(run) / scale - own
+        if spare > 0:
+            rows.bar(ax, ink, at, own, spare, style.SKY, style.SPARE_HATCH)
+    ax.set_xlim(0, most / scale * 1.03 or 1)
+    if gpu:
+        spare_key = ("reserved on top", style.SKY, style.SPARE_HATCH)
+        rows.legend(ax, ink, [("allocated", style.BLUE, ""), spare_key])
+
+
+def _reserved(run: Run) -> int:
+    return (run.peak_reserved_bytes or 0) if results.on_gpu(run) else 0
+
+
+def _most(run: Run) -> float:
+    return float(max(run.peak_memory_bytes or 0, _reserved(run))) if run.status == "ok" else 0.0
+
+
+def memory_numbers(run: Run) -> str:
+    """Peaks with their unit."""
+    if run.status != "ok" or run.peak_memory_bytes is None:
+        return ""
+    own = units.size(run.peak_memory_bytes)
+    return f"{own} allocated\n{units.size(_reserved(run))} reserved" if results.on_gpu(run) else f"{own} RSS"
+
+
+def utilization(runs: Sequence[Run], ax: Axes, ink: str) -> None:
+    """A bar a stage up to the median sample, and every sample as a dot, in the order of time from the top."""
+    if not any(map(_samples, runs)):
+        return style.say(ax, no_utilization(runs), ink)
+    rows.frame(ax, ink, runs, utilization_numbers, "GPU utilisation by NVML [%], sampled")
+    for at, run in enumerate(runs):
+        samples = _samples(run)
+        if samples:
+            rows.bar(ax, ink, at, 0, float(np.median(samples)), style.SKY)
+            height = np.linspace(at - 0.24, at + 0.24, len(samples)) if len(samples) > 1 else [at]
+            ax.plot(samples, height, ".", color=ink, markersize=3.5, alpha=0.8)
+    ax.set_xlim(0, 104)
+    return None
+
+
+def _samples(run: Run) -> list[float]:
+    return run.raw.gpu_utilization_nvml if run.status == "ok" else []
+
+
+def no_utilization(runs: Sequence[Run]) -> str:
+    """Why there is nothing to draw; empty where there is something."""
+    if any(map(_samples, runs)):
+        return ""
+    if any(map(results.on_gpu, runs)):
+        return "No sample of the GPU's utilisation: the runs were too short for NVML, or NVML is not there."
+    return "No GPU in this run."
+
+
+def utilization_numbers(run: Run) -> str:
+    """The median sample, and of how many."""
+    samples = _samples(run)
+    if not samples:
+        return ""
+    few = ", few" if len(samples) < _FEW else ""
+    return f"{np.median(samples):.0f}% median\n{len(samples)} sample{'s' if len(samples) > 1 else ''}{few}"

@@ -1,0 +1,281 @@
+"""Pictures of a trace: each draws an analysis, or the lanes of a step, on an Axes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from perfkit import trace as traces
+from perfkit.errors import one_of
+from perfkit.show import document, rows, sentences, style, units
+from perfkit.trace.model import Analysis
+from perfkit.trace.timeline import Lane, Lanes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PARTS = {
+    "kernel": (style.BLUE, ""), "memcpy": (style.ORANGE, "//"), "memset": (style.PURPLE, "xx"),
+    "communication": (style.VERMILLION, "\\\\"), "runtime": (style.SKY, "--"),
+    "dataloader": (style.GREEN, style.WAIT_HATCH), "cpu_op": ("#f0e442", ".."), "other": ("#bbbbbb", ""),
+    "forward": (style.SKY, ""), "backward": (style.PURPLE, ".."), "optimizer": ("#bbbbbb", "//"),
+    "annotation": ("#bbbbbb", ""), "fetch": (style.GREEN, style.WAIT_HATCH), "collate": (style.SKY, ""),
+}  # fmt: skip
+_MOST = 12
+
+
+def reason(analysis: Analysis, figure: str = "") -> str:
+    """Why a figure is not known."""
+    for banner in analysis.health:
+        if figure in banner.spoils:
+            return f"{units.NOT_AVAILABLE}: {sentences.clean(banner.message)}"
+    return f"{units.NOT_AVAILABLE}: {analysis.device['reason'] or 'the trace does not record it'}"
+
+
+def utilization(analysis: Analysis) -> list[tuple[str, str, float | None, str]]:
+    """The utilisation ladder, top down: name, how it is known, the share, why there is none."""
+    cores = analysis.tensor_core
+    rungs: list[tuple[str, str, str, float | None]] = [
+        ("NVML utilisation", "sampled", "", None),
+        ("a kernel or a copy runs", "measured", "gpu_utilization",
+         analysis.device["gpu_utilization_with_copies"]),
+        ("a kernel runs", "measured", "gpu_utilization", analysis.gpu_utilization),
+        ("SM efficiency", "estimated", "est_sm_efficiency", analysis.est_sm_efficiency),
+        ("achieved occupancy", "estimated", "est_achieved_occupancy", analysis.est_achieved_occupancy),
+        ("kernel time on Tensor Cores", "estimated", "tensor_core", cores["yes"] if cores else None),
+    ]  # fmt: skip
+    known = [
+        (name, how, share, "" if share is not None else reason(analysis, figure))
+        for name, how, figure, share in rungs
+    ]
+    nvml = f"{units.NOT_AVAILABLE}: a trace has no NVML samples; `perfkit run` takes them"
+    return [(*known[0][:3], nvml), *known[1:]]
+
+
+def breakdown(analysis: Analysis, ax: Axes, ink: str) -> None:
+    """A stacked bar for each step, and for the mean."""
+    steps = [
+        (s.name.replace("ProfilerStep#", "step "), s.duration_us, s.breakdown_us) for s in analysis.steps
+    ]
+    shown = [*steps[:_MOST], ("mean", analysis.mean_step_us or 0.0, analysis.mean_us)]
+    said = [units.duration(whole / 1e6) for _, whole, _ in shown]
+    rows.named(ax, ink, [name for name, _, _ in shown], said, "ms; hidden time is not counted again")
+    for at, (_, _, parts) in enumerate(shown):
+        left = 0.0
+        for part, value in parts.items():
+            rows.bar(ax, ink, at, left, (value or 0.0) / 1e3, *PARTS[part])
+            left += (value or 0.0) / 1e3
+    ax.set_xlim(0, max(whole for _, whole, _ in shown) * 1.03 / 1e3 or 1)
+    rows.legend(ax, ink, [(part, *PARTS[part]) for part, value in analysis.mean_us.items() if value])
+
+
+def pie(analysis: Analysis, ax: Axes, ink: str) -> None:
+    """The mean step as the articles show it."""
+    whole = analysis.mean_step_us or 1.0
+    parts = {part: value for part, value in analysis.mean_us.items() if value}
+    said = [
+        f"{part} {units.percent(value / whole)}" if value / whole >= 0.02 else ""
+        for part, value in parts.items()
+    ]
+    wedges = ax.pie(
+        list(parts.values()), labels=said, colors=[PARTS[part][0] for part in parts], startangle=90,
+        counterclock=False, textprops={"color": ink, "fontsize": style.type_size(ax)},
+    )[0]  # fmt: skip
+    for part, wedge in zip(parts, wedges, strict=True):
+        wedge.set(edgecolor=ink, hatch=PARTS[part][1], linewidth=0.7)
+
+
+def operators(analysis: Analysis, ax: Axes, ink: str) -> None:
+    """Operators by time of their own: on the device, or on the host where there is none."""
+    times: dict[str, float] = {}
+    for o in analysis.operators:
+        own = o.device_self_us if analysis.has_accelerator else o.host_self_us
+        times[o.name] = times.get(o.name, 0.0) + (own or 0.0)
+    where = "device" if analysis.has_accelerator else "host"
+    _ranked(ax, ink, times, f"ms of {where} time of their own, all steps", style.SKY)
+
+
+def kernels(analysis: Analysis, ax: Axes, ink: str) -> None:
+    """Kernels by time; colour and hatch tell those on Tensor Cores."""
+    kinds = {"yes": (style.GREEN, ""), "no": (style.BLUE, "//"), "unknown": ("#bbbbbb", "..")}
+    times = {k.name: k.total_us for k in analysis.kernels}
+    cores = {k.name: k.tensor_core for k in analysis.kernels}
+    _ranked(ax, ink, times, "ms, all steps", lambda name: kinds[cores[name]])
+    rows.legend(ax, ink, [(f"Tensor Cores: {answer}", *look) for answer, look in kinds.items()])
+
+
+def _ranked(
+    ax: Axes, ink: str, times: dict[str, float], unit: str, look: str | Callable[[str], tuple[str, str]]
+) -> None:
+    top = sorted((pair for pair in times.items() if pair[1] > 0), key=lambda pair: -pair[1])[:10]
+    names = [name.removeprefix("void ").replace("at::native::", "") for name, _ in top]
+    rows.named(ax, ink, names, [units.duration(us / 1e6) for _, us in top], unit)
+    for at, (name, us) in enumerate(top):
+        rows.bar(ax, ink, at, 0, us / 1e3, *((look,) if isinstance(look, str) else look(name)))
+    ax.set_xlim(0, top[0][1] * 1.03 / 1e3 if top else 1)
+
+
+def _ladder(analysis: Analysis, ax: Axes, ink: str) -> None:
+    """What share of the step the device really works, each rung stricter than the one above."""
+    looks = {"sampled": (style.PURPLE, ".."), "measured": (style.BLUE, ""), "estimated": (style.SKY, "//")}
+    found = utilization(analysis)
+    said = ["" if share is None else f"{units.percent(share)}, {how}" for _, how, share, _ in found]
+    rows.named(ax, ink, [name for name, *_ in found], said, "%")
+    for at, (_, how, share, why) in enumerate(found):
+        if share is None:
+            rows.reason(ax, ink, at, why)
+        else:
+            rows.bar(ax, ink, at, 0, 100 * share, *looks[how])
+    ax.set_xlim(0, 100)
+    rows.legend(ax, ink, [(how, *look) for how, look in looks.items()])
+
+
+def memory(analysis: Analysis, ax: Axes, ink: str) -> None:
+    """Allocated bytes over time, and reserved ones as a dashed line."""
+    style.plain_axes(ax, ink)
+    size = 0.9 * style.type_size(ax)
+    devices = (analysis.memory or {}).get("devices", [])
+    start = min((d["time_us"][0] for d in devices), default=0.0)
+    for device, colour in zip(devices, (style.BLUE, style.VERMILLION, style.GREEN) * 9, strict=False):
+        at = [(us - start) / 1e3 for us in device["time_us"]]
+        above = " above its start" if device["relative"] else ""
+        held = [count / 1e6 for count in device["allocated_bytes"]]
+        ax.step(at, held, where="post", color=colour, label=f"{device['device']}: allocated{above}")
+        if device["reserved_bytes"]:
+            reserved = [count / 1e6 for count in device["reserved_bytes"]]
+            ax.step(at, reserved, "--", where="post", color=colour, label=f"{device['device']}: reserved")
+        top = max(range(len(held)), key=held.__getitem__)
+        ax.annotate(
+            f"peak {units.size(1e6 * held[top])}", (at[top], held[top]), (0, 3), textcoords="offset points",
+            ha="right" if at[top] > max(at) / 2 else "left", color=ink, fontsize=size,
+        )  # fmt: skip
+    ax.margins(y=0.15)
+    ax.set_xlabel("ms", color=ink, fontsize=size)
+    ax.set_ylabel("MB", color=ink, fontsize=size)
+    ax.grid(color=ink, alpha=0.15, linewidth=0.6)
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, labelcolor=ink, fontsize=size)
+
+
+def _timeline(lanes: Lanes | None, ax: Axes, ink: str) -> None:
+    """A step: threads, streams and copies as rows, nesting downwards in a row, phases on top."""
+    assert lanes is not None
+    deep = [min(1 + max((bar.depth for bar in lane.bars), default=0), 5) for lane in lanes.lanes]
+    style.plain_axes(ax, ink)
+    size, y = 0.9 * style.type_size(ax), 1.0
+    middles, used = [0.5], set()
+    for phase in lanes.phases:
+        colour, hatch = PARTS[phase.colour]
+        place = (phase.start_us / 1e3, phase.duration_us / 1e3)
+        ax.broken_barh([place], (0.1, 0.8), facecolor=colour, hatch=hatch, edgecolor=ink, alpha=0.55)
+        ax.axvspan(place[0], sum(place), color=colour, alpha=0.08, linewidth=0)
+        if phase.duration_us > 0.04 * lanes.duration_us:
+            ax.text(
+                place[0] + place[1] / 2, 0.5, phase.name, color=ink, fontsize=size, ha="center", va="center"
+            )
+    for lane, rows_of in zip(lanes.lanes, deep, strict=True):
+        height = max(1.0, 0.45 * rows_of)
+        for part, depth, spans in _spans(lane, rows_of):
+            used.add(part)
+            place = (y + 0.05 + depth * (height - 0.1) / rows_of, (height - 0.1) / rows_of)
+            ax.broken_barh(spans, place, facecolor=PARTS[part][0], edgecolor=ink, linewidth=0.1)
+        middles.append(y + height / 2)
+        y += height
+        ax.axhline(y, color=ink, alpha=0.25, linewidth=0.6)
+    labels = [
+        "phases",
+        *(sentences.wrapped(lane.label, style.characters(ax, 0.2), 2) for lane in lanes.lanes),
+    ]
+    ax.set_yticks(middles, [style.mark(label) for label in labels], color=ink, fontsize=size)
+    ax.set_ylim(y, 0)
+    ax.set_xlim(0, lanes.duration_us / 1e3)
+    left_out = f"; {lanes.omitted:,} shorter events left out" if lanes.omitted else ""
+    ax.set_xlabel(f"ms from the start of {lanes.name}{left_out}", color=ink, fontsize=size)
+    rows.legend(ax, ink, [(part, PARTS[part][0], "") for part in PARTS if part in used])
+
+
+def _spans(lane: Lane, levels: int) -> Iterator[tuple[str, int, list[tuple[float, float]]]]:
+    """Bars of one look and level together; marks made by the profiler itself are the row's background."""
+    groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for bar in lane.bars:
+        if bar.depth < levels and not bar.name.startswith("ProfilerStep#"):
+            groups.setdefault((bar.colour, bar.depth), []).append((bar.start_us / 1e3, bar.duration_us / 1e3))
+    return ((part, depth, spans) for (part, depth), spans in groups.items())
+
+
+def _means(analysis: Analysis) -> list[tuple[str, str]]:
+    return [(part, units.duration(us / 1e6)) for part, us in analysis.mean_us.items() if us]
+
+
+def _first(rows_of: Sequence[Any], us: Callable[[Any], float | None]) -> list[tuple[str, str]]:
+    return [(one.name, units.duration((us(one) or 0.0) / 1e6)) for one in rows_of[:5]]
+
+
+_Numbers = Callable[[Analysis], list[tuple[str, str]]]
+_DRAW: dict[str, tuple[str, Callable[[Analysis, Axes, str], None], float, _Numbers]] = {
+    "breakdown": ("Where the steps' time goes", breakdown, 4.2, _means),
+    "pie": ("The mean step", pie, 4.2, _means),
+    "ladder": (
+        "Utilisation, from lenient to strict", _ladder, 4.0,
+        lambda a: [(name, why or units.percent(share)) for name, _, share, why in utilization(a)],
+    ),
+    "operators": (
+        "Operators", operators, 5.4,
+        lambda a: _first(a.operators, lambda o: o.device_self_us if a.has_accelerator else o.host_self_us),
+    ),
+    "kernels": ("Kernels", kernels, 5.4, lambda a: _first(a.kernels, lambda k: k.total_us)),
+    "memory": (
+        "Memory over time", memory, 3.6,
+        lambda a: [(d["device"], units.size(max(d["allocated_bytes"]))) for d in (a.memory or {})["devices"]],
+    ),
+}  # fmt: skip
+NAMES = (*_DRAW, "timeline")
+
+
+def view(name: str, analysis: Analysis, window: Lanes | None = None) -> document.Figure:
+    """A picture of a trace; `timeline` needs the window of a step.
+
+    Raises:
+        InvalidValue: no such picture.
+    """
+    if name not in NAMES:
+        raise one_of(name, list(NAMES), "picture of a trace")
+    missing = {
+        "kernels": not analysis.kernels, "operators": not analysis.operators, "memory": not analysis.memory,
+        "timeline": window is None, "ladder": False,
+    }.get(name, not analysis.steps or analysis.mean_us["other"] is None)  # fmt: skip
+    nothing = reason(analysis) if missing else ""
+    if name == "timeline":
+        title, height = "The timeline of a step", 5.4
+        alt = f"{units.duration(window.duration_us / 1e6)}, {len(window.lanes)} rows" if window else nothing
+        return document.Figure(
+            name,
+            title,
+            f"{title}: {alt}",
+            functools.partial(_timeline, window),
+            height,
+            nothing,
+        )
+    title, draw, height, numbers = _DRAW[name]
+    alt = nothing or ", ".join(f"{sentences.clean(what, 40)} {said}" for what, said in numbers(analysis))
+    return document.Figure(
+        name, title, f"{title}: {alt}", lambda ax, ink: draw(analysis, ax, ink), height, nothing
+    )
+
+
+def views(analysis: Analysis, window: Lanes | None = None) -> list[document.Figure]:
+    """Every picture of a trace."""
+    return [view(name, analysis, window) for name in NAMES]
+
+
+def first_step(trace: traces.Trace) -> Lanes | None:
+    """The window of a trace's first step; None if it has no steps."""
+    return traces.lanes(trace) if trace.ranks and trace.ranks[0].steps.names else None
+
+
+def figure(
+    name: str, analysis: Analysis, window: Lanes | None = None, dark: bool = False, large: bool = False
+) -> Figure:
+    """A picture, drawn."""
+    return view(name, analysis, window).draw(dark, large)
