@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from perfkit.results.attribution import Effect
 from perfkit.results.run import Run
+from perfkit.results.tuning import rate
 from perfkit.show import results, rows, style, units
 from perfkit.show.document import Figure
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 _MARKS = (("alone", "o", style.SKY), ("last", "D", style.ORANGE))
 
 
-def worth(effects: Sequence[Any]) -> Figure:
+def worth(effects: Sequence[Effect]) -> Figure:
     """What each optimization is worth: on average over the orders, alone, and after the others."""
     numbers = ", ".join(f"{e.title} {units.times(e.shapley)}" for e in effects)
     return Figure(
@@ -25,7 +27,7 @@ def worth(effects: Sequence[Any]) -> Figure:
     )  # fmt: skip
 
 
-def _worth(effects: Sequence[Any], ax: Axes, ink: str) -> None:
+def _worth(effects: Sequence[Effect], ax: Axes, ink: str) -> None:
     """A bar for the mean over the orders with its interval; marks for alone and after the others."""
     rows.named(ax, ink, [e.title for e in effects], [units.times(e.shapley) for e in effects], "")
     values = [
@@ -35,7 +37,7 @@ def _worth(effects: Sequence[Any], ax: Axes, ink: str) -> None:
     for at, e in enumerate(effects):
         if e.shapley is not None:
             rows.bar(ax, ink, at, 1.0, e.shapley - 1.0, style.BLUE, "")
-        if e.low is not None:
+        if e.low is not None and e.high is not None:
             ax.plot([e.low, e.high], [at, at], color=ink, linewidth=1.6, solid_capstyle="butt")
         for field, sign, colour in _MARKS:
             if (value := getattr(e, field)) is not None:
@@ -58,7 +60,7 @@ def pareto(tried: Sequence[Run], front: Sequence[Run], best: Run, cap_bytes: int
         cap_bytes: of memory, drawn as a limit.
     """
     known = [run for run in tried if results.rate(run) and run.peak_memory_bytes]
-    numbers = ", ".join(f"{run.title} {_rate(run):.0f} samples/s" for run in front)
+    numbers = ", ".join(f"{run.title} {rate(run):.0f} samples/s" for run in front)
     return Figure(
         "pareto", "What was tried: speed against memory",
         f"Pareto front of {len(known)} runs: {numbers}; picked: {best.title}",
@@ -85,10 +87,5 @@ def _pareto(
     style.legend_below(ax, ink, 4)
 
 
-def _rate(run: Run) -> float:
-    rate = results.rate(run)
-    return rate.median if rate else 0.0
-
-
 def _places(runs: Sequence[Run]) -> tuple[list[float], list[float]]:
-    return [(run.peak_memory_bytes or 0) / 1e6 for run in runs], [_rate(run) for run in runs]
+    return [(run.peak_memory_bytes or 0) / 1e6 for run in runs], [rate(run) for run in runs]

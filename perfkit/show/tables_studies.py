@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from perfkit.machine import Check
+from perfkit import machine
+from perfkit.results.attribution import Attribution
+from perfkit.results.comparison import Comparison
+from perfkit.results.parity import Parity
 from perfkit.results.run import Run
+from perfkit.results.tuning import Tuned
 from perfkit.show import figures_studies, results, units
 from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.sentences import name
@@ -14,18 +18,18 @@ from perfkit.show.sentences import name
 _SIGNS = {True: "✓", False: "✗"}
 
 
-def comparison(found: Any) -> list[Content]:
+def comparison(found: Comparison) -> list[Content]:
     """Whether B is faster than A, in a sentence."""
     return [found.describe()]
 
 
-def noise(pairs: Sequence[Any], device: str, bound: float) -> list[Content]:
+def noise(pairs: Sequence[Comparison], device: str, bound: float | None) -> list[Content]:
     """The ratios of pairs of identical processes, and the noise that follows from them."""
     ratios = [f"{pair.ratio.ratio:.3f} ({pair.ratio.low:.3f}-{pair.ratio.high:.3f})" for pair in pairs]
-    return [Bullets(ratios), f"A/A noise of {device}: {bound:.2%}, from {len(pairs)} pairs"]
+    return [Bullets(ratios), f"A/A noise of {device}: {bound or 0:.2%}, from {len(pairs)} pairs"]
 
 
-def attribution(found: Any) -> list[Content]:
+def attribution(found: Attribution) -> list[Content]:
     """What each optimization is worth: alone, after the others, on average over all orders."""
     rows = [
         [e.title, *(units.times(value) for value in (e.alone, e.last, e.stepwise, e.shapley)),
@@ -53,7 +57,7 @@ def attribution(found: Any) -> list[Content]:
     ]
 
 
-def tuning(found: Any) -> list[Content]:
+def tuning(found: Tuned) -> list[Content]:
     """What was picked, and everything that was tried, the fastest first."""
     front = found.pareto()
     numbers = {run.id: str(at) for at, run in enumerate(front, 1)}
@@ -71,7 +75,7 @@ def tuning(found: Any) -> list[Content]:
     ]
 
 
-def parity(found: Any) -> list[Content]:
+def parity(found: Parity) -> list[Content]:
     """Whether a recipe trains the same, check by check."""
     rows = [[check.name, _SIGNS[check.ok], check.evidence] for check in found.checks]
     return [Table(("check", "holds", "evidence"), rows, "Parity"), found.describe()]
@@ -106,12 +110,12 @@ def forecast(rows: Sequence[Any]) -> Table:
     return Table(("ranks", "averaging", "step", "efficiency"), cells, "Forecast")
 
 
-def doctor(machine: str, checks: Sequence[Check], stages: Sequence[Any]) -> list[Content]:
+def doctor(about: str, checks: Sequence[machine.Check], stages: Sequence[Any]) -> list[Content]:
     """What this machine has and what to fix, and which stages can run here."""
     words = {"ok": "ok", "warning": "note", "problem": "PROBLEM"}
     rows = [[check.name, words[check.status], check.detail, check.remedy] for check in checks]
     can = [[stage.title, f"n/a: {stage.reason}" if stage.reason else "will be measured"] for stage in stages]
     return [
-        Table(("what", "state", "found", "what to do"), rows, machine),
+        Table(("what", "state", "found", "what to do"), rows, about),
         Section("", [Table(("stage", "here"), can, "Stages")] if can else []),
     ]

@@ -100,8 +100,10 @@ def _print_table(table: Table, console: Console) -> None:
         console.print()
         _print_text(table.title, console, style="italic")
     console.print(grid)
-    for note in filter(None, (table.note, left_out and f"Too narrow for: {', '.join(left_out)}.")):
-        _print_text(note, console, style="dim")
+    if table.note:
+        _print_text(table.note, console, style="dim")
+    if left_out:
+        _print_text(f"Too narrow for: {', '.join(left_out)}.", console, style="dim")
     return None
 
 

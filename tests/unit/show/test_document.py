@@ -20,7 +20,7 @@ BOTH = ["text", Section("Results", [STAGES, Section("More", [DOT], folded=True)]
 def test_a_column_of_numbers_and_absent_values_is_numeric() -> None:
     assert STAGES.numeric == [False, True, True, False]
     assert Table(("a", "b"), [["1", "x"], ["2", "3"]]).numeric == [False, False]
-    assert Table(("a", "b"), [["x", "n/a"]]).numeric == [False, False]
+    assert Table(("a", "b", "c"), [["x", "n/a", ""]]).numeric == [False, True, False]
 
 
 def test_only_some_columns() -> None:

@@ -16,7 +16,7 @@ from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.process import nsys
 from perfkit.program import train
 from perfkit.program.recipe import Recipe
-from perfkit.show import inside, style
+from perfkit.show import document, style, tables_inside
 from perfkit.trace.errors import TraceError
 from perfkit.worker import kernels as shapes
 from perfkit.worker import memory
@@ -170,13 +170,13 @@ def test_the_views_show_what_was_measured() -> None:
         "peaks": {"float32": 2e9}, "bytes_per_s": 1e9, "rows": [row], "work": work, "misaligned": [],
         "step_s": 1.0, "mfu": 0.5, "light_share": 0.6, "recipe": "baseline",
     }  # fmt: skip
-    tables = {title: rows for title, _, rows in inside.kernels(found)}
-    assert ["copying", "1.0 GB/s"] in tables["Roofs, measured"]
-    assert tables["By shape"][0][-1] == "50%"
-    assert ["MFU (FLOP/s / measured peak)", "50.0%"] in tables["A step of baseline"]
-    assert style.to_svg(inside.roofline(found))
+    sections = tables_inside.kernels(found)
+    assert ["copying", "1.0 GB/s"] in document.table(sections, "roofs").rows
+    assert document.table(sections, "by shape").rows[0][-1] == "50%"
+    assert ["MFU (FLOP/s / measured peak)", "50.0%"] in document.table(sections, "a step of").rows
+    assert style.to_svg(document.figure(sections, "roofline").draw())
     unknown = {**found, "work": {"flops": None, "bytes": None, "dtype": "", "why": "because"}, "mfu": None}
-    assert any(["FLOPs", "n/a: because"] in rows for _, _, rows in inside.kernels(unknown))
+    assert ["FLOPs", "n/a: because"] in document.table(tables_inside.kernels(unknown), "a step of").rows
 
 
 # ---------------------------------------------------------------- Nsight Systems
