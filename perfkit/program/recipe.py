@@ -19,16 +19,7 @@ from perfkit.results import former
 
 Value = bool | int | str
 
-_WORDS = {
-    "true": True,
-    "on": True,
-    "yes": True,
-    "1": True,
-    "false": False,
-    "off": False,
-    "no": False,
-    "0": False,
-}
+_WORDS = dict.fromkeys(("true", "on", "yes", "1"), True) | dict.fromkeys(("false", "off", "no", "0"), False)
 
 
 @dataclass(frozen=True)
@@ -89,11 +80,7 @@ class Recipe:
         32, "Batch size", "samples per step, of each rank", low=1, high=65536, levels=(32, 64, 128)
     )
     workers: int = _switch(
-        0,
-        "Loader workers",
-        "processes that load data; 0 = the loop does it",
-        high=256,
-        levels=(0, 1, 2, 4, 8),
+        0, "Loader workers", "processes that load data; 0 = the loop", high=256, levels=(0, 1, 2, 4, 8)
     )
     persistent_workers: bool = _switch(
         False, "Keep workers", "keep the workers alive between epochs", idle_when=("workers", 0)
@@ -103,10 +90,7 @@ class Recipe:
         idle_when=("workers", 0),
     )  # fmt: skip
     batched_fetch: bool = _switch(
-        False,
-        "Batched fetch",
-        "fetch a whole batch in one call (`__getitems__`), without PIL",
-        needs="workload",
+        False, "Batched fetch", "fetch a batch in one call (`__getitems__`), without PIL", needs="workload"
     )
     pin_memory: bool = _switch(False, "Pin memory", "batches in page-locked host memory", needs="cuda")
     non_blocking: bool = _switch(
