@@ -14,6 +14,12 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 WRONG = {"answer": "-1.0", "trial": "panel"}
+TEMPTING = {
+    "03_pinning": "1.0",  # the copy is short beside a CPU's step: one may round the gain away
+    "14_hidden_transfers": "1",
+    "16_nvtx_and_nsight": '{"A": "data", "B": "host", "C": "device"}',
+}
+"""Wrong answers that one might give without having calculated or looked."""
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(600)]
 
@@ -24,13 +30,13 @@ def test_all_notebooks_are_run() -> None:
 
 def text(cell: Any) -> str:
     """What a cell shows, as one text; an error is marked."""
-    said = []
+    shown = []
     for output in cell.get("outputs", []):
-        said.append(output.get("text", ""))
-        said += [str(part) for kind, part in output.get("data", {}).items() if kind.startswith("text/")]
+        shown.append(output.get("text", ""))
+        shown += [str(part) for kind, part in output.get("data", {}).items() if kind.startswith("text/")]
         if output.output_type == "error":
-            said.append(f"ERROR {output.ename}: {output.evalue}")
-    return "\n".join(said)
+            shown.append(f"ERROR {output.ename}: {output.evalue}")
+    return "\n".join(shown)
 
 
 def tagged(notebook: Any, tag: str) -> Any:
@@ -38,7 +44,7 @@ def tagged(notebook: Any, tag: str) -> Any:
     return next((cell for cell in notebook.cells if tag in cell.metadata.get("tags", [])), None)
 
 
-def add_answers(notebook: Any) -> None:
+def add_answers(notebook: Any, chapter: str) -> None:
     """Appends to a chapter: a wrong answer and the check, then the answer in its details and the check."""
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     answers = re.findall(r"<details>.*?```python\n(.*?)```.*?</details>", prose, re.DOTALL)
@@ -47,7 +53,7 @@ def add_answers(notebook: Any) -> None:
     check = tagged(notebook, "check").source
     indented = "\n".join(f"    {line}" for line in check.splitlines())
     fails = f"try:\n{indented}\nexcept AssertionError as hint:\n    print('hint:', hint)"
-    for source in (f"{name} = {WRONG[name]}", fails, answers[0], check):
+    for source in (f"{name} = {TEMPTING.get(chapter, WRONG[name])}", fails, answers[0], check):
         notebook.cells.append(nbformat.v4.new_code_cell(source))
 
 
@@ -60,7 +66,7 @@ def test_a_notebook_runs_from_top_to_bottom(
     notebook = nbformat.read(path, as_version=4)
     exercise = tagged(notebook, "exercise") is not None
     if exercise:
-        add_answers(notebook)
+        add_answers(notebook, path.stem)
     client = NotebookClient(
         notebook,
         timeout=500,
