@@ -1,4 +1,4 @@
-"""An exported script as a training that can be measured, as it stands, whatever was changed in it since."""
+"""An exported script as a training that can be measured as it stands, with whatever was changed in it since."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ REFERENCE = "script"
 _EXPORTED = "Name a script that `perfkit export` wrote; what happens inside its parts may have been changed"
 
 
-class _AskedToTrain(BaseException):
-    """Ends `main` where it would train; no `except Exception` of a script is to swallow it."""
+class _TrainCalled(BaseException):
+    """Ends `main` where it would train; no `except Exception` in a script can swallow it."""
 
 
 class Script:
@@ -28,22 +28,23 @@ class Script:
         path: the file. Its code is run, as `python FILE` would, up to the training.
 
     Raises:
-        WorkloadError: it cannot be loaded, or is no script of ours.
+        WorkloadError: it cannot be loaded, or is not an exported script.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.module = self._load()
-        self.workload, self.device, self.seed = self._asked()
+        self.workload, self.device, self.seed = self._arguments()
 
     def _load(self) -> Any:
         """The module under the file's own name, so that loader workers find it by that name too."""
         name = self.path.stem
-        known = importlib.util.find_spec(name) if name.isidentifier() else None
-        if not name.isidentifier() or (known and Path(known.origin or "").resolve() != self.path.resolve()):
+        installed = importlib.util.find_spec(name) if name.isidentifier() else None
+        other = installed and Path(installed.origin or "").resolve() != self.path.resolve()
+        if not name.isidentifier() or other:
             raise WorkloadError(
                 f"'{self.path.name}' cannot be imported under the name '{name}'",
-                "Call the file a name that Python allows and no installed module has",
+                "Rename the file: a valid Python name that no installed module has",
             )
         sys.path.insert(0, str(self.path.parent))
         spec = importlib.util.spec_from_file_location(name, self.path)
@@ -55,11 +56,12 @@ class Script:
         except Exception as problem:  # a script may raise anything
             raise WorkloadError(
                 f"'{self.path.name}' cannot be loaded: {type(problem).__name__}: {problem}",
-                f"Run `python {self.path.name}` and mend what it says",
+                f"Run `python {self.path.name}` and fix what it reports",
             ) from problem
         return module
 
-    def _asked(self) -> tuple[Any, Any, int]:
+    def _arguments(self) -> tuple[Any, Any, int]:
+        """What `main` gives to `train`: workload, device, seed."""
         missing = [part for part in ("main", "train", "Training") if not hasattr(self.module, part)]
         if missing:
             raise WorkloadError(f"'{self.path.name}' has no {', '.join(missing)}", _EXPORTED)
@@ -67,53 +69,54 @@ class Script:
             raise WorkloadError(
                 f"'{self.path.name}' trains in several ranks", "Start it with torchrun, or compare ranks=2"
             )
-        asked: list[Any] = []
+        arguments: list[Any] = []
 
-        def train(workload: Any, device: Any, steps: int, seed: int = 0) -> Any:
-            asked.extend((workload, device, seed))
-            raise _AskedToTrain
+        def note(workload: Any, device: Any, steps: int, seed: int = 0) -> Any:
+            arguments.extend((workload, device, seed))
+            raise _TrainCalled
 
-        trains, arguments = self.module.train, sys.argv
-        self.module.train, sys.argv = train, [str(self.path)]
+        train, argv = self.module.train, sys.argv
+        self.module.train, sys.argv = note, [str(self.path)]
         try:
             self.module.main()
-        except _AskedToTrain:
-            workload, device, seed = asked
+        except _TrainCalled:
+            workload, device, seed = arguments
             return workload, device, seed
         finally:
-            self.module.train, sys.argv = trains, arguments
+            self.module.train, sys.argv = train, argv
         raise WorkloadError(f"main() of '{self.path.name}' does not call train()", _EXPORTED)
 
     def training(self) -> Any:
-        """Its training, with the recipe that can be read off its loader."""
-        made = self.module.Training(self.workload, self.device, self.seed)
-        workers = getattr(made.loader, "num_workers", 0)
-        made.recipe = Recipe(
-            batch_size=made.loader.batch_size,
+        """Its training, with as much of the recipe as its loader shows."""
+        training = self.module.Training(self.workload, self.device, self.seed)
+        loader = training.loader
+        workers = getattr(loader, "num_workers", 0)
+        training.recipe = Recipe(
+            batch_size=loader.batch_size,
             workers=workers,
-            persistent_workers=workers > 0 and made.loader.persistent_workers,
-            prefetch_factor=getattr(made.loader, "prefetch_factor", None) or Recipe().prefetch_factor,
+            persistent_workers=workers > 0 and loader.persistent_workers,
+            prefetch_factor=getattr(loader, "prefetch_factor", None) or Recipe().prefetch_factor,
         )
-        return made
+        return training
 
     def facts(self) -> dict[str, str]:
-        """Which file this was."""
+        """The file's name and digest."""
         digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
         return {"script": f"{self.path.name}, sha256 {digest[:12]}"}
 
     def check_device(self, device: str) -> None:
-        """Its own device must be the one that is measured.
+        """Whether it trains on the device that is to be measured.
 
         Raises:
-            InvalidValue: it trains elsewhere.
+            InvalidValue: it trains on another one.
         """
         if str(self.device).partition(":")[0] != device.partition(":")[0]:
             raise InvalidValue(
-                f"'{self.path.name}' trains on {self.device}, and {device} is to be measured",
+                f"'{self.path.name}' trains on {self.device}, but {device} is to be measured",
                 f"Give --device {self.device}, or export it again for {device}",
             )
 
 
 def is_script(text: str) -> bool:
-    """Whether a side of a comparison names a file."""
+    """Whether one side of a comparison is the name of a script."""
     return text.endswith(".py")

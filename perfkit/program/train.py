@@ -1,7 +1,7 @@
 """The training program: a plain PyTorch script with every switch in its place.
 
-This file is what learners read, what the harness measures and what `perfkit export` writes out, with the
-branches of one recipe left in. Nothing else trains. Every `recipe.…` below is a switch of `perfkit.Recipe`.
+Learners read this file, the harness measures it, and `perfkit export` writes it out with the branches of one
+recipe left in. Nothing else trains. Every `recipe.…` below is a switch of `perfkit.Recipe`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def configure(recipe: Recipe, seed: int) -> None:
     torch.backends.cudnn.allow_tf32 = recipe.tf32
     torch.backends.cudnn.benchmark = recipe.cudnn_benchmark
     if not recipe.infiniband:
-        os.environ["NCCL_IB_DISABLE"] = "1"  # NCCL reads it when the ranks meet
+        os.environ["NCCL_IB_DISABLE"] = "1"  # NCCL reads it when the process group starts
     if recipe.cpu_threads > 0:
         torch.set_num_threads(recipe.cpu_threads)
 
 
 def join_ranks(device: torch.device) -> torch.device:
-    """Meets the other ranks, of whom torchrun (or perfkit) told in the environment; returns the device."""
+    """Initialises the process group from torchrun's environment variables; returns this rank's device."""
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
@@ -50,7 +50,7 @@ def join_ranks(device: torch.device) -> torch.device:
 
 
 class RankOrder:
-    """Every how-manieth sample of an order that all ranks share: together they see what one would."""
+    """Every n-th index of one shared shuffle (n = ranks): together the ranks see what one process would."""
 
     def __init__(self, order: RandomSampler) -> None:
         self.order = order
@@ -65,7 +65,7 @@ class RankOrder:
 
 
 def mean_over_ranks(losses: list[torch.Tensor]) -> torch.Tensor:
-    """The losses of some steps, each the mean over the ranks' batches."""
+    """The losses of some steps, each averaged over the ranks."""
     total = torch.stack(losses).float()
     distributed.all_reduce(total)
     return total / distributed.get_world_size()
@@ -80,7 +80,7 @@ def span(name: str) -> Iterator[None]:
 
 
 def make_loader(workload: Any, recipe: Recipe, device: torch.device, seed: int) -> Iterable[Any]:
-    """Batches of (inputs, targets), in an order that depends on the seed alone."""
+    """Batches of (inputs, targets), in an order that depends only on the seed."""
     dataset = workload.dataset(recipe)
     order: Any = RandomSampler(dataset, generator=torch.Generator().manual_seed(seed))
     if recipe.ranks > 1:
@@ -97,7 +97,7 @@ def make_loader(workload: Any, recipe: Recipe, device: torch.device, seed: int) 
         prefetch_factor=recipe.prefetch_factor if recipe.workers > 0 else None,
         collate_fn=already_a_batch if recipe.batched_fetch else None,
         pin_memory=recipe.pin_memory,
-        generator=torch.Generator().manual_seed(seed),  # of the workers' own seeds, never of the order
+        generator=torch.Generator().manual_seed(seed),  # seeds the workers, not the order
     )
 
 
@@ -107,7 +107,7 @@ def already_a_batch(batch: Any) -> Any:
 
 
 class ResidentLoader:
-    """The whole data set on the device; batches are slices of it, and no host is involved."""
+    """The whole data set on the device: a batch is indexed there, and nothing crosses from the host."""
 
     def __init__(self, dataset: Any, batch_size: int, order: Any, device: torch.device) -> None:
         inputs, targets = dataset.__getitems__(list(range(len(dataset))))
@@ -127,13 +127,13 @@ class ResidentLoader:
 
 
 def epochs(loader: Iterable[Any]) -> Iterator[Any]:
-    """Batches without end: a new epoch starts where the last one stops."""
+    """Batches without end: a new epoch starts when the last one is over."""
     while True:
         yield from loader
 
 
 def make_model(workload: Any, recipe: Recipe, device: torch.device) -> Any:
-    """The model on its device, in its memory layout, compiled where the recipe says so."""
+    """The model on its device, in its memory layout, compiled if the recipe says so."""
     model: Any = workload.model()
     if recipe.embedding_device == "cpu":
         place_around_embeddings(model, device)
@@ -162,8 +162,8 @@ def make_model(workload: Any, recipe: Recipe, device: torch.device) -> Any:
 
 
 def place_around_embeddings(model: nn.Module, device: torch.device) -> None:
-    """All but the embeddings goes to the device; of these only the rows that were looked up cross to it."""
-    moved: dict[nn.Parameter, nn.Parameter] = {}  # a weight that two modules share stays one
+    """Moves all but the embeddings to the device; of these, only the rows that are looked up are copied."""
+    moved: dict[nn.Parameter, nn.Parameter] = {}  # a weight shared by two modules stays shared
     for module in model.modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             module.register_forward_hook(lambda _, inputs, rows: rows.to(device))
@@ -176,13 +176,13 @@ def place_around_embeddings(model: nn.Module, device: torch.device) -> None:
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """What activations are given up by: children with modules of their own (lists opened), or all at once."""
+    """The blocks to checkpoint: children with modules of their own (lists opened), or the whole model."""
     children = [[*child] if isinstance(child, nn.ModuleList) else [child] for child in model.children()]
     return [block for opened in children for block in opened if [*block.children()]] or [model]
 
 
 def forget_activations(block: Any) -> None:
-    """Keeps only the block's input for backward, which computes the activations again."""
+    """Keeps only the block's input for backward, which recomputes the activations."""
     compute = block.forward
     block.forward = lambda *inputs: checkpoint(
         compute, *inputs, use_reentrant=False, context_fn=partial(once_only_statistics, block)
@@ -190,7 +190,7 @@ def forget_activations(block: Any) -> None:
 
 
 def once_only_statistics(block: nn.Module) -> Any:
-    """Contexts of the first and the second computation: in the second, batch norm must not count again."""
+    """Contexts of forward and of its recomputation, in which batch norm must not update its statistics."""
 
     @contextlib.contextmanager
     def frozen() -> Iterator[None]:
@@ -208,7 +208,7 @@ def once_only_statistics(block: nn.Module) -> Any:
 
 
 def make_optimizer(workload: Any, recipe: Recipe, model: nn.Module) -> Any:
-    """The workload's optimizer, in the implementation that the recipe asks for."""
+    """The workload's optimizer, in the implementation that the recipe names."""
     if recipe.optimizer_impl == "fused":
         return workload.optimizer(model.parameters(), fused=True)
     if recipe.optimizer_impl == "foreach":
@@ -219,10 +219,10 @@ def make_optimizer(workload: Any, recipe: Recipe, model: nn.Module) -> Any:
 
 
 def to_device(batch: Any, workload: Any, recipe: Recipe, device: torch.device) -> Any:
-    """One batch as the model wants it: copied, then prepared on the device."""
+    """One batch, ready for the model: copied to the device, then prepared there."""
     with span("copy") if recipe.nvtx_ranges else nullcontext():
         if recipe.embedding_device == "cpu":
-            inputs = batch[0]  # indices of a table in host memory
+            inputs = batch[0]  # indices into a table in host memory
         else:
             inputs = batch[0].to(device, non_blocking=recipe.non_blocking)
         targets = batch[1].to(device, non_blocking=recipe.non_blocking)
@@ -234,7 +234,7 @@ def to_device(batch: Any, workload: Any, recipe: Recipe, device: torch.device) -
 
 
 class DevicePrefetcher:
-    """Copies the next batch on a side stream while the model works on the current one."""
+    """Copies the next batch on a second stream while the model works on the current one."""
 
     def __init__(self, batches: Iterator[Any], workload: Any, recipe: Recipe, device: torch.device) -> None:
         self.batches = batches
@@ -295,7 +295,7 @@ class Training:
             self.steps, self.shown = 0, list[float]()
 
     def batches(self, source: Iterator[Any]) -> Iterator[Any]:
-        """The batches of `source` as the training step takes them, on the device."""
+        """The batches of `source`, on the device and ready for the training step."""
         if self.recipe.device_prefetch:
             return DevicePrefetcher(source, self.workload, self.recipe, self.device)
         return (to_device(batch, self.workload, self.recipe, self.device) for batch in source)
@@ -315,7 +315,7 @@ class Training:
         return loss
 
     def accumulate_apart(self, batches: Iterator[Any]) -> torch.Tensor:
-        """All batches of a step; ranks average their gradients with the last one only."""
+        """All batches of a step; the ranks average their gradients only after the last one."""
         with self.model.no_sync():
             loss = self.accumulate(batches)
             for _ in range(self.recipe.accumulation - 2):
@@ -323,7 +323,7 @@ class Training:
         return loss + self.accumulate(batches)
 
     def accumulate(self, batches: Iterator[Any]) -> torch.Tensor:
-        """Forward and backward of the next batch; its gradients add to those that are there."""
+        """Forward and backward of the next batch; its gradients are added to those already there."""
         with span("data") if self.recipe.nvtx_ranges else nullcontext():
             inputs, targets = next(batches)
         with span("forward") if self.recipe.nvtx_ranges else nullcontext():
@@ -339,7 +339,7 @@ class Training:
         return detached
 
     def update(self) -> None:
-        """The optimizer step, and the gradients away."""
+        """The optimizer step; then the gradients are cleared."""
         with span("optimizer") if self.recipe.nvtx_ranges else nullcontext():
             if self.recipe.amp == "fp16":
                 self.scaler.step(self.optimizer)
@@ -349,21 +349,21 @@ class Training:
             self.optimizer.zero_grad(set_to_none=self.recipe.zero_grad_set_to_none)
 
     def log(self, loss: torch.Tensor) -> None:
-        """Reads the loss now and then, for people to see: each time the host waits for the device."""
+        """Reads the loss every `log_every` steps: each time the host waits for the device."""
         self.steps = self.steps + 1
         if self.steps % self.recipe.log_every == 0:
             self.shown.append(loss.item())
 
 
 def train(workload: Any, recipe: Recipe, device: torch.device, steps: int, seed: int = 0) -> list[float]:
-    """Trains some steps; returns their losses, read after the last step: reading one waits for the device."""
+    """Trains for some steps; returns their losses, read at the end because reading waits for the device."""
     training = Training(workload, recipe, device, seed)
     batches = training.batches(epochs(training.loader))
     losses = [training.step(batches) for _ in range(steps)]
     if recipe.ranks > 1:
         shared = mean_over_ranks(losses).tolist()
         distributed.destroy_process_group()
-        return shared if int(os.environ["RANK"]) == 0 else []  # one of them tells
+        return shared if int(os.environ["RANK"]) == 0 else []  # rank 0 reports
     return [loss.item() for loss in losses]
 
 

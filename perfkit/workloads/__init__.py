@@ -1,13 +1,14 @@
 """What is trained. A workload is an object behind an importable name, `package.module:name`.
 
-Protocol (see `cifar_resnet18.py` for a full one); `recipe` is a `perfkit.Recipe` that a workload may ignore:
+The protocol (`cifar_resnet18.py` is a full example); `recipe` is a `perfkit.Recipe`, which may be ignored:
 
 - `dataset(recipe)`: a map-style data set of `(input, target)` samples
 - `model()`: the module to train
 - `loss(outputs, targets)`: a scalar tensor
-- `optimizer(parameters, **implementation)`: implementation is empty, `foreach=…` or `fused=…`
-- `prepare(inputs, recipe)` (optional): work on the device between copy and model
-- `offers` (optional): which of `uint8_copy`, `device_resize`, `batched_fetch`, `device_dataset` it honours
+- `optimizer(parameters, **implementation)`: `implementation` is empty, `foreach=…` or `fused=…`
+- `prepare(inputs, recipe)` (optional): work on the device between the copy and the model
+- `offers` (optional): the switches it honours, of `uint8_copy`, `device_resize`, `batched_fetch`,
+  `device_dataset`, `embedding_device` (checked by `program/rules.py`)
 - `presets` (optional, on the class): constructor arguments by preset name
 """
 
@@ -42,7 +43,7 @@ def reference(name: str) -> str:
 
 
 def find(name: str) -> Any:
-    """The class, function or object behind a workload's name; the folder one stands in is searched too.
+    """The class, function or object behind a workload's name; the current folder is searched too.
 
     Raises:
         WorkloadError: it cannot be imported.
@@ -57,10 +58,10 @@ def find(name: str) -> Any:
         raise WorkloadError(
             f"module '{module_name}' has no '{attribute}'", f"Define {attribute} in it, or correct the name"
         ) from None
-    except Exception as problem:  # the user's module may raise anything while it is imported
+    except Exception as problem:  # importing the user's module may raise anything
         raise WorkloadError(
             f"workload '{name}' cannot be imported: {type(problem).__name__}: {problem}",
-            f"Run `python -c 'import {module_name}'` in the same folder and mend what it says",
+            f"Run `python -c 'import {module_name}'` in the same folder and fix what it reports",
         ) from problem
 
 
@@ -103,12 +104,12 @@ def options_for(found: Any, preset: str, given: dict[str, Any]) -> dict[str, Any
 
 
 def convolves(workload: Any) -> bool:
-    """Whether its model convolves images; taken for granted where that shows only with real weights."""
+    """Whether its model convolves images; assumed if its layers cannot be built without real weights."""
     import torch
 
     try:
         with torch.device("meta"):
             model = workload.model()
         return any(isinstance(part, torch.nn.Conv2d) for part in model.modules())
-    except Exception:  # whatever a model does that needs real tensors
+    except Exception:  # whatever needs real tensors may raise anything
         return True

@@ -1,8 +1,8 @@
-"""Trainings with one planted bottleneck each, to be found by the reader, then by the tools.
+"""Workloads with one planted bottleneck each, for the reader to find first, then for the tools.
 
-`Chatty` makes the host wait for the device in every step; `clean=True` is the same without that. The others
-spend their steps in fetching (`DataBound`), in launching many small operators (`HostBound`), in a few large
-ones (`DeviceBound`). `Recommender` has an embedding that is too large for many a device.
+`Chatty` makes the host wait for the device in every step; `clean=True` does the same work without waiting.
+The others spend their time on fetching (`DataBound`), on launching many small operators (`HostBound`) or on a
+few large ones (`DeviceBound`). `Recommender` has an embedding that does not fit on many devices.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class _Images(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         until = time.perf_counter() + self.fetch_s
-        while time.perf_counter() < until:  # work of a core, as decoding is
+        while time.perf_counter() < until:  # keeps a core busy, as decoding does
             pass
         generator = torch.Generator().manual_seed(index)
         return torch.randn(3, self.size, self.size, generator=generator), index % 10
 
 
 class _Seeded:
-    """What the four have in common."""
+    """What the workloads have in common."""
 
     offers = frozenset[str]()
     size, fetch_s = 32, 0.0
@@ -60,7 +60,7 @@ class Chatty(_Seeded):
     """Reads values in every step.
 
     Args:
-        clean: without the reading.
+        clean: does not read them.
     """
 
     def __init__(self, clean: bool = False) -> None:
@@ -68,7 +68,7 @@ class Chatty(_Seeded):
         self.history: list[float] = []
 
     def prepare(self, inputs: torch.Tensor, recipe: Any) -> torch.Tensor:
-        """Crops; the size of the crop is computed on the device, then read by the host."""
+        """Crops to a size that is computed on the device and then read by the host."""
         if self.clean:
             return inputs[:, :, : inputs.shape[2] - 4, : inputs.shape[3] - 4]
         size = torch.tensor(inputs.shape[2:], device=inputs.device) - 4
@@ -86,7 +86,7 @@ class Chatty(_Seeded):
 
 
 class DataBound(_Seeded):
-    """Fetching a sample costs 2 ms of a core."""
+    """Fetching a sample takes 2 ms of one core."""
 
     fetch_s = 0.002
 
@@ -105,7 +105,7 @@ class _ManySmall(nn.Module):
 
 
 class HostBound(_Seeded):
-    """Hundreds of tiny operators: the host cannot launch them as fast as a device runs them."""
+    """Hundreds of tiny operators: the device runs them faster than the host can launch them."""
 
     def model(self) -> nn.Module:
         """120 small layers."""
@@ -157,7 +157,7 @@ class _Ranker(nn.Module):
 
 
 class Recommender(_Seeded):
-    """An embedding of `rows` × `width` float32 and a small net: the article's is 5.59 GiB.
+    """An embedding of `rows` × `width` float32 and a small net; at `paper` 5.59 GiB, as in the article.
 
     Args:
         rows: of the table.
@@ -175,7 +175,7 @@ class Recommender(_Seeded):
         return _Clicks(self.rows)
 
     def model(self) -> nn.Module:
-        """Looks 20 rows up, averages them, three linear layers; the table's gradients are sparse."""
+        """Looks up and averages 20 rows, then three linear layers; the table's gradients are sparse."""
         return _Ranker(self.rows, self.width)
 
     def optimizer(self, parameters: Any, **implementation: Any) -> Any:

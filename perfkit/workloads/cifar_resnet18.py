@@ -1,6 +1,6 @@
 """The article's workload: ResNet-18 on a made-up CIFAR-10, images enlarged to 224 × 224.
 
-Source of the set-up: the PyTorch profiler tutorial's model and data, with random images in place of CIFAR-10.
+The set-up is that of the PyTorch profiler tutorial, with random images in place of CIFAR-10.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class CifarResNet18:
     Args:
         image_size: side of the images the model sees.
         samples: images in the data set.
-        weights: `auto` (ImageNet's where this machine already has them), `imagenet` (fetched if need be) or
-            `random`. Afterwards the attribute of this name says in words which it is.
+        weights: `auto` (ImageNet's if this machine has them already), `imagenet` (downloaded if necessary) or
+            `random`. The attribute of this name says in words which they are.
 
     Raises:
         ValueError: no such weights.
@@ -75,7 +75,7 @@ class CifarResNet18:
         self.weights = "ImageNet weights" if self.pretrained else "random initialisation"
 
     def dataset(self, recipe: Any) -> Any:
-        """The images, with the transforms that the recipe leaves to the host."""
+        """The images, with the transforms that the recipe does on the host."""
         if recipe.batched_fetch or recipe.device_dataset:
             return BatchedFakeCIFAR(self.samples, self.batch_transform(recipe))
         steps: list[Any] = []
@@ -99,7 +99,7 @@ class CifarResNet18:
         return v2.Compose(steps)
 
     def prepare(self, images: torch.Tensor, recipe: Any) -> torch.Tensor:
-        """What is left to do on the device."""
+        """The transforms that the recipe does on the device."""
         if recipe.uint8_copy:
             images = (images.to(torch.float32) / 255 - 0.5) / 0.5
         if recipe.device_resize:
@@ -110,7 +110,7 @@ class CifarResNet18:
         """ResNet-18 with a head for 1,000 classes.
 
         Raises:
-            RuntimeError: ImageNet weights are asked for and cannot be had.
+            RuntimeError: the ImageNet weights cannot be downloaded or read.
         """
         model: nn.Module = resnet18(weights=None)
         if self.pretrained:

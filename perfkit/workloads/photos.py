@@ -1,7 +1,7 @@
-"""A folder of JPEG files, decoded and cropped one by one: a training that waits for its data.
+"""A folder of JPEG files, decoded and cropped one by one: a workload that waits for its data.
 
-The files are made once, the same bytes every time; their content is what costs time in a real photo: about
-500 × 375 pixels with detail at every scale, 80 KB each. The class of a photo is its dominant colour.
+The files are generated once, always with the same bytes, and decode as slowly as real photos: about 500 × 375
+pixels with detail at every scale, 80 KB each. The class of a photo is its dominant colour.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def make_photo(number: int) -> bytes:
 
 
 def cache_folder() -> Path:
-    """Where made files are kept: `cache` in `$PERFKIT_DATA`, else in `data`, else in `perfkit-data`."""
+    """Where generated files are kept: `cache` in `$PERFKIT_DATA`, else in `data`, else in `perfkit-data`."""
     if os.environ.get("PERFKIT_DATA"):
         return Path(os.environ["PERFKIT_DATA"], "cache")
     folders = Path(__file__).resolve().parents
@@ -64,10 +64,10 @@ def cache_folder() -> Path:
 
 
 def photo_files(count: int) -> list[Path]:
-    """The photos' files; those that are missing or damaged are made first.
+    """The photos' files; missing or damaged ones are generated first.
 
-    A list of digests is written last: a folder without it is not finished, and a file that differs from it is
-    damaged. Every file is put in place in one go, so two processes may do this at once.
+    The list of digests is written last: without it a folder is unfinished, and a file that differs from it is
+    damaged. Every file is written atomically, so two processes may do this at once.
 
     Raises:
         RuntimeError: the folder cannot be written.
@@ -92,7 +92,7 @@ def photo_files(count: int) -> list[Path]:
 
 
 def read_digests(listing: Path) -> dict[str, str]:
-    """Digests by file name; none where the list is missing or damaged."""
+    """Digests by file name; empty if the list is missing or damaged."""
     try:
         found = json.loads(listing.read_bytes())
     except (OSError, ValueError):
@@ -101,7 +101,7 @@ def read_digests(listing: Path) -> dict[str, str]:
 
 
 def digest(file: Path) -> str:
-    """The SHA-256 of a file; "unreadable" where it cannot be read."""
+    """The SHA-256 of a file, or "unreadable"."""
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError:
@@ -109,7 +109,7 @@ def digest(file: Path) -> str:
 
 
 def write_in_one_go(file: Path, content: bytes) -> None:
-    """Writes beside the file, then renames: nobody ever sees half of it."""
+    """Writes beside the file, then renames: no reader ever sees half of it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -122,8 +122,8 @@ def write_in_one_go(file: Path, content: bytes) -> None:
 class PhotoFolder(Dataset[Any]):
     """Photos with their classes, one at a time, through PIL; an epoch goes through the folder many times.
 
-    How a photo is cropped depends on the seed, on its place in the epoch and on the epoch, never on which
-    process draws it: so more workers change the speed and nothing else.
+    How a photo is cropped depends on the seed, its index and the epoch, not on the process that loads it: so
+    more workers change nothing but the speed.
     """
 
     def __init__(self, count: int, rounds: int, augment: Any, convert: Any) -> None:
@@ -132,7 +132,7 @@ class PhotoFolder(Dataset[Any]):
         self.augment = augment
         self.convert = convert
         self.seed = torch.initial_seed()
-        self.visits = torch.zeros(len(self), dtype=torch.int64).share_memory_()  # one count for all workers
+        self.visits = torch.zeros(len(self), dtype=torch.int64).share_memory_()  # shared by all workers
 
     def __len__(self) -> int:
         return len(self.files)
@@ -151,7 +151,7 @@ class PhotoFolder(Dataset[Any]):
 
 
 class BatchedPhotoFolder(PhotoFolder):
-    """The same photos, a whole batch at a time, as tensors from the start: no PIL, no copy per sample."""
+    """The same photos, a whole batch at a time, decoded to tensors without PIL."""
 
     def __getitems__(self, indices: list[int]) -> Any:
         photos = [self.cropped(decode_jpeg(read_file(self.files[index])), index) for index in indices]
@@ -159,16 +159,16 @@ class BatchedPhotoFolder(PhotoFolder):
 
 
 class Photos:
-    """A small convolutional net on photos: most of a step is reading, decoding and cropping.
+    """A small convolutional net on photos: most of a step goes to reading, decoding and cropping.
 
-    It offers neither `device_resize` nor `device_dataset`: the photos differ in size, so they make a batch
-    only after the crop, and a crop that is kept would be the same in every epoch.
+    It offers neither `device_resize` nor `device_dataset`: photos of different sizes form a batch only after
+    the crop, and a crop kept on the device would be the same in every epoch.
 
     Args:
         image_size: side of the images the model sees.
         count: photos in the folder.
-        rounds: how often an epoch goes through the folder. Workers begin an epoch with an empty queue: epochs
-            of a few steps would measure that, where a real data set has thousands of steps.
+        rounds: how often an epoch goes through the folder. Workers start each epoch with an empty queue,
+            which would dominate epochs of a few steps; real data sets have thousands.
     """
 
     offers = frozenset({"uint8_copy", "batched_fetch"})
@@ -184,7 +184,7 @@ class Photos:
         self.rounds = rounds
 
     def dataset(self, recipe: Any) -> Any:
-        """The folder, with the transforms that the recipe leaves to the host."""
+        """The folder, with the transforms that the recipe does on the host."""
         if recipe.batched_fetch:
             augment = v2.Compose([v2.RandomResizedCrop(self.image_size), v2.RandomHorizontalFlip()])
             return BatchedPhotoFolder(self.count, self.rounds, augment, self.batch_conversion(recipe))
@@ -192,13 +192,13 @@ class Photos:
         return PhotoFolder(self.count, self.rounds, augment, self.conversion(recipe))
 
     def conversion(self, recipe: Any) -> Any:
-        """From a PIL image to what is shipped to the device."""
+        """From a PIL image to what is copied to the device."""
         if recipe.uint8_copy:
             return T.PILToTensor()
         return T.Compose([T.ToTensor(), T.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))])
 
     def batch_conversion(self, recipe: Any) -> Any:
-        """From a batch, uint8[N, 3, H, W], to what is shipped to the device."""
+        """From a batch, uint8[N, 3, H, W], to what is copied to the device."""
         if recipe.uint8_copy:
             return v2.Identity()
         return v2.Compose(
@@ -206,7 +206,7 @@ class Photos:
         )
 
     def prepare(self, images: torch.Tensor, recipe: Any) -> torch.Tensor:
-        """What is left to do on the device."""
+        """The transforms that the recipe does on the device."""
         if recipe.uint8_copy:
             images = (images.to(torch.float32) / 255 - 0.5) / 0.5
         return images
