@@ -1,4 +1,4 @@
-"""An exported script as a training that can be measured as it stands, with whatever was changed in it since."""
+"""An exported script, with whatever was changed in it since, as a training that can be measured."""
 
 from __future__ import annotations
 
