@@ -12,23 +12,23 @@ from perfkit.errors import InvalidValue
 from perfkit.notebook import layout
 from perfkit.program.recipe import Recipe, Switch, Value, switches
 from perfkit.program.rules import Target, why_not
+from perfkit.show.document import Bullets, Section
+from perfkit.show.html import fragment
 
 
 class Controls:
-    """One control a switch; a control whose switch cannot act is disabled, its tooltip says why.
+    """One control per switch; a control whose switch cannot act is disabled, its tooltip says why.
 
     Args:
         names: the switches to show; the others keep the values of `start`.
         start: the recipe to begin with.
-        on_change: told the recipe after every change by hand.
+        on_change: called with the recipe after every change by hand.
     """
 
     def __init__(
-        self,
-        names: Iterable[str],
-        start: Recipe | None = None,
+        self, names: Iterable[str], start: Recipe | None = None,
         on_change: Callable[[Recipe], None] = lambda recipe: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._recipe = start or Recipe()
         self._target: Target | None = None
         self._on_change = on_change
@@ -37,14 +37,11 @@ class Controls:
         self.by_name: dict[str, Any] = {name: _control(switches()[name], self._recipe) for name in names}
         # A checkbox shows its own label in the place of a tooltip, so the reason has a mark of its own.
         self.marks = {name: layout.html_slot("pk-reason") for name in self.by_name}
-        self.boxes = {
-            name: layout.row(
-                [made, self.marks[name]], f"pk-switch-{name}", flex_flow="row nowrap", width="250px"
-            )
-            for name, made in self.by_name.items()
-        }
-        for control in self.by_name.values():
+        self.boxes = {}
+        for name, control in self.by_name.items():
             control.observe(self._changed, "value")
+            pair, place = [control, self.marks[name]], {"flex_flow": "row nowrap", "width": "250px"}
+            self.boxes[name] = layout.row(pair, f"pk-switch-{name}", **place)
         self.why = layout.html_slot("pk-why")
         self.widget = layout.box([layout.row(list(self.boxes.values()), "pk-switches"), self.why])
         self._refresh()
@@ -55,7 +52,7 @@ class Controls:
         return self._recipe
 
     def show(self, recipe: Recipe) -> None:
-        """Sets every control; `on_change` is not told."""
+        """Sets every control, without a call of `on_change`."""
         self._quiet = True
         try:
             self._recipe = recipe
@@ -87,44 +84,39 @@ class Controls:
         self._on_change(self._recipe)
 
     def _refresh(self) -> None:
-        """Which controls can act; a switch that is on can always be put back."""
-        self.reasons = {name: self._reason(switches()[name]) for name in self.by_name}
+        """Decides which controls can act; a switch that is on can always be put back."""
+        stuck: dict[str, None] = {}
+        idle: dict[str, None] = {}
         for name, control in self.by_name.items():
-            reason, switch = self.reasons[name], switches()[name]
+            switch = switches()[name]
+            reason = self.reasons[name] = self._reason(switch)
+            is_on = getattr(self._recipe, name) != switch.default
             control.tooltip = reason or switch.help
-            said = html.escape(reason, quote=True)
-            self.marks[name].value = f'<abbr title="{said}" tabindex="0">n/a</abbr>' if reason else ""
-            control.disabled = bool(reason) and getattr(self._recipe, name) == switch.default
-        on = {name: getattr(self._recipe, name) != switches()[name].default for name in self.by_name}
-        stuck = dict.fromkeys(reason for name, reason in self.reasons.items() if reason and on[name])
-        off = dict.fromkeys(reason for name, reason in self.reasons.items() if reason and not on[name])
-        listed = "".join(f"<li>{html.escape(reason)}</li>" for reason in off)
-        heading = f"<summary>Why {len(off)} of the switches cannot act here</summary>"
-        folded = f"<details>{heading}<ul>{listed}</ul></details>"
-        self.why.value = layout.message("; ".join(stuck)) + (folded if off else "")
+            control.disabled = bool(reason) and not is_on
+            title = html.escape(reason, quote=True)
+            self.marks[name].value = f'<abbr title="{title}" tabindex="0">n/a</abbr>' if reason else ""
+            if reason:
+                (stuck if is_on else idle)[reason] = None
+        heading = f"Why {len(idle)} of the switches cannot act here"
+        folded = fragment([Section(heading, [Bullets(list(idle))], folded=True)]) if idle else ""
+        self.why.value = layout.message("; ".join(stuck)) + folded
 
     def _reason(self, switch: Switch) -> str:
         """Why no value of a switch but its default can act; empty where one can, or nothing is known yet."""
         if self._target is None:
             return ""
-        found = ""
-        for value in switch.levels or (switch.default, switch.high):
-            if value == switch.default:
-                continue
-            found = why_not(switch.name, self._recipe.replace(**{switch.name: value}), self._target)
-            if not found:
-                return ""
-        return found
+        others = [v for v in switch.levels or (switch.default, switch.high) if v != switch.default]
+        changed = [self._recipe.replace(**{switch.name: value}) for value in others]
+        reasons = [why_not(switch.name, recipe, self._target) for recipe in changed]
+        return reasons[-1] if reasons and all(reasons) else ""
 
 
 def _control(switch: Switch, recipe: Recipe) -> Any:
     value = getattr(recipe, switch.name)
-    shared: dict[str, Any] = {
-        "description": switch.label, "style": {"description_width": "115px"},
-        "layout": {"width": "215px"},
-    }  # fmt: skip
     if switch.kind is bool:
-        return widgets.Checkbox(value=value, **shared | {"style": {"description_width": "0px"}})
+        return layout.field(widgets.Checkbox, switch.label, 215, 0, value=value)
     if switch.kind is int:
-        return widgets.BoundedIntText(value=value, min=switch.low, max=switch.high, **shared)
-    return widgets.Dropdown(options=list(switch.choices), value=value, **shared)
+        limits = {"min": switch.low, "max": switch.high}
+        return layout.field(widgets.BoundedIntText, switch.label, 215, 115, value=value, **limits)
+    choices = list(switch.choices)
+    return layout.field(widgets.Dropdown, switch.label, 215, 115, value=value, options=choices)

@@ -26,7 +26,6 @@ class Job:
         self.cancelled = threading.Event()
         self._on_change = on_change
         self._lock = threading.Lock()
-        self.thread: threading.Thread | None = None
 
     @property
     def busy(self) -> bool:
@@ -50,8 +49,7 @@ class Job:
         if block:
             locked()
         else:
-            self.thread = threading.Thread(target=locked, name="perfkit-run", daemon=True)
-            self.thread.start()
+            threading.Thread(target=locked, name="perfkit-run", daemon=True).start()
         return True
 
     def cancel(self) -> None:

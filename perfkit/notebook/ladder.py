@@ -1,26 +1,31 @@
-"""A whole ladder of stages in a notebook."""
+"""A ladder of stages, or some recipes, in a notebook; results of earlier sessions are recalled."""
 
 from __future__ import annotations
 
-import html
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-import ipywidgets as widgets
-from IPython.display import HTML
-
-from perfkit.errors import PerfkitError
+from perfkit.errors import PerfkitError, one_of
 from perfkit.ladder.stages import Stage
 from perfkit.notebook import layout
 from perfkit.notebook.panel import Panel, refuse_object, stored_runs
+from perfkit.notebook.shown import Shown
 from perfkit.program.recipe import Recipe
-from perfkit.results.parity import Check
-from perfkit.results.run import Run
+from perfkit.program.rules import applicable
+from perfkit.results.parity import Check, Parity
+from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
-from perfkit.show import sentences
-from perfkit.studies import engine
+from perfkit.show import html, sentences, tables_studies
+from perfkit.show.document import Table
+from perfkit.studies import engine, scaling
+from perfkit.studies import parity as proving
 from perfkit.worker.messages import Description
+
+Recipes = Mapping[str, Mapping[str, Any]]
+"""Titles, and the switches that differ from the plain loop."""
 
 
 class LadderPanel(Panel):
@@ -40,30 +45,25 @@ class LadderPanel(Panel):
 
     from_below = False
     """Whether the first stage is the default ladder below the others, not the plain loop."""
+    _titles: Recipes = MappingProxyType({})
 
     def __init__(
-        self,
-        stages: Sequence[str] | None = None,
-        workload: str | None = None,
-        preset: str | None = None,
-        device: str | None = None,
-        settings: dict[str, Any] | None = None,
+        self, stages: Sequence[str] | None = None, workload: str | None = None, preset: str | None = None,
+        device: str | None = None, settings: dict[str, Any] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         refuse_object(workload)
-        self.plan = engine.plan(workload, preset, stages, settings, device, options, below=self.from_below)
+        plan = engine.plan(workload, preset, stages, settings, device, options, below=self.from_below)
+        base = Recipe(batch_size=plan.preset.batch_size).replace(**plan.settings)
+        recipes = tuple((title, base.replace(**changes)) for title, changes in self._titles.items())
+        self.plan = replace(plan, recipes=recipes)
         self._resolving = threading.Lock()
         self._stages: list[Stage] | None = None
         self._described: Description
         self._unreadable = ""
         self._report = layout.html_slot("pk-report")
-        super().__init__(self._key())
-
-    def _key(self) -> str:
-        return f"{type(self).__name__} {self.plan.workload} {self.plan.stages}"
-
-    def _below(self) -> list[widgets.Widget]:
-        return [self._report]
+        self._below = [self._report]
+        super().__init__(f"{type(self).__name__} {plan.workload} {plan.stages} {recipes}")
 
     # ------------------------------------------------------------ measuring
 
@@ -87,7 +87,7 @@ class LadderPanel(Panel):
     def _offer_report(self) -> None:
         """Links to the report; not while stages are measured, as its pictures are work for the processor."""
         measured = any(run.status == "ok" for run in self.runs)
-        self._report.value = layout.report_link(self.runs) if measured else ""
+        self._report.value = layout.report_link(html.session(self.runs)) if measured else ""
 
     def _sentences(self, runs: Sequence[Run]) -> list[str]:
         first, *others = super()._sentences(runs)
@@ -101,81 +101,118 @@ class LadderPanel(Panel):
             if self._stages is None:
                 try:
                     self._described, self._stages = engine.resolve(self.plan)
+                    self._show_stages(self._stages)
                 except PerfkitError as problem:
                     self._stages, self._unreadable = [], str(problem)
                     self._status.end("not ready", self._unreadable)
-                    return []
-                self._resolved(self._stages)
         return self._stages
 
-    def _resolved(self, stages: Sequence[Stage]) -> None:
+    def _show_stages(self, stages: Sequence[Stage]) -> None:
         """Called once, when the stages are known."""
 
-    def _read(self) -> None:
-        if sessions := self._stored_sessions():
-            self._recall(sessions)
-
-    def _names(self) -> list[str]:
-        """Names of the stages in stored runs."""
-        return list(dict.fromkeys(["baseline", *self.plan.stages]))
-
     def _recipes(self) -> list[Recipe]:
-        """What the stages would run on this machine."""
-        return [stage.recipe for stage in self._resolve()]
+        """What this machine would run; nothing if the workload cannot be read."""
+        stages = self._resolve()
+        if not (stages and self.plan.recipes):
+            return [stage.recipe for stage in stages]
+        target = engine.target(self.plan, self._described)
+        return [applicable(recipe, target)[0] for _, recipe in self.plan.recipes]
 
-    def _stored_sessions(self) -> list[list[Run]]:
-        """Stored sessions of stages, preset and device like these, the newest first."""
+    def _read(self) -> None:
+        """Shows the newest stored session of the same stages, settings, options and recipes."""
+        names = [slug(title) for title in self._titles] or dict.fromkeys(["baseline", *self.plan.stages])
         runs = stored_runs(self.plan.workload, 60)
-        sessions = [
-            [run for run in runs if run.session == session]
-            for session in dict.fromkeys(run.session for run in reversed(runs))
-        ]
-        return [
-            session for session in sessions
-            if [run.stage for run in session] == self._names()
-            and (session[0].preset, session[0].device) == (self.plan.preset.name, self.plan.device)
-        ]  # fmt: skip
-
-    def _recall(self, sessions: Sequence[list[Run]]) -> None:
-        """Shows the newest of the stored sessions that has the same settings, options and recipes."""
-        recipes = self._recipes()
-        if not recipes:
+        for session in dict.fromkeys(run.session for run in reversed(runs)):
+            stored = [run for run in runs if run.session == session]
+            place = (stored[0].preset, stored[0].device) == (self.plan.preset.name, self.plan.device)
+            if place and [run.stage for run in stored] == list(names) and self._ran(stored):
+                break
+        else:
             return
-        options = self._described.options
-        same = (s for s in sessions if s[0].options == options and self._ran(recipes, s))
-        session = next(same, None)
-        if session and not (self.runs or self._job.busy):
-            self.runs = session
+        if not (self.runs or self._job.busy):
+            self.runs = stored
             self._draw()
             self._offer_report()
-            when = session[0].created[:16].replace("T", " ")
+            when = stored[0].created[:16].replace("T", " ")
             self._status.show(f"results of {when} UTC; Run measures again")
 
-    def _ran(self, recipes: Sequence[Recipe], session: Sequence[Run]) -> bool:
-        """Whether a stored session ran these recipes; after one that failed, stages stand on an earlier one.
+    def _ran(self, stored: Sequence[Run]) -> bool:
+        """Whether these runs had the same recipes; after a failed stage, others stand on an earlier one.
 
         On a ladder the first stage decides how many compute threads of a CPU the loader workers displace.
         """
-        for at, (run, recipe) in enumerate(zip(session, recipes, strict=False)):
-            stored = {**Recipe().to_dict(), **run.recipe}
+        recipes = self._recipes()
+        for at, (run, recipe) in enumerate(zip(stored, recipes, strict=False)):
+            was, wanted = {**Recipe().to_dict(), **run.recipe}, recipe.to_dict()
             if at and not self.plan.recipes:
-                stored["cpu_threads"] = recipe.cpu_threads
-            if stored != recipe.to_dict():
+                was["cpu_threads"] = wanted["cpu_threads"]
+            if was != wanted or run.options != self._described.options:
                 return False
             if run.status == "failed":
                 break
-        return len(session) == len(recipes)
+        return bool(recipes)
 
     # ------------------------------------------------------------ ordinary outputs
 
-    def proof(self) -> HTML:
+    def proof(self) -> Shown[Run]:
         """What proves that each switch of the last stage is in effect, and that it still trains the same."""
         run = self._results_or_error()[-1]
-        if run.status != "ok":
-            return HTML(f"<p>Nothing to prove: {html.escape(sentences.outcome(run))}</p>")
-        rows = [[m.switch, "yes" if m.ok else "NO", m.evidence] for m in run.mechanism]
-        rows += [[check.name, "yes" if check.ok else "NO", check.evidence] for check in self._checks()]
-        return HTML(layout.html_table(("switch", "as set", "evidence"), rows))
+        checks = [(m.switch, m.ok, m.evidence) for m in run.mechanism]
+        checks += [(check.name, check.ok, check.evidence) for check in self._checks()]
+        rows = [[name, "yes" if ok else "NO", evidence] for name, ok, evidence in checks]
+        reason = "" if run.status == "ok" else f"nothing to prove: {sentences.outcome(run)}"
+        return Shown(run, [Table(("switch", "as set", "evidence"), [] if reason else rows, note=reason)])
 
     def _checks(self) -> list[Check]:
         return []
+
+
+class RecipePanel(LadderPanel):
+    """Recipes measured in an interleaved order; the others are compared with the first.
+
+    Args:
+        recipes: titles and switches.
+        more: as for `LadderPanel`.
+
+    Raises:
+        InvalidValue: a name or value that is not allowed.
+    """
+
+    def __init__(self, recipes: Recipes, **more: Any) -> None:
+        self._titles = recipes
+        super().__init__(["baseline"], **more)
+
+    def __getitem__(self, title: str) -> Run:
+        """The run of a recipe.
+
+        Raises:
+            InvalidValue: no such recipe, or it was not measured.
+        """
+        runs = {run.title: run for run in self._results_or_error() if run.status == "ok"}
+        if title not in runs:
+            raise one_of(title, list(runs), "measured recipe")
+        return runs[title]
+
+    def parity(self, title: str) -> Shown[Parity]:
+        """Whether a recipe still trains the same."""
+        parity = proving.parity(self.plan, title, Recipe.from_dict(self[title].recipe))
+        return Shown(parity, tables_studies.parity(parity))
+
+    # ------------------------------------------------------------ several ranks
+
+    def communication(self) -> Shown[list[Run]]:
+        """Where a step goes, for each recipe with several ranks."""
+        runs = self._results_or_error()
+        return Shown(runs, [tables_studies.communication(runs)])
+
+    def efficiency(self, one: str, many: str) -> float:
+        """Scaling efficiency of a recipe with several ranks over one with one: 1 is perfect."""
+        return scaling.efficiency(self[one], self[many])
+
+    def forecast(
+        self, title: str, latency_s: float | None = None, bytes_per_s: float | None = None,
+        counts: Sequence[int] = scaling.COUNTS,
+    ) -> Shown[list[scaling.Forecast]]:  # fmt: skip
+        """Predicted efficiency with more ranks, from what a recipe measured; see `studies.scaling`."""
+        rows = scaling.forecast(self[title], counts, latency_s, bytes_per_s)
+        return Shown(rows, [tables_studies.forecast(rows)])

@@ -8,19 +8,11 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import ipywidgets as widgets
-from IPython.display import Image
 from markdown_it import MarkdownIt
-
-from perfkit.results.run import Run
-from perfkit.show import figures, style, tables
-from perfkit.show import html as report
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STYLE = """<style>
 .pk-panel { border: 1px solid var(--jp-border-color2, #bbb); border-radius: 4px; padding: 8px 12px; }
@@ -97,52 +89,6 @@ def field(kind: Any, label: str, width: int, label_width: int, **traits: Any) ->
     )  # fmt: skip
 
 
-def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; every cell is text."""
-    head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>" for cells in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-_NARROW = (
-    "stage", "samples/s", "× previous", "× baseline", "waits for data", "step time", "peak memory", "note",
-)  # fmt: skip
-
-
-def runs_table(runs: Sequence[Run]) -> str:
-    """The results in the columns that fit beside a notebook's margin."""
-    chosen = [tables.COLUMNS.index(name) for name in _NARROW]
-    return html_table(_NARROW, [[cells[at] for at in chosen] for cells in tables.table(runs)])
-
-
-def picture(view: str, runs: Sequence[Run], large: bool) -> str:
-    """A view of runs as inline SVG, in the page's own ink."""
-    return style.to_svg(figures.figure(view, runs, large=large))
-
-
-def image(figure: Figure) -> Image:
-    """A figure as a PNG, with its label as the text for those who do not see it."""
-    return Image(data=style.to_png(figure), alt=figure.get_label())
-
-
-def items(texts: Sequence[str], name: str = "") -> str:
-    """A list of sentences."""
-    return f'<ul class="{name}">{"".join(f"<li>{html.escape(text)}</li>" for text in texts)}</ul>'
-
-
-def folded(heading: str, texts: Sequence[str], name: str = "") -> str:
-    """A list of sentences behind a heading that unfolds it; nothing where there are none."""
-    summary = f"<summary>{html.escape(heading)}</summary>"
-    return f'<details class="{name}">{summary}{items(texts)}</details>' if texts else ""
-
-
-def notes(runs: Sequence[Run]) -> str:
-    """Warnings and facts of the runs, folded; the heading counts the warnings."""
-    count = len({warning for run in runs for warning in run.warnings})
-    heading = f"{count} warning{'s' * (count != 1)}, and facts" if count else "Facts about these runs"
-    return folded(heading, report.notes(runs), "pk-notes")
-
-
 def message(text: str) -> str:
     """One error or hint."""
     return f'<p role="alert">{html.escape(text)}</p>' if text else ""
@@ -154,21 +100,12 @@ def markdown(text: str) -> str:
     return str(renderer.render(text)).replace("<h2>", "<h4>").replace("</h2>", "</h4>")
 
 
-def code_diff(text: str) -> str:
-    """A unified diff, its lines marked by more than colour."""
-    kinds = {"+": "pk-add", "-": "pk-cut"}
-    lines = [
-        f'<span class="{kinds.get(line[:1], "")}">{html.escape(line)}</span>' for line in text.splitlines()
-    ]
-    return f"<pre>{chr(10).join(lines)}</pre>"
-
-
 def download(text: str, name: str, kind: str) -> str:
     """A link that saves a text as a file, with no server and no network."""
     data = base64.b64encode(text.encode()).decode()
     return f'<a class="pk-download" download="{name}" href="data:{kind};base64,{data}">Save {name}</a>'
 
 
-def report_link(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> str:
-    """A link that saves the runs as one HTML page."""
-    return download(report.html(runs, scripts), "perfkit-report.html", "text/html")
+def report_link(page: str) -> str:
+    """A link that saves a report."""
+    return download(page, "perfkit-report.html", "text/html")

@@ -8,31 +8,35 @@ without a kernel sees too.
 
 from __future__ import annotations
 
-import html
 import threading
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ipywidgets as widgets
-from IPython.display import HTML, Image, Markdown
+from IPython.display import Markdown
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
-from perfkit.machine import checkup, describe, facts
 from perfkit.notebook import layout
 from perfkit.notebook.job import Job, Line, Status
+from perfkit.notebook.shown import Sectioned
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.show import figures, style, tables
-from perfkit.show import html as report
+from perfkit.show import document, figures, html, sentences, style, tables
 from perfkit.studies import engine
 
 STOPPED = "stopped; what was finished is kept"
+_COLUMNS = (
+    "stage", "samples/s", "× previous", "× baseline", "waits for data", "step time", "peak memory", "note",
+)  # fmt: skip
+"""What fits beside a notebook's margin."""
 
 _newest: weakref.WeakValueDictionary[str, Panel] = weakref.WeakValueDictionary()
 
 
-class Panel(layout.Boxed):
+class Panel(layout.Boxed, Sectioned):
     """Runs measurements and shows their results. Subclasses say what is measured, and add their controls.
 
     Args:
@@ -42,6 +46,14 @@ class Panel(layout.Boxed):
 
     nothing = ""
     """What stands in the place of results while there are none."""
+    missing = ("nothing was measured yet", "Run the cell with .run() first")
+    """The error of an output that needs results, and its remedy."""
+    _above: Sequence[widgets.Widget] = ()
+    """What stands above the buttons; a subclass sets these before it calls `Panel.__init__`."""
+    _buttons: Sequence[widgets.Widget] = ()
+    _between: Sequence[widgets.Widget] = ()
+    """What stands between progress and results."""
+    _below: Sequence[widgets.Widget] = ()
 
     def __init__(self, key: str) -> None:
         self.runs: list[Run] = []
@@ -49,13 +61,8 @@ class Panel(layout.Boxed):
         self._job = Job(self._set_busy)
         self._status = Status()
         self._reader: threading.Thread | None = None
-        self._run = layout.button(
-            "Run",
-            "pk-run",
-            "Measure; other cells can run meanwhile",
-            lambda: self.run(block=False),
-            "primary",
-        )
+        tooltip = "Measure; other cells can run meanwhile"
+        self._run = layout.button("Run", "pk-run", tooltip, lambda: self.run(block=False), "primary")
         self._cancel = layout.button("Cancel", "pk-cancel", "Stop; what is finished is kept", self.cancel)
         self._cancel.disabled = True
         self._large = widgets.Checkbox(description="Large type", indent=False, layout={"width": "auto"})
@@ -63,49 +70,28 @@ class Panel(layout.Boxed):
         self._results = layout.html_slot("pk-results")
         self._plots = [layout.html_slot("pk-plot") for _ in figures.VIEWS]
         self.box = layout.panel_box([
-            *self._above(), layout.row([self._run, self._cancel, *self._buttons(), self._large]),
-            self._status.widget, *self._between(), self._results, *self._plots, *self._below(),
+            *self._above, layout.row([self._run, self._cancel, *self._buttons, self._large]),
+            self._status.widget, *self._between, self._results, *self._plots, *self._below,
         ])  # fmt: skip
         older, _newest[key] = _newest.get(key), self
         if older:
             older.cancel()
 
-    # ------------------------------------------------------------ what a subclass adds
-
-    def _above(self) -> list[widgets.Widget]:
-        """What stands above the buttons."""
-        return []
-
-    def _buttons(self) -> list[widgets.Widget]:
-        """Further buttons, after Run and Cancel."""
-        return []
-
-    def _between(self) -> list[widgets.Widget]:
-        """What stands between the progress and the results."""
-        return []
-
-    def _below(self) -> list[widgets.Widget]:
-        """What stands below the results."""
-        return []
-
+    @abstractmethod
     def _read(self) -> None:
         """Asks a fresh process what the workload offers; runs in a thread when the panel is displayed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _measure(self) -> list[Run]:
         """Measures; `_follow` gets the progress."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _keep(self, run: Run) -> None:
         """Takes a run that has just ended, whatever its end."""
-        raise NotImplementedError
 
     def _chosen(self) -> list[Run]:
         """The runs to show."""
         return self.runs
-
-    def _sentences(self, runs: Sequence[Run]) -> list[str]:
-        return report.sentences(runs)
 
     def _remarks(self, runs: Sequence[Run]) -> str:
         """What else to say of the runs, as HTML."""
@@ -119,10 +105,7 @@ class Panel(layout.Boxed):
         Args:
             block: wait for the end, with progress in this cell; the kernel's stop button ends it.
         """
-        self._start(self._measured, block)
-
-    def _run_clicked(self) -> None:
-        self.run(block=False)
+        self._start(self._measure_all, block)
 
     def cancel(self) -> None:
         """Stops the work under way; finished runs are kept."""
@@ -135,7 +118,6 @@ class Panel(layout.Boxed):
 
     def _guard(self, work: Callable[[], str | None], line: Line | None = None) -> None:
         """Does a piece of work, which may return an error; however it ends, the panel says so."""
-        self.error = ""
         self._status.begin(line)
         try:
             self.error = work() or ""
@@ -147,7 +129,7 @@ class Panel(layout.Boxed):
             self.error = f"{type(problem).__name__}: {problem}. This is a bug in perfkit: please report it"
         self._status.end("stopped" if self.error else "done", self.error)
 
-    def _measured(self) -> str:
+    def _measure_all(self) -> str:
         runs = self._measure()
         failed = [f"{run.title} failed: {run.reason}" for run in runs if run.status == "failed"]
         return "; ".join(failed) or STOPPED * any(run.status == "cancelled" for run in runs)
@@ -176,27 +158,29 @@ class Panel(layout.Boxed):
         runs, large = self._chosen(), self._large.value
         (self.box.add_class if large else self.box.remove_class)("pk-large")
         self._results.value = self._summary(runs) if runs else self.nothing
-        measured = [run for run in runs if run.status == "ok"]
-        for slot, (name, view) in zip(self._plots, figures.VIEWS.items(), strict=True):
-            drawn = measured and not view.nothing(measured)
-            slot.value = layout.picture(name, runs, large) if drawn else ""
+        measured = any(run.status == "ok" for run in runs)
+        for slot, name in zip(self._plots, figures.VIEWS, strict=True):
+            figure = figures.view(name, runs)
+            slot.value = style.to_svg(figure.draw(large=large)) if measured and not figure.nothing else ""
 
     def _summary(self, runs: Sequence[Run]) -> str:
-        verdicts = layout.items(self._sentences(runs), "pk-verdict")
-        return f"{layout.runs_table(runs)}{verdicts}{self._remarks(runs)}{layout.notes(runs)}"
+        ladder = replace(tables.ladder(runs).only(_COLUMNS), title="")
+        count = len({warning for run in runs for warning in run.warnings})
+        heading = f"{count} warning{'s' * (count != 1)}, and facts" if count else "Facts about these runs"
+        notes = document.Section(heading, [document.Bullets(tables.notes(runs))], folded=True)
+        results = html.fragment([ladder, document.Bullets(self._sentences(runs))])
+        return f"{results}{self._remarks(runs)}{html.fragment([notes])}"
 
-    def table(self) -> HTML:
-        """The results, one row a run."""
-        return HTML(layout.html_table(tables.COLUMNS, tables.table(self._results_or_error())))
+    def _sentences(self, runs: Sequence[Run]) -> list[str]:
+        return sentences.verdicts(runs)
 
-    def plot(self, view: str = "throughput", dark: bool = False, large: bool = False) -> Image:
-        """One picture of the results, as a PNG with a text for those who do not see it.
+    def sections(self) -> Sequence[document.Content]:
+        """Everything there is to say of the runs.
 
         Raises:
-            InvalidValue: no such view, or nothing was measured yet.
+            InvalidValue: nothing was measured yet.
         """
-        figure = figures.figure(view, self._results_or_error(), dark, large)
-        return Image(data=style.to_png(figure), alt=figure.get_label())
+        return tables.sections(self._results_or_error())
 
     def verdict(self) -> Markdown:
         """Did it help here, and why: computed from the results."""
@@ -204,7 +188,7 @@ class Panel(layout.Boxed):
 
     def _results_or_error(self) -> list[Run]:
         if not self._chosen():
-            raise InvalidValue("nothing was measured yet", "Run the cell with .run() first")
+            raise InvalidValue(*self.missing)
         return self._chosen()
 
 
@@ -229,14 +213,3 @@ def refuse_object(workload: Any) -> None:
             "Other processes build it, so it must be in a module: begin its cell with "
             f"`%%writefile my_training.py`, then give workload='my_training:{name}'",
         )
-
-
-def machine() -> Markdown:
-    """This machine in one line, and what of the workbook will be real on it."""
-    return Markdown(html.escape(describe(facts())))
-
-
-def doctor() -> HTML:
-    """The machine check, as a table."""
-    rows = [[check.status, check.name, check.detail, check.remedy] for check in checkup()]
-    return HTML(layout.html_table(("", "what", "found", "what to do"), rows))

@@ -19,6 +19,9 @@ from perfkit.notebook.ladder import LadderPanel
 from perfkit.program.recipe import Recipe
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
+from perfkit.show import units
+from perfkit.show.document import Code
+from perfkit.show.html import fragment
 from perfkit.studies import engine
 from perfkit.studies import parity as proving
 
@@ -42,31 +45,23 @@ class StagePanel(LadderPanel):
         self.optimization = optimization(stage)
         self.prediction: float | None = None
         self.parity: Parity | None = None
-        super().__init__([stage], **more)
-
-    def _above(self) -> list[widgets.Widget]:
         self._controls = Controls(self.optimization.settings, on_change=lambda recipe: self._apply_controls())
         self._diff = layout.html_slot("pk-diff", text="<p>reading the workload …</p>")
         card = layout.html_slot("pk-card", text=layout.markdown(self.optimization.prose))
-        self._folded = widgets.Accordion(
-            [self._diff, card], titles=("What changes in the script", "How it works"), selected_index=None
-        )
+        titles = ("What changes in the script", "How it works")
+        self._folded = widgets.Accordion([self._diff, card], titles=titles, selected_index=None)
         self._folded.observe(lambda _: self._show_diff(), "selected_index")
         # A number field, as ipywidgets' slider has no accessible name (axe: aria-input-field-name).
-        self._guess = layout.field(
-            widgets.BoundedFloatText, "Your guess: times as fast", 270, 170, value=1.0, min=0.05, max=100,
-            step=0.05,
-        )  # fmt: skip
+        number, range_ = widgets.BoundedFloatText, {"min": 0.05, "max": 100, "step": 0.05}
+        self._guess = layout.field(number, "Your guess: times as fast", 270, 170, value=1.0, **range_)
         self._part = layout.field(widgets.Dropdown, "What shrinks?", 290, 110, options=SHRINKS)
         self._guess.add_class("pk-predict")
         self._guess.observe(lambda change: setattr(self, "prediction", change["new"]), "value")
-        title = f"<h3>{html.escape(self.optimization.question)}</h3>"
-        guess = layout.row([self._guess, self._part])
-        return [layout.html_slot("pk-question", text=title), self._controls.widget, self._folded, guess]
-
-    def _buttons(self) -> list[widgets.Widget]:
+        title = layout.html_slot("pk-question", text=f"<h3>{html.escape(self.optimization.question)}</h3>")
+        self._above = [title, self._controls.widget, self._folded, layout.row([self._guess, self._part])]
         self._reset = layout.button("Reset", "pk-reset", "The ladder's own values", self._put_back)
-        return [self._reset]
+        self._buttons = [self._reset]
+        super().__init__([stage], **more)
 
     # ------------------------------------------------------------ controls and diff
 
@@ -74,7 +69,7 @@ class StagePanel(LadderPanel):
         if self._resolve():
             super()._read()
 
-    def _resolved(self, stages: Sequence[Stage]) -> None:
+    def _show_stages(self, stages: Sequence[Stage]) -> None:
         self._controls.set_target(engine.target(self.plan, self._described))
         self._controls.show(stages[-1].recipe)
         if stages[-1].reason:
@@ -102,7 +97,7 @@ class StagePanel(LadderPanel):
         a SystemError before Python 3.11.8 and 3.12.2 (CPython gh-106905), and the kernel parses every cell.
         """
         if self._stages and self._folded.selected_index == 0:
-            self._diff.value = layout.code_diff(self._diff_text(self._stages, self._controls.recipe))
+            self._diff.value = fragment([Code(self._diff_text(self._stages, self._controls.recipe), "diff")])
 
     def _diff_text(self, stages: Sequence[Stage], after: Recipe) -> str:
         if stages[-1].reason:
@@ -135,22 +130,24 @@ class StagePanel(LadderPanel):
         ratio = self.runs[-1].speedup("previous")
         if ratio is None:
             return f"Not measured here: {self.runs[-1].reason}"
-        measured = f"measured: {ratio.ratio:.2f}× ({ratio.low:.2f}–{ratio.high:.2f}), {ratio.verdict}"
+        measured = f"measured: {units.ratio(ratio)}, {ratio.verdict}"
         if self.prediction is None:
             return f"No prediction was made; {measured}."
-        inside = ratio.low <= self.prediction <= ratio.high
         factor = max(self.prediction / ratio.ratio, ratio.ratio / self.prediction)
+        inside = ratio.low <= self.prediction <= ratio.high
         judgement = "inside the interval" if inside else f"off by a factor of {factor:.2f}"
-        return (
-            f"You predicted {self.prediction:.2f}×; {measured}. Your guess was {judgement}.{self._shrank()}"
-        )
+        guess = f"You predicted {self.prediction:.2f}×; {measured}. Your guess was {judgement}."
+        return guess + self._shrank()
 
     def _shrank(self) -> str:
         """Which part of a step's time per sample shrank, beside the guess."""
-        before, after = (_seconds_per_sample(run) for run in (self.runs[0], self.runs[-1]))
-        if not before or not after:
-            return ""
-        less = [name for name in before if after[name] < 0.95 * before[name]]
+        seconds = []
+        for run in (self.runs[0], self.runs[-1]):
+            if run.samples_per_s is None or run.data_wait_share is None:
+                return ""
+            rate, share = run.samples_per_s.median, run.data_wait_share
+            seconds.append((share / rate, (1 - share) / rate))
+        less = [part for part, was, now in zip(SHRINKS, *seconds, strict=False) if now < 0.95 * was]
         answer = "both" if len(less) > 1 else less[0] if less else "neither"
         guess = "as you guessed" if answer == self._part.value else f"your guess: {self._part.value}"
         return f" What shrank: {answer} ({guess})."
@@ -190,11 +187,3 @@ class StagePanel(LadderPanel):
         """Your prediction beside what was measured."""
         self._results_or_error()
         return Markdown(html.escape(self._score()))
-
-
-def _seconds_per_sample(run: Run) -> dict[str, float]:
-    """Time a sample waits for data and is computed on; empty where it was not measured."""
-    rate, share = run.samples_per_s, run.data_wait_share
-    if rate is None or share is None:
-        return {}
-    return {"waiting for data": share / rate.median, "computing": (1 - share) / rate.median}

@@ -1,8 +1,7 @@
-"""What if: other workers, cores, device speed or link, from the parts that were measured."""
+"""What if: other workers, cores, device speed or link, predicted from the parts that were measured."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,11 +11,13 @@ from perfkit.errors import InvalidValue
 from perfkit.notebook import layout
 from perfkit.results.run import Run
 from perfkit.show import units
+from perfkit.show.document import Table
+from perfkit.show.html import fragment
 from perfkit.studies import predict as whatif
 
 
 class WhatIf(layout.Boxed):
-    """Turn the knobs; the step's time follows, and which part binds. Nothing runs.
+    """Turn the knobs; the step's time follows, and which part is the bottleneck. Nothing runs.
 
     Args:
         runs: measured ones of one workload and machine, a run without workers among them.
@@ -29,20 +30,19 @@ class WhatIf(layout.Boxed):
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.model = whatif.fit(runs)
-        known = [run for run in runs if run.status == "ok" and whatif.predict(self.model, run.recipe)]
-        if not known:
+        measured = [run for run in runs if run.status == "ok" and whatif.predict(self.model, run.recipe)]
+        if not measured:
             raise InvalidValue(
                 "these runs do not hold the parts of a prediction",
                 "Measure the baseline (no workers) among them",
             )
-        self.score = whatif.score(self.model, known, whatif.rates(runs))
-        self._by_title = {f"{run.title} (batch {run.recipe['batch_size']})": run for run in known}
-        start = known[-1]
-        titles = list(self._by_title)
+        self.score = whatif.score(self.model, measured, whatif.rates(runs))
+        self._by_title = {f"{run.title} (batch {run.recipe['batch_size']})": run for run in measured}
+        titles, start = list(self._by_title), measured[-1].recipe
         self.recipe = layout.field(widgets.Dropdown, "Recipe of", 270, 140, options=titles, value=titles[-1])
-        self.workers = _number(widgets.BoundedIntText, "Workers", int(start.recipe["workers"]), 0, 256)
+        self.workers = _number(widgets.BoundedIntText, "Workers", int(start["workers"]), 0, 256)
         self.cores = _number(widgets.BoundedIntText, "Cores", self.model.cores, 1, 1024)
-        self.batch = _number(widgets.BoundedIntText, "Batch size", int(start.recipe["batch_size"]), 1, 65536)
+        self.batch = _number(widgets.BoundedIntText, "Batch size", int(start["batch_size"]), 1, 65536)
         self.speed = _number(widgets.BoundedFloatText, "Device speed, ×", 1.0, 0.01, 1000)
         self.link = _number(widgets.BoundedFloatText, "Link, GB/s (0: none)", 0.0, 0, 1000)
         self._prediction = layout.html_slot("pk-whatif")
@@ -55,30 +55,28 @@ class WhatIf(layout.Boxed):
     def predict(self, **changes: Any) -> whatif.Prediction | None:
         """The prediction as the knobs stand, with some switches of the recipe changed."""
         run = self._by_title[self.recipe.value]
-        asked = {"workers": self.workers.value, "batch_size": self.batch.value, **changes}
+        recipe = {**run.recipe, "workers": self.workers.value, "batch_size": self.batch.value, **changes}
         link = self.link.value * 1e9 or None
-        return whatif.predict(self.model, {**run.recipe, **asked}, self.cores.value, self.speed.value, link)
+        return whatif.predict(self.model, recipe, self.cores.value, self.speed.value, link)
 
     def _draw(self) -> None:
-        told = self.predict()
-        if told is None:
+        prediction, score = self.predict(), self.score
+        if prediction is None:
             self._prediction.value = layout.message("a part of this recipe was never measured")
             return
         rows = [
-            ["fetching a batch, one core", units.duration(told.fetch_s)],
-            ["the copy", units.duration(told.copy_s) if told.copy_s else "nothing crosses"],
-            ["computing", units.duration(told.compute_s)],
-            ["the step", units.duration(told.step_s)],
-            ["samples/s", f"{told.samples_per_s(self.batch.value):,.0f}"],
-            ["what binds", told.binds],
+            ["fetching a batch, one core", units.duration(prediction.fetch_s)],
+            ["the copy", units.duration(prediction.copy_s) if prediction.copy_s else "nothing crosses"],
+            ["computing", units.duration(prediction.compute_s)],
+            ["the step", units.duration(prediction.step_s)],
+            ["samples/s", f"{prediction.samples_per_s(self.batch.value):,.0f}"],
+            ["the bottleneck", prediction.binds],
         ]
-        scored = (
-            f"Scored against {self.score.count} measured runs: median error {self.score.median:.0%}, "
-            f"90th percentile {self.score.p90:.0%}."
-            if self.score
-            else ""
-        )
-        self._prediction.value = layout.html_table(("predicted", ""), rows) + f"<p>{html.escape(scored)}</p>"
+        note = "" if score is None else (
+            f"Scored against {score.count} measured runs: median error {score.median:.0%}, "
+            f"90th percentile {score.p90:.0%}."
+        )  # fmt: skip
+        self._prediction.value = fragment([Table(("predicted", ""), rows, note=note)])
 
 
 def _number(kind: Any, label: str, value: float, low: float, high: float) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit import machine
-from perfkit.errors import InvalidValue, PerfkitError
+from perfkit.errors import PerfkitError
 from perfkit.ladder.presets import PRESETS
 from perfkit.notebook import layout
 from perfkit.notebook.controls import Controls
@@ -18,7 +18,8 @@ from perfkit.notebook.panel import Panel, refuse_object, stored_runs
 from perfkit.program.recipe import Recipe, switches
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.show import tables, timeline, trace_tables
+from perfkit.show import document, tables, tables_trace
+from perfkit.show.html import fragment, session
 from perfkit.studies import engine, inspect
 
 _AGAINST = ("the baseline", "the best so far", "nothing")
@@ -44,67 +45,60 @@ class Workbench(Panel):
 
     text = "perfkit workbench: run this cell for the controls"
     nothing = "<p>Set switches, then press Run.</p>"
+    missing = ("no run is ticked", "Tick one in the list of runs, or press Run")
 
     def __init__(
-        self,
-        workload: str | None = None,
-        preset: str | None = None,
-        device: str | None = None,
+        self, workload: str | None = None, preset: str | None = None, device: str | None = None,
         options: dict[str, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         refuse_object(workload)
-        self._first = engine.plan(workload, preset, ["baseline"], None, device, options)
+        first = engine.plan(workload, preset, ["baseline"], None, device, options)
+        self._options = first.options
         self._ticks: dict[str, widgets.Checkbox] = {}
-        super().__init__(f"Workbench {self._first.workload}")
-        self.runs = [run for run in stored_runs(self._first.workload, _MOST) if run.status == "ok"]
+        self._build_controls(first)
+        self._build_results()
+        super().__init__(f"Workbench {first.workload}")
+        self.runs = [run for run in stored_runs(first.workload, _MOST) if run.status == "ok"]
         self._list()
 
-    # ------------------------------------------------------------ the look of it
+    def _build_controls(self, first: engine.Plan) -> None:
+        def field(kind: Any, label: str, **traits: Any) -> Any:
+            return layout.field(kind, label, 235, 80, **traits)
 
-    def _above(self) -> list[widgets.Widget]:
-        first, menu = self._first, widgets.Dropdown
-        devices = [first.device, *(name for name in ("cuda", "mps", "cpu") if _exists(name))]
-        places = [
-            layout.field(widgets.Text, "Workload", 235, 80, value=first.workload, continuous_update=False),
-            layout.field(menu, "Preset", 235, 80, options=list(PRESETS), value=first.preset.name),
-            layout.field(menu, "Device", 235, 80, options=list(dict.fromkeys(devices)), value=first.device),
-        ]
-        self._workload, self._preset, self._device = places
+        menu, button = widgets.Dropdown, layout.button
+        devices = dict.fromkeys([first.device, machine.check_device(None), "cpu"])
+        self._workload = field(widgets.Text, "Workload", value=first.workload, continuous_update=False)
+        self._preset = field(menu, "Preset", options=list(PRESETS), value=first.preset.name)
+        self._device = field(menu, "Device", options=list(devices), value=first.device)
+        self._against = field(menu, "Against", options=_AGAINST)
+        self._name = field(widgets.Text, "Name", placeholder="of the next run")
+        places = [self._workload, self._preset, self._device]
         for place in places:
             place.observe(lambda _: self._start_reading(), "value")
-        self._against = layout.field(menu, "Against", 235, 80, options=_AGAINST)
-        self._name = layout.field(widgets.Text, "Name", 235, 80, placeholder="of the next run")
-        self.controls = Controls(
-            switches(), self._plain(), lambda recipe: self._status.show("press Run to measure")
-        )
-        return [layout.row([*places, self._against, self._name]), self.controls.widget]
-
-    def _buttons(self) -> list[widgets.Widget]:
-        make = layout.button
-        self._profile = make(
-            "Profile", "pk-profile", "Some steps under the profiler", lambda: self.profile(block=False)
-        )
-        return [
+        change = "press Run to measure"
+        self.controls = Controls(switches(), self._plain(), lambda recipe: self._status.show(change))
+        self._above = [layout.row([*places, self._against, self._name]), self.controls.widget]
+        help_text = "Some steps under the profiler"
+        self._profile = button("Profile", "pk-profile", help_text, lambda: self.profile(block=False))
+        self._buttons = [
             self._profile,
-            make("Reset to baseline", "pk-reset", "Every switch off", self._to_baseline),
-            make("Reset to best", "pk-best", "The switches of the fastest run", self._to_best),
+            button("Reset to baseline", "pk-reset", "Every switch off", self._to_baseline),
+            button("Reset to best", "pk-best", "The switches of the fastest run", self._to_best),
         ]
 
-    def _between(self) -> list[widgets.Widget]:
-        make = layout.button
+    def _build_results(self) -> None:
+        button = layout.button
         self._history = layout.box([], "pk-history", max_height="230px", overflow="auto")
         self._made = layout.html_slot("pk-script")
         acts = [
-            make("Script", "pk-export", "The standalone script of the ticked run", self.show_script),
-            make("Report", "pk-make-report", "One HTML file of the ticked runs", self.show_report),
-            make("Use its switches", "pk-use", "Set the controls to those of the ticked run", self._use),
+            button("Script", "pk-export", "The standalone script of the ticked run", self.show_script),
+            button("Report", "pk-make-report", "One HTML file of the ticked runs", self.show_report),
+            button("Use its switches", "pk-use", "Set the controls to those of the ticked run", self._use),
         ]
-        return [self._history, layout.row(acts), self._made]
-
-    def _below(self) -> list[widgets.Widget]:
+        self._between = [self._history, layout.row(acts), self._made]
         self._profiled = layout.html_slot("pk-profiled")
         self._suggestions = layout.row([], "pk-apply")
-        return [self._profiled, self._suggestions]
+        self._below = [self._profiled, self._suggestions]
 
     def _set_busy(self, busy: bool) -> None:
         super()._set_busy(busy)
@@ -113,11 +107,8 @@ class Workbench(Panel):
     # ------------------------------------------------------------ measuring
 
     def _plan(self, recipes: Sequence[tuple[str, Recipe]] = ()) -> engine.Plan:
-        plan = engine.plan(
-            self._workload.value, self._preset.value, ["baseline"], None, self._device.value,
-            self._first.options,
-        )  # fmt: skip
-        return replace(plan, recipes=tuple(recipes))
+        where = self._workload.value, self._preset.value, ["baseline"], None, self._device.value
+        return replace(engine.plan(*where, self._options), recipes=tuple(recipes))
 
     def _read(self) -> None:
         """Asks a fresh process what the workload offers: the controls follow."""
@@ -159,14 +150,9 @@ class Workbench(Panel):
             plan.workload, self.controls.recipe, on_progress=self._status.progress,
             cancelled=self._job.cancelled, preset=plan.preset.name, device=plan.device, options=plan.options,
         )  # fmt: skip
-        sections = [trace_tables.diagnosis(profile.findings), trace_tables.loading(profile.loading)]
-        text = "".join(
-            f"<h4>{html.escape(s.title)}</h4>{layout.html_table(s.columns, s.rows) if s.rows else ''}"
-            f"<p>{html.escape(s.note)}</p>"
-            for s in sections
-        )
-        shown = timeline.frame(profile.lanes()) if profile.analysis.steps else ""
-        self._profiled.value = f"{text}{shown}<p>{html.escape(profile.describe())}</p>"
+        timeline = [document.Timeline(profile.lanes())] if profile.analysis.steps else []
+        tables = [tables_trace.diagnosis(profile.findings), tables_trace.loading(profile.loading)]
+        self._profiled.value = fragment([*tables, *timeline, profile.describe()])
         names = dict.fromkeys(name for finding in profile.findings for name in finding.try_next)
         self._suggestions.children = [
             self._suggestion(name) for name in names if not self.controls.reasons.get(name)
@@ -220,15 +206,10 @@ class Workbench(Panel):
     def _chosen(self) -> list[Run]:
         return self.ticked()
 
-    def _results_or_error(self) -> list[Run]:
-        if not self.ticked():
-            raise InvalidValue("no run is ticked", "Tick one in the list of runs, or press Run")
-        return self.ticked()
-
     def _best(self) -> Run | None:
-        rates = {run.id: run.samples_per_s for run in self.runs if run.preset == self._preset.value}
-        measured = [run for run in self.runs if rates.get(run.id)]
-        return max(measured, key=lambda run: rate.median if (rate := rates[run.id]) else 0, default=None)
+        here = (run for run in self.runs if run.preset == self._preset.value)
+        rates = {run.id: rate.median for run in here if (rate := run.samples_per_s)}
+        return max((r for r in self.runs if r.id in rates), key=lambda r: rates[r.id], default=None)
 
     def _remarks(self, runs: Sequence[Run]) -> str:
         """A word of caution where the ticked runs were not interleaved."""
@@ -253,7 +234,7 @@ class Workbench(Panel):
 
         def work() -> None:
             runs = self._results_or_error()
-            self._made.value = f"<p>{layout.report_link(runs, engine.scripts(runs))}</p>"
+            self._made.value = f"<p>{layout.report_link(session(runs, engine.scripts(runs)))}</p>"
 
         self._guard(work)
 
@@ -266,11 +247,3 @@ class Workbench(Panel):
     def _to_best(self) -> None:
         if best := self._best():
             self.controls.show(Recipe.from_dict(best.recipe))
-
-
-def _exists(device: str) -> bool:
-    try:
-        machine.check_device(device)
-    except PerfkitError:
-        return False
-    return True

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from perfkit.results.run import Run
 from perfkit.show import document, style, tables, timeline
-from perfkit.show.sentences import clean, verdicts
+from perfkit.show.sentences import clean
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """A second lock beside escaping: a browser neither runs a script in this page nor fetches anything."""
@@ -68,4 +68,5 @@ def session(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> st
     return page(f"perfkit: {title}", tables.sections(runs, scripts))
 
 
-html, sentences, notes = session, verdicts, tables.notes
+html = session
+"""Its public name is `perfkit.html`."""

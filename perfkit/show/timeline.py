@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from perfkit.show import sentences
-from perfkit.show.trace_figures import PARTS
+from perfkit.show.figures_trace import PARTS
 from perfkit.trace import Lane, Lanes
 
 _PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Timeline</title>

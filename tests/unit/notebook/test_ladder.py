@@ -17,6 +17,8 @@ from perfkit.worker.messages import Description, DeviceFacts
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 OPTIONS = {"image_size": 224}
 DESCRIPTION = Description("perfkit.workloads.photos:Photos", OPTIONS, [], DeviceFacts(2, "2.15"))
 PLAIN, LOADED = Recipe(batch_size=32), Recipe(batch_size=32, workers=1)

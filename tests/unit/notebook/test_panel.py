@@ -12,6 +12,8 @@ from perfkit.errors import InvalidValue, WorkloadError
 from tests.unit.notebook.fakes import FakeStudy, until_cancelled, wait_until
 from tests.unit.show.fake_runs import session
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 
 def test_the_button_returns_at_once_and_a_second_click_does_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -13,6 +13,8 @@ from perfkit.studies import engine
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 
 def test_the_workbench_runs_lists_ticks_and_exports(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = session()[:2]

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from perfkit.errors import Cancelled
-from perfkit.process import child as runner
+from perfkit.process.lock import device_lock
 
 
 def test_two_runs_never_share_a_device_and_the_second_says_that_it_waits() -> None:
@@ -15,13 +15,13 @@ def test_two_runs_never_share_a_device_and_the_second_says_that_it_waits() -> No
     inside, leave = threading.Event(), threading.Event()
 
     def first() -> None:
-        with runner.turn("cpu"):
+        with device_lock("cpu"):
             inside.set()
             assert leave.wait(20)
             order.append("first")
 
     def second() -> None:
-        with runner.turn("cpu", on_wait=waits.set):
+        with device_lock("cpu", on_wait=waits.set):
             order.append("second")
 
     threads = [threading.Thread(target=first), threading.Thread(target=second)]
@@ -37,7 +37,7 @@ def test_two_runs_never_share_a_device_and_the_second_says_that_it_waits() -> No
 
 def test_who_waits_can_give_up() -> None:
     stop = threading.Event()
-    with runner.turn("cpu"):
+    with device_lock("cpu"):
         stop.set()
-        with pytest.raises(Cancelled), runner.turn("cpu", stop):
+        with pytest.raises(Cancelled), device_lock("cpu", stop):
             pass

@@ -1,0 +1,212 @@
+"""What a cell calls by name, besides the panels: studies, traces to read, facts and commands to copy."""
+
+from __future__ import annotations
+
+import ast
+import html
+import importlib.util
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from IPython.display import HTML, Markdown
+
+from perfkit import trace
+from perfkit.errors import InvalidValue, PerfkitError
+from perfkit.machine import Check, checkup, describe, facts
+from perfkit.notebook.job import Line
+from perfkit.notebook.ladder import Recipes
+from perfkit.notebook.shown import Shown
+from perfkit.program.recipe import Value
+from perfkit.results.attribution import Attribution
+from perfkit.results.tuning import Tuned
+from perfkit.show import tables_inside, tables_studies, tables_trace
+from perfkit.show.document import Timeline
+from perfkit.show.html import fragment
+from perfkit.studies import attribute as attributing
+from perfkit.studies import engine, inspect, scaling
+from perfkit.studies import tune as tuning
+from perfkit.trace import diagnosis, loading
+
+AttributionResult = Shown[Attribution]
+"""What each optimization is worth: `words()`, tables `What each` and `Interactions`, figure `worth`."""
+TuningResult = Shown[Tuned]
+"""The fastest recipe of a search: `words()`, table `Tried`, figure `pareto`."""
+Inspection = Shown[Any]
+"""What a step is made of."""
+_Result = TypeVar("_Result")
+
+
+def _with_line(study: Callable[[Callable[[engine.Progress], None]], _Result]) -> _Result:
+    line = Line()
+    try:
+        result = study(lambda step: line.progress(f"{step.stage}: {step.phase}", step.fraction))
+    except PerfkitError as problem:
+        line.end(str(problem))
+        raise
+    line.end()
+    return result
+
+
+def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where: Any) -> AttributionResult:
+    """Measures what each optimization is worth; the stop button ends it, and what was measured is kept.
+
+    Args:
+        names: optimizations; those of the default ladder that can act here if None.
+        minutes: of measuring.
+        where: `workload`, `preset`, `device`, `options` as for the panels.
+
+    Raises:
+        PerfkitError: a name that is not allowed, or nothing could be measured.
+    """
+    plan = engine.plan(stages=["baseline"], **where)
+    found = _with_line(lambda show: attributing.attribute(plan, names, 60 * minutes, on_progress=show))
+    return Shown(found, tables_studies.attribution(found))
+
+
+def tune(
+    space: Mapping[str, Sequence[Value]] | None = None, minutes: float = 10.0, memory_gb: float | None = None,
+    **where: Any,
+) -> TuningResult:  # fmt: skip
+    """Finds the fastest recipe of a space; the stop button ends it, and what was measured is kept.
+
+    Args:
+        space: values by switch; the usual ones if None.
+        minutes: of measuring.
+        memory_gb: a cap; recipes above it are not picked.
+        where: `workload`, `preset`, `device`, `options` as for the panels.
+
+    Raises:
+        PerfkitError: a switch or value that is not allowed, or nothing could be measured.
+    """
+    plan = engine.plan(stages=["baseline"], **where)
+    cap = int(memory_gb * 1e9) if memory_gb else None
+    found = _with_line(lambda show: tuning.tune(plan, space, cap, 60 * minutes, show))
+    return Shown(found, tables_studies.tuning(found))
+
+
+def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Inspection:
+    """What holds memory in a step of each recipe; arguments as for `perfkit.profile`. Figure: held."""
+    ledgers = [
+        {**inspect.memory(workload, settings=changes, **where), "recipe": title}
+        for title, changes in recipes.items()
+    ]
+    return Shown(ledgers, tables_inside.memory(ledgers))
+
+
+def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Inspection:
+    """The device's roofs, shapes, and a step's share of them; arguments as for `perfkit.profile`.
+
+    Figures: roofline, shapes.
+    """
+    found = inspect.kernels(workload, recipe, **where)
+    return Shown(found, tables_inside.kernels(found))
+
+
+class SyncReport(Shown[Any]):
+    """Lines that copy or wait between host and device in a training's steps."""
+
+    def __init__(self, places: list[dict[str, Any]], steps: int) -> None:
+        super().__init__(places, tables_inside.syncs(places, steps))
+        self.places, self.steps = places, steps
+
+    @property
+    def a_step(self) -> float:
+        """How many there are in a step."""
+        return float(sum(place["count"] for place in self.places)) / self.steps
+
+
+def find_syncs(*which: Any, steps: int = 4, **how: Any) -> SyncReport:
+    """Watches some training steps in a fresh process; arguments as for `perfkit.profile`."""
+    how["steps"] = steps
+    return SyncReport(inspect.syncs(*which, **how)["places"], steps)
+
+
+class TraceView(Shown[trace.Analysis]):
+    """What a trace says. Figures: `breakdown`, `pie`, `ladder`, `operators`, `kernels`, `memory`, `timeline`.
+
+    Args:
+        files: `*.pt.trace.json[.gz]`, one per rank.
+        own: a profile of one's own, in the place of files.
+
+    Raises:
+        TraceError: a file is not a trace, or is damaged.
+    """
+
+    def __init__(
+        self, files: str | Path | Sequence[str | Path] = (), own: inspect.Profile | None = None
+    ) -> None:
+        self.profile = own
+        self.trace = own.trace if own else trace.load(files)
+        self.analysis = own.analysis if own else trace.analyse(self.trace)
+        self.findings = diagnosis.diagnose(self.analysis)
+        loader = [tables_trace.loading(own.loading)] if own else []
+        window = self._window(0)
+        contents = tables_trace.sections(self.analysis, self.findings, window, loader)
+        super().__init__(self.analysis, contents)
+
+    def timeline(self, step: int = 0) -> HTML:
+        """A step's threads, streams, copies and workers, to zoom and pan in."""
+        window = self._window(step)
+        return HTML(fragment([Timeline(window) if window else "n/a: the trace has no steps"]))
+
+    def compare(self, other: TraceView) -> Shown[trace.TraceComparison]:
+        """What appeared, vanished, grew and shrank from this trace to another one."""
+        changes = trace.compare(self.analysis, other.analysis)
+        return Shown(changes, [tables_trace.comparison(changes)])
+
+    def _window(self, step: int) -> trace.Lanes | None:
+        if not self.analysis.steps:
+            return None
+        lanes, own = trace.lanes(self.trace, step), self.profile
+        return loading.lanes(own.loading, lanes, own.marks[step]) if own and own.loading else lanes
+
+
+def profile(*which: Any, **how: Any) -> TraceView:
+    """Profiles some steps in a fresh process, and reads the trace; arguments as for `perfkit.profile`."""
+    return TraceView(own=inspect.profile(*which, **how))
+
+
+def machine() -> Markdown:
+    """This machine in one line, and what of the workbook will be real on it."""
+    return Markdown(html.escape(describe(facts())))
+
+
+def doctor() -> Shown[list[Check]]:
+    """The machine check, as a table."""
+    checks = list(checkup())
+    return Shown(checks, tables_studies.doctor("This machine", checks, []))
+
+
+def nsys(workload: str | None = None, recipe: Any = None, **where: Any) -> Markdown:
+    """The Nsight Systems command for a recipe, and whether it can run here."""
+    command = shlex.join(inspect.nsys(workload, recipe, **where)).replace(sys.executable, "python")
+    here = "" if shutil.which("nsys") else "nsys is not installed here. On a machine that has it, "
+    return Markdown(f"```bash\n{command}\n```\n\n{here}`perfkit nsys` runs this and reads the export.")
+
+
+def torchrun(ranks: int, nodes: int = 1) -> Markdown:
+    """The command for a cluster.
+
+    Raises:
+        InvalidValue: the ranks cannot be split evenly.
+    """
+    return Markdown(f"```bash\n{scaling.torchrun('train.py', ranks, nodes)}\n```")
+
+
+def source(workload: str) -> str:
+    """The code of a workload's class, read from its file: nothing is imported.
+
+    Raises:
+        InvalidValue: no such class there.
+    """
+    module, _, name = workload.partition(":")
+    spec = importlib.util.find_spec(module)
+    text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return (ast.get_source_segment(text, node) or "") + "\n"
+    raise InvalidValue(f"there is no class {name} in {module}", "Write package.module:Name")
