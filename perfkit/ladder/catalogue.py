@@ -77,8 +77,8 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return (
             f"# {self.title[0].upper()}{self.title[1:]}\n\n"
             f"*Exactness: {self.exactness} · bottleneck: {attacked}.*\n\n**{self.question}**\n\n"
-            f"{self.prose}\n\n## What the articles measured\n\n"
-            f"{self.published or 'They did not measure this optimization by itself'}.\n"
+            f"{self.prose}\n\n## What the articles say\n\n"
+            f"{self.published or 'Nothing of this optimization by itself'}.\n"
         )
 
 

@@ -35,7 +35,7 @@ def test_a_stage_without_its_own_switch_does_not_apply() -> None:
     """`no_sync` brings accumulation and ranks: without no_sync itself there is nothing to measure."""
     before = Recipe(static_graph=True, ranks=2)
     stage = stages.stage(OPTIMIZATIONS["no_sync"], before, SIZES, Target("cuda", count=2))
-    assert "no_sync would leave out" in stage.reason
+    assert "no_sync would hide" in stage.reason
     assert stage.recipe == before
 
 
