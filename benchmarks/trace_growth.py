@@ -21,7 +21,7 @@ from pathlib import Path
 
 PROGRAM = """
 import json, resource, sys, time
-from perfkit.trace.analysis import analyse, load
+from perfkit.trace import analyse, load
 began, clock = time.process_time(), time.perf_counter()
 trace = load(sys.argv[1])
 loaded = time.process_time() - began

@@ -40,6 +40,10 @@ class StoreError(PerfkitError):
     """The store of runs cannot be read or written."""
 
 
+class TraceError(PerfkitError):
+    """A file that cannot be read as a profiler trace."""
+
+
 class Cancelled(PerfkitError):
     """The user stopped it."""
 

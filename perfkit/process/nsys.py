@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfkit.errors import PerfkitError
+from perfkit.errors import PerfkitError, TraceError
 from perfkit.process.child import child_environment
-from perfkit.trace.errors import TraceError
 
 FIRST, LAST = 20, 30
 """The capture window, in steps: the article's."""

@@ -52,7 +52,7 @@ class Profile:
     recipe: Recipe
     trace: traces.Trace
     analysis: traces.Analysis
-    findings: list[diagnosis.Finding]
+    findings: list[diagnosis.Bottleneck]
     slowdown: float | None
     """A profiled step's time over that of one without the profiler, by medians of a few: rough."""
     loading: loading.Loading | None

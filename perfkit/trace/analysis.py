@@ -1,134 +1,22 @@
-"""The two calls most people need: `load` files, `analyse` them."""
+"""Everything that is read out of a trace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from perfkit.trace import tables
-from perfkit.trace.columns import Builder, Columns, Kind
+from perfkit.trace.columns import Kind
 from perfkit.trace.communication import communication
 from perfkit.trace.device import launches, sums
-from perfkit.trace.document import Parsed, loosely, parse, parse_pieces
-from perfkit.trace.errors import TraceError
 from perfkit.trace.health import check
 from perfkit.trace.idle import idle_rows, idle_sums
 from perfkit.trace.intervals import distinct
-from perfkit.trace.link import Links, link
 from perfkit.trace.memory import memory
-from perfkit.trace.model import Analysis, Health, Step
-from perfkit.trace.source import Irregular, Limits, read, stream
-from perfkit.trace.steps import DEVICE_PARTS, PARTS, Activity, Steps, activity, breakdown, find_steps
-
-Paths = str | Path | Iterable[str | Path]
-
-
-@dataclass(frozen=True)
-class Rank:
-    """One file: its columns, and what is derived from them on first use."""
-
-    path: str
-    columns: Columns
-    properties: list[dict[str, Any]]
-    world: dict[str, Any]
-    dropped: int
-    truncated: bool
-    notes: list[str]
-
-    @cached_property
-    def links(self) -> Links:
-        """Launches tied to kernels and operators."""
-        return link(self.columns)
-
-    @cached_property
-    def steps(self) -> Steps:
-        """The steps' windows."""
-        return find_steps(self.links)
-
-    @cached_property
-    def activity(self) -> Activity:
-        """Unions of intervals by kind."""
-        return activity(self.links)
-
-    @property
-    def has_device(self) -> bool:
-        """Whether any device event was recorded."""
-        return len(self.links.device) > 0
-
-    @cached_property
-    def health(self) -> list[Health]:
-        """Banners of this file."""
-        used = any(event.device_type == 1 for event in self.columns.memory)
-        return check(self.links, self.steps, self.dropped, self.truncated, self.notes, used)
-
-
-@dataclass(frozen=True)
-class Trace:
-    """One or several files of one run, a file a rank."""
-
-    ranks: tuple[Rank, ...]
-
-    @property
-    def files(self) -> list[str]:
-        """Paths as given."""
-        return [rank.path for rank in self.ranks]
-
-
-def load(paths: Paths, limits: Limits | None = None) -> Trace:
-    """Read `*.pt.trace.json` or `.json.gz`: one file, or one per rank.
-
-    Raises:
-        TraceError: a file is missing, is no trace, or nothing in it can be read.
-    """
-    several = [paths] if isinstance(paths, str | Path) else list(paths)
-    if not several:
-        raise TraceError("no trace file was given", "Give at least one *.pt.trace.json[.gz].")
-    return Trace(tuple(_load(Path(path), limits or Limits()) for path in several))
-
-
-def _load(path: Path, limits: Limits) -> Rank:
-    try:
-        builder, parsed = _read(path, limits)
-        columns = builder.finish()
-    except TraceError as error:
-        raise TraceError(f"{path.name}: {error.what}", error.remedy) from error
-    except MemoryError as error:
-        raise TraceError(f"{path.name} does not fit into memory", "Record fewer steps.") from error
-    listed, world = loosely(parsed.document.deviceProperties), loosely(parsed.document.distributedInfo)
-    properties = [_typed(entry, _PROPERTIES) for entry in listed] if isinstance(listed, list) else []
-    dropped = parsed.dropped + builder.dropped
-    return Rank(
-        str(path), columns, properties, _typed(world, _WORLD), dropped, parsed.truncated, parsed.notes
-    )
-
-
-def _read(path: Path, limits: Limits) -> tuple[Builder, Parsed]:
-    """Piece by piece, or as a whole where the file is not as the profiler writes it."""
-    builder = Builder()
-    try:
-        return builder, Parsed(parse_pieces(stream(path, limits), builder.add))
-    except Irregular:
-        builder = Builder()
-    parsed = parse(*read(path, limits))
-    builder.add(parsed.document.traceEvents, parsed.exact)
-    return builder, parsed
-
-
-_PROPERTIES = dict.fromkeys(("id", "computeMajor", "computeMinor", "numSms", "totalGlobalMem"), int) | {
-    "name": str
-}
-_WORLD = {"backend": str, "rank": int, "world_size": int}
-
-
-def _typed(found: Any, types: Mapping[str, type]) -> dict[str, Any]:
-    """The entries of the right type; all others are missing."""
-    known = found if isinstance(found, dict) else {}
-    return {key: known[key] for key, kind in types.items() if isinstance(known.get(key), kind)}
+from perfkit.trace.model import Analysis, Idle, Step
+from perfkit.trace.rank import DeviceProperties, Paths, Rank, Trace, load
+from perfkit.trace.steps import DEVICE_PARTS, PARTS, breakdown
 
 
 def analyse(trace: Trace | Paths) -> Analysis:
@@ -138,7 +26,7 @@ def analyse(trace: Trace | Paths) -> Analysis:
     """
     trace = trace if isinstance(trace, Trace) else load(trace)
     ranks = trace.ranks
-    health = [banner for rank in ranks for banner in rank.health]
+    health = [banner for rank in ranks for banner in check(rank)]
     spoiled = {figure for banner in health for figure in banner.spoils}
     has_device = any(rank.has_device for rank in ranks)
     steps, exposed, hidden = _steps(ranks, has_device, "breakdown_us" in spoiled)
@@ -174,20 +62,15 @@ def _steps(
         parts, whole = breakdown(rank.steps, rank.activity.layers)
         exposed += parts.sum(axis=1) / 1e3
         hidden += whole.sum(axis=1) / 1e3
-        place = rank.world.get("rank")
         for i, name in enumerate(rank.steps.names):
             start, end = int(rank.steps.start[i]), int(rank.steps.end[i])
             row = _parts((parts[:, i] / 1e3).tolist(), 1, has_device, not spoiled)
-            position = place if isinstance(place, int) else number
             steps.append(
                 Step(
-                    name=name,
-                    rank=position,
-                    start_us=start / 1e3,
-                    duration_us=(end - start) / 1e3,
-                    breakdown_us=row,
+                    name=name, rank=number if rank.world.rank is None else rank.world.rank,
+                    start_us=start / 1e3, duration_us=(end - start) / 1e3, breakdown_us=row,
                 )
-            )
+            )  # fmt: skip
     return steps, exposed.tolist(), hidden.tolist()
 
 
@@ -218,7 +101,7 @@ def _tensor_cores(totals: dict[str, float]) -> dict[str, float] | None:
     return {answer: value / whole for answer, value in time.items()} if whole else None
 
 
-def _idle(ranks: tuple[Rank, ...], count: int) -> list[Any]:
+def _idle(ranks: tuple[Rank, ...], count: int) -> list[Idle]:
     parts = [idle_sums(rank.links, rank.steps, rank.activity) for rank in ranks]
     return idle_rows(parts, count, sum(rank.steps.total for rank in ranks))
 
@@ -239,19 +122,21 @@ def _device(ranks: tuple[Rank, ...], totals: dict[str, float], spoiled: set[str]
     used = sorted(
         {int(d) for r in ranks for d in distinct(r.columns.device[r.links.device])[0].tolist() if d >= 0}
     )
-    found = next((p for p in rank.properties if p.get("id") == (used[0] if used else 0)), {})
-    calls = " ".join(rank.columns.names[i] for i in distinct(rank.columns.name[rank.links.calls])[0].tolist())
-    kind = "cpu" if not rank.has_device else "rocm" if " hip" in f" {calls}" else "cuda"
-    major, minor = found.get("computeMajor"), found.get("computeMinor")
+    index = used[0] if used else 0
+    gpu = next((entry for entry in rank.properties if entry.id == index), DeviceProperties())
+    calls = [rank.columns.names[i] for i in distinct(rank.columns.name[rank.links.calls])[0].tolist()]
+    rocm = any(name.startswith("hip") for name in calls)
+    kind = "cpu" if not rank.has_device else "rocm" if rocm else "cuda"
+    capability = f"{gpu.computeMajor}.{gpu.computeMinor}"
     return {
         "kind": kind,
-        "name": found.get("name"),
-        "compute_capability": f"{major}.{minor}" if kind == "cuda" and None not in (major, minor) else None,
-        "multiprocessors": found.get("numSms"),
-        "memory_bytes": found.get("totalGlobalMem"),
+        "name": gpu.name,
+        "compute_capability": capability if kind == "cuda" and "None" not in capability else None,
+        "multiprocessors": gpu.numSms,
+        "memory_bytes": gpu.totalGlobalMem,
         "used": used,
         "loaders": sorted({n for r in ranks for n in r.columns.texts(r.columns.rows(Kind.LOADER))}),
-        "ranks": [r.world.get("rank", i) for i, r in enumerate(ranks)],
+        "ranks": [i if r.world.rank is None else r.world.rank for i, r in enumerate(ranks)],
         "reason": "no accelerator in this trace" if kind == "cpu" else None,
         "gpu_utilization_with_copies": None
         if "gpu_utilization" in spoiled

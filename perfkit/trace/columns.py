@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
+from functools import lru_cache
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar
 
@@ -16,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from perfkit.trace.document import Event, loosely
-from perfkit.trace.errors import TraceError
+from perfkit.errors import TraceError
+from perfkit.trace.document import Event, decode_or_none
 from perfkit.trace.intervals import Floats, Ints
 
 Small = npt.NDArray[np.int32]
@@ -56,7 +55,7 @@ _KINDS = {
     "python_function": Kind.PYTHON,
     "python": Kind.PYTHON,
 }
-_BY_PREFIX = {
+_KIND_OF_NAME = {
     "ProfilerStep#": Kind.STEP,
     "enumerate(DataLoader)": Kind.LOADER,
     "enumerate(DataPipe)": Kind.LOADER,
@@ -70,28 +69,28 @@ ExternalOld = msgspec.field(name="external id", default=-1)
 
 
 class DeviceArgs(Struct, gc=False):
-    """What a kernel, copy or set says of itself."""
+    """Arguments of a kernel, copy or set. None: the writer had no number (NaN)."""
 
     correlation: Id = -1
     external: Id = External
     external_old: Id = ExternalOld
     device: Id = -1
     bytes: Id = -1
-    blocks: float = msgspec.field(name="blocks per SM", default=math.nan)
-    occupancy: float = msgspec.field(name="est. achieved occupancy %", default=math.nan)
+    blocks: float | None = msgspec.field(name="blocks per SM", default=None)
+    occupancy: float | None = msgspec.field(name="est. achieved occupancy %", default=None)
 
 
 class CallArgs(Struct, gc=False):
-    """A runtime call. `size`: ROCm says the bytes of a copy here, as text."""
+    """Arguments of a runtime call. `size`: where ROCm puts the bytes of a copy."""
 
     correlation: Id = -1
     external: Id = External
     external_old: Id = ExternalOld
-    size: Id | str = -1
+    size: Id = -1
 
 
 class OpArgs(Struct, gc=False):
-    """An operator; shapes and types stay JSON text."""
+    """Arguments of an operator; shapes and types stay JSON text."""
 
     external: Id = External
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default_factory=msgspec.Raw)
@@ -100,7 +99,7 @@ class OpArgs(Struct, gc=False):
 
 
 class MemoryArgs(Struct, gc=False):
-    """A `[memory]` event; -1 where the file gives no address or running totals."""
+    """Arguments of a `[memory]` event; -1 where the file gives no address or running totals."""
 
     change: Id = msgspec.field(name="Bytes", default=0)
     device_type: Id = msgspec.field(name="Device Type", default=-1)
@@ -180,14 +179,10 @@ class _Codes(dict[Any, int]):
         return np.fromiter(map(self.__getitem__, values), np.int32, size)
 
 
-class _Kinds(dict[str, int]):
-    """The kind of a category."""
-
-    def __missing__(self, category: str) -> int:
-        low = category.lower()
-        kind = Kind.RUNTIME if low.endswith(("_runtime", "_driver")) else _KINDS.get(low, Kind.OTHER)
-        self[category] = kind
-        return kind
+@lru_cache(maxsize=256)
+def _kind(category: str) -> Kind:
+    low = category.lower()
+    return Kind.RUNTIME if low.endswith(("_runtime", "_driver")) else _KINDS.get(low, Kind.OTHER)
 
 
 class Builder:
@@ -195,22 +190,22 @@ class Builder:
 
     def __init__(self) -> None:
         self.dropped = 0
-        self._kinds = _Kinds()
         self._names, self._threads, self._shapes, self._stacks = (_Codes() for _ in range(4))
         self._parts: list[dict[str, Any]] = []
         self._memory: list[MemoryArgs] = []
         self._labels: dict[tuple[str, str], str] = {}
 
     def add(self, events: Sequence[Event], exact: bool) -> None:
-        """Take a piece of the file. `exact`: its times are decimal numbers."""
-        phase = np.fromiter((_PHASES.get(event.ph, 0) for event in events), np.int8, len(events))
-        kind = np.fromiter(
-            map(self._kinds.__getitem__, (event.cat for event in events)), np.int8, len(events)
-        )
-        kind[phase != _PHASES["X"]] = 0
-        for row in np.flatnonzero(phase == _PHASES["i"]).tolist():
-            kind[row] = Kind.MEMORY if events[row].name == "[memory]" else Kind.OTHER
-        self._label([events[row] for row in np.flatnonzero(phase == _PHASES["M"]).tolist()])
+        """Takes a piece of the file. `exact`: its times are decimal numbers."""
+        kinds = (
+            _kind(event.cat) if event.ph == "X"
+            else Kind.MEMORY if event.ph == "i" and event.name == "[memory]" else Kind.OTHER
+            for event in events
+        )  # fmt: skip
+        kind = np.fromiter(kinds, np.int8, len(events))
+        named = [event for event in events if event.ph == "M" and event.name == "thread_name"]
+        for event, args in zip(named, _decode(named, LabelArgs), strict=True):
+            self._labels[str(event.pid), str(event.tid)] = args.name
         rows = np.flatnonzero(kind)
         chosen = [events[row] for row in rows.tolist()]
         start, fits = _nanoseconds([event.ts for event in chosen], -FARTHEST_US, FARTHEST_US, exact)
@@ -221,11 +216,6 @@ class Builder:
             chosen = [event for event, good in zip(chosen, fits.tolist(), strict=True) if good]
         if chosen:
             self._parts.append(self._part(chosen, kind[rows[fits]], start[fits], (start + length)[fits]))
-
-    def _label(self, events: list[Event]) -> None:
-        named = [event for event in events if event.name == "thread_name"]
-        for event, args in zip(named, _decode(named, LabelArgs), strict=True):
-            self._labels[str(event.pid), str(event.tid)] = args.name
 
     def _part(
         self, events: list[Event], kind: npt.NDArray[np.int8], start: Ints, end: Ints
@@ -242,18 +232,18 @@ class Builder:
             rows = np.flatnonzero(np.isin(kind, kinds))
             return rows, _decode([events[row] for row in rows.tolist()], type_)
 
-        device, found = args((Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET), DeviceArgs)
+        device, device_args = args((Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET), DeviceArgs)
         for key in ("correlation", "device", "bytes", "blocks", "occupancy"):
-            part[key][device] = list(map(attrgetter(key), found))
-        calls, made = args((Kind.RUNTIME,), CallArgs)
-        part["correlation"][calls] = [a.correlation for a in made]
-        part["bytes"][calls] = [a.size if isinstance(a.size, int) else _number(a.size) for a in made]
-        for rows, both in ((device, found), (calls, made)):
+            part[key][device] = list(map(attrgetter(key), device_args))
+        calls, call_args = args((Kind.RUNTIME,), CallArgs)
+        part["correlation"][calls] = [a.correlation for a in call_args]
+        part["bytes"][calls] = [a.size for a in call_args]
+        for rows, both in ((device, device_args), (calls, call_args)):
             part["external"][rows] = [a.external if a.external >= 0 else a.external_old for a in both]
-        ops, told = args((Kind.CPU_OP,), OpArgs)
-        part["external"][ops] = [a.external for a in told]
-        part["shape"][ops] = self._shapes.of(((bytes(a.dims), bytes(a.types)) for a in told), len(told))
-        part["stack"][ops] = self._stacks.of((a.stack for a in told), len(told))
+        ops, op_args = args((Kind.CPU_OP,), OpArgs)
+        part["external"][ops] = [a.external for a in op_args]
+        part["shape"][ops] = self._shapes.of(((bytes(a.dims), bytes(a.types)) for a in op_args), len(ops))
+        part["stack"][ops] = self._stacks.of((a.stack for a in op_args), len(ops))
         self._memory += args((Kind.MEMORY,), MemoryArgs)[1]
         return part
 
@@ -284,7 +274,6 @@ class Builder:
         )  # fmt: skip
 
 
-_PHASES = defaultdict(int, {"X": 1, "i": 2, "M": 3})
 A = TypeVar("A", DeviceArgs, CallArgs, OpArgs, MemoryArgs, LabelArgs)
 
 
@@ -304,30 +293,11 @@ def _nanoseconds(
 
 
 def _decode(events: list[Event], type_: type[A]) -> list[A]:
-    """Arguments of events: all in one pass; if one has an odd type, one by one, field by field."""
+    """Arguments of events, all in one pass; if some have an odd type, one by one, and those are unknown."""
     raws = [event.args or b"{}" for event in events]
-    try:
-        return msgspec.json.decode(b"[" + b",".join(raws) + b"]", type=list[type_])  # type: ignore[valid-type]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return [_tolerant(raw, type_) for raw in raws]
-
-
-def _tolerant(raw: bytes | msgspec.Raw, type_: type[A]) -> A:
-    known, found = loosely(raw), type_()
-    for field in msgspec.structs.fields(type_) if isinstance(known, dict) else ():
-        value = known.get(field.encode_name)
-        try:
-            if field.type is msgspec.Raw:
-                value = msgspec.Raw(msgspec.json.encode(value)) if value is not None else msgspec.Raw()
-            setattr(found, field.name, msgspec.convert(value, field.type, strict=False))
-        except (msgspec.ValidationError, UnicodeEncodeError):
-            continue
-    return found
+    together = decode_or_none(b"[" + b",".join(raws) + b"]", list[type_])  # type: ignore[valid-type]
+    return together if together is not None else [decode_or_none(raw, type_) or type_() for raw in raws]
 
 
 def _named_kind(text: str) -> int:
-    return next((kind for prefix, kind in _BY_PREFIX.items() if text.startswith(prefix)), Kind.OTHER)
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() and text.isascii() and len(text) < 19 else -1
+    return next((kind for prefix, kind in _KIND_OF_NAME.items() if text.startswith(prefix)), Kind.OTHER)

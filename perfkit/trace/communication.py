@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from perfkit.trace.columns import Kind
 from perfkit.trace.intervals import Ints
 from perfkit.trace.link import Links
+from perfkit.trace.rank import Rank
 from perfkit.trace.steps import is_collective
 from perfkit.trace.tables import group
-
-if TYPE_CHECKING:
-    from perfkit.trace.analysis import Rank
 
 
 def communication(ranks: Sequence[Rank]) -> dict[str, Any] | None:
@@ -23,27 +21,29 @@ def communication(ranks: Sequence[Rank]) -> dict[str, Any] | None:
     Without device collectives (CPU, gloo) the times are None: the host marks say when a call was made,
     not when data moved. None altogether if nothing was communicated.
     """
-    found = [_rank(rank) for rank in ranks]
-    if not any(row["calls"] for row in found):
+    rows = [_rank(rank) for rank in ranks]
+    if not any(row["calls"] for row in rows):
         return None
     steps = sum(len(rank.steps.names) for rank in ranks) or 1
-    known = [row for row in found if row["device_us"] is not None]
-    device, exposed = (
-        sum(row[key] for row in known) / steps if known else None for key in ("device_us", "exposed_us")
-    )
-    device, exposed = (sum(row[key] for row in known) / steps for key in ("device_us", "exposed_us"))
     step_us = sum(rank.steps.total for rank in ranks) / 1e3 / steps
+    total, exposed = (_mean(rows, key, steps) for key in ("device_us", "exposed_us"))
     return {
-        "backend": ranks[0].world.get("backend"),
-        "world_size": ranks[0].world.get("world_size"),
-        "total_us_per_step": device if known else None,
-        "exposed_us_per_step": exposed if known else None,
-        "overlapped_us_per_step": device - exposed if known else None,
-        "exposed_share_of_step": exposed / step_us if known and step_us else None,
+        "backend": ranks[0].world.backend,
+        "world_size": ranks[0].world.world_size,
+        "total_us_per_step": total,
+        "exposed_us_per_step": exposed,
+        "overlapped_us_per_step": total - exposed if total is not None and exposed is not None else None,
+        "exposed_share_of_step": exposed / step_us if exposed is not None and step_us else None,
         "waiting_us_per_step": _waiting([rank.links for rank in ranks], steps),
         "collectives": _collectives([rank.links for rank in ranks]),
-        "ranks": found,
+        "ranks": rows,
     }
+
+
+def _mean(rows: list[dict[str, Any]], key: str, steps: int) -> float | None:
+    """Per step, over the ranks that recorded it."""
+    values = [row[key] for row in rows if row[key] is not None]
+    return sum(values) / steps if values else None
 
 
 def _rank(rank: Rank) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _rank(rank: Rank) -> dict[str, Any]:
     act, steps = rank.activity, rank.steps
     exposed = steps.length(act.kernels) - steps.length(act.layers[0])
     return {
-        "rank": rank.world.get("rank"),
+        "rank": rank.world.rank,
         "calls": max(calls, kernels),
         "device_us": steps.length(act.communication) / 1e3 if kernels else None,
         "exposed_us": exposed / 1e3 if kernels else None,

@@ -16,7 +16,7 @@ from perfkit.trace.device import is_bandwidth_bound
 from perfkit.trace.model import Analysis
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Bottleneck(Struct, frozen=True, kw_only=True):
     """One bottleneck. `exposed_us`: per step; `gain_at_most`: ratio of speeds, None if without bound.
 
     `try_next` are fields of a recipe, the likeliest first; `evidence` are the numbers it rests on.
@@ -43,7 +43,7 @@ class _Case(NamedTuple):
     try_next: list[str]
 
 
-def diagnose(analysis: Analysis) -> list[Finding]:
+def diagnose(analysis: Analysis) -> list[Bottleneck]:
     """Bottlenecks of an analysis, the greatest exposed time first.
 
     Empty if nothing stands out, or if the trace's health forbids a judgement (see `analysis.health`).
@@ -58,7 +58,7 @@ def diagnose(analysis: Analysis) -> list[Finding]:
         if share >= threshold:
             bound = 1 / (1 - share) if share < _BOUNDED else None
             found.append(
-                Finding(
+                Bottleneck(
                     bottleneck=name, message=f"{share:.0%} of a step {message}", exposed_us=case.exposed_us,
                     share_of_step=share, gain_at_most=bound, evidence=case.evidence, try_next=case.try_next,
                 )

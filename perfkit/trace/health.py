@@ -8,6 +8,7 @@ from perfkit.trace.columns import Columns
 from perfkit.trace.intervals import Ints
 from perfkit.trace.link import Links
 from perfkit.trace.model import Health
+from perfkit.trace.rank import Rank
 from perfkit.trace.steps import WHOLE, Steps
 
 BREAKDOWN = ["breakdown_us", "mean_us", "exposed_and_hidden_us", "idle"]
@@ -16,24 +17,26 @@ TIMES = ["mean_step_us", *DEVICE]
 FEW = 0.01  # share of launches without a kernel that still counts as the edge of the recording
 
 
-def check(
-    links: Links, steps: Steps, dropped: int, truncated: bool, notes: list[str], used_gpu: bool
-) -> list[Health]:
+def check(rank: Rank) -> list[Health]:
     """Banners for one rank; `spoils` names the figures that the analysis then sets to None."""
-    found = [Health(code="repaired", severity="warning", message=note) for note in notes if not truncated]
-    if truncated:
-        message = "the file is cut off or damaged: " + "; ".join(notes)
-        found.append(_error("truncated", message + "; events are missing in an unknown number", TIMES))
-    if dropped:
-        message = f"{dropped} events with impossible values (missing, negative or no number) were left out"
-        found.append(Health(code="bad_events", severity="warning", message=message))
+    steps, notes = rank.steps, "; ".join(rank.notes)
+    used_gpu = any(event.device_type == 1 for event in rank.columns.memory)
+    banners = []
+    if rank.truncated:
+        message = f"the file is cut off or damaged: {notes}; an unknown number of events is missing"
+        banners.append(_error("truncated", message, TIMES))
+    elif notes:
+        banners.append(Health(code="repaired", severity="warning", message=notes))
+    if rank.dropped:
+        message = f"left out {rank.dropped} events with impossible values (missing, negative, not a number)"
+        banners.append(Health(code="bad_events", severity="warning", message=message))
     if not steps.marked:
         message = f"no ProfilerStep marks: '{WHOLE}' stands for one step; call profiler.step() to get steps"
-        found.append(Health(code="no_steps", severity="info", message=message))
+        banners.append(Health(code="no_steps", severity="info", message=message))
     if steps.empty:
         message = f"steps that repeat or lie inside others were left out: {', '.join(steps.empty[:5])}"
-        found.append(Health(code="duplicate_steps", severity="warning", message=message))
-    return found + _steps(links, steps) + _device(links, used_gpu)
+        banners.append(Health(code="duplicate_steps", severity="warning", message=message))
+    return banners + _steps(rank.links, steps) + _device(rank.links, used_gpu)
 
 
 def _error(code: str, message: str, spoils: list[str]) -> Health:
@@ -48,22 +51,22 @@ def _device(links: Links, used_gpu: bool) -> list[Health]:
             return []
         message = "a GPU was used but no GPU event was recorded; profile in a fresh process (pytorch#175790)"
         return [_error("no_gpu_events", message, DEVICE)]
-    found = []
+    banners = []
     lost = int((~np.isin(columns.correlation[launching], columns.correlation[links.device])).sum())
     if lost:
         message = f"{lost} of {len(launching)} launches have no kernel in the trace"
         if lost > FEW * len(launching):
             remedy = "; profile once, in a fresh process (pytorch#192021)"
-            found.append(_error("dropped_kernels", message + remedy, DEVICE))
+            banners.append(_error("dropped_kernels", message + remedy, DEVICE))
         else:
-            found.append(Health(code="dropped_kernels", severity="warning", message=message))
+            banners.append(Health(code="dropped_kernels", severity="warning", message=message))
     tied = links.launch >= 0
     early = columns.start[links.device[tied]] < columns.start[links.launch[tied]]
     if early.any():
         message = f"{int(early.sum())} of {int(tied.sum())} device events start before their launch"
         spoils = ["idle"] if early.mean() > FEW else []
-        found.append(Health(code="early_kernels", severity="warning", message=message, spoils=spoils))
-    return found
+        banners.append(Health(code="early_kernels", severity="warning", message=message, spoils=spoils))
+    return banners
 
 
 def _launching(columns: Columns, calls: Ints) -> Ints:

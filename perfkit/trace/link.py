@@ -12,7 +12,7 @@ from perfkit.trace.columns import Columns, Kind
 from perfkit.trace.intervals import Floats, Ints, distinct
 
 
-class Nest:
+class CallForest:
     """Rows of host threads as a forest, where a row's parent encloses it. O(n log n), no Python loop.
 
     With rows sorted by (thread, start, longest first), the depth of a row is the number of earlier
@@ -80,7 +80,7 @@ class Links:
     """
 
     columns: Columns
-    ops: Nest
+    ops: CallForest
     device: Ints
     launch: Ints
     device_op: Ints
@@ -97,12 +97,12 @@ class Links:
         return list(zip(self.op_names(ops), self._frames(calls, ops), strict=True))
 
     @cached_property
-    def _python(self) -> Nest:
+    def _python(self) -> CallForest:
         """The Python frames of the user's own code, if stacks were recorded."""
         columns = self.columns
         mine = columns.name_mask(lambda text: _frame(text) is not None and not _is_library(text))
         rows = columns.rows(Kind.PYTHON)
-        return Nest(columns, rows[mine[columns.name[rows]]])
+        return CallForest(columns, rows[mine[columns.name[rows]]])
 
     @cached_property
     def _stack_frames(self) -> list[str | None]:
@@ -125,7 +125,7 @@ class Links:
 
 def link(columns: Columns) -> Links:
     """Tie device rows to launches by correlation, and both to operators by time, else by external id."""
-    ops = Nest(columns, columns.rows(Kind.CPU_OP))
+    ops = CallForest(columns, columns.rows(Kind.CPU_OP))
     device, calls = columns.rows(Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET), columns.rows(Kind.RUNTIME)
     launch = _lookup(columns.correlation[calls], calls, columns.correlation[device])
     by_id = columns.external[ops.rows], np.arange(len(ops.rows))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from perfkit.trace import Bar, Lane, Lanes
+from perfkit.trace.model import Bar, Lane, Lanes
 
 
 class Batch(Struct, frozen=True, kw_only=True):

@@ -97,6 +97,35 @@ class Idle(Struct, frozen=True, kw_only=True):
     longest_us: float
 
 
+class Bar(Struct, frozen=True, kw_only=True):
+    """One event. `start_us` from the window's start; `depth`: level of nesting; `colour`: a part's name."""
+
+    name: str
+    start_us: float
+    duration_us: float
+    colour: str
+    depth: int
+
+
+class Lane(Struct, frozen=True, kw_only=True):
+    """One row of the timeline. `kind`: "thread", "stream" or "copies"."""
+
+    label: str
+    kind: str
+    bars: list[Bar]
+
+
+class Lanes(Struct, frozen=True, kw_only=True):
+    """A window of the trace. `omitted`: shorter events left out; `phases`: forward, backward, optimizer."""
+
+    name: str
+    start_us: float
+    duration_us: float
+    lanes: list[Lane]
+    phases: list[Bar]
+    omitted: int
+
+
 class Analysis(Struct, frozen=True, kw_only=True):
     """Everything read out of a trace; `to_dict(findings)` is the JSON document."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 import numpy as np
-from msgspec import Struct
 
-from perfkit.trace.analysis import Rank, Trace
+from perfkit.errors import TraceError
 from perfkit.trace.columns import Columns, Kind
-from perfkit.trace.errors import TraceError
 from perfkit.trace.intervals import Ints, distinct
-from perfkit.trace.link import Nest
+from perfkit.trace.link import CallForest
+from perfkit.trace.model import Bar, Lane, Lanes
+from perfkit.trace.rank import Rank, Trace
 from perfkit.trace.steps import is_collective
 
 _CLASS = {
@@ -20,35 +20,6 @@ _CLASS = {
 }  # fmt: skip
 _DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
-
-
-class Bar(Struct, frozen=True, kw_only=True):
-    """One event. `start_us` from the window's start; `depth`: level of nesting; `colour`: a part's name."""
-
-    name: str
-    start_us: float
-    duration_us: float
-    colour: str
-    depth: int
-
-
-class Lane(Struct, frozen=True, kw_only=True):
-    """One row of the timeline. `kind`: "thread", "stream" or "copies"."""
-
-    label: str
-    kind: str
-    bars: list[Bar]
-
-
-class Lanes(Struct, frozen=True, kw_only=True):
-    """A window of the trace. `omitted`: shorter events left out; `phases`: forward, backward, optimizer."""
-
-    name: str
-    start_us: float
-    duration_us: float
-    lanes: list[Lane]
-    phases: list[Bar]
-    omitted: int
 
 
 def lanes(trace: Trace, step: int | str = 0, rank: int = 0, limit: int = 4000) -> Lanes:
@@ -110,15 +81,17 @@ def _grouped(columns: Columns, rows: Ints) -> list[tuple[str, str, Ints]]:
 
 
 def _lane(columns: Columns, label: str, kind: str, rows: Ints, zero: int) -> Lane:
-    nest = Nest(columns, rows)
-    collective = is_collective(columns)[columns.name[nest.rows]] & (columns.kind[nest.rows] == Kind.KERNEL)
+    forest = CallForest(columns, rows)
+    kernel = columns.kind[forest.rows] == Kind.KERNEL
+    collective = kernel & is_collective(columns)[columns.name[forest.rows]]
+    order = zip(*(column.tolist() for column in (forest.rows, forest.depth, collective)), strict=True)
     bars = [
         Bar(
             name=columns.names[columns.name[row]], start_us=(int(columns.start[row]) - zero) / 1e3,
             duration_us=int(columns.end[row] - columns.start[row]) / 1e3,
             colour="communication" if talks else _CLASS[Kind(columns.kind[row])], depth=depth,
         )
-        for row, depth, talks in zip(*(a.tolist() for a in (nest.rows, nest.depth, collective)), strict=True)
+        for row, depth, talks in order
     ]  # fmt: skip
     return Lane(label=label, kind=kind, bars=bars)
 

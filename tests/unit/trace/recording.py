@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from perfkit.trace.analysis import Trace, load
+from perfkit.trace import Trace, load
 
 MAIN, AUTOGRAD, GPU = 100, 101, 0
 

@@ -12,12 +12,11 @@ import torch
 from torch import nn
 
 from perfkit import trace
-from perfkit.errors import InvalidValue, PerfkitError
+from perfkit.errors import InvalidValue, PerfkitError, TraceError
 from perfkit.process import nsys
 from perfkit.program import train
 from perfkit.program.recipe import Recipe
 from perfkit.show import document, style, tables_inside
-from perfkit.trace.errors import TraceError
 from perfkit.worker import kernels as shapes
 from perfkit.worker import memory
 from perfkit.worker.checks import inspect, specimen
