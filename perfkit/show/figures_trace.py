@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit import trace as traces
 from perfkit.errors import one_of
 from perfkit.show import document, rows, sentences, style, units
-from perfkit.trace.model import Analysis
-from perfkit.trace.timeline import Lane, Lanes
+from perfkit.trace.model import Analysis, Lane, Lanes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

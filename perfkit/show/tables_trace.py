@@ -12,7 +12,7 @@ from perfkit.trace.model import Analysis
 
 if TYPE_CHECKING:
     from perfkit.trace import Lanes, TraceComparison
-    from perfkit.trace.diagnosis import Finding
+    from perfkit.trace.diagnosis import Bottleneck
     from perfkit.trace.loading import Loading
 
 ROWS = 12
@@ -22,7 +22,7 @@ _RANK = {"error": 0, "warning": 1, "info": 2}
 
 def sections(
     analysis: Analysis,
-    findings: Iterable[Finding] = (),
+    findings: Iterable[Bottleneck] = (),
     window: Lanes | None = None,
     loader: Sequence[Table] = (),
 ) -> list[Content]:
@@ -67,7 +67,7 @@ def _health(analysis: Analysis) -> Table:
     return Table(("severity", "what", "figures it spoils"), rows, "Health of the trace", note)
 
 
-def diagnosis(findings: Iterable[Finding]) -> Table:
+def diagnosis(findings: Iterable[Bottleneck]) -> Table:
     """What stands out, with its evidence, the switch to try and the bound of its gain."""
     rows = []
     for f in findings:
