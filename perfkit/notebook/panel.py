@@ -49,11 +49,10 @@ class Panel(layout.Boxed, Sectioned):
     missing = ("nothing was measured yet", "Run the cell with .run() first")
     """The error of an output that needs results, and its remedy."""
     _above: Sequence[widgets.Widget] = ()
-    """What stands above the buttons; a subclass sets these before it calls `Panel.__init__`."""
     _buttons: Sequence[widgets.Widget] = ()
     _between: Sequence[widgets.Widget] = ()
-    """What stands between progress and results."""
     _below: Sequence[widgets.Widget] = ()
+    """Widgets above the buttons, beside them, between progress and results, at the end: set them first."""
 
     def __init__(self, key: str) -> None:
         self.runs: list[Run] = []
@@ -105,22 +104,24 @@ class Panel(layout.Boxed, Sectioned):
         Args:
             block: wait for the end, with progress in this cell; the kernel's stop button ends it.
         """
-        self._start(self._measure_all, block)
+        self._start(self._measure, block)
 
     def cancel(self) -> None:
         """Stops the work under way; finished runs are kept."""
         self._job.cancel()
 
-    def _start(self, work: Callable[[], str | None], block: bool) -> None:
+    def _start(self, work: Callable[[], list[Run] | None], block: bool) -> None:
         line = Line() if block else None
         if not self._job.start(lambda: self._guard(work, line), block) and line:
             line.end("this panel is measuring already; wait for it, or cancel it")
 
-    def _guard(self, work: Callable[[], str | None], line: Line | None = None) -> None:
-        """Does a piece of work, which may return an error; however it ends, the panel says so."""
+    def _guard(self, work: Callable[[], list[Run] | None], line: Line | None = None) -> None:
+        """Does a piece of work, which may return runs; however it and they end, the panel says so."""
         self._status.begin(line)
         try:
-            self.error = work() or ""
+            runs = work() or []
+            failed = [f"{run.title} failed: {run.reason}" for run in runs if run.status == "failed"]
+            self.error = "; ".join(failed) or STOPPED * any(run.status == "cancelled" for run in runs)
         except (KeyboardInterrupt, Cancelled):
             self.error = STOPPED
         except PerfkitError as problem:
@@ -128,11 +129,6 @@ class Panel(layout.Boxed, Sectioned):
         except Exception as problem:  # a thread has nobody to raise it to: it is shown in the panel
             self.error = f"{type(problem).__name__}: {problem}. This is a bug in perfkit: please report it"
         self._status.end("stopped" if self.error else "done", self.error)
-
-    def _measure_all(self) -> str:
-        runs = self._measure()
-        failed = [f"{run.title} failed: {run.reason}" for run in runs if run.status == "failed"]
-        return "; ".join(failed) or STOPPED * any(run.status == "cancelled" for run in runs)
 
     def _follow(self, progress: engine.Progress) -> None:
         self._status.progress(f"{progress.stage}: {progress.phase}".removeprefix(": "), progress.fraction)
