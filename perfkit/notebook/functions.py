@@ -29,7 +29,7 @@ from perfkit.show.html import fragment
 from perfkit.studies import attribute as attributing
 from perfkit.studies import engine, inspect, scaling
 from perfkit.studies import tune as tuning
-from perfkit.trace import diagnosis, loading
+from perfkit.trace import diagnosis
 
 AttributionResult = Shown[Attribution]
 """What each optimization is worth: `words()`, tables `What each` and `Interactions`, figure `worth`."""
@@ -109,8 +109,8 @@ def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> In
 class SyncReport(Shown[Any]):
     """Lines that copy or wait between host and device in a training's steps."""
 
-    def __init__(self, places: list[dict[str, Any]], steps: int) -> None:
-        super().__init__(places, tables_inside.syncs(places, steps))
+    def __init__(self, places: list[dict[str, Any]], steps: int, device: str = "") -> None:
+        super().__init__(places, tables_inside.syncs(places, steps, device))
         self.places, self.steps = places, steps
 
     @property
@@ -122,7 +122,8 @@ class SyncReport(Shown[Any]):
 def find_syncs(*which: Any, steps: int = 4, **how: Any) -> SyncReport:
     """Watches some training steps in a fresh process; arguments as for `perfkit.profile`."""
     how["steps"] = steps
-    return SyncReport(inspect.syncs(*which, **how)["places"], steps)
+    syncs = inspect.syncs(*which, **how)
+    return SyncReport(syncs["places"], steps, syncs["device"])
 
 
 class TraceView(Shown[trace.Analysis]):
@@ -161,8 +162,7 @@ class TraceView(Shown[trace.Analysis]):
     def _window(self, step: int) -> trace.Lanes | None:
         if not self.analysis.steps:
             return None
-        lanes, own = trace.lanes(self.trace, step), self.profile
-        return loading.lanes(own.loading, lanes, own.marks[step]) if own and own.loading else lanes
+        return self.profile.lanes(step) if self.profile else trace.lanes(self.trace, step)
 
 
 def profile(*which: Any, **how: Any) -> TraceView:
@@ -171,7 +171,7 @@ def profile(*which: Any, **how: Any) -> TraceView:
 
 
 def machine() -> Markdown:
-    """This machine in one line, and what of the workbook will be real on it."""
+    """This machine in one line, and which parts of the workbook can run on it."""
     return Markdown(html.escape(describe(facts())))
 
 

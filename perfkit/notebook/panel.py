@@ -2,7 +2,7 @@
 
 One `run()` serves button and cell. In a cell it blocks, with progress, and the kernel's stop button ends it,
 so a notebook also runs from top to bottom without a click; the Run button's work goes on in a thread, and
-other cells run meanwhile. `table()`, `plot()` and the like give ordinary HTML and PNG outputs, which a reader
+other cells run meanwhile. `table()`, `plot()` and other outputs are ordinary HTML and PNG, which a reader
 without a kernel sees too.
 """
 

@@ -66,7 +66,7 @@ class WhatIf(layout.Boxed):
             return
         rows = [
             ["fetching a batch, one core", units.duration(prediction.fetch_s)],
-            ["the copy", units.duration(prediction.copy_s) if prediction.copy_s else "nothing crosses"],
+            ["the copy", units.duration(prediction.copy_s) if prediction.copy_s else "nothing is copied"],
             ["computing", units.duration(prediction.compute_s)],
             ["the step", units.duration(prediction.step_s)],
             ["samples/s", f"{prediction.samples_per_s(self.batch.value):,.0f}"],
