@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from perfkit import trace as traces
-from perfkit.errors import one_of
-from perfkit.show import document, rows, sentences, style, units
-from perfkit.trace.model import Analysis, Lane, Lanes
+from perfkit.show import rows, sentences, style, units
+from perfkit.show.document import Figure
+from perfkit.trace.model import Analysis
+from perfkit.trace.timeline import Lane, Lanes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PARTS = {
     "kernel": (style.BLUE, ""), "memcpy": (style.ORANGE, "//"), "memset": (style.PURPLE, "xx"),
     "communication": (style.VERMILLION, "\\\\"), "runtime": (style.SKY, "--"),
-    "dataloader": (style.GREEN, style.WAIT_HATCH), "cpu_op": ("#f0e442", ".."), "other": ("#bbbbbb", ""),
+    "dataloader": (style.GREEN, style.WAIT_HATCH), "cpu_op": (style.YELLOW, ".."), "other": ("#bbbbbb", ""),
     "forward": (style.SKY, ""), "backward": (style.PURPLE, ".."), "optimizer": ("#bbbbbb", "//"),
     "annotation": ("#bbbbbb", ""), "fetch": (style.GREEN, style.WAIT_HATCH), "collate": (style.SKY, ""),
 }  # fmt: skip
@@ -53,14 +53,15 @@ def utilization(analysis: Analysis) -> list[tuple[str, str, float | None, str]]:
     return [(*known[0][:3], nvml), *known[1:]]
 
 
-def breakdown(analysis: Analysis, ax: Axes, ink: str) -> None:
+def _breakdown(analysis: Analysis, ax: Axes, ink: str) -> None:
     """A stacked bar for each step, and for the mean."""
-    steps = [
-        (s.name.replace("ProfilerStep#", "step "), s.duration_us, s.breakdown_us) for s in analysis.steps
+    shown = [
+        (s.name.replace("ProfilerStep#", "step "), s.duration_us, s.breakdown_us)
+        for s in analysis.steps[:_MOST]
     ]
-    shown = [*steps[:_MOST], ("mean", analysis.mean_step_us or 0.0, analysis.mean_us)]
-    said = [units.duration(whole / 1e6) for _, whole, _ in shown]
-    rows.named(ax, ink, [name for name, _, _ in shown], said, "ms; hidden time is not counted again")
+    shown.append(("mean", analysis.mean_step_us or 0.0, analysis.mean_us))
+    times = [units.duration(whole / 1e6) for _, whole, _ in shown]
+    rows.named(ax, ink, [name for name, _, _ in shown], times, "ms; hidden time is not counted again")
     for at, (_, _, parts) in enumerate(shown):
         left = 0.0
         for part, value in parts.items():
@@ -70,7 +71,7 @@ def breakdown(analysis: Analysis, ax: Axes, ink: str) -> None:
     rows.legend(ax, ink, [(part, *PARTS[part]) for part, value in analysis.mean_us.items() if value])
 
 
-def pie(analysis: Analysis, ax: Axes, ink: str) -> None:
+def _pie(analysis: Analysis, ax: Axes, ink: str) -> None:
     """The mean step as the articles show it."""
     whole = analysis.mean_step_us or 1.0
     parts = {part: value for part, value in analysis.mean_us.items() if value}
@@ -86,7 +87,7 @@ def pie(analysis: Analysis, ax: Axes, ink: str) -> None:
         wedge.set(edgecolor=ink, hatch=PARTS[part][1], linewidth=0.7)
 
 
-def operators(analysis: Analysis, ax: Axes, ink: str) -> None:
+def _operators(analysis: Analysis, ax: Axes, ink: str) -> None:
     """Operators by time of their own: on the device, or on the host where there is none."""
     times: dict[str, float] = {}
     for o in analysis.operators:
@@ -96,7 +97,7 @@ def operators(analysis: Analysis, ax: Axes, ink: str) -> None:
     _ranked(ax, ink, times, f"ms of {where} time of their own, all steps", style.SKY)
 
 
-def kernels(analysis: Analysis, ax: Axes, ink: str) -> None:
+def _kernels(analysis: Analysis, ax: Axes, ink: str) -> None:
     """Kernels by time; colour and hatch tell those on Tensor Cores."""
     kinds = {"yes": (style.GREEN, ""), "no": (style.BLUE, "//"), "unknown": ("#bbbbbb", "..")}
     times = {k.name: k.total_us for k in analysis.kernels}
@@ -131,7 +132,7 @@ def _ladder(analysis: Analysis, ax: Axes, ink: str) -> None:
     rows.legend(ax, ink, [(how, *look) for how, look in looks.items()])
 
 
-def memory(analysis: Analysis, ax: Axes, ink: str) -> None:
+def _memory(analysis: Analysis, ax: Axes, ink: str) -> None:
     """Allocated bytes over time, and reserved ones as a dashed line."""
     style.plain_axes(ax, ink)
     size = 0.9 * style.type_size(ax)
@@ -157,9 +158,8 @@ def memory(analysis: Analysis, ax: Axes, ink: str) -> None:
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, labelcolor=ink, fontsize=size)
 
 
-def _timeline(lanes: Lanes | None, ax: Axes, ink: str) -> None:
+def _timeline(lanes: Lanes, ax: Axes, ink: str) -> None:
     """A step: threads, streams and copies as rows, nesting downwards in a row, phases on top."""
-    assert lanes is not None
     deep = [min(1 + max((bar.depth for bar in lane.bars), default=0), 5) for lane in lanes.lanes]
     style.plain_axes(ax, ink)
     size, y = 0.9 * style.type_size(ax), 1.0
@@ -203,78 +203,47 @@ def _spans(lane: Lane, levels: int) -> Iterator[tuple[str, int, list[tuple[float
     return ((part, depth, spans) for (part, depth), spans in groups.items())
 
 
-def _means(analysis: Analysis) -> list[tuple[str, str]]:
-    return [(part, units.duration(us / 1e6)) for part, us in analysis.mean_us.items() if us]
+def views(analysis: Analysis, window: Lanes | None = None) -> list[Figure]:
+    """Every picture of a trace.
 
-
-def _first(rows_of: Sequence[Any], us: Callable[[Any], float | None]) -> list[tuple[str, str]]:
-    return [(one.name, units.duration((us(one) or 0.0) / 1e6)) for one in rows_of[:5]]
-
-
-_Numbers = Callable[[Analysis], list[tuple[str, str]]]
-_DRAW: dict[str, tuple[str, Callable[[Analysis, Axes, str], None], float, _Numbers]] = {
-    "breakdown": ("Where the steps' time goes", breakdown, 4.2, _means),
-    "pie": ("The mean step", pie, 4.2, _means),
-    "ladder": (
-        "Utilisation, from lenient to strict", _ladder, 4.0,
-        lambda a: [(name, why or units.percent(share)) for name, _, share, why in utilization(a)],
-    ),
-    "operators": (
-        "Operators", operators, 5.4,
-        lambda a: _first(a.operators, lambda o: o.device_self_us if a.has_accelerator else o.host_self_us),
-    ),
-    "kernels": ("Kernels", kernels, 5.4, lambda a: _first(a.kernels, lambda k: k.total_us)),
-    "memory": (
-        "Memory over time", memory, 3.6,
-        lambda a: [(d["device"], units.size(max(d["allocated_bytes"]))) for d in (a.memory or {})["devices"]],
-    ),
-}  # fmt: skip
-NAMES = (*_DRAW, "timeline")
-
-
-def view(name: str, analysis: Analysis, window: Lanes | None = None) -> document.Figure:
-    """A picture of a trace; `timeline` needs the window of a step.
-
-    Raises:
-        InvalidValue: no such picture.
+    Args:
+        analysis: of the trace.
+        window: the step of the timeline.
     """
-    if name not in NAMES:
-        raise one_of(name, list(NAMES), "picture of a trace")
-    missing = {
-        "kernels": not analysis.kernels, "operators": not analysis.operators, "memory": not analysis.memory,
-        "timeline": window is None, "ladder": False,
-    }.get(name, not analysis.steps or analysis.mean_us["other"] is None)  # fmt: skip
-    nothing = reason(analysis) if missing else ""
-    if name == "timeline":
-        title, height = "The timeline of a step", 5.4
-        alt = f"{units.duration(window.duration_us / 1e6)}, {len(window.lanes)} rows" if window else nothing
-        return document.Figure(
-            name,
-            title,
-            f"{title}: {alt}",
-            functools.partial(_timeline, window),
-            height,
-            nothing,
-        )
-    title, draw, height, numbers = _DRAW[name]
-    alt = nothing or ", ".join(f"{sentences.clean(what, 40)} {said}" for what, said in numbers(analysis))
-    return document.Figure(
-        name, title, f"{title}: {alt}", lambda ax, ink: draw(analysis, ax, ink), height, nothing
-    )
+    known = bool(analysis.steps) and analysis.mean_us["other"] is not None
+    means = [(part, us) for part, us in analysis.mean_us.items() if us]
+    ran = [
+        (o.name, o.device_self_us if analysis.has_accelerator else o.host_self_us) for o in analysis.operators
+    ]
+    kernel_times = [(k.name, k.total_us) for k in analysis.kernels]
+    devices = (analysis.memory or {}).get("devices", [])
+    peaks = [f"{device['device']} {units.size(max(device['allocated_bytes']))}" for device in devices]
+    rungs = [f"{name} {why or units.percent(share)}" for name, _, share, why in utilization(analysis)]
+
+    def view(
+        name: str, title: str, paint: Callable[[Any, Axes, str], None], height: float, known: bool,
+        numbers: Iterable[str], data: object = analysis,
+    ) -> Figure:  # fmt: skip
+        nothing = "" if known else reason(analysis)
+        alt = f"{title}: {nothing or ', '.join(numbers)}"
+        return Figure(name, title, alt, functools.partial(paint, data), height, nothing)
+
+    lanes = [lane.label for lane in window.lanes] if window else []
+    return [
+        view("breakdown", "Where the steps' time goes", _breakdown, 4.2, known, _named(means)),
+        view("pie", "The mean step", _pie, 4.2, known, _named(means)),
+        view("ladder", "Utilisation, from lenient to strict", _ladder, 4.0, True, rungs),
+        view("operators", "Operators", _operators, 5.4, bool(ran), _named(ran[:5])),
+        view("kernels", "Kernels", _kernels, 5.4, bool(kernel_times), _named(kernel_times[:5])),
+        view("memory", "Memory over time", _memory, 3.6, bool(devices), peaks),
+        view("timeline", "The timeline of a step", _timeline, 5.4, window is not None, lanes, window),
+    ]
 
 
-def views(analysis: Analysis, window: Lanes | None = None) -> list[document.Figure]:
-    """Every picture of a trace."""
-    return [view(name, analysis, window) for name in NAMES]
+def _named(times: Iterable[tuple[str, float | None]]) -> list[str]:
+    return [f"{sentences.clean(name, 40)} {units.duration((us or 0.0) / 1e6)}" for name, us in times]
 
 
 def first_step(trace: traces.Trace) -> Lanes | None:
     """The window of a trace's first step; None if it has no steps."""
     return traces.lanes(trace) if trace.ranks and trace.ranks[0].steps.names else None
-
-
-def figure(
-    name: str, analysis: Analysis, window: Lanes | None = None, dark: bool = False, large: bool = False
-) -> Figure:
-    """A picture, drawn."""
-    return view(name, analysis, window).draw(dark, large)

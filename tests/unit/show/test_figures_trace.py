@@ -8,8 +8,9 @@ import pytest
 
 from perfkit import trace
 from perfkit.errors import InvalidValue
-from perfkit.show import figures_trace, style
+from perfkit.show import document, figures_trace, style
 
+NAMES = ("breakdown", "pie", "ladder", "operators", "kernels", "memory", "timeline")
 RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces"
 
 
@@ -23,12 +24,12 @@ def analysis(loaded: trace.Trace) -> trace.Analysis:
     return trace.analyse(loaded)
 
 
-@pytest.mark.parametrize("name", figures_trace.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_picture_is_drawn_and_described(
     name: str, dark: bool, analysis: trace.Analysis, loaded: trace.Trace
 ) -> None:
-    figure = figures_trace.view(name, analysis, figures_trace.first_step(loaded))
+    figure = document.figure(figures_trace.views(analysis, figures_trace.first_step(loaded)), name)
     drawn = figure.draw(dark)
     assert 'role="img"' in style.to_svg(drawn)
     assert len(style.to_png(drawn)) > 3_000
@@ -37,14 +38,14 @@ def test_every_picture_is_drawn_and_described(
 
 
 def test_what_a_cpu_trace_cannot_know_is_said_not_drawn_as_zero(analysis: trace.Analysis) -> None:
-    figure = figures_trace.view("kernels", analysis).draw()
+    figure = document.figure(figures_trace.views(analysis), "kernels").draw()
     assert "no accelerator" in " ".join(text.get_text() for text in figure.axes[0].texts)
     ladder = {name: share for name, _, share, _ in figures_trace.utilization(analysis)}
     assert set(ladder.values()) == {None}
 
 
 def test_the_breakdown_draws_the_steps_to_scale(analysis: trace.Analysis) -> None:
-    bars = figures_trace.view("breakdown", analysis).draw().axes[0].patches
+    bars = document.figure(figures_trace.views(analysis), "breakdown").draw().axes[0].patches
     drawn = sum(bar.get_width() for bar in bars)
     steps = [step.duration_us for step in analysis.steps] + [analysis.mean_step_us]
     assert drawn == pytest.approx(sum(filter(None, steps)) / 1e3)
@@ -52,4 +53,4 @@ def test_the_breakdown_draws_the_steps_to_scale(analysis: trace.Analysis) -> Non
 
 def test_an_unknown_picture_is_refused(analysis: trace.Analysis) -> None:
     with pytest.raises(InvalidValue, match="breakdown"):
-        figures_trace.view("tea", analysis)
+        document.figure(figures_trace.views(analysis), "tea")
