@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,8 +23,8 @@ import typer
 from perfkit.errors import InvalidValue, PerfkitError
 
 if TYPE_CHECKING:
+    from perfkit.show.document import Content
     from perfkit.studies.engine import Plan, Progress
-    from perfkit.studies.inspect import Where
 
 app: typer.Typer = typer.Typer(
     name="perfkit",
@@ -35,34 +35,28 @@ app: typer.Typer = typer.Typer(
 )
 
 MEASURE, COMPARE, INSIDE, SCRIPT, MACHINE = "Measure", "Compare", "Look inside", "Script", "Machine"
+Texts = list[str] | None
 Minutes = Annotated[float, typer.Option(help="minutes of measuring", min=0)]
 Stages = Annotated[str | None, typer.Option(help="optimizations in order: a,b,c (default: the ladder)")]
-Json = Annotated[Path | None, typer.Option("--json", help="write the result here, - for stdout")]
-Html = Annotated[Path | None, typer.Option("--html", help="write one self-contained page here")]
+_WORKLOAD = "cifar_resnet18, photos, or your own as package.module:name"
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
     """What is trained, and where: the options that every measuring command has."""
 
-    workload: Annotated[
-        str | None, typer.Option(help="cifar_resnet18, photos, or your own as package.module:name")
-    ] = None
+    workload: Annotated[str | None, typer.Option(help=_WORKLOAD)] = None
     preset: Annotated[str | None, typer.Option(help="smoke, quick or paper")] = None
-    option: Annotated[list[str] | None, typer.Option(help="name=value for the workload; repeatable")] = None
-    device: Annotated[
-        str | None, typer.Option(help="cuda, mps or cpu (default: the first one available)")
-    ] = None
+    option: Annotated[Texts, typer.Option(help="name=value for the workload; repeatable")] = None
+    device: Annotated[str | None, typer.Option(help="cuda, mps or cpu (default: the first available)")] = None
     seed: Annotated[int, typer.Option(help="of weights, order and augmentation")] = 0
 
     def plan(self, stages: list[str] | None = None, **more: Any) -> Plan:
         """The plan of a study; `more` as for `studies.engine.plan`."""
         from perfkit.studies import engine
 
-        options = parse_options(self.option)
-        return engine.plan(
-            self.workload, self.preset, stages, device=self.device, options=options, seed=self.seed, **more
-        )
+        more |= {"device": self.device, "options": parse_options(self.option), "seed": self.seed}
+        return engine.plan(self.workload, self.preset, stages, **more)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +64,7 @@ class Recipe(Training):
     """A training under one recipe."""
 
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="switch=value, from the baseline up; repeatable")
+        Texts, typer.Option("--set", help="switch=value, from the baseline up; repeatable")
     ] = None
 
     def switches(self) -> dict[str, Any]:
@@ -86,12 +80,50 @@ class Stage(Recipe):
 
     stage: Annotated[str | None, typer.Option(help="the recipe of this stage (default: the baseline)")] = None
 
-    def where(self) -> Where:
-        """The keyword arguments of `studies.inspect`."""
+    def where(self) -> dict[str, Any]:
+        """The keyword arguments of the functions in `studies.inspect`."""
         return {
-            "preset": self.preset, "settings": self.switches(), "options": parse_options(self.option),
-            "device": self.device, "seed": self.seed,
+            "workload": self.workload, "recipe": self.stage, "preset": self.preset, "device": self.device,
+            "settings": self.switches(), "options": parse_options(self.option), "seed": self.seed,
         }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """Where a result goes beside the terminal; that it can be written is checked before hours are spent."""
+
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the result here, - for stdout")] = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses a file that cannot be written."""
+        check_writable(*(getattr(self, field.name) for field in dataclasses.fields(self)))
+
+    def show(self, sections: Iterable[Content], document: object) -> None:
+        """Writes the document, then prints the sections (`| head` may end the printing)."""
+        import msgspec
+
+        from perfkit.show import terminal
+
+        if self.json_file:
+            write(self.json_file, msgspec.json.format(msgspec.json.encode(document)))
+        terminal.show(sections, to_stderr=str(self.json_file) == "-")
+
+
+@dataclasses.dataclass(frozen=True)
+class Page(Output):
+    """A result that has a page too."""
+
+    html: Annotated[Path | None, typer.Option("--html", help="write one self-contained page here")] = None
+
+    def show_page(self, title: str, sections: Sequence[Content], document: object) -> None:
+        """The same, and the page first."""
+        from perfkit.show import html
+
+        if self.html:
+            write(self.html, html.page(title, sections))
+        self.show(sections, document)
 
 
 def parse_options(texts: list[str] | None) -> dict[str, Any]:
@@ -130,8 +162,10 @@ def command(panel: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         @functools.wraps(function)
         def run(**given: Any) -> None:
             for name, kind in groups.items():
-                fields = [field.name for field in dataclasses.fields(kind)]
-                given[name] = kind(**{field: given.pop(field) for field in fields})
+                with _errors_in_words():
+                    given[name] = kind(
+                        **{field.name: given.pop(field.name) for field in dataclasses.fields(kind)}
+                    )
             with _errors_in_words():
                 function(**given)
 
@@ -227,15 +261,8 @@ def write(path: Path, text: str | bytes) -> None:
     """Writes a whole file or nothing; `-` is stdout."""
     from perfkit.machine import write_atomically
 
+    content = text if isinstance(text, bytes) else text.encode()
     if str(path) == "-":
-        sys.stdout.write(f"{text!s}\n")
+        sys.stdout.write(content.decode() + "\n")
     else:
-        write_atomically(path, text if isinstance(text, bytes) else text.encode())
-
-
-def write_json(path: Path | None, document: object) -> None:
-    """Writes a document of plain data or structs, indented."""
-    import msgspec
-
-    if path:
-        write(path, msgspec.json.format(msgspec.json.encode(document)).decode())
+        write_atomically(path, content)

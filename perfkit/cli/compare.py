@@ -19,6 +19,7 @@ def compare(
     ],
     b: Annotated[str, typer.Argument(help="the same; it is compared with A")],
     training: cli.Training,
+    output: cli.Output,
     fail_if_slower: Annotated[
         str | None, typer.Option(help="exit with 1 if B is slower than A by more than this, such as 3%")
     ] = None,
@@ -27,15 +28,13 @@ def compare(
         float, typer.Option(help="seconds of rounds, over all pairs of processes", min=0)
     ] = 90.0,
     precision: Annotated[float, typer.Option(help="half width of the interval to reach")] = 0.02,
-    json_file: cli.Json = None,
 ) -> None:
     """Is B faster than A? Interleaves blocks of both in random order until the interval is narrow enough."""
     from perfkit.results.store import RunStore
-    from perfkit.show import tables_studies, terminal
+    from perfkit.show import tables_studies
     from perfkit.studies import compare as comparing
 
     limit = _percent(fail_if_slower)
-    cli.check_writable(json_file)
     if stored:
         found = comparing.compare_stored(RunStore().get(a), RunStore().get(b))
     else:
@@ -43,14 +42,11 @@ def compare(
         sides = comparing.sides(a, b, plan)
         with cli.study_progress() as show:
             found = comparing.compare(*sides, plan, budget, precision, on_progress=show)
-    if json_file:
-        document = {
-            "schema": 1, "a": found.a.recipe, "b": found.b.recipe, "rounds": found.rounds,
-            "pairs": found.pairs, "interleaved": found.interleaved, "noise": found.noise,
-            **msgspec.to_builtins(found.ratio),
-        }  # fmt: skip
-        cli.write_json(json_file, document)
-    terminal.show(tables_studies.comparison(found), to_stderr=str(json_file) == "-")
+    document = {
+        "schema": 1, "a": found.a.recipe, "b": found.b.recipe, "rounds": found.rounds, "pairs": found.pairs,
+        "interleaved": found.interleaved, "noise": found.noise, **msgspec.to_builtins(found.ratio),
+    }  # fmt: skip
+    output.show(tables_studies.comparison(found), document)
     if limit is not None and found.ratio.verdict == "slower" and found.ratio.ratio < 1 - limit:
         cli.complain(f"B is slower than A by more than {limit:.1%}")
         raise typer.Exit(1)
@@ -91,29 +87,26 @@ def parity(
 @cli.command(cli.COMPARE)
 def attribute(
     training: cli.Training,
+    output: cli.Output,
     stages: cli.Stages = None,
     budget: cli.Minutes = 10.0,
     orders: Annotated[int, typer.Option(min=2, help="random orders, where there are many stages")] = 6,
-    json_file: cli.Json = None,
 ) -> None:
     """What is each optimization worth, whatever the order? Alone, after the others, on average (Shapley)."""
-    from perfkit.show import tables_studies, terminal
+    from perfkit.show import tables_studies
     from perfkit.studies import attribute as attributing
 
-    cli.check_writable(json_file)
     plan = training.plan()
     with cli.study_progress() as show:
         found = attributing.attribute(plan, cli.names(stages), 60 * budget, orders, show)
-    cli.write_json(json_file, found)
-    terminal.show(tables_studies.attribution(found), to_stderr=str(json_file) == "-")
+    output.show(tables_studies.attribution(found), found)
 
 
 @cli.command(cli.COMPARE)
 def tune(
     training: cli.Training,
     space: Annotated[
-        list[str] | None,
-        typer.Option("--space", help="switch=value,value…; repeatable (default: the usual ones)"),
+        cli.Texts, typer.Option(help="switch=value,value…; repeatable (default: the usual ones)")
     ] = None,
     memory: Annotated[float | None, typer.Option(help="cap in GB", min=0)] = None,
     budget: cli.Minutes = 10.0,

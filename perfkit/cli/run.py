@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 @cli.command(cli.MEASURE)
 def run(
     training: cli.Recipe,
+    output: cli.Output,
     stages: cli.Stages = None,
     timeout: Annotated[float | None, typer.Option(help="seconds for one stage")] = None,
     ranks: Annotated[int, typer.Option(min=1, help="processes that train together, on all machines")] = 1,
@@ -26,29 +29,27 @@ def run(
     rendezvous: Annotated[
         str, typer.Option(help="HOST:PORT of machine 0; this port and those after it must be free")
     ] = "",
-    json_file: cli.Json = None,
     report: Annotated[Path | None, typer.Option(help="write a one-file HTML report here")] = None,
     record: Annotated[Path | None, typer.Option(help="write a recording here, to ship or to send")] = None,
 ) -> None:
     """Measures the stages of a ladder, each against the one before and against the baseline."""
     from perfkit.results.run import document
     from perfkit.results.store import save_recording
-    from perfkit.show import html, tables, terminal
+    from perfkit.show import html, tables
     from perfkit.studies import engine
 
     settings = training.switches() | ({"ranks": ranks} if ranks > 1 else {})
     plan = training.plan(cli.names(stages), settings=settings, timeout_s=timeout)
     plan = engine.spread(plan, nodes, node_rank, rendezvous)
-    cli.check_writable(json_file, report, record)
+    cli.check_writable(report, record)
     runs, stopped = _climb(plan)
     if not runs:
         raise KeyboardInterrupt
-    cli.write_json(json_file, document(runs))
     if report:
         cli.write(report, html.session(runs, engine.scripts(runs)))
     if record:
         save_recording(runs, record)
-    terminal.show(tables.sections(runs), to_stderr=str(json_file) == "-")
+    output.show(tables.sections(runs), document(runs))
     if stopped:
         raise KeyboardInterrupt
     if any(run.status == "failed" for run in runs):
@@ -99,13 +100,13 @@ def show(
     """Prints one run: result, recipe, evidence, machine."""
     from perfkit.results.run import summary
     from perfkit.results.store import RunStore
-    from perfkit.show import tables, terminal
+    from perfkit.show import tables
 
     found = RunStore().get(run_id)
     if as_json:
-        cli.write_json(Path("-"), summary(found) | {"machine": found.machine})
+        sys.stdout.write(json.dumps(summary(found) | {"machine": found.machine}, indent=1) + "\n")
     else:
-        terminal.show([*tables.sections([found]), tables.evidence_of(found)])
+        cli.Output().show([*tables.sections([found]), tables.evidence_of(found)], None)
 
 
 @cli.command(cli.MEASURE)

@@ -16,7 +16,6 @@ from perfkit.show import document, figures_losses, figures_runs, sentences, styl
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -71,13 +70,3 @@ def view(name: str, runs: Sequence[Run]) -> document.Figure:
     return document.Figure(
         name, title, alt, lambda ax, ink: found.draw(runs, ax, ink), found.height(runs), nothing
     )
-
-
-def figure(name: str, runs: Sequence[Run], dark: bool = False, large: bool = False) -> Figure:
-    """A view, drawn."""
-    return view(name, runs).draw(dark, large)
-
-
-def describe(name: str, runs: Sequence[Run]) -> str:
-    """The text that stands for a view where it cannot be seen."""
-    return view(name, runs).alt

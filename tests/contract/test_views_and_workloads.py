@@ -11,7 +11,7 @@ from perfkit.ladder.presets import PRESETS
 from perfkit.program import rules
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Raw, Run
-from perfkit.show import figures
+from perfkit.show import figures, style
 from tests.support import toy
 
 VIEWS = sorted(figures.VIEWS)
@@ -38,15 +38,16 @@ def test_the_tests_below_go_over_all_of_them() -> None:
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_draws_what_was_not_measured_as_not_measured(name: str, dark: bool) -> None:
-    svg = figures.style.to_svg(figures.figure(name, SESSION, dark=dark))
+    view = figures.view(name, SESSION)
+    svg = style.to_svg(view.draw(dark=dark))
     assert 'role="img"' in svg
     assert "<script" not in svg
-    assert figures.describe(name, SESSION)
+    assert view.alt
 
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_bears_a_session_without_anything(name: str) -> None:
-    assert figures.figure(name, [])
+    assert figures.view(name, []).nothing
 
 
 def test_whether_a_model_convolves_is_told_without_its_weights() -> None:

@@ -21,8 +21,17 @@ from matplotlib.text import Text
 from perfkit.errors import InvalidValue
 from perfkit.results.run import Raw, Run
 from perfkit.show import results, style
-from perfkit.show.figures import VIEWS, describe, figure
+from perfkit.show.figures import VIEWS, view
 from tests.unit.show.fake_runs import many, session
+
+
+def figure(name: str, runs: list[Run], **how: bool) -> Figure:
+    return view(name, runs).draw(**how)
+
+
+def describe(name: str, runs: list[Run]) -> str:
+    return view(name, runs).alt
+
 
 every_view = pytest.mark.parametrize("name", VIEWS)
 
@@ -215,7 +224,6 @@ def test_utilization_shows_every_sample() -> None:
 
 
 def test_views_draw_on_any_axes() -> None:
-    for view in VIEWS.values():
-        ax = Figure().add_subplot()
-        view.draw([], ax, "black")
-        view.draw(session()[:2], Figure().add_subplot(), "black")
+    for one in VIEWS.values():
+        one.draw([], Figure().add_subplot(), "black")
+        one.draw(session()[:2], Figure().add_subplot(), "black")

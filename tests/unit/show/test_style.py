@@ -8,8 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from perfkit.show.figures import VIEWS, describe, figure, style
+from perfkit.show import style
+from perfkit.show.figures import VIEWS
 from tests.unit.show.fake_runs import session
+from tests.unit.show.test_figures import describe, figure
 
 
 @pytest.fixture(scope="module")
