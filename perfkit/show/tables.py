@@ -64,11 +64,6 @@ def ladder(runs: Sequence[Run]) -> Table:
     return Table(COLUMNS, [row(run) for run in runs], "The ladder", " · ".join(signs), NARROW)
 
 
-def table(runs: Sequence[Run]) -> list[list[str]]:
-    """The rows alone."""
-    return [row(run) for run in runs]
-
-
 def row(run: Run) -> list[str]:
     """The cells of a run; what was not measured is `n/a`, and the note says why."""
     rate, measured = results.rate(run), run.status == "ok"
