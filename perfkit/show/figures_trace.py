@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit import trace as traces
 from perfkit.show import rows, sentences, style, units
 from perfkit.show.document import Figure
-from perfkit.trace.model import Analysis
-from perfkit.trace.timeline import Lane, Lanes
+from perfkit.trace.model import Analysis, Lane, Lanes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
