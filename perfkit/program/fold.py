@@ -58,16 +58,7 @@ _OPERATORS: dict[type, Any] = {
     cst.NotIn: lambda value, allowed: value not in allowed,
     cst.Subtract: operator.sub,
 }
-_MAY_BE_LITERAL = (
-    cst.BaseNumber,
-    cst.BaseString,
-    cst.Name,
-    cst.Tuple,
-    cst.List,
-    cst.Set,
-    cst.Dict,
-    cst.UnaryOperation,
-)
+_MAY_BE_LITERAL = (cst.BaseNumber, cst.BaseString, cst.Name, cst.Tuple)
 
 
 def _literal(node: cst.CSTNode) -> tuple[bool, Any]:

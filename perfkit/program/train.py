@@ -107,7 +107,7 @@ def already_a_batch(batch: Any) -> Any:
 
 
 class ResidentLoader:
-    """The whole data set on the device: a batch is indexed there, and nothing crosses from the host."""
+    """The whole data set on the device: a batch is indexed there, without a copy."""
 
     def __init__(self, dataset: Any, batch_size: int, order: Any, device: torch.device) -> None:
         inputs, targets = dataset.__getitems__(list(range(len(dataset))))

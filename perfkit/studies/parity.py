@@ -34,7 +34,9 @@ def parity(
     Raises:
         PerfkitError: the training failed.
     """
-    exact = catalogue.exactness(recipe.replace(batch_size=Recipe().batch_size, accumulation=1))
+    exact = catalogue.exactness(
+        recipe, Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
+    )
     samples = recipe.batch_size * recipe.accumulation * recipe.ranks
     other_batch = samples != plan.preset.batch_size
     data = recipe.to_dict()
