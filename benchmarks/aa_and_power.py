@@ -6,14 +6,14 @@
 Targets: at most 5 of 100 A/A verdicts other than "no measurable difference"; an injected slow-down of 5%
 found in at least 90 of 100 (3% is reported); half the interval's width at most 3%.
 
-`perfkit compare` measures fresh processes, so that a hundred comparisons of a dozen pairs would take half a
-day. Instead the rounds of many groups of processes are recorded, one group after the other: each of a fork
-server of its own, with a process that is not slowed down and one for each slow-down, measured in turn in
-random order. Each comparison then draws its groups from them and goes on as `perfkit compare` does: rounds
-until the interval is narrow enough or the budget is spent, ratio and verdict over the groups. First come
-those that share no group with each other, as many as there are; then a hundred that draw from all. A group is
-written to the file when it is done, so that a run may be stopped, and called again to go on. The median ratio
-tells what a slow-down came out as.
+`perfkit compare` measures fresh processes, so a hundred comparisons of a dozen pairs would take half a day.
+Instead, the rounds of many groups of processes are recorded, one group after the other. Each group has its own
+fork server, with one process that is not slowed down and one for each slow-down, interleaved in random order.
+Each comparison then draws its groups from these and continues as `perfkit compare` does: rounds until the
+interval is narrow enough or the budget is used up, ratio and verdict over the groups. The first comparisons
+share no group with each other, as many as there are; another hundred draw from all groups. Each finished group
+is written to the file, so you can stop a run and continue it later. The median ratio shows what was measured
+for a slow-down.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def rate(of: Child) -> float:
 
 
 def record(extras_s: Sequence[float], rounds: int, shuffler: random.Random) -> Group:
-    """Measures one process for each slow-down (seconds a step), in turn, from a new fork server."""
+    """Measures one process for each slow-down (seconds a step), interleaved, from a new fork server."""
     fork.restart()
     # The first process of a server is slower than the later ones: none of the sides is always the first.
     order = shuffler.sample(range(len(extras_s)), len(extras_s))

@@ -17,7 +17,7 @@ from perfkit.studies import engine
 
 
 def main() -> None:
-    """Measures both in turn and prints the figures."""
+    """Measures both, interleaved, and prints the figures."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     device = parser.parse_args().device

@@ -1,4 +1,4 @@
-"""perfkit's harness against the article's loop written by hand, in turn in one run: ratio of samples/s.
+"""perfkit's harness against the article's loop written by hand, interleaved in one run: ratio of samples/s.
 
     python benchmarks/harness_overhead.py [--rounds 12] [--image-size 64]
 

@@ -20,7 +20,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Times each command in turn, nine times."""
+    """Times each command nine times."""
     taken: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for _ in range(9):
         for name, arguments in COMMANDS.items():

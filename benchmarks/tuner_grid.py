@@ -4,8 +4,8 @@
 
 Targets: the tuner's pick within 3% of the grid's best in at most a quarter of the grid's time; what-if, from
 the tuner's few probes, off by at most 10% in the median and 25% at the 90th percentile over the grid. All are
-measured in turn with the baseline, and times are corrected by its pace. The two winners are compared in turn
-at the end, as the best of many noisy measurements is partly the luckiest.
+interleaved with the baseline, whose speed corrects their times for drift. At the end the two winners are
+compared directly, because the best of many noisy measurements is partly the luckiest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def told(progress: engine.Progress) -> None:
 
 
 def gain(run: Run) -> float:
-    """Over the baseline, in turn; 0 where they were not compared."""
+    """Over the baseline, interleaved; 0 where they were not compared."""
     ratio = run.speedup("baseline")
     return ratio.ratio if ratio else 0.0
 

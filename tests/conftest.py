@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["PERFKIT_DATA"] = tempfile.mkdtemp(prefix="perfkit-tests-")
     os.environ["PERFKIT_PRESET"] = "smoke"
-    # One for all processes of a session, as compiling the same model anew takes a minute each time.
+    # One for all processes of a session, as compiling the same model again takes a minute each time.
     if not hasattr(config, "workerinput"):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="perfkit-inductor-")
     # Spinning OpenMP threads lose a time slice at every barrier when another process wants the cores too.

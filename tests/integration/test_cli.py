@@ -69,7 +69,7 @@ def test_the_json_has_the_promised_fields(session: dict[str, Any]) -> None:
         )
         assert all(set(mechanism) == {"switch", "ok", "evidence"} for mechanism in stage["mechanism"])
         assert len(stage["losses"]) == 4
-        assert stage["h2d_bytes_per_sample"] is None  # nothing crosses on a CPU
+        assert stage["h2d_bytes_per_sample"] is None  # nothing is copied on a CPU
     assert set(stages["amp"]["speedup_vs_baseline"]) == RATIO
     assert stages["baseline"]["speedup_vs_previous"] is None
 

@@ -62,7 +62,7 @@ def session(gpu: bool = False, **changes: Any) -> list[Run]:
 
 
 def many(count: int, gpu: bool = False) -> list[Run]:
-    """So many stages, with titles that get longer and longer."""
+    """This number of stages, with titles that get longer and longer."""
     base = session(gpu)
     words = " of a stage whose title nobody thought of keeping short"
     picked = [base[at % len(base)] for at in range(count)]

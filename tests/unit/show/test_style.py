@@ -1,4 +1,4 @@
-"""SVG that lives in a page: follows its theme, clashes with nothing, is told to screen readers."""
+"""SVG that lives in a page: follows its theme, clashes with nothing, has a text for screen readers."""
 
 from __future__ import annotations
 

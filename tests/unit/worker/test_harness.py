@@ -240,7 +240,7 @@ def test_progress_tells_phase_and_step() -> None:
 
 
 class Busy:
-    """A process that computes for so many looks at it, then waits."""
+    """A process that computes until it has been looked at this often, then waits."""
 
     def __init__(self, looks: int) -> None:
         self.looks, self.seen = looks, 0
