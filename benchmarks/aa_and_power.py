@@ -7,13 +7,13 @@ Targets: at most 5 of 100 A/A verdicts other than "no measurable difference"; an
 found in at least 90 of 100 (3% is reported); half the interval's width at most 3%.
 
 `perfkit compare` measures fresh processes, so a hundred comparisons of a dozen pairs would take half a day.
-Instead, the rounds of many groups of processes are recorded, one group after the other. Each group has its own
-fork server, with one process that is not slowed down and one for each slow-down, interleaved in random order.
-Each comparison then draws its groups from these and continues as `perfkit compare` does: rounds until the
-interval is narrow enough or the budget is used up, ratio and verdict over the groups. The first comparisons
-share no group with each other, as many as there are; another hundred draw from all groups. Each finished group
-is written to the file, so you can stop a run and continue it later. The median ratio shows what was measured
-for a slow-down.
+Instead, the rounds of many groups of processes are recorded, one group after the other. Each group has a
+fork server of its own, with one process that is not slowed down and one for each slow-down, interleaved in
+random order. Each comparison then draws its groups from these and continues as `perfkit compare` does:
+rounds until the interval is narrow enough or the budget is used up, ratio and verdict over the groups. The
+first comparisons share no group with each other, as many as there are; another hundred draw from all
+groups. Each finished group is written to the file, so you can stop a run and continue it later. The median
+ratio shows what was measured for a slow-down.
 """
 
 from __future__ import annotations
