@@ -93,10 +93,11 @@ def nsys(
     """Profiles a recipe with Nsight Systems, and makes its export readable by `perfkit trace`."""
     from perfkit.process import nsys as tool
     from perfkit.studies import inspect
+    from perfkit.trace import nsight
 
     if read is None:
         command = inspect.nsys(out=out, **training.where())
         typer.echo(shlex.join(command))
         read = tool.record(command, out)
-    converted = tool.convert(read, read.with_suffix(".json.gz"))
+    converted = nsight.convert(read, read.with_suffix(".json.gz"))
     typer.echo(f"read it with: perfkit trace {converted}")

@@ -42,7 +42,10 @@ _RECIPE = _own("recipe")
 _WORKLOAD_METHOD = m.Attribute(value=_own("workload"))
 _FOR_PERFKIT = m.AssignTarget(target=m.Name("offers") | m.Name("presets"))
 """What a workload's class tells perfkit of itself."""
-_DROPPED = m.SimpleStatementLine(body=[m.Assign(value=_RECIPE) | m.Assign(targets=[_FOR_PERFKIT])])
+_OBSERVER = m.AnnAssign(target=m.Name("observer"))
+_DROPPED = m.SimpleStatementLine(
+    body=[m.Assign(value=_RECIPE) | m.Assign(targets=[_FOR_PERFKIT]) | _OBSERVER]
+)
 _NULLCONTEXT = m.With(items=[m.WithItem(item=m.Call(func=m.Name("nullcontext")), asname=None)])
 _NO_ITERATION = m.Call(func=m.Name("range"), args=[m.Arg(m.Integer("0"))])
 _RETURN = m.SimpleStatementLine(body=[m.Return()])
@@ -166,7 +169,13 @@ class _Fold(cst.CSTTransformer):
         return node.with_changes(params=_without_last_comma(kept) if len(kept) < len(old.params) else kept)
 
     def leave_Call(self, old: cst.Call, node: cst.Call) -> cst.Call:
-        """Drops the argument `recipe`; a workload that is not perfkit's own gets the recipe as an object."""
+        """Drops the argument `recipe`; a workload that is not perfkit's own gets the recipe as an object.
+
+        A phase of the step becomes the named range that it is with `nvtx_ranges`, or nothing.
+        """
+        if m.matches(node.func, m.Name("phase")):
+            named_range = cst.Name("span" if self.values["nvtx_ranges"] else "nullcontext")
+            return cst.Call(named_range, _without_last_comma([node.args[0]]))
         kept: list[cst.Arg] = []
         for argument in node.args:
             if not m.matches(argument.value, _RECIPE):

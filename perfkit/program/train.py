@@ -79,6 +79,16 @@ def span(name: str) -> Iterator[None]:
         yield
 
 
+# What watches the phases of each step: see perfkit.worker.observe. Scripts are exported without it.
+observer: Any = None
+
+
+def phase(name: str, recipe: Recipe) -> Any:
+    """A part of the training step, which can be observed; in a script it is a named range, or nothing."""
+    named_range = span(name) if recipe.nvtx_ranges else nullcontext()
+    return observer(name, named_range) if observer else named_range
+
+
 def make_loader(workload: Any, recipe: Recipe, device: torch.device, seed: int) -> Iterable[Any]:
     """Batches of (inputs, targets), in an order that depends only on the seed."""
     dataset = workload.dataset(recipe)
@@ -220,7 +230,7 @@ def make_optimizer(workload: Any, recipe: Recipe, model: nn.Module) -> Any:
 
 def to_device(batch: Any, workload: Any, recipe: Recipe, device: torch.device) -> Any:
     """One batch, ready for the model: copied to the device, then prepared there."""
-    with span("copy") if recipe.nvtx_ranges else nullcontext():
+    with phase("copy", recipe):
         if recipe.embedding_device == "cpu":
             inputs = batch[0]  # indices into a table in host memory
         else:
@@ -302,7 +312,7 @@ class Training:
 
     def step(self, batches: Iterator[Any]) -> torch.Tensor:
         """One optimizer step; returns the loss, on the device."""
-        with span("step") if self.recipe.nvtx_ranges else nullcontext():
+        with phase("step", self.recipe):
             if self.recipe.no_sync:
                 loss = self.accumulate_apart(batches)
             else:
@@ -324,13 +334,13 @@ class Training:
 
     def accumulate(self, batches: Iterator[Any]) -> torch.Tensor:
         """Forward and backward of the next batch; its gradients are added to those already there."""
-        with span("data") if self.recipe.nvtx_ranges else nullcontext():
+        with phase("data", self.recipe):
             inputs, targets = next(batches)
-        with span("forward") if self.recipe.nvtx_ranges else nullcontext():
+        with phase("forward", self.recipe):
             _, loss = forward(self.model, self.workload, self.recipe, self.device, inputs, targets)
         if self.recipe.accumulation > 1:
             loss = loss / self.recipe.accumulation
-        with span("backward") if self.recipe.nvtx_ranges else nullcontext():
+        with phase("backward", self.recipe):
             if self.recipe.amp == "fp16":
                 self.scaler.scale(loss).backward()
             else:
@@ -340,7 +350,7 @@ class Training:
 
     def update(self) -> None:
         """The optimizer step; then the gradients are cleared."""
-        with span("optimizer") if self.recipe.nvtx_ranges else nullcontext():
+        with phase("optimizer", self.recipe):
             if self.recipe.amp == "fp16":
                 self.scaler.step(self.optimizer)
                 self.scaler.update()

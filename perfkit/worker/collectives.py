@@ -15,8 +15,8 @@ import torch
 from torch import distributed
 
 from perfkit.results.run import Communication
-from perfkit.worker.checks import plain
 from perfkit.worker.harness import Harness
+from perfkit.worker.observe import inner_model
 
 _ROUNDS = 5
 _SIZES = (1 << 12, 1 << 18, 1 << 22, 1 << 24)
@@ -26,13 +26,13 @@ _SIZES = (1 << 12, 1 << 18, 1 << 22, 1 << 24)
 def measure(harness: Harness, samples: int) -> Communication:
     """The cost of communication; weights and optimizer are as they were afterwards."""
     training = harness.training
-    before = copy.deepcopy((plain(training.model).state_dict(), training.optimizer.state_dict()))
+    before = copy.deepcopy((inner_model(training.model).state_dict(), training.optimizer.state_dict()))
     with_it, without = list[float](), list[float]()
     for _ in range(_ROUNDS):
         with_it.append(_step_s(harness, samples))
         with training.model.no_sync():
             without.append(_step_s(harness, samples))
-    plain(training.model).load_state_dict(before[0])
+    inner_model(training.model).load_state_dict(before[0])
     training.optimizer.load_state_dict(before[1])
     training.optimizer.zero_grad(set_to_none=True)
     buckets = _buckets(training)

@@ -21,7 +21,7 @@ from perfkit.errors import RunFailed
 from perfkit.program.train import Training, epochs, mean_over_ranks
 from perfkit.results import stats
 from perfkit.results.run import Mechanism
-from perfkit.worker import checks
+from perfkit.worker import checks, observe
 from perfkit.worker.messages import Block
 
 Clock = Callable[[], float]
@@ -171,7 +171,7 @@ class Harness:
             RunFailed: a loss is not finite.
         """
         block, losses = self._run(self.batches, 1, "first step")
-        self.first_graphs = checks.compile_counters().graphs
+        self.first_graphs = observe.compile_counters().graphs
         more, others = self._run(self.batches, count - 1, "first steps")
         return block + more, losses + others
 
@@ -276,10 +276,10 @@ class Harness:
 
     def mechanisms(self) -> tuple[list[Mechanism], int]:
         """The proof of every switch, and the bytes a sample has in a batch of the loader."""
-        specimen = checks.specimen(
+        step = observe.observe_step(
             self.training, self.source, self.source.iterator, first_graphs=self.first_graphs
         )
-        return checks.inspect(specimen), checks.bytes_per_sample(specimen.batch)
+        return checks.verify(step), checks.bytes_per_sample(step.batch)
 
     def _run(
         self, batches: Any, steps: int, phase: str, most: int = 0, done: Callable[[], bool] = lambda: True

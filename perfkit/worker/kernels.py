@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
-from perfkit.worker.checks import plain
 from perfkit.worker.harness import Device, Harness
+from perfkit.worker.observe import inner_model
 from perfkit.worker.reports import KernelReport, MisalignedLayer, ShapeTiming, StepWork
 
 _MULTIPLES = {"float32": 4, "bfloat16": 8, "float16": 8, "int8": 16}
@@ -39,7 +39,7 @@ def measure(harness: Harness) -> KernelReport:
         _name(dtype): max(row.flops_per_s for row in rows + squares if row.dtype == _name(dtype))
         for dtype in dtypes
     }
-    model = plain(harness.training.model)
+    model = inner_model(harness.training.model)
     return KernelReport(
         peaks=peaks, bytes_per_s=bandwidth(device, 1 << (30 if big else 26)), rows=rows, work=work(harness),
         misaligned=misaligned(model), step_s=block.seconds / len(block.step_s),

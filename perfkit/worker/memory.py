@@ -22,9 +22,10 @@ from torch.utils._pytree import tree_iter
 
 from perfkit.errors import InvalidValue
 from perfkit.program import train
-from perfkit.worker.checks import plain
+from perfkit.worker import observe
 from perfkit.worker.failures import is_users
 from perfkit.worker.harness import Harness
+from perfkit.worker.observe import inner_model
 from perfkit.worker.reports import MemoryReport
 
 _STANDING = ("weights", "gradients", "optimizer")
@@ -80,6 +81,17 @@ class Ledger(TorchDispatchMode):
         self.phases[self.phase] = max(self.phases[self.phase], self.bytes)
         if self.bytes > self.peak:
             self.peak, self.at_peak, self.peak_phase = self.bytes, list(self.live.values()), self.phase
+
+    @contextlib.contextmanager
+    def in_phase(self, name: str, named_range: object = None) -> Iterator[None]:
+        """What is allocated inside belongs to this phase; copies count as data."""
+        before = self.phase
+        self.phase = name if name in ("forward", "backward", "optimizer") else before
+        self.phases[self.phase] = max(self.phases[self.phase], self.bytes)
+        try:
+            yield
+        finally:
+            self.phase = before
 
     def _freed(self, key: int) -> None:
         if gone := self.live.pop(key, None):
@@ -137,7 +149,7 @@ def measure(harness: Harness, steps: int = 2) -> MemoryReport:
 
 def _note_standing(ledger: Ledger, training: train.Training) -> None:
     """Weights, gradients and optimizer state are what they are, whoever made them."""
-    model = plain(training.model)
+    model = inner_model(training.model)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         ledger.note(tensor.data, "weights", name)
         if tensor.grad is not None:
@@ -150,7 +162,7 @@ def _note_standing(ledger: Ledger, training: train.Training) -> None:
 @contextlib.contextmanager
 def _followed(training: train.Training, ledger: Ledger) -> Iterator[None]:
     """Tells the ledger the phase of the step and the module that computes."""
-    model, hooks = plain(training.model), []
+    model, hooks = inner_model(training.model), []
     for name, module in model.named_modules():
         if name:
             hooks.append(module.register_forward_pre_hook(lambda *_, name=name: ledger.modules.append(name)))
@@ -158,20 +170,12 @@ def _followed(training: train.Training, ledger: Ledger) -> Iterator[None]:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             hooks.append(parameter.register_post_accumulate_grad_hook(_noted(ledger, name)))
-    places: tuple[tuple[Any, str, str], ...] = (
-        (train, "forward", "forward"), (torch.Tensor, "backward", "backward"),
-        (training, "update", "optimizer"),
-    )  # fmt: skip
-    before = [(owner, name, owner.__dict__.get(name), getattr(owner, name)) for owner, name, _ in places]
-    for (owner, name, phase), (*_, function) in zip(places, before, strict=True):
-        setattr(owner, name, _in_phase(function, phase, ledger))
     try:
-        yield
+        with observe.phases(ledger.in_phase):
+            yield
     finally:
         for hook in hooks:
             hook.remove()
-        for owner, name, own, _ in before:
-            setattr(owner, name, own) if own is not None else delattr(owner, name)
 
 
 def _noted(ledger: Ledger, name: str) -> Callable[[torch.Tensor], None]:
@@ -180,15 +184,3 @@ def _noted(ledger: Ledger, name: str) -> Callable[[torch.Tensor], None]:
             ledger.note(parameter.grad, "gradients", name)
 
     return hook
-
-
-def _in_phase(function: Callable[..., Any], phase: str, ledger: Ledger) -> Callable[..., Any]:
-    def inside(*given: Any, **named: Any) -> Any:
-        before, ledger.phase = ledger.phase, phase
-        ledger.phases[phase] = max(ledger.phases[phase], ledger.bytes)
-        try:
-            return function(*given, **named)
-        finally:
-            ledger.phase = before
-
-    return inside

@@ -8,10 +8,10 @@ of the computation.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch import nn
 from perfkit.program import train
 from perfkit.program.recipe import Recipe
 from perfkit.results.parity import Check
+from perfkit.worker import observe
 from perfkit.worker.reports import ParityReport
 
 BITS16 = {"bf16": 2.0**-8, "fp16": 2.0**-11}
@@ -28,21 +29,21 @@ DATA_TOLERANCE = 0.05
 """RMSE of inputs / their standard deviation: another resize differs by less, another scale by more."""
 
 
-@dataclasses.dataclass
-class Side:
+@dataclass
+class StepTrace:
     """What one side did, step by step: inputs and outputs as float64 on the host."""
 
-    losses: list[float]
-    inputs: list[torch.Tensor]
-    targets: list[torch.Tensor]
-    outputs: list[torch.Tensor]
     structure: list[str]
     random: bool
     scaler: bool
+    losses: list[float] = field(default_factory=list)
+    inputs: list[torch.Tensor] = field(default_factory=list)
+    targets: list[torch.Tensor] = field(default_factory=list)
+    outputs: list[torch.Tensor] = field(default_factory=list)
 
 
 def check(
-    workload: Any, recipe: Recipe, device: torch.device, exact: str, seed: int = 0, steps: int = 4
+    workload: Any, recipe: Recipe, device: torch.device, exactness: str, seed: int = 0, steps: int = 4
 ) -> ParityReport:
     """Compares a recipe with the plain program of the same batch size.
 
@@ -50,91 +51,84 @@ def check(
         workload: what is trained.
         recipe: the candidate.
         device: where.
-        exact: `bitwise`, or anything else for a tolerance.
+        exactness: `bitwise`, or anything else for a tolerance.
         seed: of weights, order and augmentation.
         steps: how many are trained on each side.
     """
     plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-    reference = _trained(workload, plain, device, seed, steps)
-    candidate = _trained(workload, recipe, device, seed, steps)
-    same = (candidate.inputs, candidate.targets)
-    base = _replayed(workload, plain, device, seed, steps, same, torch.float32)
-    exactly = _replayed(workload, plain, device, seed, steps, same, torch.float64)
+    reference = _train(train.Training(workload, plain, device, seed), seed, steps)
+    candidate = _train(train.Training(workload, recipe, device, seed), seed, steps)
+    pairs = list(zip(candidate.inputs, candidate.targets, strict=True))
+    float32, float64 = (
+        _replay(train.Training(workload, plain, device, seed), seed, steps, pairs, dtype)
+        for dtype in (torch.float32, torch.float64)
+    )
+    bitwise = exactness == "bitwise"
     checks = [
-        _data(reference, candidate, exact),
-        _targets(reference, candidate),
+        _inputs(reference, candidate, bitwise),
+        _equal("the same targets", reference.targets, candidate.targets),
         _structure(reference, candidate),
         _scaler(candidate, recipe),
+        *([_equal("bitwise the same losses", reference.losses, candidate.losses)] if bitwise else []),
+        _outputs(candidate, float32, float64, recipe),
+        _losses(candidate, float32, float64, recipe),
     ]
-    checks += [_bitwise(reference, candidate)] if exact == "bitwise" else []
-    checks += [_outputs(candidate, base, exactly, recipe), _losses(candidate, base, exactly, recipe)]
-    losses = {"candidate": candidate.losses, "float32": base.losses, "float64": exactly.losses}
-    return ParityReport([Check(*check) for check in checks], losses)
+    losses = {"candidate": candidate.losses, "float32": float32.losses, "float64": float64.losses}
+    return ParityReport(checks, losses)
 
 
-def _trained(workload: Any, recipe: Recipe, device: torch.device, seed: int, steps: int) -> Side:
-    training = train.Training(workload, recipe, device, seed)
-    with _watched(training, seed) as side:
-        batches = training.batches(train.epochs(training.loader))
-        losses = [training.step(batches) for _ in range(steps)]
-    side.losses = [float(loss) for loss in losses]
-    side.scaler = getattr(getattr(training, "scaler", None), "is_enabled", lambda: False)()
-    return side
-
-
-def _replayed(
-    workload: Any, recipe: Recipe, device: torch.device, seed: int, steps: int,
-    same: tuple[list[torch.Tensor], list[torch.Tensor]], dtype: torch.dtype,
-) -> Side:  # fmt: skip
-    """The plain program on given tensors, in a given precision."""
-    training = train.Training(workload, recipe, device, seed)
-    training.model.to(dtype)
-    training.optimizer = train.make_optimizer(workload, recipe, training.model)
-    pairs = (
-        (inputs.to(device, dtype if inputs.is_floating_point() else None), targets.to(device))
-        for inputs, targets in itertools.cycle(zip(*same, strict=True))
+def _train(
+    training: train.Training, seed: int, steps: int, batches: Iterator[Any] | None = None
+) -> StepTrace:
+    """Takes steps; random layers draw the same numbers on each side."""
+    scaler = getattr(training, "scaler", None)
+    trace = StepTrace(
+        _structure_of(training.model), _is_random(training.model), scaler is not None and scaler.is_enabled()
     )
-    with _watched(training, seed) as side:
-        side.losses = [float(training.step(pairs)) for _ in range(steps)]
-    return side
+
+    def on_batch(batch: Any) -> None:
+        inputs, targets = batch
+        torch.manual_seed(seed + len(trace.inputs))
+        trace.inputs.append(_kept(inputs))
+        trace.targets.append(targets.detach().cpu())
+
+    batches = batches or training.batches(train.epochs(training.loader))
+    batches = observe.batches(batches, on_batch)
+    with observe.outputs(training.model, lambda _, outputs: trace.outputs.append(_kept(outputs))):
+        losses = [training.step(batches) for _ in range(steps)]
+    trace.losses = [float(loss) for loss in losses]
+    return trace
 
 
-@contextlib.contextmanager
-def _watched(training: train.Training, seed: int) -> Iterator[Side]:
-    """Notes what goes into the model and what comes out; random layers draw the same numbers on each side."""
-    side = Side([], [], [], [], _structure_of(training.model), _is_random(training.model), False)
-    plain: Callable[..., Any] = train.forward
-
-    def noted(*given: Any) -> Any:
-        inputs, targets = given[-2:]
-        # What the loss sees in the plain program is what the workload's own loss gets in every other.
-        torch.manual_seed(seed + len(side.inputs))
-        outputs, loss = plain(*given)
-        side.inputs.append(_kept(inputs))
-        side.targets.append(targets.detach().cpu())
-        side.outputs.append(_kept(outputs))
-        return outputs, loss
-
-    train.forward = noted  # type: ignore[assignment]
-    try:
-        yield side
-    finally:
-        train.forward = plain
+def _replay(
+    training: train.Training, seed: int, steps: int, pairs: list[tuple[torch.Tensor, torch.Tensor]],
+    dtype: torch.dtype,
+) -> StepTrace:  # fmt: skip
+    """The plain program on given tensors, in a given precision."""
+    training.model.to(dtype)
+    training.optimizer = train.make_optimizer(training.workload, training.recipe, training.model)
+    batches = (
+        (
+            inputs.to(training.device, dtype if inputs.is_floating_point() else None),
+            targets.to(training.device),
+        )
+        for inputs, targets in itertools.cycle(pairs)
+    )
+    return _train(training, seed, steps, batches)
 
 
-def _kept(tensor: Any) -> torch.Tensor:
-    found: torch.Tensor = tensor.detach().cpu()
-    return found.double() if found.is_floating_point() else found
+def _kept(tensor: torch.Tensor) -> torch.Tensor:
+    kept = tensor.detach().cpu()
+    return kept.double() if kept.is_floating_point() else kept
 
 
 def _structure_of(model: nn.Module) -> list[str]:
     """Every layer with what decides how it trains: kind, training or not, dropout's share, frozen or not."""
-    inner = getattr(model, "_orig_mod", model)
     return [
         f"{name or 'model'}: {type(layer).__name__}, {'training' if layer.training else 'evaluating'}"
         f"{f', p={layer.p}' if hasattr(layer, 'p') else ''}"
         f"{', frozen' if any(not p.requires_grad for p in layer.parameters(recurse=False)) else ''}"
-        for name, layer in inner.named_modules()
+        for name, layer in observe.inner_model(model).named_modules()
     ]
 
 
@@ -146,93 +140,75 @@ def _rmse(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.double() - other.double()).square().mean().sqrt())
 
 
-def _data(reference: Side, candidate: Side, exact: str) -> tuple[str, bool, str]:
-    name = "the same inputs"
-    for step, (a, b) in enumerate(zip(reference.inputs, candidate.inputs, strict=True)):
-        if a.shape != b.shape:
-            return name, False, f"step {step}: shape {tuple(b.shape)}, was {tuple(a.shape)}"
-    worst = max(
-        _rmse(a, b) / max(float(a.double().std()), 1e-12)
-        for a, b in zip(reference.inputs, candidate.inputs, strict=True)
-    )
-    ok = worst == 0 if exact == "bitwise" else worst <= DATA_TOLERANCE
-    hint = (
-        "" if ok else ". A data set that augments at random must draw from the sample's index, not the order"
-    )
-    return name, ok, f"RMSE {worst:.2g} of their standard deviation, after preparation on the device{hint}"
+def _equal(name: str, expected: list[Any], actual: list[Any]) -> Check:
+    """Equal to the last digit, in every step."""
+    try:
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+    except AssertionError as difference:
+        return Check(name, False, "; ".join(line for line in str(difference).splitlines() if line))
+    return Check(name, True, "equal in every step, to the last digit")
 
 
-def _targets(reference: Side, candidate: Side) -> tuple[str, bool, str]:
-    pairs = zip(reference.targets, candidate.targets, strict=True)
-    wrong = [step for step, (a, b) in enumerate(pairs) if a.shape != b.shape or not torch.equal(a, b)]
-    return (
-        "the same targets",
-        not wrong,
-        f"they differ in step {wrong[0]}" if wrong else "equal in every step",
-    )
+def _inputs(reference: StepTrace, candidate: StepTrace, bitwise: bool) -> Check:
+    name, pairs = "the same inputs", list(zip(reference.inputs, candidate.inputs, strict=True))
+    if bitwise or any(a.shape != b.shape for a, b in pairs):
+        check = _equal(name, reference.inputs, candidate.inputs)
+        ok, evidence = check.ok, check.evidence
+    else:
+        worst = max(_rmse(a, b) / max(float(a.double().std()), 1e-12) for a, b in pairs)
+        ok = worst <= DATA_TOLERANCE
+        evidence = f"RMSE {worst:.2g} of their standard deviation, after preparation on the device"
+    hint = ". A data set that augments at random must draw from the sample's index, not the order"
+    return Check(name, ok, evidence + ("" if ok else hint))
 
 
-def _structure(reference: Side, candidate: Side) -> tuple[str, bool, str]:
-    pairs = itertools.zip_longest(reference.structure, candidate.structure)
-    changed = [f"{b}, was {a}" for a, b in pairs if a != b]
-    return (
-        "the same model",
-        not changed,
-        changed[0] if changed else f"{len(reference.structure)} layers alike",
-    )
+def _structure(reference: StepTrace, candidate: StepTrace) -> Check:
+    layers = itertools.zip_longest(reference.structure, candidate.structure)
+    changed = [f"{b}, was {a}" for a, b in layers if a != b]
+    return Check("the same model", not changed, (changed or [f"{len(reference.structure)} layers alike"])[0])
 
 
-def _scaler(candidate: Side, recipe: Recipe) -> tuple[str, bool, str]:
+def _scaler(candidate: StepTrace, recipe: Recipe) -> Check:
     if recipe.amp != "fp16":
-        return "gradient scaling", True, "not needed"
-    return (
-        "gradient scaling",
-        candidate.scaler,
-        "a GradScaler is on" if candidate.scaler else "fp16 without one",
-    )
-
-
-def _bitwise(reference: Side, candidate: Side) -> tuple[str, bool, str]:
-    same = reference.losses == candidate.losses
-    return "bitwise the same losses", same, "equal to the last digit" if same else "they differ"
+        return Check("gradient scaling", True, "not needed")
+    evidence = "a GradScaler is on" if candidate.scaler else "fp16 without one"
+    return Check("gradient scaling", candidate.scaler, evidence)
 
 
 def _budget(base: float, scale: float, recipe: Recipe, step: int, roundings: int) -> float:
-    """What RMSE against float64 is allowed.
+    """The RMSE against float64 that is allowed.
 
-    Twice that of the float32 program; where a format of 16 bits is asked for, some of its own roundings come
-    in addition. A floor of float32's rounding keeps a lucky baseline from refusing everything. Later steps
-    have been through as many updates, each with its own rounding.
+    Twice that of the float32 program; where a 16-bit format is asked for, some of its own roundings come in
+    addition. A floor of float32's rounding keeps a lucky baseline from refusing everything. Later steps have
+    been through as many updates, each with its own rounding.
     """
     bits = roundings * BITS16[recipe.amp] if recipe.amp in BITS16 else 0.0
     return (2 * base + scale * (2.0**-18 + bits)) * (1 + step)
 
 
-def _outputs(candidate: Side, base: Side, exactly: Side, recipe: Recipe) -> tuple[str, bool, str]:
-    """Of the first step only: before any update, so nothing has grown yet."""
-    wrong, right = _rmse(candidate.outputs[0], exactly.outputs[0]), _rmse(base.outputs[0], exactly.outputs[0])
-    scale = float(exactly.outputs[0].double().std())
+def _outputs(candidate: StepTrace, float32: StepTrace, float64: StepTrace, recipe: Recipe) -> Check:
+    """Of the first step only: before any update, so no difference has grown yet."""
+    own, plain, exact = (trace.outputs[0] for trace in (candidate, float32, float64))
+    error, plain_error = _rmse(own, exact), _rmse(plain, exact)
     if candidate.random and recipe.amp == "off":
         # Random layers draw other numbers in float64: then float32 is the yardstick.
-        wrong, right = _rmse(candidate.outputs[0], base.outputs[0]), 0.0
-    allowed = _budget(right, scale, recipe, 0, roundings=15)
-    evidence = f"RMSE {wrong:.2g}, float32 has {right:.2g}, allowed {allowed:.2g}"
-    return (
-        "outputs of the first step",
-        wrong <= allowed or (candidate.random and recipe.amp != "off"),
-        evidence,
-    )
+        error, plain_error = _rmse(own, plain), 0.0
+    allowed = _budget(plain_error, float(exact.double().std()), recipe, 0, roundings=15)
+    ok = error <= allowed or (candidate.random and recipe.amp != "off")
+    evidence = f"RMSE {error:.2g}, float32 has {plain_error:.2g}, allowed {allowed:.2g}"
+    return Check("outputs of the first step", ok, evidence)
 
 
-def _losses(candidate: Side, base: Side, exactly: Side, recipe: Recipe) -> tuple[str, bool, str]:
-    worst, said = 0.0, ""
-    for step, (own, plain, exact) in enumerate(
-        zip(candidate.losses, base.losses, exactly.losses, strict=True)
-    ):
-        known = plain if candidate.random else exact
-        allowed = _budget(abs(plain - known), max(1.0, abs(known)), recipe, step, roundings=4)
-        allowed = max(allowed, 0.05 * abs(known)) if candidate.random and recipe.amp != "off" else allowed
-        if abs(own - known) / allowed > worst:
-            worst = abs(own - known) / allowed
-            said = f"step {step}: {own:.6g}, expected {known:.6g} ± {allowed:.1g}"
-    return "losses", worst <= 1, said or "equal"
+def _losses(candidate: StepTrace, float32: StepTrace, float64: StepTrace, recipe: Recipe) -> Check:
+    worst, evidence = 0.0, "equal"
+    sides = zip(candidate.losses, float32.losses, float64.losses, strict=True)
+    for step, (own, plain, exact) in enumerate(sides):
+        expected = plain if candidate.random else exact
+        allowed = _budget(abs(plain - expected), max(1.0, abs(expected)), recipe, step, roundings=4)
+        if candidate.random and recipe.amp != "off":
+            allowed = max(allowed, 0.05 * abs(expected))
+        error = abs(own - expected) / allowed
+        if not error <= worst:  # so is NaN
+            worst = math.inf if math.isnan(error) else error
+            evidence = f"step {step}: {own:.6g}, expected {expected:.6g} ± {allowed:.1g}"
+    return Check("losses", worst <= 1, evidence)

@@ -15,13 +15,14 @@ import psutil
 import torch
 from torch.profiler import ProfilerActivity, record_function, schedule
 
-from perfkit.program import train
+from perfkit.worker import observe
 from perfkit.worker.harness import Harness
 from perfkit.worker.messages import RecordProfile
 from perfkit.worker.reports import ProfileReport
 
 _COMPARED = 8
-"""Steps without the profiler, just before, that its slow-down is told from; more if more are recorded."""
+"""Unprofiled steps taken first, at least, to estimate the profiler's overhead."""
+_MARKED = ("copy", "forward", "backward", "optimizer")
 
 
 def profile(harness: Harness, command: RecordProfile) -> ProfileReport:
@@ -40,8 +41,9 @@ def profile(harness: Harness, command: RecordProfile) -> ProfileReport:
     total = wait + warmup + active
     harness.source.stamps.clear()
     marks, pins = [], list[float]()
-    named = contextlib.nullcontext() if harness.training.recipe.nvtx_ranges else _marked(harness.training)
-    with named, _timed_pinning(pins), made:
+    has_ranges = harness.training.recipe.nvtx_ranges
+    marked = contextlib.nullcontext() if has_ranges else observe.phases(_mark)
+    with marked, _timed_pinning(pins), made:
         for step in range(total):
             marks.append(time.perf_counter())
             harness.training.step(harness.batches)
@@ -193,26 +195,6 @@ def _write(ready: Any, path: str) -> None:
     os.replace(part, path)
 
 
-@contextlib.contextmanager
-def _marked(training: train.Training) -> Iterator[None]:
-    """Names the phases in the trace; the program itself stays as it is."""
-    places: tuple[tuple[Any, str, str], ...] = (
-        (train, "forward", "forward"), (train, "to_device", "to_device"),
-        (torch.Tensor, "backward", "backward"), (training, "update", "optimizer"),
-    )  # fmt: skip
-    before = [getattr(owner, name) for owner, name, _ in places]
-    for (owner, name, mark), function in zip(places, before, strict=True):
-        setattr(owner, name, _named(function, mark))
-    try:
-        yield
-    finally:
-        for (owner, name, _), function in zip(places, before, strict=True):
-            setattr(owner, name, function)
-
-
-def _named(function: Callable[..., Any], mark: str) -> Callable[..., Any]:
-    def marked(*arguments: Any, **named: Any) -> Any:
-        with record_function(mark):
-            return function(*arguments, **named)
-
-    return marked
+def _mark(name: str, named_range: object) -> contextlib.AbstractContextManager[Any]:
+    """Names a phase in the trace."""
+    return record_function(name) if name in _MARKED else contextlib.nullcontext()

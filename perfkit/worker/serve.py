@@ -146,7 +146,7 @@ class Session:
         from perfkit.program.recipe import Recipe
         from perfkit.program.script import Script
         from perfkit.program.train import Training
-        from perfkit.worker import checks
+        from perfkit.worker import observe
         from perfkit.worker.harness import Harness
 
         self._progress("building", 0, 1)
@@ -171,8 +171,8 @@ class Session:
         return messages.Trained(
             recipe=training.recipe.to_dict(), facts=script.facts() if script else {}, startup_s=startup_s,
             first=first, warm=warm, losses=losses, mechanisms=mechanisms, batch_bytes_per_sample=batch_bytes,
-            samples_per_step=harness.samples_per_step, compiled=checks.is_compiled(training.model),
-            compile_counters=checks.compile_counters(), data_on_device=checks.is_resident(training.loader),
+            samples_per_step=harness.samples_per_step, compiled=observe.is_compiled(training.model),
+            compile_counters=observe.compile_counters(), data_on_device=observe.is_resident(training.loader),
             batch_norm=any("BatchNorm" in type(part).__name__ for part in training.model.modules()),
             weights=getattr(self._workload, "weights", ""), malloc=os.environ.get("GLIBC_TUNABLES", ""),
         )  # fmt: skip
@@ -185,7 +185,7 @@ class Session:
         return block
 
     def _peak(self) -> messages.Peak:
-        from perfkit.worker.checks import compile_counters
+        from perfkit.worker.observe import compile_counters
 
         allocated, reserved = self._harness.device.peak()
         recompiles = compile_counters().graphs - self._harness.first_graphs

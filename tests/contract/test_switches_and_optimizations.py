@@ -14,7 +14,7 @@ from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.ladder.presets import Sizing
 from perfkit.program.recipe import Recipe, switches
 from perfkit.program.rules import Target
-from perfkit.worker.checks import checks
+from perfkit.worker.checks import CHECKS
 
 # Every member, so that the tests below cannot pass over fewer. An optimization that is called what its own
 # switch is called is not listed again.
@@ -67,13 +67,13 @@ TEXTS = [path.read_text(encoding="utf-8") for path in NOTEBOOKS.glob("*.py")]
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_switch_is_in_every_place(name: str) -> None:
     assert name in READ, "no branch in program/train.py or a workload"
-    assert name in checks(), "no check in worker/checks.py"
+    assert name in CHECKS, "no check in worker/checks.py"
     assert any(name in card.settings for card in OPTIMIZATIONS.values()), "no card sets it"
     assert any(name in text for text in TEXTS), "no notebook mentions it"
 
 
 def test_there_is_no_branch_and_no_check_of_what_is_no_switch() -> None:
-    assert set(checks()) == set(SWITCHES)
+    assert set(CHECKS) == set(SWITCHES)
     assert READ - set(SWITCHES) <= {"replace", "to_dict"}
 
 

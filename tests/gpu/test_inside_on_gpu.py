@@ -12,6 +12,7 @@ from perfkit import trace
 from perfkit.process import nsys
 from perfkit.results.run import Run
 from perfkit.studies import engine, inspect
+from perfkit.trace import nsight
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -79,5 +80,5 @@ def test_nsight_systems_writes_what_the_reader_reads(tmp_path: Path) -> None:
     if shutil.which("nsys") is None:
         pytest.skip("needs a GPU machine with Nsight Systems (nsys)")
     asked = inspect.nsys(CIFAR, None, tmp_path / "report", **CUDA, settings={"nvtx_ranges": True})
-    made = nsys.convert(nsys.record(asked, tmp_path / "report"), tmp_path / "report.json.gz")
+    made = nsight.convert(nsys.record(asked, tmp_path / "report"), tmp_path / "report.json.gz")
     assert trace.analyse(trace.load(made)).kernels

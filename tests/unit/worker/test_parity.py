@@ -49,7 +49,7 @@ class Net(Toy):
 
     def __init__(self, fault: str = "", dropout: float = 0.0) -> None:
         super().__init__()
-        self.fault, self.dropout, self.faulty = fault, dropout, False
+        self.fault, self.dropout, self.faulty, self.losses = fault, dropout, False, 0
 
     def dataset(self, recipe: Any) -> Any:
         # Called first by the program: from here on this side is the faulty one, or is not.
@@ -81,6 +81,9 @@ class Net(Toy):
 
     def loss(self, outputs: Any, targets: Any) -> Any:
         found = nn.functional.cross_entropy(outputs.float(), targets)
+        if self.faulty and self.fault == "a loss that is no number":
+            self.losses += 1
+            return found * float("nan" if self.losses == 3 else 1)
         return found * 1.1 if self.faulty and self.fault == "loss scaled" else found
 
     def optimizer(self, parameters: Any, **implementation: Any) -> Any:
@@ -116,6 +119,7 @@ def test_sound_recipes_pass(changes: dict[str, Any], dropout: float) -> None:
         ("dropout off", "the same model"),
         ("other weights", "outputs of the first step"),
         ("loss scaled", "losses"),
+        ("a loss that is no number", "losses"),
         ("other learning rate", "losses"),
     ],
 )
@@ -159,10 +163,10 @@ def test_a_model_left_in_evaluation_is_caught(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_fp16_without_a_scaler_is_caught() -> None:
-    side = parity.Side([], [], [], [], [], random=False, scaler=False)
-    assert parity._scaler(side, Recipe(amp="fp16"))[1] is False
+    side = parity.StepTrace([], random=False, scaler=False)
+    assert parity._scaler(side, Recipe(amp="fp16")).ok is False
     side.scaler = True
-    assert parity._scaler(side, Recipe(amp="fp16"))[1] is True
+    assert parity._scaler(side, Recipe(amp="fp16")).ok is True
 
 
 def test_bitwise_means_to_the_last_digit() -> None:

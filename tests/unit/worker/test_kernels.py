@@ -1,0 +1,38 @@
+"""FLOPs, bytes and shapes, against what can be counted by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from perfkit.program import train
+from perfkit.program.recipe import Recipe
+from perfkit.worker import kernels
+from perfkit.worker.harness import Harness
+from tests.support.toy import Toy
+
+CPU = torch.device("cpu")
+
+
+def harness(workload: Any, **switches: Any) -> Harness:
+    return Harness(train.Training(workload, Recipe(**{"batch_size": 8, **switches}), CPU))
+
+
+def test_flops_of_a_step_are_those_of_its_products() -> None:
+    """Forward 2·b·in·out for each layer; backward the same for weights, and for inputs but the first."""
+    found = kernels.work(harness(Toy()))
+    assert found.flops == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
+    assert found.bytes > 0
+    assert kernels.work(harness(Toy(), amp="bf16")).dtype == "bfloat16"
+
+
+def test_layers_with_unlucky_sizes_are_listed_with_the_cost_of_padding() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, 3), nn.Linear(64, 10), nn.Linear(16, 24))
+    found = {row.layer: row for row in kernels.misaligned(model)}
+    assert set(found) == {"0", "2"}
+    assert found["0"].padded == [8, 64]
+    assert found["0"].more_flops == pytest.approx(8 / 3 - 1)
+    assert found["2"].more_flops == pytest.approx(16 / 10 - 1)
