@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -42,7 +42,7 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     name: str
     title: str
     question: str
-    settings: dict[str, Value]
+    settings: Annotated[dict[str, Value], msgspec.Meta(min_length=1)]
     """The switches it sets. The first is its own: where that one cannot act, the optimization does not apply.
     `"$NAME"` is the number of that name in `Sizing`; a setting whose number is None is left out."""
     exactness: Exactness
@@ -75,7 +75,7 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """The whole card, in Markdown."""
         attacked = " and ".join([self.bottleneck, *self.also])
         return (
-            f"# {self.title[0].upper()}{self.title[1:]}\n\n"
+            f"# {self.title[:1].upper()}{self.title[1:]}\n\n"
             f"*Exactness: {self.exactness} · bottleneck: {attacked}.*\n\n**{self.question}**\n\n"
             f"{self.prose}\n\n## What the articles say\n\n"
             f"{self.published or 'Nothing of this optimization by itself'}.\n"

@@ -70,6 +70,11 @@ def test_a_size_stands_for_its_number_on_the_machine(tmp_path: Path) -> None:
         ('"data"', '"dada"', "Invalid enum value 'dada' - at `$.bottleneck`"),
         ('"$workers"', '"$wrokers"', "no attribute 'wrokers'"),
         ('"$workers"', "-1", "'workers' was given '-1'"),
+        (
+            '{ workers = "$workers", cpu_threads = "$shared_threads" }',
+            "{}",
+            "Expected `object` of length >= 1",
+        ),
         ("workers =", "wokers =", "unknown switch 'wokers'. Did you mean 'workers'?"),
         ("## When it applies\n", "", "its sections are"),
     ],
