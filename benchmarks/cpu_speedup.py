@@ -13,7 +13,8 @@ from dataclasses import replace
 from perfkit import machine
 from perfkit.ladder.presets import PRESETS
 from perfkit.program.recipe import Recipe
-from perfkit.studies import engine
+from perfkit.studies import ladder as ladders
+from perfkit.studies import plan as plans
 
 
 def main() -> None:
@@ -26,10 +27,10 @@ def main() -> None:
         batch_size=32, batched_fetch=True, uint8_copy=True, device_resize=True, zero_grad_set_to_none=True,
         channels_last=True, amp="bf16", optimizer_impl="fused",
     )  # fmt: skip
-    plan = engine.plan("cifar_resnet18", "quick", device=device, options={"image_size": 224})
+    plan = plans.plan("cifar_resnet18", "quick", device=device, options={"image_size": 224})
     size = replace(PRESETS["quick"], block_samples=64, warmup_s=15)
     plan = replace(plan, preset=size, recipes=(("baseline", Recipe(batch_size=32)), ("final", final)))
-    baseline, last = engine.climb(plan)
+    baseline, last = ladders.measure_ladder(plan)
     for run in (baseline, last):
         if run.status != "ok":
             raise SystemExit(f"{run.title}: {run.reason}")

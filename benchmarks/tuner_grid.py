@@ -20,7 +20,12 @@ import msgspec
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.studies import compare, engine, predict, tune
+from perfkit.studies import plan as plans
+from perfkit.studies import predict, tune
+from perfkit.studies.compare import Candidate, compare
+from perfkit.studies.engine import Schedule, Trial, measure
+from perfkit.studies.ladder import recipe_stages
+from perfkit.studies.setup import prepare
 
 SPACE = {
     "batch_size": (16, 32, 64), "workers": (0, 1, 2), "amp": ("off", "bf16"), "channels_last": (False, True),
@@ -28,7 +33,7 @@ SPACE = {
 }  # fmt: skip
 
 
-def told(progress: engine.Progress) -> None:
+def told(progress: plans.Progress) -> None:
     """One line a run."""
     if run := progress.run:
         rate = f"{run.samples_per_s.median:.0f} samples/s" if run.samples_per_s else run.reason
@@ -49,18 +54,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, help="write every run here, as JSON")
     given = parser.parse_args()
-    plan = engine.plan(given.workload, "quick")
+    plan = plans.plan(given.workload, "quick")
     plan = replace(plan, preset=replace(plan.preset, rounds=given.rounds))
 
     tuned = tune.tune(plan, SPACE, budget_s=3600, on_progress=told)
     print("\n".join(tuned.sentences()), flush=True)
 
-    described, _ = engine.resolve(replace(plan, stages=("baseline",)))
     base = Recipe(batch_size=plan.preset.batch_size)
-    every = tune.candidates(plan, engine.target(plan, described), SPACE)
     started = time.monotonic()
-    asked = [(recipe.describe()[:60], recipe) for recipe in [base, *every]]
-    found = engine.climb(replace(plan, recipes=asked, only_first=True), RunStore(), told)
+    with prepare(plan, told) as setup:
+        every = tune.candidates(plan, setup.target, SPACE)
+        titled = [(recipe.describe()[:60], recipe) for recipe in [base, *every]]
+        schedule = Schedule(plan.preset, baseline_only=True)
+        stages = recipe_stages(titled, setup.target)
+        trials = (Trial(stage, schedule, len(stages)) for stage in stages)
+        found = list(measure(trials, setup, RunStore()))
     seconds = time.monotonic() - started
     grid = [run for run in found if gain(run)]
     best = max(grid, key=gain)
@@ -70,7 +78,7 @@ def main() -> None:
     probes = [base, *tune.probes(base, every)]
     parts = tuned.tried[: len(probes)]
     model = predict.fit(parts)
-    pace = predict.rates([*tuned.tried, *found])
+    pace = predict.drift_corrected_rates([*tuned.tried, *found])
     print(
         f"grid: {len(grid)} recipes in {seconds:.0f} s, tuner's time / grid's {tuned.seconds / seconds:.2f}"
     )
@@ -81,7 +89,7 @@ def main() -> None:
     if chosen == winner:
         print(f"the tuner's pick is the grid's best: {chosen.describe()}")
         return
-    both = compare.compare(("grid's best", winner), ("tuner's pick", chosen), plan)
+    both = compare(Candidate("grid's best", winner), Candidate("tuner's pick", chosen), plan)
     print(f"grid's best: {winner.describe()}\ntuner's pick: {chosen.describe()}\n{both.describe()}")
 
 

@@ -17,7 +17,7 @@
 from IPython.display import Markdown
 
 from perfkit import notebook as pk
-from perfkit.studies import engine
+from perfkit.studies import plan as plans
 
 panel = pk.StagePanel("baseline")
 panel
@@ -77,7 +77,7 @@ panel.proof()
 # This is the measured loop as a standalone script, which does not need perfkit. Each later chapter shows what it changes in this script.
 
 # %%
-Markdown(f"```python\n{next(iter(engine.scripts(panel.runs).values()))}```")
+Markdown(f"```python\n{next(iter(plans.scripts(panel.runs).values()))}```")
 
 # %% [markdown]
 # ## When a baseline misleads

@@ -44,7 +44,7 @@ knobs.cores.value = 8
 for workers in (0, 1, 2, 4, 8):
     prediction = knobs.predict(workers=workers)
     rate = prediction.samples_per_s(knobs.batch.value)
-    print(f"{workers} workers: {rate:,.0f} samples/s, bottleneck: {prediction.binds}")
+    print(f"{workers} workers: {rate:,.0f} samples/s, bottleneck: {prediction.bottleneck}")
 
 # %% [markdown]
 # ## Let it search

@@ -24,7 +24,7 @@ from perfkit.errors import InvalidValue, PerfkitError
 
 if TYPE_CHECKING:
     from perfkit.show.document import Content
-    from perfkit.studies.engine import Plan, Progress
+    from perfkit.studies.plan import Plan, Progress
 
 app: typer.Typer = typer.Typer(
     name="perfkit",
@@ -52,11 +52,11 @@ class Training:
     seed: Annotated[int, typer.Option(help="of weights, order and augmentation")] = 0
 
     def plan(self, stages: list[str] | None = None, **more: Any) -> Plan:
-        """The plan of a study; `more` as for `studies.engine.plan`."""
-        from perfkit.studies import engine
+        """The plan of a study; `more` as for `studies.plans.plan`."""
+        from perfkit.studies import plan as plans
 
         more |= {"device": self.device, "options": parse_options(self.option), "seed": self.seed}
-        return engine.plan(self.workload, self.preset, stages, **more)
+        return plans.plan(self.workload, self.preset, stages, **more)
 
 
 @dataclasses.dataclass(frozen=True)

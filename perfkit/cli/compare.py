@@ -39,7 +39,7 @@ def compare(
         found = comparing.compare_stored(RunStore().get(a), RunStore().get(b))
     else:
         plan = training.plan()
-        sides = comparing.sides(a, b, plan)
+        sides = comparing.candidates(a, b, plan)
         with cli.study_progress() as show:
             found = comparing.compare(*sides, plan, budget, precision, on_progress=show)
     document = {
@@ -76,9 +76,9 @@ def parity(
     from perfkit.studies import parity as proving
 
     plan = training.plan()
-    side = comparing.side(what, plan)
+    side = comparing.candidate(what, plan)
     with cli.progress_bar() as show:
-        found = proving.parity(plan, *side, steps, on_progress=show)
+        found = proving.parity(plan, side.title, side.recipe, steps, on_progress=show)
     terminal.show(tables_studies.parity(found))
     if not found.ok:
         raise typer.Exit(1)

@@ -34,8 +34,8 @@ def profile(
     choices = cli.names(record) or []
     if unknown := set(choices) - set(_RECORDED):
         raise one_of(unknown.pop(), list(_RECORDED), "thing to record")
-    how = inspect.Recording(active=steps, **{name: name in choices for name in _RECORDED})
-    found = inspect.profile(recording=how, out=out, **training.where())
+    how = inspect.ProfilerOptions(active=steps, **{name: name in choices for name in _RECORDED})
+    found = inspect.profile(profiler=how, out=out, **training.where())
     analysis, findings = found.analysis, found.findings
     window = found.lanes() if analysis.steps else None
     sections = tables_trace.sections(analysis, findings, window, [tables_trace.loading(found.loading)])

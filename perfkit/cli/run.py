@@ -14,7 +14,7 @@ from perfkit.errors import InvalidValue
 
 if TYPE_CHECKING:
     from perfkit.results.run import Run
-    from perfkit.studies.engine import Plan
+    from perfkit.studies.plan import Plan
 
 
 @cli.command(cli.MEASURE)
@@ -36,17 +36,17 @@ def run(
     from perfkit.results.run import document
     from perfkit.results.store import save_recording
     from perfkit.show import html, tables
-    from perfkit.studies import engine
+    from perfkit.studies import plan as plans
 
     settings = training.switches() | ({"ranks": ranks} if ranks > 1 else {})
     plan = training.plan(cli.names(stages), settings=settings, timeout_s=timeout)
-    plan = engine.spread(plan, nodes, node_rank, rendezvous)
+    plan = plans.for_node(plan, nodes, node_rank, rendezvous)
     cli.check_writable(report, record)
-    runs, stopped = _climb(plan)
+    runs, stopped = _measure(plan)
     if not runs:
         raise KeyboardInterrupt
     if report:
-        cli.write(report, html.session(runs, engine.scripts(runs)))
+        cli.write(report, html.session(runs, plans.scripts(runs)))
     if record:
         save_recording(runs, record)
     output.show(tables.sections(runs), document(runs))
@@ -56,23 +56,24 @@ def run(
         raise typer.Exit(1)
 
 
-def _climb(plan: Plan) -> tuple[list[Run], bool]:
+def _measure(plan: Plan) -> tuple[list[Run], bool]:
     """The finished runs, and whether the person stopped it."""
     from perfkit.results.store import RunStore
     from perfkit.show import tables
-    from perfkit.studies import engine
+    from perfkit.studies import ladder as ladders
+    from perfkit.studies import plan as plans
 
     done: list[Run] = []
     with cli.study_progress() as bar:
 
-        def show(progress: engine.Progress) -> None:
+        def show(progress: plans.Progress) -> None:
             bar(progress)
             if progress.run:
                 done.append(progress.run)
                 typer.echo(tables.one_line(progress.run), err=True)
 
         try:
-            return engine.climb(plan, RunStore(), show), False
+            return ladders.measure_ladder(plan, RunStore(), show), False
         except KeyboardInterrupt:
             return done, True
 
@@ -117,7 +118,7 @@ def report(
     """Writes one self-contained HTML file of a stored session: to send to a colleague."""
     from perfkit.results.store import RunStore
     from perfkit.show import html
-    from perfkit.studies import engine
+    from perfkit.studies import plan as plans
 
     cli.check_writable(out)
     store = RunStore()
@@ -125,5 +126,5 @@ def report(
     found = list(reversed(store.list(limit=1000, session=chosen))) if chosen else []
     if not found:
         raise InvalidValue(f"no stored session '{session or ''}'", "`perfkit runs` lists them")
-    cli.write(out, html.session(found, engine.scripts(found)))
+    cli.write(out, html.session(found, plans.scripts(found)))
     typer.echo(f"wrote {out}: {len(found)} stages of session {chosen}")

@@ -20,29 +20,30 @@ def export(
 ) -> None:
     """Prints the standalone training script of a recipe; it does not need perfkit."""
     from perfkit.results.store import RunStore
-    from perfkit.studies import engine
+    from perfkit.studies import ladder as ladders
+    from perfkit.studies import plan as plans
 
     if run_id:
-        text = next(iter(engine.scripts([RunStore().get(run_id)]).values()), None)
+        text = next(iter(plans.scripts([RunStore().get(run_id)]).values()), None)
         if text is None:
             why = "It was not measured, or it was a script already (see perfkit show ID)"
             raise InvalidValue(f"run '{run_id}' has no recipe to export", why)
     else:
         name = training.stage or "baseline"
         plan = training.plan([name], settings=training.switches(), below=True)
-        described, stages = engine.resolve(plan)
+        described, stages = ladders.resolve(plan)
         if stages[-1].reason:
             raise InvalidValue(f"stage '{name}' does not apply here: {stages[-1].reason}", "Choose another")
-        text = engine.script(stages[-1].recipe, described, plan.device, training.seed, steps)
+        text = plans.script(stages[-1].recipe, described, plan.device, training.seed, steps)
     sys.stdout.write(text)
 
 
 @cli.command(cli.SCRIPT)
 def diff(stage: Annotated[str, typer.Argument(help="an optimization")], training: cli.Training) -> None:
     """Shows what a stage changes in the training script."""
-    from perfkit.studies import engine
+    from perfkit.studies import ladder as ladders
 
-    sys.stdout.write(engine.stage_diff(training.plan([stage], below=True)))
+    sys.stdout.write(ladders.stage_diff(training.plan([stage], below=True)))
 
 
 @cli.command(cli.SCRIPT)
@@ -65,10 +66,11 @@ def doctor() -> None:
     """Checks this machine: hardware, which stages can run here, what to fix."""
     from perfkit import machine
     from perfkit.show import tables_studies, terminal
-    from perfkit.studies import engine
+    from perfkit.studies import ladder as ladders
+    from perfkit.studies import plan as plans
 
     checks = machine.checkup()
     about = machine.describe(machine.facts())
-    terminal.show(tables_studies.doctor(about, checks, engine.resolve(engine.plan())[1]))
+    terminal.show(tables_studies.doctor(about, checks, ladders.resolve(plans.plan())[1]))
     if any(check.status == "problem" for check in checks):
         raise typer.Exit(1)

@@ -27,7 +27,8 @@ from perfkit.show import tables_inside, tables_studies, tables_trace
 from perfkit.show.document import Timeline
 from perfkit.show.html import fragment
 from perfkit.studies import attribute as attributing
-from perfkit.studies import engine, inspect, scaling
+from perfkit.studies import inspect, scaling
+from perfkit.studies import plan as plans
 from perfkit.studies import tune as tuning
 from perfkit.trace import diagnosis
 
@@ -40,7 +41,7 @@ Inspection = Shown[Any]
 _Result = TypeVar("_Result")
 
 
-def _with_line(study: Callable[[Callable[[engine.Progress], None]], _Result]) -> _Result:
+def _with_line(study: Callable[[Callable[[plans.Progress], None]], _Result]) -> _Result:
     line = Line()
     try:
         result = study(lambda step: line.progress(f"{step.stage}: {step.phase}", step.fraction))
@@ -62,7 +63,7 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
     Raises:
         PerfkitError: a name that is not allowed, or nothing could be measured.
     """
-    plan = engine.plan(stages=["baseline"], **where)
+    plan = plans.plan(stages=["baseline"], **where)
     found = _with_line(lambda show: attributing.attribute(plan, names, 60 * minutes, on_progress=show))
     return Shown(found, tables_studies.attribution(found))
 
@@ -82,7 +83,7 @@ def tune(
     Raises:
         PerfkitError: a switch or value that is not allowed, or nothing could be measured.
     """
-    plan = engine.plan(stages=["baseline"], **where)
+    plan = plans.plan(stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None
     found = _with_line(lambda show: tuning.tune(plan, space, cap, 60 * minutes, show))
     return Shown(found, tables_studies.tuning(found))

@@ -20,8 +20,10 @@ from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
 from perfkit.show import html, sentences, tables_studies
 from perfkit.show.document import Table
-from perfkit.studies import engine, scaling
+from perfkit.studies import ladder as ladders
 from perfkit.studies import parity as proving
+from perfkit.studies import plan as plans
+from perfkit.studies import scaling
 from perfkit.worker.messages import Description
 
 Recipes = Mapping[str, Mapping[str, Any]]
@@ -53,7 +55,7 @@ class LadderPanel(Panel):
         options: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         refuse_object(workload)
-        plan = engine.plan(workload, preset, stages, settings, device, options, below=self.from_below)
+        plan = plans.plan(workload, preset, stages, settings, device, options, below=self.from_below)
         base = Recipe(batch_size=plan.preset.batch_size).replace(**plan.settings)
         recipes = tuple((title, base.replace(**changes)) for title, changes in self._titles.items())
         self.plan = replace(plan, recipes=recipes)
@@ -70,7 +72,7 @@ class LadderPanel(Panel):
     def _measure(self) -> list[Run]:
         self.runs, self._report.value = [], ""
         try:
-            self.runs = engine.climb(self.plan, RunStore(), self._follow, self._job.cancelled)
+            self.runs = ladders.measure_ladder(self.plan, RunStore(), self._follow, self._job.cancelled)
             self._prove()
         finally:
             self._draw()
@@ -100,7 +102,7 @@ class LadderPanel(Panel):
         with self._resolving:
             if self._stages is None:
                 try:
-                    self._described, self._stages = engine.resolve(self.plan)
+                    self._described, self._stages = ladders.resolve(self.plan)
                     self._show_stages(self._stages)
                 except PerfkitError as problem:
                     self._stages, self._unreadable = [], str(problem)
@@ -115,7 +117,7 @@ class LadderPanel(Panel):
         stages = self._resolve()
         if not (stages and self.plan.recipes):
             return [stage.recipe for stage in stages]
-        target = engine.target(self.plan, self._described)
+        target = plans.target(self.plan, self._described)
         return [applicable(recipe, target)[0] for _, recipe in self.plan.recipes]
 
     def _read(self) -> None:

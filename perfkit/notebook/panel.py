@@ -25,7 +25,7 @@ from perfkit.notebook.shown import Sectioned
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.show import document, figures, html, sentences, style, tables
-from perfkit.studies import engine
+from perfkit.studies import plan as plans
 
 STOPPED = "stopped; what was finished is kept"
 _COLUMNS = (
@@ -130,7 +130,7 @@ class Panel(layout.Boxed, Sectioned):
             self.error = f"{type(problem).__name__}: {problem}. This is a bug in perfkit: please report it"
         self._status.end("stopped" if self.error else "done", self.error)
 
-    def _follow(self, progress: engine.Progress) -> None:
+    def _follow(self, progress: plans.Progress) -> None:
         self._status.progress(f"{progress.stage}: {progress.phase}".removeprefix(": "), progress.fraction)
         if progress.run:
             self._keep(progress.run)

@@ -22,8 +22,8 @@ from perfkit.results.run import Run
 from perfkit.show import units
 from perfkit.show.document import Code
 from perfkit.show.html import fragment
-from perfkit.studies import engine
 from perfkit.studies import parity as proving
+from perfkit.studies import plan as plans
 
 SHRINKS = ("waiting for data", "computing", "both", "neither")
 
@@ -70,7 +70,7 @@ class StagePanel(LadderPanel):
             super()._read()
 
     def _show_stages(self, stages: Sequence[Stage]) -> None:
-        self._controls.set_target(engine.target(self.plan, self._described))
+        self._controls.set_target(plans.target(self.plan, self._described))
         self._controls.show(stages[-1].recipe)
         if stages[-1].reason:
             self._status.show(f"n/a here: {stages[-1].reason}")
@@ -102,7 +102,7 @@ class StagePanel(LadderPanel):
     def _diff_text(self, stages: Sequence[Stage], after: Recipe) -> str:
         if stages[-1].reason:
             return f"n/a here: {stages[-1].reason}"
-        return engine.recipe_diff(self.plan, self._described, stages[0].recipe, after, self.optimization.name)
+        return plans.recipe_diff(self.plan, self._described, stages[0].recipe, after, self.optimization.name)
 
     # ------------------------------------------------------------ proof and score
 

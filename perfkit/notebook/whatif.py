@@ -36,7 +36,7 @@ class WhatIf(layout.Boxed):
                 "these runs do not hold the parts of a prediction",
                 "Measure the baseline (no workers) among them",
             )
-        self.score = whatif.score(self.model, measured, whatif.rates(runs))
+        self.score = whatif.score(self.model, measured, whatif.drift_corrected_rates(runs))
         self._by_title = {f"{run.title} (batch {run.recipe['batch_size']})": run for run in measured}
         titles, start = list(self._by_title), measured[-1].recipe
         self.recipe = layout.field(widgets.Dropdown, "Recipe of", 270, 140, options=titles, value=titles[-1])
@@ -70,7 +70,7 @@ class WhatIf(layout.Boxed):
             ["computing", units.duration(prediction.compute_s)],
             ["the step", units.duration(prediction.step_s)],
             ["samples/s", f"{prediction.samples_per_s(self.batch.value):,.0f}"],
-            ["the bottleneck", prediction.binds],
+            ["the bottleneck", prediction.bottleneck],
         ]
         note = "" if score is None else (
             f"Scored against {score.count} measured runs: median error {score.median:.0%}, "

@@ -20,7 +20,9 @@ from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.show import document, tables, tables_trace
 from perfkit.show.html import fragment, session
-from perfkit.studies import engine, inspect
+from perfkit.studies import inspect
+from perfkit.studies import ladder as ladders
+from perfkit.studies import plan as plans
 
 _AGAINST = ("the baseline", "the best so far", "nothing")
 _MOST = 50
@@ -52,7 +54,7 @@ class Workbench(Panel):
         options: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         refuse_object(workload)
-        first = engine.plan(workload, preset, ["baseline"], None, device, options)
+        first = plans.plan(workload, preset, ["baseline"], None, device, options)
         self._options = first.options
         self._ticks: dict[str, widgets.Checkbox] = {}
         self._build_controls(first)
@@ -61,7 +63,7 @@ class Workbench(Panel):
         self.runs = [run for run in stored_runs(first.workload, _MOST) if run.status == "ok"]
         self._list()
 
-    def _build_controls(self, first: engine.Plan) -> None:
+    def _build_controls(self, first: plans.Plan) -> None:
         def field(kind: Any, label: str, **traits: Any) -> Any:
             return layout.field(kind, label, 235, 80, **traits)
 
@@ -106,27 +108,27 @@ class Workbench(Panel):
 
     # ------------------------------------------------------------ measuring
 
-    def _plan(self, recipes: Sequence[tuple[str, Recipe]] = ()) -> engine.Plan:
+    def _plan(self, recipes: Sequence[tuple[str, Recipe]] = ()) -> plans.Plan:
         where = self._workload.value, self._preset.value, ["baseline"], None, self._device.value
-        return replace(engine.plan(*where, self._options), recipes=tuple(recipes))
+        return replace(plans.plan(*where, self._options), recipes=tuple(recipes))
 
     def _read(self) -> None:
         """Asks a fresh process what the workload offers: the controls follow."""
         try:
             plan = self._plan()
-            described, _ = engine.resolve(plan)
+            described, _ = ladders.resolve(plan)
         except PerfkitError as problem:
             self._status.end("not ready", str(problem))
             return
         self._status.error.value = ""
-        self.controls.set_target(engine.target(plan, described))
+        self.controls.set_target(plans.target(plan, described))
 
     def _measure(self) -> list[Run]:
         recipe = self.controls.recipe
         name = self._name.value.strip() or recipe.describe()[:60]
         plan = self._plan([*self._opponent(), (name, recipe)])
         try:
-            return engine.climb(plan, RunStore(), self._follow, self._job.cancelled)
+            return ladders.measure_ladder(plan, RunStore(), self._follow, self._job.cancelled)
         finally:
             self._name.value = ""
 
@@ -223,7 +225,7 @@ class Workbench(Panel):
         """The standalone script of the newest ticked run, to copy or to save."""
 
         def work() -> None:
-            (text,) = engine.scripts(self._results_or_error()[-1:]).values()
+            (text,) = plans.scripts(self._results_or_error()[-1:]).values()
             save = layout.download(text, "train.py", "text/x-python")
             self._made.value = f"<p>{save} {_COPY}</p><pre tabindex='0'>{html.escape(text)}</pre>"
 
@@ -234,7 +236,7 @@ class Workbench(Panel):
 
         def work() -> None:
             runs = self._results_or_error()
-            self._made.value = f"<p>{layout.report_link(session(runs, engine.scripts(runs)))}</p>"
+            self._made.value = f"<p>{layout.report_link(session(runs, plans.scripts(runs)))}</p>"
 
         self._guard(work)
 

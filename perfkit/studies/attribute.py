@@ -1,9 +1,9 @@
-"""What each optimization is worth, whatever the order: alone, in company, and on average over all orders.
+"""What each optimization is worth: alone, combined with others, and on average over all orders.
 
-The value of a set of optimizations is the logarithm of its speed over the baseline's, measured in turn with
-it. An optimization's Shapley value is its mean gain over all orders in which the set can be put together
-(Shapley 1953): the values add up to the whole gain. With few optimizations every set is measured; with many,
-random orders are. The interval holds both errors: of the measurements, and of the choice of orders.
+The value of a set of optimizations is the logarithm of its speed over the baseline's, interleaved with it. An
+optimization's Shapley value is its mean gain over all orders in which the set can be put together (Shapley
+1953): the values add up to the whole gain. With few optimizations every set is measured; with many, random
+orders are. The interval covers both errors: of the measurements, and of the choice of orders.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ import math
 import random
 import statistics
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from perfkit import machine
 from perfkit.errors import InvalidValue
-from perfkit.ladder import presets
 from perfkit.ladder import stages as ladder
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, optimization
 from perfkit.program.recipe import Recipe
-from perfkit.program.recipe import Value as Switched
+from perfkit.program.recipe import Value as SwitchValue
 from perfkit.program.rules import applicable
 from perfkit.results.attribution import Attribution, Effect, Interaction
+from perfkit.results.run import Run
 from perfkit.results.stats import Ratio
 from perfkit.results.store import RunStore
-from perfkit.studies import engine
-from perfkit.worker.messages import Description
+from perfkit.studies.engine import Schedule, Trial, measure
+from perfkit.studies.ladder import recipe_stages
+from perfkit.studies.plan import Plan, Progress
+from perfkit.studies.setup import Setup, prepare
 
 EXACT_UP_TO = 4
 """Optimizations of which every set is measured: 16 sets."""
@@ -38,14 +40,14 @@ Value = tuple[float, float]
 
 
 def attribute(
-    plan: engine.Plan,
+    plan: Plan,
     names: Sequence[str] | None = None,
     budget_s: float = 600.0,
     orders: int = 6,
-    on_progress: Callable[[engine.Progress], None] = lambda progress: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
     cancelled: threading.Event | None = None,
 ) -> Attribution:
-    """Measures sets of optimizations; what the store has of this plan already is used, not measured again.
+    """Measures sets of optimizations; what the store has of this plan already is not measured again.
 
     Args:
         plan: workload, preset, device, seed.
@@ -58,45 +60,57 @@ def attribute(
     Raises:
         InvalidValue: an unknown optimization, or fewer than two that can act here.
     """
-    described, _ = engine.resolve(replace(plan, stages=("baseline",)))
-    base, changes, left_out = _applicable(plan, described, names)
-    if len(changes) < 2:
-        raise InvalidValue(
-            f"{len(changes)} of these optimizations can act here: {left_out}", "Name at least two that can"
-        )
-    players = tuple(changes)
-    chosen = _orders(players, orders, plan.seed)
-    wanted = list(dict.fromkeys(_sets(players, chosen)))
-    target = engine.target(plan, described)
-    recipes = {one: applicable(_together(base, one, changes), target)[0] for one in wanted}
-    values = _stored(plan, base, recipes)
-    missing = [one for one in wanted if one not in values]
-    values |= _measured(plan, base, {one: recipes[one] for one in missing}, budget_s, on_progress, cancelled)
-    return conclude(players, values, chosen, left_out, complete=all(one in values for one in wanted))
-
-
-def _applicable(
-    plan: engine.Plan, described: Description, names: Sequence[str] | None
-) -> tuple[Recipe, dict[str, dict[str, Switched]], dict[str, str]]:
-    target = engine.target(plan, described)
-    sizes = presets.sizing(plan.preset, target, machine.usable_cores())
+    ends = time.monotonic() + budget_s
     base = Recipe(batch_size=plan.preset.batch_size)
-    changes: dict[str, dict[str, Switched]] = {}
+    with prepare(plan, on_progress, cancelled) as setup:
+        changes, left_out = _changes(setup, base, names)
+        if len(changes) < 2:
+            raise InvalidValue(
+                f"{len(changes)} of these optimizations can act here: {left_out}",
+                "Name at least two that can",
+            )
+        players = tuple(changes)
+        chosen = _orders(players, orders, plan.seed)
+        recipes = {
+            names: applicable(_together(base, names, changes), setup.target)[0]
+            for names in dict.fromkeys(_sets(players, chosen))
+        }
+        values = _stored(plan, base)
+        missing = [recipe for recipe in dict.fromkeys(recipes.values()) if recipe not in values]
+        for run in measure(_trials(setup, base, missing, ends), setup, RunStore()):
+            values |= _value(run)
+    measured = {names: values[recipe] for names, recipe in recipes.items() if recipe in values}
+    return conclude(players, measured, chosen, left_out, complete=len(measured) == len(recipes))
+
+
+def _trials(setup: Setup, base: Recipe, recipes: Sequence[Recipe], ends: float) -> Iterator[Trial]:
+    """The baseline, then every recipe until the budget is spent; nothing where nothing is to be measured."""
+    titled = [("baseline", base), *((recipe.describe()[:60], recipe) for recipe in recipes)]
+    schedule = Schedule(setup.plan.preset, baseline_only=True)
+    for stage in recipe_stages(titled, setup.target) if recipes else ():
+        if time.monotonic() > ends:
+            return
+        yield Trial(stage, schedule, len(titled))
+
+
+def _changes(
+    setup: Setup, base: Recipe, names: Sequence[str] | None
+) -> tuple[dict[str, dict[str, SwitchValue]], dict[str, str]]:
+    """What each optimization changes on this machine; why the others cannot act."""
+    changes: dict[str, dict[str, SwitchValue]] = {}
     left_out: dict[str, str] = {}
     for name in dict.fromkeys(names or LADDER[1:]):
-        rung = optimization(name)
-        stage = ladder.stage(rung, base, sizes, target)
+        stage = ladder.stage(optimization(name), base, setup.sizes, setup.target)
         if stage.reason:
             left_out[name] = stage.reason
             continue
-        changed = {switch: pair[0] for switch, pair in stage.recipe.diff(base).items()}
+        changes[name] = {switch: value for switch, (value, _) in stage.recipe.diff(base).items()}
         if name != "batch_size":
-            changed.pop("batch_size", None)  # its own player
-        changes[name] = changed
-    return base, changes, left_out
+            changes[name].pop("batch_size", None)  # an optimization of its own
+    return changes, left_out
 
 
-def _together(base: Recipe, names: Names, changes: Mapping[str, Mapping[str, Switched]]) -> Recipe:
+def _together(base: Recipe, names: Names, changes: Mapping[str, Mapping[str, SwitchValue]]) -> Recipe:
     merged = {switch: value for name in changes if name in names for switch, value in changes[name].items()}
     return base.replace(**merged)
 
@@ -104,15 +118,15 @@ def _together(base: Recipe, names: Names, changes: Mapping[str, Mapping[str, Swi
 def _orders(players: Sequence[str], count: int, seed: int) -> list[tuple[str, ...]]:
     if len(players) <= EXACT_UP_TO:
         return list(itertools.permutations(players))
-    shuffler, found = random.Random(seed), []
+    generator, orders = random.Random(seed), []
     for _ in range(max(1, count // 2)):
-        one = tuple(shuffler.sample(players, len(players)))
-        found += [one, one[::-1]]  # an order and its reverse: their errors partly cancel
-    return found
+        order = tuple(generator.sample(players, len(players)))
+        orders += [order, order[::-1]]  # the errors of an order and its reverse partly cancel
+    return orders
 
 
 def _sets(players: Sequence[str], orders: Sequence[Sequence[str]]) -> Iterator[Names]:
-    """What to measure, the most telling first."""
+    """What to measure, the most informative first."""
     everything = frozenset(players)
     yield everything
     yield from (frozenset([name]) for name in players)
@@ -122,50 +136,27 @@ def _sets(players: Sequence[str], orders: Sequence[Sequence[str]]) -> Iterator[N
         yield from (frozenset(order[:count]) for count in range(1, len(order)))
 
 
-def _stored(plan: engine.Plan, base: Recipe, recipes: Mapping[Names, Recipe]) -> dict[Names, Value]:
-    """Values that an earlier call measured on this machine, in turn with the same baseline."""
-    machine_id = machine.facts()["id"]
-    known: dict[str, Value] = {}
+def _stored(plan: Plan, base: Recipe) -> dict[Recipe, Value]:
+    """Values that earlier calls measured on this machine, interleaved with the same baseline."""
+    here = (plan.preset.name, plan.device, plan.seed, machine.facts()["id"])
     runs = {run.id: run for run in RunStore().list(limit=2000, workload=plan.workload)}
+    values: dict[Recipe, Value] = {}
     for run in runs.values():
-        alike = (run.preset, run.device, run.seed) == (plan.preset.name, plan.device, plan.seed)
-        if run.status == "ok" and alike and run.machine.get("id") == machine_id:
-            for pairing in run.pairings:
-                other = runs.get(pairing.against)
-                if pairing.role == "baseline" and other and Recipe.from_dict(other.recipe) == base:
-                    known.setdefault(Recipe.from_dict(run.recipe).digest(), _value(pairing.ratio))
-    return {one: known[r.digest()] for one, r in recipes.items() if r.digest() in known}
+        pairing = run.pairing("baseline")
+        baseline = runs.get(pairing.against) if pairing else None
+        alike = (run.preset, run.device, run.seed, run.machine.get("id")) == here
+        if alike and baseline and Recipe.from_dict(baseline.recipe) == base:
+            values = _value(run) | values  # the newest counts
+    return values
 
 
-def _measured(
-    plan: engine.Plan, base: Recipe, recipes: Mapping[Names, Recipe], budget_s: float,
-    on_progress: Callable[[engine.Progress], None], cancelled: threading.Event | None,
-) -> dict[Names, Value]:  # fmt: skip
-    if not recipes:
-        return {}
-    stop = cancelled or threading.Event()
-    timer = threading.Timer(budget_s, stop.set)
-    by_digest = {recipe.digest(): recipe for recipe in recipes.values()}
-    asked = tuple((recipe.describe()[:60], recipe) for recipe in by_digest.values())
-    timer.start()
-    try:
-        runs = engine.climb(
-            replace(plan, recipes=(("baseline", base), *asked), only_first=True),
-            RunStore(),
-            on_progress,
-            stop,
-        )
-    finally:
-        timer.cancel()
-    found = {
-        Recipe.from_dict(run.recipe).digest(): _value(ratio)
-        for run in runs
-        if run.status == "ok" and (ratio := run.speedup("baseline"))
-    }
-    return {one: found[r.digest()] for one, r in recipes.items() if r.digest() in found}
+def _value(run: Run) -> dict[Recipe, Value]:
+    """The value of a run's recipe; nothing where it was not measured."""
+    ratio = run.speedup("baseline") if run.status == "ok" else None
+    return {Recipe.from_dict(run.recipe): _log(ratio)} if ratio else {}
 
 
-def _value(ratio: Ratio) -> Value:
+def _log(ratio: Ratio) -> Value:
     return math.log(ratio.ratio), math.log(ratio.high / ratio.low) / 2 / 1.96
 
 
@@ -185,60 +176,60 @@ def conclude(
         left_out: optimizations that could not act, and why.
         complete: whether all that was planned was measured.
     """
-    known = {frozenset[str](): 0.0, **{one: value for one, (value, _) in values.items()}}
+    logs = {frozenset[str](): 0.0, **{names: value for names, (value, _) in values.items()}}
     whole = frozenset(players)
     usable = [
-        order for order in orders if all(frozenset(order[:n]) in known for n in range(1, len(order) + 1))
+        order for order in orders if all(frozenset(order[:n]) in logs for n in range(1, len(order) + 1))
     ]
     exact = len(usable) == math.factorial(len(players))
     effects = []
     for at, name in enumerate(players):
-        mean, error = _shapley(name, usable, values, known, exact)
-        spread = (None, None) if mean is None else (_ratio(mean - error), _ratio(mean + error))
+        mean, error = _shapley(name, usable, values, logs, exact)
+        low, high = (None, None) if mean is None else (_ratio(mean - error), _ratio(mean + error))
         effects.append(
             Effect(
                 name=name, title=OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name,
-                alone=_ratio(_gain(known, frozenset(), name)),
-                last=_ratio(_gain(known, whole - {name}, name)),
-                stepwise=_ratio(_gain(known, frozenset(players[:at]), name)),
-                shapley=_ratio(mean), low=spread[0], high=spread[1],
+                alone=_ratio(_gain(logs, frozenset(), name)),
+                last=_ratio(_gain(logs, whole - {name}, name)),
+                stepwise=_ratio(_gain(logs, frozenset(players[:at]), name)),
+                shapley=_ratio(mean), low=low, high=high,
             )
         )  # fmt: skip
     pairs = [
-        Interaction(a=a, b=b, factor=math.exp(both - known[frozenset([a])] - known[frozenset([b])]))
+        Interaction(a=a, b=b, factor=math.exp(both - logs[frozenset([a])] - logs[frozenset([b])]))
         for a, b in itertools.combinations(players, 2)
-        if (both := known.get(frozenset([a, b]))) is not None
-        and frozenset([a]) in known and frozenset([b]) in known
+        if (both := logs.get(frozenset([a, b]))) is not None
+        and frozenset([a]) in logs and frozenset([b]) in logs
     ]  # fmt: skip
     return Attribution(
         effects=effects, interactions=sorted(pairs, key=lambda pair: -abs(math.log(pair.factor))),
-        whole=_ratio(known.get(whole)), sets=len(values), orders=len(usable), exact=exact, complete=complete,
+        whole=_ratio(logs.get(whole)), sets=len(values), orders=len(usable), exact=exact, complete=complete,
         left_out=dict(left_out or {}),
     )  # fmt: skip
 
 
 def _shapley(
-    name: str, orders: Sequence[Sequence[str]], values: Mapping[Names, Value], known: Mapping[Names, float],
+    name: str, orders: Sequence[Sequence[str]], values: Mapping[Names, Value], logs: Mapping[Names, float],
     exact: bool,
 ) -> tuple[float | None, float]:  # fmt: skip
     """The mean gain over the orders, and half its 95% interval."""
     gains, weights = [], dict[Names, float]()
     for order in orders:
         before = frozenset(order[: order.index(name)])
-        gains.append(known[before | {name}] - known[before])
-        for one, sign in ((before | {name}, 1), (before, -1)):
-            weights[one] = weights.get(one, 0.0) + sign / len(orders)
+        gains.append(logs[before | {name}] - logs[before])
+        for names, sign in ((before | {name}, 1), (before, -1)):
+            weights[names] = weights.get(names, 0.0) + sign / len(orders)
     if not gains:
         return None, 0.0
-    variance = sum((weight * values[one][1]) ** 2 for one, weight in weights.items() if one in values)
+    variance = sum((weight * values[names][1]) ** 2 for names, weight in weights.items() if names in values)
     if not exact and len(gains) > 1:
         variance += statistics.variance(gains) / len(gains)
     return statistics.fmean(gains), 1.96 * math.sqrt(variance)
 
 
-def _gain(known: Mapping[Names, float], before: Names, name: str) -> float | None:
-    after = known.get(before | {name})
-    return None if after is None or before not in known else after - known[before]
+def _gain(logs: Mapping[Names, float], before: Names, name: str) -> float | None:
+    after = logs.get(before | {name})
+    return None if after is None or before not in logs else after - logs[before]
 
 
 def _ratio(log: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Two recipes, measured in turn until their ratio is known well enough; or two stored runs."""
+"""Two recipes, interleaved until their ratio is known precisely enough; or two stored runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -20,25 +20,38 @@ from perfkit.results import noise, stats
 from perfkit.results.comparison import Comparison
 from perfkit.results.run import Pairing, Rounds, Run
 from perfkit.results.store import RunStore
-from perfkit.studies import engine
+from perfkit.studies.engine import Schedule, Trial, measure
+from perfkit.studies.ladder import acting, recipe_stages, resolve
+from perfkit.studies.plan import Plan, Progress
+from perfkit.studies.setup import prepare
 
 BUDGET_S = 90.0
 NOISE_BUDGET_S = 30.0
-"""For a pair of equal processes: with the preset's rounds alone, those scatter more than processes differ."""
+"""For a pair of equal processes: the rounds of a preset alone scatter more than the processes differ."""
 PRECISION = 0.02
 """Half the width of the interval, as a fraction, at which measuring ends."""
 MOST_PAIRS = 12
-"""Of processes, however much equal ones differ: each pair takes its time to start."""
-
-Side = tuple[str, Recipe | Path]
-"""A title, and a recipe or an exported script."""
+"""Of processes, however much equal ones differ: each pair takes time to start."""
 
 
-def side(text: str, plan: engine.Plan) -> tuple[str, Recipe]:
-    """A side of a comparison by name.
+_BASELINE = Recipe()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One side of a comparison."""
+
+    title: str
+    recipe: Recipe = _BASELINE
+    script: Path | None = None
+    """An exported script, which is run as it stands, with its own workload, in place of a recipe."""
+
+
+def candidate(text: str, plan: Plan) -> Candidate:
+    """One side of a comparison by name.
 
     Args:
-        text: a stage of the ladder, `switch=value,…` from the baseline up, or a stored run's id.
+        text: a stage of the ladder, `switch=value,…` on top of the baseline, or a stored run's id.
         plan: the workload and the machine.
 
     Raises:
@@ -46,27 +59,25 @@ def side(text: str, plan: engine.Plan) -> tuple[str, Recipe]:
     """
     if "=" in text:
         base = Recipe(batch_size=plan.preset.batch_size)
-        return text, base.replace(**parse_settings(text.split(",")))
+        return Candidate(text, base.replace(**parse_settings(text.split(","))))
     if text in OPTIMIZATIONS:
-        stages = engine.resolve(replace(plan, stages=(text,), below=True))[1]
-        if stages[-1].reason:
-            raise InvalidValue(f"stage '{text}' does not apply here: {stages[-1].reason}", "Choose another")
-        return stages[-1].title, stages[-1].recipe
+        stage = acting(resolve(replace(plan, stages=(text,), below=True))[1][-1])
+        return Candidate(stage.title, stage.recipe)
     try:
-        found = RunStore().get(text)
+        run = RunStore().get(text)
     except InvalidValue:
         raise InvalidValue(
-            f"'{text}' is no side of a comparison",
+            f"cannot compare '{text}'",
             f"Allowed: a stage ({', '.join(LADDER)} …), settings such as workers=2,amp=bf16, or the "
             "id of a run (perfkit runs)",
         ) from None
-    if found.workload == REFERENCE:
+    if run.workload == REFERENCE:
         raise InvalidValue(f"run '{text}' is of a script", "Give the file itself, and another one as A or B")
-    return found.title or found.id, Recipe.from_dict(found.recipe)
+    return Candidate(run.title or run.id, Recipe.from_dict(run.recipe))
 
 
-def sides(a: str, b: str, plan: engine.Plan) -> tuple[Side, Side]:
-    """Both sides by name: two recipes (see `side`), or two exported scripts.
+def candidates(a: str, b: str, plan: Plan) -> tuple[Candidate, Candidate]:
+    """Both sides by name: two recipes (see `candidate`), or two exported scripts.
 
     Raises:
         InvalidValue: no such recipe or file, or one of each kind.
@@ -74,13 +85,13 @@ def sides(a: str, b: str, plan: engine.Plan) -> tuple[Side, Side]:
     if is_script(a) != is_script(b):
         raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
     if not is_script(a):
-        return side(a, plan), side(b, plan)
+        return candidate(a, plan), candidate(b, plan)
     files = Path(a), Path(b)
     for file in files:
         if not file.is_file():
             raise InvalidValue(f"there is no file '{file}'", "Name a script that `perfkit export` wrote")
     names = (a, b) if files[0].name == files[1].name else (files[0].name, files[1].name)
-    return (names[0], files[0]), (names[1], files[1])
+    return Candidate(names[0], script=files[0]), Candidate(names[1], script=files[1])
 
 
 def pairs_for(noise: float | None, precision: float) -> int:
@@ -113,28 +124,29 @@ def target_half_width(precision: float, count: int, noise: float | None) -> floa
 
 
 def compare(
-    a: Side,
-    b: Side,
-    plan: engine.Plan,
+    a: Candidate,
+    b: Candidate,
+    plan: Plan,
     budget_s: float = BUDGET_S,
     precision: float = PRECISION,
     pairs: int | None = None,
-    on_progress: Callable[[engine.Progress], None] = lambda progress: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
     cancelled: threading.Event | None = None,
 ) -> Comparison:
-    """Measures two sides in turn, in two processes: at least 5 rounds, more until the interval is narrow.
+    """Measures two sides interleaved, in two processes: at least 5 rounds, more until the interval is narrow.
 
-    Equal processes differ for as long as they live, as memory and code come to lie elsewhere in each. Where
-    that is more than `precision`, several pairs of fresh processes are measured instead, one after the other,
-    each from a fork server of its own, with either side started first in turn, and each for as long as its
-    share of the precision takes.
+    Equal processes differ for as long as they live, because memory and code lie elsewhere in each. Where they
+    differ by more than `precision`, several pairs of fresh processes are measured one after the other, each
+    from a fork server of its own. Either side starts first equally often (of equal processes, the one that
+    starts last was seen to be faster by 1.6%), and each pair has another order of data and blocks, so that
+    the effects of both average out.
 
     Args:
         a: what is compared with.
-        b: what is compared; of the same kind. A script is run as it stands now, with its own workload.
+        b: what is compared; of the same kind.
         plan: workload, preset, device, seed.
-        budget_s: seconds of rounds, those of the preset at least; of all pairs together. Once four times that
-            has gone by, with what it takes to start them, five pairs are enough.
+        budget_s: seconds of rounds, those of the preset at least; of all pairs together. After four times as
+            long, with the time to start them, five pairs are enough.
         precision: half width of the interval / ratio at which measuring ends.
         pairs: of processes; None: as many as this machine's A/A noise calls for.
         on_progress: called often, from this thread.
@@ -143,67 +155,89 @@ def compare(
     Raises:
         PerfkitError: a side could not be measured.
     """
-    size = replace(plan.preset, rounds=max(stats.MIN_ROUNDS, plan.preset.rounds))
-    titles = (a[0], b[0] if b[0] != a[0] else f"{b[0]} (again)")
-    whats = (a[1], b[1])
     known = noise.load(plan.device)
     count = pairs or pairs_for(known, precision)
-    asked = replace(
-        plan, preset=size,
-        precision=target_half_width(precision, count, known), budget_s=budget_s / count,
-        recipes=tuple(
-            (title, what if isinstance(what, Recipe) else Recipe())
-            for title, what in zip(titles, whats, strict=True)
-        ),
-        files=tuple(str(what.absolute()) for what in whats if isinstance(what, Path)),
-    )  # fmt: skip
-    found: list[Comparison] = []
-    until = time.monotonic() + 4 * budget_s  # most of it goes into starting and warming up
-    for number in range(count):
-        if number >= stats.MIN_ROUNDS and time.monotonic() > until:
-            break
-        fork.restart()
+    preset = replace(plan.preset, rounds=max(stats.MIN_ROUNDS, plan.preset.rounds))
+    schedule = Schedule(
+        preset, precision=target_half_width(precision, count, known), budget_s=budget_s / count
+    )
+    sides = (a, replace(b, title=f"{b.title} (again)") if b.title == a.title else b)
+    schedules = (schedule, schedule)
+    runs: tuple[Run, Run] | None = None
+    further: list[Pairing] = []
+    store, until = RunStore(), time.monotonic() + 4 * budget_s  # most of it goes into starting and warming up
+    try:
+        for number in range(count):
+            if number >= stats.MIN_ROUNDS and time.monotonic() > until:
+                break
 
-        def tell(of_pair: engine.Progress, before: int = number) -> None:
-            on_progress(replace(of_pair, fraction=(before + of_pair.fraction) / count))
+            def tell(progress: Progress, before: int = number) -> None:
+                on_progress(replace(progress, fraction=(before + progress.fraction) / count))
 
-        found.append(_pair(asked, None if found else RunStore(), tell, cancelled))
-        # The first pair's runs tell all there is to tell of both sides; the others are there for their ratio.
-        # Each has the sides in another order (of equal ones, that which starts last was seen to be faster by
-        # 1.6%), and another order of data and of blocks: what those do to a ratio averages out.
-        asked = replace(
-            asked, rates_only=found[0].interleaved, seed=plan.seed + len(found),
-            recipes=asked.recipes[::-1], files=asked.files[::-1],
-        )  # fmt: skip
-    return found[0] if len(found) == 1 else _pooled(found)
+            of_pair = replace(plan, seed=plan.seed + number)
+            exchanged = number % 2 == 1
+            if runs is None:
+                runs = _measure_pair(sides, of_pair, schedules, tell, cancelled, store)
+                schedules = _rates_only(schedule) if runs[1].pairings[0].interleaved else schedules
+            else:
+                order = sides[::-1] if exchanged else sides
+                pairing = _measure_pair(order, of_pair, schedules, tell, cancelled)[1].pairings[0]
+                further.append(_exchanged(pairing) if exchanged else pairing)
+    finally:
+        if runs:
+            runs = runs[0], _with_further_pairs(runs[1], further)
+            store.add(runs[1])
+    assert runs is not None
+    return compare_stored(*runs)
 
 
-def _pair(
-    asked: engine.Plan,
-    store: RunStore | None,
-    on_progress: Callable[[engine.Progress], None],
+def _measure_pair(
+    sides: tuple[Candidate, Candidate],
+    plan: Plan,
+    schedules: tuple[Schedule, Schedule],
+    on_progress: Callable[[Progress], None],
     cancelled: threading.Event | None,
-) -> Comparison:
-    """One pair of fresh processes."""
-    runs = engine.climb(asked, store, on_progress, cancelled)
-    for run in runs:
-        if run.status != "ok":
-            raise PerfkitError(f"{run.title} could not be compared: {run.reason}", "Mend it, then try again")
-    return compare_stored(runs[0], runs[-1])
+    store: RunStore | None = None,
+) -> tuple[Run, Run]:
+    """Both sides in a pair of fresh processes; the second one is left for the caller to store."""
+    workloads = [str(side.script.absolute()) if side.script else plan.workload for side in sides]
+    runs: list[Run] = []
+    fork.restart()
+    with prepare(replace(plan, workload=workloads[0]), on_progress, cancelled) as setup:
+        stages = recipe_stages([(side.title, side.recipe) for side in sides], setup.target)
+        parts = zip(stages, schedules, workloads, strict=True)
+        trials = (Trial(stage, schedule, 2, workload) for stage, schedule, workload in parts)
+        for run in measure(trials, setup):
+            if store and (run.status != "ok" or not runs):
+                store.add(run)
+            if run.status != "ok":
+                raise PerfkitError(
+                    f"{run.title} could not be compared: {run.reason}", "Fix it, then try again"
+                )
+            runs.append(run)
+    return runs[0], runs[1]
 
 
-def _pooled(found: list[Comparison]) -> Comparison:
-    """All pairs of processes as one comparison; in every other one A and B are exchanged."""
-    first = found[0]
-    further = [_rounds(one, exchanged=number % 2 == 1) for number, one in enumerate(found)][1:]
-    interleaved = all(one.interleaved for one in found)
-    pairing = msgspec.structs.replace(first.pairing, further_pairs=further, interleaved=interleaved)
-    return Comparison(first.a, first.b, pairing)
+def _rates_only(schedule: Schedule) -> tuple[Schedule, Schedule]:
+    """The first pair has measured everything else already; the side that starts first waits for the other."""
+    waits = replace(schedule.preset, rounds=1)
+    return replace(schedule, preset=waits, ceiling=False), replace(schedule, ceiling=False)
 
 
-def _rounds(of: Comparison, exchanged: bool = False) -> Rounds:
-    (rounds,) = of.pairing.pairs
-    return Rounds(rounds.other_samples_per_s, rounds.own_samples_per_s) if exchanged else rounds
+def _exchanged(pairing: Pairing) -> Pairing:
+    own, other = pairing.own_samples_per_s, pairing.other_samples_per_s
+    return msgspec.structs.replace(pairing, own_samples_per_s=other, other_samples_per_s=own)
+
+
+def _with_further_pairs(run: Run, further: list[Pairing]) -> Run:
+    """The run of the first pair of processes with the rounds of the other pairs."""
+    rounds = [Rounds(one.own_samples_per_s, one.other_samples_per_s) for one in further]
+    together = all(one.interleaved for one in further)
+    pairings = [
+        msgspec.structs.replace(one, interleaved=one.interleaved and together, further_pairs=rounds)
+        for one in run.pairings
+    ]
+    return msgspec.structs.replace(run, pairings=pairings)
 
 
 def compare_stored(a: Run, b: Run) -> Comparison:
@@ -230,31 +264,32 @@ def compare_stored(a: Run, b: Run) -> Comparison:
 
 
 def measure_noise(
-    plan: engine.Plan,
+    plan: Plan,
     pairs: int = 10,
     budget_s: float = NOISE_BUDGET_S,
-    on_progress: Callable[[engine.Progress], None] = lambda progress: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> list[Comparison]:
-    """A recipe against itself, in fresh processes each time, as equal processes differ too.
+    """Compares a recipe with itself, in fresh processes each time, because equal processes differ too.
 
-    What they differ by beyond the scatter of their rounds becomes this device's A/A noise. The more rounds,
-    the less of that scatter is mistaken for a difference.
+    What they differ by, beyond the scatter of their rounds, becomes this device's A/A noise. More rounds
+    separate the two better.
 
     Args:
         plan: workload, preset, device.
         pairs: of fresh processes.
-        budget_s: seconds for the rounds of a pair; all of them, as a pair that ends when its rounds happen to
-            lie close together would have its scatter put down to the processes.
+        budget_s: seconds for the rounds of a pair. It is always spent: if a pair ended as soon as its rounds
+            happen to lie close together, their scatter would be attributed to the processes.
         on_progress: called often, from this thread.
 
     Raises:
         PerfkitError: the recipe could not be measured.
     """
     recipe = Recipe(batch_size=plan.preset.batch_size)
-    sides = ("A", recipe), ("A again", recipe)
-    found = [
+    sides = Candidate("A", recipe), Candidate("A again", recipe)
+    comparisons = [
         compare(*sides, replace(plan, seed=seed), budget_s, 0.0, pairs=1, on_progress=on_progress)
         for seed in range(plan.seed, plan.seed + pairs)
     ]
-    noise.save(plan.device, stats.aa_noise_bound([_rounds(one).rates for one in found]))
-    return found
+    rates = [comparison.pairing.pairs[0].rates for comparison in comparisons]
+    noise.save(plan.device, stats.aa_noise_bound(rates))
+    return comparisons

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import secrets
 import statistics
@@ -13,27 +12,28 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from msgspec import to_builtins
 
 from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import InvalidValue
-from perfkit.process.child import Child, Progress
-from perfkit.process.lock import device_lock
-from perfkit.process.ranks import RankGroup, start_ranks
+from perfkit.process import nsys as tool
+from perfkit.process.child import Progress
 from perfkit.program.recipe import Recipe
-from perfkit.studies import engine
+from perfkit.studies.ladder import acting, ladder_stages
+from perfkit.studies.plan import plan
+from perfkit.studies.setup import Setup
 from perfkit.trace import diagnosis, loading
-from perfkit.worker.messages import Command, FindSyncs, MeasureKernels, MeasureMemory, RecordProfile, Train
+from perfkit.worker.messages import Command, FindSyncs, MeasureKernels, MeasureMemory, RecordProfile
 
 A = TypeVar("A")
 
 
 @dataclass(frozen=True)
-class Recording:
-    """What the profiler is to do: steps it skips, throws away and records, and what it notes of them."""
+class ProfilerOptions:
+    """How many steps the profiler skips, discards and records, and what it records of them."""
 
     wait: int = 1
     warmup: int = 4
@@ -56,7 +56,7 @@ class Profile:
     slowdown: float | None
     """A profiled step's time over that of one without the profiler, by medians of a few: rough."""
     loading: loading.Loading | None
-    """What the loader did for these steps; None with resident data, which has no loader."""
+    """What the loader did for these steps; None without one, if the data set lies on the device."""
     marks: list[float]
     """Where each recorded step starts, on the clock of the loader's times."""
 
@@ -76,8 +76,8 @@ class Profile:
         return f"{self.path}: {cost}. Open it in https://ui.perfetto.dev"
 
 
-class Where(TypedDict, total=False):
-    """Of what training, as for `perfkit.plan`."""
+class TrainingSpec(TypedDict, total=False):
+    """What is trained, as for `perfkit.plan`."""
 
     preset: str | None
     settings: Mapping[str, Any] | None
@@ -91,11 +91,11 @@ class Where(TypedDict, total=False):
 def profile(
     workload: str | None = None,
     recipe: Recipe | str | None = None,
-    recording: Recording | None = None,
+    profiler: ProfilerOptions | None = None,
     out: str | Path | None = None,
     on_progress: Progress = lambda phase, fraction: None,
     cancelled: threading.Event | None = None,
-    **where: Unpack[Where],
+    **spec: Unpack[TrainingSpec],
 ) -> Profile:
     """Profiles some steps of a recipe, or of a rung of the ladder.
 
@@ -103,11 +103,11 @@ def profile(
         workload: a built-in one, or `package.module:name`.
         recipe: the switches, or the name of a rung, on top of the default ladder below it; the plain loop
             if None.
-        recording: what to record.
+        profiler: what to record.
         out: the trace file; a new one among the runs if None.
-        on_progress: told the phase and its fraction.
+        on_progress: called with the phase and its fraction.
         cancelled: set it from any thread to stop.
-        where: preset, settings, device, options, seed.
+        spec: preset, settings, device, options, seed.
 
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
@@ -117,23 +117,27 @@ def profile(
     if not path.name.endswith((".json", ".json.gz")):
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
-    command = RecordProfile(path=str(path.absolute()), **asdict(recording or Recording()))
-    with tempfile.TemporaryDirectory(prefix="perfkit-") as notes:
-        asked = _Asked(workload, recipe, where, on_progress, cancelled)
-        told = asked.ask(command, notes=notes)
-        made = [note for file in Path(notes).glob("*.jsonl") for note in _notes(file.read_text())]
-    loaded = traces.load(path)
-    analysis = traces.analyse(loaded)
+    command = RecordProfile(path=str(path.absolute()), **asdict(profiler or ProfilerOptions()))
+    with (
+        tempfile.TemporaryDirectory(prefix="perfkit-") as folder,
+        PreparedTraining(workload, recipe, spec, on_progress, cancelled) as training,
+    ):
+        report = training.ask(command, batch_times=folder)
+        batches = [note for file in Path(folder).glob("*.jsonl") for note in _notes(file.read_text())]
+    trace = traces.load(path)
+    analysis = traces.analyse(trace)
     steps = [step.duration_us / 1e6 for step in analysis.steps]
-    slowdown = statistics.median(steps) / told.plain_step_s if steps else None
-    used, marks = asked.recipe, told.marks
-    loaded_by = loading.join(made, told.taken, used.batch_size, used.workers, marks, told.pins)
-    found = diagnosis.diagnose(analysis)
-    return Profile(path, used, loaded, analysis, found, slowdown, loaded_by, marks)
+    slowdown = statistics.median(steps) / report.plain_step_s if steps else None
+    used, marks = training.recipe, report.marks
+    loaded = loading.join(batches, report.taken, used.batch_size, used.workers, marks, report.pins)
+    return Profile(path, used, trace, analysis, diagnosis.diagnose(analysis), slowdown, loaded, marks)
 
 
 def syncs(
-    workload: str | None = None, recipe: Recipe | str | None = None, steps: int = 4, **where: Unpack[Where]
+    workload: str | None = None,
+    recipe: Recipe | str | None = None,
+    steps: int = 4,
+    **spec: Unpack[TrainingSpec],
 ) -> dict[str, Any]:
     """Copies and waits between host and device in a training's steps; arguments as for `profile`.
 
@@ -143,12 +147,13 @@ def syncs(
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
     """
-    asked = _Asked(workload, recipe, where)
-    return {**to_builtins(asked.ask(FindSyncs(steps), warm=False)), "device": asked.plan.device}
+    with PreparedTraining(workload, recipe, spec) as training:
+        report = training.ask(FindSyncs(steps), warm=False)
+    return {**to_builtins(report), "device": training.plan.device}
 
 
 def memory(
-    workload: str | None = None, recipe: Recipe | str | None = None, **where: Unpack[Where]
+    workload: str | None = None, recipe: Recipe | str | None = None, **spec: Unpack[TrainingSpec]
 ) -> dict[str, Any]:
     """What holds memory in a training step; arguments as for `profile`.
 
@@ -158,12 +163,13 @@ def memory(
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
     """
-    asked = _Asked(workload, recipe, where)
-    return {**to_builtins(asked.ask(MeasureMemory(), warm=False)), "recipe": asked.recipe.describe()}
+    with PreparedTraining(workload, recipe, spec) as training:
+        report = training.ask(MeasureMemory(), warm=False)
+    return {**to_builtins(report), "recipe": training.recipe.describe()}
 
 
 def kernels(
-    workload: str | None = None, recipe: Recipe | str | None = None, **where: Unpack[Where]
+    workload: str | None = None, recipe: Recipe | str | None = None, **spec: Unpack[TrainingSpec]
 ) -> dict[str, Any]:
     """What the device can do, by shape, and how much of it a training uses; arguments as for `profile`.
 
@@ -174,88 +180,82 @@ def kernels(
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
     """
-    known = _Asked(workload, recipe, where)
-    found = to_builtins(known.ask(MeasureKernels()))
-    asked, shares = found["work"], {"mfu": None, "light_share": None}
-    if asked["flops"]:
-        needed_s = asked["flops"] / found["peaks"][asked["dtype"]]
-        shares["mfu"] = needed_s / found["step_s"]
-        shares["light_share"] = (needed_s + asked["bytes"] / found["bytes_per_s"]) / found["step_s"]
-    return {**found, **shares, "recipe": known.recipe.describe(), "device": known.plan.device}
+    with PreparedTraining(workload, recipe, spec) as training:
+        report = training.ask(MeasureKernels())
+    work, mfu, light_share = report.work, None, None
+    if work.flops:
+        needed_s = work.flops / report.peaks[work.dtype]
+        mfu = needed_s / report.step_s
+        light_share = (needed_s + (work.bytes or 0) / report.bytes_per_s) / report.step_s
+    return {
+        **to_builtins(report), "mfu": mfu, "light_share": light_share,
+        "recipe": training.recipe.describe(), "device": training.plan.device,
+    }  # fmt: skip
 
 
 def nsys(
     workload: str | None = None,
     recipe: Recipe | str | None = None,
     out: str | Path = "perfkit-nsys",
-    **where: Unpack[Where],
+    **spec: Unpack[TrainingSpec],
 ) -> list[str]:
     """The Nsight Systems command for a recipe; `process.nsys.record` runs it. Arguments as for `profile`.
 
     Raises:
         PerfkitError: a value is not allowed.
     """
-    from perfkit.process import nsys as tool
-
-    asked = _Asked(workload, recipe, where)
-    asked.stop()
-    changed = {name: here for name, (here, _) in asked.recipe.diff(Recipe()).items()}
-    told = tool.program(asked.plan.workload, asked.options, changed, asked.plan.device, asked.plan.seed)
-    return tool.command(told, Path(out), asked.plan.device.startswith("cuda"))
+    with PreparedTraining(workload, recipe, spec) as training:
+        plan, used, options = training.plan, training.recipe, training.setup.description.options
+    changed = {name: value for name, (value, _) in used.diff(Recipe()).items()}
+    program = tool.program(plan.workload, options, changed, plan.device, plan.seed)
+    return tool.command(program, Path(out), plan.device.startswith("cuda"))
 
 
-class _Asked:
-    """A training that is known to act here: its plan, options and recipe, and a child that has loaded it."""
+class PreparedTraining:
+    """A training that can act here: its plan, its recipe, and a child that has loaded the workload.
+
+    Raises:
+        PerfkitError: a value is not allowed, or the recipe cannot act here.
+    """
 
     def __init__(
         self,
         workload: str | None,
         recipe: Recipe | str | None,
-        where: Where,
+        spec: TrainingSpec,
         on_progress: Progress = lambda phase, fraction: None,
         cancelled: threading.Event | None = None,
     ) -> None:
-        stage = recipe if isinstance(recipe, str) else "baseline"
-        wanted = {
+        settings = {
             **(recipe.to_dict() if isinstance(recipe, Recipe) else {}),
-            **(where.get("settings") or {}),
+            **(spec.get("settings") or {}),
         }
-        self.plan = engine.plan(
-            workload, where.get("preset"), [stage], wanted, where.get("device"), where.get("options"), True,
-            where.get("seed", 0),
+        self.plan = plan(
+            workload, spec.get("preset"), [recipe if isinstance(recipe, str) else "baseline"], settings,
+            spec.get("device"), spec.get("options"), below=True, seed=spec.get("seed", 0),
         )  # fmt: skip
-        described, stages, child = engine.resolve_and_keep(self.plan, on_progress, cancelled)
-        self._child: Child | RankGroup = child
-        self._on_progress, self._cancelled = on_progress, cancelled
-        self.options = described.options
-        self.recipe = stages[-1].recipe
-        if stages[-1].reason:
-            child.stop()
-            raise InvalidValue(f"stage '{stage}' does not apply here: {stages[-1].reason}", "Choose another")
+        self.setup = Setup(self.plan, lambda now: on_progress(now.phase, now.fraction), cancelled)
+        self.recipe: Recipe
 
-    def stop(self) -> None:
-        """Ends the child."""
-        self._child.stop()
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            setup = stack.enter_context(self.setup)
+            self.recipe = acting(list(ladder_stages(self.plan, setup.target))[-1]).recipe
+            self._ends = stack.pop_all()
+        return self
 
-    def ask(self, command: Command[A], warm: bool = True, notes: str = "") -> A:
-        """Trains (a process for each rank) until it is warm, gives it one command, and ends it."""
-        plan, used, child = self.plan, self.recipe, self._child
-        waits = functools.partial(self._on_progress, f"waiting: another run uses {plan.device}", 0.0)
-        try:
-            with device_lock(plan.device, self._cancelled, waits):
-                started = child.started
-                if used.ranks > 1:
-                    assert isinstance(child, Child)
-                    self._child = start_ranks(child, plan.loads(), used.ranks)
-                self._child.ask(
-                    Train(
-                        recipe=used.to_dict(), seed=plan.seed, loss_steps=plan.preset.loss_steps,
-                        warmup_s=plan.preset.warmup_s if warm else 0.0, started=started, batch_times=notes,
-                    )
-                )  # fmt: skip
-                return self._child.ask(command)
-        finally:
-            self._child.stop()
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
+
+    def ask(self, command: Command[A], warm: bool = True, batch_times: str = "") -> A:
+        """Trains until it is warm (a process for each rank), gives one command, and ends the training."""
+        preset = self.plan.preset
+        with self.setup.exclusive():
+            warmup_s = preset.warmup_s if warm else 0.0
+            child, _ = self.setup.train(self.recipe, preset.loss_steps, warmup_s, batch_times)
+            answer = child.ask(command)
+            self.setup.stop(child)
+            return answer
 
 
 def _notes(text: str) -> Iterator[dict[str, Any]]:

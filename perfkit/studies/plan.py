@@ -1,4 +1,4 @@
-"""What is to be measured: workload, preset, device, stages or recipes; checked before anything starts."""
+"""What is to be measured: workload, preset, device, stages or recipes, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target
 from perfkit.program.script import REFERENCE
 from perfkit.results.run import Run
-from perfkit.worker.messages import Describe, Description
+from perfkit.worker.messages import Description
 
 DEFAULT_WORKLOAD = {"quick": "photos"}
-"""On a CPU the article's ResNet-18 is bound by computing; there, `photos` has a loader that matters."""
+"""On a CPU the article's ResNet-18 is compute-bound; with `photos` the loader matters there too."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What an experiment is doing now."""
+    """What a study is doing now."""
 
     stage: str
     phase: str
     fraction: float
-    """Of the whole experiment, 0 to 1."""
+    """Of the whole study, 0 to 1."""
     run: Run | None = None
-    """A stage that has just ended, whatever its end."""
+    """The run that has just ended, whatever its status."""
 
 
 @dataclass(frozen=True)
@@ -45,35 +45,17 @@ class Plan:
     stages: tuple[str, ...]
     settings: Mapping[str, Value] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    recipes: Sequence[tuple[str, Recipe]] = ()
-    """Titles and recipes to compare instead of stages; the first is what the others are compared with.
-
-    A list may grow while it is measured: what comes next may depend on what was found."""
-    only_first: bool = False
-    """Each in turn with the first alone, not also with the one before it, of which nothing is asked."""
-    files: tuple[str, ...] = ()
-    """The exported scripts that those titles are of, where it is scripts that are compared."""
+    recipes: tuple[tuple[str, Recipe], ...] = ()
+    """Titles and recipes to measure instead of stages; the first is the baseline of the others."""
     changes: Mapping[str, Value] = field(default_factory=dict)
-    """Switches of the stages above the first, over the ladder's own numbers."""
+    """Switches of the stages above the first, in place of the ladder's own values."""
     below: bool = False
     """Start not from the plain loop but from the default ladder as it stands below the first stage."""
     seed: int = 0
     timeout_s: float | None = None
     """For one stage."""
-    precision: float | None = None
-    """Go on beyond the preset's rounds until half the interval's width / ratio is at most this …"""
-    budget_s: float = 0.0
-    """… or this many seconds of rounds are spent."""
-    rates_only: bool = False
-    """Only the rates of recipes in turn: hardly a round alone, no ceiling. For another pair of processes."""
     nodes: Nodes = field(default_factory=Nodes)
     """The machines that train together."""
-
-    def loads(self) -> Describe:
-        """The command to load the workload."""
-        return Describe(
-            workload=self.workload, preset=self.preset.name, options=dict(self.options), device=self.device
-        )
 
 
 def plan(
@@ -87,7 +69,7 @@ def plan(
     seed: int = 0,
     timeout_s: float | None = None,
 ) -> Plan:
-    """A checked plan; what is left out gets this machine's defaults.
+    """A checked plan, with this machine's defaults for what is left out.
 
     Args:
         workload: a built-in one, or `package.module:name`.
@@ -114,23 +96,16 @@ def plan(
     chosen = workload or DEFAULT_WORKLOAD.get(size.name, "cifar_resnet18")
     workloads.reference(chosen)
     return Plan(
-        chosen,
-        size,
-        where,
-        names,
-        settings=checked,
-        options=dict(options or {}),
-        below=below,
-        seed=seed,
+        chosen, size, where, names, settings=checked, options=dict(options or {}), below=below, seed=seed,
         timeout_s=timeout_s,
-    )
+    )  # fmt: skip
 
 
-def spread(plan: Plan, nodes: int, index: int, rendezvous: str) -> Plan:
+def for_node(plan: Plan, nodes: int, index: int, rendezvous: str) -> Plan:
     """The plan for one of several machines that train together.
 
     Raises:
-        InvalidValue: numbers that do not fit together, or no place to meet.
+        InvalidValue: the ranks cannot be split over the machines, or there is no address to meet at.
     """
     if nodes == 1:
         return plan
@@ -148,28 +123,28 @@ def spread(plan: Plan, nodes: int, index: int, rendezvous: str) -> Plan:
     return replace(plan, nodes=Nodes(nodes, index, rendezvous))
 
 
-def target(plan: Plan, described: Description) -> Target:
-    """Where a plan's stages are to run, from what the workload and the device say of themselves."""
+def target(plan: Plan, description: Description) -> Target:
+    """Where a plan's stages are to run, by what the workload and the device report."""
     kind = plan.device.split(":")[0]
     return Target(
         device=kind,
-        offers=frozenset(described.offers),
-        convolves=described.convolves,
-        bf16=described.facts.bf16 is not False,
+        offers=frozenset(description.offers),
+        convolves=description.convolves,
+        bf16=description.facts.bf16 is not False,
         compiler=machine.has_compiler(kind),
-        count=described.facts.count or 1,
+        count=description.facts.count or 1,
         nodes=plan.nodes.count,
     )
 
 
-def script(recipe: Recipe, described: Description, device: str, seed: int = 0, steps: int = 8) -> str:
-    """The standalone script of a recipe for a described workload."""
-    return export.script(recipe, described.reference, described.options, device, seed, steps)
+def script(recipe: Recipe, description: Description, device: str, seed: int = 0, steps: int = 8) -> str:
+    """The standalone script of a recipe for a workload that was loaded."""
+    return export.script(recipe, description.reference, description.options, device, seed, steps)
 
 
-def recipe_diff(plan: Plan, described: Description, before: Recipe, after: Recipe, name: str) -> str:
+def recipe_diff(plan: Plan, description: Description, before: Recipe, after: Recipe, name: str) -> str:
     """What changes in the script from one recipe to another, called `name`."""
-    texts = [script(recipe, described, plan.device, plan.seed) for recipe in (before, after)]
+    texts = [script(recipe, description, plan.device, plan.seed) for recipe in (before, after)]
     return export.diff(texts[0], texts[1], (f"train.py before {name}", f"train.py with {name}"))
 
 

@@ -1,9 +1,9 @@
-"""What a recipe would take, from a few measured parts: no training, no device; predictions that are scored.
+"""What a recipe would take, predicted from a few measured parts, without training; predictions are scored.
 
-Per sample the loader needs `fetch_s` of one core; the step on a batch that is already there needs
-`compute_s(batch)`. Without workers they add up; with workers the slower one binds, and on a CPU both need the
-same cores; what they lose besides is measured by number of workers and batch size. The parts come from runs
-that were measured for other reasons.
+For a sample the loader needs `fetch_s` of one core; the step on a batch that is already there needs
+`compute_s(batch)`. Without workers the two add up; with workers the slower one is the bottleneck, and on a
+CPU both compete for the cores. What workers cost besides is measured by number of workers and batch size. The
+parts come from runs that were measured for other reasons.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -20,17 +21,21 @@ from perfkit.ladder import catalogue
 from perfkit.results.run import Run
 from perfkit.results.tuning import Score
 
+K = TypeVar("K")
+
 DATA = catalogue.predicted("fetch")
 COMPUTE = tuple(name for name in catalogue.predicted("compute") if name != "batch_size")
-"""Without the batch size, which every flavour is measured at several values of."""
-Flavour = tuple[object, ...]
+"""Without the batch size: the model has several batch sizes for each of these."""
+SwitchKey = tuple[object, ...]
+"""The values of some switches."""
 
 
 class Prediction(Struct, frozen=True, kw_only=True):
-    """A recipe's step, in seconds, and which part binds: `data`, `compute` or `cores`."""
+    """A recipe's step, in seconds, and its bottleneck."""
 
     step_s: float
-    binds: str
+    bottleneck: str
+    """`data`, `compute` or `cores`."""
     fetch_s: float
     """Of one core, for a batch."""
     copy_s: float
@@ -42,46 +47,47 @@ class Prediction(Struct, frozen=True, kw_only=True):
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """The measured parts, by flavour of the data path and of the computation."""
+    """The measured parts, by the switches of the data path and of the computation."""
 
     cores: int
     device: str
-    fetch_s: dict[Flavour, float]
+    fetch_s: dict[SwitchKey, float]
     """Core seconds a sample."""
-    compute_s: dict[Flavour, dict[int, float]]
-    """Seconds a step by batch size, loader apart."""
-    bytes_per_sample: dict[Flavour, int]
+    compute_s: dict[SwitchKey, dict[int, float]]
+    """Seconds a step by batch size, without the loader."""
+    bytes_per_sample: dict[SwitchKey, int]
     overlap: dict[int, dict[int, float]] = {}
-    """Measured step / the ideal one, by number of workers and batch size: workers contend for the cores, and
-    hand batches over, which weighs more the smaller they are.
+    """Measured step / the ideal one, by number of workers and batch size: workers compete for the cores and
+    spend time on passing batches, the more so the smaller these are. Valid only for the cores of the measured
+    machine."""
 
-    Of the machine that was measured: with another number of cores it is not known, and left out."""
 
-
-def flavour(recipe: Mapping[str, object], names: Iterable[str]) -> Flavour:
-    """The values that decide a part."""
+def switch_key(recipe: Mapping[str, object], names: Iterable[str]) -> SwitchKey:
+    """The values of these switches."""
     return tuple(recipe[name] for name in names)
 
 
-def rates(runs: Sequence[Run]) -> dict[str, float]:
-    """samples/s of each run that was measured, by its id, on a machine as fast as it was during the first.
+def drift_corrected_rates(runs: Sequence[Run]) -> dict[str, float]:
+    """samples/s of each measured run, by its id, as if the machine had been as fast as during the first one.
 
-    A shared machine may halve its pace within minutes, or stand still for a second. A run that was measured
-    in turn with a baseline of the first one's recipe is so many times as fast as that, by the median of the
-    rounds; of others the pace is not known, and they are taken as they were measured.
+    The speed of a shared machine may halve within minutes, or drop to nothing for a second. If a run was
+    interleaved with a baseline of the first run's recipe, its rate is the first run's rate times the median
+    ratio of their rounds; the rates of the others cannot be corrected.
     """
     measured = {run.id: run for run in runs if run.raw.block_samples_per_s}
-    found = {key: statistics.median(run.raw.block_samples_per_s) for key, run in measured.items()}
+    rates = {key: statistics.median(run.raw.block_samples_per_s) for key, run in measured.items()}
     if not measured:
-        return found
+        return rates
     first = next(iter(measured.values()))
-    pace = found[first.id]
+    reference = rates[first.id]
     for run in measured.values():
-        beside = next((p for p in run.pairings if p.role == "baseline" and p.interleaved), None)
-        base = measured.get(beside.against) if beside else run
+        pairing = run.pairing("baseline")
+        together = pairing if pairing and pairing.interleaved else None
+        base = measured.get(together.against) if together else run
+        speedup = statistics.median(together.round_ratios) if together else 1.0
         if base and _same(base, first):
-            found[run.id] = pace * (statistics.median(beside.round_ratios) if beside else 1.0)
-    return found
+            rates[run.id] = reference * speedup
+    return rates
 
 
 def _same(a: Run, b: Run) -> bool:
@@ -91,42 +97,43 @@ def _same(a: Run, b: Run) -> bool:
 def fit(runs: Iterable[Run]) -> Model:
     """The parts, from measured runs of one machine and workload; medians where there are several.
 
-    Times are those of a machine as fast as it was during the first run (see `rates`).
+    All times are as if the machine had been as fast as during the first run (see `drift_corrected_rates`).
     """
     runs = [run for run in runs if run.status == "ok" and not run.recipe.get("device_dataset")]
-    pace = rates(runs)
-    fetch: dict[Flavour, list[float]] = {}
-    compute: dict[Flavour, dict[int, list[float]]] = {}
-    sizes: dict[Flavour, int] = {}
+    rates = drift_corrected_rates(runs)
+    fetch: dict[SwitchKey, list[float]] = {}
+    compute: dict[SwitchKey, dict[int, list[float]]] = {}
+    sizes: dict[SwitchKey, int] = {}
     cores, device = 1, "cpu"
     for run in runs:
         cores, device = int(run.machine.get("cpu", {}).get("cores_usable") or cores), run.device
         batch = run.samples_per_step
-        data, computed = flavour(run.recipe, DATA), flavour(run.recipe, COMPUTE)
+        data, computed = switch_key(run.recipe, DATA), switch_key(run.recipe, COMPUTE)
         if run.recipe["workers"] == 0 and (wait := run.data_wait_s) and (step := run.step_s):
             share = wait.median * int(run.recipe["accumulation"]) / step.median
-            fetch.setdefault(data, []).append(share / pace[run.id])
+            fetch.setdefault(data, []).append(share / rates[run.id])
         if efficiency := run.pipeline_efficiency:
-            compute.setdefault(computed, {}).setdefault(batch, []).append(batch * efficiency / pace[run.id])
+            seconds = batch * efficiency / rates[run.id]
+            compute.setdefault(computed, {}).setdefault(batch, []).append(seconds)
         sizes[data] = run.batch_bytes_per_sample or 0
     model = Model(
         cores=cores, device=device, fetch_s={key: statistics.median(v) for key, v in fetch.items()},
-        compute_s={
-            key: {batch: statistics.median(v) for batch, v in found.items()} for key, found in compute.items()
-        },
-        bytes_per_sample=sizes,
+        compute_s=_medians(compute), bytes_per_sample=sizes,
     )  # fmt: skip
-    over: dict[int, dict[int, list[float]]] = {}
+    overlap: dict[int, dict[int, list[float]]] = {}
     for run in runs:
         workers, batch = int(run.recipe["workers"]), int(run.recipe["batch_size"])
         if workers and (ideal := predict(model, run.recipe)):
-            lost = run.samples_per_step / pace[run.id] / ideal.step_s
-            over.setdefault(workers, {}).setdefault(batch, []).append(lost)
-    overlap = {
-        workers: {batch: statistics.median(lost) for batch, lost in sorted(found.items())}
-        for workers, found in over.items()
+            factor = run.samples_per_step / rates[run.id] / ideal.step_s
+            overlap.setdefault(workers, {}).setdefault(batch, []).append(factor)
+    return replace(model, overlap=_medians(overlap))
+
+
+def _medians(values: Mapping[K, Mapping[int, list[float]]]) -> dict[K, dict[int, float]]:
+    return {
+        key: {size: statistics.median(by_size[size]) for size in sorted(by_size)}
+        for key, by_size in values.items()
     }
-    return replace(model, overlap=overlap)
 
 
 def predict(
@@ -142,91 +149,94 @@ def predict(
         speed: of the device, over the measured one.
         link_bytes_per_s: host to device; None where nothing crosses or the copy is in the measured parts.
     """
-    data, batch = flavour(recipe, DATA), int(str(recipe["batch_size"])) * int(str(recipe["accumulation"]))
-    known_s = _compute(model, flavour(recipe, COMPUTE), batch)
-    if known_s is None or data not in model.fetch_s:
+    data, batch = switch_key(recipe, DATA), _number(recipe, "batch_size") * _number(recipe, "accumulation")
+    measured_s = _compute(model, switch_key(recipe, COMPUTE), batch)
+    if measured_s is None or data not in model.fetch_s:
         return None
-    compute = known_s / speed
+    compute = measured_s / speed
     fetch = model.fetch_s[data] * batch
     copy = batch * model.bytes_per_sample.get(data, 0) / link_bytes_per_s if link_bytes_per_s else 0.0
     # On one stream the copy queues behind the kernels; only a second stream lets the two overlap.
-    beside = max(copy, compute) if recipe["device_prefetch"] else copy + compute
-    workers, usable = int(str(recipe["workers"])), cores or model.cores
+    device = max(copy, compute) if recipe["device_prefetch"] else copy + compute
+    workers, usable = _number(recipe, "workers"), cores or model.cores
     if workers == 0:
-        step, binds = fetch + beside, "data" if fetch > beside else "compute"
+        step, bottleneck = fetch + device, "data" if fetch > device else "compute"
     else:
-        supply = fetch / min(workers, usable)
-        known = {"data": supply, "compute": beside}
+        parts = {"data": fetch / min(workers, usable), "compute": device}
         if model.device == "cpu":
-            threads = int(str(recipe["cpu_threads"])) or usable
-            known["cores"] = (fetch + beside * min(threads, usable)) / usable
-        binds = max(known, key=lambda name: known[name])
-        step = known[binds] * (_overlap(model, workers, recipe) if usable == model.cores else 1.0)
-    return Prediction(step_s=step, binds=binds, fetch_s=fetch, copy_s=copy, compute_s=compute)
+            threads = _number(recipe, "cpu_threads") or usable
+            parts["cores"] = (fetch + device * min(threads, usable)) / usable
+        bottleneck = max(parts, key=lambda name: parts[name])
+        step = parts[bottleneck] * (_overlap(model, workers, recipe) if usable == model.cores else 1.0)
+    return Prediction(step_s=step, bottleneck=bottleneck, fetch_s=fetch, copy_s=copy, compute_s=compute)
+
+
+def _number(recipe: Mapping[str, object], name: str) -> int:
+    return int(str(recipe[name]))
 
 
 def _overlap(model: Model, workers: int, recipe: Mapping[str, object]) -> float:
-    """Of the nearest measured number of workers, between its measured batch sizes, each by their ratios."""
+    """That of the nearest measured number of workers, interpolated between batch sizes (log-log)."""
     if not model.overlap:
         return 1.0
-    known = model.overlap[min(model.overlap, key=lambda count: abs(math.log(count / workers)))]
-    return float(np.exp(np.interp(
-        math.log(int(str(recipe["batch_size"]))), np.log(list(known)), np.log(list(known.values())),
-    )))  # fmt: skip
+    by_size = model.overlap[min(model.overlap, key=lambda count: abs(math.log(count / workers)))]
+    sizes, factors = np.log(list(by_size)), np.log(list(by_size.values()))
+    return float(np.exp(np.interp(math.log(_number(recipe, "batch_size")), sizes, factors)))
 
 
-def _compute(model: Model, wanted: Flavour, batch: int) -> float | None:
-    """A step's time on a batch that is there: as measured, or put together from what was measured.
+def _compute(model: Model, wanted: SwitchKey, batch: int) -> float | None:
+    """A step's time on a batch that is there: as measured, or combined from what was measured.
 
-    A flavour that was never measured is taken as the product of what each of its switches does by itself; a
-    batch size, from the best-known flavour's line over its batch sizes.
+    For switches never measured together it is the product of what each does by itself; for another batch size
+    it follows the line over the batch sizes of the switches that were measured at most of them.
     """
-    found = model.compute_s.get(wanted, {})
-    if batch in found:
-        return found[batch]
+    measured = model.compute_s.get(wanted, {})
+    if batch in measured:
+        return measured[batch]
     if not model.compute_s:
         return None
     most = max(model.compute_s.values(), key=len)
-    if found:
-        near = min(found, key=lambda size: abs(size - batch))
+    if measured:
+        near = min(measured, key=lambda size: abs(size - batch))
         here, there = _line(most, batch), _line(most, near)
-        return found[near] * here / there if here and there else None
+        return measured[near] * here / there if here and there else None
     for base in model.compute_s:
-        steps = [
+        singles = [
             (*base[:at], wanted[at], *base[at + 1 :]) for at in range(len(base)) if base[at] != wanted[at]
         ]
-        if all(one in model.compute_s for one in steps):
+        if all(single in model.compute_s for single in singles):
             start = _compute(model, base, batch)
-            each = [_compute(model, one, batch) for one in steps]
+            each = [_compute(model, single, batch) for single in singles]
             if start and all(each):
                 return start * math.prod((value or start) / start for value in each)
     return None
 
 
-def _line(known: Mapping[int, float], batch: int) -> float | None:
-    """A step's time on the line through the measured batch sizes; proportional where there is one only."""
-    if batch in known:
-        return known[batch]
-    if len(known) == 1:
-        (size, value), *_ = known.items()
+def _line(measured: Mapping[int, float], batch: int) -> float | None:
+    """A step's time on the line through the measured batch sizes; proportional if there is only one."""
+    if batch in measured:
+        return measured[batch]
+    if len(measured) == 1:
+        (size, value), *_ = measured.items()
         return value * batch / size
-    slope, start = np.polyfit(list(known), list(known.values()), 1)
-    return max(float(start + slope * batch), min(known.values()) / 4)
+    slope, start = np.polyfit(list(measured), list(measured.values()), 1)
+    return max(float(start + slope * batch), min(measured.values()) / 4)
 
 
-def score(model: Model, runs: Iterable[Run], pace: Mapping[str, float] | None = None) -> Score | None:
+def score(model: Model, runs: Iterable[Run], rates: Mapping[str, float] | None = None) -> Score | None:
     """The model against measured runs; None if it can predict none of them.
 
     Args:
         model: the parts.
-        runs: measured after it, or not used for it.
-        pace: samples/s of the runs on a machine as fast as the model's, by their ids (see `rates`).
+        runs: measured later, or not used for it.
+        rates: samples/s of the runs by their ids, on a machine as fast as the model's (see
+            `drift_corrected_rates`).
     """
     errors = []
     for run in runs:
-        if run.status == "ok" and (rate := run.samples_per_s) and (told := predict(model, run.recipe)):
-            measured = run.samples_per_step / (pace or {}).get(run.id, rate.median)
-            errors.append(abs(told.step_s - measured) / measured)
+        if run.status == "ok" and (rate := run.samples_per_s) and (step := predict(model, run.recipe)):
+            measured = run.samples_per_step / (rates or {}).get(run.id, rate.median)
+            errors.append(abs(step.step_s - measured) / measured)
     if not errors:
         return None
     return Score(count=len(errors), median=float(np.median(errors)), p90=float(np.percentile(errors, 90)))

@@ -1,10 +1,11 @@
-"""From what a child said to a `Run`: the record of a stage, and its own doubts about itself."""
+"""Builds a `Run` from a worker's answers, with data-quality warnings."""
 
 from __future__ import annotations
 
 import datetime
 import secrets
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,150 +14,151 @@ import numpy as np
 
 from perfkit import machine
 from perfkit.ladder.stages import Stage
-from perfkit.process.child import Child
-from perfkit.process.ranks import RankGroup
 from perfkit.results import stats
 from perfkit.results.run import Communication, Pairing, Raw, Run
+from perfkit.studies.plan import Plan
 from perfkit.worker.messages import Block, Description, Peak, Trained
 
 Role = Literal["previous", "baseline"]
 
 
-@dataclass
-class Side:
-    """What a stage has measured, and its child while that lives."""
+@dataclass(frozen=True)
+class Round:
+    """The blocks of one round, one for each trial that was alive."""
 
-    run_id: str
-    child: Child | RankGroup | None
-    rates: list[float]
-
-    def stop(self) -> None:
-        """Ends the child; what it measured stays."""
-        if self.child:
-            self.child.stop()
-        self.child = None
+    own: Block
+    ceiling: Block | None
+    """The step on a batch that is already on the device; None where it was not measured."""
+    others: dict[str, Block]
+    """By the other run's id."""
 
 
 @dataclass
-class Measured:
-    """What one stage has given so far."""
+class Measurement:
+    """What a trial has measured so far."""
 
-    ready: Trained
-    blocks: list[Block] = field(default_factory=list)
-    ceiling: list[float] = field(default_factory=list)
-    rounds: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """Other run's id → (own, other) samples/s of each round in which both were measured."""
-    peak: Peak = field(default_factory=lambda: Peak(None, None, 0))
+    trained: Trained
+    rounds: list[Round] = field(default_factory=list)
+    peak: Peak | None = None
     communication: Communication | None = None
     gpu_utilization: list[float] = field(default_factory=list)
 
     @property
     def rates(self) -> list[float]:
         """samples/s of each block."""
-        return [block.samples_per_s for block in self.blocks]
+        return [round.own.samples_per_s for round in self.rounds]
 
-
-def pairing(side: Side, role: Role, measured: Measured, noise: float | None = None) -> Pairing:
-    """The rounds of both sides; those of a side that has ended are what it measured in its own time."""
-    together = measured.rounds.get(side.run_id, [])
-    own = [own for own, _ in together] or measured.rates
-    other = [other for _, other in together] or side.rates
-    return Pairing(side.run_id, role, bool(together), own, other, noise)
-
-
-class Blank:
-    """Makes the run of a stage: what is known before it starts, plus what came of it."""
-
-    def __init__(
-        self, session: str, stage: Stage, described: Description, preset: str, device: str, seed: int
-    ) -> None:
-        now = datetime.datetime.now(datetime.UTC)
-        self.run_id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-        self._before = machine.read_conditions()
-        self._known: dict[str, Any] = {
-            "id": self.run_id,
-            "session": session,
-            "created": now.isoformat(timespec="seconds"),
-            "stage": stage.name,
-            "title": stage.title,
-            "workload": described.reference,
-            "options": described.options,
-            "preset": preset,
-            "device": device,
-            "seed": seed,
-            "recipe": stage.recipe.to_dict(),
-        }
-        self._facts = {f"not applied: {name}": why for name, why in (stage.not_applied or {}).items()}
-        self._torch = {name: str(value) for name, value in msgspec.to_builtins(described.facts).items()}
-
-    def __call__(self, **results: Any) -> Run:
-        """The run."""
-        facts = self._facts | results.pop("facts", {})
-        conditions = {"before": self._before, "after": machine.read_conditions()}
-        facts_of_machine = {**machine.facts(), "device": self._torch, "conditions": conditions}
-        return Run(**{**self._known, **results}, machine=facts_of_machine, facts=facts)
-
-
-def results(measured: Measured, pairings: list[Pairing], device: str) -> dict[str, Any]:
-    """The fields of a `Run` that a measured stage fills in."""
-    ready, blocks = measured.ready, measured.blocks
-    warm = [ready.first, ready.warm]
-    step_s = [value for part in [*warm, *blocks] for value in part.step_s]
-    data_wait_s = [value for part in [*warm, *blocks] for value in part.data_wait_s]
-    accelerator = not device.startswith("cpu")
-    crossing = (0 if ready.data_on_device else ready.batch_bytes_per_sample) if accelerator else None
-    steady = float(np.median([value for block in blocks for value in block.step_s]))
-    facts = ready.facts | ({"weights": ready.weights} if ready.weights else {})
-    if ready.malloc and not accelerator and sys.platform == "linux":
-        facts["allocator"] = f"freed memory is kept (GLIBC_TUNABLES={ready.malloc})"
-    if ready.compiled:
-        facts["compile cache"] = "warm" if ready.compile_counters.cache_hits else "cold"
-    return {
-        "recipe": ready.recipe,
-        "raw": Raw(
-            step_s=step_s,
-            data_wait_s=data_wait_s,
+    def raw(self) -> Raw:
+        """Every value that was measured."""
+        warm, blocks = [self.trained.first, self.trained.warm], [round.own for round in self.rounds]
+        return Raw(
+            step_s=[value for block in [*warm, *blocks] for value in block.step_s],
+            data_wait_s=[value for block in [*warm, *blocks] for value in block.data_wait_s],
             device_step_s=[value for block in blocks for value in block.device_step_s],
-            warmup_steps=sum(len(part.step_s) for part in warm),
-            block_samples_per_s=measured.rates,
-            ceiling_samples_per_s=measured.ceiling,
-            gpu_utilization_nvml=measured.gpu_utilization,
-        ),
-        "samples_per_step": ready.samples_per_step,
-        "mechanism": ready.mechanisms,
-        "pairings": pairings,
-        "losses": ready.losses,
-        "communication": measured.communication,
-        "startup_s": ready.startup_s,
-        "compile_s": max(0.0, ready.first.step_s[0] - steady) if ready.compiled else None,
-        "peak_memory_bytes": measured.peak.allocated,
-        "peak_reserved_bytes": measured.peak.reserved,
-        "batch_bytes_per_sample": ready.batch_bytes_per_sample,
-        "h2d_bytes_per_sample": crossing,
-        "facts": facts,
-    }
+            warmup_steps=sum(len(block.step_s) for block in warm),
+            block_samples_per_s=self.rates,
+            ceiling_samples_per_s=[round.ceiling.samples_per_s for round in self.rounds if round.ceiling],
+            gpu_utilization_nvml=self.gpu_utilization,
+        )
 
 
-def judged(run: Run, measured: Measured) -> Run:
-    """The run with its own doubts written down, each with what to do."""
-    doubts = []
-    rates = np.array(run.raw.block_samples_per_s)
+def pairing(
+    role: Role, against: str, rates: list[float], measurement: Measurement, noise: float | None
+) -> Pairing:
+    """The rounds of a trial beside those of another run.
+
+    Args:
+        role: of the other run.
+        against: its id.
+        rates: what it measured in its own time: used where no round has a block of it.
+        measurement: the trial's.
+        noise: this machine's A/A noise; None if unknown.
+    """
+    together = [round for round in measurement.rounds if against in round.others]
+    own = [round.own.samples_per_s for round in together] or measurement.rates
+    other = [round.others[against].samples_per_s for round in together] or rates
+    return Pairing(against, role, bool(together), own, other, noise)
+
+
+class RunBuilder:
+    """Builds the run of a trial: from what is known before it starts, and from what was measured."""
+
+    def __init__(self, session: str, stage: Stage, plan: Plan, description: Description) -> None:
+        now = datetime.datetime.now(datetime.UTC)
+        self._device = plan.device
+        self._conditions = machine.read_conditions()
+        self._gpu = description.facts.uuid
+        facts = msgspec.to_builtins(description.facts)
+        self._torch = {name: str(value) for name, value in facts.items()}
+        self._facts = {f"not applied: {name}": why for name, why in (stage.not_applied or {}).items()}
+        self._fields: dict[str, Any] = {
+            "id": f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}", "session": session,
+            "created": now.isoformat(timespec="seconds"), "stage": stage.name, "title": stage.title,
+            "workload": description.reference, "options": description.options, "preset": plan.preset.name,
+            "device": plan.device, "seed": plan.seed, "recipe": stage.recipe.to_dict(),
+        }  # fmt: skip
+
+    def unmeasured(self, status: Literal["not_applicable", "failed", "cancelled"], reason: str) -> Run:
+        """The run of a trial without a measurement."""
+        return self._build(status=status, reason=reason, facts=self._facts)
+
+    def measured(self, measurement: Measurement, pairings: list[Pairing]) -> Run:
+        """The run of a measured trial."""
+        trained, peak = measurement.trained, measurement.peak
+        assert peak is not None
+        crosses = 0 if trained.data_on_device else trained.batch_bytes_per_sample
+        steady = float(np.median([value for round in measurement.rounds for value in round.own.step_s]))
+        conditions = machine.read_conditions()
+        warnings = [*_quality_warnings(measurement, pairings), *self._disturbances(conditions)]
+        return self._build(
+            conditions,
+            recipe=trained.recipe,
+            raw=measurement.raw(),
+            samples_per_step=trained.samples_per_step,
+            mechanism=trained.mechanisms,
+            pairings=pairings,
+            losses=trained.losses,
+            communication=measurement.communication,
+            startup_s=trained.startup_s,
+            compile_s=max(0.0, trained.first.step_s[0] - steady) if trained.compiled else None,
+            peak_memory_bytes=peak.allocated,
+            peak_reserved_bytes=peak.reserved,
+            batch_bytes_per_sample=trained.batch_bytes_per_sample,
+            h2d_bytes_per_sample=None if self._device.startswith("cpu") else crosses,
+            facts=self._facts | self._training_facts(trained),
+            warnings=list(dict.fromkeys(warnings)),
+        )
+
+    def _build(self, conditions: dict[str, Any] | None = None, **fields: Any) -> Run:
+        around = {"before": self._conditions, "after": conditions or machine.read_conditions()}
+        here = {**machine.facts(), "device": self._torch, "conditions": around}
+        return Run(**{**self._fields, **fields}, machine=here)
+
+    def _training_facts(self, trained: Trained) -> dict[str, str]:
+        facts = dict(trained.facts) | ({"weights": trained.weights} if trained.weights else {})
+        if trained.malloc and self._device.startswith("cpu") and sys.platform == "linux":
+            facts["allocator"] = f"freed memory is kept (GLIBC_TUNABLES={trained.malloc})"
+        if trained.compiled:
+            facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
+        return facts
+
+    def _disturbances(self, after: dict[str, Any]) -> Iterator[str]:
+        for conditions in (self._conditions, after):
+            yield from machine.quality_warnings(conditions, own_processes=3, gpu=self._gpu)
+
+
+def _quality_warnings(measurement: Measurement, pairings: list[Pairing]) -> Iterator[str]:
+    """What makes these numbers doubtful, each with what to do."""
+    rates = np.array(measurement.rates)
     if stats.relative_iqr(rates) > 0.1:
-        doubts.append("blocks differ by more than 10%: close other programs, or use a longer preset")
+        yield "blocks differ by more than 10%: close other programs, or use a longer preset"
     if len(rates) < stats.MIN_ROUNDS:
-        doubts.append(
-            f"only {len(rates)} rounds: a try, too few for a verdict; use the preset quick or paper"
+        yield (
+            f"only {len(rates)} rounds: a smoke test, not enough for a verdict; use the preset quick or paper"
         )
     if stats.still_warming(rates):
-        doubts.append(
-            "the first block is slower than the later ones: warm-up was not over; use a longer preset"
-        )
-    if not all(pairing.interleaved for pairing in run.pairings):
-        doubts.append("compared one after the other, not in turn: the sides did not fit in memory together")
-    if measured.peak.recompiles:
-        doubts.append("the model was compiled again while it was measured: keep its input shapes the same")
-    for when in ("before", "after"):
-        doubts += machine.quality_warnings(
-            run.machine["conditions"][when], own_processes=3, gpu=run.machine["device"].get("uuid")
-        )
-    return msgspec.structs.replace(run, warnings=list(dict.fromkeys(doubts)))
+        yield "the first block is slower than the later ones: warm-up was not over; use a longer preset"
+    if not all(pairing.interleaved for pairing in pairings):
+        yield "measured one after the other, not interleaved: they did not fit in memory together"
+    if measurement.peak and measurement.peak.recompiles:
+        yield "the model was recompiled while it was measured: keep its input shapes the same"

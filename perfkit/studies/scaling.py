@@ -15,14 +15,14 @@ COUNTS = (1, 2, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class Forecast:
-    """A step among so many ranks, predicted; seconds."""
+    """A predicted step of a number of ranks; times in seconds."""
 
     ranks: int
     communication_s: float
     """Of all collectives of a step."""
     step_s: float
     efficiency: float
-    """Samples/s of a rank / those of one rank alone."""
+    """Samples/s of each rank / samples/s of one rank alone."""
 
 
 def efficiency(one: Run, many: Run) -> float:
@@ -40,32 +40,32 @@ def efficiency(one: Run, many: Run) -> float:
 def forecast(
     run: Run, counts: Sequence[int] = COUNTS, latency_s: float | None = None, bytes_per_s: float | None = None
 ) -> list[Forecast]:
-    """What more ranks would give: the α-β model of a ring, from what a run of several ranks measured.
+    """Predicts steps of more ranks: the α-β model of a ring, with what a run of several ranks measured.
 
-    A ring all-reduce of b bytes among n ranks takes 2 (n-1) α + 2 (n-1)/n b/β. The share of it that was
-    hidden behind backward is taken to stay the same.
+    A ring all-reduce of b bytes among n ranks takes 2 (n-1) α + 2 (n-1)/n b/β. The share of it that overlaps
+    with backward is assumed to stay the same.
 
     Args:
         run: of two ranks or more.
-        counts: of ranks.
-        latency_s: α, of a hop of the network that is planned; the measured one if None.
-        bytes_per_s: β, of a link of it; the measured one if None.
+        counts: numbers of ranks.
+        latency_s: α, the latency of a hop of the planned network; the measured one if None.
+        bytes_per_s: β, the bandwidth of a link of it; the measured one if None.
 
     Raises:
         InvalidValue: the run had one rank.
     """
-    found = _measured(run)
+    measured = _measured(run)
     ranks = Recipe.from_dict(run.recipe).ranks
-    alpha = latency_s if latency_s is not None else found.start_s / (2 * (ranks - 1))
-    beta = bytes_per_s if bytes_per_s is not None else found.bytes_per_s * 2 * (ranks - 1) / ranks
-    buckets = max(1, -(-found.bytes_per_step // (Recipe.from_dict(run.recipe).bucket_cap_mb << 20)))
-    exposed = min(1.0, found.exposed_s / found.alone_s) if found.alone_s else 0.0
+    alpha = latency_s if latency_s is not None else measured.start_s / (2 * (ranks - 1))
+    beta = bytes_per_s if bytes_per_s is not None else measured.bytes_per_s * 2 * (ranks - 1) / ranks
+    buckets = max(1, -(-measured.bytes_per_step // (Recipe.from_dict(run.recipe).bucket_cap_mb << 20)))
+    exposed = min(1.0, measured.exposed_s / measured.alone_s) if measured.alone_s else 0.0
     rows = []
     for count in counts:
         hops = 2 * (count - 1)
-        communication = buckets * hops * alpha + hops / count * found.bytes_per_step / beta
-        step = found.compute_s + exposed * communication
-        rows.append(Forecast(count, communication, step, found.compute_s / step))
+        communication = buckets * hops * alpha + hops / count * measured.bytes_per_step / beta
+        step = measured.compute_s + exposed * communication
+        rows.append(Forecast(count, communication, step, measured.compute_s / step))
     return rows
 
 
@@ -76,17 +76,17 @@ def _measured(run: Run) -> Communication:
 
 
 def describe(run: Run) -> str:
-    """One line: where a step among ranks goes.
+    """One line: how a step of several ranks spends its time.
 
     Raises:
         InvalidValue: the run had one rank.
     """
-    found, ms = _measured(run), 1e3
+    measured, ms = _measured(run), 1e3
     return (
-        f"a step of {ms * found.step_s:.2f} ms computes {ms * found.compute_s:.2f} ms; averaging "
-        f"{found.bytes_per_step / 2**20:.2f} MiB takes {ms * found.alone_s:.2f} ms alone, of which "
-        f"{ms * found.exposed_s:.2f} ms are exposed and {ms * found.hidden_s:.2f} ms hidden; the slowest "
-        f"rank computes {found.straggling:.2f}x as long as the median one"
+        f"a step of {ms * measured.step_s:.2f} ms computes {ms * measured.compute_s:.2f} ms; averaging "
+        f"{measured.bytes_per_step / 2**20:.2f} MiB takes {ms * measured.alone_s:.2f} ms alone, of which "
+        f"{ms * measured.exposed_s:.2f} ms are exposed and {ms * measured.hidden_s:.2f} ms hidden; "
+        f"the slowest rank computes {measured.straggling:.2f}x as long as the median one"
     )
 
 

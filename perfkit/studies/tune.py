@@ -1,54 +1,59 @@
 """The recipe with the most samples/s, within a memory cap and parity: predicted first, then measured.
 
-One short run for each single switch of computing and of the data path measures the parts; the what-if model
-ranks every combination of them; the best are measured, the better ones of them again, and the last few for as
-long as the preset asks. All that is in turn with the baseline, whose pace takes out the machine's own drift.
-Nothing is picked that was not measured.
+One short run for each single switch of the computation and of the data path measures the parts; the what-if
+model ranks every combination of them; the best are measured, the better ones of them again, and the last few
+for longer. All are interleaved with the baseline, which cancels the machine's drift. Only what was measured
+is picked.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from perfkit import machine
 from perfkit.errors import InvalidValue
+from perfkit.ladder.presets import Preset
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target, applicable
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.results.tuning import Score, Tuned
-from perfkit.studies import engine
-from perfkit.studies import parity as proving
-from perfkit.studies import predict as whatif
+from perfkit.studies import predict
+from perfkit.studies.engine import Schedule, Trial, measure
+from perfkit.studies.ladder import recipe_stages
+from perfkit.studies.parity import parity
+from perfkit.studies.plan import Plan, Progress
+from perfkit.studies.setup import Setup, prepare
 
 SPACE: dict[str, tuple[Value, ...]] = {
     "batch_size": (16, 32, 64, 128), "workers": (0, 1, 2, 4, 8), "amp": ("off", "bf16", "fp16"),
     "channels_last": (False, True), "compile": (False, True), "uint8_copy": (False, True),
     "cpu_threads": (0, 1), "prefetch_factor": (2, 4),
 }  # fmt: skip
-"""What is searched where nothing else is asked for; values that cannot act here are left out."""
+"""The default space; values that cannot act here are left out."""
 
-MODELLED = (*whatif.COMPUTE, *whatif.DATA, "workers", "batch_size")
-"""What a prediction heeds; the other switches of a space are tried on the best of these."""
+MODELLED = (*predict.COMPUTE, *predict.DATA, "workers", "batch_size")
+"""What the predictions depend on; the other switches of a space are tried on the best of these."""
 ROUNDS = 4
 """Of a short run."""
 _FINAL_ROUNDS = 2
-"""Of the finals, over what the preset asks: what is left is close together."""
+"""Of the finals, times those of the preset: the finalists are close together."""
 _SHORT_LIST = 6
 _FINALISTS = 2
 
 
 def tune(
-    plan: engine.Plan,
+    plan: Plan,
     space: Mapping[str, Sequence[Value]] | None = None,
     memory_cap_bytes: int | None = None,
     budget_s: float = 600.0,
-    on_progress: Callable[[engine.Progress], None] = lambda progress: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
     cancelled: threading.Event | None = None,
 ) -> Tuned:
     """Searches a space of switches.
@@ -65,193 +70,200 @@ def tune(
         InvalidValue: an unknown switch or value, or nothing could be measured.
     """
     started = time.monotonic()
-    described, _ = engine.resolve(replace(plan, stages=("baseline",)))
-    every = candidates(plan, engine.target(plan, described), space or SPACE)
-    base = Recipe(batch_size=plan.preset.batch_size)
-    search = _Search(plan, base, every, memory_cap_bytes, started + budget_s, on_progress)
-    stop = cancelled or threading.Event()
-    search.short(stop)
-    final = search.finals(stop)
-    best = max(final[1:], key=search.times, default=final[0])
-    if search.times(best) < 1:
-        best = final[0]
-    proof = proving.parity(plan, best.title, Recipe.from_dict(best.recipe))
+    with prepare(plan, on_progress, cancelled) as setup:
+        recipes = candidates(plan, setup.target, space or SPACE)
+        search = _Search(setup, recipes, memory_cap_bytes, started + budget_s)
+        search.short_runs()
+        finals = search.finals()
+    best = max(finals[1:], key=search.speedup, default=finals[0])
+    if search.speedup(best) < 1:
+        best = finals[0]
+    recipe = Recipe.from_dict(best.recipe)
     return Tuned(
-        best=best, settings=Recipe.from_dict(best.recipe).describe(), gain=best.speedup("baseline"),
-        parity=proof, tried=search.tried, considered=len(every),
-        over_memory=[r for r in search.tried if not _fits(r, memory_cap_bytes)], cap_bytes=memory_cap_bytes,
+        best=best, settings=recipe.describe(), gain=best.speedup("baseline"),
+        parity=parity(plan, best.title, recipe), tried=search.tried, considered=len(recipes),
+        over_memory=[run for run in search.tried if not search.fits(run)], cap_bytes=memory_cap_bytes,
         score=search.score(), seconds=time.monotonic() - started,
     )  # fmt: skip
 
 
-def candidates(plan: engine.Plan, target: Target, space: Mapping[str, Sequence[Value]]) -> list[Recipe]:
+def candidates(plan: Plan, target: Target, space: Mapping[str, Sequence[Value]]) -> list[Recipe]:
     """Every combination that can act here, each once.
 
     Raises:
         InvalidValue: an unknown switch or a value that is not allowed.
     """
-    base, found = Recipe(batch_size=plan.preset.batch_size), dict[str, Recipe]()
+    base, recipes = Recipe(batch_size=plan.preset.batch_size), list[Recipe]()
     limit = 2 * machine.usable_cores()
     for values in itertools.product(*space.values()):
-        asked = dict(zip(space, values, strict=True))
-        if int(asked.get("workers", 0)) > limit:
+        settings = dict(zip(space, values, strict=True))
+        workers = int(settings.get("workers", 0))
+        if workers > limit:
             continue
-        if int(asked.get("workers", 0)) > 0:
-            asked = {"persistent_workers": True, **asked}
-            if target.device == "cuda":
-                asked = {"pin_memory": True, "non_blocking": True, **asked}
-        recipe, refused = applicable(base.replace(**asked), target)
+        if workers > 0 and target.device == "cuda":
+            settings = {"pin_memory": True, "non_blocking": True, **settings}
+        if workers > 0:
+            settings = {"persistent_workers": True, **settings}
+        recipe, refused = applicable(base.replace(**settings), target)
         if not set(refused) & set(space):
-            found[recipe.digest()] = recipe
-    return list(found.values())
+            recipes.append(recipe)
+    return list(dict.fromkeys(recipes))
 
 
-def probes(base: Recipe, every: Sequence[Recipe]) -> list[Recipe]:
+def probes(base: Recipe, recipes: Sequence[Recipe]) -> list[Recipe]:
     """The fewest runs that measure every part: each switch by itself, workers with the extreme batch sizes.
 
-    Those measure the computation of these batches as well, and what workers lose, which depends on both.
+    The latter also measure the computation at these batch sizes, and the cost of workers, which depends on
+    both.
     """
-    found = dict[str, Recipe]()
-    for name in dict.fromkeys((*whatif.COMPUTE, *whatif.DATA)):
-        for value in dict.fromkeys(getattr(recipe, name) for recipe in every):
-            probe = base.replace(**{name: value})
-            found[probe.digest()] = probe
-    sizes = sorted({recipe.batch_size for recipe in every})
-    most = max(every, key=lambda recipe: recipe.workers, default=base).workers
-    loaders = {recipe.workers: recipe for recipe in reversed(every) if recipe.workers in (1, 2, 4, most)}
-    alike = ("workers", "persistent_workers", "pin_memory", "non_blocking")
+    chosen = [
+        base.replace(**{name: value})
+        for name in dict.fromkeys((*predict.COMPUTE, *predict.DATA))
+        for value in dict.fromkeys(getattr(recipe, name) for recipe in recipes)
+    ]
+    sizes = sorted({recipe.batch_size for recipe in recipes})
+    most = max(recipes, key=lambda recipe: recipe.workers, default=base).workers
+    loaders = {recipe.workers: recipe for recipe in reversed(recipes) if recipe.workers in (1, 2, 4, most)}
+    loader_switches = ("workers", "persistent_workers", "pin_memory", "non_blocking")
     for size, loader in itertools.product((*sizes[:1], *sizes[-1:]), loaders.values()):
-        probe = base.replace(batch_size=size, **{name: getattr(loader, name) for name in alike})
-        found[probe.digest()] = probe
-    found.pop(base.digest(), None)
-    return list(found.values())
+        settings = {name: getattr(loader, name) for name in loader_switches}
+        chosen.append(base.replace(batch_size=size, **settings))
+    return [recipe for recipe in dict.fromkeys(chosen) if recipe != base]
 
 
+@dataclass
 class _Search:
-    """Asks for recipes by what was found so far: the parts first, then what the model thinks best of."""
+    """Draws trials by the results so far: the parts first, then what the model ranks highest."""
 
-    def __init__(
-        self, plan: engine.Plan, base: Recipe, every: Sequence[Recipe], cap_bytes: int | None,
-        ends: float, on_progress: Callable[[engine.Progress], None],
-    ) -> None:  # fmt: skip
-        self._plan, self._base, self._every, self._cap = plan, base, every, cap_bytes
-        self._ends, self._tell = ends, on_progress
-        self.tried: list[Run] = []
-        self._asked = _titled([base, *probes(base, every)])
-        self._ended = 0
-        self._kept: list[Recipe] = []
-        self._parts = 0
-        self._model: whatif.Model | None = None
-        self._varied = False
+    setup: Setup
+    recipes: Sequence[Recipe]
+    cap_bytes: int | None
+    ends: float
+    tried: list[Run] = field(default_factory=list)
+    _kept: list[Recipe] = field(default_factory=list)
+    _model: predict.Model | None = None
+    _fitted: int = 0
+    """How many of the runs the model was fitted to."""
+    _planned: int = 0
 
-    def short(self, stop: threading.Event) -> None:
-        """One fresh child each, one after the other, every one in turn with the baseline."""
-        size = replace(
-            self._plan.preset, rounds=ROUNDS, loss_steps=2, warmup_s=self._plan.preset.warmup_s / 2
-        )
-        asked = replace(self._plan, preset=size, recipes=self._asked, only_first=True)
-        engine.climb(asked, RunStore(), self._follow, stop)
+    @property
+    def base(self) -> Recipe:
+        """The recipe that all others are interleaved with."""
+        return Recipe(batch_size=self.setup.plan.preset.batch_size)
 
-    def _follow(self, progress: engine.Progress) -> None:
-        if progress.run:
-            self._ended += 1
-            self.tried += [progress.run] if progress.run.status == "ok" else []
-            if time.monotonic() > self._ends:
-                del self._asked[self._ended :]
-            elif self._ended == len(self._asked):
-                self._asked += _titled(self._next())
-        few = len(self._asked) + (0 if self._model else _SHORT_LIST)
-        self._tell(replace(progress, fraction=min(1.0, progress.fraction * len(self._asked) / few)))
+    def short_runs(self) -> None:
+        """Measures parts, short list, variants and the best of these again, until the budget is spent."""
+        self._measure(self._short_trials())
 
-    def _next(self) -> list[Recipe]:
-        """The model's short list; variants of its best; then the better third again, until few are left."""
-        if self._model is None:
-            model = self._model = whatif.fit(self.tried)
-            self._parts = len(self.tried)
-            unlike = dict[whatif.Flavour, Recipe]()
-            for recipe in self._every:
-                unlike.setdefault(_modelled(recipe), recipe)
-            ranked = sorted(unlike.values(), key=lambda recipe: -_predicted(model, recipe))
-            self._kept = ranked[: max(_SHORT_LIST, len(self._every) // 12)]
-            return self._unmeasured(self._kept)
-        if not self._varied:
-            self._varied = True
-            best = {_modelled(recipe) for recipe in self._best(self._kept, 1)}
-            variants = self._unmeasured([recipe for recipe in self._every if _modelled(recipe) in best])[:4]
-            self._kept += variants
-            if variants:
-                return variants
-        self._kept = self._best(self._kept, max(_FINALISTS, len(self._kept) // 3))
-        return self._kept if len(self._kept) > _FINALISTS else []
-
-    def _unmeasured(self, recipes: Sequence[Recipe]) -> list[Recipe]:
-        known = self._by_recipe()
-        return [recipe for recipe in recipes if recipe not in known]
-
-    def _by_recipe(self) -> dict[Recipe, list[float]]:
-        """samples/s by recipe, each as if the machine had been as fast as during the first run."""
-        pace = whatif.rates(self.tried)
-        found = dict[Recipe, list[float]]()
-        for run in self.tried:
-            found.setdefault(Recipe.from_dict(run.recipe), []).append(pace[run.id])
-        return found
-
-    def _best(self, recipes: Sequence[Recipe], count: int) -> list[Recipe]:
-        """Of recipes that were measured and fit, the fastest."""
-        rates = {recipe: statistics.median(values) for recipe, values in self._by_recipe().items()}
-        fits = {Recipe.from_dict(run.recipe) for run in self.tried if _fits(run, self._cap)}
-        known = [recipe for recipe in recipes if recipe in fits]
-        return sorted(known, key=lambda recipe: -rates[recipe])[:count]
-
-    def finals(self, stop: threading.Event) -> list[Run]:
-        """The last few, in turn with the baseline, for as long as the preset asks.
+    def finals(self) -> list[Run]:
+        """Measures the finalists for as long as the preset asks, and longer.
 
         Raises:
             InvalidValue: nothing was measured, or nothing that fits.
         """
         if not self.tried:
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
-        chosen = self._best(self._kept, _FINALISTS) or self._best([*self._by_recipe()], _FINALISTS)
-        if not chosen:
+        finalists = self._best(self._kept, _FINALISTS) or self._best([*self._rates()], _FINALISTS)
+        if not finalists:
             raise InvalidValue(
                 "nothing that was measured fits under the memory cap", "Raise it, or allow smaller batches"
             )
-        others = [recipe for recipe in chosen if recipe != self._base]
-        size = replace(self._plan.preset, rounds=_FINAL_ROUNDS * self._plan.preset.rounds)
-        asked = replace(self._plan, preset=size, recipes=_titled([self._base, *others]), only_first=True)
-        runs = [r for r in engine.climb(asked, RunStore(), self._tell, stop) if r.status == "ok"]
+        preset = self.setup.plan.preset
+        preset = replace(preset, rounds=_FINAL_ROUNDS * preset.rounds)
+        recipes = dict.fromkeys([self.base, *finalists])
+        runs = self._measure(self._trials([*recipes], preset, ends=math.inf))
         if not runs:
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
-        self.tried += runs
         return runs
 
-    def times(self, run: Run) -> float:
+    def speedup(self, run: Run) -> float:
         """How many times as fast as the baseline its recipe was: median of all rounds of all its runs."""
-        alike = [one for one in self.tried if one.recipe == run.recipe]
-        pairs = [pair for one in alike for pair in one.pairings if pair.role == "baseline"]
-        rounds = [times for pair in pairs for times in pair.round_ratios]
-        return statistics.median(rounds) if rounds else 1.0
+        alike = [one.pairing("baseline") for one in self.tried if one.recipe == run.recipe]
+        ratios = [ratio for pairing in alike if pairing for ratio in pairing.round_ratios]
+        return statistics.median(ratios) if ratios else 1.0
+
+    def fits(self, run: Run) -> bool:
+        """Whether it stayed below the memory cap."""
+        return self.cap_bytes is None or (run.peak_memory_bytes or 0) <= self.cap_bytes
 
     def score(self) -> Score | None:
-        """The model against the runs that it was not made of."""
+        """The model's predictions of the runs that it was not fitted to."""
         if self._model is None:
             return None
-        return whatif.score(self._model, self.tried[self._parts :], whatif.rates(self.tried))
+        rates = predict.drift_corrected_rates(self.tried)
+        return predict.score(self._model, self.tried[self._fitted :], rates)
+
+    def _measure(self, trials: Iterator[Trial]) -> list[Run]:
+        runs = []
+        for run in measure(trials, self.setup, RunStore()):
+            if run.status == "ok":
+                runs.append(run)
+                self.tried.append(run)
+        return runs
+
+    def _trials(
+        self, recipes: Sequence[Recipe], preset: Preset, ends: float, later: int = 0
+    ) -> Iterator[Trial]:
+        """A trial of each recipe until the budget is spent, at least one; `later` may follow them."""
+        schedule = Schedule(preset, baseline_only=True)
+        titled = [(recipe.describe()[:120], recipe) for recipe in recipes]
+        first, self._planned = not self._planned, self._planned + len(recipes)
+        for stage in recipe_stages(titled, self.setup.target):
+            if not first and time.monotonic() > ends:
+                return
+            first = False
+            yield Trial(stage, schedule, self._planned + later)
+
+    def _short_trials(self) -> Iterator[Trial]:
+        preset = self.setup.plan.preset
+        short = replace(preset, rounds=ROUNDS, loss_steps=2, warmup_s=preset.warmup_s / 2)
+        finals = _FINALISTS + 1
+        parts = [self.base, *probes(self.base, self.recipes)]
+        yield from self._trials(parts, short, self.ends, later=_SHORT_LIST + finals)
+        if time.monotonic() > self.ends or not self.tried:
+            return
+        model = self._model = predict.fit(self.tried)
+        self._fitted = len(self.tried)
+        distinct: dict[predict.SwitchKey, Recipe] = {}
+        for recipe in self.recipes:
+            distinct.setdefault(_modelled(recipe), recipe)
+        ranked = sorted(distinct.values(), key=lambda recipe: -_predicted(model, recipe))
+        self._kept = ranked[: max(_SHORT_LIST, len(self.recipes) // 12)]
+        yield from self._trials(self._unmeasured(self._kept), short, self.ends, later=finals)
+        best = {_modelled(recipe) for recipe in self._best(self._kept, 1)}
+        variants = self._unmeasured([recipe for recipe in self.recipes if _modelled(recipe) in best])[:4]
+        self._kept += variants
+        yield from self._trials(variants, short, self.ends, later=finals)
+        while len(self._kept) > _FINALISTS:
+            self._kept = self._best(self._kept, max(_FINALISTS, len(self._kept) // 3))
+            if len(self._kept) > _FINALISTS:
+                yield from self._trials(self._kept, short, self.ends, later=finals)
+
+    def _unmeasured(self, recipes: Sequence[Recipe]) -> list[Recipe]:
+        measured = self._rates()
+        return [recipe for recipe in recipes if recipe not in measured]
+
+    def _rates(self) -> dict[Recipe, float]:
+        """samples/s by recipe, each as if the machine had been as fast as during the first run."""
+        rates = predict.drift_corrected_rates(self.tried)
+        by_recipe: dict[Recipe, list[float]] = {}
+        for run in self.tried:
+            by_recipe.setdefault(Recipe.from_dict(run.recipe), []).append(rates[run.id])
+        return {recipe: statistics.median(values) for recipe, values in by_recipe.items()}
+
+    def _best(self, recipes: Sequence[Recipe], count: int) -> list[Recipe]:
+        """The fastest of the recipes that were measured and fit."""
+        rates = self._rates()
+        fitting = {Recipe.from_dict(run.recipe) for run in self.tried if self.fits(run)}
+        measured = [recipe for recipe in recipes if recipe in fitting]
+        return sorted(measured, key=lambda recipe: -rates[recipe])[:count]
 
 
-def _titled(recipes: Sequence[Recipe]) -> list[tuple[str, Recipe]]:
-    return [(recipe.describe()[:120], recipe) for recipe in recipes]
-
-
-def _modelled(recipe: Recipe) -> whatif.Flavour:
+def _modelled(recipe: Recipe) -> predict.SwitchKey:
     """The same for recipes that the model cannot tell apart."""
-    return whatif.flavour(recipe.to_dict(), MODELLED)
+    return predict.switch_key(recipe.to_dict(), MODELLED)
 
 
-def _fits(run: Run, cap: int | None) -> bool:
-    return cap is None or (run.peak_memory_bytes or 0) <= cap
-
-
-def _predicted(model: whatif.Model, recipe: Recipe) -> float:
-    told = whatif.predict(model, recipe.to_dict())
-    return told.samples_per_s(recipe.batch_size * recipe.accumulation) if told else 0.0
+def _predicted(model: predict.Model, recipe: Recipe) -> float:
+    prediction = predict.predict(model, recipe.to_dict())
+    return prediction.samples_per_s(recipe.batch_size * recipe.accumulation) if prediction else 0.0

@@ -11,7 +11,9 @@ import pytest
 from perfkit import trace
 from perfkit.process import nsys
 from perfkit.results.run import Run
-from perfkit.studies import engine, inspect
+from perfkit.studies import inspect
+from perfkit.studies import ladder as ladders
+from perfkit.studies import plan as plans
 from perfkit.trace import nsight
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -21,14 +23,14 @@ SEEDED = "perfkit.workloads.bottlenecks"
 CUDA: Any = {"preset": "smoke", "device": "cuda"}
 
 
-def climb(workload: str, **wanted: Any) -> list[Run]:
-    return engine.climb(engine.plan(workload, "smoke", device="cuda", **wanted), None)
+def measured(workload: str, **wanted: Any) -> list[Run]:
+    return ladders.measure_ladder(plans.plan(workload, "smoke", device="cuda", **wanted), None)
 
 
 def test_a_table_in_host_memory_takes_none_of_the_device() -> None:
     table = 1_000_000 * 150 * 4
     options = {"rows": 1_000_000, "width": 150}
-    baseline, run = climb(f"{SEEDED}:Recommender", stages=["cpu_embedding"], options=options)
+    baseline, run = measured(f"{SEEDED}:Recommender", stages=["cpu_embedding"], options=options)
     assert (baseline.status, run.status, run.reason) == ("ok", "ok", "")
     assert baseline.peak_memory_bytes
     assert run.peak_memory_bytes
@@ -69,7 +71,7 @@ def test_two_ranks_over_nccl() -> None:
 
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
-    baseline, run = climb(f"{SEEDED}:DeviceBound", stages=["ranks"])
+    baseline, run = measured(f"{SEEDED}:DeviceBound", stages=["ranks"])
     assert (baseline.status, run.status, run.reason) == ("ok", "ok", "")
     assert run.communication
     assert run.communication.bytes_per_step > 0

@@ -10,22 +10,23 @@ from perfkit import machine
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.studies import engine
+from perfkit.studies import ladder as ladders
+from perfkit.studies import plan as plans
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 CIFAR = "cifar_resnet18"
 
 
-def climb(**wanted: Any) -> list[Run]:
-    plan = engine.plan(CIFAR, "smoke", device="cuda", **wanted)
-    return engine.climb(plan, RunStore())
+def measured(**wanted: Any) -> list[Run]:
+    plan = plans.plan(CIFAR, "smoke", device="cuda", **wanted)
+    return ladders.measure_ladder(plan, RunStore())
 
 
 @pytest.fixture(scope="module")
 def ladder() -> dict[str, Run]:
     """The whole default ladder at smoke size."""
-    return {run.stage: run for run in climb()}
+    return {run.stage: run for run in measured()}
 
 
 def test_every_stage_of_the_ladder_is_real_on_a_gpu(ladder: dict[str, Run]) -> None:
@@ -67,7 +68,7 @@ def test_device_times_memory_and_utilization_are_there(ladder: dict[str, Run]) -
     ],
 )
 def test_a_further_optimization_is_real_on_a_gpu(stage: str) -> None:
-    baseline, run = climb(stages=[stage])
+    baseline, run = measured(stages=[stage])
     assert (baseline.status, run.status, run.reason) == ("ok", "ok", "")
     assert all(mechanism.ok for mechanism in run.mechanism)
 
@@ -80,7 +81,7 @@ def test_losses_with_exact_switches_are_those_of_the_baseline(ladder: dict[str, 
 def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_other() -> None:
     import dataclasses
 
-    plan = engine.plan(CIFAR, "smoke", device="cuda", options={"image_size": 224})
+    plan = plans.plan(CIFAR, "smoke", device="cuda", options={"image_size": 224})
     free = machine.facts()["gpus"][0]["memory_bytes"]
     batch = 1 << ((free // 40_000_000).bit_length() - 1)  # about 25 MB a sample: over half of the memory
     recipe = Recipe(batch_size=batch, device_dataset=True, uint8_copy=True, device_resize=True)
@@ -88,7 +89,7 @@ def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_othe
     plan = dataclasses.replace(
         plan, recipes=(("a", recipe), ("b", recipe.replace(zero_grad_set_to_none=True))), options=options
     )
-    runs = engine.climb(plan, RunStore())
+    runs = ladders.measure_ladder(plan, RunStore())
     assert [run.status for run in runs] == ["ok", "ok"]
 
 

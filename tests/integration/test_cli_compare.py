@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 
 from perfkit.program.recipe import Recipe
 from perfkit.results import noise
-from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.studies import compare as comparing
-from perfkit.studies import engine
-from perfkit.studies.compare import compare
+from perfkit.studies.compare import Candidate, compare, compare_stored
+from perfkit.studies.plan import plan
 from tests.integration.test_cli import perfkit
 
 pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir")
@@ -93,57 +88,17 @@ def test_noise_is_measured_kept_and_shown() -> None:
     assert "A/A noise not measured" not in after.stdout
 
 
-def test_noise_averages_out_over_pairs_of_fresh_processes(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pairs_of_fresh_processes_are_compared_and_kept_as_one(data_dir: Path) -> None:
     noise.save("cpu", 0.03)
-    told: list[float] = []
-    climbed: list[Run] = []
-    climb = engine.climb
-    monkeypatch.setattr(engine, "climb", lambda *given: climbed.extend(runs := climb(*given)) or runs)
     found = compare(
-        ("small", Recipe(batch_size=8)),
-        ("large", Recipe(batch_size=64)),
-        engine.plan(TOY[1], "smoke", device="cpu"),
-        budget_s=0.0,
-        pairs=2,
-        on_progress=lambda progress: told.append(progress.fraction),
-    )
+        Candidate("small", Recipe(batch_size=8)), Candidate("large", Recipe(batch_size=64)),
+        plan(TOY[1], "smoke", device="cpu"), budget_s=0.0, pairs=2,
+    )  # fmt: skip
     assert "10 interleaved rounds in 2 pairs of processes, A/A noise 3.0%" in found.describe()
-    assert {run.id for run in RunStore().list()} == {found.a.id, found.b.id}, "those of the first pair alone"
-    assert [len(run.raw.ceiling_samples_per_s) for run in climbed] == [5, 5, 0, 0]
-    assert [len(run.raw.block_samples_per_s) for run in climbed] == [5, 5, 1, 5]
-    rounds = [pairing.times for run in climbed for pairing in run.pairings if pairing.role == "previous"]
-    assert [len(times) for times in rounds] == [5, 5]
-    assert [run.title for run in climbed] == ["small", "large", "large", "small"]
-    both = np.log(rounds[0]).mean() - np.log(rounds[1]).mean()
-    assert found.ratio.ratio == pytest.approx(np.exp(both / 2))
     assert found.ratio.verdict == "too few rounds", "of two pairs"
-    assert told == sorted(told)
-    assert told[-1] == 1.0
-
-
-@pytest.mark.parametrize(("budget_s", "pairs"), [(0.0, 5), (1e9, 8)])
-def test_the_budget_ends_the_pairs_once_there_are_five(
-    budget_s: float, pairs: int, data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A/A noise of 3% calls for 8."""
-    noise.save("cpu", 0.03)
-    measured: list[engine.Plan] = []
-
-    def pair(asked: engine.Plan, *_: Any) -> Any:
-        measured.append(asked)
-        return SimpleNamespace(interleaved=True)
-
-    monkeypatch.setattr(comparing, "_pair", pair)
-    monkeypatch.setattr(comparing, "_pooled", lambda found, known: (len(found), known))
-    sides = ("A", Recipe()), ("B", Recipe(batch_size=64))
-    plan = engine.plan(TOY[1], "smoke", device="cpu")
-    assert compare(*sides, plan, budget_s) == (pairs, 0.03)
-    assert [asked.rates_only for asked in measured] == [False] + [True] * (pairs - 1)
-    assert [asked.seed for asked in measured] == list(range(pairs)), (
-        "another order of data and blocks in each"
-    )
+    assert {run.id for run in RunStore().list()} == {found.a.id, found.b.id}, "those of the first pair alone"
+    stored = compare_stored(RunStore().get(found.a.id), RunStore().get(found.b.id))
+    assert stored == found, "what was measured is what is stored"
 
 
 def test_parity_of_a_stage_and_of_a_fault() -> None:
@@ -188,7 +143,7 @@ def test_the_tuner_picks_only_what_it_has_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("compare", "tea", "amp"), "is no side of a comparison"),
+        (("compare", "tea", "amp"), "cannot compare 'tea'"),
         (("compare", "workers=x", "amp"), "Allowed: a whole number"),
         (("compare", "amp", "pinning"), "does not apply here"),
         (("compare", "amp", "amp", "--fail-if-slower", "much"), "Write a share"),

@@ -18,14 +18,15 @@ import pytest
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, WorkloadError
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.studies import engine
+from perfkit.studies import ladder as ladders
+from perfkit.studies import plan as plans
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 
-def climb(workload: str, stages: tuple[str, ...], **more: Any) -> list[Run]:
-    made = engine.plan(f"tests.support.toy:{workload}", "smoke", stages, device="cpu", **more)
-    return engine.climb(made, RunStore())
+def measured(workload: str, stages: tuple[str, ...], **more: Any) -> list[Run]:
+    made = plans.plan(f"tests.support.toy:{workload}", "smoke", stages, device="cpu", **more)
+    return ladders.measure_ladder(made, RunStore())
 
 
 def statuses(runs: list[Run]) -> list[str]:
@@ -46,7 +47,7 @@ def statuses(runs: list[Run]) -> list[str]:
 )
 def test_unknown_names_are_refused_with_what_is_allowed(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidValue, match=f"(?s){said}"):
-        engine.climb(engine.plan(**wrong))
+        ladders.measure_ladder(plans.plan(**wrong))
 
 
 @pytest.mark.parametrize(
@@ -60,11 +61,11 @@ def test_unknown_names_are_refused_with_what_is_allowed(wrong: dict[str, Any], s
 )
 def test_a_workload_that_cannot_be_loaded_says_why(workload: str, said: str) -> None:
     with pytest.raises(PerfkitError, match=f"(?s){said}"):
-        engine.climb(engine.plan(workload, "smoke", device="cpu"))
+        ladders.measure_ladder(plans.plan(workload, "smoke", device="cpu"))
 
 
 def test_a_data_set_that_raises_in_a_worker_names_the_line_and_the_other_stages_go_on() -> None:
-    runs = climb("RaisingData", ("baseline", "data_loading", "zero_grad"))
+    runs = measured("RaisingData", ("baseline", "data_loading", "zero_grad"))
     assert statuses(runs) == ["failed"] * 3
     assert "sample 7 is broken" in runs[0].reason
     assert "toy.py:" in runs[0].reason
@@ -74,7 +75,7 @@ def test_a_data_set_that_raises_in_a_worker_names_the_line_and_the_other_stages_
 
 
 def test_a_killed_loader_worker_is_named_and_the_next_stage_stands_on_the_last_good_one() -> None:
-    runs = climb("DyingWorker", ("data_loading", "zero_grad"))
+    runs = measured("DyingWorker", ("data_loading", "zero_grad"))
     assert statuses(runs) == ["ok", "failed", "ok"]
     assert "a loader worker died" in runs[1].reason
     assert "lower workers" in runs[1].reason
@@ -83,7 +84,7 @@ def test_a_killed_loader_worker_is_named_and_the_next_stage_stands_on_the_last_g
 
 @pytest.mark.parametrize("workload", ["HostMemory", "DeviceMemory", "Killed"])
 def test_out_of_memory_is_named_and_the_next_stage_goes_on(workload: str) -> None:
-    runs = climb(workload, ("batch_size", "zero_grad"))
+    runs = measured(workload, ("batch_size", "zero_grad"))
     assert statuses(runs) == ["ok", "failed", "ok"]
     assert "memory" in runs[1].reason
     assert "batch_size" in runs[1].reason
@@ -92,20 +93,20 @@ def test_out_of_memory_is_named_and_the_next_stage_goes_on(workload: str) -> Non
 
 
 def test_a_loss_that_is_not_a_number_fails_the_stage() -> None:
-    runs = climb("NaNLoss", ("baseline",))
+    runs = measured("NaNLoss", ("baseline",))
     assert statuses(runs) == ["failed"]
     assert "loss became nan" in runs[0].reason
     assert "learning rate" in runs[0].reason
 
 
 def test_a_run_that_takes_too_long_is_ended() -> None:
-    runs = climb("Slow", ("baseline",), timeout_s=6)
+    runs = measured("Slow", ("baseline",), timeout_s=6)
     assert statuses(runs) == ["failed"]
     assert "time limit" in runs[0].reason
 
 
 def test_a_model_that_cannot_be_compiled_fails_its_stage_alone() -> None:
-    runs = climb("Uncompilable", ("compile", "zero_grad"))
+    runs = measured("Uncompilable", ("compile", "zero_grad"))
     assert statuses(runs) == ["ok", "failed", "ok"]
     assert "torch.compile failed" in runs[1].reason
 
@@ -113,24 +114,24 @@ def test_a_model_that_cannot_be_compiled_fails_its_stage_alone() -> None:
 def test_without_a_compiler_the_stage_does_not_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setenv("PATH", "")
-    runs = climb("Toy", ("compile",))
+    runs = measured("Toy", ("compile",))
     assert statuses(runs) == ["ok", "not_applicable"]
     assert "compiler" in runs[1].reason
 
 
 def test_prints_of_the_workload_do_not_disturb_the_channel() -> None:
-    assert statuses(climb("Unhurried", ("zero_grad",))) == ["ok", "ok"]
+    assert statuses(measured("Unhurried", ("zero_grad",))) == ["ok", "ok"]
 
 
 def test_a_killed_child_is_one_message(tmp_path: Path) -> None:
-    def kill(progress: engine.Progress) -> None:
+    def kill(progress: plans.Progress) -> None:
         if progress.phase == "measuring":
             for child in psutil.Process().children(recursive=True):
                 if child.name() == "perfkit.worker" or "perfkit.worker" in child.cmdline():
                     child.kill()
 
-    made = engine.plan("tests.support.toy:Unhurried", "smoke", ("baseline",), device="cpu")
-    runs = engine.climb(made, RunStore(), kill)
+    made = plans.plan("tests.support.toy:Unhurried", "smoke", ("baseline",), device="cpu")
+    runs = ladders.measure_ladder(made, RunStore(), kill)
     assert statuses(runs) == ["failed"]
     assert "was killed" in runs[0].reason
 
@@ -141,13 +142,13 @@ def test_a_killed_child_is_one_message(tmp_path: Path) -> None:
 def test_cancelling_in_any_phase_ends_at_once_and_keeps_what_was_finished(phase: str) -> None:
     cancelled = threading.Event()
 
-    def cancel(progress: engine.Progress) -> None:
+    def cancel(progress: plans.Progress) -> None:
         if progress.phase == phase:
             cancelled.set()
 
-    made = engine.plan("tests.support.toy:Unhurried", "smoke", ("zero_grad",), device="cpu")
+    made = plans.plan("tests.support.toy:Unhurried", "smoke", ("zero_grad",), device="cpu")
     try:
-        runs = engine.climb(made, RunStore(), cancel, cancelled)
+        runs = ladders.measure_ladder(made, RunStore(), cancel, cancelled)
     except Cancelled:
         assert phase == "importing torch"
     else:
@@ -181,14 +182,14 @@ def shell(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 # The command line, with its progress as plain lines, so that a test can wait for a phase.
 _CHATTY = """
-import sys, perfkit.studies.engine as e
-climb = e.climb
+import sys, perfkit.studies.ladder as ladders
+measure_ladder = ladders.measure_ladder
 def chatty(plan, store, tell):
     def show(p):
         print("PHASE", p.stage, p.phase, flush=True)
         tell(p)
-    return climb(plan, store, show)
-e.climb = chatty
+    return measure_ladder(plan, store, show)
+ladders.measure_ladder = chatty
 from perfkit.cli import app
 app(sys.argv[1:])
 """
@@ -276,9 +277,9 @@ def test_a_full_disk_while_storing_is_one_message(tmp_path: Path, monkeypatch: p
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(store, "_insert", full, raising=False)
-    made = engine.plan("tests.support.toy:Toy", "smoke", ("baseline",), device="cpu")
+    made = plans.plan("tests.support.toy:Toy", "smoke", ("baseline",), device="cpu")
     with pytest.raises(PerfkitError, match=r"(?s)full.*space"):
-        engine.climb(made, store)
+        ladders.measure_ladder(made, store)
 
 
 def test_workload_errors_are_of_their_own_kind() -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,19 @@ import pytest
 
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Run
-from perfkit.studies import engine, inspect, parity, scaling
+from perfkit.studies import inspect, parity, scaling
+from perfkit.studies import ladder as ladders
+from perfkit.studies import plan as plans
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]
 TOGETHER = {"ranks": 2, "cpu_threads": 1}
 
 
-def climb(workload: str, *recipes: dict[str, Any], **more: Any) -> list[Run]:
-    plan = engine.plan(f"tests.support.toy:{workload}", "smoke", (), device="cpu", **more)
+def measured(workload: str, *recipes: dict[str, Any], **more: Any) -> list[Run]:
+    plan = plans.plan(f"tests.support.toy:{workload}", "smoke", (), device="cpu", **more)
     named = tuple((f"recipe {at}", Recipe(batch_size=8, **one)) for at, one in enumerate(recipes))
-    return engine.climb(engine.replace(plan, recipes=named))
+    return ladders.measure_ladder(replace(plan, recipes=named))
 
 
 def test_two_ranks_take_twice_the_samples_with_every_switch_proven() -> None:
@@ -36,7 +39,7 @@ def test_two_ranks_take_twice_the_samples_with_every_switch_proven() -> None:
         "nvtx_ranges": True,
     }
     static = {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 1}
-    one, two, all_of_it = climb("Toy", {"cpu_threads": 1}, TOGETHER | static, TOGETHER | every)
+    one, two, all_of_it = measured("Toy", {"cpu_threads": 1}, TOGETHER | static, TOGETHER | every)
     assert [run.status for run in (one, two, all_of_it)] == ["ok"] * 3, all_of_it.reason
     assert (one.samples_per_step, two.samples_per_step, all_of_it.samples_per_step) == (8, 16, 32)
     assert "2 ranks by gloo" in two.evidence("ranks")
@@ -52,44 +55,44 @@ def test_two_ranks_take_twice_the_samples_with_every_switch_proven() -> None:
 
 
 def test_losses_of_two_ranks_are_those_of_one_with_twice_the_batch() -> None:
-    plan = engine.plan("tests.support.toy:Toy", "smoke", ["baseline"], device="cpu")
+    plan = plans.plan("tests.support.toy:Toy", "smoke", ["baseline"], device="cpu")
     found = parity.parity(plan, "two ranks", Recipe(batch_size=8, **TOGETHER))
     assert found.ok, found.describe()
     assert len(found.losses["candidate"]) == len(found.losses["float32"]) == 4
 
 
 def test_batch_normalisation_over_ranks_is_told_as_what_it_is() -> None:
-    plan = engine.plan("tests.support.toy:Normalised", "smoke", ["baseline"], device="cpu")
+    plan = plans.plan("tests.support.toy:Normalised", "smoke", ["baseline"], device="cpu")
     found = parity.parity(plan, "two ranks", Recipe(batch_size=8, **TOGETHER))
     assert not found.ok
     assert "SyncBatchNorm" in found.describe()
 
 
 def test_a_straggler_is_seen() -> None:
-    (run,) = climb("Straggler", TOGETHER)
+    (run,) = measured("Straggler", TOGETHER)
     assert run.communication
     assert run.communication.rank_compute_s[1] > run.communication.rank_compute_s[0] + 0.02
     assert run.communication.straggling > 1.2
 
 
 def test_a_failing_rank_ends_all_and_shows_its_own_error() -> None:
-    (run,) = climb("FailingRank", TOGETHER)
+    (run,) = measured("FailingRank", TOGETHER)
     assert run.status == "failed"
     assert run.reason.startswith("rank 1 of 2")
     assert "rank 1 has a broken sample" in run.reason
 
 
 def test_a_rank_that_hangs_times_out() -> None:
-    (run,) = climb("HangingRank", TOGETHER, timeout_s=25)
+    (run,) = measured("HangingRank", TOGETHER, timeout_s=25)
     assert run.status == "failed"
     assert "time limit" in run.reason
 
 
 def test_ranks_are_cancelled_together() -> None:
     stop = threading.Event()
-    plan = engine.plan("tests.support.toy:Unhurried", "smoke", (), device="cpu")
-    plan = engine.replace(plan, recipes=(("two", Recipe(batch_size=8, **TOGETHER)),))
-    (run,) = engine.climb(plan, None, lambda p: stop.set() if p.phase == "warm-up" else None, stop)
+    plan = plans.plan("tests.support.toy:Unhurried", "smoke", (), device="cpu")
+    plan = replace(plan, recipes=(("two", Recipe(batch_size=8, **TOGETHER)),))
+    (run,) = ladders.measure_ladder(plan, None, lambda p: stop.set() if p.phase == "warm-up" else None, stop)
     assert run.status == "cancelled"
 
 
@@ -103,8 +106,8 @@ def test_each_rank_writes_a_trace(tmp_path: Path) -> None:
 
 
 def test_an_exported_script_runs_under_torchrun_with_the_losses_of_the_run() -> None:
-    (run,) = climb("Toy", TOGETHER)
-    text = engine.scripts([run])[run.title]
+    (run,) = measured("Toy", TOGETHER)
+    text = plans.scripts([run])[run.title]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-"]
     file = Path(os.environ["PERFKIT_DATA"]) / "train_two.py"
     file.write_text(text)

@@ -12,7 +12,8 @@ import pytest
 from perfkit.notebook import stage as stages
 from perfkit.program.rules import Target
 from perfkit.results.parity import Check, Parity
-from perfkit.studies import engine
+from perfkit.studies import ladder as ladders
+from perfkit.studies import plan as plans
 from tests.unit.show.fake_runs import session
 
 CPU = Target(device="cpu", offers=frozenset({"uint8_copy"}))
@@ -22,13 +23,13 @@ class FakeStudy:
     """In the place of the study of a ladder: does what it is given, and remembers the plans."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, does: Callable[..., Any] | None = None) -> None:
-        self.plans: list[engine.Plan] = []
+        self.plans: list[plans.Plan] = []
         self.does = does or (lambda show, cancelled: session()[:2])
-        monkeypatch.setattr(engine, "climb", self)
+        monkeypatch.setattr(ladders, "measure_ladder", self)
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
         monkeypatch.setattr(stages.proving, "parity", lambda *given, **named: same)
 
-    def __call__(self, plan: engine.Plan, store: Any, show: Any, cancelled: threading.Event) -> Any:
+    def __call__(self, plan: plans.Plan, store: Any, show: Any, cancelled: threading.Event) -> Any:
         self.plans.append(plan)
         return self.does(show, cancelled)
 
@@ -37,7 +38,7 @@ def until_cancelled(show: Any, cancelled: threading.Event) -> Any:
     """Work that only a cancellation ends, with one run finished before."""
     from perfkit.errors import Cancelled
 
-    show(engine.Progress("baseline", "ok", 0.5, session()[0]))
+    show(plans.Progress("baseline", "ok", 0.5, session()[0]))
     assert cancelled.wait(20)
     raise Cancelled("stopped on request")
 

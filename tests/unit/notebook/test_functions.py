@@ -11,14 +11,14 @@ import pytest
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.notebook import functions
-from perfkit.studies import engine
+from perfkit.studies import plan as plans
 
 FOLDER = Path(__file__).parents[3] / "data" / "recordings" / "traces"
 
 
 def test_a_study_has_a_line_of_progress(capsys: pytest.CaptureFixture[str]) -> None:
     def study(show: Any) -> str:
-        show(engine.Progress("amp", "measuring", 0.5))
+        show(plans.Progress("amp", "measuring", 0.5))
         return "found"
 
     assert functions._with_line(study) == "found"

@@ -12,7 +12,7 @@ from perfkit.ladder.stages import Stage
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.studies import engine
+from perfkit.studies import ladder as ladders
 from perfkit.worker.messages import Description, DeviceFacts
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
@@ -34,7 +34,7 @@ def store(monkeypatch: pytest.MonkeyPatch, *changes: dict[str, Any]) -> list[Run
     for run in runs:
         RunStore().add(msgspec.convert(msgspec.to_builtins(run, enc_hook=float), Run))
     stages = [Stage("baseline", "baseline", PLAIN), Stage("data_loading", "data loading", LOADED)]
-    monkeypatch.setattr(engine, "resolve", lambda plan: (DESCRIPTION, stages))
+    monkeypatch.setattr(ladders, "resolve", lambda plan: (DESCRIPTION, stages))
     return runs
 
 
@@ -95,14 +95,14 @@ def test_nothing_is_recalled_over_what_was_measured(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_stored_results_no_process_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "resolve", lambda plan: pytest.fail("a process was started"))
+    monkeypatch.setattr(ladders, "resolve", lambda plan: pytest.fail("a process was started"))
     assert recalled().runs == []
 
 
 def test_recipes_are_recalled_only_for_the_same_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     store(monkeypatch, {"stage": "plain"}, {"stage": "loaded"})
     first = [Stage("baseline", "baseline", PLAIN)]
-    monkeypatch.setattr(engine, "resolve", lambda plan: (DESCRIPTION, first))
+    monkeypatch.setattr(ladders, "resolve", lambda plan: (DESCRIPTION, first))
     where = {"workload": "photos", "preset": "quick", "device": "cpu"}
     same = pk.RecipePanel({"plain": {}, "loaded": {"workers": 1}}, **where)
     same._read()

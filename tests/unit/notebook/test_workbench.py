@@ -9,7 +9,7 @@ import pytest
 
 from perfkit import notebook as pk
 from perfkit.program.recipe import Recipe
-from perfkit.studies import engine
+from perfkit.studies import plan as plans
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
 
@@ -21,7 +21,7 @@ def test_the_workbench_runs_lists_ticks_and_exports(monkeypatch: pytest.MonkeyPa
 
     def does(show: Any, cancelled: threading.Event) -> Any:
         for run in runs:
-            show(engine.Progress(run.title, "ok", 1.0, run))
+            show(plans.Progress(run.title, "ok", 1.0, run))
         return runs
 
     study = FakeStudy(monkeypatch, does)

@@ -19,7 +19,6 @@ from perfkit.results.stats import (
     steady,
     still_warming,
 )
-from perfkit.studies.compare import pairs_for, target_half_width
 
 rates = arrays.arrays(np.float64, st.integers(MIN_ROUNDS, 20), elements=st.floats(0.1, 1e5))
 
@@ -231,40 +230,6 @@ def test_the_interval_holds_the_noise_aa_noise_bound() -> None:
     narrow, wide = (ratio(1.5 * base, base, paired=True, noise=noise) for noise in (0.0, 0.04))
     assert (narrow.low, narrow.high) == pytest.approx((1.5, 1.5))
     assert (wide.low, wide.high) == pytest.approx((1.5 / 1.04, 1.5 * 1.04))
-
-
-@pytest.mark.parametrize(
-    ("noise", "precision", "pairs"),
-    [
-        (0.0, 0.02, 1),
-        (0.02, 0.02, 1),
-        (0.021, 0.02, 6),
-        (0.03, 0.02, 8),
-        (0.06, 0.02, 12),
-        (0.3, 0.02, 12),
-        (0.3, 0.0, 1),
-    ],
-)
-def test_as_many_pairs_of_processes_as_their_noise_calls_for(
-    noise: float, precision: float, pairs: int
-) -> None:
-    assert pairs_for(noise, precision) == pairs
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.024, 0.032])
-def test_pairs_and_rounds_together_reach_the_precision(noise: float) -> None:
-    """Simulated: pairs that differ for good, rounds that scatter by 5%; as much of both as is called for."""
-    pairs = pairs_for(noise, 0.02)
-    rounds = math.ceil((1.96 * math.sqrt(2) * 0.05 / target_half_width(0.02, pairs, noise)) ** 2)
-    rng = np.random.default_rng(0)
-
-    def found() -> statistics.Ratio:
-        for_good = rng.normal(1, noise / 1.96, pairs)
-        rates = [(rng.normal(own, 0.05, rounds), rng.normal(1, 0.05, rounds)) for own in for_good]
-        return statistics.ratio_over_pairs(rates) if pairs > 1 else statistics.ratio(*rates[0], paired=True)
-
-    widths = [found().half_width for _ in range(100)]
-    assert 0.016 < np.mean(widths) < 0.021
 
 
 def test_over_pairs_of_processes_the_interval_holds_what_processes_differ_by() -> None:

@@ -7,7 +7,7 @@ import pytest
 from perfkit.errors import InvalidValue
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Communication, Raw, Run
-from perfkit.studies import engine, scaling
+from perfkit.studies import scaling
 
 MEASURED = Communication(
     bytes_per_step=50 << 20, step_s=0.130, compute_s=0.100, alone_s=0.060, rank_compute_s=[0.1, 0.12],
@@ -61,13 +61,3 @@ def test_the_command_for_a_cluster() -> None:
     )
     with pytest.raises(InvalidValue, match="3 ranks"):
         scaling.torchrun("train.py", 3, 2)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "nodes", "index", "rendezvous"),
-    [(4, 2, 0, ""), (4, 2, 0, "host"), (4, 2, 0, "host:x"), (3, 2, 0, "host:1"), (4, 2, 2, "host:1")],
-)
-def test_machines_that_cannot_meet_are_refused(ranks: int, nodes: int, index: int, rendezvous: str) -> None:
-    plan = engine.plan("photos", "smoke", (), {"ranks": ranks}, "cpu")
-    with pytest.raises(InvalidValue):
-        engine.spread(plan, nodes, index, rendezvous)

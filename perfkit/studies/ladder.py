@@ -1,0 +1,138 @@
+"""The stages of a ladder, each built on the last one that worked, measured one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from perfkit import machine
+from perfkit.errors import InvalidValue
+from perfkit.ladder import presets
+from perfkit.ladder import stages as ladder
+from perfkit.ladder.stages import Stage
+from perfkit.program.recipe import Recipe
+from perfkit.program.rules import Target, applicable
+from perfkit.results.run import Run, slug
+from perfkit.results.store import RunStore
+from perfkit.studies.engine import Schedule, Trial, measure
+from perfkit.studies.plan import Plan, Progress, recipe_diff
+from perfkit.studies.setup import Setup, prepare
+from perfkit.worker.messages import Description
+
+DATA_BOUND_SHARE = 0.3
+"""Above this share of waiting for data, a CPU's cores are divided between loader workers and compute threads.
+
+If both use the same cores, each parallel region waits for a thread that a worker has displaced: on two cores
+the compute part of a step was seen to take four times as long."""
+
+
+def measure_ladder(
+    plan: Plan,
+    store: RunStore | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    cancelled: threading.Event | None = None,
+) -> list[Run]:
+    """Measures every stage of a plan; each finished stage is in the store before the next one starts.
+
+    A stage that fails does not stop the others: they build on the last stage that worked.
+
+    Args:
+        plan: what to measure.
+        store: where runs are kept; None keeps none.
+        on_progress: called often, from this thread.
+        cancelled: set it from any thread to stop; finished stages are kept.
+
+    Raises:
+        PerfkitError: the workload cannot be loaded at all.
+        KeyboardInterrupt: after every child has ended.
+    """
+    runs: list[Run] = []
+    with prepare(plan, on_progress, cancelled) as setup:
+        schedule, total = Schedule(plan.preset), len(plan.recipes) or len(ladder.rungs(plan.stages))
+        stages = recipe_stages(plan.recipes, setup.target) or ladder_stages(plan, setup.target, runs)
+        for run in measure((Trial(stage, schedule, total) for stage in stages), setup, store):
+            runs.append(run)
+    return runs
+
+
+def ladder_stages(plan: Plan, target: Target, runs: Sequence[Run] | None = None) -> Iterator[Stage]:
+    """The stages of a plan, in order.
+
+    Args:
+        plan: what to measure.
+        target: where.
+        runs: of the stages so far, which grow while the stages are drawn: each stage then builds on the last
+            one that worked. None: each builds on the one before.
+    """
+    sizes = presets.sizing(plan.preset, target, machine.usable_cores())
+    below = ladder.below(plan.stages[0]) if plan.below and plan.stages else ()
+    first = ladder.build(below, sizes, target)[-1]
+    recipe, reasons = applicable(first.recipe.replace(**plan.settings), target)
+    yield Stage("baseline", "before" if below else "baseline", recipe, not_applied=reasons)
+    waits = bool(runs and (runs[0].data_wait_share or 0) > DATA_BOUND_SHARE)
+    sizes = replace(sizes, share_cores=waits and target.device == "cpu")
+    working = candidate = recipe
+    for rung in ladder.rungs(plan.stages)[1:]:
+        if runs is None or (runs and runs[-1].status == "ok"):
+            working = candidate
+        stage = _with_changes(ladder.stage(rung, working, sizes, target), plan, target)
+        candidate = stage.recipe
+        yield stage
+
+
+def _with_changes(stage: Stage, plan: Plan, target: Target) -> Stage:
+    """A stage with the plan's own values for its switches."""
+    if stage.reason or not plan.changes:
+        return stage
+    recipe, reasons = applicable(stage.recipe.replace(**plan.changes), target)
+    return replace(stage, recipe=recipe, not_applied={**(stage.not_applied or {}), **reasons})
+
+
+def recipe_stages(recipes: Iterable[tuple[str, Recipe]], target: Target) -> list[Stage]:
+    """Titled recipes as stages, as far as they can act."""
+    stages: list[Stage] = []
+    first: Recipe | None = None
+    for title, wanted in recipes:
+        recipe, reasons = applicable(wanted, target)
+        first = first or wanted
+        # If nothing is left of what it changes, measuring would show the first recipe again.
+        nothing_left = bool(stages and reasons) and recipe == stages[0].recipe and wanted != first
+        reason = "; ".join(dict.fromkeys(reasons.values())) if nothing_left else ""
+        stages.append(Stage(slug(title), title, recipe, reason=reason, not_applied=reasons))
+    return stages
+
+
+def resolve(plan: Plan) -> tuple[Description, list[Stage]]:
+    """What the workload and the device report, and the stages as this machine would run them.
+
+    Nothing is trained; a child loads the workload, so that this process stays clean.
+
+    Raises:
+        PerfkitError: the workload cannot be loaded.
+    """
+    with Setup(plan) as setup:
+        return setup.description, list(ladder_stages(plan, setup.target))
+
+
+def stage_diff(plan: Plan) -> str:
+    """What the last stage of a plan changes in the script.
+
+    Raises:
+        InvalidValue: the stage cannot act on this machine.
+    """
+    description, stages = resolve(plan)
+    last = acting(stages[-1])
+    before = stages[-2].recipe if len(stages) > 1 else last.recipe
+    return recipe_diff(plan, description, before, last.recipe, last.name)
+
+
+def acting(stage: Stage) -> Stage:
+    """The stage, if it can act.
+
+    Raises:
+        InvalidValue: it cannot.
+    """
+    if stage.reason:
+        raise InvalidValue(f"stage '{stage.name}' does not apply here: {stage.reason}", "Choose another")
+    return stage

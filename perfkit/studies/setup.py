@@ -1,0 +1,195 @@
+"""A workload that is loaded and ready to be trained: its children, its device, its progress."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Self
+
+from perfkit import machine
+from perfkit.ladder import presets
+from perfkit.ladder.presets import Sizing
+from perfkit.process.child import Child
+from perfkit.process.lock import device_lock
+from perfkit.process.ranks import RankGroup, start_ranks
+from perfkit.program.recipe import Recipe
+from perfkit.program.rules import Target
+from perfkit.results.run import Run
+from perfkit.studies.plan import Plan, Progress, target
+from perfkit.worker.messages import Describe, Description, Train, Trained
+
+_MEASURED_FROM = 0.4
+_PHASES = {"importing torch": 0.05, "building": 0.15, "first step": 0.2, "first steps": 0.25, "warm-up": 0.3,
+           "profiling": 0.5, "comparing losses and outputs": 0.5}  # fmt: skip
+"""How far a trial has come in each phase, roughly: for the progress bar only."""
+
+
+class Tracker:
+    """Turns the phases of children and the trials of a study into the progress of the whole study."""
+
+    def __init__(self, tell: Callable[[Progress], None]) -> None:
+        self._tell = tell
+        self._title = ""
+        self._finished = 0
+        self._total = 1
+        self._within = 0.0
+
+    def start(self, title: str, total: int) -> None:
+        """A trial starts; the study is to have `total`, as far as is known."""
+        self._title, self._total, self._within = title, total, 0.0
+
+    def phase(self, phase: str, fraction: float = 0.0) -> None:
+        """A child is in a phase; called by the child."""
+        self._within = max(self._within, _PHASES.get(phase, 0.0))
+        self._tell(Progress(self._title, phase, min(1.0, (self._finished + self._within) / self._total)))
+
+    def measured(self, share: float) -> None:
+        """This share of a trial's rounds is done."""
+        self._within = _MEASURED_FROM + (1 - _MEASURED_FROM) * min(1.0, share)
+
+    def finish(self, run: Run) -> None:
+        """A trial has ended."""
+        self._finished += 1
+        self._tell(Progress(run.title, run.status, min(1.0, self._finished / self._total), run))
+
+
+class Setup:
+    """A workload, loaded in a child that the first trial uses. Entering loads it; leaving ends every child.
+
+    Args:
+        plan: workload, preset, device, seed.
+        on_progress: called often, from the thread that asks.
+        cancelled: set it from any thread to stop.
+
+    Raises:
+        PerfkitError: the workload cannot be loaded.
+    """
+
+    description: Description
+    """What the workload and the device report."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+        cancelled: threading.Event | None = None,
+    ) -> None:
+        self.plan = plan
+        self.progress = Tracker(on_progress)
+        self._cancelled = cancelled or threading.Event()
+        self._spare: Child | None = None
+        self._alive: list[Child | RankGroup] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._spare, self.description = self._load(self.plan.workload)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in list(self._alive):
+            self.stop(child)
+
+    @property
+    def target(self) -> Target:
+        """Where the trials are to run."""
+        return target(self.plan, self.description)
+
+    @property
+    def sizes(self) -> Sizing:
+        """The numbers of the ladder on this machine."""
+        return presets.sizing(self.plan.preset, self.target, machine.usable_cores())
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Holds the device; waits while another run uses it."""
+        waits = functools.partial(self.progress.phase, f"waiting: another run uses {self.plan.device}")
+        return device_lock(self.plan.device, self._cancelled, waits)
+
+    def child(self, workload: str | None = None) -> Child:
+        """A fresh child that has loaded the workload; `stop` ends it.
+
+        Args:
+            workload: another workload than the plan's, such as an exported script.
+        """
+        spare, self._spare = self._spare, None
+        if spare and workload in (None, self.plan.workload):
+            return spare
+        return self._load(workload or self.plan.workload)[0]
+
+    def train(
+        self, recipe: Recipe, loss_steps: int, warmup_s: float = 0.0, batch_times: str = "",
+        child: Child | None = None,
+    ) -> tuple[Child | RankGroup, Trained]:  # fmt: skip
+        """A training that is built, checked and warm: in one child, or in one for each rank.
+
+        Args:
+            recipe: what is trained; it must be able to act here.
+            loss_steps: first steps, whose losses are kept.
+            warmup_s: the most that the warm-up may take.
+            batch_times: a folder for the times of the loader's batches.
+            child: of this setup; a fresh one if None.
+
+        Raises:
+            PerfkitError: the training failed; the child has ended.
+        """
+        first = child or self.child()
+        training: Child | RankGroup = first
+        command = Train(
+            recipe=recipe.to_dict(), seed=self.plan.seed, loss_steps=loss_steps, warmup_s=warmup_s,
+            started=first.started, batch_times=batch_times,
+        )  # fmt: skip
+        try:
+            if recipe.ranks > 1:
+                self._alive.remove(first)
+                training = start_ranks(first, self._describe(), recipe.ranks, self.plan.nodes)
+                self._alive.append(training)
+            return training, training.ask(command)
+        except BaseException:
+            self.stop(training)
+            raise
+
+    def stop(self, child: Child | RankGroup) -> None:
+        """Ends a child and everything that it started."""
+        if child in self._alive:
+            self._alive.remove(child)
+            child.stop()
+
+    def _describe(self, workload: str | None = None) -> Describe:
+        plan = self.plan
+        return Describe(
+            workload=workload or plan.workload, preset=plan.preset.name, options=dict(plan.options),
+            device=plan.device,
+        )  # fmt: skip
+
+    def _load(self, workload: str) -> tuple[Child, Description]:
+        deadline = time.monotonic() + self.plan.timeout_s if self.plan.timeout_s else None
+        child = Child(self.progress.phase, self._cancelled, deadline)
+        self._alive.append(child)
+        try:
+            return child, child.ask(self._describe(workload))
+        except BaseException:
+            self.stop(child)
+            raise
+
+
+@contextlib.contextmanager
+def prepare(
+    plan: Plan,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    cancelled: threading.Event | None = None,
+) -> Iterator[Setup]:
+    """A setup that has the device to itself, from before the workload is loaded; arguments as for `Setup`.
+
+    Raises:
+        Cancelled: `cancelled` was set while another run held the device.
+        PerfkitError: the workload cannot be loaded.
+    """
+    setup = Setup(plan, on_progress, cancelled)
+    with setup.exclusive(), setup:
+        yield setup
