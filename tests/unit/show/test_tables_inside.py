@@ -20,3 +20,37 @@ def test_the_views_show_what_was_measured() -> None:
     assert style.to_svg(document.figure(sections, "roofline").draw())
     unknown = {**found, "work": {"flops": None, "bytes": None, "dtype": "", "why": "because"}, "mfu": None}
     assert ["FLOPs", "n/a: because"] in document.table(tables_inside.kernels(unknown), "a step of").rows
+
+
+LEDGER = {
+    "recipe": "baseline", "peak": 3_000_000, "peak_phase": "backward", "allocated": None, "reserved": None,
+    "parts": {
+        "weights": 1_000_000, "gradients": 1_000_000, "optimizer": 0, "batch": 0, "activations": 1_000_000,
+        "workspace": 0,
+    },
+    "phases": {"forward": 2_000_000, "backward": 3_000_000}, "places": [["0.weight", "weights", 1_000_000]],
+}  # fmt: skip
+
+
+def test_memory_has_a_column_for_each_recipe_and_bars_that_add_up() -> None:
+    other = {**LEDGER, "recipe": "amp=bf16", "peak": 2_000_000, "phases": {"forward": 2_000_000}}
+    sections = tables_inside.memory([LEDGER, other])
+    peak = document.table(sections, "at the peak")
+    assert list(peak.columns) == ["what", "baseline", "amp=bf16"]
+    assert peak.rows[-1] == ["all together", "3.00 MB", "2.00 MB"]
+    assert document.table(sections, "highest").rows[-1] == ["backward", "3.00 MB", "0 B"]
+    figure = document.figure(sections, "held")
+    assert "amp=bf16: 2.00 MB" in figure.alt
+    bars = figure.draw().axes[0].patches
+    assert sum(bar.get_width() for bar in bars[:6]) == 3.0  # type: ignore[attr-defined]
+
+
+def test_syncs_are_counted_per_step_and_name_the_way_out() -> None:
+    place = {"where": "toy.py:7", "call": "item", "kind": "wait", "count": 8, "fix": "read it later"}
+    (table,) = tables_inside.syncs([place], 4, "cpu")
+    assert isinstance(table, document.Table)
+    assert table.rows == [["toy.py:7", "item", "wait", "2", "read it later"]]
+    assert "on the CPU" in table.note
+    (none,) = tables_inside.syncs([], 4, "cpu")
+    assert isinstance(none, document.Table)
+    assert none.note.startswith("no copy and no wait")
