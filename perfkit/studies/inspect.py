@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, TypedDict, TypeVar, Unpack
@@ -123,13 +122,13 @@ def profile(
         PreparedTraining(workload, recipe, spec, on_progress, cancelled) as training,
     ):
         report = training.ask(command, batch_times=folder)
-        batches = [note for file in Path(folder).glob("*.jsonl") for note in _notes(file.read_text())]
+        fetches = list(loading.read_notes(Path(folder)))
     trace = traces.load(path)
     analysis = traces.analyse(trace)
     steps = [step.duration_us / 1e6 for step in analysis.steps]
     slowdown = statistics.median(steps) / report.plain_step_s if steps else None
     used, marks = training.recipe, report.marks
-    loaded = loading.join(batches, report.taken, used.batch_size, used.workers, marks, report.pins)
+    loaded = loading.join(fetches, report.taken, used.batch_size, used.workers, marks, report.pins)
     return Profile(path, used, trace, analysis, diagnosis.diagnose(analysis), slowdown, loaded, marks)
 
 
@@ -256,9 +255,3 @@ class PreparedTraining:
             answer = child.ask(command)
             self.setup.stop(child)
             return answer
-
-
-def _notes(text: str) -> Iterator[dict[str, Any]]:
-    for line in text.splitlines():
-        with contextlib.suppress(ValueError):  # the child's end cut it off
-            yield json.loads(line)

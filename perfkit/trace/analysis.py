@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -83,11 +84,11 @@ def _parts(values: list[float], count: int, has_device: bool, known: bool) -> di
 
 
 def _totals(ranks: tuple[Rank, ...]) -> dict[str, float]:
-    total: dict[str, float] = {}
+    totals: defaultdict[str, float] = defaultdict(float)
     for rank in ranks:
         for name, value in sums(rank.links, rank.steps, rank.activity).items():
-            total[name] = total.get(name, 0.0) + value
-    return total
+            totals[name] += value
+    return dict(totals)
 
 
 def _ratio(totals: dict[str, float], part: str, whole: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Columns of a trace: one numpy row per event that counts, times in integer nanoseconds."""
+"""Columns of a trace: one numpy row per event of interest, times in integer nanoseconds."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from msgspec import Struct
 
 from perfkit.errors import TraceError
 from perfkit.trace.document import Event, decode_or_none
-from perfkit.trace.intervals import Floats, Ints
+from perfkit.trace.intervals import Floats, Ints, Spans, merge
 
 Small = npt.NDArray[np.int32]
 LONGEST_NAME = 4096
-FARTHEST_US = 4e15  # beyond it is no time stamp (year 2096); keeps nanoseconds inside int64
+FARTHEST_US = 4e15  # year 2096: beyond it is no time stamp, and nanoseconds still fit int64
 LONGEST_US = 1e12  # eleven days
 
 
@@ -117,14 +117,14 @@ class LabelArgs(Struct, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """One file's events, in file order. -1 (integers) or NaN (floats) where the file says nothing.
+    """One file's events, in file order. -1 (integers) or NaN (floats) where the file has no value.
 
     Attributes:
         kind: int8[N], a `Kind`.
         name: int32[N], index into `names`.
         thread: int32[N], index into `threads`, pairs (pid, tid).
         start, end: int64[N] ns on the trace's own clock.
-        correlation, external: int64[N], what ties a launch to its kernel, and both to an operator.
+        correlation, external: int64[N], ids that link a launch to its kernel, and both to an operator.
         device: int64[N] of device events. bytes: int64[N] of copies.
         blocks: float64[N] blocks per SM; occupancy: float64[N] 0–1.
         shape: int32[N] index into `shapes`, pairs (dims, types) of JSON text. stack: into `stacks`.
@@ -158,6 +158,10 @@ class Columns:
         """int64 ns."""
         return self.end[rows] - self.start[rows]
 
+    def union(self, rows: Ints) -> Spans:
+        """The union of rows' intervals."""
+        return merge(self.start[rows], self.end[rows])
+
     def name_mask(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
         """bool[len(names)]: the names that pass a test."""
         return np.fromiter(map(test, self.names), bool, len(self.names))
@@ -168,7 +172,7 @@ class Columns:
 
 
 class _Codes(dict[Any, int]):
-    """Numbers for distinct values in order of appearance."""
+    """Numbers the distinct values in order of appearance."""
 
     def __missing__(self, value: Any) -> int:
         self[value] = len(self)
@@ -186,7 +190,7 @@ def _kind(category: str) -> Kind:
 
 
 class Builder:
-    """Takes events piece by piece and makes columns of those that count."""
+    """Takes events piece by piece and makes columns of those of interest."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -254,7 +258,7 @@ class Builder:
             TraceError: nothing in the file is an event of the PyTorch profiler.
         """
         if not self._parts:
-            raise TraceError("this file holds no event of the profiler", "Give a *.pt.trace.json file.")
+            raise TraceError("this file has no event of the profiler", "Give a *.pt.trace.json file.")
         joined = {key: np.concatenate([part[key] for part in self._parts]) for key in self._parts[0]}
         host = np.isin(joined["kind"], (Kind.CPU_OP, Kind.ANNOTATION))
         renamed = np.array([_named_kind(text) for text in self._names], np.int8)[joined["name"]]

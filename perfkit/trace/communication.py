@@ -1,4 +1,4 @@
-"""Collectives: how much of their time is hidden behind computation, and how much ranks wait."""
+"""Collectives: how much of their time overlaps with computation, and how long ranks wait for each other."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from perfkit.trace.tables import group
 def communication(ranks: Sequence[Rank]) -> dict[str, Any] | None:
     """Over the ranks: exposed and overlapped device time, a row per collective, waiting for other ranks.
 
-    Without device collectives (CPU, gloo) the times are None: the host marks say when a call was made,
-    not when data moved. None altogether if nothing was communicated.
+    Without device collectives (CPU, gloo) the times are None: the host's marks show when a call was made,
+    not when data moved. None if there was no communication at all.
     """
     rows = [_rank(rank) for rank in ranks]
     if not any(row["calls"] for row in rows):
@@ -47,7 +47,7 @@ def _mean(rows: list[dict[str, Any]], key: str, steps: int) -> float | None:
 
 
 def _rank(rank: Rank) -> dict[str, Any]:
-    """Sums over the rank's steps. Exposed: what collective kernels add to the union of all others."""
+    """Sums over the rank's steps. Exposed: what collective kernels add to the union of all other kernels."""
     calls, kernels = len(rank.links.columns.rows(Kind.COMMUNICATION)), len(_kernels(rank.links))
     act, steps = rank.activity, rank.steps
     exposed = steps.length(act.kernels) - steps.length(act.layers[0])
@@ -60,14 +60,14 @@ def _rank(rank: Rank) -> dict[str, Any]:
 
 
 def _kernels(links: Links) -> Ints:
-    """Rows of collective kernels in order of time."""
+    """Rows of collective kernels by start time."""
     rows = links.columns.rows(Kind.KERNEL)
     rows = rows[is_collective(links.columns)[links.columns.name[rows]]]
     return rows[np.argsort(links.columns.start[rows], kind="stable")]
 
 
 def _collectives(ranks: list[Links]) -> list[dict[str, Any]]:
-    """By name, of the device where it was recorded, else of the host's marks."""
+    """By name: device time where it was recorded, else the host's marks."""
     chosen = [rows if len(rows := _kernels(r)) else r.columns.rows(Kind.COMMUNICATION) for r in ranks]
     groups = group(
         [text for links, rows in zip(ranks, chosen, strict=True) for text in links.columns.texts(rows)]

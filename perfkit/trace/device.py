@@ -12,7 +12,7 @@ from perfkit.trace.intervals import merge, weighted
 from perfkit.trace.link import Links
 from perfkit.trace.steps import Activity, Steps
 
-# Names that say "tensor core": the profiler plugin's list (Volta to Ampere), and what came after it.
+# Names of Tensor Core kernels: the profiler plugin's list (Volta to Ampere), and later ones.
 _YES = re.compile(
     r"h884|s884|h1688|s1688|c1688|i8816|16816|hmma|imma_|bmma_|dmma|wmma|wgmma|gmma|tcgen05|nvjet|tensorop|tf32"
     r"|tensor\d+x\d+x\d+|xmma_(?:implicit_|sparse_|warp_specialized_implicit_)?gemm|xmma_sparse_conv|sm(?:90|10\d|12\d)_xmma"
@@ -20,7 +20,7 @@ _YES = re.compile(
     r"|dgrad_1x1_stride_2x2|first_layer_wgrad_kernel|conv1x1|conv2d_c1_k1|direct_group|_mi\d+x\d+x\d+|mfma",
     re.IGNORECASE,
 )
-# Frameworks' kernels without matrix products, and products known to run in plain FP32 or FP64 units.
+# Kernels without matrix products, and products known to run in plain FP32 or FP64 units.
 _NO = re.compile(
     r"elementwise_kernel|reduce_kernel|multi_tensor_apply|simt|winograd|fft|[sd]gemm|scudnn|gemv|gemmsn|gemmk1|nccl|rccl"
     r"|splitkreduce|reducesplitk|im2col|col2im|[dw]?grad_engine<float|wgrad_alg\w*<float|convolve_sgemm|computeoffsets"
@@ -39,7 +39,7 @@ _PLAIN = re.compile(
 
 
 def tensor_core(name: str) -> str:
-    """`yes`, `no`, or `unknown` where a kernel's name says nothing."""
+    """Whether a kernel uses Tensor Cores by its name: `yes`, `no` or `unknown`."""
     name = name[:1000]
     if _NO.search(name) and "tensorop" not in name.lower():
         return "no"
@@ -49,40 +49,38 @@ def tensor_core(name: str) -> str:
 
 
 def is_bandwidth_bound(name: str) -> bool:
-    """Whether a kernel moves data rather than multiplies: element-wise, norms, layout (by its name)."""
+    """Whether memory bandwidth limits a kernel, by its name: element-wise, norms, layout."""
     name = name[:1000]
     return _PLAIN.search(name) is not None and not (_PRODUCT.search(name) or _YES.search(name))
 
 
 def sums(links: Links, steps: Steps, act: Activity) -> dict[str, float]:
-    """Sums over S in ns, to be added up over ranks before any ratio is taken; absent = not recorded.
+    """Sums over the steps S in ns, to be added up over ranks before any ratio; absent = not recorded.
 
     `busy` |K∩S|, `with_copies`, `sm` Σ min(blocks/SM, 1)·d (overlaps summed, capped at 1),
     `occupancy` Σ OCC·d and its `occupancy_time` Σ d, Tensor Core time by `yes`, `no`, `unknown`.
     """
     columns = links.columns
     rows = columns.rows(Kind.KERNEL)
-    found = {"step": float(steps.total), "busy": float(steps.length(act.kernels))}
-    found["with_copies"] = float(steps.length(act.device))
-    inside = merge(steps.start, steps.end).within(columns.start[rows], columns.end[rows]).astype(np.float64)
-    known = columns.blocks[rows] > 0
-    if known.any():
-        zero = columns.start[rows[known]].min()  # floats hold nanoseconds only near zero
-        times, area = weighted(
-            columns.start[rows[known]] - zero, columns.end[rows[known]] - zero, columns.blocks[rows[known]]
-        )
-        found["sm"] = float(
-            np.diff(np.interp([steps.start - zero, steps.end - zero], times, area), axis=0).sum()
-        )
-    known = ~np.isnan(columns.occupancy[rows])
-    if (inside * known).sum() > 0:
-        found["occupancy"] = float((columns.occupancy[rows[known]] * inside[known]).sum())
-        found["occupancy_time"] = float(inside[known].sum())
+    totals = {"step": float(steps.total), "busy": float(steps.length(act.kernels))}
+    totals["with_copies"] = float(steps.length(act.device))
+    start, end = columns.start[rows], columns.end[rows]
+    inside = merge(steps.start, steps.end).within(start, end).astype(np.float64)
+    blocks, occupancy = columns.blocks[rows], columns.occupancy[rows]
+    if (sized := blocks > 0).any():
+        zero = start[sized].min()  # floats hold nanoseconds only near zero
+        times, area = weighted(start[sized] - zero, end[sized] - zero, blocks[sized])
+        integral = np.interp([steps.start - zero, steps.end - zero], times, area)
+        totals["sm"] = float(np.diff(integral, axis=0).sum())
+    measured = ~np.isnan(occupancy)
+    if (time := inside[measured]).sum() > 0:
+        totals["occupancy"] = float((occupancy[measured] * time).sum())
+        totals["occupancy_time"] = float(time.sum())
     per_name = np.bincount(columns.name[rows], inside, len(columns.names))
     for code in np.flatnonzero(per_name).tolist():
         answer = tensor_core(columns.names[code])
-        found[answer] = found.get(answer, 0.0) + float(per_name[code])
-    return found
+        totals[answer] = totals.get(answer, 0.0) + float(per_name[code])
+    return totals
 
 
 def launches(links: Links) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
-"""Which bottleneck a trace shows: the evidence in numbers, the switch to try next, the most it can gain.
+"""The bottlenecks that a trace shows: evidence in numbers, the switch to try next, the largest possible gain.
 
-A rule speaks only where its share of the step reaches its threshold; an empty list means that nothing
-stands out. The bound is Amdahl's: with all of the exposed time gone, the step would be
-1 / (1 - exposed / step) times as fast; no switch can gain more on that account.
+A rule applies only where its share of the step reaches its threshold; an empty list means that nothing
+stands out. Amdahl's law bounds the gain: without any of the exposed time the step would be
+1 / (1 - exposed / step) times as fast, so no fix for it can give more.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from perfkit.trace.model import Analysis
 
 
 class Bottleneck(Struct, frozen=True, kw_only=True):
-    """One bottleneck. `exposed_us`: per step; `gain_at_most`: ratio of speeds, None if without bound.
+    """One bottleneck. `exposed_us`: per step; `gain_at_most`: ratio of speeds, None without a useful bound.
 
-    `try_next` are fields of a recipe, the likeliest first; `evidence` are the numbers it rests on.
+    `try_next`: fields of a recipe, the most promising first; `evidence`: the numbers behind the diagnosis.
     """
 
     bottleneck: str
@@ -32,11 +32,11 @@ class Bottleneck(Struct, frozen=True, kw_only=True):
 
 
 _BOUNDED = 0.95
-"""Of a step. Amdahl's bound says nothing a person could use where the exposed time is all but all of it."""
+"""Share of a step beyond which Amdahl's bound is too large to be useful."""
 
 
 class _Case(NamedTuple):
-    """What a rule reads out of an analysis: exposed µs per step, evidence, switches."""
+    """What a rule finds in an analysis: exposed µs per step, evidence, switches."""
 
     exposed_us: float
     evidence: dict[str, Any]
@@ -44,26 +44,26 @@ class _Case(NamedTuple):
 
 
 def diagnose(analysis: Analysis) -> list[Bottleneck]:
-    """Bottlenecks of an analysis, the greatest exposed time first.
+    """The bottlenecks of an analysis, the longest exposed time first.
 
-    Empty if nothing stands out, or if the trace's health forbids a judgement (see `analysis.health`).
+    Empty if nothing stands out, or if the trace is too damaged for a diagnosis (see `analysis.health`).
     """
     step = analysis.mean_step_us
     if not step or analysis.mean_us["other"] is None:
         return []
-    found = []
+    bottlenecks = []
     for name, threshold, message, rule in _ON_GPU if analysis.has_accelerator else _ON_CPU:
         case = rule(analysis)
         share = case.exposed_us / step
         if share >= threshold:
             bound = 1 / (1 - share) if share < _BOUNDED else None
-            found.append(
+            bottlenecks.append(
                 Bottleneck(
-                    bottleneck=name, message=f"{share:.0%} of a step {message}", exposed_us=case.exposed_us,
+                    bottleneck=name, message=f"{share:.0%} of a step: {message}", exposed_us=case.exposed_us,
                     share_of_step=share, gain_at_most=bound, evidence=case.evidence, try_next=case.try_next,
                 )
             )  # fmt: skip
-    return sorted(found, key=lambda finding: -finding.exposed_us)
+    return sorted(bottlenecks, key=lambda bottleneck: -bottleneck.exposed_us)
 
 
 def _idle(analysis: Analysis, cause: str) -> float:
@@ -123,10 +123,10 @@ def _sync(analysis: Analysis) -> _Case:
 
 
 def _communication(analysis: Analysis) -> _Case:
-    found = analysis.communication or {}
+    figures = analysis.communication or {}
     keys = ("total_us_per_step", "exposed_us_per_step", "overlapped_us_per_step", "waiting_us_per_step")
-    evidence = {key: found.get(key) for key in keys}
-    return _Case(found.get("exposed_us_per_step") or 0.0, evidence, ["accumulation", "batch_size"])
+    evidence = {key: figures.get(key) for key in keys}
+    return _Case(figures.get("exposed_us_per_step") or 0.0, evidence, ["accumulation", "batch_size"])
 
 
 def _device(analysis: Analysis) -> _Case:
@@ -168,23 +168,20 @@ def _python(analysis: Analysis) -> _Case:
 
 
 _Rule = tuple[str, float, str, Callable[[Analysis], _Case]]
-_LOADING: _Rule = ("data-bound", 0.10, "passes waiting for the next batch", _data)
+_LOADING: _Rule = ("data-bound", 0.10, "waiting for the next batch", _data)
+_UNHIDDEN = "copies between host and device that do not overlap with kernels"
+_BANDWIDTH = "kernels limited by memory bandwidth (element-wise, norms, layout)"
 _ON_GPU: tuple[_Rule, ...] = (
     _LOADING,
     ("host-bound", 0.15, "the device is idle because the host has not launched the next kernel", _launch),
-    ("copy-bound", 0.05, "goes to copies between host and device that no kernel hides", _copy),
+    ("copy-bound", 0.05, _UNHIDDEN, _copy),
     ("sync-bound", 0.05, "the device is idle while the host waits for it", _sync),
-    ("communication-bound", 0.10, "passes in collectives that no computation hides", _communication),
-    ("device-bound", 0.80, "the device computes", _device),
-    (
-        "memory-bound",
-        0.40,
-        "passes in kernels that memory bandwidth limits (element-wise, norms, layout)",
-        _memory,
-    ),
+    ("communication-bound", 0.10, "collectives that do not overlap with computation", _communication),
+    ("device-bound", 0.80, "kernels compute on the device", _device),
+    ("memory-bound", 0.40, _BANDWIDTH, _memory),
 )
 _ON_CPU: tuple[_Rule, ...] = (
     _LOADING,
-    ("device-bound", 0.80, "the CPU, which is the device here, computes", _cpu),
+    ("device-bound", 0.80, "operators compute on the CPU, which is the device here", _cpu),
     ("host-bound", 0.20, "no operator runs: Python code, garbage collection or waiting", _python),
 )

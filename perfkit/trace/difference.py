@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from perfkit.trace.model import Analysis, Kernel, Operator
@@ -10,7 +13,7 @@ SAME = 0.05  # a change of less than 5% of the larger side is "same"
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """One name in both traces, per step. `time` says which: device time of its own, or host time."""
+    """One operator or kernel in both traces, per step: its own device time, or else its own host time."""
 
     name: str
     status: str  # "appeared", "vanished", "grew", "shrank", "same"
@@ -21,12 +24,12 @@ class Change(Struct, frozen=True, kw_only=True):
 
     @property
     def difference_us(self) -> float:
-        """B minus a, µs per step."""
+        """B minus A, µs per step."""
         return self.b_us_per_step - self.a_us_per_step
 
 
 class TraceComparison(Struct, frozen=True, kw_only=True):
-    """Two analyses side by side: steps, parts, and changes, the greatest in absolute time first."""
+    """Two analyses side by side: steps, parts, and changes, the largest in absolute time first."""
 
     mean_step_us: tuple[float | None, float | None]
     parts_us: dict[str, tuple[float | None, float | None]]
@@ -37,7 +40,7 @@ class TraceComparison(Struct, frozen=True, kw_only=True):
 
 
 def compare(a: Analysis, b: Analysis) -> TraceComparison:
-    """Compare two analyses per step, so that traces of different length can be compared."""
+    """Compares two analyses per step, so traces may differ in length."""
     device = a.has_accelerator and b.has_accelerator
     return TraceComparison(
         mean_step_us=(a.mean_step_us, b.mean_step_us),
@@ -49,23 +52,23 @@ def compare(a: Analysis, b: Analysis) -> TraceComparison:
     )
 
 
+def _own_us(row: Operator | Kernel, device: bool) -> float:
+    if isinstance(row, Kernel):
+        return row.total_us
+    return (row.device_self_us or 0.0) if device else row.host_self_us
+
+
 def _per_step(
-    analysis: Analysis, rows: list[Operator] | list[Kernel], device: bool = True
+    analysis: Analysis, rows: Sequence[Operator | Kernel], device: bool = True
 ) -> dict[str, tuple[float, float]]:
     """By name: µs and calls per step."""
     steps = len(analysis.steps) or 1
-    found: dict[str, tuple[float, float]] = {}
+    times: defaultdict[str, float] = defaultdict(float)
+    calls = Counter[str]()
     for row in rows:
-        own = (
-            row.total_us
-            if isinstance(row, Kernel)
-            else (row.device_self_us or 0.0)
-            if device
-            else row.host_self_us
-        )
-        time, calls = found.get(row.name, (0.0, 0.0))
-        found[row.name] = time + own / steps, calls + row.calls / steps
-    return found
+        times[row.name] += _own_us(row, device)
+        calls[row.name] += row.calls
+    return {name: (times[name] / steps, calls[name] / steps) for name in calls}
 
 
 def _changes(a: dict[str, tuple[float, float]], b: dict[str, tuple[float, float]]) -> list[Change]:

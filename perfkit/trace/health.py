@@ -1,4 +1,4 @@
-"""What is wrong with a file, and which figures it spoils."""
+"""What is wrong with a file, and which figures that makes unusable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perfkit.trace.steps import WHOLE, Steps
 BREAKDOWN = ["breakdown_us", "mean_us", "exposed_and_hidden_us", "idle"]
 DEVICE = [*BREAKDOWN, "gpu_utilization", "est_sm_efficiency", "est_achieved_occupancy", "tensor_core"]
 TIMES = ["mean_step_us", *DEVICE]
-FEW = 0.01  # share of launches without a kernel that still counts as the edge of the recording
+FEW = 0.01  # share of launches without a kernel that the edges of the recording explain
 
 
 def check(rank: Rank) -> list[Health]:
@@ -70,7 +70,7 @@ def _device(links: Links, used_gpu: bool) -> list[Health]:
 
 
 def _launching(columns: Columns, calls: Ints) -> Ints:
-    """Runtime rows that must have a kernel: kernel launches with a correlation id, graphs apart."""
+    """Runtime rows that must have a kernel: launches with a correlation id, except of graphs."""
     named = columns.name_mask(
         lambda text: "Launch" in text and "Graph" not in text and "HostFunc" not in text
     )
@@ -78,7 +78,7 @@ def _launching(columns: Columns, calls: Ints) -> Ints:
 
 
 def _steps(links: Links, steps: Steps) -> list[Health]:
-    """A last step with far fewer device events than the others: the recording ended too early."""
+    """Whether the last step has far fewer device events than the others: the recording ended too early."""
     tied = links.launch >= 0
     if len(steps.names) < 2 or not tied.any() or not steps.marked:
         return []

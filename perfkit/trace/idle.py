@@ -1,4 +1,4 @@
-"""Why the device did nothing: idle time within steps, shared out among causes exactly."""
+"""Why the device was idle: idle time within steps, divided exactly among causes."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ class IdleSums:
 
 
 def idle_sums(links: Links, steps: Steps, act: Activity) -> IdleSums:
-    """Cut S minus device activity into gaps, and each gap among the causes by what the host was doing.
+    """Divides each gap in the device's activity among the causes, by what the host was doing.
 
-    `launch` is host code of any sort before the step's last device event; what no cause claims after
-    that event is `end_of_step`. `queued` is a gap before device work that had been launched before
-    the gap began: the device's own latency between kernels, not the host's.
-    A gap counts for the cause that has most of it.
+    `launch` is host code of any kind before the step's last device event; what remains after that event is
+    `end_of_step`. `queued` is a gap before device work that had been launched before the gap began: latency
+    of the device between kernels, not of the host. A gap is counted for the cause with the largest part.
     """
     columns = links.columns
     ends = np.searchsorted(act.device.end, steps.end, "right") - 1
@@ -54,7 +53,7 @@ def idle_sums(links: Links, steps: Steps, act: Activity) -> IdleSums:
 
 
 def _gaps(device: Spans, steps: Steps) -> tuple[Ints, Ints]:
-    """S minus the device's activity: gap starts and ends, ns."""
+    """The steps minus the device's activity: gap starts and ends, ns."""
     if not steps.names:
         return steps.start, steps.end
     between = merge(steps.end[:-1], steps.start[1:])
@@ -74,23 +73,22 @@ def _queued(links: Links, start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
 
 
 def _layers(columns: Columns) -> list[Spans]:
-    """What the host did, by cause, but for the last two causes."""
+    """What the host did, for each cause but `queued` and the last two."""
     allocates = columns.name_mask(lambda text: _ALLOCATES.match(text) is not None)
     copies = columns.name_mask(lambda text: "memcpy" in text[:99].lower())
     waits = columns.name_mask(is_wait)
     collects = columns.name_mask(lambda text: text == "Python GC" or text.endswith("gc.collect>"))
     calls, python = columns.rows(Kind.RUNTIME), columns.rows(Kind.PYTHON)
-    chosen = [
-        columns.rows(Kind.LOADER),
-        calls[allocates[columns.name[calls]]],
-        python[collects[columns.name[python]]],
-    ]
-    chosen += [calls[(copies & ~waits)[columns.name[calls]]], calls[waits[columns.name[calls]]]]
-    return [merge(columns.start[rows], columns.end[rows]) for rows in chosen]
+    allocating, copying, waiting = (
+        calls[mask[columns.name[calls]]] for mask in (allocates, copies & ~waits, waits)
+    )
+    collecting = python[collects[columns.name[python]]]
+    layers = (columns.rows(Kind.LOADER), allocating, collecting, copying, waiting)
+    return [columns.union(rows) for rows in layers]
 
 
 def idle_rows(parts: list[IdleSums], steps: int, total_ns: int) -> list[Idle]:
-    """All causes with any time, over the ranks, the greatest first."""
+    """All causes with any time, over the ranks, the longest first."""
     total = np.sum([part.total for part in parts], axis=0).tolist()
     count = np.sum([part.count for part in parts], axis=0).tolist()
     longest = np.max([part.longest for part in parts], axis=0).tolist()

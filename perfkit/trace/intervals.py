@@ -68,9 +68,9 @@ def union(parts: Iterable[Spans]) -> Spans:
 
 
 def partition(layers: Sequence[Spans], start: Ints, end: Ints) -> Ints:
-    """Share disjoint windows out among layers, the first ones having priority.
+    """Divides disjoint windows among layers; earlier layers have priority.
 
-    Layer i gets |(R_i minus all earlier) ∩ window| = |U_i ∩ window| - |U_(i-1) ∩ window| with U_i the
+    Layer i gets |(R_i minus all earlier) ∩ window| = |U_i ∩ window| - |U_(i-1) ∩ window| where U_i is the
     union of the first i layers; the sum telescopes, so it equals the window exactly.
 
     Args:
@@ -79,7 +79,7 @@ def partition(layers: Sequence[Spans], start: Ints, end: Ints) -> Ints:
         end: int64[M] ns, window ends.
 
     Returns:
-        int64[L + 1, M] ns: a row per layer, and last what is left.
+        int64[L + 1, M] ns: a row per layer, and a last one for the rest.
     """
     seen, covered, parts = union([]), np.zeros(len(start), np.int64), []
     for layer in layers:
@@ -91,7 +91,7 @@ def partition(layers: Sequence[Spans], start: Ints, end: Ints) -> Ints:
 
 
 def gaps(busy: Spans, start: int, end: int) -> tuple[Ints, Ints]:
-    """The intervals of the window [start, end) that `busy` leaves free: starts and ends, ns."""
+    """The parts of the window [start, end) outside `busy`: starts and ends, ns."""
     low, high = np.searchsorted(busy.end, start, "right"), np.searchsorted(busy.start, end, "left")
     begin = np.concatenate(([start], np.minimum(busy.end[low:high], end)))
     finish = np.concatenate((np.maximum(busy.start[low:high], start), [end]))
@@ -114,7 +114,7 @@ def weighted(start: Ints, end: Ints, value: Floats) -> tuple[Ints, Floats]:
 
 
 def distinct(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Ints]:
-    """The distinct values, ascending, and the place of each value among them.
+    """The distinct values, ascending, and the index of each value among them.
 
     `np.unique` does the same, but its first call imports `numpy.ma`, which takes 15 ms.
     """

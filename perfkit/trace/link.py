@@ -1,4 +1,4 @@
-"""Which operator launched which kernel, and from which line of Python."""
+"""Which operator launched which kernel, and which line of Python called it."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class CallForest:
         count = len(self.rows)
         if not count:
             return np.full(len(before), -1, np.int64)
-        found = self._levels[np.searchsorted(self._levels, (depth - 1) * count + before) - 1]
-        at = found % count
-        good = (depth > 0) & (found // count == depth - 1) & (at < before)
+        nearest = self._levels[np.searchsorted(self._levels, (depth - 1) * count + before) - 1]
+        at = nearest % count
+        good = (depth > 0) & (nearest // count == depth - 1) & (at < before)
         good &= (self.thread[at] == thread) & (self.end[at] > time)
         return np.where(good, at, -1)
 
     def inclusive(self, own: Floats) -> Floats:
-        """Each row's own value plus that of everything inside it."""
+        """Each row's own value plus the values of all rows inside it."""
         running = np.concatenate(([0.0], np.cumsum(own)))
         last = np.searchsorted(self._starts, self._key(self.thread, self.end), "left")
         return running[last] - running[: len(own)]
@@ -70,7 +70,7 @@ class CallForest:
 
 @dataclass(frozen=True)
 class Links:
-    """How device work hangs together with the host.
+    """How device work is linked to the host.
 
     Attributes:
         ops: the forest of operators (and annotations in the old format, which has no kind for them).
@@ -124,7 +124,7 @@ class Links:
 
 
 def link(columns: Columns) -> Links:
-    """Tie device rows to launches by correlation, and both to operators by time, else by external id."""
+    """Links device rows to launches by correlation, and both to operators by time, else by external id."""
     ops = CallForest(columns, columns.rows(Kind.CPU_OP))
     device, calls = columns.rows(Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET), columns.rows(Kind.RUNTIME)
     launch = _lookup(columns.correlation[calls], calls, columns.correlation[device])
@@ -142,8 +142,8 @@ def _lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
         return np.full(len(wanted), -1, np.int64)
     order = np.argsort(keys, kind="stable")
     at = np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)
-    found = order[at]
-    return np.where((keys[found] == wanted) & (wanted >= 0), values[found], -1)
+    row = order[at]
+    return np.where((keys[row] == wanted) & (wanted >= 0), values[row], -1)
 
 
 _FRAME = re.compile(r"^(.*\.py)\((\d+)\)")

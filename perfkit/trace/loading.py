@@ -1,25 +1,41 @@
 """What the loader did for each batch, joined to the steps that took them: supply against demand.
 
-Times are taken in the workers themselves (see `profiling.TimedFetch`): two clock reads a sample and one short
-line a batch. All processes of a machine share the monotonic clock they use.
+The workers note the times themselves: two clock reads a sample and one short line of JSON a batch. All
+processes of a machine share the monotonic clock they use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
 from perfkit.trace.model import Bar, Lane, Lanes
 
 
-class Batch(Struct, frozen=True, kw_only=True):
-    """One batch on its way, in order of delivery. Seconds; `start_s` is on the processes' shared clock.
+class Fetch(Struct, frozen=True, kw_only=True):
+    """A worker's note on one batch, taken or not: times in seconds on the processes' shared clock.
 
-    `transform_s` is the part of `fetch_s` spent in the data set's `transform`; None if it has none.
-    `queued_s` is from collated to taken: waiting for its turn, and crossing (and pinning, where it is on).
+    `worker` is -1 for the loop itself. `transform_s`: the part of fetching spent in the data set's
+    `transform`, in seconds; None if it has none.
+    """
+
+    number: int
+    worker: int
+    start_s: float
+    fetched_s: float
+    collated_s: float
+    transform_s: float | None = None
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """One batch on its way to the loop, in order of delivery. Seconds; `start_s` is on the shared clock.
+
+    `queued_s`: from collated to taken, that is waiting for its turn, crossing, and pinning where it is on.
     """
 
     number: int
@@ -32,28 +48,18 @@ class Batch(Struct, frozen=True, kw_only=True):
     wait_s: float
 
 
-class Span(NamedTuple):
-    """A worker's time on one batch, taken or not, on the processes' shared clock."""
-
-    number: int
-    worker: int
-    start_s: float
-    fetched_s: float
-    collated_s: float
-
-
 class Loading(Struct, frozen=True, kw_only=True):
     """Supply and demand over the batches of a profile."""
 
     workers: int
     batches: list[Batch]
     """Those that the profiled steps took."""
-    spans: list[Span]
-    """All that were made meanwhile."""
+    fetches: list[Fetch]
+    """All batches that were prepared during these steps."""
     supply_samples_per_s: float
-    """What the workers could deliver if never held up."""
+    """What the workers could deliver if they never had to wait."""
     demand_samples_per_s: float
-    """What the rest of the step would take if it never waited."""
+    """What the steps could consume if they never had to wait for data."""
     pin_s: float | None
     """Mean seconds to pin a batch, in the loader's pin thread; None where nothing is pinned."""
 
@@ -62,80 +68,81 @@ class Loading(Struct, frozen=True, kw_only=True):
         """Which side is short."""
         ratio = self.supply_samples_per_s / self.demand_samples_per_s
         if self.workers == 0:
-            return "the loop itself fetches: every batch is waited for. Workers would fetch beside it"
+            return "the loop itself loads each batch and waits for it; workers would load in parallel"
         if ratio >= 1.1:
-            return f"the workers could deliver {ratio:.1f}× what the step takes: more of them would not help"
+            return f"the workers could deliver {ratio:.1f}× what the steps take: more of them would not help"
         if ratio > 0.9:
-            return "supply and demand are about equal: what slows either side shows at once"
-        return f"the workers deliver {ratio:.0%} of what the step could take: the step waits for data"
+            return "supply and demand are about equal: slowing down either side costs time at once"
+        return f"the workers deliver {ratio:.0%} of what the steps could take: the step waits for data"
+
+
+def read_notes(folder: Path) -> Iterator[Fetch]:
+    """The notes that the workers of one loader left in a folder."""
+    for file in folder.glob("*.jsonl"):
+        for line in file.read_bytes().splitlines():
+            with contextlib.suppress(msgspec.DecodeError):  # the end of the process cut the line off
+                yield msgspec.json.decode(line, type=Fetch)
 
 
 def join(
-    made: Iterable[Mapping[str, Any]], taken: Iterable[tuple[int, float, float]], batch_size: int,
+    fetches: Iterable[Fetch], taken: Iterable[tuple[int, float, float]], batch_size: int,
     workers: int, marks: Sequence[float], pins: list[float],
 ) -> Loading | None:  # fmt: skip
-    """Joins what workers noted with what the loop took; None if no batch is in both.
+    """Joins what the workers noted with what the loop took; None if no batch is in both.
 
     Args:
-        made: `number`, `worker`, `start`, `fetched`, `collated`, `transform` of batches, seconds.
-        taken: number, asked for at, received at, of the batches that the loop took.
+        fetches: what the workers noted.
+        taken: number, time of the request, time of receipt of the batches that the loop took.
         batch_size: samples in a batch.
         workers: processes that fetch; 0 = the loop itself.
         marks: starts of the profiled steps, and the end of the last.
         pins: seconds each pinning took.
     """
-    notes = {note["number"]: note for note in made}
+    by_number = {fetch.number: fetch for fetch in fetches}
     batches = [
         Batch(
-            number=number, worker=note["worker"], start_s=note["start"],
-            fetch_s=note["fetched"] - note["start"], transform_s=note["transform"],
-            collate_s=note["collated"] - note["fetched"],
-            queued_s=max(0.0, received - note["collated"]), wait_s=received - asked,
+            number=number, worker=fetch.worker, start_s=fetch.start_s,
+            fetch_s=fetch.fetched_s - fetch.start_s, transform_s=fetch.transform_s,
+            collate_s=fetch.collated_s - fetch.fetched_s, queued_s=max(0.0, received - fetch.collated_s),
+            wait_s=received - requested,
         )
-        for number, asked, received in taken
-        if (note := notes.get(number))
+        for number, requested, received in taken
+        if (fetch := by_number.get(number))
     ]  # fmt: skip
     if not batches:
         return None
-    spans = [Span(*(n[key] for key in _SPAN)) for n in notes.values()]
-    inside = sorted(span for span in spans if span.collated_s > marks[0] and span.start_s < marks[-1])
-    cost = float(np.mean([b.fetch_s + b.collate_s for b in batches]))
-    busy = max((marks[-1] - marks[0] - sum(b.wait_s for b in batches)) / len(batches), 1e-9)
+    meanwhile = [f for f in by_number.values() if f.collated_s > marks[0] and f.start_s < marks[-1]]
+    cost = float(np.mean([batch.fetch_s + batch.collate_s for batch in batches]))
+    busy = max((marks[-1] - marks[0] - sum(batch.wait_s for batch in batches)) / len(batches), 1e-9)
     return Loading(
-        workers=workers, batches=batches, spans=inside,
+        workers=workers, batches=batches, fetches=sorted(meanwhile, key=lambda fetch: fetch.number),
         supply_samples_per_s=max(1, workers) * batch_size / max(cost, 1e-9),
         demand_samples_per_s=batch_size / busy, pin_s=float(np.mean(pins)) if pins else None,
     )  # fmt: skip
 
 
 def lanes(loading: Loading, window: Lanes, start_s: float) -> Lanes:
-    """A timeline's window with a row for each worker on top.
+    """A step's timeline with a row for each worker on top.
 
     Args:
         loading: what the workers did.
-        window: a step's rows.
-        start_s: where the window starts on the processes' clock.
+        window: the step's rows.
+        start_s: start of the step on the shared clock.
     """
     rows = []
-    for worker in sorted({span.worker for span in loading.spans}):
-        bars = [bar for span in loading.spans if span.worker == worker for bar in _bars(span, start_s)]
+    for worker in sorted({fetch.worker for fetch in loading.fetches}):
+        bars = [bar for fetch in loading.fetches if fetch.worker == worker for bar in _bars(fetch, start_s)]
         inside = [bar for bar in bars if -bar.duration_us < bar.start_us < window.duration_us]
         rows.append(Lane(label="loop" if worker < 0 else f"worker {worker}", kind="worker", bars=inside))
-    return Lanes(
-        name=window.name, start_us=window.start_us, duration_us=window.duration_us,
-        lanes=[*rows, *window.lanes], phases=window.phases, omitted=window.omitted,
-    )  # fmt: skip
+    return msgspec.structs.replace(window, lanes=[*rows, *window.lanes])
 
 
-def _bars(span: Span, zero: float) -> list[Bar]:
-    times = (("fetch", span.start_s, span.fetched_s), ("collate", span.fetched_s, span.collated_s))
+def _bars(fetch: Fetch, zero: float) -> list[Bar]:
+    times = (("fetch", fetch.start_s, fetch.fetched_s), ("collate", fetch.fetched_s, fetch.collated_s))
     return [
         Bar(
-            name=f"batch {span.number}: {part}", start_us=(start - zero) * 1e6, colour=part, depth=0,
+            name=f"batch {fetch.number}: {part}", start_us=(start - zero) * 1e6, colour=part, depth=0,
             duration_us=(end - start) * 1e6,
         )
         for part, start, end in times
     ]  # fmt: skip
-
-
-_SPAN = ("number", "worker", "start", "fetched", "collated")

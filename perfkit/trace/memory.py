@@ -1,4 +1,4 @@
-"""Memory over time from `[memory]` events: allocated, reserved, the peak and who owns it."""
+"""Memory over time from `[memory]` events: allocated, reserved, the peak and what it consists of."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWNERS = 20
 
 
 def memory(links: Links) -> dict[str, Any] | None:
-    """Per device a curve and its peak; None if the profiler ran without `profile_memory`."""
+    """A curve and its peak per device; None if the profiler ran without `profile_memory`."""
     rows = links.columns.rows(Kind.MEMORY)
     if not len(rows):
         return None
@@ -65,7 +65,7 @@ def _thin(level: np.ndarray[Any, np.dtype[np.float64]]) -> Ints:
 
 
 def _owners(links: Links, rows: Ints, events: list[MemoryArgs]) -> list[dict[str, Any]] | None:
-    """Operators whose blocks are alive at the peak, by bytes; None if the file gives no addresses."""
+    """Operators whose blocks are allocated at the peak, by bytes; None if the file has no addresses."""
     alive: dict[int, int] = {}
     for position, event in enumerate(events):
         if event.address < 0:
@@ -81,5 +81,5 @@ def _owners(links: Links, rows: Ints, events: list[MemoryArgs]) -> list[dict[str
         links.ops.innermost(columns.thread[rows[at]].astype(np.int64), columns.start[rows[at]])
     )
     groups = group(names)
-    found = sorted(zip(groups.keys, groups.sum(held), groups.count(), strict=True), key=lambda row: -row[1])
-    return [{"operator": name, "bytes": size, "blocks": count} for name, size, count in found[:OWNERS]]
+    owners = sorted(zip(groups.keys, groups.sum(held), groups.count(), strict=True), key=lambda row: -row[1])
+    return [{"operator": name, "bytes": size, "blocks": count} for name, size, count in owners[:OWNERS]]

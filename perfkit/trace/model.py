@@ -1,4 +1,4 @@
-"""What an analysis holds. Plain frozen values; times in µs, ratios 0–1, what cannot be known is None."""
+"""The contents of an analysis: plain frozen values; times in µs, ratios 0–1, None for what is unknown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCHEMA = "perfkit.trace/1"
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """Something about the file that the reader should know. `spoils`: names of figures set to None."""
+    """A problem of the file. `spoils`: names of the figures that are set to None because of it."""
 
     code: str
     severity: str  # "info", "warning", "error"
@@ -127,7 +127,7 @@ class Lanes(Struct, frozen=True, kw_only=True):
 
 
 class Analysis(Struct, frozen=True, kw_only=True):
-    """Everything read out of a trace; `to_dict(findings)` is the JSON document."""
+    """Everything that is read out of a trace; `to_dict(bottlenecks)` is the JSON document."""
 
     files: list[str]
     device: dict[str, Any]
@@ -153,11 +153,11 @@ class Analysis(Struct, frozen=True, kw_only=True):
         """Whether device events were recorded."""
         return self.gpu_utilization is not None
 
-    def to_dict(self, findings: Any = ()) -> dict[str, Any]:
-        """The JSON document as plain values; `findings` (of `perfkit.trace.diagnosis`) become `diagnosis`."""
+    def to_dict(self, bottlenecks: Any = ()) -> dict[str, Any]:
+        """The JSON document as plain values; the bottlenecks become its `diagnosis`."""
         body: dict[str, Any] = msgspec.to_builtins(self)
-        return {"schema": SCHEMA, **body, "diagnosis": msgspec.to_builtins(list(findings))}
+        return {"schema": SCHEMA, **body, "diagnosis": msgspec.to_builtins(list(bottlenecks))}
 
-    def to_json(self, findings: Any = ()) -> bytes:
+    def to_json(self, bottlenecks: Any = ()) -> bytes:
         """The JSON document, indented."""
-        return msgspec.json.format(msgspec.json.encode(self.to_dict(findings)))
+        return msgspec.json.format(msgspec.json.encode(self.to_dict(bottlenecks)))

@@ -1,4 +1,4 @@
-"""Steps, and what each one's time went to."""
+"""Steps, and where the time of each one goes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfkit.trace.columns import Columns, Kind
-from perfkit.trace.intervals import Ints, Spans, merge, partition, union
+from perfkit.trace.intervals import Ints, Spans, partition, union
 from perfkit.trace.link import Links
 
 PARTS = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_op", "other")
@@ -38,7 +38,7 @@ class Steps:
 
 
 def find_steps(links: Links) -> Steps:
-    """Host marks `ProfilerStep#n`, each stretched to the end of the device work launched inside it."""
+    """Host marks `ProfilerStep#n`, each extended to the end of the device work launched inside it."""
     columns = links.columns
     marks = columns.rows(Kind.STEP)
     if not len(marks):
@@ -68,7 +68,7 @@ def _device_end(links: Links, start: Ints, end: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """The unions R_i of a breakdown, in order of priority, and the device's own."""
+    """The unions R_i of a breakdown, in order of priority, and those of the device."""
 
     layers: tuple[Spans, ...]
     kernels: Spans
@@ -79,26 +79,15 @@ class Activity:
 def activity(links: Links) -> Activity:
     """Unions by kind. Collective kernels (NCCL, RCCL) are communication, the others are Kernel."""
     columns = links.columns
-
-    def of(rows: Ints) -> Spans:
-        return merge(columns.start[rows], columns.end[rows])
-
-    kernels, copies, sets = (columns.rows(kind) for kind in (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET))
+    kernels = columns.rows(Kind.KERNEL)
     collective = is_collective(columns)[columns.name[kernels]]
-    compute, talk = of(kernels[~collective]), of(kernels[collective])
-    host = [Kind.RUNTIME, Kind.LOADER, (Kind.CPU_OP, Kind.ANNOTATION)]
-    runtime, loader, ops = (of(columns.rows(*(k if isinstance(k, tuple) else (k,)))) for k in host)
-    every = union((compute, talk))
-    layers = (
-        compute,
-        of(copies),
-        of(sets),
-        union((talk, of(columns.rows(Kind.COMMUNICATION)))),
-        runtime,
-        loader,
-        ops,
-    )
-    return Activity(layers, every, talk, union((every, *layers[1:3])))
+    compute, communication = columns.union(kernels[~collective]), columns.union(kernels[collective])
+    kinds = ((Kind.MEMCPY,), (Kind.MEMSET,), (Kind.COMMUNICATION,), (Kind.RUNTIME,), (Kind.LOADER,))
+    copies, sets, calls, runtime, loader = (columns.union(columns.rows(*kind)) for kind in kinds)
+    operators = columns.union(columns.rows(Kind.CPU_OP, Kind.ANNOTATION))
+    every = union((compute, communication))
+    layers = (compute, copies, sets, union((communication, calls)), runtime, loader, operators)
+    return Activity(layers, every, communication, union((every, copies, sets)))
 
 
 def is_collective(columns: Columns) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

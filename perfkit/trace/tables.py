@@ -26,7 +26,7 @@ class Groups:
     of_row: Ints
 
     def sum(self, values: Floats) -> list[float]:
-        """Sum per group; NaN counts as nothing."""
+        """Sum per group; NaN counts as 0."""
         return np.bincount(self.of_row, np.nan_to_num(values), len(self.keys)).tolist()  # type: ignore[no-any-return]
 
     def count(self) -> list[int]:
@@ -47,20 +47,20 @@ class Groups:
 
 
 def group(keys: Sequence[Hashable]) -> Groups:
-    """Number the distinct keys in order of appearance."""
+    """Numbers the distinct keys in order of appearance."""
     seen: dict[Hashable, int] = {}
     codes = [seen.setdefault(key, len(seen)) for key in keys]
     return Groups(list(seen), np.array(codes, np.int64))
 
 
 def _gather(parts: Sequence[tuple[list[Any], Sequence[Floats]]]) -> tuple[list[Any], list[Floats]]:
-    """Keys and columns of all ranks, one under the other."""
+    """Keys and columns of all ranks, concatenated."""
     columns = [np.concatenate(column) for column in zip(*(values for _, values in parts), strict=True)]
     return [key for keys, _ in parts for key in keys], columns
 
 
 def operators(ranks: list[Links], has_device: bool) -> list[Operator]:
-    """By name, input shapes and types; the greatest device time of their own (else host time) first."""
+    """By name, input shapes and types; sorted by own device time, else own host time."""
     keys, columns = _gather([_operator_calls(links) for links in ranks])
     groups = group(keys)
     sums = [groups.sum(column) for column in columns]
@@ -85,21 +85,23 @@ def _operator_calls(links: Links) -> tuple[list[Any], list[Floats]]:
     np.add.at(own, links.device_op[tied], columns.duration(links.device[tied]) / 1e3)
     shapes = [*((dims or None, types or None) for dims, types in columns.shapes), (None, None)]
     codes = columns.name[ops.rows].astype(np.int64) * len(shapes) + columns.shape[ops.rows] % len(shapes)
-    found, of_row = distinct(codes)
-    keys = [(columns.names[code // len(shapes)], shapes[code % len(shapes)]) for code in found.tolist()]
+    distinct_codes, of_row = distinct(codes)
+    keys = [
+        (columns.names[code // len(shapes)], shapes[code % len(shapes)]) for code in distinct_codes.tolist()
+    ]
     values = (np.ones(len(host)), host, np.maximum(host - inner, 0), ops.inclusive(own), own)
     return keys, [np.bincount(of_row, column, len(keys)).astype(np.float64) for column in values]
 
 
 def _launched(links: Links, kind: Kind) -> tuple[Ints, Ints, list[Place]]:
-    """Device rows of a kind, their launches (-1: none) and the places these were made."""
+    """Device rows of a kind, their launches (-1: none) and the places of the launches."""
     mine = links.columns.kind[links.device] == kind
     op, launch = links.device_op[mine], links.launch[mine]
     return links.device[mine], launch, links.places(launch, op)
 
 
 def kernels(ranks: list[Links]) -> list[Kernel]:
-    """By name, the longest in total first; the place is the one with most of the kernel's time."""
+    """By name, the longest in total first; with the place that most of a kernel's time comes from."""
     parts = []
     for links in ranks:
         rows, _, places = _launched(links, Kind.KERNEL)
@@ -135,20 +137,13 @@ def transfers(ranks: list[Links], steps: int) -> list[Transfer]:
     parts = []
     for links in ranks:
         rows, launch, places = _launched(links, Kind.MEMCPY)
-        here, there = links.columns.bytes[rows], links.columns.bytes[launch]  # ROCm says it at the launch
-        known = np.where(here >= 0, here, np.where(launch >= 0, there, -1))
+        here, there = links.columns.bytes[rows], links.columns.bytes[launch]  # ROCm records it at the launch
+        size = np.where(here >= 0, here, np.where(launch >= 0, there, -1))
         keys = [(*_direction(t), *place) for t, place in zip(links.columns.texts(rows), places, strict=True)]
-        parts.append((keys, (links.columns.duration(rows) / 1e3, np.where(known >= 0, known, np.nan))))
+        parts.append((keys, (links.columns.duration(rows) / 1e3, np.where(size >= 0, size, np.nan))))
     keys, (time, size) = _gather(parts)
     groups = group(keys)
-    found = zip(
-        groups.keys,
-        groups.count(),
-        groups.sum(time),
-        groups.sum(size),
-        groups.sum(np.isnan(size) * 1.0),
-        strict=True,
-    )
+    sums = [groups.sum(values) for values in (time, size, np.isnan(size) * 1.0)]
     rows_ = [
         Transfer(
             direction=direction, host_memory=memory, operator=operator, frame=frame, calls=calls,
@@ -156,7 +151,9 @@ def transfers(ranks: list[Links], steps: int) -> list[Transfer]:
             gb_per_s=total / us / 1e3 if us and not unknown else None,
             calls_per_step=calls / steps, us_per_step=us / steps,
         )
-        for (direction, memory, operator, frame), calls, us, total, unknown in found
+        for (direction, memory, operator, frame), calls, us, total, unknown in zip(
+            groups.keys, groups.count(), *sums, strict=True
+        )
     ]  # fmt: skip
     return sorted(rows_, key=lambda row: -row.total_us)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -18,7 +19,6 @@ _CLASS = {
     Kind.KERNEL: "kernel", Kind.MEMCPY: "memcpy", Kind.MEMSET: "memset", Kind.COMMUNICATION: "communication",
     Kind.RUNTIME: "runtime", Kind.LOADER: "dataloader", Kind.CPU_OP: "cpu_op", Kind.ANNOTATION: "annotation",
 }  # fmt: skip
-_DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
 
 
@@ -46,10 +46,10 @@ def lanes(trace: Trace, step: int | str = 0, rank: int = 0, limit: int = 4000) -
     rows = rows[(columns.start[rows] < end) & (columns.end[rows] > start)]
     longest = np.argsort(-columns.duration(rows), kind="stable")[: max(limit, 0)]
     shown = rows[np.sort(longest)]
-    made = [_lane(columns, label, kind, mine, start) for label, kind, mine in _grouped(columns, shown)]
     return Lanes(
         name=chosen.steps.names[at], start_us=start / 1e3, duration_us=(end - start) / 1e3,
-        lanes=made, phases=_phases(columns, start, end), omitted=len(rows) - len(shown),
+        lanes=[_lane(columns, *lane, zero=start) for lane in _grouped(columns, shown)],
+        phases=_phases(columns, start, end), omitted=len(rows) - len(shown),
     )  # fmt: skip
 
 
@@ -61,23 +61,17 @@ def _position(rank: Rank, step: int | str) -> int:
     return at
 
 
-def _grouped(columns: Columns, rows: Ints) -> list[tuple[str, str, Ints]]:
-    """Rows by lane: threads first, then streams, then copies of each device."""
-    device = np.isin(columns.kind[rows], _DEVICE)
-    found: list[tuple[str, str, Ints]] = []
-    for thread in distinct(columns.thread[rows[~device]])[0].tolist():
-        pid, tid = columns.threads[thread]
-        label = columns.labels.get((pid, tid)) or f"thread {tid}"
-        found.append((label, "thread", rows[~device & (columns.thread[rows] == thread)]))
-    copies = device & (columns.kind[rows] != Kind.KERNEL)
-    for mask, kind in ((device & ~copies, "stream"), (copies, "copies")):
+def _grouped(columns: Columns, rows: Ints) -> Iterator[tuple[str, str, Ints]]:
+    """Label, kind and rows of each lane: threads first, then streams, then copies of each device."""
+    kinds = columns.kind[rows]
+    stream, copies = kinds == Kind.KERNEL, np.isin(kinds, (Kind.MEMCPY, Kind.MEMSET))
+    for mask, kind in ((~stream & ~copies, "thread"), (stream, "stream"), (copies, "copies")):
         for thread in distinct(columns.thread[rows[mask]])[0].tolist():
             pid, tid = columns.threads[thread]
-            label = f"GPU {pid} stream {tid.removeprefix('stream ')}" + (
-                " copies" if kind == "copies" else ""
-            )
-            found.append((label, kind, rows[mask & (columns.thread[rows] == thread)]))
-    return found
+            label = f"GPU {pid} stream {tid.removeprefix('stream ')}{' copies' * (kind == 'copies')}"
+            if kind == "thread":
+                label = columns.labels.get((pid, tid)) or f"thread {tid}"
+            yield label, kind, rows[mask & (columns.thread[rows] == thread)]
 
 
 def _lane(columns: Columns, label: str, kind: str, rows: Ints, zero: int) -> Lane:
@@ -89,9 +83,9 @@ def _lane(columns: Columns, label: str, kind: str, rows: Ints, zero: int) -> Lan
         Bar(
             name=columns.names[columns.name[row]], start_us=(int(columns.start[row]) - zero) / 1e3,
             duration_us=int(columns.end[row] - columns.start[row]) / 1e3,
-            colour="communication" if talks else _CLASS[Kind(columns.kind[row])], depth=depth,
+            colour="communication" if is_communication else _CLASS[Kind(columns.kind[row])], depth=depth,
         )
-        for row, depth, talks in order
+        for row, depth, is_communication in order
     ]  # fmt: skip
     return Lane(label=label, kind=kind, bars=bars)
 
@@ -111,15 +105,12 @@ def _phases(columns: Columns, start: int, end: int) -> list[Bar]:
     until = backward[0] if backward else update[0] if update else None
     before = loader[loader <= until] if until is not None else loader
     forward = (int(before.max()) if len(before) else start, until) if until is not None else None
-    spans = {"forward": forward, "backward": backward, "optimizer": update}
+    phases = (("forward", forward), ("backward", backward), ("optimizer", update))
     return [
         Bar(
-            name=name,
-            start_us=(span[0] - start) / 1e3,
-            duration_us=(span[1] - span[0]) / 1e3,
-            colour=name,
+            name=name, start_us=(span[0] - start) / 1e3, duration_us=(span[1] - span[0]) / 1e3, colour=name,
             depth=0,
         )
-        for name, span in spans.items()
+        for name, span in phases
         if span is not None
-    ]
+    ]  # fmt: skip

@@ -117,16 +117,16 @@ class TimedFetch:
         fetched = whole(list(indices)) if whole else [self.dataset[index] for index in indices]
         worker = torch.utils.data.get_worker_info()
         self.note = {
-            "number": indices.number, "worker": worker.id if worker else -1, "start": start,
-            "fetched": time.perf_counter(),
-            "transform": None if before is None else (self.transform_s or 0.0) - before,
+            "number": indices.number, "worker": worker.id if worker else -1, "start_s": start,
+            "fetched_s": time.perf_counter(),
+            "transform_s": None if before is None else (self.transform_s or 0.0) - before,
         }  # fmt: skip
         return fetched
 
     def __call__(self, samples: Any) -> Any:
         """Collates."""
         batch = self.collate(samples)
-        self.note["collated"] = time.perf_counter()
+        self.note["collated_s"] = time.perf_counter()
         with open(Path(self.folder) / f"{os.getpid()}.jsonl", "a") as file:
             file.write(json.dumps(self.note) + "\n")
         return batch

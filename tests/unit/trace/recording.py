@@ -76,3 +76,19 @@ class Recording:
 
     def load(self, folder: Path) -> Trace:
         return load(self.save(folder))
+
+
+def sample() -> Recording:
+    """Two steps with 40 operators and their kernels."""
+    made = Recording().step(1, 1000, 100).step(2, 1100, 100)
+    for number in range(40):
+        made.op("aten::mm", 1001 + 4 * number, 3).launch(
+            "gemm", 1002 + 4 * number, (1003 + 4 * number, 2), cost=1
+        )
+    return made
+
+
+def written(folder: Path, data: bytes, name: str = "t.json") -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path

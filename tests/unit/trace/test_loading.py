@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,11 @@ from perfkit.trace import Lane, Lanes, loading
 from perfkit.worker import profiler
 
 
-def note(number: int, worker: int, start: float, fetch: float = 2.0, collate: float = 1.0) -> dict[str, Any]:
-    fetched = start + fetch
-    return {
-        "number": number, "worker": worker, "start": start, "fetched": fetched,
-        "collated": fetched + collate, "transform": 0.5,
-    }  # fmt: skip
+def note(number: int, worker: int, start: float, fetch: float = 2.0, collate: float = 1.0) -> loading.Fetch:
+    return loading.Fetch(
+        number=number, worker=worker, start_s=start, fetched_s=start + fetch,
+        collated_s=start + fetch + collate, transform_s=0.5,
+    )  # fmt: skip
 
 
 def test_supply_and_demand_to_the_digit() -> None:
@@ -82,12 +80,15 @@ def test_a_timed_loader_gives_the_same_batches_and_notes_each(workers: int, tmp_
     loader: Any = DataLoader(Doubled(torch.arange(12)), batch_size=3, num_workers=workers)
     profiler.time_loader(loader, str(tmp_path))
     assert [batch.tolist() for batch in loader] == plain
-    notes = [json.loads(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines()]
-    assert sorted(n["number"] for n in notes) == [0, 1, 2, 3]
-    assert {n["worker"] for n in notes} == ({0, 1} if workers else {-1})
+    with (tmp_path / "cut.jsonl").open("w") as file:
+        file.write('{"number": 9, "wor')  # a process that was killed while it wrote
+    notes = list(loading.read_notes(tmp_path))
+    assert sorted(n.number for n in notes) == [0, 1, 2, 3]
+    assert {n.worker for n in notes} == ({0, 1} if workers else {-1})
     for n in notes:
-        assert n["start"] <= n["fetched"] <= n["collated"]
-        assert 0 < n["transform"] <= n["fetched"] - n["start"]
+        assert n.start_s <= n.fetched_s <= n.collated_s
+        assert n.transform_s
+        assert 0 < n.transform_s <= n.fetched_s - n.start_s
 
 
 def test_pinning_is_timed_and_put_back() -> None:
