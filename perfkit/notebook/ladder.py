@@ -15,7 +15,7 @@ from perfkit.notebook.panel import Panel, refuse_object, stored_runs
 from perfkit.notebook.shown import Shown
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import applicable
-from perfkit.results.parity import Check, Parity
+from perfkit.results.parity import Parity
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
 from perfkit.show import html, sentences, tables_studies
@@ -59,6 +59,7 @@ class LadderPanel(Panel):
         base = Recipe(batch_size=plan.preset.batch_size).replace(**plan.settings)
         recipes = tuple((title, base.replace(**changes)) for title, changes in self._titles.items())
         self.plan = replace(plan, recipes=recipes)
+        self._parity: Parity | None = None
         self._resolving = threading.Lock()
         self._stages: list[Stage] | None = None
         self._described: Description
@@ -70,7 +71,7 @@ class LadderPanel(Panel):
     # ------------------------------------------------------------ measuring
 
     def _measure(self) -> list[Run]:
-        self.runs, self._report.value = [], ""
+        self.runs, self._parity, self._report.value = [], None, ""
         try:
             self.runs = ladders.measure_ladder(self.plan, RunStore(), self._follow, self._job.cancelled)
             self._prove()
@@ -160,13 +161,10 @@ class LadderPanel(Panel):
         """What proves that each switch of the last stage is in effect, and that it still trains the same."""
         run = self._results_or_error()[-1]
         checks = [(m.switch, m.ok, m.evidence) for m in run.mechanism]
-        checks += [(check.name, check.ok, check.evidence) for check in self._checks()]
+        checks += [(c.name, c.ok, c.evidence) for c in (self._parity.checks if self._parity else [])]
         rows = [[name, "yes" if ok else "NO", evidence] for name, ok, evidence in checks]
         reason = "" if run.status == "ok" else f"nothing to prove: {sentences.outcome(run)}"
         return Shown(run, [Table(("switch", "as set", "evidence"), [] if reason else rows, note=reason)])
-
-    def _checks(self) -> list[Check]:
-        return []
 
 
 class RecipePanel(LadderPanel):

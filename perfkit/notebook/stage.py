@@ -17,7 +17,6 @@ from perfkit.notebook import layout
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel
 from perfkit.program.recipe import Recipe
-from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.show import units
 from perfkit.show.document import Code
@@ -44,7 +43,6 @@ class StagePanel(LadderPanel):
     def __init__(self, stage: str, **more: Any) -> None:
         self.optimization = optimization(stage)
         self.prediction: float | None = None
-        self.parity: Parity | None = None
         self._controls = Controls(self.optimization.settings, on_change=lambda recipe: self._apply_controls())
         self._diff = layout.html_slot("pk-diff", text="<p>reading the workload …</p>")
         card = layout.html_slot("pk-card", text=layout.markdown(self.optimization.prose))
@@ -106,23 +104,16 @@ class StagePanel(LadderPanel):
 
     # ------------------------------------------------------------ proof and score
 
-    def _measure(self) -> list[Run]:
-        self.parity = None
-        return super()._measure()
-
     def _prove(self) -> None:
         run = self.runs[-1]
         if run.status == "ok":
-            self.parity = proving.parity(
+            self._parity = proving.parity(
                 self.plan, run.title, Recipe.from_dict(run.recipe), cancelled=self._job.cancelled,
                 on_progress=lambda phase, _: self._status.progress(phase, 0.99),
             )  # fmt: skip
 
-    def _checks(self) -> list[Check]:
-        return self.parity.checks if self.parity else []
-
     def _remarks(self, runs: Sequence[Run]) -> str:
-        proof = self.parity.describe() if self.parity else ""
+        proof = self._parity.describe() if self._parity else ""
         score = self._score() if self.prediction is not None and len(runs) > 1 else ""
         return f"<p class='pk-parity'>{html.escape(proof)}</p><p class='pk-score'>{html.escape(score)}</p>"
 

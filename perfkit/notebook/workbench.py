@@ -205,8 +205,7 @@ class Workbench(Panel):
         """The runs that are ticked, oldest first."""
         return [run for run in self.runs if (tick := self._ticks.get(run.id)) and tick.value]
 
-    def _chosen(self) -> list[Run]:
-        return self.ticked()
+    _chosen = ticked
 
     def _best(self) -> Run | None:
         here = (run for run in self.runs if run.preset == self._preset.value)
