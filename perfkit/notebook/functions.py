@@ -179,7 +179,7 @@ def machine() -> Markdown:
 def doctor() -> Shown[list[Check]]:
     """The machine check, as a table."""
     checks = list(checkup())
-    return Shown(checks, tables_studies.doctor("This machine", checks, []))
+    return Shown(checks, tables_studies.doctor(describe(facts()), checks, []))
 
 
 def nsys(workload: str | None = None, recipe: Any = None, **where: Any) -> Markdown:

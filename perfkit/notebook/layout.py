@@ -22,8 +22,9 @@ STYLE = """<style>
   border-bottom: 1px solid var(--jp-border-color2, #ccc); white-space: normal; }
 .pk-panel pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 12px; line-height: 1.35; }
 .pk-panel .pk-error p { border-left: 4px solid #d55e00; padding: 4px 10px; margin: 4px 0; }
-.pk-panel ul { margin: 4px 0; padding-left: 20px; line-height: 1.45; }
-.pk-panel .pk-card { max-width: 75ch; line-height: 1.45; }
+.pk-panel p, .pk-panel ul { margin: 4px 0; line-height: 1.45; }
+.pk-panel ul { padding-left: 20px; }
+.pk-panel .pk-card { max-width: 75ch; }
 .pk-panel svg { display: block; }
 .pk-panel a { text-decoration: underline; }
 .pk-large .widget-html-content, .pk-large .widget-label, .pk-large table { font-size: 19px !important; }

@@ -40,11 +40,6 @@ class Sectioned:
         """
         return png(document.figure(self.sections(), name), dark, large)
 
-    def words(self) -> Markdown:
-        """What follows from the result, as a list."""
-        lists = (one for one in document.walk(self.sections()) if isinstance(one, document.Bullets))
-        return Markdown("\n".join(f"- {item}" for one in lists for item in one.items))
-
 
 class Shown(Sectioned, Generic[Result]):
     """A result: what was found, and how it is shown.
@@ -61,6 +56,11 @@ class Shown(Sectioned, Generic[Result]):
     def sections(self) -> Sequence[document.Content]:
         """All there is to show, in the order of reading."""
         return self._contents
+
+    def words(self) -> Markdown:
+        """What follows from the result, as a list."""
+        lists = (one for one in document.walk(self.sections()) if isinstance(one, document.Bullets))
+        return Markdown("\n".join(f"- {item}" for one in lists for item in one.items))
 
     def __repr__(self) -> str:
         return terminal.text(self.sections())

@@ -45,7 +45,8 @@ class StagePanel(LadderPanel):
         self.prediction: float | None = None
         self._controls = Controls(self.optimization.settings, on_change=lambda recipe: self._apply_controls())
         self._diff = layout.html_slot("pk-diff", text="<p>reading the workload …</p>")
-        card = layout.html_slot("pk-card", text=layout.markdown(self.optimization.prose))
+        prose = self.optimization.prose.removeprefix("## How it works")
+        card = layout.html_slot("pk-card", text=layout.markdown(prose))
         titles = ("What changes in the script", "How it works")
         self._folded = widgets.Accordion([self._diff, card], titles=titles, selected_index=None)
         self._folded.observe(lambda _: self._show_diff(), "selected_index")

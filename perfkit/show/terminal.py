@@ -39,7 +39,8 @@ class _Console(Console):
 
 def text(contents: Iterable[Content], width: int = _PIPE_WIDTH) -> str:
     """The same as plain text."""
-    console = Console(width=width, highlight=False, color_system=None, record=True)
+    # Without force_jupyter=False, rich displays the text in a kernel as well.
+    console = Console(width=width, highlight=False, color_system=None, record=True, force_jupyter=False)
     with console.capture() as captured:
         _print(contents, console)
     return captured.get()

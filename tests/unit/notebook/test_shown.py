@@ -52,3 +52,12 @@ def test_a_cell_shows_all_of_it_as_html_png_and_text(result: Shown[str]) -> None
 
 def test_a_result_without_figures_has_no_png() -> None:
     assert "image/png" not in Shown(1, ["one"])._repr_mimebundle_()
+
+
+def test_the_text_of_a_result_is_no_output_of_its_own(
+    result: Shown[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a kernel rich would display what it only has to return: an empty output above every result."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *given: pytest.fail("displayed"))
+    assert "12 MB" in repr(result)
