@@ -16,15 +16,21 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import msgspec
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 
 from perfkit.errors import InvalidValue, PerfkitError
-
-if TYPE_CHECKING:
-    from perfkit.show.document import Content
-    from perfkit.studies.plan import Plan, Progress
+from perfkit.machine import write_atomically
+from perfkit.program.recipe import parse_settings
+from perfkit.show import html, terminal
+from perfkit.show.document import Content
+from perfkit.studies import plan as plans
+from perfkit.studies.plan import Plan, Progress
 
 app: typer.Typer = typer.Typer(
     name="perfkit",
@@ -53,8 +59,6 @@ class Training:
 
     def plan(self, stages: list[str] | None = None, **more: Any) -> Plan:
         """The plan of a study; `more` as for `studies.plans.plan`."""
-        from perfkit.studies import plan as plans
-
         more |= {"device": self.device, "options": parse_options(self.option), "seed": self.seed}
         return plans.plan(self.workload, self.preset, stages, **more)
 
@@ -69,8 +73,6 @@ class Recipe(Training):
 
     def switches(self) -> dict[str, Any]:
         """The settings, parsed."""
-        from perfkit.program.recipe import parse_settings
-
         return parse_settings(self.settings or [])
 
 
@@ -102,10 +104,6 @@ class Output:
 
     def show(self, sections: Iterable[Content], document: object) -> None:
         """Writes the document, then prints the sections (`| head` may end the printing)."""
-        import msgspec
-
-        from perfkit.show import terminal
-
         if self.json_file:
             write(self.json_file, msgspec.json.format(msgspec.json.encode(document)))
         terminal.show(sections, to_stderr=str(self.json_file) == "-")
@@ -119,8 +117,6 @@ class Page(Output):
 
     def show_page(self, title: str, sections: Sequence[Content], document: object) -> None:
         """The same, and the page first."""
-        from perfkit.show import html
-
         if self.html:
             write(self.html, html.page(title, sections))
         self.show(sections, document)
@@ -230,11 +226,8 @@ def complain(problem: object) -> None:
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
     """A bar on stderr; the function takes a phase and the fraction that is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
         yield lambda phase, fraction: bar.update(task, completed=fraction, description=phase)
 
@@ -259,8 +252,6 @@ def check_writable(*paths: Path | None) -> None:
 
 def write(path: Path, text: str | bytes) -> None:
     """Writes a whole file or nothing; `-` is stdout."""
-    from perfkit.machine import write_atomically
-
     content = text if isinstance(text, bytes) else text.encode()
     if str(path) == "-":
         sys.stdout.write(content.decode() + "\n")

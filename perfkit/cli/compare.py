@@ -10,6 +10,14 @@ import typer
 
 from perfkit.cli import app as cli
 from perfkit.errors import InvalidValue
+from perfkit.program.recipe import parse_settings
+from perfkit.results import noise as known
+from perfkit.results.store import RunStore
+from perfkit.show import document, style, tables_studies, terminal
+from perfkit.studies import attribute as attributing
+from perfkit.studies import compare as comparing
+from perfkit.studies import parity as proving
+from perfkit.studies import tune as tuning
 
 
 @cli.command(cli.COMPARE)
@@ -30,10 +38,6 @@ def compare(
     precision: Annotated[float, typer.Option(help="half width of the interval to reach")] = 0.02,
 ) -> None:
     """Is B faster than A? Interleaves blocks of both in random order until the interval is narrow enough."""
-    from perfkit.results.store import RunStore
-    from perfkit.show import tables_studies
-    from perfkit.studies import compare as comparing
-
     limit = _percent(fail_if_slower)
     if stored:
         found = comparing.compare_stored(RunStore().get(a), RunStore().get(b))
@@ -71,10 +75,6 @@ def parity(
     steps: Annotated[int, typer.Option(min=1, max=200, help="that each side trains")] = 4,
 ) -> None:
     """Does it still train the same? Losses and outputs against float64, and every switch checked."""
-    from perfkit.show import tables_studies, terminal
-    from perfkit.studies import compare as comparing
-    from perfkit.studies import parity as proving
-
     plan = training.plan()
     side = comparing.candidate(what, plan)
     with cli.progress_bar() as show:
@@ -93,9 +93,6 @@ def attribute(
     orders: Annotated[int, typer.Option(min=2, help="random orders, where there are many stages")] = 6,
 ) -> None:
     """What is each optimization worth, whatever the order? Alone, after the others, on average (Shapley)."""
-    from perfkit.show import tables_studies
-    from perfkit.studies import attribute as attributing
-
     plan = training.plan()
     with cli.study_progress() as show:
         found = attributing.attribute(plan, cli.names(stages), 60 * budget, orders, show)
@@ -115,10 +112,6 @@ def tune(
     ] = None,
 ) -> None:
     """Finds the recipe with the most samples/s under a memory cap that still trains the same."""
-    from perfkit.program.recipe import parse_settings
-    from perfkit.show import document, style, tables_studies, terminal
-    from perfkit.studies import tune as tuning
-
     cli.check_writable(plot)
     plan, values = training.plan(), {}
     for text in space or []:
@@ -140,10 +133,6 @@ def noise(
     budget: Annotated[float, typer.Option(help="seconds of measuring for a pair", min=0)] = 30.0,
 ) -> None:
     """Measures A/A noise: how far apart identical runs come out here. Verdicts take it into account."""
-    from perfkit.results import noise as known
-    from perfkit.show import tables_studies, terminal
-    from perfkit.studies import compare as comparing
-
     plan = training.plan()
     with cli.study_progress() as show:
         found = comparing.measure_noise(plan, pairs, budget, show)

@@ -12,6 +12,10 @@ import typer
 
 from perfkit.cli import app as cli
 from perfkit.errors import one_of
+from perfkit.process import nsys as tool
+from perfkit.show import tables_inside, tables_trace, terminal
+from perfkit.studies import inspect
+from perfkit.trace import nsight
 
 _RECORDED = ("shapes", "memory", "stacks")
 
@@ -27,9 +31,6 @@ def profile(
     out: Annotated[Path | None, typer.Option(help="the trace: FILE.json or FILE.json.gz")] = None,
 ) -> None:
     """Profiles some steps of a recipe in a process of its own, and says where the time went."""
-    from perfkit.show import tables_trace
-    from perfkit.studies import inspect
-
     cli.check_writable(out)
     choices = cli.names(record) or []
     if unknown := set(choices) - set(_RECORDED):
@@ -52,9 +53,6 @@ def memory(
     ] = None,
 ) -> None:
     """What holds memory in a training step: by kind, by phase, by line of code."""
-    from perfkit.show import tables_inside
-    from perfkit.studies import inspect
-
     second = dataclasses.replace(training, settings=[*(training.settings or []), *(other or [])])
     ledgers = [inspect.memory(**one.where()) for one in ([training, second] if other else [training])]
     output.show(tables_inside.memory(ledgers), ledgers if other else ledgers[0])
@@ -63,9 +61,6 @@ def memory(
 @cli.command(cli.INSIDE)
 def kernels(training: cli.Stage, output: cli.Output) -> None:
     """What the device can do by shape and type, how much of it a step uses, and badly aligned layers."""
-    from perfkit.show import tables_inside
-    from perfkit.studies import inspect
-
     found = inspect.kernels(**training.where())
     output.show(tables_inside.kernels(found), found)
 
@@ -75,9 +70,6 @@ def syncs(
     training: cli.Stage, steps: Annotated[int, typer.Option(min=1, max=1000, help="to watch")] = 4
 ) -> None:
     """Lists every copy and wait between host and device in a training step, with its line and a way out."""
-    from perfkit.show import tables_inside, terminal
-    from perfkit.studies import inspect
-
     found = inspect.syncs(steps=steps, **training.where())
     terminal.show(tables_inside.syncs(found["places"], steps, found["device"]))
 
@@ -91,10 +83,6 @@ def nsys(
     ] = None,
 ) -> None:
     """Profiles a recipe with Nsight Systems, and makes its export readable by `perfkit trace`."""
-    from perfkit.process import nsys as tool
-    from perfkit.studies import inspect
-    from perfkit.trace import nsight
-
     if read is None:
         command = inspect.nsys(out=out, **training.where())
         typer.echo(shlex.join(command))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from perfkit.cli import app as cli
 from perfkit.errors import InvalidValue
-
-if TYPE_CHECKING:
-    from perfkit.results.run import Run
-    from perfkit.studies.plan import Plan
+from perfkit.results.run import Run, document, summary
+from perfkit.results.store import RunStore, save_recording
+from perfkit.show import html, tables, terminal
+from perfkit.studies import ladder as ladders
+from perfkit.studies import plan as plans
+from perfkit.studies.plan import Plan
 
 
 @cli.command(cli.MEASURE)
@@ -33,11 +35,6 @@ def run(
     record: Annotated[Path | None, typer.Option(help="write a recording here, to ship or to send")] = None,
 ) -> None:
     """Measures the stages of a ladder, each against the one before and against the baseline."""
-    from perfkit.results.run import document
-    from perfkit.results.store import save_recording
-    from perfkit.show import html, tables
-    from perfkit.studies import plan as plans
-
     settings = training.switches() | ({"ranks": ranks} if ranks > 1 else {})
     plan = training.plan(cli.names(stages), settings=settings, timeout_s=timeout)
     plan = plans.for_node(plan, nodes, node_rank, rendezvous)
@@ -58,11 +55,6 @@ def run(
 
 def _measure(plan: Plan) -> tuple[list[Run], bool]:
     """The finished runs, and whether the person stopped it."""
-    from perfkit.results.store import RunStore
-    from perfkit.show import tables
-    from perfkit.studies import ladder as ladders
-    from perfkit.studies import plan as plans
-
     done: list[Run] = []
     with cli.study_progress() as bar:
 
@@ -84,9 +76,6 @@ def runs(
     workload: Annotated[str | None, typer.Option(help="only of this workload")] = None,
 ) -> None:
     """Lists the stored runs, newest first."""
-    from perfkit.results.store import RunStore
-    from perfkit.show import tables, terminal
-
     store = RunStore()
     terminal.show([tables.stored(store.list(limit=limit, workload=workload))])
     for problem in store.problems:
@@ -99,10 +88,6 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="print it as JSON")] = False,
 ) -> None:
     """Prints one run: result, recipe, evidence, machine."""
-    from perfkit.results.run import summary
-    from perfkit.results.store import RunStore
-    from perfkit.show import tables
-
     found = RunStore().get(run_id)
     if as_json:
         sys.stdout.write(json.dumps(summary(found) | {"machine": found.machine}, indent=1) + "\n")
@@ -116,10 +101,6 @@ def report(
     session: Annotated[str | None, typer.Option(help="of stored runs (default: the newest)")] = None,
 ) -> None:
     """Writes one self-contained HTML file of a stored session: to send to a colleague."""
-    from perfkit.results.store import RunStore
-    from perfkit.show import html
-    from perfkit.studies import plan as plans
-
     cli.check_writable(out)
     store = RunStore()
     chosen = session or next(iter(store.sessions()), None)

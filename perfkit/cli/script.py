@@ -8,8 +8,14 @@ from typing import Annotated
 
 import typer
 
+from perfkit import machine
 from perfkit.cli import app as cli
 from perfkit.errors import InvalidValue
+from perfkit.results.store import RunStore
+from perfkit.show import tables_studies, terminal
+from perfkit.studies import ladder as ladders
+from perfkit.studies import plan as plans
+from perfkit.studies import scaling
 
 
 @cli.command(cli.SCRIPT)
@@ -19,10 +25,6 @@ def export(
     run_id: Annotated[str | None, typer.Option("--run", help="the recipe of this stored run instead")] = None,
 ) -> None:
     """Prints the standalone training script of a recipe; it does not need perfkit."""
-    from perfkit.results.store import RunStore
-    from perfkit.studies import ladder as ladders
-    from perfkit.studies import plan as plans
-
     if run_id:
         text = next(iter(plans.scripts([RunStore().get(run_id)]).values()), None)
         if text is None:
@@ -41,8 +43,6 @@ def export(
 @cli.command(cli.SCRIPT)
 def diff(stage: Annotated[str, typer.Argument(help="an optimization")], training: cli.Training) -> None:
     """Shows what a stage changes in the training script."""
-    from perfkit.studies import ladder as ladders
-
     sys.stdout.write(ladders.stage_diff(training.plan([stage], below=True)))
 
 
@@ -56,19 +56,12 @@ def torchrun(
     ),
 ) -> None:
     """Prints the command that starts an exported script on a cluster."""
-    from perfkit.studies import scaling
-
     typer.echo(scaling.torchrun(str(script), ranks, nodes, rendezvous))
 
 
 @cli.command(cli.MACHINE)
 def doctor() -> None:
     """Checks this machine: hardware, which stages can run here, what to fix."""
-    from perfkit import machine
-    from perfkit.show import tables_studies, terminal
-    from perfkit.studies import ladder as ladders
-    from perfkit.studies import plan as plans
-
     checks = machine.checkup()
     about = machine.describe(machine.facts())
     terminal.show(tables_studies.doctor(about, checks, ladders.resolve(plans.plan())[1]))

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from perfkit import trace as traces
 from perfkit.cli import app as cli
+from perfkit.show import figures_trace, tables_trace
+from perfkit.trace import diagnosis
 
 
 @cli.command(cli.INSIDE)
@@ -21,10 +24,6 @@ def trace(
     ] = None,
 ) -> None:
     """Reads a PyTorch profiler trace and says where the time went."""
-    from perfkit import trace as traces
-    from perfkit.show import figures_trace, tables_trace
-    from perfkit.trace import diagnosis
-
     loaded = traces.load(files)
     analysis = traces.analyse(loaded)
     findings = diagnosis.diagnose(analysis)

@@ -10,7 +10,7 @@ from perfkit import machine
 from perfkit.results.run import Run
 from perfkit.show import figures, results, units
 from perfkit.show.document import Bullets, Code, Content, Section, Table
-from perfkit.show.sentences import clean, name, outcome, verdicts
+from perfkit.show.sentences import name, outcome, verdicts
 
 COLUMNS = (
     "stage", "samples/s", "× previous", "× baseline", "waits for data", "step time", "pipeline efficiency",
@@ -167,5 +167,4 @@ def stored(runs: Sequence[Run]) -> Table:
 
 def one_line(run: Run) -> str:
     """A run that has just ended."""
-    cells = "  ".join(row(run)[1:4]) if run.status == "ok" else f"{run.status}: {clean(run.reason)}"
-    return f"  {name(run):<18} {cells}"
+    return f"  {name(run):<18} {outcome(run) or '  '.join(row(run)[1:4])}"

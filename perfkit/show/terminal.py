@@ -116,7 +116,8 @@ class _Column:
         texts = [clean(text) for text in (name, *cells)]
         words = [cell_len(word) for text in texts for word in text.split()]
         self.least = min(max(words, default=1), _LONG_WORD)
-        self.full = max(1, *(cell_len(text) for text in texts[1:]), self.least)
+        self.full = max([cell_len(text) for text in texts[1:]] + [self.least])
+        self.titled = max(self.full, cell_len(texts[0]))
 
 
 def _that_fit(table: Table, columns: Sequence[_Column], width: int) -> list[int]:
@@ -136,9 +137,12 @@ def _least(columns: Sequence[_Column], chosen: Sequence[int]) -> int:
 
 def _widths(columns: Sequence[_Column], width: int) -> list[int]:
     """Each column's least width, and its share of the room that is left: names and numbers before text."""
+    gaps = _GAP * (len(columns) - 1)
+    if sum(column.titled for column in columns) + gaps <= width:
+        return [column.titled for column in columns]
     widths = [column.least for column in columns]
     for first in (True, False):
-        room = max(0, width - sum(widths) - _GAP * (len(columns) - 1))
+        room = max(0, width - sum(widths) - gaps)
         wanted = sum(column.full - column.least for column in columns if column.first == first)
         share = min(1.0, room / wanted) if wanted else 0.0
         for at, column in enumerate(columns):
