@@ -12,7 +12,6 @@ from perfkit.ladder import presets
 from perfkit.ladder.catalogue import LADDER, optimization
 from perfkit.ladder.presets import Preset
 from perfkit.process.ranks import Nodes
-from perfkit.program import export
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target
 from perfkit.program.script import REFERENCE
@@ -139,17 +138,23 @@ def target(plan: Plan, description: Description) -> Target:
 
 def script(recipe: Recipe, description: Description, device: str, seed: int = 0, steps: int = 8) -> str:
     """The standalone script of a recipe for a workload that was loaded."""
+    from perfkit.program import export  # libcst takes as long to load as all the rest
+
     return export.script(recipe, description.reference, description.options, device, seed, steps)
 
 
 def recipe_diff(plan: Plan, description: Description, before: Recipe, after: Recipe, name: str) -> str:
     """What changes in the script from one recipe to another, called `name`."""
+    from perfkit.program import export
+
     texts = [script(recipe, description, plan.device, plan.seed) for recipe in (before, after)]
     return export.diff(texts[0], texts[1], (f"train.py before {name}", f"train.py with {name}"))
 
 
 def scripts(runs: Sequence[Run]) -> dict[str, str]:
     """The script of each stage that was measured, by its title."""
+    from perfkit.program import export
+
     return {
         run.title: export.script(
             Recipe.from_dict(run.recipe), run.workload, run.options, run.device, run.seed, len(run.losses)
