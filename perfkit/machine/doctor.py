@@ -99,10 +99,8 @@ def _shared_memory(machine: Mapping[str, Any]) -> Check:
     size = machine["shm_bytes"]
     if size is None:
         return Check("/dev/shm", "n/a: this system has none")
-    if size < GIB:
-        remedy = "Loader workers crash when it is full: docker run --shm-size=2g (or --ipc=host)"
-        return Check("/dev/shm", f"{size / 1024**2:.0f} MiB", remedy)
-    return Check("/dev/shm", f"{size / GIB:.1f} GiB")
+    remedy = "Loader workers crash when it is full: docker run --shm-size=2g (or --ipc=host)"
+    return Check("/dev/shm", f"{size / GIB:.2f} GiB", remedy if size < GIB else "")
 
 
 def _gpu(machine: Mapping[str, Any]) -> Check:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from perfkit.errors import TraceError
-from perfkit.trace.document import Event, decode_or_none
+from perfkit.trace.document import Event, ExactEvent, decode_or_none
 from perfkit.trace.intervals import Floats, Ints, Spans, merge
 
 Small = npt.NDArray[np.int32]
@@ -199,8 +199,9 @@ class Builder:
         self._memory: list[MemoryArgs] = []
         self._labels: dict[tuple[str, str], str] = {}
 
-    def add(self, events: Sequence[Event], exact: bool) -> None:
-        """Takes a piece of the file. `exact`: its times are decimal numbers."""
+    def add(self, events: Sequence[Event]) -> None:
+        """Takes a piece of the file."""
+        exact = bool(events) and isinstance(events[0], ExactEvent)
         kinds = (
             _kind(event.cat) if event.ph == "X"
             else Kind.MEMORY if event.ph == "i" and event.name == "[memory]" else Kind.OTHER

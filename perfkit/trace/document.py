@@ -46,10 +46,9 @@ class Document(msgspec.Struct, Generic[E]):
 
 
 class Parsed(msgspec.Struct):
-    """A document and what was wrong with its file. `exact`: times are Decimal."""
+    """A document and what was wrong with its file."""
 
     document: Document[Any]
-    exact: bool = False
     dropped: int = 0
     truncated: bool = False
     notes: list[str] = []
@@ -66,12 +65,12 @@ def _event_type(text: bytes) -> type[Event]:
     return ExactEvent if _FINE.search(text, 0, MIB // 4) else Event
 
 
-def parse_pieces(pieces: Iterable[bytes], take: Callable[[list[Event], bool], None]) -> Document[Any]:
+def parse_pieces(pieces: Iterable[bytes], take: Callable[[list[Event]], None]) -> Document[Any]:
     """The fast way, for files as the profiler writes them: decodes events one piece at a time.
 
     Args:
         pieces: the text, cut anywhere.
-        take: called with each piece's events and whether their times are decimal numbers.
+        take: called with each piece's events.
 
     Returns:
         The document without its events.
@@ -96,12 +95,12 @@ def parse_pieces(pieces: Iterable[bytes], take: Callable[[list[Event], bool], No
             end = piece.rfind(_BETWEEN)
             if end >= 0:
                 body = b"".join((b"[", rest, memoryview(piece)[: end + 4], b"]"))
-                take(msgspec.json.decode(body, type=list[kind]), kind is ExactEvent)
+                take(msgspec.json.decode(body, type=list[kind]))
                 rest = piece[end + 5 :]
             elif len(rest := rest + piece) > _LONGEST:
                 raise Irregular
         last = msgspec.json.decode(b'{"traceEvents": [' + rest, type=Document[kind])
-        take(last.traceEvents, kind is ExactEvent)
+        take(last.traceEvents)
         start = msgspec.json.decode(head + b"]}", type=Document[Any])
     except _UNREADABLE as error:
         raise Irregular from error
@@ -158,7 +157,7 @@ def _decode(text: bytes) -> Parsed:
     """One typed pass; if a value has an unexpected type, event by event, and such events are dropped."""
     kind: Any = _event_type(text)
     with contextlib.suppress(msgspec.ValidationError):
-        return Parsed(msgspec.json.decode(text, type=Document[kind]), kind is ExactEvent)
+        return Parsed(msgspec.json.decode(text, type=Document[kind]))
     try:
         raw = msgspec.json.decode(text, type=Document[msgspec.Raw])
     except msgspec.ValidationError as error:
@@ -168,7 +167,7 @@ def _decode(text: bytes) -> Parsed:
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
             events.append(decode(event))
     document = Document(events, raw.deviceProperties, raw.distributedInfo)
-    return Parsed(document, exact=True, dropped=len(raw.traceEvents) - len(events))
+    return Parsed(document, dropped=len(raw.traceEvents) - len(events))
 
 
 T = TypeVar("T")

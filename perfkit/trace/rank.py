@@ -119,5 +119,5 @@ def _read(path: Path, limits: Limits) -> tuple[Builder, Parsed]:
     except Irregular:
         builder = Builder()
     parsed = parse(*read(path, limits))
-    builder.add(parsed.document.traceEvents, parsed.exact)
+    builder.add(parsed.document.traceEvents)
     return builder, parsed

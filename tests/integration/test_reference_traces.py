@@ -102,7 +102,7 @@ def test_pieces_of_any_size_and_the_whole_give_the_same_columns(name):
     text, damaged = read(path(name), Limits())
     parsed = parse(text, damaged)
     whole, small = Builder(), Builder()
-    whole.add(parsed.document.traceEvents, parsed.exact)
+    whole.add(parsed.document.traceEvents)
     parse_pieces((text[at : at + 9973] for at in range(0, len(text), 9973)), small.add)
     expected = whole.finish()
     for columns in (small.finish(), load(path(name)).ranks[0].columns):
