@@ -1,8 +1,8 @@
 """Reports words that are not plain English: in comments, docstrings, messages and Markdown.
 
-The words and what to write instead stand in the table between `<!-- words -->` and `<!-- /words -->` in
-CONTRIBUTING.md. Code in backticks is skipped, and so is a line that ends with `words: quoted`, which is for
-titles and messages of others. Run from anywhere: `python tests/check_words.py`.
+The words, and what to write instead, are in the table between `<!-- words -->` and `<!-- /words -->` in
+CONTRIBUTING.md. Code in backticks does not count. Neither does a line with `words: quoted`, which is for titles
+and messages of other projects. Run from anywhere: `python tests/check_words.py`.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ def words(contributing: str) -> dict[re.Pattern[str], str]:
     if table is None:
         raise ValueError("CONTRIBUTING.md has no table between <!-- words --> and <!-- /words -->")
     rows = [line.strip().strip("|").split("|") for line in table.group(1).splitlines() if "|" in line]
-    found = {}
+    patterns = {}
     for forms, better in rows[2:]:
         phrases = [r"\s+".join(map(re.escape, phrase.split())) for phrase in forms.split(",")]
-        found[re.compile(rf"(?<![\w-])(?:{'|'.join(phrases)})(?![\w-])", re.IGNORECASE)] = better.strip()
-    return found
+        patterns[re.compile(rf"(?<![\w-])(?:{'|'.join(phrases)})(?![\w-])", re.IGNORECASE)] = better.strip()
+    return patterns
 
 
 def findings(path: Path, better: dict[re.Pattern[str], str]) -> Iterator[str]:
