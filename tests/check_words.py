@@ -1,8 +1,8 @@
 """Reports words that are not plain English: in comments, docstrings, messages and Markdown.
 
 The words, and what to write instead, are in the table between `<!-- words -->` and `<!-- /words -->` in
-CONTRIBUTING.md. Code in backticks does not count. Neither does a line with `words: quoted`, which is for titles
-and messages of other projects. Run from anywhere: `python tests/check_words.py`.
+CONTRIBUTING.md. Code in backticks does not count. Neither does a line with `words: quoted`, which is for
+titles and messages of other projects. Run from anywhere: `python tests/check_words.py`.
 """
 
 from __future__ import annotations
