@@ -14,7 +14,6 @@ from perfkit.notebook import layout
 from perfkit.notebook.panel import Panel, refuse_object, stored_runs
 from perfkit.notebook.shown import Shown
 from perfkit.program.recipe import Recipe
-from perfkit.program.rules import applicable
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
@@ -113,14 +112,6 @@ class LadderPanel(Panel):
     def _show_stages(self, stages: Sequence[Stage]) -> None:
         """Called once, when the stages are known."""
 
-    def _recipes(self) -> list[Recipe]:
-        """What this machine would run; nothing if the workload cannot be read."""
-        stages = self._resolve()
-        if not (stages and self.plan.recipes):
-            return [stage.recipe for stage in stages]
-        target = plans.target(self.plan, self._described)
-        return [applicable(recipe, target)[0] for _, recipe in self.plan.recipes]
-
     def _read(self) -> None:
         """Shows the newest stored session of the same stages, settings, options and recipes."""
         names = [slug(title) for title in self._titles] or dict.fromkeys(["baseline", *self.plan.stages])
@@ -140,20 +131,19 @@ class LadderPanel(Panel):
             self._status.show(f"results of {when} UTC; Run measures again")
 
     def _ran(self, stored: Sequence[Run]) -> bool:
-        """Whether these runs had the same recipes; after a failed stage, others stand on an earlier one.
-
-        On a ladder the first stage decides how many compute threads of a CPU the loader workers displace.
-        """
-        recipes = self._recipes()
-        for at, (run, recipe) in enumerate(zip(stored, recipes, strict=False)):
-            was, wanted = {**Recipe().to_dict(), **run.recipe}, recipe.to_dict()
-            if at and not self.plan.recipes:
-                was["cpu_threads"] = wanted["cpu_threads"]
-            if was != wanted or run.options != self._described.options:
+        """Whether this panel would have measured the same, each stage built on those that worked."""
+        if not self._resolve():
+            return False
+        target, runs = plans.target(self.plan, self._described), list[Run]()
+        recipes = ladders.recipe_stages(self.plan.recipes, target)
+        for stage, run in zip(
+            recipes or ladders.ladder_stages(self.plan, target, runs), stored, strict=False
+        ):
+            recipe = {**Recipe().to_dict(), **run.recipe}
+            if (run.options, recipe) != (self._described.options, stage.recipe.to_dict()):
                 return False
-            if run.status == "failed":
-                break
-        return bool(recipes)
+            runs.append(run)
+        return True
 
     # ------------------------------------------------------------ ordinary outputs
 

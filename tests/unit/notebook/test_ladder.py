@@ -13,6 +13,7 @@ from perfkit.program.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.studies import ladder as ladders
+from perfkit.studies import plan as plans
 from perfkit.worker.messages import Description, DeviceFacts
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
@@ -21,25 +22,32 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 
 OPTIONS = {"image_size": 224}
 DESCRIPTION = Description("perfkit.workloads.photos:Photos", OPTIONS, [], DeviceFacts(2, "2.15"))
-PLAIN, LOADED = Recipe(batch_size=32), Recipe(batch_size=32, workers=1)
+WHERE: dict[str, Any] = {"workload": "photos", "preset": "quick", "device": "cpu"}
 
 
-def store(monkeypatch: pytest.MonkeyPatch, *changes: dict[str, Any]) -> list[Run]:
-    """A stored session of two stages, whose runs have `changes`; what this machine would run is known."""
-    recipes = [PLAIN.to_dict(), LOADED.to_dict()]
-    runs = [
-        msgspec.structs.replace(run, **{"recipe": recipe, "workload": "photos", "options": OPTIONS, **more})
-        for run, recipe, more in zip(session()[:2], recipes, changes or ({}, {}), strict=True)
-    ]
-    for run in runs:
-        RunStore().add(msgspec.convert(msgspec.to_builtins(run, enc_hook=float), Run))
-    stages = [Stage("baseline", "baseline", PLAIN), Stage("data_loading", "data loading", LOADED)]
-    monkeypatch.setattr(ladders, "resolve", lambda plan: (DESCRIPTION, stages))
+def keep(run: Run, **changes: Any) -> Run:
+    """A made-up run in the store, with its numbers as a real one has them."""
+    run = msgspec.structs.replace(run, **{"workload": "photos", "options": OPTIONS, **changes})
+    run = msgspec.convert(msgspec.to_builtins(run, enc_hook=float), Run)
+    RunStore().add(run)
+    return run
+
+
+def store(
+    monkeypatch: pytest.MonkeyPatch, *changes: dict[str, Any], stages: tuple[str, ...] = ("data_loading",)
+) -> list[Run]:
+    """A stored session of a ladder that this machine would run; its runs have `changes`."""
+    plan, runs = plans.plan(stages=stages, **WHERE), list[Run]()
+    monkeypatch.setattr(ladders, "resolve", lambda plan: (DESCRIPTION, [Stage("baseline", "", Recipe())]))
+    for stage in ladders.ladder_stages(plan, plans.target(plan, DESCRIPTION), runs):
+        more = changes[len(runs)] if changes else {}
+        more = {"stage": stage.name, **more, "recipe": {**stage.recipe.to_dict(), **more.get("recipe", {})}}
+        runs.append(keep(session()[len(runs)], **{"status": "ok", "id": f"run-{len(runs)}", **more}))
     return runs
 
 
-def recalled(**more: Any) -> pk.LadderPanel:
-    panel = pk.LadderPanel(["data_loading"], workload="photos", preset="quick", device="cpu", **more)
+def recalled(*stages: str, **more: Any) -> pk.LadderPanel:
+    panel = pk.LadderPanel(stages or ["data_loading"], **{**WHERE, **more})
     panel._read()
     return panel
 
@@ -58,8 +66,8 @@ def test_the_newest_results_of_the_same_recipes_are_shown_with_their_date(
 @pytest.mark.parametrize(
     "changes",
     [
-        ({"recipe": PLAIN.replace(amp="bf16").to_dict()}, {}),  # other settings
-        ({}, {"recipe": LOADED.replace(prefetch_factor=8).to_dict()}),  # a control was changed
+        ({"recipe": {"amp": "bf16"}}, {}),  # other settings
+        ({}, {"recipe": {"prefetch_factor": 8}}),  # a control was changed
         ({"options": {"image_size": 64}}, {}),
         ({"preset": "smoke"}, {}),
         ({"stage": "channels_last"}, {}),
@@ -74,20 +82,33 @@ def test_results_of_other_settings_options_or_recipes_are_not_recalled(
     assert "ready" in panel._status.text.value
 
 
-def test_the_share_of_compute_threads_is_not_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    store(monkeypatch, {}, {"recipe": LOADED.replace(cpu_threads=1).to_dict()})
+def test_settings_are_recalled_with_the_same_settings_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    amp = {"recipe": {"amp": "bf16"}}
+    store(monkeypatch, amp, amp)
+    assert recalled().runs == []
+    assert len(recalled(settings={"amp": "bf16"}).runs) == 2
+
+
+def test_compute_threads_that_the_first_stage_decides_are_no_other_recipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = store(monkeypatch)
+    assert runs[0].data_wait_share > ladders.DATA_BOUND_SHARE  # type: ignore[operator]
+    assert runs[1].recipe["cpu_threads"] > 0
     assert len(recalled().runs) == 2
 
 
 def test_stages_after_one_that_failed_are_recalled_as_they_ran(monkeypatch: pytest.MonkeyPatch) -> None:
-    store(monkeypatch, {"status": "failed"}, {"recipe": PLAIN.replace(workers=1, amp="bf16").to_dict()})
-    assert len(recalled().runs) == 2
+    stages = ("data_loading", "zero_grad")
+    runs = store(monkeypatch, {}, {"status": "failed"}, {}, stages=stages)
+    assert runs[-1].recipe["workers"] == 0, "it stands on the stage that worked"
+    assert len(recalled(*stages).runs) == 3
 
 
 def test_nothing_is_recalled_over_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     store(monkeypatch)
     FakeStudy(monkeypatch)
-    panel = pk.LadderPanel(["data_loading"], workload="photos", preset="quick", device="cpu")
+    panel = pk.LadderPanel(["data_loading"], **WHERE)
     panel.run()
     measured = panel.runs
     panel._read()
@@ -100,14 +121,10 @@ def test_without_stored_results_no_process_is_asked(monkeypatch: pytest.MonkeyPa
 
 
 def test_recipes_are_recalled_only_for_the_same_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
-    store(monkeypatch, {"stage": "plain"}, {"stage": "loaded"})
-    first = [Stage("baseline", "baseline", PLAIN)]
-    monkeypatch.setattr(ladders, "resolve", lambda plan: (DESCRIPTION, first))
-    where = {"workload": "photos", "preset": "quick", "device": "cpu"}
-    same = pk.RecipePanel({"plain": {}, "loaded": {"workers": 1}}, **where)
-    same._read()
-    assert len(same.runs) == 2
-    for other in ({"workers": 2}, {"workers": 1, "cpu_threads": 1}):
-        panel = pk.RecipePanel({"plain": {}, "loaded": other}, **where)
+    monkeypatch.setattr(ladders, "resolve", lambda plan: (DESCRIPTION, [Stage("baseline", "", Recipe())]))
+    for run, name, workers in zip(session()[:2], ("plain", "loaded"), (0, 1), strict=True):
+        keep(run, stage=name, recipe=Recipe(batch_size=32, workers=workers).to_dict())
+    for other, count in (({"workers": 1}, 2), ({"workers": 2}, 0), ({"workers": 1, "cpu_threads": 1}, 0)):
+        panel = pk.RecipePanel({"plain": {}, "loaded": other}, **WHERE)
         panel._read()
-        assert panel.runs == []
+        assert len(panel.runs) == count
