@@ -210,7 +210,7 @@ def _errors_in_words() -> Iterator[None]:
         typer.echo("stopped; what was finished is kept (perfkit runs)", err=True)
         raise typer.Exit(130) from None
     except BrokenPipeError:  # `| head` has what it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except OSError as problem:
         complain(
             f"{problem.strerror or problem}: {problem.filename or ''}. Check path, permission, free space"
