@@ -77,10 +77,10 @@ class Recipe:
     """Every switch of a training run. The defaults are the baseline: a plain loop, nothing optimised."""
 
     batch_size: int = _switch(
-        32, "Batch size", "samples per step, of each rank", low=1, high=65536, levels=(32, 64, 128)
+        32, "Batch size", "samples per batch, on each rank", low=1, high=65536, levels=(32, 64, 128)
     )
     workers: int = _switch(
-        0, "Loader workers", "processes that load data; 0 = the loop", high=256, levels=(0, 1, 2, 4, 8)
+        0, "Loader workers", "processes that load data; 0 = the loop itself", high=256, levels=(0, 1, 2, 4, 8)
     )
     persistent_workers: bool = _switch(
         False, "Keep workers", "keep the workers alive between epochs", idle_when=("workers", 0)
