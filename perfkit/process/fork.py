@@ -1,9 +1,12 @@
 """Measuring processes forked from one that has imported torch: they start at once, not after seconds.
 
 `python -m perfkit.process.fork` is the server: it imports torch and torchvision, builds nothing and starts no
-thread of its own, then forks a `perfkit.worker` for each request. As with Python's own fork server, which
-this is not because that one belongs to the user's code and imports their script again. Linux alone: elsewhere
-a fork without exec is not safe, and each child is a new process.
+thread of its own, then forks a `perfkit.worker` for each request. Python's own fork server belongs to the
+user's code and would import their script again, so this is a second one. Only on Linux: elsewhere a fork
+without exec is not safe, and each child is a new process.
+
+A request is the environment and four descriptors: the child's standard streams, and a pipe on which the
+server reports its process id and then its exit status. When that pipe breaks, the server has died.
 """
 
 from __future__ import annotations
@@ -12,21 +15,18 @@ import atexit
 import contextlib
 import gc
 import importlib
-import itertools
 import json
 import os
-import queue
 import select
-import selectors
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from multiprocessing import Pipe, reduction
+from multiprocessing.connection import Connection, wait
 from typing import IO, Any
 
 from perfkit.errors import Cancelled
@@ -36,7 +36,6 @@ _IMPORTED = (
 )  # fmt: skip
 # Read when they are needed; every other variable may have been read at the start, or by an import.
 _READ_LATE = ("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR")
-_HEADER = 4
 _START_S = 120.0
 _POLL_S = 0.1
 
@@ -45,30 +44,30 @@ class ForkUnavailable(Exception):
     """No process can be forked here: start a new one."""
 
 
-@dataclass
-class Ending:
-    """How a forked process ended, once it has."""
-
-    code: int | None = None
-    came: threading.Event = field(default_factory=threading.Event)
-
-
 class Forked:
     """A forked process, used as a `subprocess.Popen` is."""
 
     def __init__(
-        self, pid: int, imports_s: float, ending: Ending, stdin: IO[str], stdout: IO[str], stderr: IO[str]
+        self, pid: int, imports_s: float, status: Connection, stdin: IO[str], stdout: IO[str], stderr: IO[str]
     ) -> None:
         self.pid = pid
         self.imports_s = imports_s
-        """Seconds that a new process would have taken to come as far as this one is when it starts."""
+        """Seconds that a new process would have needed for what this one finds imported."""
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
-        self._ending = ending
-
-    @property
-    def returncode(self) -> int | None:
+        self.returncode: int | None = None
         """The exit status, negative for a signal; None while it runs."""
-        return self._ending.code
+        self._ended = threading.Event()
+        threading.Thread(target=self._follow, args=(status,), daemon=True).start()
+
+    def _follow(self, status: Connection) -> None:
+        try:
+            self.returncode = json.loads(status.recv_bytes())
+        except (EOFError, OSError):  # the server is gone, and nobody else would notice this process's end
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self.returncode = -signal.SIGKILL
+        status.close()
+        self._ended.set()
 
     def poll(self) -> int | None:
         """As `returncode`."""
@@ -80,10 +79,10 @@ class Forked:
         Raises:
             subprocess.TimeoutExpired: it still runs after `timeout` seconds.
         """
-        if not self._ending.came.wait(timeout):
+        if not self._ended.wait(timeout):
             raise subprocess.TimeoutExpired("perfkit.worker", timeout or 0.0)
-        assert self._ending.code is not None
-        return self._ending.code
+        assert self.returncode is not None
+        return self.returncode
 
     def terminate(self) -> None:
         """Asks it to end."""
@@ -104,18 +103,15 @@ class _Server:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._owner, self._made_for = os.getpid(), _read_early(environment)
-        self._link, theirs = socket.socketpair()
+        self._link, theirs = Pipe()
         with theirs:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "perfkit.process.fork"],
                 stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 env=dict(environment), start_new_session=True,
             )  # fmt: skip
-        self._endings: dict[int, Ending] = {}
-        self._asked: dict[int, queue.Queue[tuple[int, float, Ending]]] = {}
-        self._numbers = itertools.count()
+        threading.Thread(target=process.wait, daemon=True).start()
         self._sending = threading.Lock()
-        threading.Thread(target=self._listen, daemon=True).start()
 
     def suits(self, environment: Mapping[str, str]) -> bool:
         """Whether a process of this environment may come from it, and this is the process it belongs to."""
@@ -123,74 +119,46 @@ class _Server:
 
     def fork(self, environment: Mapping[str, str], cancelled: threading.Event) -> Forked:
         """Starts one process with this environment, in this process's folder."""
-        pipes = [os.pipe() for _ in range(3)]
-        theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
-        stdin, stdout, stderr = (
+        request = json.dumps({"environment": dict(environment), "folder": os.getcwd()}).encode()
+        status, their_status = Pipe(duplex=False)
+        (their_in, stdin), (stdout, their_out), (stderr, their_err) = (os.pipe() for _ in range(3))
+        streams = [
             os.fdopen(end, mode, encoding="utf-8", errors="replace")
-            for end, mode in ((pipes[0][1], "w"), (pipes[1][0], "r"), (pipes[2][0], "r"))
-        )
+            for end, mode in ((stdin, "w"), (stdout, "r"), (stderr, "r"))
+        ]
         try:
-            pid, imports_s, ending = self._ask(environment, theirs, cancelled)
-        except BaseException:
-            for stream in (stdin, stdout, stderr):  # one that starts after all finds its parent gone
+            with self._sending, their_status:
+                self._link.send_bytes(request)
+                for end in (their_in, their_out, their_err, their_status.fileno()):
+                    reduction.send_handle(self._link, end, 0)
+            pid, imports_s = _started(status, cancelled)
+        except BaseException as problem:
+            status.close()
+            for stream in streams:  # a process that starts after all finds its parent gone
                 stream.close()
+            if isinstance(problem, EOFError | OSError):
+                raise ForkUnavailable from problem
             raise
         finally:
-            for end in theirs:
+            for end in (their_in, their_out, their_err):
                 os.close(end)
-        return Forked(pid, imports_s, ending, stdin, stdout, stderr)
-
-    def _ask(
-        self, environment: Mapping[str, str], fds: list[int], cancelled: threading.Event
-    ) -> tuple[int, float, Ending]:
-        number = next(self._numbers)
-        asked = {"number": number, "environment": dict(environment), "folder": os.getcwd()}
-        body = json.dumps(asked).encode()
-        answer = self._asked[number] = queue.Queue()
-        try:
-            with self._sending:
-                socket.send_fds(self._link, [len(body).to_bytes(_HEADER, "big")], fds)
-                self._link.sendall(body)
-            until = time.monotonic() + _START_S
-            while time.monotonic() < until and self._process.poll() is None:
-                if cancelled.is_set():
-                    raise Cancelled("stopped on request")
-                with contextlib.suppress(queue.Empty):
-                    if started := answer.get(timeout=_POLL_S):
-                        return started
-        except OSError as problem:
-            raise ForkUnavailable from problem
-        finally:
-            del self._asked[number]
-        raise ForkUnavailable
-
-    def _listen(self) -> None:
-        with contextlib.suppress(OSError, ValueError), self._link.makefile(encoding="utf-8") as said:
-            for line in said:
-                event = json.loads(line)
-                if "started" in event:
-                    pid, ending = event["started"], Ending()
-                    self._endings[pid] = ending
-                    if answer := self._asked.get(event["number"]):
-                        answer.put((pid, event["imports_s"], ending))
-                else:
-                    self._end(event["ended"], event["code"])
-        for pid in list(self._endings):  # the server is gone, and with it word of their end
-            with contextlib.suppress(OSError):
-                os.killpg(pid, signal.SIGKILL)
-            self._end(pid, -signal.SIGKILL)
-        self._process.wait()
-
-    def _end(self, pid: int, code: int) -> None:
-        ending = self._endings.pop(pid)
-        ending.code = code
-        ending.came.set()
+        return Forked(pid, imports_s, status, *streams)
 
     def close(self) -> None:
-        """No further process from this one; it ends with the last of those it has started."""
+        """No further process from this server; it ends with the last of those that it has started."""
         if self._owner == os.getpid():
-            with contextlib.suppress(OSError):
-                self._link.shutdown(socket.SHUT_WR)
+            self._link.close()
+
+
+def _started(status: Connection, cancelled: threading.Event) -> tuple[int, float]:
+    until = time.monotonic() + _START_S
+    while not status.poll(_POLL_S):
+        if cancelled.is_set():
+            raise Cancelled("stopped on request")
+        if time.monotonic() > until:
+            raise ForkUnavailable
+    pid, imports_s = json.loads(status.recv_bytes())
+    return pid, imports_s
 
 
 _servers: list[_Server] = []  # one, or none
@@ -202,7 +170,7 @@ def start(environment: Mapping[str, str], cancelled: threading.Event) -> Forked:
 
     Args:
         environment: all of its variables.
-        cancelled: set from any thread to wait no longer.
+        cancelled: set from any thread to stop waiting.
 
     Raises:
         Cancelled: `cancelled` was set while the server was starting.
@@ -245,11 +213,12 @@ def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
 
 def main() -> None:
     """Forks a process for each request, and reports when one ends, until the parent has gone."""
-    link = socket.socket(fileno=os.dup(0))
+    link = Connection(os.dup(0))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     gone = select.poll()
-    gone.register(link, 0)  # a hang-up is always told
+    gone.register(link, 0)  # a hang-up is always reported
+    os.close(os.pidfd_open(os.getpid()))  # where that is forbidden, no process can be followed
     for name in _IMPORTED:
         if gone.poll(0):
             return
@@ -259,79 +228,58 @@ def main() -> None:
     imports_s = time.time() - psutil.Process().create_time()
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page of what is shared
-    woken, wakes = socket.socketpair()
-    wakes.setblocking(False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-    with selectors.DefaultSelector() as events:
-        events.register(link, selectors.EVENT_READ)
-        events.register(woken, selectors.EVENT_READ)
-        running: set[int] = set()
-        more = True
-        while more or running:
-            ready = {key.fileobj for key, _ in events.select()}
-            if link in ready:
-                asked = _request(link)
-                if asked is None:
-                    more = False
-                    events.unregister(link)
-                else:
-                    running.add(_fork(link, imports_s, *asked))
-            if woken in ready:
-                woken.recv(4096)
-                _reap(link, running)
+    running: dict[int, tuple[int, Connection]] = {}  # by a descriptor that is readable when the process ends
+    while running or not link.closed:
+        for ready in wait([*running, *([] if link.closed else [link])]):
+            if ready is link:
+                _serve(link, running, imports_s)
+            else:
+                _report(*running.pop(ready))  # type: ignore[arg-type]
+                os.close(ready)  # type: ignore[arg-type]
 
 
-def _request(link: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    header, fds, _, _ = socket.recv_fds(link, _HEADER, 3)
-    if len(header) < _HEADER:
-        return None
-    body, size = b"", int.from_bytes(header, "big")
-    while len(body) < size:
-        if not (part := link.recv(size - len(body))):
-            return None
-        body += part
-    return json.loads(body), fds
-
-
-def _fork(link: socket.socket, imports_s: float, request: Mapping[str, Any], fds: list[int]) -> int:
+def _serve(link: Connection, running: dict[int, tuple[int, Connection]], imports_s: float) -> None:
+    try:
+        request = json.loads(link.recv_bytes())
+        *streams, status = (reduction.recv_handle(link) for _ in range(4))
+    except (EOFError, OSError):
+        link.close()
+        return
     pid = os.fork()
     if pid == 0:
         try:
-            _become_worker(link, request, fds)
+            for connection in (link, *(other for _, other in running.values())):
+                connection.close()
+            for end in (status, *running):
+                os.close(end)
+            _become_worker(request, streams)
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(1)
-    for fd in fds:
-        os.close(fd)
-    _tell(link, number=request["number"], started=pid, imports_s=imports_s)
-    return pid
+    for end in streams:
+        os.close(end)
+    connection = Connection(status, readable=False)
+    running[os.pidfd_open(pid)] = pid, connection
+    _send(connection, [pid, imports_s])
 
 
-def _reap(link: socket.socket, running: set[int]) -> None:
-    while running:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            break
-        if pid in running:
-            running.remove(pid)
-            _tell(link, ended=pid, code=os.waitstatus_to_exitcode(status))
+def _report(pid: int, status: Connection) -> None:
+    _, code = os.waitpid(pid, 0)
+    with status:
+        _send(status, os.waitstatus_to_exitcode(code))
 
 
-def _tell(link: socket.socket, **event: float) -> None:
+def _send(status: Connection, message: Any) -> None:
     with contextlib.suppress(OSError):  # the parent is gone
-        link.sendall(json.dumps(event).encode() + b"\n")
+        status.send_bytes(json.dumps(message).encode())
 
 
-def _become_worker(link: socket.socket, request: Mapping[str, Any], fds: list[int]) -> None:
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    link.close()
+def _become_worker(request: Mapping[str, Any], streams: list[int]) -> None:
     os.setsid()
-    for target, fd in enumerate(fds):
-        os.dup2(fd, target)
-        os.close(fd)
+    for target, end in enumerate(streams):
+        os.dup2(end, target)
+        os.close(end)
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as name:
         name.write("perfkit.worker")  # what `top` shows
     os.chdir(request["folder"])
