@@ -1,7 +1,7 @@
-"""What the averaging of gradients between ranks costs: the step with it and without, and it alone.
+"""What averaging gradients between ranks costs: a step with it, a step without it, and the collectives alone.
 
-Runs in the child of every rank at once. The time that is exposed is a difference of steps, so it holds for
-gloo and NCCL alike and needs no profiler; the rest of what the collectives take alone was hidden.
+Runs in every rank at once. The exposed time is the difference of the two steps, which needs no profiler and
+holds for gloo and NCCL alike; the rest of the collectives' own time was hidden behind the computation.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from perfkit.worker.observe import inner_model
 
 _ROUNDS = 5
 _SIZES = (1 << 12, 1 << 18, 1 << 22, 1 << 24)
-"""Bytes of the collectives that latency and bandwidth are told from."""
+"""Bytes of the collectives from which latency and bandwidth are estimated."""
 
 
 def measure(harness: Harness, samples: int) -> Communication:
-    """The cost of communication; weights and optimizer are as they were afterwards."""
+    """The cost of communication; weights and optimizer are restored afterwards."""
     training = harness.training
     before = copy.deepcopy((inner_model(training.model).state_dict(), training.optimizer.state_dict()))
     with_it, without = list[float](), list[float]()
@@ -55,25 +55,25 @@ def _step_s(harness: Harness, samples: int) -> float:
 
 
 def _buckets(training: Any) -> list[int]:
-    """Bytes of each collective, in the precision that crosses."""
+    """Bytes of each collective, in the precision that is sent."""
     halves = training.recipe.gradient_compression != "off"
     sizes = [
         p.numel() * (2 if halves else p.element_size())
         for p in training.model.parameters()
         if p.requires_grad
     ]
-    cap, found = training.recipe.bucket_cap_mb << 20, [0]
+    cap, buckets = training.recipe.bucket_cap_mb << 20, [0]
     for size in sizes:
-        if found[-1] and found[-1] + size > cap:
-            found.append(0)
-        found[-1] += size
-    return found
+        if buckets[-1] and buckets[-1] + size > cap:
+            buckets.append(0)
+        buckets[-1] += size
+    return buckets
 
 
 def _all_reduce_s(harness: Harness, sizes: list[int]) -> float:
-    """Median time of these collectives, one after the other, with nothing beside them."""
+    """Median time of these collectives one after the other, with nothing else running."""
     tensors = [torch.zeros(max(1, size // 4), device=harness.training.device) for size in sizes]
-    taken = []
+    seconds = []
     for _ in range(_ROUNDS + 1):
         distributed.barrier()
         harness.device.synchronize()
@@ -81,12 +81,12 @@ def _all_reduce_s(harness: Harness, sizes: list[int]) -> float:
         for tensor in tensors:
             distributed.all_reduce(tensor)
         harness.device.synchronize()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken[1:])
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])
 
 
 def _line(times: dict[int, float]) -> tuple[float, float]:
-    """Seconds a byte, and seconds of a collective without any: both above 0."""
+    """Seconds per byte, and seconds of an empty collective: both above 0."""
     small, large = min(times), max(times)
     slope = max((times[large] - times[small]) / (large - small), 1e-15)
     return slope, max(times[small] - slope * small, 1e-9)

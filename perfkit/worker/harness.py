@@ -1,27 +1,26 @@
-"""Measuring one training, in its own process: warm-up, blocks, clocks. Raw numbers come out.
+"""Measures one training in its own process: warm-up, blocks, clocks. It returns raw values.
 
-Runs in the child. The clock is an argument, so that a test can say what time it is.
+The clock is an argument, so that a test can control the time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from torch import distributed
 
 from perfkit.errors import RunFailed
-from perfkit.program.train import Training, epochs, mean_over_ranks
+from perfkit.program.train import Training, mean_over_ranks
 from perfkit.results import stats
 from perfkit.results.run import Mechanism
 from perfkit.worker import checks, observe
+from perfkit.worker.loader import Source
 from perfkit.worker.messages import Block
 
 Clock = Callable[[], float]
@@ -30,72 +29,28 @@ Progress = Callable[[str, int, int], None]
 _MIN_WARMUP_STEPS = 3
 _MAX_WARMUP_STEPS = 200
 _WAITS = 0.1
-"""From this share of a step spent waiting on, the loader's queue counts as empty."""
+"""The queue counts as empty once a step waits for more than this fraction of its time."""
 _MAX_SETTLING = 3
-"""So many times the prefetched batches are trained on at most before a loader's pace counts as steady, and
-beyond a block's own steps before it ends with a queue that is not as full as at its start."""
-
-
-class Source:
-    """Host batches without end; knows how long each `next` took.
-
-    Everything that reads ahead (a device prefetcher, say) reads from here, so a step's wait is the waiting
-    that happened during it.
-    """
-
-    def __init__(self, loader: Any, clock: Clock) -> None:
-        self._batches = epochs(loader)
-        self._clock = clock
-        self._waited = 0.0
-        self.stamps: list[tuple[int, float, float]] = []
-        """Of each batch taken: its number from 0, asked for at, received at."""
-        self._taken = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        start = self._clock()
-        batch = next(self._batches)
-        end = self._clock()
-        self._waited += end - start
-        self.stamps.append((self._taken, start, end))
-        self._taken += 1
-        return batch
-
-    @property
-    def iterator(self) -> Any:
-        """The loader's own iterator, where worker processes hang; None before the first batch."""
-        return getattr(self._batches, "gi_yieldfrom", None)
-
-    def ready(self) -> int:
-        """Batches that lie ready in the queue of the loader's workers; 0 where that cannot be known."""
-        with contextlib.suppress(AttributeError, NotImplementedError):  # macOS cannot tell
-            return int(self.iterator._data_queue.qsize())
-        return 0
-
-    def take_waited(self) -> float:
-        """Seconds waited since the last call."""
-        waited, self._waited = self._waited, 0.0
-        return waited
+"""In multiples of the prefetched batches: the most steps before a loader's pace counts as steady, and by
+which a block is extended until its queue is as full as at the start."""
 
 
 class Device:
-    """What the harness asks of a device: to finish, its own clock, its memory."""
+    """What is measured on a device itself: when it has finished, its own clock, its memory."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._marks: list[torch.cuda.Event] = []
 
     def synchronize(self) -> None:
-        """Waits until the device has nothing left to do; a CPU never has."""
+        """Waits until the device has finished its work; a CPU always has."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         elif self.device.type == "mps":
             torch.mps.synchronize()
 
     def mark(self) -> None:
-        """Notes a step end on the device's own time line (CUDA only)."""
+        """Records the end of a step on the device's own timeline (CUDA only)."""
         if self.device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)
             event.record()
@@ -143,7 +98,7 @@ def _peak_rss() -> int | None:
 
 
 class Harness:
-    """Drives a `Training` in blocks and writes down what the clock says."""
+    """Runs a `Training` in blocks and records their times."""
 
     def __init__(
         self,
@@ -188,39 +143,40 @@ class Harness:
         return taken
 
     def _agreed(self, decision: bool) -> bool:
-        """What rank 0 has decided: ranks that took different numbers of steps would wait for ever."""
+        """The decision of rank 0: after different numbers of steps, ranks would wait for ever."""
         if self.training.recipe.ranks == 1:
             return decision
-        said = torch.tensor([float(decision)], device=self.training.device)
-        distributed.broadcast(said, 0)
-        return bool(said.item())
+        shared = torch.tensor([float(decision)], device=self.training.device)
+        distributed.broadcast(shared, 0)
+        return bool(shared.item())
 
     def block(self, samples: int, settle: bool = False, queues: int = 1) -> Block:
-        """One measured block of at least this many samples.
+        """Measures one block of at least this many samples.
 
-        On a CPU it goes on, within limits, until the loader's queue is as full as when it started. Else it
-        would hold the steps of some batches but not the making of as many, which takes the model's cores.
+        On a CPU it continues, within limits, until the loader's queue is as full as at the start. Otherwise
+        it would contain the steps on some batches without the work of loading as many, which competes with
+        the model for the cores.
 
         Args:
             samples: how many, rounded up to whole steps and, with workers, to one batch of each.
-            settle: this side was idle: drop what was prefetched meanwhile, take a step, then measure.
-            queues: with workers, at least so many times the batches that their queue holds.
+            settle: this process was idle: first use up what was prefetched meanwhile.
+            queues: with workers, at least this many times the batches that their queue holds.
         """
         if settle:
             self.settle()
         before, steps = self.source.ready(), self.steps_for(samples, queues)
         most = steps + (_MAX_SETTLING * self._prefetched_steps if self.training.device.type == "cpu" else 0)
-        beyond: list[int] = []
+        surplus: list[int] = []
 
-        def crossed() -> bool:
-            beyond.append(self.source.ready() - before)
-            return beyond[-1] * beyond[0] <= 0
+        def is_as_full() -> bool:
+            surplus.append(self.source.ready() - before)
+            return surplus[-1] * surplus[0] <= 0
 
-        block, _ = self._run(self.batches, steps, "measuring", most, crossed)
+        block, _ = self._run(self.batches, steps, "measuring", most, is_as_full)
         return block
 
     def steps_for(self, samples: int, queues: int = 1) -> int:
-        """Steps of a block: whole ones, and a multiple of the workers, as these deliver in turns."""
+        """Steps of a block: a multiple of the number of workers, which deliver one batch each in turn."""
         recipe = self.training.recipe
         steps = max(self._whole_steps(samples), queues * self._prefetched_steps)
         return math.ceil(steps / recipe.workers) * recipe.workers if recipe.workers > 1 else steps
@@ -238,12 +194,12 @@ class Harness:
         return math.ceil(self._prefetched / self.training.recipe.accumulation)
 
     def settle(self) -> None:
-        """Gets rid of what was prefetched while this side was idle, and back to how it trains without end.
+        """Uses up what was prefetched while this process was idle, until it trains as in a long run.
 
-        Beside an accelerator those batches are dropped. On a CPU they are trained on: dropping would leave
-        workers that refill the queue at full speed on the model's cores, which in a steady run they do not.
-        Then steps are taken until the queue is empty and they wait, or until it is as full again as workers
-        that keep up leave it: batches that still lie there would make a slow loader look fast.
+        With an accelerator those batches are dropped. On a CPU they are trained on: after dropping them, the
+        workers would refill the queue at full speed on the model's cores, which they do not in a steady run.
+        Then steps are taken until the queue is empty and they wait, or until it is as full as workers that
+        keep up leave it: batches left over from the pause would make a slow loader look fast.
         """
         recipe = self.training.recipe
         if self.training.device.type != "cpu":
@@ -259,7 +215,7 @@ class Harness:
                 break
 
     def ceiling(self, samples: int) -> Block:
-        """The same steps on one batch that is already on the device, without a loader."""
+        """Measures steps on one batch that is already on the device, without a loader."""
         if self._held is None:
             batch = next(self.source)
             self._held = tuple(part.to(self.training.device) for part in batch)
@@ -268,14 +224,14 @@ class Harness:
         return block
 
     def count_samples(self, steps: int) -> int:
-        """Learns a step's samples from the first `steps`, where no recipe tells; returns a sample's bytes."""
+        """Counts a step's samples over the first `steps`, for a script; returns the bytes of a sample."""
         batches = max(1, len(self.source.stamps) // steps)
         batch = next(self.source)
         self.samples_per_step = len(batch[0]) * batches
         return checks.bytes_per_sample(batch)
 
     def mechanisms(self) -> tuple[list[Mechanism], int]:
-        """The proof of every switch, and the bytes a sample has in a batch of the loader."""
+        """The check of every switch, and the bytes of a sample in a batch of the loader."""
         step = observe.observe_step(
             self.training, self.source, self.source.iterator, first_graphs=self.first_graphs
         )
@@ -284,7 +240,7 @@ class Harness:
     def _run(
         self, batches: Any, steps: int, phase: str, most: int = 0, done: Callable[[], bool] = lambda: True
     ) -> tuple[Block, list[float]]:
-        """So many steps, and then up to `most` of them until `done`."""
+        """Runs `steps` steps, then continues until `done()` or `most` steps."""
         step_s, data_wait_s, losses = list[float](), list[float](), list[torch.Tensor]()
         self.device.synchronize()
         self.source.take_waited()
@@ -304,32 +260,8 @@ class Harness:
         return block, _finite(losses, self.training.recipe.ranks)
 
 
-def wait_for_idle_loader(limit_s: float = 2.0, period_s: float = 0.04) -> None:
-    """Waits until this process's children compute nothing, for at most `limit_s`.
-
-    Loader workers go on after a block until their queue is full. On a CPU they would take cores from what is
-    measured next: the ceiling, or the block of another process.
-    """
-    children = psutil.Process().children(recursive=True)
-
-    def cpu_s() -> float:
-        total = 0.0
-        for child in children:
-            with contextlib.suppress(psutil.Error):
-                times = child.cpu_times()
-                total += times.user + times.system
-        return total
-
-    until, spent = time.monotonic() + limit_s, cpu_s()
-    while children and time.monotonic() < until:
-        time.sleep(period_s)
-        spent, before = cpu_s(), spent
-        if spent <= before:
-            break
-
-
 def _finite(losses: list[torch.Tensor], ranks: int) -> list[float]:
-    """The losses as numbers, means over the ranks; all must be finite."""
+    """The losses as numbers, averaged over the ranks; all must be finite."""
     if not losses:
         return []
     values: list[float] = (mean_over_ranks(losses) if ranks > 1 else torch.stack(losses).float()).tolist()

@@ -1,7 +1,6 @@
-"""What a device can do, and what a training asks of it: measured roofs, shapes, FLOPs and bytes of a step.
+"""What a device can do and what a training asks of it: measured roofs, shapes, FLOPs and bytes of a step.
 
-Runs in the child. Peaks are measured, not taken from a data sheet: the best of some large products, and a
-copy of a large tensor.
+Peaks are measured, not taken from a data sheet: the best of some large products, a copy of a large tensor.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from perfkit.worker.observe import inner_model
 from perfkit.worker.reports import KernelReport, MisalignedLayer, ShapeTiming, StepWork
 
 _MULTIPLES = {"float32": 4, "bfloat16": 8, "float16": 8, "int8": 16}
-"""Sizes that Tensor Cores like, by type; float32 stands for TF32. NVIDIA's rule, as the article gives it."""
+"""Multiples of which sizes should be for Tensor Cores, by type (NVIDIA's rule); float32 stands for TF32."""
 _REPEATS = 7
 
 
@@ -56,24 +55,24 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def timed(device: Device, works: Sequence[Callable[[], Any]]) -> list[float]:
-    """Least seconds of a call of each, in turn, so that the drift of a shared machine meets all of them.
+    """The least seconds of a call of each; the calls alternate, so that drift affects all of them alike.
 
-    The least, not the median: asked is what the device can do, and all that disturbs makes a call longer.
+    The least, not the median: the question is what the device can do, and every disturbance adds time.
     """
-    taken = []
+    seconds = []
     for _ in range(1 + _REPEATS):
         for work in works:
             device.synchronize()
             start = time.perf_counter()
             work()
             device.synchronize()
-            taken.append(time.perf_counter() - start)
-    counted = taken[len(works) :]  # the first call of each makes plans and allocates
+            seconds.append(time.perf_counter() - start)
+    counted = seconds[len(works) :]  # the first call of each plans and allocates
     return [min(counted[at :: len(works)]) for at in range(len(works))]
 
 
 def bandwidth(device: Device, size: int) -> float:
-    """Bytes/s of a copy within the device, read and written bytes counted."""
+    """Bytes/s of a copy within the device, counting bytes read and bytes written."""
     source = torch.empty(size, dtype=torch.uint8, device=device.device)
     target = torch.empty_like(source)
     return 2 * size / timed(device, [lambda: target.copy_(source)])[0]
@@ -81,7 +80,7 @@ def bandwidth(device: Device, size: int) -> float:
 
 @dataclass
 class _Case:
-    """One shape: what is called, and what it takes."""
+    """One shape: the call, and what it computes and moves."""
 
     shape: str
     kind: str
@@ -120,7 +119,7 @@ def _rows(device: Device, cases: list[_Case]) -> list[ShapeTiming]:
 
 
 def neighbours(size: int) -> tuple[int, int, int, int]:
-    """The next multiples of 64 and of 8, and below the latter a multiple of only 4 and an odd size.
+    """The next multiples of 64 and of 8, then a multiple of 4 only and an odd size just below the latter.
 
     >>> neighbours(10_000)
     (10048, 10000, 9996, 9999)
@@ -130,7 +129,7 @@ def neighbours(size: int) -> tuple[int, int, int, int]:
 
 
 def sweep(device: Device, dtypes: list[torch.dtype], shrink: int = 1) -> list[ShapeTiming]:
-    """The article's product and its neighbours, an odd m, a thin one, and convolutions.
+    """The article's product and its neighbours, an odd m, a small m, and convolutions.
 
     Args:
         device: where.
@@ -153,24 +152,24 @@ def sweep(device: Device, dtypes: list[torch.dtype], shrink: int = 1) -> list[Sh
 
 
 class _Traffic(TorchDispatchMode):
-    """Adds up the bytes that operators read and write, each as if it ran by itself."""
+    """Adds up the bytes that operators read and write, as if none of them were fused."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        outputs = func(*args, **(kwargs or {}))
         if not func.is_view:
-            tensors = {id(t): t for t in tree_iter((args, kwargs, made)) if isinstance(t, torch.Tensor)}
+            tensors = {id(t): t for t in tree_iter((args, kwargs, outputs)) if isinstance(t, torch.Tensor)}
             self.bytes += sum(t.numel() * t.element_size() for t in tensors.values())
-        return made
+        return outputs
 
 
 def work(harness: Harness) -> StepWork:
-    """FLOPs of a step (products and convolutions), and the bytes its operators move when none are fused."""
+    """FLOPs of a step (products and convolutions), and the bytes its operators move if none are fused."""
     training = harness.training
-    if training.recipe.compile:  # counted on the plain program: fusing changes the bytes, not the FLOPs
+    if training.recipe.compile:  # fusing changes the bytes, so they are counted without it
         return StepWork(None, None, "", "counted on the recipe without compile")
     counter, traffic = FlopCounterMode(display=False), _Traffic()
     with traffic, counter:
@@ -181,7 +180,7 @@ def work(harness: Harness) -> StepWork:
 
 def misaligned(model: nn.Module) -> list[MisalignedLayer]:
     """Layers whose sizes are not a multiple of what 16-bit matrix units like, and what padding would cost."""
-    found = []
+    layers = []
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             sizes = (module.in_features, module.out_features)
@@ -193,10 +192,10 @@ def misaligned(model: nn.Module) -> list[MisalignedLayer]:
         padded = tuple(-(-size // unit) * unit for size in sizes)
         if padded != sizes:
             more = padded[0] * padded[1] / (sizes[0] * sizes[1]) - 1
-            found.append(
+            layers.append(
                 MisalignedLayer(
                     layer=name, kind=type(module).__name__, sizes=list(sizes), padded=list(padded),
                     more_flops=more,
                 )
             )  # fmt: skip
-    return found
+    return layers

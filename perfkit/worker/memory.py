@@ -1,8 +1,8 @@
-"""What holds memory in a training step: every tensor's storage, from when it is made until it is freed.
+"""What holds memory in a training step: every tensor's storage, from its allocation until it is freed.
 
-Runs in the child. Counted are the bytes that torch's dispatcher hands out, on a CPU as on a GPU; what a
-library takes for itself inside one operator (cuDNN's workspace) and what the allocator keeps in reserve are
-not tensors, and are told apart as the difference to the allocator's own figures.
+It counts the bytes of tensors that operators return, on a CPU as on a GPU. What a library allocates for
+itself inside one operator (cuDNN's workspace) and what the allocator keeps in reserve are not tensors: they
+are the difference to the allocator's own figures.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Storage:
 
 
 class Ledger(TorchDispatchMode):
-    """Keeps account of storages while it is active."""
+    """Accounts for all storages while it is active."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -57,14 +57,14 @@ class Ledger(TorchDispatchMode):
         self.modules: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in tree_iter(made):
+        outputs = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(outputs):
             if isinstance(tensor, torch.Tensor):
                 self.note(tensor)
-        return made
+        return outputs
 
     def note(self, tensor: torch.Tensor, kind: str = "", where: str = "") -> None:
-        """A tensor is there; of what kind and where, or as the phase and module say."""
+        """Enters a tensor, of this kind and place, or of those that the phase and the module imply."""
         if tensor.device.type != self.device or tensor.layout != torch.strided:
             return
         storage = tensor.untyped_storage()
@@ -94,8 +94,8 @@ class Ledger(TorchDispatchMode):
             self.phase = before
 
     def _freed(self, key: int) -> None:
-        if gone := self.live.pop(key, None):
-            self.bytes -= gone.size
+        if freed := self.live.pop(key, None):
+            self.bytes -= freed.size
 
 
 def _line() -> str:
@@ -112,7 +112,7 @@ def _line() -> str:
 
 
 def measure(harness: Harness, steps: int = 2) -> MemoryReport:
-    """Takes some steps under the ledger.
+    """Takes some steps and accounts for their memory.
 
     Raises:
         InvalidValue: the model is compiled.
@@ -120,14 +120,14 @@ def measure(harness: Harness, steps: int = 2) -> MemoryReport:
     training = harness.training
     if training.recipe.compile:
         raise InvalidValue(
-            "a compiled model's kernels allocate without torch's dispatcher",
-            "Ask for the recipe with compile=false",
+            "the memory of a compiled model cannot be followed, as its kernels allocate on their own",
+            "Use the recipe with compile=false",
         )
     ledger = Ledger(training.device)
     _note_standing(ledger, training)
     harness.device.synchronize()
     harness.device.reset_peak()
-    with _followed(training, ledger), ledger:
+    with _tracked(training, ledger), ledger:
         for _ in range(steps):
             ledger.phase = "data"
             training.step(harness.batches)
@@ -148,7 +148,7 @@ def measure(harness: Harness, steps: int = 2) -> MemoryReport:
 
 
 def _note_standing(ledger: Ledger, training: train.Training) -> None:
-    """Weights, gradients and optimizer state are what they are, whoever made them."""
+    """Enters weights, gradients and optimizer state as such, wherever they were allocated."""
     model = inner_model(training.model)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         ledger.note(tensor.data, "weights", name)
@@ -160,8 +160,8 @@ def _note_standing(ledger: Ledger, training: train.Training) -> None:
 
 
 @contextlib.contextmanager
-def _followed(training: train.Training, ledger: Ledger) -> Iterator[None]:
-    """Tells the ledger the phase of the step and the module that computes."""
+def _tracked(training: train.Training, ledger: Ledger) -> Iterator[None]:
+    """Keeps the ledger informed of the phase of the step and the module that computes."""
     model, hooks = inner_model(training.model), []
     for name, module in model.named_modules():
         if name:

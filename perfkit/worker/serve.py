@@ -156,7 +156,7 @@ class Session:
         else:
             training = Training(self._workload, Recipe.from_dict(command.recipe), self._device, command.seed)
         if command.batch_times:
-            from perfkit.worker.profiler import time_loader
+            from perfkit.worker.loader import time_loader
 
             time_loader(training.loader, command.batch_times)
         self._harness = harness = Harness(training, progress=self._progress)
@@ -178,7 +178,7 @@ class Session:
         )  # fmt: skip
 
     def _block(self, samples: int, settle: bool, queues: int) -> messages.Block:
-        from perfkit.worker.harness import wait_for_idle_loader
+        from perfkit.worker.loader import wait_for_idle_loader
 
         block: messages.Block = self._harness.block(samples, settle, queues)
         wait_for_idle_loader()

@@ -4,8 +4,8 @@
         train_some_steps()
     print(found.table())
 
-The calls themselves are watched (`.item()`, `.to()`, `nonzero` and so on), so that nothing is missed that the
-driver stages, and so that places which *would* wait are found on a machine without a GPU too. On CUDA the
+The calls themselves are watched (`.item()`, `.to()`, `nonzero` and so on). This also finds copies that the
+driver stages without a warning and, on a machine without a GPU, the places that *would* wait. On CUDA the
 driver's own warnings (`torch.cuda.set_sync_debug_mode`) are added.
 """
 
@@ -45,12 +45,12 @@ _WAITS = {
     "equal": "compare on the device (a == b), and read the result later",
     "allclose": "compare on the device, and read the result later",
 }
-"""Calls that make the host wait for the device, each with the way out."""
+"""Calls that make the host wait for the device, each with what to do instead."""
 
 
 @dataclass
 class Syncs:
-    """What was found; `steps` makes figures per step of it."""
+    """The places that were found, over a number of steps."""
 
     places: dict[tuple[str, str], Place] = field(default_factory=dict)
     steps: int = 1
@@ -60,7 +60,7 @@ class Syncs:
         return sorted(self.places.values(), key=lambda place: (-place.count, place.where))
 
     def table(self) -> str:
-        """One line a place, for people."""
+        """One line per place, for people."""
         if not self.places:
             return "no copy and no wait between host and device"
         return "\n".join(
@@ -103,7 +103,7 @@ def _note(
 def _judged(
     name: str, args: Any, named: dict[str, Any], result: Any, device: str | None
 ) -> tuple[str, str, str, int]:
-    """Kind, way out, host memory and bytes of a call; an empty kind for one that neither copies nor waits."""
+    """Kind, fix, host memory and bytes of a call; an empty kind for one that neither copies nor waits."""
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None
     if name in _WAITS and source is not None and _counts(source, device):
         return "wait", _WAITS[name], "", source.nbytes if name in ("item", "tolist", "numpy") else 0
@@ -122,7 +122,7 @@ def _copy(
     name: str, args: Any, named: dict[str, Any], source: torch.Tensor, result: torch.Tensor,
     device: str | None,
 ) -> tuple[str, str, str, int]:  # fmt: skip
-    """A copy between the two sides; without a GPU, `.cpu()` and `.to("cpu")` are what would be one."""
+    """A copy between host and device; without a GPU, `.cpu()` and `.to("cpu")` stand for one."""
     given = args[1] if name == "copy_" and len(args) > 1 else source
     before, after = given.device.type, result.device.type
     if before == after:
@@ -142,7 +142,7 @@ def _copy(
 
 
 def _counts(tensor: torch.Tensor, device: str | None) -> bool:
-    """On a GPU only its tensors make the host wait; without one, every tensor stands for one of its."""
+    """With a GPU only its tensors make the host wait; without one, every tensor stands for one on a GPU."""
     return device == "cpu" or tensor.device.type != "cpu"
 
 
@@ -160,7 +160,7 @@ def _elsewhere(result: torch.Tensor, named: dict[str, Any]) -> bool:
 
 
 def _caller(device: str | None) -> str:
-    """`file:line` of the code that asked; empty inside a data loader, whose tensors belong on the host."""
+    """`file:line` of the calling code; empty inside a data loader, whose tensors belong on the host."""
     frame: FrameType | None = sys._getframe(2)
     found = ""
     while frame is not None:
@@ -177,7 +177,7 @@ def _caller(device: str | None) -> str:
 
 @contextlib.contextmanager
 def detect_syncs(steps: int = 1) -> Iterator[Syncs]:
-    """Lists the copies and waits of the block: each place with its count, bytes, time and a way out.
+    """Lists the copies and waits of the block: each place with its count, bytes, time and a fix.
 
     Args:
         steps: training steps that the block takes, for figures per step.
@@ -201,16 +201,16 @@ def report(harness: Any, steps: int) -> SyncReport:
 
 @contextlib.contextmanager
 def _driver_warnings(found: Syncs) -> Iterator[None]:
-    """What the driver itself calls synchronising, with the line that torch blames."""
+    """The driver's own warnings of synchronisation, with the line that torch names."""
     before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
             yield
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    for warning in told:
+    for warning in caught:
         if "synchroniz" in str(warning.message):
             where = f"{os.path.basename(warning.filename)}:{warning.lineno}"
             if not any(at == where for _, at in found.places):
@@ -219,7 +219,7 @@ def _driver_warnings(found: Syncs) -> Iterator[None]:
 
 @contextlib.contextmanager
 def assert_no_sync(allow: int = 0) -> Iterator[None]:
-    """For people's own tests: fails if the block copies or waits more often than allowed.
+    """Fails if the block copies or waits more often than allowed; for your own tests.
 
     Raises:
         AssertionError: with the places.

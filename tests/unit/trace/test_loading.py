@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
-import torch
-from torch.utils.data import DataLoader, TensorDataset
 
 from perfkit.trace import Lane, Lanes, loading
-from perfkit.worker import profiler
 
 
 def note(number: int, worker: int, start: float, fetch: float = 2.0, collate: float = 1.0) -> loading.Fetch:
@@ -61,42 +55,3 @@ def test_workers_become_rows_of_the_timeline() -> None:
     assert [(bar.name, bar.start_us, bar.duration_us) for bar in rows[1].bars] == [
         ("batch 1: fetch", 5e5, 2e6), ("batch 1: collate", 2.5e6, 1e6),
     ]  # fmt: skip
-
-
-class Doubled(TensorDataset):
-    """Has a transform, as torchvision's data sets do."""
-
-    def transform(self, value: torch.Tensor) -> torch.Tensor:
-        return 2 * value
-
-    def __getitem__(self, index: int) -> Any:
-        return self.transform(super().__getitem__(index)[0])
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_timed_loader_gives_the_same_batches_and_notes_each(workers: int, tmp_path: Path) -> None:
-    data = Doubled(torch.arange(12))
-    plain = [batch.tolist() for batch in DataLoader(data, batch_size=3)]
-    loader: Any = DataLoader(Doubled(torch.arange(12)), batch_size=3, num_workers=workers)
-    profiler.time_loader(loader, str(tmp_path))
-    assert [batch.tolist() for batch in loader] == plain
-    with (tmp_path / "cut.jsonl").open("w") as file:
-        file.write('{"number": 9, "wor')  # a process that was killed while it wrote
-    notes = list(loading.read_notes(tmp_path))
-    assert sorted(n.number for n in notes) == [0, 1, 2, 3]
-    assert {n.worker for n in notes} == ({0, 1} if workers else {-1})
-    for n in notes:
-        assert n.start_s <= n.fetched_s <= n.collated_s
-        assert n.transform_s
-        assert 0 < n.transform_s <= n.fetched_s - n.start_s
-
-
-def test_pinning_is_timed_and_put_back() -> None:
-    from torch.utils.data._utils import pin_memory as module
-
-    before = module.pin_memory
-    pins: list[float] = []
-    with profiler._timed_pinning(pins):
-        module.pin_memory([])
-    assert len(pins) == 1
-    assert module.pin_memory is before

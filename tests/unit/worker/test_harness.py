@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 
 from perfkit.errors import RunFailed
 from perfkit.program.recipe import Recipe
-from perfkit.worker.harness import Device, Harness, wait_for_idle_loader
+from perfkit.worker.harness import Device, Harness
 
 
 class FakeClock:
@@ -237,31 +236,3 @@ def test_progress_tells_phase_and_step() -> None:
     measured.progress = lambda *event: told.append(event)
     measured.block(samples=8)
     assert told == [("measuring", 1, 2), ("measuring", 2, 2)]
-
-
-class Busy:
-    """A process that computes until it has been looked at this often, then waits."""
-
-    def __init__(self, looks: int) -> None:
-        self.looks, self.seen = looks, 0
-
-    def cpu_times(self) -> Any:
-        self.seen += 1
-        return SimpleNamespace(user=0.01 * min(self.seen, self.looks), system=0.0)
-
-    def children(self, recursive: bool) -> list[Any]:
-        return [self] if self.looks else []
-
-
-@pytest.mark.parametrize(("looks", "seen"), [(5, 6), (1, 2), (0, 0)])
-def test_the_next_block_waits_until_the_loader_s_workers_rest(
-    monkeypatch: pytest.MonkeyPatch, looks: int, seen: int
-) -> None:
-    child = Busy(looks)
-    monkeypatch.setattr("psutil.Process", lambda: child)
-    wait_for_idle_loader(limit_s=60, period_s=0)
-    assert child.seen == seen
-    endless = Busy(10**9)
-    monkeypatch.setattr("psutil.Process", lambda: endless)
-    wait_for_idle_loader(limit_s=0.01, period_s=0.001)
-    assert endless.seen > 1

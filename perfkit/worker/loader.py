@@ -1,0 +1,207 @@
+"""The loader: how long batches are waited for, how long they take to make, when its workers are idle."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+from torch.utils.data import DataLoader, get_worker_info
+
+from perfkit.program.train import epochs
+
+
+class Source:
+    """Endless host batches that measure how long each `next` takes.
+
+    Whatever reads ahead (a device prefetcher, for example) reads from here too, so a step's wait is all the
+    waiting that happened during it.
+    """
+
+    def __init__(self, loader: Any, clock: Callable[[], float]) -> None:
+        self._batches = epochs(loader)
+        self._clock = clock
+        self._waited = 0.0
+        self._numbers = itertools.count()
+        self.stamps: list[tuple[int, float, float]] = []
+        """Of each batch taken: its number from 0, when it was requested, when it was received."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        start = self._clock()
+        batch = next(self._batches)
+        end = self._clock()
+        self._waited += end - start
+        self.stamps.append((next(self._numbers), start, end))
+        return batch
+
+    @property
+    def iterator(self) -> Any:
+        """The loader's own iterator, which holds its worker processes; None before the first batch."""
+        return getattr(self._batches, "gi_yieldfrom", None)
+
+    def ready(self) -> int:
+        """Batches in the queue of the loader's workers; 0 where that cannot be known."""
+        with contextlib.suppress(AttributeError, NotImplementedError):  # macOS cannot tell
+            return int(self.iterator._data_queue.qsize())
+        return 0
+
+    def take_waited(self) -> float:
+        """Seconds waited since the last call."""
+        waited, self._waited = self._waited, 0.0
+        return waited
+
+
+def wait_for_idle_loader(limit_s: float = 2.0, period_s: float = 0.04) -> None:
+    """Waits until this process's children use no CPU time, for at most `limit_s`.
+
+    Loader workers continue after a block until their queue is full. On a CPU they would take cores from what
+    is measured next: the ceiling, or a block of another process.
+    """
+    children = psutil.Process().children(recursive=True)
+
+    def cpu_s() -> float:
+        total = 0.0
+        for child in children:
+            with contextlib.suppress(psutil.Error):
+                times = child.cpu_times()
+                total += times.user + times.system
+        return total
+
+    until, spent = time.monotonic() + limit_s, cpu_s()
+    while children and time.monotonic() < until:
+        time.sleep(period_s)
+        spent, before = cpu_s(), spent
+        if spent <= before:
+            break
+
+
+@contextlib.contextmanager
+def workers_stopped() -> Iterator[None]:
+    """Suspends the loader's workers, so that they do not get ahead meanwhile."""
+    workers = psutil.Process().children(recursive=True)
+    for worker in workers:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            worker.suspend()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.resume()
+
+
+class _Numbered(list[int]):
+    """A batch's indices with its number in the order of delivery, which crosses to the worker with them."""
+
+    number = -1
+
+
+class _NumberedBatches:
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+        self.count = 0
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[_Numbered]:
+        for indices in self.batches:
+            batch = _Numbered(indices)
+            batch.number = self.count
+            self.count += 1
+            yield batch
+
+
+class TimedFetch:
+    """Replaces a loader's data set and collate function, and records how long each batch took.
+
+    Attributes that are not its own are those of the data set.
+    """
+
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any], folder: str) -> None:
+        self.dataset = dataset
+        self.collate = collate
+        self.folder = folder
+        self.note: dict[str, Any] = {}
+        self.transform_s: float | None = None
+        inner = getattr(dataset, "transform", None)
+        if callable(inner):
+            self.transform, dataset.transform = inner, self._transform
+            self.transform_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("dataset", "__setstate__"):  # not there yet while unpickling
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def _transform(self, *inputs: Any) -> Any:
+        start = time.perf_counter()
+        outputs = self.transform(*inputs)
+        self.transform_s = (self.transform_s or 0.0) + time.perf_counter() - start
+        return outputs
+
+    def __getitems__(self, indices: _Numbered) -> Any:
+        before, start = self.transform_s, time.perf_counter()
+        whole = getattr(self.dataset, "__getitems__", None)
+        fetched = whole(list(indices)) if whole else [self.dataset[index] for index in indices]
+        worker = get_worker_info()
+        self.note = {
+            "number": indices.number, "worker": worker.id if worker else -1, "start_s": start,
+            "fetched_s": time.perf_counter(),
+            "transform_s": None if before is None else (self.transform_s or 0.0) - before,
+        }  # fmt: skip
+        return fetched
+
+    def __call__(self, samples: Any) -> Any:
+        """Collates."""
+        batch = self.collate(samples)
+        self.note["collated_s"] = time.perf_counter()
+        with open(Path(self.folder) / f"{os.getpid()}.jsonl", "a") as file:
+            file.write(json.dumps(self.note) + "\n")
+        return batch
+
+
+def time_loader(loader: Any, folder: str) -> None:
+    """Makes a `DataLoader` that has not started yet record its batches' times in a folder.
+
+    Other loaders are left as they are.
+    """
+    if not isinstance(loader, DataLoader):
+        return
+    timed = TimedFetch(loader.dataset, loader.collate_fn, folder)
+    # DataLoader refuses to have these set, since a new sampler would not follow; here the order is the same.
+    loader.__dict__ |= {
+        "dataset": timed, "collate_fn": timed, "batch_sampler": _NumberedBatches(loader.batch_sampler),
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def timed_pinning(seconds: list[float]) -> Iterator[None]:
+    """Times the loader's pin thread, which looks the function up in its module for every batch."""
+    from torch.utils.data._utils import pin_memory as module
+
+    pin: Callable[..., Any] = module.pin_memory
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        pinned = pin(*args, **kwargs)
+        seconds.append(time.perf_counter() - start)
+        return pinned
+
+    module.pin_memory = timed
+    try:
+        yield
+    finally:
+        module.pin_memory = pin
