@@ -24,7 +24,7 @@ TEXT = (
     "docs/**/*.md",
     "perfkit/**/*.md",
     "perfkit/**/*.js",
-    "perfkit/**/*.html",
+    "perfkit/**/*.jinja",
     "Makefile",
     "pyproject.toml",
 )

@@ -59,7 +59,7 @@ pk.doctor()
 # | preset | for | how |
 # |---|---|---|
 # | `smoke` | trying things out, and the tests | seconds per stage; too few rounds for a verdict |
-# | `quick` | machines without a CUDA GPU, Macs too (the default there) | small images, small batches |
+# | `quick` | machines without a CUDA GPU, including Macs (the default there) | small images, small batches |
 # | `paper` | machines with a CUDA GPU (the default there) | the article's sizes |
 #
 # To choose one, set the environment variable `PERFKIT_PRESET` before the kernel starts (`PERFKIT_PRESET=smoke make lab`), or pass `preset="smoke"` to a panel. On this machine you get:
