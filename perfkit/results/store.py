@@ -42,7 +42,7 @@ _REPAIR = (
 
 
 class RunStore:
-    """The runs of this person. Any number of threads and processes may use one file at once.
+    """The runs of this user. Any number of threads and processes may use one file at once.
 
     Args:
         path: of the SQLite file; the one in `machine.runs_folder()` if None. Made where it is missing.
@@ -72,21 +72,13 @@ class RunStore:
             self._insert(run)
 
     def _insert(self, run: Run) -> None:
-        row = (
-            run.id,
-            run.session,
-            run.created,
-            run.stage,
-            run.workload,
-            str(run.machine.get("id", "")),
-            run.status,
-            runs.encode(run),
-        )
+        machine_id = str(run.machine.get("id", ""))
+        row = (run.id, run.session, run.created, run.stage, run.workload, machine_id, run.status)
         with self._open() as database:
-            database.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            database.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, runs.encode(run)))
 
     def get(self, run_id: str) -> Run:
-        """A run by its id, or by a beginning of it that no other has.
+        """A run by its id, or by a prefix that no other id has.
 
         Raises:
             InvalidValue: no such run, or several.
@@ -94,16 +86,16 @@ class RunStore:
         """
         with self._open() as database:
             query = "SELECT id, body FROM runs WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id"
-            found = dict(database.execute(query, (run_id,)).fetchall())
-        if run_id in found or len(found) == 1:
-            return runs.decode(found.get(run_id) or next(iter(found.values())))
-        if not found:
+            matches = dict(database.execute(query, (run_id,)).fetchall())
+        if run_id in matches or len(matches) == 1:
+            return runs.decode(matches.get(run_id) or next(iter(matches.values())))
+        if not matches:
             raise InvalidValue(f"no run '{run_id}' in {self.path}", "`perfkit runs` lists them")
-        some = ", ".join(list(found)[:5])
-        raise InvalidValue(f"{len(found)} runs begin with '{run_id}'", f"Give more of its id: {some} …")
+        some = ", ".join(list(matches)[:5])
+        raise InvalidValue(f"{len(matches)} runs begin with '{run_id}'", f"Give more of its id: {some} …")
 
     def list(self, limit: int = 100, session: str | None = None, workload: str | None = None) -> _Runs:
-        """Runs, newest first; `problems` tells which could not be read.
+        """Runs, newest first; `problems` says which could not be read.
 
         Args:
             limit: at most this many.
@@ -116,8 +108,8 @@ class RunStore:
         self, stage: str | None = None, workload: str | None = None, machine_id: str | None = None
     ) -> Run | None:
         """The newest measured run of a stage, a workload and a machine; None where there is none."""
-        found = self._select(1, stage=stage, workload=workload, machine=machine_id, status="ok")
-        return found[0] if found else None
+        runs = self._select(1, stage=stage, workload=workload, machine=machine_id, status="ok")
+        return runs[0] if runs else None
 
     def sessions(self) -> Sequence[str]:
         """Every session, newest first."""
@@ -127,21 +119,20 @@ class RunStore:
 
     def _select(self, limit: int, **wanted: str | None) -> _Runs:
         given = {name: value for name, value in wanted.items() if value is not None}
-        terms = " AND ".join(
-            ["1", *(_PART_OF if name == "workload" else f"{name} = :{name}" for name in given)]
-        )
+        terms = [_PART_OF if name == "workload" else f"{name} = :{name}" for name in given]
+        where = " AND ".join(["1", *terms])
         self.problems = []
-        found: list[Run] = []
+        selected: list[Run] = []
         with self._open() as database:
-            query = f"SELECT id, body FROM runs WHERE {terms} ORDER BY created DESC, rowid DESC"
+            query = f"SELECT id, body FROM runs WHERE {where} ORDER BY created DESC, rowid DESC"
             for run_id, body in database.execute(query, given):
-                if len(found) == limit:
+                if len(selected) == limit:
                     break
                 try:
-                    found.append(runs.decode(body))
+                    selected.append(runs.decode(body))
                 except StoreError as problem:
                     self.problems.append(f"run {run_id} was left out: {problem}")
-        return found
+        return selected
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -159,7 +150,7 @@ class RunStore:
         """Moves a damaged store aside, so that a new one can start; deletes nothing.
 
         Returns:
-            Where the damaged file is now; None where there was nothing to mend.
+            Where the damaged file is now; None where there was nothing to repair.
         """
         path = path or default_path()
         if not path.exists() or _sound(path):
@@ -173,7 +164,7 @@ class RunStore:
 
 
 def default_path() -> Path:
-    """The store of this person."""
+    """The store of this user."""
     return machine.runs_folder() / "runs.sqlite"
 
 
@@ -204,20 +195,22 @@ def _errors_in_words(path: Path) -> Iterator[None]:
 
 
 def _explained(message: str) -> tuple[str, str]:
-    """What happened, and the remedy, for what SQLite or the system says."""
+    """What happened, and the remedy, for a message of SQLite or the system."""
     elsewhere = "or set PERFKIT_DATA to another folder"
-    known = {
-        "full": ("the disk is full", f"Free some space, {elsewhere}"),
-        "No space": ("the disk is full", f"Free some space, {elsewhere}"),
-        "quota": ("the disk quota is used up", f"Free some space, {elsewhere}"),
+    space, damaged = f"Free some space, {elsewhere}", ("the store is damaged", _REPAIR)
+    explanations = {
+        "full": ("the disk is full", space),
+        "No space": ("the disk is full", space),
+        "quota": ("the disk quota is used up", space),
         "locked": ("the store is held by another process", "Wait until that has ended, then repeat"),
-        "malformed": ("the store is damaged", _REPAIR),
-        "not a database": ("the store is damaged", _REPAIR),
-        "no such": ("the store is damaged", _REPAIR),
+        "malformed": damaged,
+        "not a database": damaged,
+        "no such": damaged,
     }
     access = ("the store cannot be read or written", f"Check the permissions of file and folder, {elsewhere}")
-    no_file = "No such file" in message
-    return next((told for word, told in known.items() if word in message and not no_file), access)
+    if "No such file" in message:
+        return access
+    return next((words for part, words in explanations.items() if part in message), access)
 
 
 # ---------------------------------------------------------------- recordings
@@ -252,13 +245,13 @@ class _File(msgspec.Struct):
 
 
 def provenance(command: str | None = None) -> Provenance:
-    """Of what is recorded here and now; the command is that of this process if None."""
+    """The provenance of what is recorded here and now; with this process's command if None is given."""
     facts = machine.facts()
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    # A recording travels: the names of files, not where they lie on this machine.
+    # A recording is shared: it names files without their paths on this machine.
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
-    said = command or shlex.join([Path(words[0]).name, *words[1:]])
-    return Provenance(machine=facts, when=when, command=said, commit=facts["commit"])
+    command = command or shlex.join([Path(words[0]).name, *words[1:]])
+    return Provenance(machine=facts, when=when, command=command, commit=facts["commit"])
 
 
 def recordings() -> list[Path]:
@@ -288,13 +281,12 @@ def load_recording(path: Path) -> Recording:
     """A recording from a file; nothing in it is executed, every field is checked.
 
     Raises:
-        StoreError: no file, too large, no recording, or of a newer perfkit.
+        StoreError: there is no such file, it is too large or not a recording, or a newer perfkit wrote it.
     """
     with _errors_in_words(path):
         if path.stat().st_size > MAX_RECORDING_BYTES:
-            raise StoreError(
-                f"{path} has over {MAX_RECORDING_BYTES >> 20} MiB", "That is no recording of perfkit"
-            )
+            limit = f"{MAX_RECORDING_BYTES >> 20} MiB"
+            raise StoreError(f"{path} has over {limit}", "perfkit writes no recording of that size")
         text = path.read_bytes()
     try:
         version = msgspec.json.decode(text, type=_Version).schema
@@ -303,6 +295,6 @@ def load_recording(path: Path) -> Recording:
         file = msgspec.json.decode(text, type=_File)
     except (ValueError, RecursionError) as problem:
         raise StoreError(
-            f"{path} is no recording of perfkit: {problem}", "Restore or record it again"
+            f"{path} is not a recording of perfkit: {problem}", "Restore or record it again"
         ) from None
     return Recording(provenance=file.provenance, runs=[runs.decode(bytes(raw)) for raw in file.runs])

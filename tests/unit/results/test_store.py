@@ -376,13 +376,13 @@ ORIGIN = '"provenance": {"machine": {}, "when": "w", "command": "c"}'
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no recording"),
-        ("[1, 2]", "no recording"),
-        ("\ud800", "no recording"),
-        ("[" * 100_000, "no recording"),
+        ("", "not a recording"),
+        ("[1, 2]", "not a recording"),
+        ("\ud800", "not a recording"),
+        ("[" * 100_000, "not a recording"),
         ('{"schema": 1, "runs": []}', "provenance"),
         ('{"schema": 1, ' + ORIGIN + ', "runs": [{"schema": 1}]}', "not a run"),
-        ('{"schema": 1, ' + ORIGIN + ', "runs": [' + "[" * 100_000, "no recording"),
+        ('{"schema": 1, ' + ORIGIN + ', "runs": [' + "[" * 100_000, "not a recording"),
         ('{"schema": 2, "something": "else"}', r"newer perfkit \(schema 2\). Update"),
     ],
 )
@@ -404,5 +404,5 @@ def test_a_file_that_is_missing_or_far_too_large(tmp_path: Path, monkeypatch: py
         load_recording(tmp_path / "none.json")
     monkeypatch.setattr(module, "MAX_RECORDING_BYTES", 10)
     (tmp_path / "large.json").write_text("x" * 11)
-    with pytest.raises(StoreError, match="no recording"):
+    with pytest.raises(StoreError, match="not a recording"):
         load_recording(tmp_path / "large.json")
