@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from perfkit import machine
-from perfkit.errors import InvalidValue
+from perfkit.errors import Cancelled, InvalidValue
 from perfkit.ladder.presets import Preset
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target, applicable
@@ -67,6 +67,7 @@ def tune(
         cancelled: set it from any thread to stop.
 
     Raises:
+        Cancelled: before the finals started.
         InvalidValue: an unknown switch or value, or nothing could be measured.
     """
     started = time.monotonic()
@@ -74,6 +75,8 @@ def tune(
         recipes = candidates(plan, setup.target, space or SPACE)
         search = _Search(setup, recipes, memory_cap_bytes, started + budget_s)
         search.short_runs()
+        if cancelled and cancelled.is_set():
+            raise Cancelled("stopped on request")
         finals = search.finals()
     best = max(finals[1:], key=search.speedup, default=finals[0])
     if search.speedup(best) < 1:
@@ -113,8 +116,7 @@ def candidates(plan: Plan, target: Target, space: Mapping[str, Sequence[Value]])
 def probes(base: Recipe, recipes: Sequence[Recipe]) -> list[Recipe]:
     """The fewest runs that measure every part: each switch by itself, workers with the extreme batch sizes.
 
-    The latter also measure the computation at these batch sizes, and the cost of workers, which depends on
-    both.
+    The latter also measure the computation at these batch sizes, and the cost of workers with each.
     """
     chosen = [
         base.replace(**{name: value})

@@ -404,5 +404,5 @@ def test_a_file_that_is_missing_or_far_too_large(tmp_path: Path, monkeypatch: py
         load_recording(tmp_path / "none.json")
     monkeypatch.setattr(module, "MAX_RECORDING_BYTES", 10)
     (tmp_path / "large.json").write_text("x" * 11)
-    with pytest.raises(StoreError, match="not a recording"):
+    with pytest.raises(StoreError, match="no recording"):
         load_recording(tmp_path / "large.json")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfkit.errors import InvalidValue
+from perfkit.errors import Cancelled, InvalidValue
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target
 from perfkit.results.store import RunStore
@@ -99,3 +100,11 @@ def test_nothing_above_the_memory_cap_is_picked(machine: FakeMachine) -> None:
     assert {run.recipe["batch_size"] for run in tuned.over_memory} == {20}
     with pytest.raises(InvalidValue, match="fits under the memory cap"):
         tune.tune(where(), space, memory_cap_bytes=100)
+
+
+def test_a_search_that_is_cancelled_picks_nothing(machine: FakeMachine) -> None:
+    stop = threading.Event()
+    with pytest.raises(Cancelled):
+        tune.tune(where(), SPACE, on_progress=lambda p: stop.set() if p.run else None, cancelled=stop)
+    assert [run.status for run in reversed(RunStore().list())] == ["ok", "cancelled"]
+    assert machine.alive() == []
