@@ -29,7 +29,6 @@ STYLE = """<style>
 .pk-panel a { text-decoration: underline; }
 .pk-large .widget-html-content, .pk-large .widget-label, .pk-large table { font-size: 19px !important; }
 .pk-large button { font-size: 18px; height: auto; }
-.pk-add { background: #0072b222; } .pk-cut { background: #d55e0022; }
 </style>"""
 
 
@@ -39,6 +38,9 @@ class Boxed:
     box: widgets.VBox
     text = "perfkit panel: run this cell for the controls, or call .run() to measure"
 
+    def _fill(self, children: Sequence[widgets.Widget]) -> None:
+        self.box = box([widgets.HTML(STYLE), *children], "pk-panel")
+
     def __repr__(self) -> str:
         return self.text
 
@@ -47,39 +49,27 @@ class Boxed:
         return {**bundle, "text/plain": self.text}
 
 
-def panel_box(children: Sequence[widgets.Widget]) -> widgets.VBox:
-    """The box of a whole panel, with its style."""
-    return box([widgets.HTML(STYLE), *children], "pk-panel")
-
-
 def box(children: Sequence[widgets.Widget], *classes: str, **layout: str) -> widgets.VBox:
     """Widgets below each other."""
-    return _styled(widgets.VBox(list(children)), classes, layout)
+    return widgets.VBox(children, layout=layout, _dom_classes=classes)
 
 
 def row(children: Sequence[widgets.Widget], *classes: str, **layout: str) -> widgets.HBox:
     """Widgets beside each other, wrapping where there is no room."""
-    return _styled(widgets.HBox(list(children)), classes, {"flex_flow": "row wrap", **layout})
-
-
-def _styled(widget: Any, classes: Sequence[str], layout: dict[str, str]) -> Any:
-    for name in classes:
-        widget.add_class(name)
-    for key, value in layout.items():
-        setattr(widget.layout, key, value)
-    return widget
+    return widgets.HBox(children, layout={"flex_flow": "row wrap", **layout}, _dom_classes=classes)
 
 
 def html_slot(*classes: str, text: str = "") -> widgets.HTML:
     """An empty slot for HTML."""
-    return _styled(widgets.HTML(text), classes, {"margin": "2px 0"})
+    return widgets.HTML(text, layout={"margin": "2px 0"}, _dom_classes=classes)
 
 
 def button(text: str, name: str, tooltip: str, act: Callable[[], None], kind: str = "") -> widgets.Button:
     """A button; `name` is the CSS class that tests and styles know it by."""
-    widget = widgets.Button(description=text, tooltip=tooltip, button_style=kind)
+    look = {"layout": {"width": "auto"}, "_dom_classes": [name], "button_style": kind}
+    widget = widgets.Button(description=text, tooltip=tooltip, **look)
     widget.on_click(lambda _: act())
-    return _styled(widget, [name], {"width": "auto"})
+    return widget
 
 
 def field(kind: Any, label: str, width: int, label_width: int, **traits: Any) -> Any:

@@ -68,7 +68,7 @@ class Panel(layout.Boxed, Sectioned):
         self._large.observe(lambda _: self._draw(), "value")
         self._results = layout.html_slot("pk-results")
         self._plots = [layout.html_slot("pk-plot") for _ in figures.VIEWS]
-        self.box = layout.panel_box([
+        self._fill([
             *self._above, layout.row([self._run, self._cancel, *self._buttons, self._large]),
             self._status.widget, *self._between, self._results, *self._plots, *self._below,
         ])  # fmt: skip
@@ -163,9 +163,10 @@ class Panel(layout.Boxed, Sectioned):
         ladder = replace(tables.ladder(runs).only(_COLUMNS), title="")
         count = len({warning for run in runs for warning in run.warnings})
         heading = f"{count} warning{'s' * (count != 1)}, and facts" if count else "Facts about these runs"
-        notes = document.Section(heading, [document.Bullets(tables.notes(runs))], folded=True)
+        notes = tables.notes(runs)
+        folded = [document.Section(heading, [document.Bullets(notes)], folded=True)] if notes else []
         results = html.fragment([ladder, document.Bullets(self._sentences(runs))])
-        return f"{results}{self._remarks(runs)}{html.fragment([notes])}"
+        return f"{results}{self._remarks(runs)}{html.fragment(folded)}"
 
     def _sentences(self, runs: Sequence[Run]) -> list[str]:
         return sentences.verdicts(runs)

@@ -38,7 +38,8 @@ class Sectioned:
         Raises:
             InvalidValue: no such figure.
         """
-        return png(document.figure(self.sections(), name), dark, large)
+        figure = document.figure(self.sections(), name)
+        return Image(data=style.to_png(figure.draw(dark, large)), alt=figure.alt)
 
 
 class Shown(Sectioned, Generic[Result]):
@@ -68,12 +69,6 @@ class Shown(Sectioned, Generic[Result]):
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         contents = self.sections()
         bundle = {"text/html": html.fragment(contents), "text/plain": repr(self)}
-        figures = [one for one in document.walk(contents) if isinstance(one, document.Figure)]
-        if figures:
-            bundle["image/png"] = base64.b64encode(png(figures[0]).data).decode()
+        if any(isinstance(one, document.Figure) for one in document.walk(contents)):
+            bundle["image/png"] = base64.b64encode(self.plot().data).decode()
         return bundle
-
-
-def png(figure: document.Figure, dark: bool = False, large: bool = False) -> Image:
-    """A figure as a PNG, with its text."""
-    return Image(data=style.to_png(figure.draw(dark, large)), alt=figure.alt)

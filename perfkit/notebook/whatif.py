@@ -49,7 +49,7 @@ class WhatIf(layout.Boxed):
         knobs = [self.recipe, self.workers, self.cores, self.batch, self.speed, self.link]
         for knob in knobs:
             knob.observe(lambda _: self._draw(), "value")
-        self.box = layout.panel_box([layout.row(knobs), self._prediction])
+        self._fill([layout.row(knobs), self._prediction])
         self._draw()
 
     def predict(self, **changes: Any) -> whatif.Prediction | None:
