@@ -11,7 +11,7 @@ import typer
 from perfkit.cli import app as cli
 from perfkit.errors import InvalidValue
 from perfkit.program.recipe import parse_settings
-from perfkit.results import noise as known
+from perfkit.results import noise as noises
 from perfkit.results.store import RunStore
 from perfkit.show import document, style, tables_studies, terminal
 from perfkit.studies import attribute as attributing
@@ -40,18 +40,19 @@ def compare(
     """Is B faster than A? Interleaves blocks of both in random order until the interval is narrow enough."""
     limit = _percent(fail_if_slower)
     if stored:
-        found = comparing.compare_stored(RunStore().get(a), RunStore().get(b))
+        result = comparing.compare_stored(RunStore().get(a), RunStore().get(b))
     else:
         plan = training.plan()
         sides = comparing.candidates(a, b, plan)
         with cli.study_progress() as show:
-            found = comparing.compare(*sides, plan, budget, precision, on_progress=show)
+            result = comparing.compare(*sides, plan, budget, precision, on_progress=show)
     document = {
-        "schema": 1, "a": found.a.recipe, "b": found.b.recipe, "rounds": found.rounds, "pairs": found.pairs,
-        "interleaved": found.interleaved, "noise": found.noise, **msgspec.to_builtins(found.ratio),
+        "schema": 1, "a": result.a.recipe, "b": result.b.recipe, "rounds": result.rounds,
+        "pairs": result.pairs, "interleaved": result.interleaved, "noise": result.noise,
+        **msgspec.to_builtins(result.ratio),
     }  # fmt: skip
-    output.show(tables_studies.comparison(found), document)
-    if limit is not None and found.ratio.verdict == "slower" and found.ratio.ratio < 1 - limit:
+    output.show(tables_studies.comparison(result), document)
+    if limit is not None and result.ratio.verdict == "slower" and result.ratio.ratio < 1 - limit:
         cli.complain(f"B is slower than A by more than {limit:.1%}")
         raise typer.Exit(1)
 
@@ -78,9 +79,9 @@ def parity(
     plan = training.plan()
     side = comparing.candidate(what, plan)
     with cli.progress_bar() as show:
-        found = proving.parity(plan, side.title, side.recipe, steps, on_progress=show)
-    terminal.show(tables_studies.parity(found))
-    if not found.ok:
+        result = proving.parity(plan, side.title, side.recipe, steps, on_progress=show)
+    terminal.show(tables_studies.parity(result))
+    if not result.ok:
         raise typer.Exit(1)
 
 
@@ -95,8 +96,8 @@ def attribute(
     """What is each optimization worth, whatever the order? Alone, after the others, on average (Shapley)."""
     plan = training.plan()
     with cli.study_progress() as show:
-        found = attributing.attribute(plan, cli.names(stages), 60 * budget, orders, show)
-    output.show(tables_studies.attribution(found), found)
+        result = attributing.attribute(plan, cli.names(stages), 60 * budget, orders, show)
+    output.show(tables_studies.attribution(result), result)
 
 
 @cli.command(cli.COMPARE)
@@ -119,8 +120,8 @@ def tune(
         values[name] = [parse_settings([f"{name}={value}"])[name.strip()] for value in given.split(",")]
     cap = int(memory * 1e9) if memory else None
     with cli.study_progress() as show:
-        found = tuning.tune(plan, values or None, cap, 60 * budget, show)
-    sections = tables_studies.tuning(found)
+        result = tuning.tune(plan, values or None, cap, 60 * budget, show)
+    sections = tables_studies.tuning(result)
     if plot:
         cli.write(plot, style.to_png(document.figure(sections, "pareto").draw()))
     terminal.show(sections)
@@ -135,5 +136,5 @@ def noise(
     """Measures A/A noise: how far apart identical runs come out here. Verdicts take it into account."""
     plan = training.plan()
     with cli.study_progress() as show:
-        found = comparing.measure_noise(plan, pairs, budget, show)
-    terminal.show(tables_studies.noise(found, plan.device, known.load(plan.device)))
+        result = comparing.measure_noise(plan, pairs, budget, show)
+    terminal.show(tables_studies.noise(result, plan.device, noises.load(plan.device)))

@@ -36,12 +36,12 @@ def profile(
     if unknown := set(choices) - set(_RECORDED):
         raise one_of(unknown.pop(), list(_RECORDED), "thing to record")
     how = inspect.ProfilerOptions(active=steps, **{name: name in choices for name in _RECORDED})
-    found = inspect.profile(profiler=how, out=out, **training.where())
-    analysis, findings = found.analysis, found.findings
-    window = found.lanes() if analysis.steps else None
-    sections = tables_trace.sections(analysis, findings, window, [tables_trace.loading(found.loading)])
-    document = analysis.to_dict(findings) | {"loading": msgspec.to_builtins(found.loading)}
-    page.show_page("perfkit profile", [*sections, found.describe()], document)
+    result = inspect.profile(profiler=how, out=out, **training.where())
+    analysis, findings = result.analysis, result.findings
+    window = result.lanes() if analysis.steps else None
+    sections = tables_trace.sections(analysis, findings, window, [tables_trace.loading(result.loading)])
+    document = analysis.to_dict(findings) | {"loading": msgspec.to_builtins(result.loading)}
+    page.show_page("perfkit profile", [*sections, result.describe()], document)
 
 
 @cli.command(cli.INSIDE)
@@ -61,17 +61,17 @@ def memory(
 @cli.command(cli.INSIDE)
 def kernels(training: cli.Stage, output: cli.Output) -> None:
     """What the device can do by shape and type, how much of it a step uses, and badly aligned layers."""
-    found = inspect.kernels(**training.where())
-    output.show(tables_inside.kernels(found), found)
+    result = inspect.kernels(**training.where())
+    output.show(tables_inside.kernels(result), result)
 
 
 @cli.command(cli.INSIDE)
 def syncs(
     training: cli.Stage, steps: Annotated[int, typer.Option(min=1, max=1000, help="to watch")] = 4
 ) -> None:
-    """Lists every copy and wait between host and device in a training step, with its line and a way out."""
-    found = inspect.syncs(steps=steps, **training.where())
-    terminal.show(tables_inside.syncs(found["places"], steps, found["device"]))
+    """Lists every copy and wait between host and device in a training step, with its line and a remedy."""
+    result = inspect.syncs(steps=steps, **training.where())
+    terminal.show(tables_inside.syncs(result["places"], steps, result["device"]))
 
 
 @cli.command(cli.INSIDE)

@@ -88,11 +88,11 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="print it as JSON")] = False,
 ) -> None:
     """Prints one run: result, recipe, evidence, machine."""
-    found = RunStore().get(run_id)
+    stored = RunStore().get(run_id)
     if as_json:
-        sys.stdout.write(json.dumps(summary(found) | {"machine": found.machine}, indent=1) + "\n")
+        sys.stdout.write(json.dumps(summary(stored) | {"machine": stored.machine}, indent=1) + "\n")
     else:
-        cli.Output().show([*tables.sections([found]), tables.evidence_of(found)], None)
+        cli.Output().show([*tables.sections([stored]), tables.evidence_of(stored)], None)
 
 
 @cli.command(cli.MEASURE)
@@ -104,8 +104,8 @@ def report(
     cli.check_writable(out)
     store = RunStore()
     chosen = session or next(iter(store.sessions()), None)
-    found = list(reversed(store.list(limit=1000, session=chosen))) if chosen else []
-    if not found:
+    runs = list(reversed(store.list(limit=1000, session=chosen))) if chosen else []
+    if not runs:
         raise InvalidValue(f"no stored session '{session or ''}'", "`perfkit runs` lists them")
-    cli.write(out, html.session(found, plans.scripts(found)))
-    typer.echo(f"wrote {out}: {len(found)} stages of session {chosen}")
+    cli.write(out, html.session(runs, plans.scripts(runs)))
+    typer.echo(f"wrote {out}: {len(runs)} stages of session {chosen}")

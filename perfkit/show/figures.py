@@ -58,15 +58,15 @@ def view(name: str, runs: Sequence[Run]) -> document.Figure:
     """
     if name not in VIEWS:
         raise one_of(name, list(VIEWS), "view")
-    found = VIEWS[name]
-    nothing, where = found.nothing(runs), []
+    kind = VIEWS[name]
+    nothing, where = kind.nothing(runs), []
     if runs:
         where = [
             sentences.clean(runs[0].workload.rpartition(":")[2], 32),
             sentences.clean(runs[0].device, 16),
         ]
-    title = " · ".join([found.title, *filter(None, where)])
-    alt = f"{found.title}. {nothing or sentences.enumerated(runs, found.numbers)}"
+    title = " · ".join([kind.title, *filter(None, where)])
+    alt = f"{kind.title}. {nothing or sentences.enumerated(runs, kind.numbers)}"
     return document.Figure(
-        name, title, alt, lambda ax, ink: found.draw(runs, ax, ink), found.height(runs), nothing
+        name, title, alt, lambda ax, ink: kind.draw(runs, ax, ink), kind.height(runs), nothing
     )

@@ -1,4 +1,4 @@
-"""Loss curves of the stages beside each other, over samples, because batch sizes differ."""
+"""Loss curves of the stages side by side, over samples, because batch sizes differ."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def height(runs: Sequence[Run]) -> float:
 
 
 def draw(runs: Sequence[Run], ax: Axes, ink: str) -> None:
-    """A small panel a stage, all on the same axes; the first stage's curve is dashed in each."""
+    """A small panel for each stage, all with equal axes; the first stage's curve is dashed in each."""
     curves = [_curve(run) for run in runs]
     if not any(len(loss) for _, loss in curves):
         return style.say(ax, "No losses were recorded.", ink)
@@ -46,14 +46,14 @@ def draw(runs: Sequence[Run], ax: Axes, ink: str) -> None:
 
 
 def _curve(run: Run) -> Curve:
-    """(samples, losses): one value a step."""
+    """(samples, losses): one value for each step."""
     loss = np.array(run.losses if run.status == "ok" else [], dtype=float)
     each = run.samples_per_step or int(run.recipe.get("batch_size", 1)) or 1
     return each * np.arange(1, len(loss) + 1), loss
 
 
 def numbers(run: Run) -> str:
-    """First and last loss, or from where on there was none."""
+    """First and last loss, or the sample at which the loss was no longer finite."""
     samples, loss = _curve(run)
     if not len(loss):
         return sentences.outcome(run) or "n/a: no losses were recorded"
@@ -69,7 +69,7 @@ def _panels(ax: Axes, ink: str, count: int) -> list[Axes]:
     lines = math.ceil(count / columns)
     left, bottom = 0.05, 0.14 / lines
     wide, high = (1 - left) / columns, (1 - bottom) / lines
-    made = []
+    panels = []
     for at in range(count):
         line, column = divmod(at, columns)
         box = (left + column * wide, bottom + (lines - 1 - line) * high, 0.84 * wide, 0.70 * high)
@@ -77,8 +77,8 @@ def _panels(ax: Axes, ink: str, count: int) -> list[Axes]:
         style.plain_axes(panel, ink)
         panel.tick_params(labelsize=0.8 * style.type_size(ax), length=2.5, pad=2)
         panel.tick_params(labelleft=column == 0, labelbottom=at + columns >= count)
-        made.append(panel)
-    return made
+        panels.append(panel)
+    return panels
 
 
 def _panel(panel: Axes, ink: str, run: Run, curve: Curve, reference: Curve | None) -> None:

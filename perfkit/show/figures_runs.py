@@ -20,13 +20,13 @@ _FEW = 5
 
 
 def throughput(runs: Sequence[Run], ax: Axes, ink: str) -> None:
-    """A bar a stage: what it kept of the stage before, and the step up or down from there."""
+    """A bar for each stage: what it kept of the previous stage's rate, and the gain or loss on it."""
     rows.frame(ax, ink, runs, throughput_numbers, "samples/s: median, 95% interval")
     for at, run in enumerate(runs):
         _throughput_row(ax, ink, at, run, runs)
     ax.set_xlim(0, max([*map(_extent, runs), 0.0]) * 1.03 or 1)
     entries = [("samples/s", style.SKY, "")]
-    verdicts = {found.verdict for run in runs if (found := results.speedup(run, "previous"))}
+    verdicts = {ratio.verdict for run in runs if (ratio := results.speedup(run, "previous"))}
     entries += [("gained", style.GREEN, style.GAIN_HATCH)] if "faster" in verdicts else []
     entries += [("lost", style.ORANGE, style.LOSS_HATCH)] if "slower" in verdicts else []
     entries += [("ceiling: data free", style.VERMILLION, "|")] if any(map(results.ceiling, runs)) else []
@@ -68,7 +68,7 @@ def _throughput_row(ax: Axes, ink: str, at: int, run: Run, runs: Sequence[Run]) 
 
 
 def step_time(runs: Sequence[Run], ax: Axes, ink: str) -> None:
-    """A bar a stage: the median step, divided by the share of the whole time that was spent waiting."""
+    """A bar for each stage: the median step, split into waiting for data and the rest."""
     steps = [results.step_s(run) for run in runs]
     longest = max([step.high for step in steps if step], default=0.0)
     scale, unit = (1.0, "s") if longest >= 2 else (1e3, "ms")
@@ -89,19 +89,19 @@ def _scaled(step: Estimate, scale: float) -> Estimate:
 
 
 def step_time_numbers(run: Run) -> str:
-    """Step time with its interval, share of waiting, and what it comes to for a sample."""
+    """Step time with its interval, share of waiting, and time per sample."""
     step, share = results.step_s(run), results.wait_share(run)
     if not step:
         return ""
-    said = [] if share is None else [f"{units.percent(share)} waits"]
+    clauses = [] if share is None else [f"{units.percent(share)} waits"]
     if run.samples_per_step:
         each = units.duration(step.median / run.samples_per_step)
-        said.append(f"{each} × {run.samples_per_step:,} samples")
-    return "\n".join(filter(None, (units.duration_interval(step), ", ".join(said))))
+        clauses.append(f"{each} × {run.samples_per_step:,} samples")
+    return "\n".join(filter(None, (units.duration_interval(step), ", ".join(clauses))))
 
 
 def memory(runs: Sequence[Run], ax: Axes, ink: str) -> None:
-    """A bar a stage; on a GPU what was reserved shows behind what was allocated."""
+    """A bar for each stage; on a GPU with the memory that was reserved but not allocated."""
     gpu = any(map(results.on_gpu, runs))
     most = max(map(_most, runs), default=0.0)
     scale, unit = next(((scale, unit) for scale, unit in _SCALES if most >= scale), (1.0, "B"))
@@ -138,7 +138,7 @@ def memory_numbers(run: Run) -> str:
 
 
 def utilization(runs: Sequence[Run], ax: Axes, ink: str) -> None:
-    """A bar a stage up to the median sample, and every sample as a dot, in the order of time from the top."""
+    """A bar for each stage up to the median sample; every sample is a dot, the first at the top."""
     if not any(map(_samples, runs)):
         return style.say(ax, no_utilization(runs), ink)
     rows.frame(ax, ink, runs, utilization_numbers, "GPU utilisation by NVML [%], sampled")
@@ -166,7 +166,7 @@ def no_utilization(runs: Sequence[Run]) -> str:
 
 
 def utilization_numbers(run: Run) -> str:
-    """The median sample, and of how many."""
+    """The median sample, and the number of samples."""
     samples = _samples(run)
     if not samples:
         return ""

@@ -59,20 +59,20 @@ def pareto(tried: Sequence[Run], front: Sequence[Run], best: Run, cap_bytes: int
         best: what was picked.
         cap_bytes: of memory, drawn as a limit.
     """
-    known = [run for run in tried if results.rate(run) and run.peak_memory_bytes]
+    measured = [run for run in tried if results.rate(run) and run.peak_memory_bytes]
     numbers = ", ".join(f"{run.title} {rate(run):.0f} samples/s" for run in front)
     return Figure(
         "pareto", "What was tried: speed against memory",
-        f"Pareto front of {len(known)} runs: {numbers}; picked: {best.title}",
-        lambda ax, ink: _pareto(known, front, best, cap_bytes, ax, ink),
+        f"Pareto front of {len(measured)} runs: {numbers}; picked: {best.title}",
+        lambda ax, ink: _pareto(measured, front, best, cap_bytes, ax, ink),
     )  # fmt: skip
 
 
 def _pareto(
-    known: Sequence[Run], front: Sequence[Run], best: Run, cap_bytes: int | None, ax: Axes, ink: str
+    measured: Sequence[Run], front: Sequence[Run], best: Run, cap_bytes: int | None, ax: Axes, ink: str
 ) -> None:
     style.plain_axes(ax, ink)
-    ax.plot(*_places(known), "o", color=style.SKY, markeredgecolor=ink, markersize=7, label="tried")
+    ax.plot(*_places(measured), "o", color=style.SKY, markeredgecolor=ink, markersize=7, label="tried")
     ax.plot(*_places(front), "-D", color=style.ORANGE, markeredgecolor=ink, markersize=8, label="the front")
     ax.plot(*_places([best]), "*", color=style.YELLOW, markeredgecolor=ink, markersize=19, label="picked")
     for at, (x, y) in enumerate(zip(*_places(front), strict=True), 1):

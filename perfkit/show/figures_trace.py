@@ -44,12 +44,12 @@ def utilization(analysis: Analysis) -> list[tuple[str, str, float | None, str]]:
         ("achieved occupancy", "estimated", "est_achieved_occupancy", analysis.est_achieved_occupancy),
         ("kernel time on Tensor Cores", "estimated", "tensor_core", cores["yes"] if cores else None),
     ]  # fmt: skip
-    known = [
+    explained = [
         (name, how, share, "" if share is not None else reason(analysis, figure))
         for name, how, figure, share in rungs
     ]
     nvml = f"{units.NOT_AVAILABLE}: a trace has no NVML samples; `perfkit run` takes them"
-    return [(*known[0][:3], nvml), *known[1:]]
+    return [(*explained[0][:3], nvml), *explained[1:]]
 
 
 def _breakdown(analysis: Analysis, ax: Axes, ink: str) -> None:
@@ -74,12 +74,12 @@ def _pie(analysis: Analysis, ax: Axes, ink: str) -> None:
     """The mean step as the articles show it."""
     whole = analysis.mean_step_us or 1.0
     parts = {part: value for part, value in analysis.mean_us.items() if value}
-    said = [
+    labels = [
         f"{part} {units.percent(value / whole)}" if value / whole >= 0.02 else ""
         for part, value in parts.items()
     ]
     wedges = ax.pie(
-        list(parts.values()), labels=said, colors=[PARTS[part][0] for part in parts], startangle=90,
+        list(parts.values()), labels=labels, colors=[PARTS[part][0] for part in parts], startangle=90,
         counterclock=False, textprops={"color": ink, "fontsize": style.type_size(ax)},
     )[0]  # fmt: skip
     for part, wedge in zip(parts, wedges, strict=True):
@@ -87,7 +87,7 @@ def _pie(analysis: Analysis, ax: Axes, ink: str) -> None:
 
 
 def _operators(analysis: Analysis, ax: Axes, ink: str) -> None:
-    """Operators by time of their own: on the device, or on the host where there is none."""
+    """Operators by self time: on the device, or on the host where there is no device."""
     times: dict[str, float] = {}
     for o in analysis.operators:
         own = o.device_self_us if analysis.has_accelerator else o.host_self_us
@@ -97,7 +97,7 @@ def _operators(analysis: Analysis, ax: Axes, ink: str) -> None:
 
 
 def _kernels(analysis: Analysis, ax: Axes, ink: str) -> None:
-    """Kernels by time; colour and hatch tell those on Tensor Cores."""
+    """Kernels by time; colour and hatch mark those on Tensor Cores."""
     kinds = {"yes": (style.GREEN, ""), "no": (style.BLUE, "//"), "unknown": ("#bbbbbb", "..")}
     times = {k.name: k.total_us for k in analysis.kernels}
     cores = {k.name: k.tensor_core for k in analysis.kernels}
@@ -117,12 +117,12 @@ def _ranked(
 
 
 def _ladder(analysis: Analysis, ax: Axes, ink: str) -> None:
-    """What share of the step the device really works, each rung stricter than the one above."""
+    """The share of the step in which the device works, by ever stricter definitions."""
     looks = {"sampled": (style.PURPLE, ".."), "measured": (style.BLUE, ""), "estimated": (style.SKY, "//")}
-    found = utilization(analysis)
-    said = ["" if share is None else f"{units.percent(share)}, {how}" for _, how, share, _ in found]
-    rows.named(ax, ink, [name for name, *_ in found], said, "%")
-    for at, (_, how, share, why) in enumerate(found):
+    rungs = utilization(analysis)
+    texts = ["" if share is None else f"{units.percent(share)}, {how}" for _, how, share, _ in rungs]
+    rows.named(ax, ink, [name for name, *_ in rungs], texts, "%")
+    for at, (_, how, share, why) in enumerate(rungs):
         if share is None:
             rows.reason(ax, ink, at, why)
         else:
@@ -194,7 +194,7 @@ def _timeline(lanes: Lanes, ax: Axes, ink: str) -> None:
 
 
 def _spans(lane: Lane, levels: int) -> Iterator[tuple[str, int, list[tuple[float, float]]]]:
-    """Bars of one look and level together; marks made by the profiler itself are the row's background."""
+    """Bars grouped by colour and level; the profiler's own step marks are left out."""
     groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for bar in lane.bars:
         if bar.depth < levels and not bar.name.startswith("ProfilerStep#"):
@@ -209,7 +209,7 @@ def views(analysis: Analysis, window: Lanes | None = None) -> list[Figure]:
         analysis: of the trace.
         window: the step of the timeline.
     """
-    known = bool(analysis.steps) and analysis.mean_us["other"] is not None
+    measured = bool(analysis.steps) and analysis.mean_us["other"] is not None
     means = [(part, us) for part, us in analysis.mean_us.items() if us]
     ran = [
         (o.name, o.device_self_us if analysis.has_accelerator else o.host_self_us) for o in analysis.operators
@@ -220,17 +220,17 @@ def views(analysis: Analysis, window: Lanes | None = None) -> list[Figure]:
     rungs = [f"{name} {why or units.percent(share)}" for name, _, share, why in utilization(analysis)]
 
     def view(
-        name: str, title: str, paint: Callable[[Any, Axes, str], None], height: float, known: bool,
+        name: str, title: str, paint: Callable[[Any, Axes, str], None], height: float, measured: bool,
         numbers: Iterable[str], data: object = analysis,
     ) -> Figure:  # fmt: skip
-        nothing = "" if known else reason(analysis)
+        nothing = "" if measured else reason(analysis)
         alt = f"{title}: {nothing or ', '.join(numbers)}"
         return Figure(name, title, alt, functools.partial(paint, data), height, nothing)
 
     lanes = [lane.label for lane in window.lanes] if window else []
     return [
-        view("breakdown", "Where the steps' time goes", _breakdown, 4.2, known, _named(means)),
-        view("pie", "The mean step", _pie, 4.2, known, _named(means)),
+        view("breakdown", "Where the steps' time goes", _breakdown, 4.2, measured, _named(means)),
+        view("pie", "The mean step", _pie, 4.2, measured, _named(means)),
         view("ladder", "Utilisation, from lenient to strict", _ladder, 4.0, True, rungs),
         view("operators", "Operators", _operators, 5.4, bool(ran), _named(ran[:5])),
         view("kernels", "Kernels", _kernels, 5.4, bool(kernel_times), _named(kernel_times[:5])),

@@ -15,7 +15,7 @@ from perfkit.show import document, style, tables, timeline
 from perfkit.show.sentences import clean
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""A second lock beside escaping: a browser neither runs a script in this page nor fetches anything."""
+"""In addition to escaping: a browser neither runs a script in this page nor fetches anything."""
 
 
 def fragment(contents: Iterable[document.Content], large: bool = False) -> str:

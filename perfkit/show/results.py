@@ -1,4 +1,4 @@
-"""What the views read out of a run; bootstraps over long series are not free, so they are kept."""
+"""What tables and figures read out of a run; bootstraps over long series are slow, so they are cached."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from perfkit.results.stats import Estimate, Ratio
 
 @lru_cache(maxsize=512)
 def _estimate(values: tuple[float, ...]) -> Estimate | None:
-    found = stats.estimate(np.array(values))
-    return found if found and math.isfinite(found.median) else None
+    estimate = stats.estimate(np.array(values))
+    return estimate if estimate and math.isfinite(estimate.median) else None
 
 
 def rate(run: Run) -> Estimate | None:
@@ -55,20 +55,20 @@ def efficiency(run: Run) -> float | None:
 
 def speedup(run: Run, role: str) -> Ratio | None:
     """Against the previous stage or the baseline."""
-    found = _pairing(run, role) if run.status == "ok" else None
-    return found.ratio if found and found.own_samples_per_s and found.other_samples_per_s else None
+    pairing = _pairing(run, role) if run.status == "ok" else None
+    return pairing.ratio if pairing and pairing.own_samples_per_s and pairing.other_samples_per_s else None
 
 
 def rounds(run: Run) -> int:
-    """How many values the comparison with the previous stage rests on."""
-    found = _pairing(run, "previous")
-    return min(len(found.own_samples_per_s), len(found.other_samples_per_s)) if found else 0
+    """How many rounds the comparison with the previous stage has."""
+    pairing = _pairing(run, "previous")
+    return min(len(pairing.own_samples_per_s), len(pairing.other_samples_per_s)) if pairing else 0
 
 
 def previous(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The measured stage that this one was compared with: the one its pairing names, where it is here."""
-    found = _pairing(run, "previous")
-    return next((other for other in runs if found and other.id == found.against), None)
+    """The run that this one was compared with, if it is among `runs`."""
+    pairing = _pairing(run, "previous")
+    return next((other for other in runs if pairing and other.id == pairing.against), None)
 
 
 def _pairing(run: Run, role: str) -> Pairing | None:

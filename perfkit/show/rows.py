@@ -1,4 +1,4 @@
-"""The frame that most views share: a row a stage, its name at the left, its numbers at the right."""
+"""The frame of most views: a row for each stage, its name at the left, its numbers at the right."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ BAR = 0.62
 
 
 def frame(ax: Axes, ink: str, runs: Sequence[Run], numbers: Callable[[Run], str], unit: str) -> None:
-    """Names, numbers and axis; stages without a number get their reason in the place of a bar.
+    """Names, numbers and axis; a stage without a number has the reason in place of its bar.
 
     Args:
         ax: where.
         ink: colour of text and lines.
-        runs: one a row, from the top.
+        runs: one for each row, from the top.
         numbers: what stands at the right of a row; empty where there is no number.
         unit: what the horizontal axis shows.
     """
-    said = [numbers(run) for run in runs]
-    named(ax, ink, [sentences.name(run) for run in runs], said, unit)
-    for at, (run, shown) in enumerate(zip(runs, said, strict=True)):
+    texts = [numbers(run) for run in runs]
+    named(ax, ink, [sentences.name(run) for run in runs], texts, unit)
+    for at, (run, shown) in enumerate(zip(runs, texts, strict=True)):
         if not shown:
             reason(ax, ink, at, sentences.outcome(run) or "n/a: this was not measured")
 
 
-def named(ax: Axes, ink: str, names: Sequence[str], said: Sequence[str], unit: str) -> None:
-    """The frame alone: a row a name from the top, what is said of it at the right, the axis below."""
+def named(ax: Axes, ink: str, names: Sequence[str], texts: Sequence[str], unit: str) -> None:
+    """The frame alone: a row for each name, from the top, its text at the right, the axis below."""
     style.plain_axes(ax, ink)
     size, rows = style.type_size(ax), range(len(names))
     labels = [style.mark(sentences.wrapped(name, style.characters(ax, 0.2), 2)) for name in names]
@@ -47,13 +47,13 @@ def named(ax: Axes, ink: str, names: Sequence[str], said: Sequence[str], unit: s
     ax.locator_params(axis="x", nbins=6)
     ax.xaxis.set_major_formatter("{x:,g}")
     right = ax.secondary_yaxis("right")
-    right.set_yticks(rows, [style.mark(text) for text in said], fontsize=0.9 * size, color=ink)
+    right.set_yticks(rows, [style.mark(text) for text in texts], fontsize=0.9 * size, color=ink)
     right.tick_params(length=0)
     right.spines["right"].set_visible(False)
 
 
 def reason(ax: Axes, ink: str, at: int, text: str) -> None:
-    """Words in the place of a row's bar."""
+    """Words in place of a row's bar."""
     ax.text(
         0.01, at, style.mark(sentences.wrapped(text, style.characters(ax, 0.42), 2)), color=ink,
         style="italic", transform=ax.get_yaxis_transform(), va="center", fontsize=0.9 * style.type_size(ax),

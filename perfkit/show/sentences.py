@@ -39,7 +39,7 @@ def outcome(run: Run) -> str:
 
 
 def enumerated(runs: Sequence[Run], numbers: Callable[[Run], str]) -> str:
-    """One clause a stage: its numbers, or why there are none."""
+    """One clause for each stage: its numbers, or why there are none."""
     clauses = [(name(run), numbers(run).replace("\n", ", ") or outcome(run) or "n/a") for run in runs]
     return "; ".join(": ".join(clause) for clause in clauses) + "."
 
@@ -48,8 +48,10 @@ def verdicts(runs: Sequence[Run]) -> list[str]:
     """What each stage of a session showed."""
     optimizations = [OPTIMIZATIONS.get(run.stage) for run in runs]
     return [
-        verdict_sentence(run, results.previous(run, runs), found.bottleneck if found else "none")
-        for run, found in zip(runs, optimizations, strict=True)
+        verdict_sentence(
+            run, results.previous(run, runs), optimization.bottleneck if optimization else "none"
+        )
+        for run, optimization in zip(runs, optimizations, strict=True)
     ]
 
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe & Ito 2008: told apart with any colour vision. Each use has a hatch or a label too.
+# Okabe & Ito 2008: distinct with any colour vision. Each use has a hatch or a label too.
 BLUE, SKY, GREEN, ORANGE, VERMILLION, PURPLE, YELLOW = (
     "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#f0e442",
 )  # fmt: skip
 WAIT_HATCH, GAIN_HATCH, LOSS_HATCH, SPARE_HATCH = "///", "//", "xx", "\\\\"
 
 _INK_LIGHT, _INK_DARK = "#212223", "#dedfe1"
-"""Used for nothing else, so that they can be found in an SVG and left to the page's theme."""
+"""Used for nothing else, so that they can be found in an SVG and replaced by the colour of the page."""
 _PAPER_LIGHT, _PAPER_DARK = "#ffffff", "#16181c"
 
 WIDTH = 9.6
@@ -37,12 +37,12 @@ _rc_lock = threading.Lock()
 
 
 def ink(dark: bool = False) -> str:
-    """Colour of text and lines."""
+    """The colour of text and lines."""
     return _INK_DARK if dark else _INK_LIGHT
 
 
 def rows_height(runs: Sequence[object]) -> float:
-    """Inches for one row a stage, with two lines of type each, title and axis."""
+    """Inches for a row of two lines for each stage, title and axis."""
     return 1.25 + 0.43 * len(runs)
 
 
@@ -58,11 +58,11 @@ def new_figure(width: float, height: float, dark: bool = False, large: bool = Fa
     from matplotlib.figure import Figure
 
     scale = _LARGE_SCALE if large else 1.0
-    made = Figure((width * scale, height * scale), facecolor=_PAPER_DARK if dark else _PAPER_LIGHT)
-    made.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
+    figure = Figure((width * scale, height * scale), facecolor=_PAPER_DARK if dark else _PAPER_LIGHT)
+    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
     # The draw functions get only an Axes: they read the size of type from its figure.
-    made.set_gid(f"type-{_LARGE_TYPE if large else _TYPE}")
-    return made
+    figure.set_gid(f"type-{_LARGE_TYPE if large else _TYPE}")
+    return figure
 
 
 def type_size(ax: Axes) -> float:
@@ -91,12 +91,12 @@ def title(figure: Figure, text: str, colour: str) -> None:
 
 
 def mark(text: str) -> str:
-    """Text for matplotlib: a dollar sign is a dollar sign, no formula."""
+    """Text for matplotlib in which a dollar sign does not start a formula."""
     return text.replace("$", r"\$")
 
 
 def say(ax: Axes, text: str, colour: str) -> None:
-    """Words in the place of a picture."""
+    """Words in place of a picture."""
     ax.set_axis_off()
     ax.text(
         0.5, 0.5, mark(wrapped(text, characters(ax, 0.8), 4)), transform=ax.transAxes, ha="center",
@@ -130,7 +130,7 @@ def legend_below(ax: Axes, colour: str, columns: int) -> None:
 
 
 def to_svg(figure: Figure) -> str:
-    """Inline SVG: transparent, its text real text, its ink that of the page's theme, its ids its own.
+    """Inline SVG: transparent, with real text, in the ink of the page's theme, with unique ids.
 
     The figure's label becomes its description for screen readers.
     """
@@ -149,9 +149,9 @@ def to_svg(figure: Figure) -> str:
     for colour in (_INK_LIGHT, _INK_DARK):
         fallback = "#222" if colour == _INK_LIGHT else colour
         svg = svg.replace(colour, f"var(--jp-content-font-color1, {fallback})")
-    said = escape(clean(figure.get_label() or "figure"), quote=True)
+    label = escape(clean(figure.get_label() or "figure"), quote=True)
     style = "max-width:100%;height:auto;stroke-linejoin:round;stroke-linecap:butt"
-    return svg.replace("<svg", f'<svg role="img" aria-label="{said}" style="{style}"', 1)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{label}" style="{style}"', 1)
 
 
 def to_png(figure: Figure, dpi: int = 120) -> bytes:

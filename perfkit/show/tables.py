@@ -21,7 +21,7 @@ _SIGNS = {"no measurable difference": "≈", "too few rounds": "?"}
 
 
 def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> list[Content]:
-    """Everything that is to be said of a session.
+    """The whole report of a session.
 
     Args:
         runs: in the order of the ladder.
@@ -43,7 +43,7 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
 
 
 def summary(runs: Sequence[Run]) -> list[str]:
-    """Machine, settings and the overall result, a line each."""
+    """Machine, settings and the overall result, one line each."""
     if not runs:
         return ["Nothing was measured yet."]
     first, last = runs[0], next((run for run in reversed(runs) if results.rate(run)), None)
@@ -59,7 +59,7 @@ def summary(runs: Sequence[Run]) -> list[str]:
 
 
 def ladder(runs: Sequence[Run]) -> Table:
-    """One row a run."""
+    """One row for each run."""
     signs = [f"{sign} {verdict}" for verdict, sign in _SIGNS.items()]
     return Table(COLUMNS, [row(run) for run in runs], "The ladder", " · ".join(signs), NARROW)
 
@@ -82,14 +82,14 @@ def row(run: Run) -> list[str]:
 
 
 def against(run: Run, role: str) -> str:
-    """`1.34× (1.28–1.41) faster`; of a stage with nothing before it, a dash."""
+    """`1.34× (1.28–1.41) faster`; a dash for a stage with nothing before it."""
     if ratio := results.speedup(run, role):
         return f"{units.ratio(ratio)} {_SIGNS.get(ratio.verdict, ratio.verdict)}"
     return "–" if results.rate(run) and not run.pairings else units.NOT_AVAILABLE
 
 
 def bytes_per_sample(run: Run) -> str:
-    """Bytes of a sample in the loader's batch; where other bytes cross to the device, both."""
+    """Bytes of a sample in the loader's batch; and those copied to the device, where they differ."""
     batch, crossing = run.batch_bytes_per_sample, run.h2d_bytes_per_sample
     if run.status != "ok" or batch is None:
         return units.NOT_AVAILABLE
@@ -103,7 +103,7 @@ def note(run: Run) -> str:
 
 
 def evidence(runs: Sequence[Run]) -> list[Content]:
-    """What the built objects say of the switches: those that are not as set first, then what changed."""
+    """The state of the switches in the built objects: first those that are not as set, then the changes."""
     columns = ("stage", "switch", "state", "evidence")
     rows = [
         (name(run), m.switch, "as set" if m.ok else "NOT as set", m.evidence)
@@ -135,7 +135,7 @@ def _changes(runs: Sequence[Run]) -> list[str]:
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
-    """Warnings, then facts, each once with the stages that it is about."""
+    """Warnings, then facts, each once, with the stages that it concerns."""
     stages: dict[str, list[str]] = {}
     for run in runs:
         for text in [*run.warnings, *(f"{about}: {fact}" for about, fact in run.facts.items())]:
@@ -154,7 +154,7 @@ def _settings(runs: Sequence[Run]) -> Table:
 
 
 def stored(runs: Sequence[Run]) -> Table:
-    """Runs of the store, a row each."""
+    """Stored runs, one row each."""
     rows = [
         [run.id, run.session, run.preset, run.workload.rpartition(":")[2], name(run), row(run)[1]]
         for run in runs

@@ -86,7 +86,7 @@ def _step(result: Mapping[str, Any]) -> list[list[str]]:
 
 
 def syncs(places: Sequence[Mapping[str, Any]], steps: int, device: str = "") -> list[Content]:
-    """Lines that copy or wait between host and device, with a way out of each.
+    """Lines that copy or wait between host and device, with a remedy for each.
 
     Args:
         places: as `studies.inspect.syncs` returns them.
@@ -101,4 +101,4 @@ def syncs(places: Sequence[Mapping[str, Any]], steps: int, device: str = "") -> 
     if rows and device == "cpu":
         note = "This run is on the CPU: these are the places that would wait for a GPU."
     title = "Copies and waits between host and device"
-    return [Table(("line", "call", "is", "per step", "way out"), rows, title, note)]
+    return [Table(("line", "call", "is", "per step", "remedy"), rows, title, note)]

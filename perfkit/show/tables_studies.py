@@ -18,9 +18,9 @@ from perfkit.show.sentences import name
 _SIGNS = {True: "✓", False: "✗"}
 
 
-def comparison(found: Comparison) -> list[Content]:
+def comparison(result: Comparison) -> list[Content]:
     """Whether B is faster than A, in a sentence."""
-    return [found.describe()]
+    return [result.describe()]
 
 
 def noise(pairs: Sequence[Comparison], device: str, bound: float | None) -> list[Content]:
@@ -29,12 +29,12 @@ def noise(pairs: Sequence[Comparison], device: str, bound: float | None) -> list
     return [Bullets(ratios), f"A/A noise of {device}: {bound or 0:.2%}, from {len(pairs)} pairs"]
 
 
-def attribution(found: Attribution) -> list[Content]:
+def attribution(result: Attribution) -> list[Content]:
     """What each optimization is worth: alone, after the others, on average over all orders."""
     rows = [
         [e.title, *(units.times(value) for value in (e.alone, e.last, e.stepwise, e.shapley)),
          f"{e.low:.2f}–{e.high:.2f}" if e.low is not None else units.NOT_AVAILABLE]
-        for e in found.effects
+        for e in result.effects
     ]  # fmt: skip
     columns = (
         "optimization",
@@ -45,40 +45,40 @@ def attribution(found: Attribution) -> list[Content]:
         "95% interval",
     )
     narrow = ("optimization", "alone", "after the others", "mean over orders")
-    pairs = [[pair.a, pair.b, units.times(pair.factor)] for pair in found.interactions]
+    pairs = [[pair.a, pair.b, units.times(pair.factor)] for pair in result.interactions]
     note = "" if pairs else "no pair was measured together and alone"
-    again = [] if found.complete else ["The time budget is used up: run it again to continue."]
+    again = [] if result.complete else ["The time budget is used up: run it again to continue."]
     return [
         Table(columns, rows, "What each optimization is worth", narrow=narrow),
-        figures_studies.worth(found.effects),
-        Bullets(found.sentences()),
+        figures_studies.worth(result.effects),
+        Bullets(result.sentences()),
         Table(("one", "other", "together / product of each alone"), pairs, "Interactions", note),
         *again,
     ]
 
 
-def tuning(found: Tuned) -> list[Content]:
+def tuning(result: Tuned) -> list[Content]:
     """What was picked, and everything that was tried, the fastest first."""
-    front = found.pareto()
+    front = result.pareto()
     numbers = {run.id: str(at) for at, run in enumerate(front, 1)}
-    tried = [(run, rate) for run in found.tried if (rate := results.rate(run))]
+    tried = [(run, rate) for run in result.tried if (rate := results.rate(run))]
     rows = [
-        [run.title, numbers.get(run.id, "") + (" (picked)" if run.id == found.best.id else ""),
+        [run.title, numbers.get(run.id, "") + (" (picked)" if run.id == result.best.id else ""),
          units.interval(rate), units.size(run.peak_memory_bytes or None)]
         for run, rate in sorted(tried, key=lambda pair: -pair[1].median)
     ]  # fmt: skip
     columns = ("recipe", "on the front", "samples/s", "peak memory")
     return [
-        Bullets(found.sentences()),
-        figures_studies.pareto(found.tried, front, found.best, found.cap_bytes),
+        Bullets(result.sentences()),
+        figures_studies.pareto(result.tried, front, result.best, result.cap_bytes),
         Table(columns, rows, "Tried", "The front: no other run is both faster and smaller."),
     ]
 
 
-def parity(found: Parity) -> list[Content]:
+def parity(result: Parity) -> list[Content]:
     """Whether a recipe trains the same, check by check."""
-    rows = [[check.name, _SIGNS[check.ok], check.evidence] for check in found.checks]
-    return [Table(("check", "holds", "evidence"), rows, "Parity"), found.describe()]
+    rows = [[check.name, _SIGNS[check.ok], check.evidence] for check in result.checks]
+    return [Table(("check", "holds", "evidence"), rows, "Parity"), result.describe()]
 
 
 def communication(runs: Sequence[Run]) -> Table:

@@ -218,8 +218,8 @@ def loading(loader: Loading | None) -> Table:
     }
     rows = []
     for name, times in parts.items():
-        known = [time for time in times if time is not None]
-        mean, most = (sum(known) / len(known), max(known)) if known else (None, None)
+        measured = [time for time in times if time is not None]
+        mean, most = (sum(measured) / len(measured), max(measured)) if measured else (None, None)
         rows.append([name, units.duration(mean), units.duration(most)])
     rows.append(["pin", units.duration(loader.pin_s), ""])
     note = (

@@ -1,4 +1,4 @@
-"""Sections in a terminal. Where it is narrow a table has fewer columns, and no word is broken for room."""
+"""Sections in a terminal. A narrow one gets tables with fewer columns; words are not broken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perfkit.show.document import Bullets, Code, Content, Figure, Section, Table
 from perfkit.show.sentences import clean
 
 _PIPE_WIDTH = 120
-"""Characters where the output is a pipe or a file, which have no width."""
+"""Characters in a line where the output is a pipe or a file."""
 _GAP = 2
 _LONG_WORD = 28
 """Longer words (kernel names, paths) are broken where they must be."""
@@ -31,7 +31,7 @@ def show(contents: Iterable[Content], to_stderr: bool = False) -> None:
 
 
 class _Console(Console):
-    """A console whose caller learns that nobody reads on (`| head`); rich would end the program."""
+    """A console that reports a broken pipe (`| head`) to its caller; rich would end the program."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -109,7 +109,7 @@ def _print_table(table: Table, console: Console) -> None:
 
 
 class _Column:
-    """How wide a column would be, how wide it must be so that no word is broken, who has room first."""
+    """The width a column would have, and the least width at which no word is broken."""
 
     def __init__(self, name: str, cells: Sequence[str], first: bool) -> None:
         self.first = first
@@ -136,7 +136,7 @@ def _least(columns: Sequence[_Column], chosen: Sequence[int]) -> int:
 
 
 def _widths(columns: Sequence[_Column], width: int) -> list[int]:
-    """Each column's least width, and its share of the room that is left: names and numbers before text."""
+    """Each column's least width plus its share of the remaining room: names and numbers before text."""
     gaps = _GAP * (len(columns) - 1)
     if sum(column.titled for column in columns) + gaps <= width:
         return [column.titled for column in columns]

@@ -1,4 +1,4 @@
-"""The data of the timeline that a page lets one zoom and pan in; `timeline.jinja` is its HTML."""
+"""The data of the interactive timeline; `timeline.jinja` is its HTML."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class _Row(NamedTuple):
 
 @cache
 def script() -> str:
-    """What draws it."""
+    """The script that draws it."""
     return Path(__file__).with_name("timeline.js").read_text(encoding="utf-8")
 
 
 def policy() -> str:
-    """What a page with the timeline in it may do: run this script, show itself, fetch nothing."""
+    """The policy of a page with the timeline: it may run this script, and fetches nothing."""
     digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
 
@@ -56,14 +56,14 @@ def data(lanes: Lanes) -> dict[str, Any]:
     parts, names = list(PARTS), dict[str, int]()
     rows: list[dict[str, Any]] = []
     for lane in lanes.lanes:
-        made = [_Row([], [], [], []) for _ in range(_depth(lane))]
+        levels = [_Row([], [], [], []) for _ in range(_depth(lane))]
         for bar in sorted(lane.bars, key=lambda bar: bar.start_us):
-            row = made[bar.depth]
+            row = levels[bar.depth]
             row.s.append(round(bar.start_us, 3))
             row.d.append(round(bar.duration_us, 3))
             row.c.append(parts.index(bar.colour))
             row.n.append(names.setdefault(sentences.clean(bar.name, 120), len(names)))
-        rows.append({"label": sentences.clean(lane.label, 60), "rows": [row._asdict() for row in made]})
+        rows.append({"label": sentences.clean(lane.label, 60), "rows": [row._asdict() for row in levels]})
     return {
         "name": sentences.clean(lanes.name, 60), "duration_us": lanes.duration_us, "omitted": lanes.omitted,
         "parts": {part: look[0] for part, look in PARTS.items()}, "names": list(names), "lanes": rows,

@@ -61,7 +61,7 @@ def size(count: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of one as whole percent; what rounds to none or all but is not, says so."""
+    """A fraction as whole percent; `<1%` and `>99%` for what would round to none or all."""
     if share is None:
         return NOT_AVAILABLE
     if 0 < share < 0.005:
