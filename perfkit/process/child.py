@@ -1,4 +1,4 @@
-"""Child processes: start, ask, cancel, time out, and say in words how one ended."""
+"""Child processes: start, ask, cancel, time out, and end with everything they started."""
 
 from __future__ import annotations
 
@@ -53,10 +53,12 @@ class Child:
         self._cancelled = cancelled or threading.Event()
         self.deadline = deadline
         self.started = time.time()
-        """When the process started; had to start, if it is a forked one, for what it found imported."""
+        """When the process started. A forked one counts as started earlier, by the imports it was spared."""
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._events: queue.Queue[messages.AnyEvent | None] = queue.Queue()
-        self._folder = tempfile.mkdtemp(prefix="perfkit-")  # what it leaves there when it is killed goes too
+        self._folder = tempfile.mkdtemp(
+            prefix="perfkit-"
+        )  # removed with whatever a killed child leaves there
         on_progress("importing torch", 0.0)
         try:
             self._process = self._start()
@@ -71,7 +73,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the child itself."""
+        """The child's process id."""
         return self._process.pid
 
     def _start(self) -> subprocess.Popen[str] | fork.Forked:
@@ -214,18 +216,18 @@ def child_environment() -> dict[str, str]:
     """The child's environment: threads for the usable cores, caches kept, this perfkit importable."""
     here = str(Path(__file__).parents[2])
     inherited = {key: value for key, value in os.environ.items() if key != "MPLBACKEND"}
-    # What a notebook has put on its path, the child finds too; its own library comes first as usual.
+    # The child also finds what a notebook has added to its path; its own libraries come first as usual.
     own = {*sysconfig.get_paths().values(), here}
     added = [path for path in sys.path if path and path not in own and "lib-dynload" not in path]
     paths = [here, *filter(None, [inherited.get("PYTHONPATH")]), *added]
     cache = machine.cache_folder().absolute() / "inductor"
-    # A quota below the visible cores makes torch start too many threads (metrics §4).
-    # glibc moves its threshold for giving memory back by what happened before, so that equal processes train
-    # at speeds that differ for good: by 4 to 6% (standard deviation of 6 processes, small conv net, two
-    # cores), by 0.6% with these.
-    kept = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
+    # glibc adapts its threshold for returning memory to what happened before, so that equal processes train at
+    # different speeds for good: by 4 to 6% (standard deviation of 6 processes, small conv net, two cores), by
+    # 0.6% with these settings.
+    malloc = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
     defaults = {
-        "GLIBC_TUNABLES": kept,
+        "GLIBC_TUNABLES": malloc,
+        # Where a quota is below the visible cores, torch would start too many threads (metrics §4).
         "OMP_NUM_THREADS": str(machine.usable_cores()),
         "TORCHINDUCTOR_CACHE_DIR": str(cache),
         "PERFKIT_DATA": str(machine.data_folder().absolute()),

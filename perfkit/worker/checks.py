@@ -1,7 +1,7 @@
 """Whether each switch is in effect, read from what was built and from an observed step, not from the recipe.
 
-A table: for each switch, what is observed and how it reads in words. A stage with a switch that is not in
-effect is an error, not a slow stage.
+`CHECKS` is a table: for each switch, what is observed and how it reads in words. A stage with a switch that
+is not in effect is an error, not a slow stage.
 """
 
 from __future__ import annotations
@@ -22,16 +22,6 @@ Check = Callable[[ObservedStep], Reading]
 
 _AS_IT_SHOULD_BE, _NOT_AS_IT_SHOULD_BE = object(), object()
 """States of what cannot be read in the recipe's terms."""
-
-
-CHECKS: dict[str, Check] = {}
-"""The check of each switch, by the switch's name."""
-
-
-def _verifies(check: Check) -> Check:
-    """Enters a check for the switch whose name it has."""
-    CHECKS[check.__name__.removeprefix("_")] = check
-    return check
 
 
 def verify(step: ObservedStep) -> list[Mechanism]:
@@ -60,25 +50,17 @@ def _holds(ok: bool, evidence: str) -> Reading:
 # ---------------------------------------------------------------- data
 
 
-@_verifies
-def _batch_size(s: ObservedStep) -> Reading:
-    return len(s.batch[0]), f"{len(s.batch[0])} samples in a batch"
-
-
-@_verifies
 def _workers(s: ObservedStep) -> Reading:
     alive = sum(worker.is_alive() for worker in getattr(s.iterator, "_workers", []))
     return alive, f"{alive} worker processes alive" if alive else "data is fetched in the training process"
 
 
-@_verifies
 def _persistent_workers(s: ObservedStep) -> Reading:
     loader = s.training.loader
     kept = getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None) is not None
     return _flag(bool(kept), "workers outlive the epoch", "workers end with the epoch")
 
 
-@_verifies
 def _prefetch_factor(s: ObservedStep) -> Reading:
     factor = getattr(s.training.loader, "prefetch_factor", None)
     if not s.recipe.workers:
@@ -87,7 +69,6 @@ def _prefetch_factor(s: ObservedStep) -> Reading:
     return factor, f"{factor} batches a worker ahead, {outstanding} requested now"
 
 
-@_verifies
 def _batched_fetch(s: ObservedStep) -> Reading:
     collate = getattr(getattr(s.training.loader, "collate_fn", None), "__name__", "")
     whole = hasattr(getattr(s.training.loader, "dataset", None), "__getitems__")
@@ -96,31 +77,12 @@ def _batched_fetch(s: ObservedStep) -> Reading:
     )
 
 
-@_verifies
-def _pin_memory(s: ObservedStep) -> Reading:
-    pinned = s.batch[0].device.type == "cpu" and s.batch[0].is_pinned()
-    return _flag(pinned, "the host batch is page-locked", "the host batch is pageable")
-
-
-@_verifies
-def _non_blocking(s: ObservedStep) -> Reading:
-    asynchronous = any(copy.get("non_blocking") for copy in s.copies)
-    return _flag(asynchronous, "copied without waiting", "the host waits for the copy")
-
-
-@_verifies
-def _device_prefetch(s: ObservedStep) -> Reading:
-    return _flag(s.prefetches, "the next batch is copied on a stream of its own", "copied when it is needed")
-
-
-@_verifies
 def _uint8_copy(s: ObservedStep) -> Reading:
     kind = str(s.batch[0].dtype).removeprefix("torch.")
     size = bytes_per_sample(s.batch[:1])
     return kind == "uint8", f"the batch is copied as {kind}: {size:,} bytes per sample"
 
 
-@_verifies
 def _device_resize(s: ObservedStep) -> Reading:
     sent, seen = tuple(s.batch[0].shape[2:]), tuple(s.inputs.shape[2:])
     shown = "×".join(map(str, sent)) or "no image"
@@ -130,7 +92,6 @@ def _device_resize(s: ObservedStep) -> Reading:
     )
 
 
-@_verifies
 def _device_dataset(s: ObservedStep) -> Reading:
     if not is_resident(s.training.loader):
         return False, "batches come from a loader"
@@ -141,7 +102,6 @@ def _device_dataset(s: ObservedStep) -> Reading:
 # ---------------------------------------------------------------- computing
 
 
-@_verifies
 def _zero_grad_set_to_none(s: ObservedStep) -> Reading:
     gradients = [p.grad for p in s.training.model.parameters() if p.requires_grad]
     if not gradients:
@@ -149,7 +109,6 @@ def _zero_grad_set_to_none(s: ObservedStep) -> Reading:
     return _flag(gradients[0] is None, "gradients are None after a step", "gradients are zeroed")
 
 
-@_verifies
 def _channels_last(s: ObservedStep) -> Reading:
     weights = [p for p in s.training.model.parameters() if p.dim() == 4 and min(p.shape[1], p.shape[2]) > 1]
     image = s.inputs.dim() == 4
@@ -159,7 +118,6 @@ def _channels_last(s: ObservedStep) -> Reading:
     return last, f"{shown}: {'NHWC' if last else 'NCHW'}"
 
 
-@_verifies
 def _amp(s: ObservedStep) -> Reading:
     parameters = next(s.training.model.parameters()).dtype
     expected = {"off": parameters, "bf16": torch.bfloat16, "fp16": torch.float16}[s.recipe.amp]
@@ -170,7 +128,6 @@ def _amp(s: ObservedStep) -> Reading:
     return _holds(s.outputs.dtype == expected and scaled == (s.recipe.amp == "fp16"), evidence)
 
 
-@_verifies
 def _tf32(s: ObservedStep) -> Reading:
     states = {torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32}
     if len(states) > 1:
@@ -178,12 +135,6 @@ def _tf32(s: ObservedStep) -> Reading:
     return _flag(states == {True}, "float32 is computed in TF32", "float32 is computed in full precision")
 
 
-@_verifies
-def _cudnn_benchmark(s: ObservedStep) -> Reading:
-    return _flag(torch.backends.cudnn.benchmark, "cuDNN times algorithms", "cuDNN's heuristic choice")
-
-
-@_verifies
 def _optimizer_impl(s: ObservedStep) -> Reading:
     group = s.training.optimizer.param_groups[0]
     fused, foreach = group.get("fused"), group.get("foreach")
@@ -191,7 +142,6 @@ def _optimizer_impl(s: ObservedStep) -> Reading:
     return state, f"optimizer implementation: {state}"
 
 
-@_verifies
 def _compile(s: ObservedStep) -> Reading:
     if not is_compiled(s.training.model):
         return False, "runs eagerly"
@@ -200,7 +150,6 @@ def _compile(s: ObservedStep) -> Reading:
     return ok or _NOT_AS_IT_SHOULD_BE, evidence
 
 
-@_verifies
 def _compile_mode(s: ObservedStep) -> Reading:
     context = getattr(s.training.model, "dynamo_ctx", None)
     if context is None:
@@ -211,19 +160,6 @@ def _compile_mode(s: ObservedStep) -> Reading:
     return state, f"compiled in mode {state}"
 
 
-@_verifies
-def _cpu_threads(s: ObservedStep) -> Reading:
-    threads = torch.get_num_threads()
-    return _holds(s.recipe.cpu_threads in (0, threads), f"{threads} compute threads")
-
-
-@_verifies
-def _accumulation(s: ObservedStep) -> Reading:
-    evidence = f"{s.batches_pulled} batch(es), {s.optimizer_steps} optimizer step(s)"
-    return s.batches_pulled if s.optimizer_steps == 1 else _NOT_AS_IT_SHOULD_BE, evidence
-
-
-@_verifies
 def _activation_checkpointing(s: ObservedStep) -> Reading:
     if not s.block_calls:
         evidence = "compiled: the compiler chooses what backward computes again"
@@ -232,7 +168,6 @@ def _activation_checkpointing(s: ObservedStep) -> Reading:
     return times == 2, f"a block is computed {times:g}x per batch"
 
 
-@_verifies
 def _embedding_device(s: ObservedStep) -> Reading:
     kinds = (nn.Embedding, nn.EmbeddingBag)
     tables = [m.weight for m in inner_model(s.training.model).modules() if isinstance(m, kinds)]
@@ -241,7 +176,6 @@ def _embedding_device(s: ObservedStep) -> Reading:
     return "cpu" if on_host else "device", f"embeddings lie on {', '.join(devices) or 'none'}"
 
 
-@_verifies
 def _log_every(s: ObservedStep) -> Reading:
     if not hasattr(s.training, "shown"):
         return 0, "the loss is not read in the loop"
@@ -249,7 +183,6 @@ def _log_every(s: ObservedStep) -> Reading:
     return _holds(every > 0 and read == steps // every, f"the loss was read {read}x in {steps} steps")
 
 
-@_verifies
 def _nvtx_ranges(s: ObservedStep) -> Reading:
     names = list(dict.fromkeys(s.ranges))
     expected = {"step", "data", "forward", "backward", "optimizer"} | (
@@ -264,7 +197,6 @@ def _nvtx_ranges(s: ObservedStep) -> Reading:
 # ---------------------------------------------------------------- ranks
 
 
-@_verifies
 def _ranks(s: ObservedStep) -> Reading:
     if s.ddp is None:
         return 1, "one process trains"
@@ -272,7 +204,6 @@ def _ranks(s: ObservedStep) -> Reading:
     return size, f"{size} ranks by {distributed.get_backend()}, in DistributedDataParallel"
 
 
-@_verifies
 def _no_sync(s: ObservedStep) -> Reading:
     if all(s.averaged):
         return False, "gradients are averaged with every batch"
@@ -280,7 +211,6 @@ def _no_sync(s: ObservedStep) -> Reading:
     return last_only or _NOT_AS_IT_SHOULD_BE, "gradients are averaged with the last batch only"
 
 
-@_verifies
 def _bucket_cap_mb(s: ObservedStep) -> Reading:
     if s.ddp is None:
         return _holds(True, "no other ranks")
@@ -288,19 +218,6 @@ def _bucket_cap_mb(s: ObservedStep) -> Reading:
     return size, f"buckets of at most {size} MiB"
 
 
-@_verifies
-def _gradient_as_bucket_view(s: ObservedStep) -> Reading:
-    views = s.ddp is not None and s.ddp.gradient_as_bucket_view
-    return _flag(views, "gradients are views of buckets", "gradients are tensors of their own")
-
-
-@_verifies
-def _static_graph(s: ObservedStep) -> Reading:
-    static = s.ddp is not None and bool(s.ddp.static_graph)
-    return _flag(static, "static graph", "the graph may change from step to step")
-
-
-@_verifies
 def _infiniband(s: ObservedStep) -> Reading:
     if s.ddp is None:
         return _holds(True, "no other ranks")
@@ -308,8 +225,67 @@ def _infiniband(s: ObservedStep) -> Reading:
     return _flag(allowed, "NCCL takes the fastest network", "NCCL_IB_DISABLE=1: TCP")
 
 
-@_verifies
 def _gradient_compression(s: ObservedStep) -> Reading:
     hooks = [hook.__name__ for hook, _ in s.ddp._comm_hooks] if s.ddp is not None else []
     state = ", ".join(hooks).removesuffix("_compress_hook") or "off"
     return state, f"communication hook: {', '.join(hooks) or 'none'}"
+
+
+# ---------------------------------------------------------------- the table
+
+CHECKS: dict[str, Check] = {
+    "batch_size": lambda s: (len(s.batch[0]), f"{len(s.batch[0])} samples in a batch"),
+    "workers": _workers,
+    "persistent_workers": _persistent_workers,
+    "prefetch_factor": _prefetch_factor,
+    "batched_fetch": _batched_fetch,
+    "pin_memory": lambda s: _flag(
+        s.batch[0].device.type == "cpu" and s.batch[0].is_pinned(),
+        "the host batch is page-locked", "the host batch is pageable",
+    ),
+    "non_blocking": lambda s: _flag(
+        any(copy.get("non_blocking") for copy in s.copies),
+        "copied without waiting", "the host waits for the copy",
+    ),
+    "device_prefetch": lambda s: _flag(
+        s.prefetches, "the next batch is copied on a stream of its own", "copied when it is needed"
+    ),
+    "uint8_copy": _uint8_copy,
+    "device_resize": _device_resize,
+    "device_dataset": _device_dataset,
+    "zero_grad_set_to_none": _zero_grad_set_to_none,
+    "channels_last": _channels_last,
+    "amp": _amp,
+    "tf32": _tf32,
+    "cudnn_benchmark": lambda s: _flag(
+        torch.backends.cudnn.benchmark, "cuDNN times algorithms", "cuDNN's heuristic choice"
+    ),
+    "optimizer_impl": _optimizer_impl,
+    "compile": _compile,
+    "compile_mode": _compile_mode,
+    "cpu_threads": lambda s: _holds(
+        s.recipe.cpu_threads in (0, torch.get_num_threads()), f"{torch.get_num_threads()} compute threads"
+    ),
+    "accumulation": lambda s: (
+        s.batches_pulled if s.optimizer_steps == 1 else _NOT_AS_IT_SHOULD_BE,
+        f"{s.batches_pulled} batch(es), {s.optimizer_steps} optimizer step(s)",
+    ),
+    "activation_checkpointing": _activation_checkpointing,
+    "embedding_device": _embedding_device,
+    "log_every": _log_every,
+    "nvtx_ranges": _nvtx_ranges,
+    "ranks": _ranks,
+    "no_sync": _no_sync,
+    "bucket_cap_mb": _bucket_cap_mb,
+    "gradient_as_bucket_view": lambda s: _flag(
+        s.ddp is not None and s.ddp.gradient_as_bucket_view,
+        "gradients are views of buckets", "gradients are tensors of their own",
+    ),
+    "static_graph": lambda s: _flag(
+        s.ddp is not None and bool(s.ddp.static_graph),
+        "static graph", "the graph may change from step to step",
+    ),
+    "gradient_compression": _gradient_compression,
+    "infiniband": _infiniband,
+}  # fmt: skip
+"""The check of each switch: what is observed, and how it reads in words."""
