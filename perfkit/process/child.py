@@ -53,7 +53,7 @@ class Child:
         self._cancelled = cancelled or threading.Event()
         self.deadline = deadline
         self.started = time.time()
-        """When the process started. A forked one counts as started earlier, by the imports it was spared."""
+        """When the process started. A forked one counts as started earlier, by the imports it skips."""
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._events: queue.Queue[messages.AnyEvent | None] = queue.Queue()
         self._folder = tempfile.mkdtemp(
@@ -221,9 +221,9 @@ def child_environment() -> dict[str, str]:
     added = [path for path in sys.path if path and path not in own and "lib-dynload" not in path]
     paths = [here, *filter(None, [inherited.get("PYTHONPATH")]), *added]
     cache = machine.cache_folder().absolute() / "inductor"
-    # glibc adapts its threshold for returning memory to what happened before, so that equal processes train at
-    # different speeds for good: by 4 to 6% (standard deviation of 6 processes, small conv net, two cores), by
-    # 0.6% with these settings.
+    # glibc adapts its threshold for returning memory to what happened before, so that equal processes train
+    # at different speeds for good: by 4 to 6% (standard deviation of 6 processes, small conv net, two cores),
+    # by 0.6% with these settings.
     malloc = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
     defaults = {
         "GLIBC_TUNABLES": malloc,
