@@ -81,7 +81,7 @@ def quality_warnings(
     Args:
         conditions: what `read_conditions()` gave.
         own_processes: measuring processes that may use the GPU. It matters only in a container, where NVML's
-            process ids may be the host's, so that our own cannot be told from others'.
+            process ids may be the host's, so that ours cannot be distinguished from others'.
         gpu: UUID of the GPU that was used; all of them if None.
     """
     warnings = []
