@@ -16,6 +16,7 @@ from perfkit.show import document, figures_losses, figures_runs, sentences, styl
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -70,3 +71,8 @@ def view(name: str, runs: Sequence[Run]) -> document.Figure:
     return document.Figure(
         name, title, alt, lambda ax, ink: kind.draw(runs, ax, ink), kind.height(runs), nothing
     )
+
+
+def figure(name: str, runs: Sequence[Run], dark: bool = False, large: bool = False) -> Figure:
+    """A view as a matplotlib figure; arguments as for `view` and `document.Figure.draw`."""
+    return view(name, runs).draw(dark, large)

@@ -69,4 +69,4 @@ def session(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> st
 
 
 html = session
-"""Its public name is `perfkit.html`."""
+"""The name that `perfkit.html` has always had."""

@@ -20,12 +20,8 @@ from matplotlib.text import Text
 from perfkit.errors import InvalidValue
 from perfkit.results.run import Raw, Run
 from perfkit.show import style
-from perfkit.show.figures import VIEWS, view
+from perfkit.show.figures import VIEWS, figure, view
 from tests.unit.show.fake_runs import many, session
-
-
-def figure(name: str, runs: list[Run], **how: bool) -> Figure:
-    return view(name, runs).draw(**how)
 
 
 def describe(name: str, runs: list[Run]) -> str:
