@@ -25,7 +25,6 @@ from perfkit.program.recipe import Value as SwitchValue
 from perfkit.program.rules import applicable
 from perfkit.results.attribution import Attribution, Effect, Interaction
 from perfkit.results.run import Run
-from perfkit.results.stats import Ratio
 from perfkit.results.store import RunStore
 from perfkit.studies.engine import Schedule, Trial, measure
 from perfkit.studies.ladder import recipe_stages
@@ -153,11 +152,10 @@ def _stored(plan: Plan, base: Recipe) -> dict[Recipe, Value]:
 def _value(run: Run) -> dict[Recipe, Value]:
     """The value of a run's recipe; nothing where it was not measured."""
     ratio = run.speedup("baseline") if run.status == "ok" else None
-    return {Recipe.from_dict(run.recipe): _log(ratio)} if ratio else {}
-
-
-def _log(ratio: Ratio) -> Value:
-    return math.log(ratio.ratio), math.log(ratio.high / ratio.low) / 2 / 1.96
+    if ratio is None:
+        return {}
+    error = math.log(ratio.high / ratio.low) / 2 / 1.96
+    return {Recipe.from_dict(run.recipe): (math.log(ratio.ratio), error)}
 
 
 def conclude(

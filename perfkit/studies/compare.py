@@ -155,11 +155,11 @@ def compare(
     Raises:
         PerfkitError: a side could not be measured.
     """
-    known = noise.load(plan.device)
-    count = pairs or pairs_for(known, precision)
+    aa_noise = noise.load(plan.device)
+    count = pairs or pairs_for(aa_noise, precision)
     preset = replace(plan.preset, rounds=max(stats.MIN_ROUNDS, plan.preset.rounds))
     schedule = Schedule(
-        preset, precision=target_half_width(precision, count, known), budget_s=budget_s / count
+        preset, precision=target_half_width(precision, count, aa_noise), budget_s=budget_s / count
     )
     sides = (a, replace(b, title=f"{b.title} (again)") if b.title == a.title else b)
     schedules = (schedule, schedule)

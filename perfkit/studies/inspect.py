@@ -67,7 +67,7 @@ class Profile:
     def describe(self) -> str:
         """Where the file is, and how much the profiler slowed the steps down."""
         if self.slowdown is None:
-            cost = "how much slower a step is with the profiler is not known"
+            cost = "the profiler's slow-down could not be measured"
         elif self.slowdown < 1:
             cost = "the profiler's slow-down is within the noise of these few steps"
         else:
