@@ -112,8 +112,7 @@ def forecast(rows: Sequence[Any]) -> Table:
 
 def doctor(about: str, checks: Sequence[machine.Check], stages: Sequence[Any]) -> list[Content]:
     """What this machine has and what to fix, and which stages can run here."""
-    words = {"ok": "ok", "warning": "note", "problem": "PROBLEM"}
-    rows = [[check.name, words[check.status], check.detail, check.remedy] for check in checks]
+    rows = [[c.name, "note" if c.status == "warning" else c.status, c.detail, c.remedy] for c in checks]
     can = [[stage.title, f"n/a: {stage.reason}" if stage.reason else "will be measured"] for stage in stages]
     return [
         Table(("what", "state", "found", "what to do"), rows, about),

@@ -18,6 +18,8 @@ from perfkit.show.sentences import clean
 _PIPE_WIDTH = 120
 """Characters in a line where the output is a pipe or a file."""
 _GAP = 2
+_COLOURS = {"ok": "green", "✓": "green", "note": "yellow", "problem": "red", "✗": "red", "NOT as set": "red"}
+"""Of cells that say nothing else; the word is there too for those who do not see the colour."""
 _LONG_WORD = 28
 """Longer words (kernel names, paths) are broken where they must be."""
 
@@ -96,7 +98,7 @@ def _print_table(table: Table, console: Console) -> None:
         name = Text(clean(table.columns[at]))
         grid.add_column(name, justify="right" if numeric[at] else "left", width=width, overflow="fold")
     for row in table.rows:
-        grid.add_row(*(Text(clean(row[at])) for at in chosen))
+        grid.add_row(*(Text(clean(row[at]), style=_COLOURS.get(row[at], "")) for at in chosen))
     if table.title:
         console.print()
         _print_text(table.title, console, style="italic")

@@ -74,7 +74,7 @@ def test_the_doctor_names_remedies_and_stages() -> None:
     checks = [Check("compiler", "none", "Install g++", blocking=True)]
     stages = [SimpleNamespace(title="amp", reason=""), SimpleNamespace(title="pinning", reason="no GPU")]
     text = terminal.text(tables_studies.doctor("2 cores", checks, stages), 60)
-    assert "PROBLEM" in text
+    assert "problem" in text
     assert "Install g++" in text
     assert "n/a: no GPU" in text
     assert "will be measured" in html.fragment(tables_studies.doctor("2 cores", checks, stages))
