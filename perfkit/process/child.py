@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import psutil
 
 from perfkit import machine
 from perfkit.errors import Cancelled, RunFailed
@@ -187,12 +188,7 @@ class Child:
 
 def end_tree(process: subprocess.Popen[str] | fork.Forked) -> None:
     """Terminates a process group, then kills what is left of it."""
-    import psutil
-
-    try:
-        tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        tree = []
+    tree = machine.process_tree(process.pid)
     _signal_group(process, terminate=True)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_S)

@@ -69,10 +69,10 @@ def main() -> None:
     from perfkit.program import train
     from perfkit.program.recipe import Recipe
 
-    given = json.loads(sys.argv[1])
-    recipe = Recipe.from_dict(given["recipe"]).replace(nvtx_ranges=True)
-    workload = workloads.load(given["workload"], given["options"])
-    training = train.Training(workload, recipe, torch.device(given["device"]), given["seed"])
+    spec = json.loads(sys.argv[1])
+    recipe = Recipe.from_dict(spec["recipe"]).replace(nvtx_ranges=True)
+    workload = workloads.load(spec["workload"], spec["options"])
+    training = train.Training(workload, recipe, torch.device(spec["device"]), spec["seed"])
     batches = training.batches(train.epochs(training.loader))
     on_gpu = training.device.type == "cuda"
     for step in range(LAST):

@@ -134,13 +134,13 @@ class Harness:
         """Steps until their time is steady, or until the budget is spent."""
         workers = self.training.recipe.workers
         window = max(_MIN_WARMUP_STEPS, workers)
-        taken, done = Block(0, 0.0), False
+        warm, done = Block(0, 0.0), False
         while not self._agreed(done):
             block, _ = self._run(self.batches, window, "warm-up")
-            taken += block
-            spent = taken.seconds >= seconds or len(taken.step_s) >= _MAX_WARMUP_STEPS
-            done = spent or stats.steady(np.array(taken.step_s), window)
-        return taken
+            warm += block
+            spent = warm.seconds >= seconds or len(warm.step_s) >= _MAX_WARMUP_STEPS
+            done = spent or stats.steady(np.array(warm.step_s), window)
+        return warm
 
     def _agreed(self, decision: bool) -> bool:
         """The decision of rank 0: after different numbers of steps, ranks would wait for ever."""

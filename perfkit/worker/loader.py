@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 from torch.utils.data import DataLoader, get_worker_info
 
+from perfkit.machine import process_tree
 from perfkit.program.train import epochs
 
 
@@ -66,7 +67,7 @@ def wait_for_idle_loader(limit_s: float = 2.0, period_s: float = 0.04) -> None:
     Loader workers continue after a block until their queue is full. On a CPU they would take cores from what
     is measured next: the ceiling, or a block of another process.
     """
-    children = psutil.Process().children(recursive=True)
+    children = process_tree()[1:]
 
     def cpu_s() -> float:
         total = 0.0
@@ -87,7 +88,7 @@ def wait_for_idle_loader(limit_s: float = 2.0, period_s: float = 0.04) -> None:
 @contextlib.contextmanager
 def workers_stopped() -> Iterator[None]:
     """Suspends the loader's workers, so that they do not get ahead meanwhile."""
-    workers = psutil.Process().children(recursive=True)
+    workers = process_tree()[1:]
     for worker in workers:
         with contextlib.suppress(psutil.NoSuchProcess):
             worker.suspend()

@@ -50,9 +50,9 @@ def profile(harness: Harness, command: RecordProfile) -> ProfileReport:
             harness.progress("profiling", step + 1, total)
         marks.append(time.perf_counter())
     first = wait + warmup
-    taken = [stamp for stamp in harness.source.stamps if marks[first] <= stamp[2] <= marks[-1]]
+    received = [stamp for stamp in harness.source.stamps if marks[first] <= stamp[2] <= marks[-1]]
     plain_step_s = statistics.median(plain.device_step_s or plain.step_s)
-    return ProfileReport(plain_step_s, taken, marks[first:], pins)
+    return ProfileReport(plain_step_s, received, marks[first:], pins)
 
 
 class _Profile(torch.profiler.profile):

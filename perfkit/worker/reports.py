@@ -74,7 +74,7 @@ class ProfileReport(msgspec.Struct, frozen=True):
     plain_step_s: float
     """Of a step without the profiler."""
     taken: list[tuple[int, float, float]]
-    """Of each batch: its number, asked for at, received at."""
+    """Of each batch: its number, when it was requested, when it was received."""
     marks: list[float]
     """The start of each recorded step, and the end of the last."""
     pins: list[float]

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 import msgspec
 
+from perfkit import machine
 from perfkit.worker import messages, reports
 from perfkit.worker.failures import explain
 
@@ -63,9 +64,7 @@ def end_group() -> None:
     """Ends this process and every process that it started, at once."""
     if os.name == "posix" and os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
-    import psutil
-
-    for process in psutil.Process().children(recursive=True):
+    for process in machine.process_tree()[1:]:
         process.kill()
     os._exit(1)
 

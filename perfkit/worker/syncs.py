@@ -1,8 +1,8 @@
-"""The sync detective: every copy and every wait between host and device, with the line that asked for it.
+"""The sync detective: every copy and every wait between host and device, with the line that causes it.
 
-    with perfkit.detect_syncs() as found:
+    with perfkit.detect_syncs() as syncs:
         train_some_steps()
-    print(found.table())
+    print(syncs.table())
 
 The calls themselves are watched (`.item()`, `.to()`, `nonzero` and so on). This also finds copies that the
 driver stages without a warning and, on a machine without a GPU, the places that *would* wait. On CUDA the
@@ -55,6 +55,14 @@ class Syncs:
     places: dict[tuple[str, str], Place] = field(default_factory=dict)
     steps: int = 1
 
+    def add(self, place: Place) -> None:
+        """Counts a call at its place."""
+        first = self.places.setdefault((place.call, place.where), place)
+        first.count += 1
+        if first is not place:
+            first.bytes += place.bytes
+            first.seconds += place.seconds
+
     def sorted(self) -> list[Place]:
         """The most frequent first."""
         return sorted(self.places.values(), key=lambda place: (-place.count, place.where))
@@ -74,9 +82,9 @@ class Syncs:
 class _Watch(TorchFunctionMode):
     """Sees every call of torch, from Python, on the calling thread."""
 
-    def __init__(self, found: Syncs, device: str | None) -> None:
+    def __init__(self, syncs: Syncs, device: str) -> None:
         super().__init__()
-        self.found = found
+        self.syncs = syncs
         self.device = device
 
     def __torch_function__(
@@ -84,64 +92,58 @@ class _Watch(TorchFunctionMode):
     ) -> Any:
         start = time.perf_counter()
         result = func(*args, **(kwargs or {}))
-        name = getattr(func, "__name__", "")
-        kind, fix, memory, size = _judged(name, args, kwargs or {}, result, self.device)
-        if kind and (where := _caller(self.device)):
-            _note(self.found, name, where, kind, fix, memory, size, time.perf_counter() - start)
+        place = _judge(getattr(func, "__name__", ""), args, kwargs or {}, result, self.device)
+        if place and (where := _caller(self.device)):
+            place.where, place.seconds = where, time.perf_counter() - start
+            self.syncs.add(place)
         return result
 
 
-def _note(
-    found: Syncs, call: str, where: str, kind: str, fix: str, memory: str, size: int, seconds: float
-) -> None:
-    place = found.places.setdefault((call, where), Place(call, where, kind, fix, memory))
-    place.count += 1
-    place.bytes += size
-    place.seconds += seconds
-
-
-def _judged(
-    name: str, args: Any, named: dict[str, Any], result: Any, device: str | None
-) -> tuple[str, str, str, int]:
-    """Kind, fix, host memory and bytes of a call; an empty kind for one that neither copies nor waits."""
+def _judge(name: str, args: Any, kwargs: dict[str, Any], result: Any, device: str) -> Place | None:
+    """A call that copies or waits, with its kind, fix, host memory and bytes; None for any other."""
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None
+    made = isinstance(result, torch.Tensor)
     if name in _WAITS and source is not None and _counts(source, device):
-        return "wait", _WAITS[name], "", source.nbytes if name in ("item", "tolist", "numpy") else 0
+        size = source.nbytes if name in ("item", "tolist", "numpy") else 0
+        return Place(name, "", "wait", _WAITS[name], bytes=size)
     if name == "__getitem__" and source is not None and _has_mask(args[1]) and _counts(source, device):
-        return "wait", "the size of the result is known only to the device: use torch.where", "", 0
+        fix = "the size of the result is known only to the device: use torch.where"
+        return Place(name, "", "wait", fix)
     if name == "__setitem__" and source is not None and _has_mask(args[1]) and not _is_scalar(args[2]):
-        return "wait", "use masked_fill_ or torch.where", "", 0
-    if name in ("cpu", "to", "cuda", "copy_") and isinstance(result, torch.Tensor) and source is not None:
-        return _copy(name, args, named, source, result, device)
-    if name in ("tensor", "as_tensor") and isinstance(result, torch.Tensor) and _elsewhere(result, named):
-        return "host to device", "make it once, before the loop, on the device", "pageable", result.nbytes
-    return "", "", "", 0
+        return Place(name, "", "wait", "use masked_fill_ or torch.where")
+    if name in ("cpu", "to", "cuda", "copy_") and made and source is not None:
+        return _copy(name, args, kwargs, source, result, device)
+    if name in ("tensor", "as_tensor") and made and result.device.type != "cpu" and kwargs.get("device"):
+        fix = "make it once, before the loop, on the device"
+        return Place(name, "", "host to device", fix, "pageable", bytes=result.nbytes)
+    return None
 
 
 def _copy(
-    name: str, args: Any, named: dict[str, Any], source: torch.Tensor, result: torch.Tensor,
-    device: str | None,
-) -> tuple[str, str, str, int]:  # fmt: skip
+    name: str, args: Any, kwargs: dict[str, Any], source: torch.Tensor, result: torch.Tensor, device: str
+) -> Place | None:
     """A copy between host and device; without a GPU, `.cpu()` and `.to("cpu")` stand for one."""
-    given = args[1] if name == "copy_" and len(args) > 1 else source
-    before, after = given.device.type, result.device.type
-    if before == after:
-        asked = name == "cpu" or any(str(one) == "cpu" for one in (*args[1:], named.get("device")))
-        if device == "cpu" and name != "copy_" and asked:
-            return "device to host", "keep it on the device, or read it every N steps", "", source.nbytes
-        return "", "", "", 0
+    copied = args[1] if name == "copy_" and len(args) > 1 else source
+    before, after = copied.device.type, result.device.type
+    to_cpu = name == "cpu" or any(str(value) == "cpu" for value in (*args[1:], kwargs.get("device")))
+    stands_for_one = device == "cpu" and name != "copy_" and to_cpu
+    if before == after and not stands_for_one:
+        return None
     if after == "cpu":
-        return "device to host", "keep it on the device, or read it every N steps", "", given.nbytes
-    memory = "pinned" if given.is_pinned() else "pageable"
-    asynchronous = bool(named.get("non_blocking") or any(one is True for one in args[1:]))
+        fix = "keep it on the device, or read it every N steps"
+        return Place(name, "", "device to host", fix, bytes=copied.nbytes)
+    memory = "pinned" if copied.is_pinned() else "pageable"
+    asynchronous = kwargs.get("non_blocking") or any(value is True for value in args[1:])
     if memory == "pageable":
         fix = "pin it in the loader (pin_memory), then copy with non_blocking"
-        return "host to device", fix, memory, given.nbytes
-    fix = "it overlaps as it is" if asynchronous else "copy with non_blocking: the memory is pinned already"
-    return "host to device", fix, memory, given.nbytes
+    elif asynchronous:
+        fix = "it overlaps as it is"
+    else:
+        fix = "copy with non_blocking: the memory is pinned already"
+    return Place(name, "", "host to device", fix, memory, bytes=copied.nbytes)
 
 
-def _counts(tensor: torch.Tensor, device: str | None) -> bool:
+def _counts(tensor: torch.Tensor, device: str) -> bool:
     """With a GPU only its tensors make the host wait; without one, every tensor stands for one on a GPU."""
     return device == "cpu" or tensor.device.type != "cpu"
 
@@ -155,24 +157,20 @@ def _is_scalar(value: Any) -> bool:
     return not isinstance(value, torch.Tensor) or value.dim() == 0
 
 
-def _elsewhere(result: torch.Tensor, named: dict[str, Any]) -> bool:
-    return result.device.type != "cpu" and named.get("device") is not None
-
-
-def _caller(device: str | None) -> str:
+def _caller(device: str) -> str:
     """`file:line` of the calling code; empty inside a data loader, whose tensors belong on the host."""
     frame: FrameType | None = sys._getframe(2)
-    found = ""
+    where = ""
     while frame is not None:
         file = frame.f_code.co_filename
         if _LOADER in file:
             return ""
-        if not found and (is_users(file) or file == train.__file__):
+        if not where and (is_users(file) or file == train.__file__):
             if file == train.__file__ and device == "cpu":
                 return ""  # the program's own copy to the device: on a CPU it is none
-            found = f"{os.path.basename(file)}:{frame.f_lineno}"
+            where = f"{os.path.basename(file)}:{frame.f_lineno}"
         frame = frame.f_back
-    return found
+    return where
 
 
 @contextlib.contextmanager
@@ -182,25 +180,25 @@ def detect_syncs(steps: int = 1) -> Iterator[Syncs]:
     Args:
         steps: training steps that the block takes, for figures per step.
     """
-    found = Syncs(steps=steps)
+    syncs = Syncs(steps=steps)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with contextlib.ExitStack() as stack:
         if device == "cuda":
-            stack.enter_context(_driver_warnings(found))
-        stack.enter_context(_Watch(found, device))
-        yield found
+            stack.enter_context(_driver_warnings(syncs))
+        stack.enter_context(_Watch(syncs, device))
+        yield syncs
 
 
 def report(harness: Any, steps: int) -> SyncReport:
     """Copies and waits of some steps of a training."""
-    with detect_syncs(steps) as found:
+    with detect_syncs(steps) as syncs:
         for _ in range(steps):
             harness.training.step(harness.batches)
-    return SyncReport(found.sorted(), found.table())
+    return SyncReport(syncs.sorted(), syncs.table())
 
 
 @contextlib.contextmanager
-def _driver_warnings(found: Syncs) -> Iterator[None]:
+def _driver_warnings(syncs: Syncs) -> Iterator[None]:
     """The driver's own warnings of synchronisation, with the line that torch names."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
@@ -213,8 +211,8 @@ def _driver_warnings(found: Syncs) -> Iterator[None]:
     for warning in caught:
         if "synchroniz" in str(warning.message):
             where = f"{os.path.basename(warning.filename)}:{warning.lineno}"
-            if not any(at == where for _, at in found.places):
-                _note(found, "synchronisation", where, "wait", "see what this line reads", "", 0, 0.0)
+            if not any(at == where for _, at in syncs.places):
+                syncs.add(Place("synchronisation", where, "wait", "see what this line reads"))
 
 
 @contextlib.contextmanager
@@ -224,8 +222,8 @@ def assert_no_sync(allow: int = 0) -> Iterator[None]:
     Raises:
         AssertionError: with the places.
     """
-    with detect_syncs() as found:
+    with detect_syncs() as syncs:
         yield
-    count = sum(place.count for place in found.places.values())
+    count = sum(place.count for place in syncs.places.values())
     if count > allow:
-        raise AssertionError(f"{count} copies or waits between host and device:\n{found.table()}")
+        raise AssertionError(f"{count} copies or waits between host and device:\n{syncs.table()}")

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from perfkit.trace import loading
+from perfkit.worker import loader
 from perfkit.worker.loader import time_loader, timed_pinning, wait_for_idle_loader
 
 
@@ -63,19 +64,16 @@ class Busy:
         self.seen += 1
         return SimpleNamespace(user=0.01 * min(self.seen, self.looks), system=0.0)
 
-    def children(self, recursive: bool) -> list[Any]:
-        return [self] if self.looks else []
-
 
 @pytest.mark.parametrize(("looks", "seen"), [(5, 6), (1, 2), (0, 0)])
-def test_the_next_block_waits_until_the_loader_s_workers_rest(
+def test_the_next_block_waits_until_the_workers_of_the_loader_are_idle(
     monkeypatch: pytest.MonkeyPatch, looks: int, seen: int
 ) -> None:
     child = Busy(looks)
-    monkeypatch.setattr("psutil.Process", lambda: child)
+    monkeypatch.setattr(loader, "process_tree", lambda: [None, *([child] if looks else [])])
     wait_for_idle_loader(limit_s=60, period_s=0)
     assert child.seen == seen
     endless = Busy(10**9)
-    monkeypatch.setattr("psutil.Process", lambda: endless)
+    monkeypatch.setattr(loader, "process_tree", lambda: [None, endless])
     wait_for_idle_loader(limit_s=0.01, period_s=0.001)
     assert endless.seen > 1

@@ -137,8 +137,7 @@ def test_copies_to_a_device_are_judged_by_their_memory(memory: str, asynchronous
 
     source: Any = Fake()
     result: Any = Result()
-    kind, told, where, size = syncs._copy(
-        "to", (source,), {"non_blocking": asynchronous}, source, result, "cuda"
-    )
-    assert (kind, where, size) == ("host to device", memory, 24)
-    assert fix in told
+    place = syncs._copy("to", (source,), {"non_blocking": asynchronous}, source, result, "cuda")
+    assert place
+    assert (place.kind, place.memory, place.bytes) == ("host to device", memory, 24)
+    assert fix in place.fix
