@@ -125,6 +125,7 @@ def test_a_restarted_kernel_leaves_no_process_and_the_cell_makes_a_new_panel(
     lab.run_cell(0)
     expect(panel.locator("button.pk-run")).to_be_enabled()
     status(panel, "ready")
+    expect(panel.locator(".pk-switch-workers input")).to_have_value("1", timeout=DONE)  # nothing is starting
 
 
 def test_an_error_stands_in_the_panel(lab: LabPage) -> None:
