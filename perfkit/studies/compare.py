@@ -163,8 +163,8 @@ def compare(
     )
     sides = (a, replace(b, title=f"{b.title} (again)") if b.title == a.title else b)
     schedules = (schedule, schedule)
-    runs: tuple[Run, Run] | None = None
-    further: list[Pairing] = []
+    runs: list[Run] = []
+    pairings: list[Pairing] = []
     store, until = RunStore(), time.monotonic() + 4 * budget_s  # most of it goes into starting and warming up
     try:
         for number in range(count):
@@ -174,20 +174,17 @@ def compare(
             def tell(progress: Progress, before: int = number) -> None:
                 on_progress(replace(progress, fraction=(before + progress.fraction) / count))
 
-            of_pair = replace(plan, seed=plan.seed + number)
-            exchanged = number % 2 == 1
-            if runs is None:
-                runs = _measure_pair(sides, of_pair, schedules, tell, cancelled, store)
-                schedules = _rates_only(schedule) if runs[1].pairings[0].interleaved else schedules
-            else:
-                order = sides[::-1] if exchanged else sides
-                pairing = _measure_pair(order, of_pair, schedules, tell, cancelled)[1].pairings[0]
-                further.append(_exchanged(pairing) if exchanged else pairing)
+            exchanged, seeded = number % 2 == 1, replace(plan, seed=plan.seed + number)
+            order, keeps = sides[::-1] if exchanged else sides, None if runs else store
+            first, second = _measure_pair(order, seeded, schedules, tell, cancelled, keeps)
+            pairings.append(_exchanged(second.pairings[0]) if exchanged else second.pairings[0])
+            if not runs:
+                runs = [first, second]
+                schedules = _rates_only(schedule) if pairings[0].interleaved else schedules
     finally:
         if runs:
-            runs = runs[0], _with_further_pairs(runs[1], further)
+            runs[1] = _with_further_pairs(runs[1], pairings[1:])
             store.add(runs[1])
-    assert runs is not None
     return compare_stored(*runs)
 
 
