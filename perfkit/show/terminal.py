@@ -119,22 +119,20 @@ class _Column:
         words = [cell_len(word) for text in texts for word in text.split()]
         self.least = min(max(words, default=1), _LONG_WORD)
         self.full = max([cell_len(text) for text in texts[1:]] + [self.least])
+        # With this much, a text has about three lines, and a number and its unit stay together.
+        self.legible = max(self.least, min(self.full, 12) if first else min(self.full // 3, _LONG_WORD))
         self.titled = max(self.full, cell_len(texts[0]))
 
 
 def _that_fit(table: Table, columns: Sequence[_Column], width: int) -> list[int]:
     """The columns that have room: all, or the narrow choice, without its last ones if need be."""
-    every = list(range(len(columns)))
-    for chosen in (every, [list(table.columns).index(name) for name in table.narrow] or every):
-        if _least(columns, chosen) <= width:
-            return chosen
-    while len(chosen) > 2 and _least(columns, chosen) > width:
-        chosen = chosen[:-1]
+    gaps = _GAP * (len(columns) - 1)
+    chosen = list(range(len(columns)))
+    if table.narrow and sum(column.legible for column in columns) + gaps > width:
+        chosen = [list(table.columns).index(name) for name in table.narrow]
+    while len(chosen) > 2 and sum(columns[at].least + _GAP for at in chosen) - _GAP > width:
+        chosen.pop()
     return chosen
-
-
-def _least(columns: Sequence[_Column], chosen: Sequence[int]) -> int:
-    return sum(columns[at].least for at in chosen) + _GAP * (len(chosen) - 1)
 
 
 def _widths(columns: Sequence[_Column], width: int) -> list[int]:
