@@ -35,6 +35,7 @@ from perfkit.program.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.stats import Ratio, Values
 from perfkit.studies.compare import BUDGET_S, PRECISION, pairs_for, target_half_width
+from perfkit.worker.messages import Describe, MeasureBlock, Train
 
 BATCH = 32
 SAMPLES = BATCH * 4
@@ -52,15 +53,15 @@ class Group(NamedTuple):
 def child(extra_s: float = 0.0) -> Child:
     """A warm child whose step is slower by `extra_s`."""
     made = Child()
-    made.ask("describe", workload="slowed:Slowed", preset="quick", options={"extra_s": extra_s}, device="cpu")
+    made.ask(Describe(workload="slowed:Slowed", preset="quick", options={"extra_s": extra_s}, device="cpu"))
     recipe = Recipe(cpu_threads=1).to_dict()
-    made.ask("train", recipe=recipe, seed=0, loss_steps=4, warmup_s=2, started=made.started)
+    made.ask(Train(recipe=recipe, seed=0, loss_steps=4, warmup_s=2, started=made.started))
     return made
 
 
 def rate(of: Child) -> float:
     """samples/s of one block."""
-    return float(of.ask("block", samples=SAMPLES, settle=True)["samples_per_s"])
+    return of.ask(MeasureBlock(SAMPLES)).samples_per_s
 
 
 def record(extras_s: Sequence[float], rounds: int, shuffler: random.Random) -> Group:

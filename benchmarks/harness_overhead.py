@@ -17,6 +17,7 @@ import numpy as np
 from perfkit.process.child import Child, child_environment
 from perfkit.program.recipe import Recipe
 from perfkit.results import stats
+from perfkit.worker.messages import Describe, MeasureBlock, Train
 
 BY_HAND = """
 import sys, time
@@ -84,12 +85,12 @@ def main() -> None:
 
     with Child() as child:
         options = {"image_size": given.image_size}
-        child.ask("describe", workload="cifar_resnet18", preset="quick", options=options, device="cpu")
+        child.ask(Describe(workload="cifar_resnet18", preset="quick", options=options, device="cpu"))
         recipe = Recipe(batch_size=32).to_dict()
-        child.ask("train", recipe=recipe, seed=0, loss_steps=2, warmup_s=3, started=child.started)
+        child.ask(Train(recipe=recipe, seed=0, loss_steps=2, warmup_s=3, started=child.started))
 
         def harness() -> float:
-            return float(child.ask("block", samples=32 * given.steps, settle=False)["samples_per_s"])
+            return child.ask(MeasureBlock(32 * given.steps, settle=False)).samples_per_s
 
         by_hand(), harness()
         rounds = []

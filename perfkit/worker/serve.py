@@ -234,7 +234,3 @@ def _device_facts(device: Any) -> messages.DeviceFacts:
         cuda=torch.version.cuda,
         cudnn=str(torch.backends.cudnn.version()),
     )
-
-
-if __name__ == "__main__":
-    main()
