@@ -196,7 +196,8 @@ class Workbench(Panel):
             self._ticks[run.id] = tick
             cells = tables.row(run)
             about = f"{cells[1]} samples/s · × baseline {cells[3]} · {run.created[:16].replace('T', ' ')}"
-            lines.append(layout.row([tick, widgets.HTML(html.escape(about))], align_items="center"))
+            place = {"align_items": "center", "flex": "none"}  # the list scrolls, its lines do not shrink
+            lines.append(layout.row([tick, widgets.HTML(html.escape(about))], **place))
         heading = widgets.HTML(f"<b>Runs</b> ({len(lines)}): tick those to compare")
         self._history.children = [heading, *lines]
         self._draw()
