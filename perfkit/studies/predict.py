@@ -147,7 +147,7 @@ def predict(
         recipe: plain data of a recipe.
         cores: usable ones; those of the machine that was measured if None.
         speed: of the device, over the measured one.
-        link_bytes_per_s: host to device; None where nothing crosses or the copy is in the measured parts.
+        link_bytes_per_s: host to device; None where nothing is copied or the measured parts include the copy.
     """
     data, batch = switch_key(recipe, DATA), _number(recipe, "batch_size") * _number(recipe, "accumulation")
     measured_s = _compute(model, switch_key(recipe, COMPUTE), batch)

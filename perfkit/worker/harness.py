@@ -176,7 +176,7 @@ class Harness:
         return block
 
     def steps_for(self, samples: int, queues: int = 1) -> int:
-        """Steps of a block: a multiple of the number of workers, which deliver one batch each in turn."""
+        """Steps of a block: a multiple of the number of workers, which deliver one batch each per round."""
         recipe = self.training.recipe
         steps = max(self._whole_steps(samples), queues * self._prefetched_steps)
         return math.ceil(steps / recipe.workers) * recipe.workers if recipe.workers > 1 else steps

@@ -101,7 +101,7 @@ def workers_stopped() -> Iterator[None]:
 
 
 class _Numbered(list[int]):
-    """A batch's indices with its number in the order of delivery, which crosses to the worker with them."""
+    """A batch's indices with its number in the order of delivery, which is sent to the worker with them."""
 
     number = -1
 
