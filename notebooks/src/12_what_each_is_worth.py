@@ -47,7 +47,7 @@ worth.words()
 # Above 1, a pair gains more together than the product of its gains alone: the two help each other. Below 1, they partly remove the same cost.
 
 # %%
-worth.interactions()
+worth.table("Interactions")
 
 # %%
 best = max(worth.found.effects, key=lambda effect: effect.shapley or 0)
