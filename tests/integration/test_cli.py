@@ -89,12 +89,12 @@ def test_the_mechanisms_are_proven_with_evidence(session: dict[str, Any]) -> Non
     def evidence(stage: str, switch: str) -> str:
         return next(m["evidence"] for m in stages[stage]["mechanism"] if m["switch"] == switch)
 
-    assert evidence("baseline", "uint8_copy") == "batch is float32 on the wire: 27,648 bytes a sample"
-    assert evidence("uint8_copy", "uint8_copy") == "batch is uint8 on the wire: 6,912 bytes a sample"
-    assert evidence("device_resize", "uint8_copy") == "batch is uint8 on the wire: 3,072 bytes a sample"
+    assert evidence("baseline", "uint8_copy") == "the batch is copied as float32: 27,648 bytes per sample"
+    assert evidence("uint8_copy", "uint8_copy") == "the batch is copied as uint8: 6,912 bytes per sample"
+    assert evidence("device_resize", "uint8_copy") == "the batch is copied as uint8: 3,072 bytes per sample"
     assert evidence("amp", "amp") == "logits are bfloat16"
     assert "1 worker" in evidence("data_loading", "workers")
-    said = "uint8 on the wire: 6,912 bytes a sample (was: batch is float32 on the wire: 27,648"
+    said = "copied as uint8: 6,912 bytes per sample (was: the batch is copied as float32: 27,648"
     assert said in session["text"]
 
 
