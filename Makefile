@@ -39,9 +39,10 @@ test: lint types imports pytest  ## every check and every test; what is missing 
 check: lint types imports  ## the inner loop: every check, the unit and contract tests (under 90 s on two cores)
 	$(BIN)/python -m pytest -n 2 tests/unit tests/contract $(ARGS)
 
-lint: $(STAMPS)/dev  ## ruff: rules and format
+lint: $(STAMPS)/dev  ## ruff: rules and format; the words of CONTRIBUTING.md
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/python tests/check_words.py
 
 types: $(STAMPS)/dev  ## mypy --strict
 	$(BIN)/mypy

@@ -1,7 +1,8 @@
 """The training program: a plain PyTorch script with every switch in its place.
 
-Learners read this file, the harness measures it, and `perfkit export` writes it out with the branches of one
-recipe left in. Nothing else trains. Every `recipe.…` below is a switch of `perfkit.Recipe`.
+Learners read this file, the harness measures it, and `perfkit export` writes it out (with what it uses of
+`parts.py`), the branches of one recipe left in. Nothing else trains. Every `recipe.…` below is a switch of
+`perfkit.Recipe`.
 """
 
 from __future__ import annotations
@@ -12,16 +13,22 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
 from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, RandomSampler
 
+from perfkit.program.parts import (
+    RankOrder,
+    ResidentLoader,
+    blocks,
+    forget_activations,
+    mean_over_ranks,
+    place_around_embeddings,
+)
 from perfkit.program.recipe import Recipe
 from perfkit.workloads import load
 
@@ -47,28 +54,6 @@ def join_ranks(device: torch.device) -> torch.device:
         backend = "nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(backend, timeout=timedelta(minutes=10))
     return device
-
-
-class RankOrder:
-    """Every n-th index of one shared shuffle (n = ranks): together the ranks see what one process would."""
-
-    def __init__(self, order: RandomSampler) -> None:
-        self.order = order
-        self.ranks = distributed.get_world_size()
-
-    def __len__(self) -> int:
-        return len(self.order) // self.ranks
-
-    def __iter__(self) -> Iterator[int]:
-        shuffled = list(self.order)
-        return iter(shuffled[distributed.get_rank() : len(self) * self.ranks : self.ranks])
-
-
-def mean_over_ranks(losses: list[torch.Tensor]) -> torch.Tensor:
-    """The losses of some steps, each averaged over the ranks."""
-    total = torch.stack(losses).float()
-    distributed.all_reduce(total)
-    return total / distributed.get_world_size()
 
 
 @contextlib.contextmanager
@@ -116,26 +101,6 @@ def already_a_batch(batch: Any) -> Any:
     return batch
 
 
-class ResidentLoader:
-    """The whole data set on the device: a batch is indexed there, without a copy."""
-
-    def __init__(self, dataset: Any, batch_size: int, order: Any, device: torch.device) -> None:
-        inputs, targets = dataset.__getitems__(list(range(len(dataset))))
-        self.inputs = inputs.to(device)
-        self.targets = targets.to(device)
-        self.batch_size = batch_size
-        self.order = order
-
-    def __len__(self) -> int:
-        return len(self.order) // self.batch_size
-
-    def __iter__(self) -> Iterator[Any]:
-        shuffled = torch.tensor(list(self.order), device=self.targets.device)
-        for step in range(len(self)):
-            chosen = shuffled[step * self.batch_size : (step + 1) * self.batch_size]
-            yield self.inputs[chosen], self.targets[chosen]
-
-
 def epochs(loader: Iterable[Any]) -> Iterator[Any]:
     """Batches without end: a new epoch starts when the last one is over."""
     while True:
@@ -169,52 +134,6 @@ def make_model(workload: Any, recipe: Recipe, device: torch.device) -> Any:
     if recipe.compile:
         model = torch.compile(model, mode=recipe.compile_mode)
     return model
-
-
-def place_around_embeddings(model: nn.Module, device: torch.device) -> None:
-    """Moves all but the embeddings to the device; of these, only the rows that are looked up are copied."""
-    moved: dict[nn.Parameter, nn.Parameter] = {}  # a weight shared by two modules stays shared
-    for module in model.modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            module.register_forward_hook(lambda _, inputs, rows: rows.to(device))
-            continue
-        for name, weight in [*module.named_parameters(recurse=False)]:
-            moved.setdefault(weight, nn.Parameter(weight.to(device), weight.requires_grad))
-            setattr(module, name, moved[weight])
-        for name, buffer in module.named_buffers(recurse=False):
-            setattr(module, name, buffer.to(device))
-
-
-def blocks(model: nn.Module) -> list[nn.Module]:
-    """The blocks to checkpoint: children with modules of their own (lists opened), or the whole model."""
-    children = [[*child] if isinstance(child, nn.ModuleList) else [child] for child in model.children()]
-    return [block for opened in children for block in opened if [*block.children()]] or [model]
-
-
-def forget_activations(block: Any) -> None:
-    """Keeps only the block's input for backward, which recomputes the activations."""
-    compute = block.forward
-    block.forward = lambda *inputs: checkpoint(
-        compute, *inputs, use_reentrant=False, context_fn=partial(once_only_statistics, block)
-    )
-
-
-def once_only_statistics(block: nn.Module) -> Any:
-    """Contexts of forward and of its recomputation, in which batch norm must not update its statistics."""
-
-    @contextlib.contextmanager
-    def frozen() -> Iterator[None]:
-        norms: list[Any] = [part for part in block.modules() if hasattr(part, "num_batches_tracked")]
-        kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
-        for norm in norms:
-            norm.momentum, norm.num_batches_tracked = 0.0, None
-        try:
-            yield
-        finally:
-            for norm, (momentum, counted) in zip(norms, kept, strict=True):
-                norm.momentum, norm.num_batches_tracked = momentum, counted
-
-    return nullcontext(), frozen()
 
 
 def make_optimizer(workload: Any, recipe: Recipe, model: nn.Module) -> Any:

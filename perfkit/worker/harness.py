@@ -16,7 +16,8 @@ import torch
 from torch import distributed
 
 from perfkit.errors import RunFailed
-from perfkit.program.train import Training, mean_over_ranks
+from perfkit.program.parts import mean_over_ranks
+from perfkit.program.train import Training
 from perfkit.results import stats
 from perfkit.results.run import Mechanism
 from perfkit.worker import checks, observe

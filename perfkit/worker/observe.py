@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
-from perfkit.program import train
+from perfkit.program import parts, train
 from perfkit.program.recipe import Recipe
 from perfkit.program.train import DevicePrefetcher, Training
 from perfkit.worker.messages import CompileCounters
@@ -181,7 +181,7 @@ def observe_step(
     device_batches = training.batches(batches(source, step.on_batch))
     hooks = [training.optimizer.register_step_post_hook(lambda *_: step.count("optimizer_steps"))]
     if not is_compiled(training.model):  # a hook inside of the model would compile it again
-        block = train.blocks(inner_model(training.model))[0]
+        block = parts.blocks(inner_model(training.model))[0]
         leaf = next(part for part in block.modules() if not [*part.children()])
         hooks.append(leaf.register_forward_pre_hook(lambda *_: step.count("block_calls")))
     try:

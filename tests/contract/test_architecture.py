@@ -22,3 +22,10 @@ def test_the_house_is_small() -> None:
     floors = set(re.findall(r'<rect x="[^"]*" y="([^"]*)"', drawing))
     assert 10 < len(rooms) < 20
     assert 4 < len(floors) <= 9
+
+
+def test_no_file_is_long() -> None:
+    files = [*(ROOT / "perfkit").rglob("*.py")]
+    assert len(files) > 50
+    lengths = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in files}
+    assert not {name: length for name, length in lengths.items() if length > 350}

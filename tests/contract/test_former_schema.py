@@ -52,8 +52,9 @@ def test_a_stored_run_says_what_it_said(known: dict[str, Any]) -> None:
 
 
 def _code(source: str) -> str:
-    """The program without its comments and docstrings."""
+    """The program without its comments and docstrings, its definitions in the order of their names."""
     tree = ast.parse(source)
+    tree.body.sort(key=lambda node: getattr(node, "name", ""))
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)

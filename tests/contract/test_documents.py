@@ -1,0 +1,76 @@
+"""What README, CONTRIBUTING and the notebooks name exists: commands and options, files, make targets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from perfkit.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "notebooks" / "src").glob("*.py"))]
+NOT_IN_GIT = {"tests/browser/artefacts/", "perfkit/ladder/cards/NAME.md"}
+"""A folder that the tests make, and a placeholder."""
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words after `perfkit` in lines of shell code and in code spans, up to a comment or a pipe."""
+    lines = re.findall(r"^perfkit ([^#>|\n]+)", text, re.MULTILINE)
+    spans = re.findall(r"`perfkit ([^`#>|]+)[^`]*`", text)
+    return [line.split() for line in lines + spans]
+
+
+def test_the_readme_names_commands() -> None:
+    named = {words[0] for words in commands((ROOT / "README.md").read_text(encoding="utf-8"))}
+    assert len(named) >= 15
+    assert set(COMMANDS) <= named, f"not in the README: {sorted(set(COMMANDS) - named)}"
+
+
+@each_page
+def test_commands_and_their_options_exist(page: Path) -> None:
+    for name, *words in commands(page.read_text(encoding="utf-8")):
+        assert name in COMMANDS, f"perfkit {name}"
+        options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
+        unknown = {word for word in words if word.startswith("--")} - options
+        assert not unknown, f"perfkit {name}: {unknown}"
+
+
+@each_page
+def test_files_and_folders_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    places = re.findall(r"`((?:perfkit|notebooks|tests|data|docs|benchmarks|\.ci)/[\w./]*)`", text)
+    if page.name == "CONTRIBUTING.md":
+        places += [
+            f"perfkit/{place}"
+            for place in re.findall(r"^\| [^|]+ \| `([\w/]+(?:\.py|/))` \|$", text, re.MULTILINE)
+        ]
+        assert len(places) > 20
+    links = re.findall(r"\]\(((?!http)[\w./]+)\)", text)
+    missing = [place for place in places if not (ROOT / place).exists()]
+    missing += [
+        link for link in links if not (ROOT / link).exists() and not (ROOT / "notebooks" / link).exists()
+    ]
+    assert [place for place in missing if place not in NOT_IN_GIT] == []
+
+
+@each_page
+def test_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert named <= targets
+
+
+def test_the_architecture_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rooms = [folder.name for folder in (ROOT / "perfkit").iterdir() if folder.is_dir()]
+    places = re.findall(rf"`((?:{'|'.join(rooms)})/[\w./]*|errors\.py)`", text)
+    assert len(places) > 30
+    assert [place for place in places if not (ROOT / "perfkit" / place).exists()] == []
+    described = {place.partition("/")[0] for place in places}
+    assert {room for room in rooms if not room.startswith("_")} <= described
