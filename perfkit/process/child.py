@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import psutil
@@ -57,9 +57,8 @@ class Child:
         """When the process started. A forked one counts as started earlier, by the imports it skips."""
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._events: queue.Queue[messages.AnyEvent | None] = queue.Queue()
-        self._folder = tempfile.mkdtemp(
-            prefix="perfkit-"
-        )  # removed with whatever a killed child leaves there
+        # Removed with whatever a killed child leaves there.
+        self._folder = tempfile.mkdtemp(prefix="perfkit-")
         on_progress("importing torch", 0.0)
         try:
             self._process = self._start()
@@ -81,23 +80,12 @@ class Child:
         environ = child_environment() | {"TMPDIR": self._folder}
         with contextlib.suppress(fork.ForkUnavailable):
             return fork.start(environ, self._cancelled)
-        # A session of its own: Ctrl-C must not reach the child, and all of it can be ended at once.
-        own_group: dict[str, Any] = (
-            {"start_new_session": True}
-            if os.name == "posix"
-            else {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}  # type: ignore[attr-defined,unused-ignore]
-        )
         return subprocess.Popen(
-            [sys.executable, "-u", "-m", "perfkit.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            env=environ,
-            **own_group,
-        )
+            [sys.executable, "-u", "-m", "perfkit.worker"], text=True, encoding="utf-8", errors="replace",
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ,
+            # A session of its own: Ctrl-C must not reach the child, and all of it can be ended at once.
+            start_new_session=True, creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        )  # fmt: skip
 
     def sibling(self) -> Child:
         """Another child with the same deadline, cancelled together with this one."""
@@ -129,12 +117,10 @@ class Child:
 
     def tell(self, command: Command[A]) -> None:
         """Gives one command."""
-        try:
-            assert self._process.stdin is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it is dead: the reason is in the events, or in its exit status
             self._process.stdin.write(messages.encode(command))
             self._process.stdin.flush()
-        except (BrokenPipeError, OSError):
-            pass  # it is dead: the reason is in the events, or in its exit status
 
     def receive(self, command: Command[A], wait_s: float = POLL_S) -> A | None:
         """The answer to a command that was given, if it comes within some time; raises as `ask` does."""
@@ -187,12 +173,12 @@ class Child:
 
 
 def end_tree(process: subprocess.Popen[str] | fork.Forked) -> None:
-    """Terminates a process group, then kills what is left of it."""
+    """Terminates a process group, then kills what is left of it and of what it started."""
     tree = machine.process_tree(process.pid)
-    _signal_group(process, terminate=True)
+    _signal_group(process.pid, "SIGTERM")
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_S)
-    _signal_group(process, terminate=False)
+    _signal_group(process.pid, "SIGKILL")
     for member in tree:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
@@ -200,12 +186,10 @@ def end_tree(process: subprocess.Popen[str] | fork.Forked) -> None:
     psutil.wait_procs(tree, timeout=_GRACE_S)
 
 
-def _signal_group(process: subprocess.Popen[str] | fork.Forked, terminate: bool) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if os.name == "posix":
-            os.killpg(process.pid, signal.SIGTERM if terminate else signal.SIGKILL)
-        elif process.poll() is None:
-            process.terminate() if terminate else process.kill()
+def _signal_group(pid: int, name: str) -> None:
+    if os.name == "posix":  # Windows has no such groups: the process ends when its input ends, or is killed
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.Signals[name])
 
 
 def child_environment() -> dict[str, str]:

@@ -69,10 +69,6 @@ class Forked:
         status.close()
         self._ended.set()
 
-    def poll(self) -> int | None:
-        """As `returncode`."""
-        return self.returncode
-
     def wait(self, timeout: float | None = None) -> int:
         """Waits for its end.
 
@@ -84,26 +80,13 @@ class Forked:
         assert self.returncode is not None
         return self.returncode
 
-    def terminate(self) -> None:
-        """Asks it to end."""
-        self._signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Ends it."""
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: int) -> None:
-        if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
 
 class _Server:
     """The parent's side of one server."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._owner, self._made_for = os.getpid(), _read_early(environment)
-        self._link, theirs = Pipe()
+        self.link, theirs = Pipe()
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "perfkit.process.fork"],
@@ -128,9 +111,9 @@ class _Server:
         ]
         try:
             with self._sending, their_status:
-                self._link.send_bytes(request)
+                self.link.send_bytes(request)
                 for end in (their_in, their_out, their_err, their_status.fileno()):
-                    reduction.send_handle(self._link, end, 0)
+                    reduction.send_handle(self.link, end, 0)
             pid, imports_s = _started(status, cancelled)
         except BaseException as problem:
             status.close()
@@ -143,11 +126,6 @@ class _Server:
             for end in (their_in, their_out, their_err):
                 os.close(end)
         return Forked(pid, imports_s, status, *streams)
-
-    def close(self) -> None:
-        """No further process from this server; it ends with the last of those that it has started."""
-        if self._owner == os.getpid():
-            self._link.close()
 
 
 def _started(status: Connection, cancelled: threading.Event) -> tuple[int, float]:
@@ -162,7 +140,7 @@ def _started(status: Connection, cancelled: threading.Event) -> tuple[int, float
 
 
 _servers: list[_Server] = []  # one, or none
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def start(environment: Mapping[str, str], cancelled: threading.Event) -> Forked:
@@ -180,7 +158,7 @@ def start(environment: Mapping[str, str], cancelled: threading.Event) -> Forked:
         raise ForkUnavailable
     with _lock:
         if not (_servers and _servers[0].suits(environment)):
-            _close()
+            restart()
             _servers.append(_Server(environment))
         server = _servers[0]
     try:
@@ -191,14 +169,13 @@ def start(environment: Mapping[str, str], cancelled: threading.Event) -> Forked:
 
 
 def restart() -> None:
-    """The next process comes from a new server: with its memory and code elsewhere."""
+    """The next process comes from a new server: with its memory and code elsewhere.
+
+    The former server ends with the last of the processes that it has started.
+    """
     with _lock:
-        _close()
-
-
-def _close() -> None:
-    while _servers:
-        _servers.pop().close()
+        while _servers:
+            _servers.pop().link.close()
 
 
 atexit.register(restart)

@@ -141,7 +141,7 @@ def syncs(
     """Copies and waits between host and device in a training's steps; arguments as for `profile`.
 
     Returns:
-        `places`: one dictionary each (see `syncs.Place`); `table`: the same for people; `device`.
+        `places`: one dictionary each (see `worker.reports.Place`); `device`.
 
     Raises:
         PerfkitError: a value is not allowed, or the training failed.

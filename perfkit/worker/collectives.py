@@ -19,8 +19,8 @@ from perfkit.worker.harness import Harness
 from perfkit.worker.observe import inner_model
 
 _ROUNDS = 5
-_SIZES = (1 << 12, 1 << 18, 1 << 22, 1 << 24)
-"""Bytes of the collectives from which latency and bandwidth are estimated."""
+_SMALL, _LARGE = 1 << 12, 1 << 24
+"""Bytes of the two collectives from which latency and bandwidth are estimated."""
 
 
 def measure(harness: Harness, samples: int) -> Communication:
@@ -36,8 +36,8 @@ def measure(harness: Harness, samples: int) -> Communication:
     training.optimizer.load_state_dict(before[1])
     training.optimizer.zero_grad(set_to_none=True)
     buckets = _buckets(training)
-    times = {size: _all_reduce_s(harness, [size]) for size in _SIZES}
-    slope, start = _line(times)
+    small_s, large_s = (_all_reduce_s(harness, [size]) for size in (_SMALL, _LARGE))
+    slope = max((large_s - small_s) / (_LARGE - _SMALL), 1e-15)
     once = 1 if training.recipe.no_sync else training.recipe.accumulation
     own = torch.tensor([statistics.median(without)], device=training.device)
     all_ranks = [torch.zeros_like(own) for _ in range(distributed.get_world_size())]
@@ -45,7 +45,8 @@ def measure(harness: Harness, samples: int) -> Communication:
     return Communication(
         bytes_per_step=sum(buckets) * once, step_s=statistics.median(with_it),
         compute_s=statistics.median(without), alone_s=_all_reduce_s(harness, buckets) * once,
-        rank_compute_s=[float(value) for value in all_ranks], start_s=start, bytes_per_s=1 / slope,
+        rank_compute_s=[float(value) for value in all_ranks],
+        start_s=max(small_s - slope * _SMALL, 1e-9), bytes_per_s=1 / slope,
     )  # fmt: skip
 
 
@@ -83,10 +84,3 @@ def _all_reduce_s(harness: Harness, sizes: list[int]) -> float:
         harness.device.synchronize()
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[1:])
-
-
-def _line(times: dict[int, float]) -> tuple[float, float]:
-    """Seconds per byte, and seconds of an empty collective: both above 0."""
-    small, large = min(times), max(times)
-    slope = max((times[large] - times[small]) / (large - small), 1e-15)
-    return slope, max(times[small] - slope * small, 1e-9)

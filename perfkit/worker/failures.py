@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sysconfig
 import traceback
@@ -39,8 +40,9 @@ def explain(problem: BaseException) -> Failure:
         return Failure(type(problem).__name__, problem.what, problem.remedy)
     text = str(problem).strip()
     what = f"{_gist(problem, text)}{_place(problem, text)}"
-    for kind, applies, remedy in _KNOWN:
-        if applies(problem, text):
+    full = f"{type(problem).__module__}.{type(problem).__qualname__}: {text}"
+    for kind, pattern, remedy in _KNOWN:
+        if re.search(pattern, full, re.DOTALL):
             return Failure(kind, f"{kind}: {what}", remedy)
     remedy = "Fix the error at that line; other stages are unaffected"
     return Failure("exception", f"the training raised {type(problem).__name__}: {what}", remedy)
@@ -84,58 +86,30 @@ def _place(problem: BaseException, text: str) -> str:
     frames = [(frame.filename, str(frame.lineno)) for frame in traceback.extract_tb(problem.__traceback__)]
     own = [frame for frame in frames if is_users(frame[0])]
     if not own:  # a loader worker's traceback is in the message, as text
-        lines = [line.strip() for line in text.splitlines() if line.strip().startswith('File "')]
-        quoted = [line.split('"', 2)[1:] for line in lines]
-        numbered = [(file, rest.split(",")[1].removeprefix(" line ").strip()) for file, rest in quoted]
-        own = [frame for frame in numbered if is_users(frame[0])]
+        quoted: list[tuple[str, str]] = re.findall(r'^ *File "([^"]+)", line (\d+)', text, re.MULTILINE)
+        own = [frame for frame in quoted if is_users(frame[0])]
     return f" ({os.path.basename(own[-1][0])}:{own[-1][1]})" if own else ""
-
-
-def _is_out_of_memory(problem: BaseException, text: str) -> bool:
-    return (
-        isinstance(problem, MemoryError)
-        or type(problem).__name__ == "OutOfMemoryError"
-        or "can't allocate memory" in text
-        or "not enough memory" in text
-    )
-
-
-def _is_shared_memory(problem: BaseException, text: str) -> bool:
-    return "Bus error" in text or ("shared memory" in text and "DataLoader" in text)
-
-
-def _is_dead_worker(problem: BaseException, text: str) -> bool:
-    unexpected = "DataLoader worker" in text and "exited unexpectedly" in text
-    return unexpected or "is killed by signal" in text
-
-
-def _is_worker_exception(problem: BaseException, text: str) -> bool:
-    return text.startswith("Caught ") and "DataLoader worker" in text
-
-
-def _is_compile(problem: BaseException, text: str) -> bool:
-    module = type(problem).__module__
-    return module.startswith(("torch._dynamo", "torch._inductor")) or "BackendCompilerFailed" in text
 
 
 _OUT_OF_MEMORY = "out of memory"
 _ENLARGE_SHM = "Enlarge /dev/shm (docker run --shm-size=8g), or lower workers or prefetch_factor"
 _KNOWN = (
     (
-        _OUT_OF_MEMORY, _is_out_of_memory,
+        _OUT_OF_MEMORY, r"^[^ ]*MemoryError: |can't allocate memory|not enough memory",
         "Lower batch_size, or raise accumulation instead; amp saves memory too",
     ),
-    ("shared memory is full", _is_shared_memory, _ENLARGE_SHM),
+    ("shared memory is full", "Bus error|shared memory.*DataLoader|DataLoader.*shared memory", _ENLARGE_SHM),
     (
-        "a loader worker died", _is_dead_worker,
+        "a loader worker died", "DataLoader worker.*exited unexpectedly|is killed by signal",
         "It was killed from outside, usually because memory ran out: lower workers or prefetch_factor",
     ),
     (
-        "the data set raised in a loader worker", _is_worker_exception,
+        "the data set raised in a loader worker", "^[^ ]+: Caught .*DataLoader worker",
         "Fix the data set at that line; workers=0 shows the full traceback",
     ),
     (
-        "torch.compile failed", _is_compile,
+        "torch.compile failed", r"^torch\._(dynamo|inductor)|BackendCompilerFailed",
         "Leave compile off for this model; `perfkit doctor` says whether a compiler is installed",
     ),
 )  # fmt: skip
+"""Kinds of failure: each with how it reads, as `module.Type: message`, and what to do about it."""

@@ -20,8 +20,8 @@ from perfkit.worker.harness import Device, Harness
 from perfkit.worker.observe import inner_model
 from perfkit.worker.reports import KernelReport, MisalignedLayer, ShapeTiming, StepWork
 
-_MULTIPLES = {"float32": 4, "bfloat16": 8, "float16": 8, "int8": 16}
-"""Multiples of which sizes should be for Tensor Cores, by type (NVIDIA's rule); float32 stands for TF32."""
+_MULTIPLE = 8
+"""Of which sizes should be multiples, for Tensor Cores to compute 16-bit types fast (NVIDIA's rule)."""
 _REPEATS = 7
 
 
@@ -30,7 +30,7 @@ def measure(harness: Harness) -> KernelReport:
     block = harness.block(8 * harness.samples_per_step)
     device = harness.device
     big = device.device.type != "cpu"
-    dtypes = _dtypes(device.device)
+    dtypes = [torch.float32, torch.bfloat16, *([torch.float16] if big else [])]
     rows = sweep(device, dtypes, 1 if big else 4)
     sizes = (1024, 4096, 8192) if big else (512, 1024)
     squares = _rows(device, [_product(device, n, n, n, dtype) for dtype in dtypes for n in sizes])
@@ -43,11 +43,6 @@ def measure(harness: Harness) -> KernelReport:
         peaks=peaks, bytes_per_s=bandwidth(device, 1 << (30 if big else 26)), rows=rows, work=work(harness),
         misaligned=misaligned(model), step_s=block.seconds / len(block.step_s),
     )  # fmt: skip
-
-
-def _dtypes(device: torch.device) -> list[torch.dtype]:
-    halves = [torch.bfloat16] if device.type == "cpu" else [torch.bfloat16, torch.float16]
-    return [torch.float32, *halves]
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -188,8 +183,7 @@ def misaligned(model: nn.Module) -> list[MisalignedLayer]:
             sizes = (module.in_channels, module.out_channels)
         else:
             continue
-        unit = _MULTIPLES["bfloat16"]
-        padded = tuple(-(-size // unit) * unit for size in sizes)
+        padded = tuple(-(-size // _MULTIPLE) * _MULTIPLE for size in sizes)
         if padded != sizes:
             more = padded[0] * padded[1] / (sizes[0] * sizes[1]) - 1
             layers.append(

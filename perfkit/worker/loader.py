@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 from torch.utils.data import DataLoader, get_worker_info
@@ -100,26 +100,24 @@ def workers_stopped() -> Iterator[None]:
                 worker.resume()
 
 
-class _Numbered(list[int]):
+class _Numbered(NamedTuple):
     """A batch's indices with its number in the order of delivery, which is sent to the worker with them."""
 
-    number = -1
+    number: int
+    indices: list[int]
 
 
 class _NumberedBatches:
     def __init__(self, batches: Any) -> None:
         self.batches = batches
-        self.count = 0
+        self.numbers = itertools.count()
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[_Numbered]:
         for indices in self.batches:
-            batch = _Numbered(indices)
-            batch.number = self.count
-            self.count += 1
-            yield batch
+            yield _Numbered(next(self.numbers), indices)
 
 
 class TimedFetch:
@@ -153,13 +151,13 @@ class TimedFetch:
         self.transform_s = (self.transform_s or 0.0) + time.perf_counter() - start
         return outputs
 
-    def __getitems__(self, indices: _Numbered) -> Any:
+    def __getitems__(self, batch: _Numbered) -> Any:
         before, start = self.transform_s, time.perf_counter()
         whole = getattr(self.dataset, "__getitems__", None)
-        fetched = whole(list(indices)) if whole else [self.dataset[index] for index in indices]
+        fetched = whole(batch.indices) if whole else [self.dataset[index] for index in batch.indices]
         worker = get_worker_info()
         self.note = {
-            "number": indices.number, "worker": worker.id if worker else -1, "start_s": start,
+            "number": batch.number, "worker": worker.id if worker else -1, "start_s": start,
             "fetched_s": time.perf_counter(),
             "transform_s": None if before is None else (self.transform_s or 0.0) - before,
         }  # fmt: skip

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import sys
+import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,9 @@ from torch.utils._pytree import tree_iter
 
 from perfkit.errors import InvalidValue
 from perfkit.program import train
-from perfkit.worker import observe
 from perfkit.worker.failures import is_users
 from perfkit.worker.harness import Harness
-from perfkit.worker.observe import inner_model
+from perfkit.worker.observe import inner_model, phases
 from perfkit.worker.reports import MemoryReport
 
 _STANDING = ("weights", "gradients", "optimizer")
@@ -38,7 +39,6 @@ class _Storage:
 
     size: int
     kind: str
-    phase: str
     where: str
 
 
@@ -75,7 +75,7 @@ class Ledger(TorchDispatchMode):
             return
         usual = {"forward": "activations", "data": "batch"}.get(self.phase, "workspace")
         where = where or f"{self.modules[-1] if self.modules else self.phase}{_line()}"
-        self.live[key] = _Storage(size, kind or usual, self.phase, where)
+        self.live[key] = _Storage(size, kind or usual, where)
         weakref.finalize(storage, self._freed, key)
         self.bytes += size
         self.phases[self.phase] = max(self.phases[self.phase], self.bytes)
@@ -100,14 +100,12 @@ class Ledger(TorchDispatchMode):
 
 def _line() -> str:
     """` (file:line)` of the innermost frame outside torch and this package; empty in backward."""
-    frame: Any = sys._getframe(2)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if name == train.__file__:
-            return ""
-        if is_users(name):
-            return f" ({Path(name).name}:{frame.f_lineno})"
-        frame = frame.f_back
+    for frame, line in traceback.walk_stack(sys._getframe(2)):
+        file = frame.f_code.co_filename
+        if file == train.__file__:
+            break
+        if is_users(file):
+            return f" ({Path(file).name}:{line})"
     return ""
 
 
@@ -137,14 +135,13 @@ def measure(harness: Harness, steps: int = 2) -> MemoryReport:
     for one in ledger.at_peak:
         parts[one.kind] += one.size
         places[one.where, one.kind] += one.size
-    ordered = sorted(places.items(), key=lambda item: -item[1])
-    passing = [item for item in ordered if item[0][1] not in _STANDING][:8]
-    top = [*passing, *[item for item in ordered if item[0][1] in _STANDING][:6]]
-    on_gpu = training.device.type == "cuda"
-    allocated, reserved = harness.device.peak() if on_gpu else (None, None)
-    largest = [(where, kind, size) for (where, kind), size in top]
-    phases = dict(ledger.phases)
-    return MemoryReport(ledger.peak, ledger.peak_phase, parts, phases, largest, allocated, reserved)
+    ordered = sorted(((*place, size) for place, size in places.items()), key=lambda place: -place[2])
+    passing = [place for place in ordered if place[1] not in _STANDING][:8]
+    standing = [place for place in ordered if place[1] in _STANDING][:6]
+    allocator = harness.device.peak() if training.device.type == "cuda" else (None, None)
+    return MemoryReport(
+        ledger.peak, ledger.peak_phase, parts, dict(ledger.phases), passing + standing, *allocator
+    )
 
 
 def _note_standing(ledger: Ledger, training: train.Training) -> None:
@@ -152,8 +149,7 @@ def _note_standing(ledger: Ledger, training: train.Training) -> None:
     model = inner_model(training.model)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         ledger.note(tensor.data, "weights", name)
-        if tensor.grad is not None:
-            ledger.note(tensor.grad, "gradients", name)
+        _note_gradient(ledger, name, tensor)
         for value in training.optimizer.state.get(tensor, {}).values():
             if isinstance(value, torch.Tensor):
                 ledger.note(value, "optimizer", name)
@@ -169,18 +165,16 @@ def _tracked(training: train.Training, ledger: Ledger) -> Iterator[None]:
             hooks.append(module.register_forward_hook(lambda *_: ledger.modules.pop() and None))
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            hooks.append(parameter.register_post_accumulate_grad_hook(_noted(ledger, name)))
+            note = functools.partial(_note_gradient, ledger, name)
+            hooks.append(parameter.register_post_accumulate_grad_hook(note))
     try:
-        with observe.phases(ledger.in_phase):
+        with phases(ledger.in_phase):
             yield
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _noted(ledger: Ledger, name: str) -> Callable[[torch.Tensor], None]:
-    def hook(parameter: torch.Tensor) -> None:
-        if parameter.grad is not None:
-            ledger.note(parameter.grad, "gradients", name)
-
-    return hook
+def _note_gradient(ledger: Ledger, name: str, parameter: torch.Tensor) -> None:
+    if parameter.grad is not None:
+        ledger.note(parameter.grad, "gradients", name)

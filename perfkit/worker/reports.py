@@ -101,8 +101,6 @@ class SyncReport(msgspec.Struct, frozen=True):
     """Copies and waits between host and device."""
 
     places: list[Place]
-    table: str
-    """The same for people."""
 
 
 class ParityReport(msgspec.Struct, frozen=True):

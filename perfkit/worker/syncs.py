@@ -15,10 +15,10 @@ import contextlib
 import os
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import torch
@@ -159,17 +159,15 @@ def _is_scalar(value: Any) -> bool:
 
 def _caller(device: str) -> str:
     """`file:line` of the calling code; empty inside a data loader, whose tensors belong on the host."""
-    frame: FrameType | None = sys._getframe(2)
     where = ""
-    while frame is not None:
+    for frame, line in traceback.walk_stack(sys._getframe(2)):
         file = frame.f_code.co_filename
         if _LOADER in file:
             return ""
         if not where and (is_users(file) or file == train.__file__):
             if file == train.__file__ and device == "cpu":
                 return ""  # the program's own copy to the device: on a CPU it is none
-            where = f"{os.path.basename(file)}:{frame.f_lineno}"
-        frame = frame.f_back
+            where = f"{os.path.basename(file)}:{line}"
     return where
 
 
@@ -194,7 +192,7 @@ def report(harness: Any, steps: int) -> SyncReport:
     with detect_syncs(steps) as syncs:
         for _ in range(steps):
             harness.training.step(harness.batches)
-    return SyncReport(syncs.sorted(), syncs.table())
+    return SyncReport(syncs.sorted())
 
 
 @contextlib.contextmanager
