@@ -5,6 +5,7 @@ The clock is an argument, so that a test can control the time.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
@@ -67,11 +68,9 @@ class Device:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
-            try:
-                with open("/proc/self/clear_refs", "w") as file:
-                    file.write("5")
-            except OSError:
-                pass  # not Linux, or not allowed: the peak is then that of the whole process
+            # Not on Linux, or not allowed: the peak is then that of the whole process.
+            with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+                file.write("5")
 
     def peak(self) -> tuple[int | None, int | None]:
         """Peak bytes since the last reset: allocated and reserved on CUDA; this process on a CPU."""
@@ -83,12 +82,8 @@ class Device:
 
 
 def _peak_rss() -> int | None:
-    try:
-        with open("/proc/self/status") as file:
-            line = next(line for line in file if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    except (OSError, StopIteration):
-        pass
+    with contextlib.suppress(OSError, StopIteration), open("/proc/self/status") as file:
+        return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) * 1024
     try:
         import resource
         import sys
@@ -117,6 +112,9 @@ class Harness:
         recipe = training.recipe
         self.samples_per_step = recipe.batch_size * recipe.accumulation * recipe.ranks
         """Of all ranks."""
+        self._prefetched = recipe.workers * recipe.prefetch_factor
+        """Batches that the loader's queue holds."""
+        self._prefetched_steps = math.ceil(self._prefetched / recipe.accumulation)
         self.first_graphs = 0
         self._held: Any = None
 
@@ -185,15 +183,6 @@ class Harness:
     def _whole_steps(self, samples: int) -> int:
         return max(1, math.ceil(samples / self.samples_per_step))
 
-    @property
-    def _prefetched(self) -> int:
-        """Batches that the loader's queue holds."""
-        return self.training.recipe.workers * self.training.recipe.prefetch_factor
-
-    @property
-    def _prefetched_steps(self) -> int:
-        return math.ceil(self._prefetched / self.training.recipe.accumulation)
-
     def settle(self) -> None:
         """Uses up what was prefetched while this process was idle, until it trains as in a long run.
 
@@ -233,9 +222,7 @@ class Harness:
 
     def mechanisms(self) -> tuple[list[Mechanism], int]:
         """The check of every switch, and the bytes of a sample in a batch of the loader."""
-        step = observe.observe_step(
-            self.training, self.source, self.source.iterator, first_graphs=self.first_graphs
-        )
+        step = observe.observe_step(self.training, self.source, self.first_graphs)
         return checks.verify(step), checks.bytes_per_sample(step.batch)
 
     def _run(

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from perfkit.program import parts, train
 from perfkit.program.recipe import Recipe
 from perfkit.program.train import DevicePrefetcher, Training
+from perfkit.worker.loader import Source
 from perfkit.worker.messages import CompileCounters
 
 OnPhase = Callable[[str, AbstractContextManager[Any]], AbstractContextManager[Any]]
@@ -166,18 +167,15 @@ class _Copies(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def observe_step(
-    training: Training, source: Any, iterator: Any = None, first_graphs: int = 0
-) -> ObservedStep:
+def observe_step(training: Training, source: Source, first_graphs: int = 0) -> ObservedStep:
     """Takes one optimizer step and watches it.
 
     Args:
         training: what trains.
         source: the endless host batches.
-        iterator: the loader's own iterator, where it has worker processes.
         first_graphs: graphs that torch.compile had made after the first step.
     """
-    step = ObservedStep(training, iterator=iterator)
+    step = ObservedStep(training)
     device_batches = training.batches(batches(source, step.on_batch))
     hooks = [training.optimizer.register_step_post_hook(lambda *_: step.count("optimizer_steps"))]
     if not is_compiled(training.model):  # a hook inside of the model would compile it again
@@ -190,6 +188,7 @@ def observe_step(
     finally:
         for hook in hooks:
             hook.remove()
+    step.iterator = source.iterator
     step.prefetches = isinstance(device_batches, DevicePrefetcher)
     # A prefetcher is one batch ahead: that batch was pulled, but not yet trained on.
     step.batches_pulled -= step.prefetches

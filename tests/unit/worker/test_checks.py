@@ -50,7 +50,7 @@ def test_every_check_tells_a_switch_that_is_on_from_one_that_is_off() -> None:
     watched.first_steps(1)
     mechanisms, _ = watched.mechanisms()
     assert [m for m in mechanisms if not m.ok] == []
-    step = observe_step(watched.training, watched.source, watched.source.iterator)
+    step = observe_step(watched.training, watched.source)
     for switch in states:
         others = {name: value for name, value in states.items() if name != switch}
         watched.training.recipe = Recipe(**{"batch_size": 8, **others})
