@@ -224,19 +224,12 @@ def complain(problem: object) -> None:
 
 
 @contextlib.contextmanager
-def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A bar on stderr; the function takes a phase and the fraction that is done."""
+def study_progress() -> Iterator[Callable[[Progress], None]]:
+    """A bar on stderr for the progress of a study."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
-        yield lambda phase, fraction: bar.update(task, completed=fraction, description=phase)
-
-
-@contextlib.contextmanager
-def study_progress() -> Iterator[Callable[[Progress], None]]:
-    """A bar for the progress of a study."""
-    with progress_bar() as show:
-        yield lambda progress: show(f"{progress.stage}: {progress.phase}", progress.fraction)
+        yield lambda now: bar.update(task, completed=now.fraction, description=now.describe())
 
 
 def check_writable(*paths: Path | None) -> None:

@@ -78,7 +78,7 @@ def parity(
     """Does it still train the same? Losses and outputs against float64, and every switch checked."""
     plan = training.plan()
     side = comparing.candidate(what, plan)
-    with cli.progress_bar() as show:
+    with cli.study_progress() as show:
         result = proving.parity(plan, side.title, side.recipe, steps, on_progress=show)
     terminal.show(tables_studies.parity(result))
     if not result.ok:
@@ -96,7 +96,7 @@ def attribute(
     """What is each optimization worth, whatever the order? Alone, after the others, on average (Shapley)."""
     plan = training.plan()
     with cli.study_progress() as show:
-        result = attributing.attribute(plan, cli.names(stages), 60 * budget, orders, show)
+        result = attributing.attribute(plan, cli.names(stages), 60 * budget, orders, on_progress=show)
     output.show(tables_studies.attribution(result), result)
 
 
@@ -120,7 +120,7 @@ def tune(
         values[name] = [parse_settings([f"{name}={value}"])[name.strip()] for value in given.split(",")]
     cap = int(memory * 1e9) if memory else None
     with cli.study_progress() as show:
-        result = tuning.tune(plan, values or None, cap, 60 * budget, show)
+        result = tuning.tune(plan, values or None, cap, 60 * budget, on_progress=show)
     sections = tables_studies.tuning(result)
     if plot:
         cli.write(plot, style.to_png(document.figure(sections, "pareto").draw()))
@@ -136,5 +136,5 @@ def noise(
     """Measures A/A noise: how far apart identical runs come out here. Verdicts take it into account."""
     plan = training.plan()
     with cli.study_progress() as show:
-        result = comparing.measure_noise(plan, pairs, budget, show)
+        result = comparing.measure_noise(plan, pairs, budget, on_progress=show)
     terminal.show(tables_studies.noise(result, plan.device, noises.load(plan.device)))

@@ -65,7 +65,7 @@ def _measure(plan: Plan) -> tuple[list[Run], bool]:
                 typer.echo(tables.one_line(progress.run), err=True)
 
         try:
-            return ladders.measure_ladder(plan, RunStore(), show), False
+            return ladders.measure_ladder(plan, RunStore(), on_progress=show), False
         except KeyboardInterrupt:
             return done, True
 

@@ -44,7 +44,7 @@ _Result = TypeVar("_Result")
 def _with_line(study: Callable[[Callable[[plans.Progress], None]], _Result]) -> _Result:
     line = Line()
     try:
-        result = study(lambda step: line.progress(f"{step.stage}: {step.phase}", step.fraction))
+        result = study(lambda step: line.progress(step.describe(), step.fraction))
     except PerfkitError as problem:
         line.end(str(problem))
         raise
@@ -85,7 +85,7 @@ def tune(
     """
     plan = plans.plan(stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None
-    found = _with_line(lambda show: tuning.tune(plan, space, cap, 60 * minutes, show))
+    found = _with_line(lambda show: tuning.tune(plan, space, cap, 60 * minutes, on_progress=show))
     return Shown(found, tables_studies.tuning(found))
 
 

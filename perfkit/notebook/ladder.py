@@ -72,7 +72,9 @@ class LadderPanel(Panel):
     def _measure(self) -> list[Run]:
         self.runs, self._parity, self._report.value = [], None, ""
         try:
-            self.runs = ladders.measure_ladder(self.plan, RunStore(), self._follow, self._job.cancelled)
+            self.runs = ladders.measure_ladder(
+                self.plan, RunStore(), on_progress=self._follow, cancelled=self._job.cancelled
+            )
             self._prove()
         finally:
             self._draw()

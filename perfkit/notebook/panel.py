@@ -131,7 +131,7 @@ class Panel(layout.Boxed, Sectioned):
         self._status.end("stopped" if self.error else "done", self.error)
 
     def _follow(self, progress: plans.Progress) -> None:
-        self._status.progress(f"{progress.stage}: {progress.phase}".removeprefix(": "), progress.fraction)
+        self._status.progress(progress.describe(), progress.fraction)
         if progress.run:
             self._keep(progress.run)
 

@@ -110,7 +110,7 @@ class StagePanel(LadderPanel):
         if run.status == "ok":
             self._parity = proving.parity(
                 self.plan, run.title, Recipe.from_dict(run.recipe), cancelled=self._job.cancelled,
-                on_progress=lambda phase, _: self._status.progress(phase, 0.99),
+                on_progress=lambda progress: self._status.progress(progress.phase, 0.99),
             )  # fmt: skip
 
     def _remarks(self, runs: Sequence[Run]) -> str:

@@ -128,7 +128,9 @@ class Workbench(Panel):
         name = self._name.value.strip() or recipe.describe()[:60]
         plan = self._plan([*self._opponent(), (name, recipe)])
         try:
-            return ladders.measure_ladder(plan, RunStore(), self._follow, self._job.cancelled)
+            return ladders.measure_ladder(
+                plan, RunStore(), on_progress=self._follow, cancelled=self._job.cancelled
+            )
         finally:
             self._name.value = ""
 

@@ -267,23 +267,38 @@ def encode(run: Run) -> bytes:
     return msgspec.json.encode(run)
 
 
+INVALID = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading data that are no run raises."""
+
+
 def decode(text: bytes | str) -> Run:
-    """A run from JSON of this or an older version; nothing is executed, every field is checked.
+    """A run from JSON; see `from_data`.
 
     Raises:
         StoreError: the text is no run, or was written by a newer perfkit.
     """
     try:
-        data = msgspec.json.decode(text)
-        version = data["schema"]
-        if version > SCHEMA:
-            raise StoreError(
-                f"this run was written by a newer perfkit (schema {version}, this one reads up to {SCHEMA})",
-                "Update perfkit: git pull, then make lab",
-            )
-        return msgspec.convert(_renamed(data) if version < SCHEMA else data, Run)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        return from_data(msgspec.json.decode(text))
+    except INVALID as problem:
         raise StoreError(f"not a run of perfkit: {problem}", "Delete the entry or restore it") from None
+
+
+def from_data(data: Any) -> Run:
+    """A run from plain data of this or an older version; nothing is executed, every field is checked.
+
+    Raises one of `INVALID` if they are no run, and StoreError if a newer perfkit wrote them.
+    """
+    check_schema("this run", data["schema"], SCHEMA)
+    return msgspec.convert(_renamed(data) if data["schema"] < SCHEMA else data, Run)
+
+
+def check_schema(what: str, version: int, newest: int) -> None:
+    """Refuses what a newer perfkit wrote, with a StoreError."""
+    if version > newest:
+        raise StoreError(
+            f"{what} was written by a newer perfkit (schema {version}; this one reads up to {newest})",
+            "Update perfkit: git pull, then make lab",
+        )
 
 
 def _renamed(data: dict[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,6 @@ _PART_OF = (
     """instr('.' || replace(workload, ':', '.') || '.', '.' || replace(:workload, ':', '.') || '.') > 0"""
 )
 _Runs = list[Run]
-_UPDATE = "Update perfkit: git pull, then make lab"
 _REPAIR = (
     'To start a new one beside it: python -c "import perfkit; perfkit.RunStore.repair()"; nothing is deleted'
 )
@@ -57,8 +56,7 @@ class RunStore:
         """What the last reading had to leave out."""
         with self._open() as database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
-            if version > SCHEMA:
-                raise StoreError(f"{self.path} was written by a newer perfkit (schema {version})", _UPDATE)
+            runs.check_schema(str(self.path), version, SCHEMA)
             if version < SCHEMA:
                 database.executescript(f"BEGIN IMMEDIATE; {_TABLE} PRAGMA user_version = {SCHEMA}; COMMIT;")
 
@@ -68,10 +66,6 @@ class RunStore:
         Raises:
             StoreError: a run of that id is there already, or the file cannot be written.
         """
-        with _errors_in_words(self.path):
-            self._insert(run)
-
-    def _insert(self, run: Run) -> None:
         machine_id = str(run.machine.get("id", ""))
         row = (run.id, run.session, run.created, run.stage, run.workload, machine_id, run.status)
         with self._open() as database:
@@ -198,7 +192,9 @@ def _explained(message: str) -> tuple[str, str]:
     """What happened, and the remedy, for a message of SQLite or the system."""
     elsewhere = "or set PERFKIT_DATA to another folder"
     space, damaged = f"Free some space, {elsewhere}", ("the store is damaged", _REPAIR)
+    access = ("the store cannot be read or written", f"Check the permissions of file and folder, {elsewhere}")
     explanations = {
+        "No such file": access,
         "full": ("the disk is full", space),
         "No space": ("the disk is full", space),
         "quota": ("the disk quota is used up", space),
@@ -207,9 +203,6 @@ def _explained(message: str) -> tuple[str, str]:
         "not a database": damaged,
         "no such": damaged,
     }
-    access = ("the store cannot be read or written", f"Check the permissions of file and folder, {elsewhere}")
-    if "No such file" in message:
-        return access
     return next((words for part, words in explanations.items() if part in message), access)
 
 
@@ -230,51 +223,31 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """Runs of a named machine."""
 
+    schema: int = SCHEMA
     provenance: Provenance
     runs: list[Run]
 
 
-class _Version(msgspec.Struct):
-    schema: int
-
-
-class _File(msgspec.Struct):
-    schema: int
-    provenance: Provenance
-    runs: list[msgspec.Raw]
-
-
-def provenance(command: str | None = None) -> Provenance:
-    """The provenance of what is recorded here and now; with this process's command if None is given."""
+def provenance() -> Provenance:
+    """The provenance of what is recorded here and now, by this process's command."""
     facts = machine.facts()
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     # A recording is shared: it names files without their paths on this machine.
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
-    command = command or shlex.join([Path(words[0]).name, *words[1:]])
+    command = shlex.join([Path(words[0]).name, *words[1:]])
     return Provenance(machine=facts, when=when, command=command, commit=facts["commit"])
 
 
-def recordings() -> list[Path]:
-    """The recordings in the data folder, by name."""
-    return sorted((machine.data_folder() / "recordings").glob("*.json"))
-
-
-def save_recording(recorded: Sequence[Run], path: Path, origin: Provenance | None = None) -> None:
-    """Writes runs as a recording: the whole file or none of it.
-
-    Args:
-        recorded: the runs.
-        path: of the JSON file; its folder is made where it is missing.
-        origin: where they come from; `provenance()` if None.
+def save_recording(recorded: Sequence[Run], path: Path) -> None:
+    """Writes runs as a recording: the whole file or none of it; its folder is made where it is missing.
 
     Raises:
         StoreError: it cannot be written.
     """
-    raw = [msgspec.Raw(runs.encode(run)) for run in recorded]
-    text = msgspec.json.format(msgspec.json.encode(_File(SCHEMA, origin or provenance(), raw)), indent=1)
+    recording = Recording(provenance=provenance(), runs=list(recorded))
     with _errors_in_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        machine.write_atomically(path, text)
+        machine.write_atomically(path, msgspec.json.format(msgspec.json.encode(recording), indent=1))
 
 
 def load_recording(path: Path) -> Recording:
@@ -289,12 +262,11 @@ def load_recording(path: Path) -> Recording:
             raise StoreError(f"{path} has over {limit}", "perfkit writes no recording of that size")
         text = path.read_bytes()
     try:
-        version = msgspec.json.decode(text, type=_Version).schema
-        if version > SCHEMA:
-            raise StoreError(f"{path} was written by a newer perfkit (schema {version})", _UPDATE)
-        file = msgspec.json.decode(text, type=_File)
-    except (ValueError, RecursionError) as problem:
+        data = msgspec.json.decode(text)
+        runs.check_schema(str(path), data["schema"], SCHEMA)
+        origin = msgspec.convert(data["provenance"], Provenance)
+        return Recording(provenance=origin, runs=[runs.from_data(run) for run in data["runs"]])
+    except runs.INVALID as problem:
         raise StoreError(
             f"{path} is not a recording of perfkit: {problem}", "Restore or record it again"
         ) from None
-    return Recording(provenance=file.provenance, runs=[runs.decode(bytes(raw)) for raw in file.runs])

@@ -12,9 +12,9 @@ import itertools
 import math
 import random
 import statistics
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Unpack
 
 from perfkit import machine
 from perfkit.errors import InvalidValue
@@ -28,7 +28,7 @@ from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.studies.engine import Schedule, Trial, measure
 from perfkit.studies.ladder import recipe_stages
-from perfkit.studies.plan import Plan, Progress
+from perfkit.studies.plan import Plan, Watch
 from perfkit.studies.setup import Setup, prepare
 
 EXACT_UP_TO = 4
@@ -43,8 +43,7 @@ def attribute(
     names: Sequence[str] | None = None,
     budget_s: float = 600.0,
     orders: int = 6,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    cancelled: threading.Event | None = None,
+    **watch: Unpack[Watch],
 ) -> Attribution:
     """Measures sets of optimizations; what the store has of this plan already is not measured again.
 
@@ -53,15 +52,14 @@ def attribute(
         names: optimizations; those of the default ladder that can act here if None.
         budget_s: seconds after which no further set starts.
         orders: random orders for the Shapley values, where not every set is measured.
-        on_progress: called often, from this thread.
-        cancelled: set it from any thread to stop; what was measured is kept.
+        watch: `on_progress` and `cancelled`.
 
     Raises:
         InvalidValue: an unknown optimization, or fewer than two that can act here.
     """
     ends = time.monotonic() + budget_s
     base = Recipe(batch_size=plan.preset.batch_size)
-    with prepare(plan, on_progress, cancelled) as setup:
+    with prepare(plan, **watch) as setup:
         changes, left_out = _changes(setup, base, names)
         if len(changes) < 2:
             raise InvalidValue(

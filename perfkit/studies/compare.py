@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 import msgspec
 
@@ -22,7 +21,7 @@ from perfkit.results.run import Pairing, Rounds, Run
 from perfkit.results.store import RunStore
 from perfkit.studies.engine import Schedule, Trial, measure
 from perfkit.studies.ladder import acting, recipe_stages, resolve
-from perfkit.studies.plan import Plan, Progress
+from perfkit.studies.plan import Plan, Progress, Watch
 from perfkit.studies.setup import prepare
 
 BUDGET_S = 90.0
@@ -130,8 +129,7 @@ def compare(
     budget_s: float = BUDGET_S,
     precision: float = PRECISION,
     pairs: int | None = None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    cancelled: threading.Event | None = None,
+    **watch: Unpack[Watch],
 ) -> Comparison:
     """Measures two sides interleaved, in two processes: at least 5 rounds, more until the interval is narrow.
 
@@ -149,8 +147,7 @@ def compare(
             long, with the time to start them, five pairs are enough.
         precision: half width of the interval / ratio at which measuring ends.
         pairs: of processes; None: as many as this machine's A/A noise calls for.
-        on_progress: called often, from this thread.
-        cancelled: set it from any thread to stop.
+        watch: `on_progress` and `cancelled`.
 
     Raises:
         PerfkitError: a side could not be measured.
@@ -172,11 +169,13 @@ def compare(
                 break
 
             def tell(progress: Progress, before: int = number) -> None:
-                on_progress(replace(progress, fraction=(before + progress.fraction) / count))
+                if "on_progress" in watch:
+                    watch["on_progress"](replace(progress, fraction=(before + progress.fraction) / count))
 
+            follow = Watch(on_progress=tell, cancelled=watch.get("cancelled"))
             exchanged, seeded = number % 2 == 1, replace(plan, seed=plan.seed + number)
             order, keeps = sides[::-1] if exchanged else sides, None if runs else store
-            first, second = _measure_pair(order, seeded, schedules, tell, cancelled, keeps)
+            first, second = _measure_pair(order, seeded, schedules, keeps, **follow)
             pairings.append(_exchanged(second.pairings[0]) if exchanged else second.pairings[0])
             if not runs:
                 runs = [first, second]
@@ -192,15 +191,14 @@ def _measure_pair(
     sides: tuple[Candidate, Candidate],
     plan: Plan,
     schedules: tuple[Schedule, Schedule],
-    on_progress: Callable[[Progress], None],
-    cancelled: threading.Event | None,
-    store: RunStore | None = None,
+    store: RunStore | None,
+    **watch: Unpack[Watch],
 ) -> tuple[Run, Run]:
     """Both sides in a pair of fresh processes; the second one is left for the caller to store."""
     workloads = [str(side.script.absolute()) if side.script else plan.workload for side in sides]
     runs: list[Run] = []
     fork.restart()
-    with prepare(replace(plan, workload=workloads[0]), on_progress, cancelled) as setup:
+    with prepare(replace(plan, workload=workloads[0]), **watch) as setup:
         stages = recipe_stages([(side.title, side.recipe) for side in sides], setup.target)
         parts = zip(stages, schedules, workloads, strict=True)
         trials = (Trial(stage, schedule, 2, workload) for stage, schedule, workload in parts)
@@ -264,7 +262,7 @@ def measure_noise(
     plan: Plan,
     pairs: int = 10,
     budget_s: float = NOISE_BUDGET_S,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    **watch: Unpack[Watch],
 ) -> list[Comparison]:
     """Compares a recipe with itself, in fresh processes each time, because equal processes differ too.
 
@@ -276,7 +274,7 @@ def measure_noise(
         pairs: of fresh processes.
         budget_s: seconds for the rounds of a pair. It is always spent: if a pair ended as soon as its rounds
             happen to lie close together, their scatter would be attributed to the processes.
-        on_progress: called often, from this thread.
+        watch: `on_progress` and `cancelled`.
 
     Raises:
         PerfkitError: the recipe could not be measured.
@@ -284,7 +282,7 @@ def measure_noise(
     recipe = Recipe(batch_size=plan.preset.batch_size)
     sides = Candidate("A", recipe), Candidate("A again", recipe)
     comparisons = [
-        compare(*sides, replace(plan, seed=seed), budget_s, 0.0, pairs=1, on_progress=on_progress)
+        compare(*sides, replace(plan, seed=seed), budget_s, 0.0, pairs=1, **watch)
         for seed in range(plan.seed, plan.seed + pairs)
     ]
     rates = [comparison.pairing.pairs[0].rates for comparison in comparisons]

@@ -233,7 +233,9 @@ class PreparedTraining:
             workload, spec.get("preset"), [recipe if isinstance(recipe, str) else "baseline"], settings,
             spec.get("device"), spec.get("options"), below=True, seed=spec.get("seed", 0),
         )  # fmt: skip
-        self.setup = Setup(self.plan, lambda now: on_progress(now.phase, now.fraction), cancelled)
+        self.setup = Setup(
+            self.plan, on_progress=lambda now: on_progress(now.phase, now.fraction), cancelled=cancelled
+        )
         self.recipe: Recipe
 
     def __enter__(self) -> Self:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from perfkit import machine
 from perfkit.errors import InvalidValue
@@ -16,7 +16,7 @@ from perfkit.program.rules import Target, applicable
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
 from perfkit.studies.engine import Schedule, Trial, measure
-from perfkit.studies.plan import Plan, Progress, recipe_diff
+from perfkit.studies.plan import Plan, Watch, recipe_diff
 from perfkit.studies.setup import Setup, prepare
 from perfkit.worker.messages import Description
 
@@ -27,12 +27,7 @@ If both use the same cores, each parallel region waits for a thread that a worke
 the compute part of a step was seen to take four times as long."""
 
 
-def measure_ladder(
-    plan: Plan,
-    store: RunStore | None = None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    cancelled: threading.Event | None = None,
-) -> list[Run]:
+def measure_ladder(plan: Plan, store: RunStore | None = None, **watch: Unpack[Watch]) -> list[Run]:
     """Measures every stage of a plan; each finished stage is in the store before the next one starts.
 
     A stage that fails does not stop the others: they build on the last stage that worked.
@@ -40,15 +35,14 @@ def measure_ladder(
     Args:
         plan: what to measure.
         store: where runs are kept; None keeps none.
-        on_progress: called often, from this thread.
-        cancelled: set it from any thread to stop; finished stages are kept.
+        watch: `on_progress`, called often, and `cancelled`, an event; see `Watch`.
 
     Raises:
         PerfkitError: the workload cannot be loaded at all.
         KeyboardInterrupt: after every child has ended.
     """
     runs: list[Run] = []
-    with prepare(plan, on_progress, cancelled) as setup:
+    with prepare(plan, **watch) as setup:
         schedule, total = Schedule(plan.preset), len(plan.recipes) or len(ladder.rungs(plan.stages))
         stages = recipe_stages(plan.recipes, setup.target) or ladder_stages(plan, setup.target, runs)
         for run in measure((Trial(stage, schedule, total) for stage in stages), setup, store):

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import threading
+from typing import Unpack
 
 from perfkit.ladder import catalogue
-from perfkit.process.child import Progress
 from perfkit.program.recipe import Recipe, switches
 from perfkit.results.parity import Check, Parity
-from perfkit.studies.plan import Plan
+from perfkit.studies.plan import Plan, Watch
 from perfkit.studies.setup import Setup, prepare
 from perfkit.worker.messages import CheckParity, Trained
 
 Losses = dict[str, list[float]]
 
 
-def parity(
-    plan: Plan, title: str, recipe: Recipe, steps: int = 4,
-    on_progress: Progress = lambda phase, fraction: None, cancelled: threading.Event | None = None,
-) -> Parity:  # fmt: skip
+def parity(plan: Plan, title: str, recipe: Recipe, steps: int = 4, **watch: Unpack[Watch]) -> Parity:
     """Trains a recipe and the plain program from one seed on the same batches, and compares.
 
     Args:
@@ -26,8 +22,7 @@ def parity(
         title: what the recipe is called.
         recipe: the candidate; it must be able to act here.
         steps: how many each side trains.
-        on_progress: called with the phase and its fraction.
-        cancelled: set it from any thread to stop.
+        watch: `on_progress` and `cancelled`.
 
     Raises:
         PerfkitError: the training failed.
@@ -37,7 +32,7 @@ def parity(
     )
     samples = recipe.batch_size * recipe.accumulation * recipe.ranks
     other_batch = samples != plan.preset.batch_size
-    with prepare(plan, lambda now: on_progress(now.phase, now.fraction), cancelled) as setup:
+    with prepare(plan, **watch) as setup:
         if recipe.ranks > 1:
             checks, losses = _of_ranks(setup, recipe, steps)
             return Parity(title, "tolerance", checks, other_batch, losses)

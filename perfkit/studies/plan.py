@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from perfkit import machine, workloads
 from perfkit.errors import InvalidValue
@@ -32,6 +33,19 @@ class Progress:
     """Of the whole study, 0 to 1."""
     run: Run | None = None
     """The run that has just ended, whatever its status."""
+
+    def describe(self) -> str:
+        """One line for people; before the first stage there is only the phase."""
+        return f"{self.stage}: {self.phase}".removeprefix(": ")
+
+
+class Watch(TypedDict, total=False):
+    """How a study is followed and stopped; both may be left out."""
+
+    on_progress: Callable[[Progress], None]
+    """Called often, from the thread that started the study."""
+    cancelled: threading.Event | None
+    """Set it from any thread to stop; what was measured is kept."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Self
+from typing import Self, Unpack
 
 from perfkit import machine
 from perfkit.ladder import presets
@@ -19,7 +19,7 @@ from perfkit.process.ranks import RankGroup, start_ranks
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target
 from perfkit.results.run import Run
-from perfkit.studies.plan import Plan, Progress, target
+from perfkit.studies.plan import Plan, Progress, Watch, target
 from perfkit.worker.messages import Describe, Description, Train, Trained
 
 _MEASURED_FROM = 0.4
@@ -62,8 +62,7 @@ class Setup:
 
     Args:
         plan: workload, preset, device, seed.
-        on_progress: called often, from the thread that asks.
-        cancelled: set it from any thread to stop.
+        watch: `on_progress` and `cancelled`.
 
     Raises:
         PerfkitError: the workload cannot be loaded.
@@ -72,15 +71,10 @@ class Setup:
     description: Description
     """What the workload and the device report."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        on_progress: Callable[[Progress], None] = lambda progress: None,
-        cancelled: threading.Event | None = None,
-    ) -> None:
+    def __init__(self, plan: Plan, **watch: Unpack[Watch]) -> None:
         self.plan = plan
-        self.progress = Tracker(on_progress)
-        self._cancelled = cancelled or threading.Event()
+        self.progress = Tracker(watch.get("on_progress", lambda progress: None))
+        self.cancelled = watch.get("cancelled") or threading.Event()
         self._spare: Child | None = None
         self._alive: list[Child | RankGroup] = []
 
@@ -109,7 +103,7 @@ class Setup:
     def exclusive(self) -> AbstractContextManager[None]:
         """Holds the device; waits while another run uses it."""
         waits = functools.partial(self.progress.phase, f"waiting: another run uses {self.plan.device}")
-        return device_lock(self.plan.device, self._cancelled, waits)
+        return device_lock(self.plan.device, self.cancelled, waits)
 
     def child(self, workload: str | None = None) -> Child:
         """A fresh child that has loaded the workload; `stop` ends it.
@@ -169,7 +163,7 @@ class Setup:
 
     def _load(self, workload: str) -> tuple[Child, Description]:
         deadline = time.monotonic() + self.plan.timeout_s if self.plan.timeout_s else None
-        child = Child(self.progress.phase, self._cancelled, deadline)
+        child = Child(self.progress.phase, self.cancelled, deadline)
         self._alive.append(child)
         try:
             return child, child.ask(self._describe(workload))
@@ -179,17 +173,13 @@ class Setup:
 
 
 @contextlib.contextmanager
-def prepare(
-    plan: Plan,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    cancelled: threading.Event | None = None,
-) -> Iterator[Setup]:
+def prepare(plan: Plan, **watch: Unpack[Watch]) -> Iterator[Setup]:
     """A setup that has the device to itself, from before the workload is loaded; arguments as for `Setup`.
 
     Raises:
         Cancelled: `cancelled` was set while another run held the device.
         PerfkitError: the workload cannot be loaded.
     """
-    setup = Setup(plan, on_progress, cancelled)
+    setup = Setup(plan, **watch)
     with setup.exclusive(), setup:
         yield setup

@@ -11,10 +11,10 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 from perfkit import machine
 from perfkit.errors import Cancelled, InvalidValue
@@ -28,7 +28,7 @@ from perfkit.studies import predict
 from perfkit.studies.engine import Schedule, Trial, measure
 from perfkit.studies.ladder import recipe_stages
 from perfkit.studies.parity import parity
-from perfkit.studies.plan import Plan, Progress
+from perfkit.studies.plan import Plan, Watch
 from perfkit.studies.setup import Setup, prepare
 
 SPACE: dict[str, tuple[Value, ...]] = {
@@ -53,8 +53,7 @@ def tune(
     space: Mapping[str, Sequence[Value]] | None = None,
     memory_cap_bytes: int | None = None,
     budget_s: float = 600.0,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    cancelled: threading.Event | None = None,
+    **watch: Unpack[Watch],
 ) -> Tuned:
     """Searches a space of switches.
 
@@ -63,19 +62,18 @@ def tune(
         space: values by switch; `SPACE` if None.
         memory_cap_bytes: runs above it are not picked.
         budget_s: seconds after which no further recipe starts.
-        on_progress: called often, from this thread.
-        cancelled: set it from any thread to stop.
+        watch: `on_progress` and `cancelled`.
 
     Raises:
         Cancelled: before the finals started.
         InvalidValue: an unknown switch or value, or nothing could be measured.
     """
     started = time.monotonic()
-    with prepare(plan, on_progress, cancelled) as setup:
+    with prepare(plan, **watch) as setup:
         recipes = candidates(plan, setup.target, space or SPACE)
         search = _Search(setup, recipes, memory_cap_bytes, started + budget_s)
         search.short_runs()
-        if cancelled and cancelled.is_set():
+        if setup.cancelled.is_set():
             raise Cancelled("stopped on request")
         finals = search.finals()
     best = max(finals[1:], key=search.speedup, default=finals[0])

@@ -131,7 +131,7 @@ def test_a_killed_child_is_one_message(tmp_path: Path) -> None:
                     child.kill()
 
     made = plans.plan("tests.support.toy:Unhurried", "smoke", ("baseline",), device="cpu")
-    runs = ladders.measure_ladder(made, RunStore(), kill)
+    runs = ladders.measure_ladder(made, RunStore(), on_progress=kill)
     assert statuses(runs) == ["failed"]
     assert "was killed" in runs[0].reason
 
@@ -148,7 +148,7 @@ def test_cancelling_in_any_phase_ends_at_once_and_keeps_what_was_finished(phase:
 
     made = plans.plan("tests.support.toy:Unhurried", "smoke", ("zero_grad",), device="cpu")
     try:
-        runs = ladders.measure_ladder(made, RunStore(), cancel, cancelled)
+        runs = ladders.measure_ladder(made, RunStore(), on_progress=cancel, cancelled=cancelled)
     except Cancelled:
         assert phase == "importing torch"
     else:
@@ -184,11 +184,11 @@ def shell(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 _CHATTY = """
 import sys, perfkit.studies.ladder as ladders
 measure_ladder = ladders.measure_ladder
-def chatty(plan, store, tell):
+def chatty(plan, store, on_progress):
     def show(p):
         print("PHASE", p.stage, p.phase, flush=True)
-        tell(p)
-    return measure_ladder(plan, store, show)
+        on_progress(p)
+    return measure_ladder(plan, store, on_progress=show)
 ladders.measure_ladder = chatty
 from perfkit.cli import app
 app(sys.argv[1:])

@@ -92,7 +92,9 @@ def test_ranks_are_cancelled_together() -> None:
     stop = threading.Event()
     plan = plans.plan("tests.support.toy:Unhurried", "smoke", (), device="cpu")
     plan = replace(plan, recipes=(("two", Recipe(batch_size=8, **TOGETHER)),))
-    (run,) = ladders.measure_ladder(plan, None, lambda p: stop.set() if p.phase == "warm-up" else None, stop)
+    (run,) = ladders.measure_ladder(
+        plan, on_progress=lambda p: stop.set() if p.phase == "warm-up" else None, cancelled=stop
+    )
     assert run.status == "cancelled"
 
 

@@ -29,9 +29,9 @@ class FakeStudy:
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
         monkeypatch.setattr(stages.proving, "parity", lambda *given, **named: same)
 
-    def __call__(self, plan: plans.Plan, store: Any, show: Any, cancelled: threading.Event) -> Any:
+    def __call__(self, plan: plans.Plan, store: Any, on_progress: Any, cancelled: threading.Event) -> Any:
         self.plans.append(plan)
-        return self.does(show, cancelled)
+        return self.does(on_progress, cancelled)
 
 
 def until_cancelled(show: Any, cancelled: threading.Event) -> Any:

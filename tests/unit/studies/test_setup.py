@@ -85,7 +85,7 @@ def test_a_second_study_waits_for_the_device_and_says_so(machine: FakeMachine, w
         assert progress.phase == "waiting: another run uses cpu"
         raise Enough
 
-    with prepare(where), pytest.raises(Enough), prepare(where, follow):
+    with prepare(where), pytest.raises(Enough), prepare(where, on_progress=follow):
         pytest.fail("both have the device")
     with prepare(replace(where, seed=1)):
         assert len(machine.alive()) == 1
