@@ -8,7 +8,7 @@ from decimal import Decimal
 from enum import IntEnum
 from functools import lru_cache
 from operator import attrgetter
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -63,45 +63,26 @@ _KIND_OF_NAME = {
 }
 
 
+_WITH_ARGS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.RUNTIME, Kind.CPU_OP, Kind.MEMORY)
 Id = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
-External = msgspec.field(name="External id", default=-1)
-ExternalOld = msgspec.field(name="external id", default=-1)
 
 
-class DeviceArgs(Struct, gc=False):
-    """Arguments of a kernel, copy or set. None: the writer had no number (NaN)."""
+class Args(Struct, gc=False):
+    """Arguments of an event of any kind; -1 or NaN where the file has none, None where it has a NaN."""
 
     correlation: Id = -1
-    external: Id = External
-    external_old: Id = ExternalOld
+    external: Id = msgspec.field(name="External id", default=-1)
+    external_old: Id = msgspec.field(name="external id", default=-1)
     device: Id = -1
     bytes: Id = -1
-    blocks: float | None = msgspec.field(name="blocks per SM", default=None)
-    occupancy: float | None = msgspec.field(name="est. achieved occupancy %", default=None)
-
-
-class CallArgs(Struct, gc=False):
-    """Arguments of a runtime call. `size`: where ROCm puts the bytes of a copy."""
-
-    correlation: Id = -1
-    external: Id = External
-    external_old: Id = ExternalOld
-    size: Id = -1
-
-
-class OpArgs(Struct, gc=False):
-    """Arguments of an operator; shapes and types stay JSON text."""
-
-    external: Id = External
+    size: Id = -1  # where ROCm puts the bytes of a copy: at its launch
+    blocks: float | None = msgspec.field(name="blocks per SM", default=np.nan)
+    occupancy: float | None = msgspec.field(name="est. achieved occupancy %", default=np.nan)
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default_factory=msgspec.Raw)
     types: msgspec.Raw = msgspec.field(name="Input type", default_factory=msgspec.Raw)
     stack: str = msgspec.field(name="Call stack", default="")
-
-
-class MemoryArgs(Struct, gc=False):
-    """Arguments of a `[memory]` event; -1 where the file gives no address or running totals."""
-
-    change: Id = msgspec.field(name="Bytes", default=0)
+    name: str = ""  # of a thread
+    change: Id = msgspec.field(name="Bytes", default=0)  # this one and those below: of `[memory]`
     device_type: Id = msgspec.field(name="Device Type", default=-1)
     device_id: Id = msgspec.field(name="Device Id", default=-1)
     address: Id = msgspec.field(name="Addr", default=-1)
@@ -109,46 +90,29 @@ class MemoryArgs(Struct, gc=False):
     reserved: Id = msgspec.field(name="Total Reserved", default=-1)
 
 
-class LabelArgs(Struct, gc=False):
-    """The name of a thread."""
-
-    name: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """One file's events, in file order. -1 (integers) or NaN (floats) where the file has no value.
-
-    Attributes:
-        kind: int8[N], a `Kind`.
-        name: int32[N], index into `names`.
-        thread: int32[N], index into `threads`, pairs (pid, tid).
-        start, end: int64[N] ns on the trace's own clock.
-        correlation, external: int64[N], ids that link a launch to its kernel, and both to an operator.
-        device: int64[N] of device events. bytes: int64[N] of copies.
-        blocks: float64[N] blocks per SM; occupancy: float64[N] 0–1.
-        shape: int32[N] index into `shapes`, pairs (dims, types) of JSON text. stack: into `stacks`.
-    """
+    """One file's events, in file order. -1 (integers) or NaN (floats) where the file has no value."""
 
     kind: npt.NDArray[np.int8]
-    name: Small
-    thread: Small
-    start: Ints
+    name: Small  # index into `names`
+    thread: Small  # index into `threads`, pairs (pid, tid)
+    start: Ints  # ns on the trace's own clock
     end: Ints
-    correlation: Ints
-    external: Ints
+    correlation: Ints  # links a launch to its kernel
+    external: Ints  # links both to an operator
     device: Ints
     bytes: Ints
-    blocks: Floats
-    occupancy: Floats
-    shape: Small
-    stack: Small
+    blocks: Floats  # per SM
+    occupancy: Floats  # 0–1
+    shape: Small  # index into `shapes`, pairs (dims, types) of JSON text
+    stack: Small  # index into `stacks`
     names: list[str]
     threads: list[tuple[str, str]]
     shapes: list[tuple[str, str]]
     stacks: list[str]
     labels: dict[tuple[str, str], str]
-    memory: list[MemoryArgs]
+    memory: list[Args]
 
     def rows(self, *kinds: Kind) -> Ints:
         """Row numbers of these kinds, ascending."""
@@ -196,7 +160,7 @@ class Builder:
         self.dropped = 0
         self._names, self._threads, self._shapes, self._stacks = (_Codes() for _ in range(4))
         self._parts: list[dict[str, Any]] = []
-        self._memory: list[MemoryArgs] = []
+        self._memory: list[Args] = []
         self._labels: dict[tuple[str, str], str] = {}
 
     def add(self, events: Sequence[Event]) -> None:
@@ -209,7 +173,7 @@ class Builder:
         )  # fmt: skip
         kind = np.fromiter(kinds, np.int8, len(events))
         named = [event for event in events if event.ph == "M" and event.name == "thread_name"]
-        for event, args in zip(named, _decode(named, LabelArgs), strict=True):
+        for event, args in zip(named, _decode(named), strict=True):
             self._labels[str(event.pid), str(event.tid)] = args.name
         rows = np.flatnonzero(kind)
         chosen = [events[row] for row in rows.tolist()]
@@ -225,32 +189,29 @@ class Builder:
     def _part(
         self, events: list[Event], kind: npt.NDArray[np.int8], start: Ints, end: Ints
     ) -> dict[str, Any]:
-        size = len(events)
-        name = self._names.of(map(attrgetter("name"), events), size)
-        thread = self._threads.of(map(attrgetter("pid", "tid"), events), size)
-        part: dict[str, Any] = {"kind": kind, "name": name, "thread": thread, "start": start, "end": end}
-        part |= {key: np.full(size, -1, np.int64) for key in ("correlation", "external", "device", "bytes")}
-        part |= {key: np.full(size, -1, np.int32) for key in ("shape", "stack")}
-        part |= {key: np.full(size, np.nan) for key in ("blocks", "occupancy")}
+        size, rows = len(events), np.flatnonzero(np.isin(kind, _WITH_ARGS))
+        args = _decode([events[row] for row in rows.tolist()])
 
-        def args(kinds: tuple[Kind, ...], type_: type[A]) -> tuple[Ints, list[A]]:
-            rows = np.flatnonzero(np.isin(kind, kinds))
-            return rows, _decode([events[row] for row in rows.tolist()], type_)
+        def column(values: Iterable[Any], empty: Any) -> npt.NDArray[Any]:
+            full = np.full(size, empty)
+            full[rows] = list(values)
+            return full
 
-        device, device_args = args((Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET), DeviceArgs)
-        for key in ("correlation", "device", "bytes", "blocks", "occupancy"):
-            part[key][device] = list(map(attrgetter(key), device_args))
-        calls, call_args = args((Kind.RUNTIME,), CallArgs)
-        part["correlation"][calls] = [a.correlation for a in call_args]
-        part["bytes"][calls] = [a.size for a in call_args]
-        for rows, both in ((device, device_args), (calls, call_args)):
-            part["external"][rows] = [a.external if a.external >= 0 else a.external_old for a in both]
-        ops, op_args = args((Kind.CPU_OP,), OpArgs)
-        part["external"][ops] = [a.external for a in op_args]
-        part["shape"][ops] = self._shapes.of(((bytes(a.dims), bytes(a.types)) for a in op_args), len(ops))
-        part["stack"][ops] = self._stacks.of((a.stack for a in op_args), len(ops))
-        self._memory += args((Kind.MEMORY,), MemoryArgs)[1]
-        return part
+        self._memory += [args[i] for i in np.flatnonzero(kind[rows] == Kind.MEMORY).tolist()]
+        code, missing = np.int32(-1), np.int64(-1)
+        return {
+            "kind": kind, "start": start, "end": end,
+            "name": self._names.of(map(attrgetter("name"), events), size),
+            "thread": self._threads.of(map(attrgetter("pid", "tid"), events), size),
+            "correlation": column((a.correlation for a in args), missing),
+            "external": column((a.external if a.external >= 0 else a.external_old for a in args), missing),
+            "device": column((a.device for a in args), missing),
+            "bytes": column((a.bytes if a.bytes >= 0 else a.size for a in args), missing),
+            "blocks": column((a.blocks for a in args), np.nan),
+            "occupancy": column((a.occupancy for a in args), np.nan),
+            "shape": column((self._shapes[bytes(a.dims), bytes(a.types)] for a in args), code),
+            "stack": column((self._stacks[a.stack] for a in args), code),
+        }  # fmt: skip
 
     def finish(self) -> Columns:
         """The columns of all pieces.
@@ -279,9 +240,6 @@ class Builder:
         )  # fmt: skip
 
 
-A = TypeVar("A", DeviceArgs, CallArgs, OpArgs, MemoryArgs, LabelArgs)
-
-
 def _nanoseconds(
     values: list[Any], low: float, high: float, exact: bool
 ) -> tuple[Ints, npt.NDArray[np.bool_]]:
@@ -297,11 +255,11 @@ def _nanoseconds(
     return floor.astype(np.int64) * 1000 + np.rint((micro - floor) * 1000).astype(np.int64), fits
 
 
-def _decode(events: list[Event], type_: type[A]) -> list[A]:
+def _decode(events: list[Event]) -> list[Args]:
     """Arguments of events, all in one pass; if some have an odd type, one by one, and those are unknown."""
     raws = [event.args or b"{}" for event in events]
-    together = decode_or_none(b"[" + b",".join(raws) + b"]", list[type_])  # type: ignore[valid-type]
-    return together if together is not None else [decode_or_none(raw, type_) or type_() for raw in raws]
+    together = decode_or_none(b"[" + b",".join(raws) + b"]", list[Args])
+    return together if together is not None else [decode_or_none(raw, Args) or Args() for raw in raws]
 
 
 def _named_kind(text: str) -> int:

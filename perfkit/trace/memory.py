@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.trace.columns import Kind, MemoryArgs
+from perfkit.trace.columns import Args, Kind
 from perfkit.trace.intervals import Ints, distinct
 from perfkit.trace.link import Links
 from perfkit.trace.tables import group
@@ -33,7 +33,7 @@ def memory(links: Links) -> dict[str, Any] | None:
     return {"devices": devices}
 
 
-def _device(links: Links, rows: Ints, events: list[MemoryArgs]) -> dict[str, Any]:
+def _device(links: Links, rows: Ints, events: list[Args]) -> dict[str, Any]:
     """Without running totals in the file (older torch, CPU) the curve is relative to its start."""
     change = np.array([a.change for a in events], np.float64)
     totals = np.array([max(a.allocated, 0) for a in events], np.float64)
@@ -64,7 +64,7 @@ def _thin(level: np.ndarray[Any, np.dtype[np.float64]]) -> Ints:
     return np.array([a + int(level[a:b].argmax()) for a, b in pairwise(edges.tolist())])
 
 
-def _owners(links: Links, rows: Ints, events: list[MemoryArgs]) -> list[dict[str, Any]] | None:
+def _owners(links: Links, rows: Ints, events: list[Args]) -> list[dict[str, Any]] | None:
     """Operators whose blocks are allocated at the peak, by bytes; None if the file has no addresses."""
     alive: dict[int, int] = {}
     for position, event in enumerate(events):
