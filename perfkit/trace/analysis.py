@@ -12,10 +12,9 @@ from perfkit.trace.columns import Kind
 from perfkit.trace.communication import communication
 from perfkit.trace.device import launches, sums
 from perfkit.trace.health import check
-from perfkit.trace.idle import idle_rows, idle_sums
-from perfkit.trace.intervals import distinct
+from perfkit.trace.idle import idle
 from perfkit.trace.memory import memory
-from perfkit.trace.model import Analysis, Idle, Step
+from perfkit.trace.model import Analysis, Step
 from perfkit.trace.rank import DeviceProperties, Paths, Rank, Trace, load
 from perfkit.trace.steps import DEVICE_PARTS, PARTS, breakdown
 
@@ -31,8 +30,11 @@ def analyse(trace: Trace | Paths) -> Analysis:
     spoiled = {figure for banner in health for figure in banner.spoils}
     has_device = any(rank.has_device for rank in ranks)
     steps, exposed, hidden = _steps(ranks, has_device, "breakdown_us" in spoiled)
-    totals = _totals(ranks) if has_device else {}
-    count = len(steps) or 1
+    totals: defaultdict[str, float] = defaultdict(float)
+    for rank in ranks if has_device else ():
+        for name, value in sums(rank.links, rank.steps, rank.activity).items():
+            totals[name] += value
+    count, links = len(steps) or 1, [rank.links for rank in ranks]
     body: dict[str, Any] = {
         "mean_step_us": float(np.mean([step.duration_us for step in steps])) if steps else None,
         "mean_us": _parts(exposed, count, has_device and bool(steps), bool(steps)),
@@ -41,15 +43,16 @@ def analyse(trace: Trace | Paths) -> Analysis:
         "est_sm_efficiency": _ratio(totals, "sm", "step"),
         "est_achieved_occupancy": _ratio(totals, "occupancy", "occupancy_time"),
         "tensor_core": _tensor_cores(totals),
-        "idle": _idle(ranks, count) if has_device and steps else [],
+        "idle": idle(ranks, count) if has_device and steps else [],
     }
     for figure in spoiled & body.keys():
         empty: Any = dict.fromkeys(body[figure]) if figure in ("mean_us", "exposed_and_hidden_us") else None
         body[figure] = [] if figure == "idle" else empty
     return Analysis(
         files=trace.files, device=_device(ranks, totals, spoiled), health=health, steps=steps,
-        **body, **_tables(ranks, has_device, count),
-        communication=communication(ranks), memory=memory(ranks[0].links),
+        **body, operators=tables.operators(links, has_device), kernels=tables.kernels(links),
+        transfers=tables.transfers(links, count), syncs=tables.syncs(links, count) if has_device else [],
+        communication=communication(ranks), memory=memory(links[0]),
     )  # fmt: skip
 
 
@@ -83,14 +86,6 @@ def _parts(values: list[float], count: int, has_device: bool, known: bool) -> di
     }
 
 
-def _totals(ranks: tuple[Rank, ...]) -> dict[str, float]:
-    totals: defaultdict[str, float] = defaultdict(float)
-    for rank in ranks:
-        for name, value in sums(rank.links, rank.steps, rank.activity).items():
-            totals[name] += value
-    return dict(totals)
-
-
 def _ratio(totals: dict[str, float], part: str, whole: str) -> float | None:
     return totals[part] / totals[whole] if part in totals and totals.get(whole) else None
 
@@ -102,30 +97,13 @@ def _tensor_cores(totals: dict[str, float]) -> dict[str, float] | None:
     return {answer: value / whole for answer, value in time.items()} if whole else None
 
 
-def _idle(ranks: tuple[Rank, ...], count: int) -> list[Idle]:
-    parts = [idle_sums(rank.links, rank.steps, rank.activity) for rank in ranks]
-    return idle_rows(parts, count, sum(rank.steps.total for rank in ranks))
-
-
-def _tables(ranks: tuple[Rank, ...], has_device: bool, steps: int) -> dict[str, Any]:
-    links = [rank.links for rank in ranks]
-    return {
-        "operators": tables.operators(links, has_device),
-        "kernels": tables.kernels(links),
-        "transfers": tables.transfers(links, steps),
-        "syncs": tables.syncs(links, steps) if has_device else [],
-    }
-
-
 def _device(ranks: tuple[Rank, ...], totals: dict[str, float], spoiled: set[str]) -> dict[str, Any]:
     """The device's description, and figures beside the main ones."""
     rank = ranks[0]
-    used = sorted(
-        {int(d) for r in ranks for d in distinct(r.columns.device[r.links.device])[0].tolist() if d >= 0}
-    )
+    used = sorted({d for r in ranks for d in np.unique(r.columns.device[r.links.device]).tolist() if d >= 0})
     index = used[0] if used else 0
     gpu = next((entry for entry in rank.properties if entry.id == index), DeviceProperties())
-    calls = [rank.columns.names[i] for i in distinct(rank.columns.name[rank.links.calls])[0].tolist()]
+    calls = [rank.columns.names[i] for i in np.unique(rank.columns.name[rank.links.calls]).tolist()]
     rocm = any(name.startswith("hip") for name in calls)
     kind = "cpu" if not rank.has_device else "rocm" if rocm else "cuda"
     capability = f"{gpu.computeMajor}.{gpu.computeMinor}"

@@ -95,9 +95,7 @@ def launches(links: Links) -> dict[str, Any] | None:
     moments = np.concatenate((begun, run))
     order = np.argsort(moments, kind="stable")
     queue = np.cumsum(np.repeat([1, -1], len(call))[order])
-    median, high = np.interp(
-        np.array([0.5, 0.9]) * (len(delay) - 1), np.arange(len(delay)), np.sort(delay)
-    ).tolist()
+    median, high = np.quantile(delay, [0.5, 0.9]).tolist()
     spans = np.diff(moments[order])
     mean = float((queue[:-1] * spans).sum() / spans.sum()) if spans.sum() else None
     return {

@@ -19,54 +19,37 @@ FEW = 0.01  # share of launches without a kernel that the edges of the recording
 
 def check(rank: Rank) -> list[Health]:
     """Banners for one rank; `spoils` names the figures that the analysis then sets to None."""
-    steps, notes = rank.steps, "; ".join(rank.notes)
-    used_gpu = any(event.device_type == 1 for event in rank.columns.memory)
-    banners = []
-    if rank.truncated:
-        message = f"the file is cut off or damaged: {notes}; an unknown number of events is missing"
-        banners.append(_error("truncated", message, TIMES))
-    elif notes:
-        banners.append(Health(code="repaired", severity="warning", message=notes))
-    if rank.dropped:
-        message = f"left out {rank.dropped} events with impossible values (missing, negative, not a number)"
-        banners.append(Health(code="bad_events", severity="warning", message=message))
-    if not steps.marked:
-        message = f"no ProfilerStep marks: '{WHOLE}' stands for one step; call profiler.step() to get steps"
-        banners.append(Health(code="no_steps", severity="info", message=message))
-    if steps.empty:
-        message = f"steps that repeat or lie inside others were left out: {', '.join(steps.empty[:5])}"
-        banners.append(Health(code="duplicate_steps", severity="warning", message=message))
-    return banners + _steps(rank.links, steps) + _device(rank.links, used_gpu)
-
-
-def _error(code: str, message: str, spoils: list[str]) -> Health:
-    return Health(code=code, severity="error", message=message, spoils=spoils)
-
-
-def _device(links: Links, used_gpu: bool) -> list[Health]:
-    columns = links.columns
-    launching = _launching(columns, links.calls)
-    if not len(links.device):
-        if not len(launching) and not used_gpu:
-            return []
-        message = "a GPU was used but no GPU event was recorded; profile in a fresh process (pytorch#175790)"
-        return [_error("no_gpu_events", message, DEVICE)]
-    banners = []
+    columns, links, steps, notes = rank.columns, rank.links, rank.steps, "; ".join(rank.notes)
+    launching, tied = _launching(columns, links.calls), links.launch >= 0
+    used_gpu = len(launching) > 0 or any(event.device_type == 1 for event in columns.memory)
     lost = int((~np.isin(columns.correlation[launching], columns.correlation[links.device])).sum())
-    if lost:
-        message = f"{lost} of {len(launching)} launches have no kernel in the trace"
-        if lost > FEW * len(launching):
-            remedy = "; profile once, in a fresh process (pytorch#192021)"
-            banners.append(_error("dropped_kernels", message + remedy, DEVICE))
-        else:
-            banners.append(Health(code="dropped_kernels", severity="warning", message=message))
-    tied = links.launch >= 0
-    early = columns.start[links.device[tied]] < columns.start[links.launch[tied]]
-    if early.any():
-        message = f"{int(early.sum())} of {int(tied.sum())} device events start before their launch"
-        spoils = ["idle"] if early.mean() > FEW else []
-        banners.append(Health(code="early_kernels", severity="warning", message=message, spoils=spoils))
-    return banners
+    early = int((columns.start[links.device[tied]] < columns.start[links.launch[tied]]).sum())
+    many_lost, many_early = lost > FEW * len(launching), early > FEW * int(tied.sum())
+    short = _short_last_step(links, steps)
+    problems: tuple[tuple[object, str, str, str, list[str]], ...] = (
+        (rank.truncated, "truncated", "error",
+         f"the file is cut off or damaged: {notes}; an unknown number of events is missing", TIMES),
+        (notes and not rank.truncated, "repaired", "warning", notes, []),
+        (rank.dropped, "bad_events", "warning",
+         f"left out {rank.dropped} events with impossible values (missing, negative, not a number)", []),
+        (not steps.marked, "no_steps", "info",
+         f"no ProfilerStep marks: '{WHOLE}' stands for one step; call profiler.step() to get steps", []),
+        (steps.empty, "duplicate_steps", "warning",
+         f"steps that repeat or lie inside others were left out: {', '.join(steps.empty[:5])}", []),
+        (short, "short_step", "warning", f"{short}: its end may be missing", []),
+        (used_gpu and not rank.has_device, "no_gpu_events", "error",
+         "a GPU was used but no GPU event was recorded; profile in a fresh process (pytorch#175790)", DEVICE),
+        (lost and rank.has_device, "dropped_kernels", "error" if many_lost else "warning",
+         f"{lost} of {len(launching)} launches have no kernel in the trace"
+         + "; profile once, in a fresh process (pytorch#192021)" * many_lost, DEVICE if many_lost else []),
+        (early, "early_kernels", "warning",
+         f"{early} of {int(tied.sum())} device events start before their launch", ["idle"] * many_early),
+    )  # fmt: skip
+    return [
+        Health(code=code, severity=severity, message=message, spoils=spoils)
+        for applies, code, severity, message, spoils in problems
+        if applies
+    ]
 
 
 def _launching(columns: Columns, calls: Ints) -> Ints:
@@ -77,16 +60,14 @@ def _launching(columns: Columns, calls: Ints) -> Ints:
     return calls[named[columns.name[calls]] & (columns.correlation[calls] >= 0)]
 
 
-def _steps(links: Links, steps: Steps) -> list[Health]:
-    """Whether the last step has far fewer device events than the others: the recording ended too early."""
+def _short_last_step(links: Links, steps: Steps) -> str:
+    """What shows that the recording ended too early: a last step with far fewer device events; else empty."""
     tied = links.launch >= 0
     if len(steps.names) < 2 or not tied.any() or not steps.marked:
-        return []
+        return ""
     at = np.searchsorted(steps.host_start, links.columns.start[links.launch[tied]], "right") - 1
-    count = np.bincount(at[at >= 0], minlength=len(steps.names))
-    if count[-1] >= 0.8 * np.median(count[:-1]):
-        return []
-    message = (
-        f"{steps.names[-1]} has {count[-1]} device events, the steps before it {int(np.median(count[:-1]))}"
-    )
-    return [Health(code="short_step", severity="warning", message=message + ": its end may be missing")]
+    *before, last = np.bincount(at[at >= 0], minlength=len(steps.names)).tolist()
+    usual = np.median(before)
+    if last >= 0.8 * usual:
+        return ""
+    return f"{steps.names[-1]} has {last} device events, the steps before it {int(usual)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from perfkit.trace.columns import Columns, Kind
 from perfkit.trace.intervals import Ints, Spans, gaps, merge, partition, union
 from perfkit.trace.link import Links
 from perfkit.trace.model import Idle
+from perfkit.trace.rank import Rank
 from perfkit.trace.steps import Activity, Steps
 from perfkit.trace.tables import is_wait
 
@@ -22,21 +23,32 @@ _ALLOCATES = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class IdleSums:
-    """Per cause, over all steps of a rank, int64[8]: total ns, number of gaps, longest in ns."""
+def idle(ranks: Sequence[Rank], steps: int) -> list[Idle]:
+    """All causes with any time, over the ranks, the longest first; `steps` of all ranks together."""
+    sums = np.array([_sums(rank.links, rank.steps, rank.activity) for rank in ranks])
+    whole = sum(rank.steps.total for rank in ranks)
+    rows = [
+        Idle(
+            cause=cause, total_us=total / 1e3, us_per_step=total / 1e3 / steps,
+            share_of_step=total / whole, gaps=count, longest_us=longest / 1e3,
+        )
+        for cause, total, count, longest in zip(
+            CAUSES, *sums[:, :2].sum(axis=0).tolist(), sums[:, 2].max(axis=0).tolist(), strict=True
+        )
+        if total
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: -row.total_us)
 
-    total: Ints
-    count: Ints
-    longest: Ints
 
-
-def idle_sums(links: Links, steps: Steps, act: Activity) -> IdleSums:
+def _sums(links: Links, steps: Steps, act: Activity) -> tuple[Ints, Ints, Ints]:
     """Divides each gap in the device's activity among the causes, by what the host was doing.
 
     `launch` is host code of any kind before the step's last device event; what remains after that event is
     `end_of_step`. `queued` is a gap before device work that had been launched before the gap began: latency
     of the device between kernels, not of the host. A gap is counted for the cause with the largest part.
+
+    Returns:
+        int64[8] each, per cause over all steps: total ns, number of gaps, longest in ns.
     """
     columns = links.columns
     ends = np.searchsorted(act.device.end, steps.end, "right") - 1
@@ -49,7 +61,7 @@ def idle_sums(links: Links, steps: Steps, act: Activity) -> IdleSums:
     cause = shares.argmax(axis=0)
     longest = np.zeros(len(CAUSES), np.int64)
     np.maximum.at(longest, cause, shares.max(axis=0, initial=0))
-    return IdleSums(shares.sum(axis=1), np.bincount(cause, minlength=len(CAUSES)), longest)
+    return shares.sum(axis=1), np.bincount(cause, minlength=len(CAUSES)), longest
 
 
 def _gaps(device: Spans, steps: Steps) -> tuple[Ints, Ints]:
@@ -85,19 +97,3 @@ def _layers(columns: Columns) -> list[Spans]:
     collecting = python[collects[columns.name[python]]]
     layers = (columns.rows(Kind.LOADER), allocating, collecting, copying, waiting)
     return [columns.union(rows) for rows in layers]
-
-
-def idle_rows(parts: list[IdleSums], steps: int, total_ns: int) -> list[Idle]:
-    """All causes with any time, over the ranks, the longest first."""
-    total = np.sum([part.total for part in parts], axis=0).tolist()
-    count = np.sum([part.count for part in parts], axis=0).tolist()
-    longest = np.max([part.longest for part in parts], axis=0).tolist()
-    rows = [
-        Idle(
-            cause=cause, total_us=total[i] / 1e3, us_per_step=total[i] / 1e3 / steps,
-            share_of_step=total[i] / total_ns, gaps=count[i], longest_us=longest[i] / 1e3,
-        )
-        for i, cause in enumerate(CAUSES)
-        if total[i]
-    ]  # fmt: skip
-    return sorted(rows, key=lambda row: -row.total_us)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -111,17 +110,3 @@ def weighted(start: Ints, end: Ints, value: Floats) -> tuple[Ints, Floats]:
     height = np.cumsum(np.concatenate((value, -value))[order])
     area = np.clip(height[:-1], 0.0, 1.0) * np.diff(times)
     return times, np.concatenate(([0.0], np.cumsum(area)))
-
-
-def distinct(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Ints]:
-    """The distinct values, ascending, and the index of each value among them.
-
-    `np.unique` does the same, but its first call imports `numpy.ma`, which takes 15 ms.
-    """
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    first = np.ones(len(values), bool)
-    first[1:] = ordered[1:] != ordered[:-1]
-    place = np.empty(len(values), np.int64)
-    place[order] = np.cumsum(first) - 1
-    return ordered[first], place

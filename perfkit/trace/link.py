@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from perfkit.trace.columns import Columns, Kind
-from perfkit.trace.intervals import Floats, Ints, distinct
+from perfkit.trace.intervals import Floats, Ints
 
 
 class CallForest:
@@ -27,7 +27,7 @@ class CallForest:
         self.end = np.maximum(end[order], self.start + 1)
         times = np.concatenate((columns.start, columns.end + 1))
         self._low, self._span = int(times.min()), int(times.max()) - int(times.min()) + 2
-        self._ranks = distinct(times)[0] if self._span * (len(columns.threads) + 1) >= 1 << 62 else None
+        self._ranks = np.unique(times) if self._span * (len(columns.threads) + 1) >= 1 << 62 else None
         self._starts = self._key(self.thread, self.start)
         self._ends = np.sort(self._key(self.thread, self.end))
         here = np.arange(len(rows))

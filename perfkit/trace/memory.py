@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from perfkit.trace.columns import Args, Kind
-from perfkit.trace.intervals import Ints, distinct
+from perfkit.trace.intervals import Ints
 from perfkit.trace.link import Links
 from perfkit.trace.tables import group
 
@@ -23,7 +23,7 @@ def memory(links: Links) -> dict[str, Any] | None:
         return None
     events = links.columns.memory
     codes = np.array([event.device_type % 256 * 4096 + event.device_id % 4096 for event in events], np.int64)
-    kinds, of_row = distinct(codes)
+    kinds, of_row = np.unique(codes, return_inverse=True)
     devices = []
     for number, (kind, index) in enumerate(divmod(code, 4096) for code in kinds.tolist()):
         mine = np.flatnonzero(of_row == number)

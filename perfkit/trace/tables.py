@@ -11,7 +11,7 @@ import numpy as np
 
 from perfkit.trace.columns import Kind
 from perfkit.trace.device import tensor_core
-from perfkit.trace.intervals import Floats, Ints, distinct
+from perfkit.trace.intervals import Floats, Ints
 from perfkit.trace.link import Links
 from perfkit.trace.model import Kernel, Operator, Sync, Transfer
 
@@ -85,10 +85,8 @@ def _operator_calls(links: Links) -> tuple[list[Any], list[Floats]]:
     np.add.at(own, links.device_op[tied], columns.duration(links.device[tied]) / 1e3)
     shapes = [*((dims or None, types or None) for dims, types in columns.shapes), (None, None)]
     codes = columns.name[ops.rows].astype(np.int64) * len(shapes) + columns.shape[ops.rows] % len(shapes)
-    distinct_codes, of_row = distinct(codes)
-    keys = [
-        (columns.names[code // len(shapes)], shapes[code % len(shapes)]) for code in distinct_codes.tolist()
-    ]
+    unique, of_row = np.unique(codes, return_inverse=True)
+    keys = [(columns.names[code // len(shapes)], shapes[code % len(shapes)]) for code in unique.tolist()]
     values = (np.ones(len(host)), host, np.maximum(host - inner, 0), ops.inclusive(own), own)
     return keys, [np.bincount(of_row, column, len(keys)).astype(np.float64) for column in values]
 

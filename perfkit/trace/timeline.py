@@ -9,7 +9,7 @@ import numpy as np
 
 from perfkit.errors import TraceError
 from perfkit.trace.columns import Columns, Kind
-from perfkit.trace.intervals import Ints, distinct
+from perfkit.trace.intervals import Ints
 from perfkit.trace.link import CallForest
 from perfkit.trace.model import Bar, Lane, Lanes
 from perfkit.trace.rank import Rank, Trace
@@ -66,7 +66,7 @@ def _grouped(columns: Columns, rows: Ints) -> Iterator[tuple[str, str, Ints]]:
     kinds = columns.kind[rows]
     stream, copies = kinds == Kind.KERNEL, np.isin(kinds, (Kind.MEMCPY, Kind.MEMSET))
     for mask, kind in ((~stream & ~copies, "thread"), (stream, "stream"), (copies, "copies")):
-        for thread in distinct(columns.thread[rows[mask]])[0].tolist():
+        for thread in np.unique(columns.thread[rows[mask]]).tolist():
             pid, tid = columns.threads[thread]
             label = f"GPU {pid} stream {tid.removeprefix('stream ')}{' copies' * (kind == 'copies')}"
             if kind == "thread":
