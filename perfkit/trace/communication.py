@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from perfkit.trace.columns import Kind
-from perfkit.trace.intervals import Ints
+from perfkit.trace.intervals import Floats, Ints
 from perfkit.trace.link import Links
 from perfkit.trace.rank import Rank
 from perfkit.trace.steps import is_collective
@@ -21,7 +21,7 @@ def communication(ranks: Sequence[Rank]) -> dict[str, Any] | None:
     Without device collectives (CPU, gloo) the times are None: the host's marks show when a call was made,
     not when data moved. None if there was no communication at all.
     """
-    rows = [_rank(rank) for rank in ranks]
+    rows, links = [_rank(rank) for rank in ranks], [rank.links for rank in ranks]
     if not any(row["calls"] for row in rows):
         return None
     steps = sum(len(rank.steps.names) for rank in ranks) or 1
@@ -34,8 +34,8 @@ def communication(ranks: Sequence[Rank]) -> dict[str, Any] | None:
         "exposed_us_per_step": exposed,
         "overlapped_us_per_step": total - exposed if total is not None and exposed is not None else None,
         "exposed_share_of_step": exposed / step_us if exposed is not None and step_us else None,
-        "waiting_us_per_step": _waiting([rank.links for rank in ranks], steps),
-        "collectives": _collectives([rank.links for rank in ranks]),
+        "waiting_us_per_step": _waiting(links, steps),
+        "collectives": _collectives(links),
         "ranks": rows,
     }
 
@@ -68,11 +68,12 @@ def _kernels(links: Links) -> Ints:
 
 def _collectives(ranks: list[Links]) -> list[dict[str, Any]]:
     """By name: device time where it was recorded, else the host's marks."""
-    chosen = [rows if len(rows := _kernels(r)) else r.columns.rows(Kind.COMMUNICATION) for r in ranks]
-    groups = group(
-        [text for links, rows in zip(ranks, chosen, strict=True) for text in links.columns.texts(rows)]
-    )
-    times = [links.columns.duration(rows) / 1e3 for links, rows in zip(ranks, chosen, strict=True)]
+    names, times = list[str](), list[Floats]()
+    for links in ranks:
+        rows = device if len(device := _kernels(links)) else links.columns.rows(Kind.COMMUNICATION)
+        names += links.columns.texts(rows)
+        times.append(links.columns.duration(rows) / 1e3)
+    groups = group(names)
     table = zip(groups.sum(np.concatenate(times)), groups.keys, groups.count(), strict=True)
     return [{"name": name, "calls": n, "total_us": us} for us, name, n in sorted(table, reverse=True)]
 

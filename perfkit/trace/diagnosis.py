@@ -8,7 +8,7 @@ stands out. Amdahl's law bounds the gain: without any of the exposed time the st
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -35,12 +35,8 @@ _BOUNDED = 0.95
 """Share of a step beyond which Amdahl's bound is too large to be useful."""
 
 
-class _Case(NamedTuple):
-    """What a rule finds in an analysis: exposed µs per step, evidence, switches."""
-
-    exposed_us: float
-    evidence: dict[str, Any]
-    try_next: list[str]
+_Case = tuple[float, dict[str, Any], list[str]]
+"""What a rule finds in an analysis: exposed µs per step, evidence, switches to try next."""
 
 
 def diagnose(analysis: Analysis) -> list[Bottleneck]:
@@ -53,14 +49,14 @@ def diagnose(analysis: Analysis) -> list[Bottleneck]:
         return []
     bottlenecks = []
     for name, threshold, message, rule in _ON_GPU if analysis.has_accelerator else _ON_CPU:
-        case = rule(analysis)
-        share = case.exposed_us / step
+        exposed, evidence, try_next = rule(analysis)
+        share = exposed / step
         if share >= threshold:
             bound = 1 / (1 - share) if share < _BOUNDED else None
             bottlenecks.append(
                 Bottleneck(
-                    bottleneck=name, message=f"{share:.0%} of a step: {message}", exposed_us=case.exposed_us,
-                    share_of_step=share, gain_at_most=bound, evidence=case.evidence, try_next=case.try_next,
+                    bottleneck=name, message=f"{share:.0%} of a step: {message}", exposed_us=exposed,
+                    share_of_step=share, gain_at_most=bound, evidence=evidence, try_next=try_next,
                 )
             )  # fmt: skip
     return sorted(bottlenecks, key=lambda bottleneck: -bottleneck.exposed_us)
@@ -79,7 +75,7 @@ def _data(analysis: Analysis) -> _Case:
         "loader_in_main_process": single,
     }
     first = ["workers"] if single else ["workers", "prefetch_factor", "persistent_workers"]
-    return _Case(exposed, evidence, [*first, "batched_fetch", "device_resize", "device_dataset"])
+    return exposed, evidence, [*first, "batched_fetch", "device_resize", "device_dataset"]
 
 
 def _launch(analysis: Analysis) -> _Case:
@@ -89,7 +85,7 @@ def _launch(analysis: Analysis) -> _Case:
         "kernels_per_step": sum(row.calls for row in analysis.kernels) / len(analysis.steps),
         **{key: launch.get(key) for key in ("kernels_shorter_than_launch", "delay_median_us", "queue_mean")},
     }
-    return _Case(exposed, evidence, ["compile", "batch_size", "optimizer_impl"])
+    return exposed, evidence, ["compile", "batch_size", "optimizer_impl"]
 
 
 def _copy(analysis: Analysis) -> _Case:
@@ -105,28 +101,27 @@ def _copy(analysis: Analysis) -> _Case:
         "bytes_per_step": sum(sizes) / len(analysis.steps) if len(sizes) == len(across) else None,
     }
     first = ["pin_memory", "non_blocking"] if pageable else ["non_blocking"]
-    return _Case(exposed, evidence, [*first, "uint8_copy", "device_prefetch"])
+    return exposed, evidence, [*first, "uint8_copy", "device_prefetch"]
 
 
 def _sync(analysis: Analysis) -> _Case:
     waits = [row for row in analysis.syncs if row.kind == "runtime"]
     worst = max(waits, key=lambda row: row.total_us, default=None)
+    exposed = _idle(analysis, "synchronisation")
     evidence = {
-        "idle_for_sync_us": _idle(analysis, "synchronisation"),
+        "idle_for_sync_us": exposed,
         "calls_per_step": sum(row.calls_per_step for row in waits),
         **({"call": worst.call, "operator": worst.operator, "frame": worst.frame} if worst else {}),
     }
     copies = worst is not None and ("copy" in (worst.operator or "") or "Memcpy" in worst.call)
-    return _Case(
-        _idle(analysis, "synchronisation"), evidence, ["pin_memory", "non_blocking"] if copies else []
-    )
+    return exposed, evidence, ["pin_memory", "non_blocking"] if copies else []
 
 
 def _communication(analysis: Analysis) -> _Case:
     figures = analysis.communication or {}
     keys = ("total_us_per_step", "exposed_us_per_step", "overlapped_us_per_step", "waiting_us_per_step")
     evidence = {key: figures.get(key) for key in keys}
-    return _Case(figures.get("exposed_us_per_step") or 0.0, evidence, ["accumulation", "batch_size"])
+    return figures.get("exposed_us_per_step") or 0.0, evidence, ["accumulation", "batch_size"]
 
 
 def _device(analysis: Analysis) -> _Case:
@@ -141,7 +136,7 @@ def _device(analysis: Analysis) -> _Case:
     faster = ["amp", "tf32"] if capability >= 8 else ["amp"] if capability >= 7 else []
     tried = cores.get("yes", 0.0) >= 0.5
     rest = ["channels_last", "compile", "cudnn_benchmark"]
-    return _Case(analysis.mean_us["kernel"] or 0.0, evidence, rest if tried else [*faster, *rest])
+    return analysis.mean_us["kernel"] or 0.0, evidence, rest if tried else [*faster, *rest]
 
 
 def _memory(analysis: Analysis) -> _Case:
@@ -151,34 +146,31 @@ def _memory(analysis: Analysis) -> _Case:
     exposed = (analysis.mean_us["kernel"] or 0.0) * share
     evidence = {"bandwidth_bound_us": exposed, "share_of_kernel_time": share, "judged_by": "kernel names"}
     evidence["greatest"] = [row.name[:120] for row in bound[:3]]
-    return _Case(exposed, evidence, ["compile", "amp", "channels_last"])
+    return exposed, evidence, ["compile", "amp", "channels_last"]
 
 
 def _cpu(analysis: Analysis) -> _Case:
     exposed = analysis.mean_us["cpu_op"] or 0.0
     top = {row.name: row.host_self_us for row in analysis.operators[:3]}
-    return _Case(
-        exposed, {"cpu_op_us": exposed, "operators": top}, ["cpu_threads", "channels_last", "compile", "amp"]
-    )
+    evidence = {"cpu_op_us": exposed, "operators": top}
+    return exposed, evidence, ["cpu_threads", "channels_last", "compile", "amp"]
 
 
 def _python(analysis: Analysis) -> _Case:
     exposed = analysis.mean_us["other"] or 0.0
-    return _Case(exposed, {"other_us": exposed}, ["batch_size", "compile"])
+    return exposed, {"other_us": exposed}, ["batch_size", "compile"]
 
 
 _Rule = tuple[str, float, str, Callable[[Analysis], _Case]]
 _LOADING: _Rule = ("data-bound", 0.10, "waiting for the next batch", _data)
-_UNHIDDEN = "copies between host and device that do not overlap with kernels"
-_BANDWIDTH = "kernels limited by memory bandwidth (element-wise, norms, layout)"
 _ON_GPU: tuple[_Rule, ...] = (
     _LOADING,
     ("host-bound", 0.15, "the device is idle because the host has not launched the next kernel", _launch),
-    ("copy-bound", 0.05, _UNHIDDEN, _copy),
+    ("copy-bound", 0.05, "copies between host and device that do not overlap with kernels", _copy),
     ("sync-bound", 0.05, "the device is idle while the host waits for it", _sync),
     ("communication-bound", 0.10, "collectives that do not overlap with computation", _communication),
     ("device-bound", 0.80, "kernels compute on the device", _device),
-    ("memory-bound", 0.40, _BANDWIDTH, _memory),
+    ("memory-bound", 0.40, "kernels limited by memory bandwidth (element-wise, norms, layout)", _memory),
 )
 _ON_CPU: tuple[_Rule, ...] = (
     _LOADING,

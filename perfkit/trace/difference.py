@@ -41,32 +41,27 @@ class TraceComparison(Struct, frozen=True, kw_only=True):
 
 def compare(a: Analysis, b: Analysis) -> TraceComparison:
     """Compares two analyses per step, so traces may differ in length."""
-    device = a.has_accelerator and b.has_accelerator
+    time = "device" if a.has_accelerator and b.has_accelerator else "host"
+    own = f"{time}_self_us"
     return TraceComparison(
         mean_step_us=(a.mean_step_us, b.mean_step_us),
         parts_us={part: (a.mean_us[part], b.mean_us[part]) for part in a.mean_us},
         gpu_utilization=(a.gpu_utilization, b.gpu_utilization),
-        operator_time="device" if device else "host",
-        operators=_changes(_per_step(a, a.operators, device), _per_step(b, b.operators, device)),
-        kernels=_changes(_per_step(a, a.kernels), _per_step(b, b.kernels)),
+        operator_time=time,
+        operators=_changes(_per_step(a, a.operators, own), _per_step(b, b.operators, own)),
+        kernels=_changes(_per_step(a, a.kernels, "total_us"), _per_step(b, b.kernels, "total_us")),
     )
 
 
-def _own_us(row: Operator | Kernel, device: bool) -> float:
-    if isinstance(row, Kernel):
-        return row.total_us
-    return (row.device_self_us or 0.0) if device else row.host_self_us
-
-
 def _per_step(
-    analysis: Analysis, rows: Sequence[Operator | Kernel], device: bool = True
+    analysis: Analysis, rows: Sequence[Operator | Kernel], time: str
 ) -> dict[str, tuple[float, float]]:
-    """By name: µs and calls per step."""
+    """By name: µs and calls per step; `time` names the field of the rows that counts."""
     steps = len(analysis.steps) or 1
     times: defaultdict[str, float] = defaultdict(float)
     calls = Counter[str]()
     for row in rows:
-        times[row.name] += _own_us(row, device)
+        times[row.name] += getattr(row, time) or 0.0
         calls[row.name] += row.calls
     return {name: (times[name] / steps, calls[name] / steps) for name in calls}
 

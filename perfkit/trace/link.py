@@ -70,22 +70,15 @@ class CallForest:
 
 @dataclass(frozen=True)
 class Links:
-    """How device work is linked to the host.
-
-    Attributes:
-        ops: the forest of operators (and annotations in the old format, which has no kind for them).
-        device: int64[D], rows of kernels, copies and sets; launch: the runtime row of each or -1.
-        calls: int64[R], the runtime rows; call_op: position in `ops.rows` of each, or -1.
-        device_op: position in `ops.rows` of the operator that launched each device row, or -1.
-    """
+    """How device work is linked to the host. Positions are those in `ops.rows`, -1 for none."""
 
     columns: Columns
-    ops: CallForest
-    device: Ints
-    launch: Ints
-    device_op: Ints
-    calls: Ints
-    call_op: Ints
+    ops: CallForest  # of operators
+    device: Ints  # rows of kernels, copies and sets
+    launch: Ints  # the runtime row of each, or -1
+    device_op: Ints  # position of the operator that launched each
+    calls: Ints  # the runtime rows
+    call_op: Ints  # position of the operator around each
 
     def op_names(self, positions: Ints) -> list[str | None]:
         """Names of operators by position; None for -1."""

@@ -102,13 +102,9 @@ def kernels(ranks: list[Links]) -> list[Kernel]:
     """By name, the longest in total first; with the place that most of a kernel's time comes from."""
     parts = []
     for links in ranks:
-        rows, _, places = _launched(links, Kind.KERNEL)
-        values = (
-            links.columns.duration(rows) / 1e3,
-            links.columns.blocks[rows],
-            links.columns.occupancy[rows],
-        )
-        parts.append((list(zip(links.columns.texts(rows), places, strict=True)), values))
+        columns, (rows, _, places) = links.columns, _launched(links, Kind.KERNEL)
+        values = (columns.duration(rows) / 1e3, columns.blocks[rows], columns.occupancy[rows])
+        parts.append((list(zip(columns.texts(rows), places, strict=True)), values))
     keys, (time, blocks, occupancy) = _gather(parts)
     by_place, names = group(keys), group([name for name, _ in keys])
     order = sorted(zip(by_place.sum(time), by_place.keys, strict=True), key=lambda pair: pair[0])
@@ -183,9 +179,8 @@ def syncs(ranks: list[Links], steps: int) -> list[Sync]:
         rows = np.concatenate((links.calls[calls], ops.rows[at]))
         places = links.places(rows, np.concatenate((links.call_op[calls], ops.parent[at])))
         kinds = ["runtime"] * len(calls) + ["operator"] * len(at)
-        parts.append(
-            (list(zip(columns.texts(rows), kinds, places, strict=True)), (columns.duration(rows) / 1e3,))
-        )
+        keys = list(zip(columns.texts(rows), kinds, places, strict=True))
+        parts.append((keys, (columns.duration(rows) / 1e3,)))
     keys, (time,) = _gather(parts)
     groups = group(keys)
     rows_ = [

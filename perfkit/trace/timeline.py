@@ -80,11 +80,8 @@ def _lane(columns: Columns, label: str, kind: str, rows: Ints, zero: int) -> Lan
     collective = kernel & is_collective(columns)[columns.name[forest.rows]]
     order = zip(*(column.tolist() for column in (forest.rows, forest.depth, collective)), strict=True)
     bars = [
-        Bar(
-            name=columns.names[columns.name[row]], start_us=(int(columns.start[row]) - zero) / 1e3,
-            duration_us=int(columns.end[row] - columns.start[row]) / 1e3,
-            colour="communication" if is_communication else _CLASS[Kind(columns.kind[row])], depth=depth,
-        )
+        _bar(columns.names[columns.name[row]], int(columns.start[row]), int(columns.end[row]), zero,
+             "communication" if is_communication else _CLASS[Kind(columns.kind[row])], depth)
         for row, depth, is_communication in order
     ]  # fmt: skip
     return Lane(label=label, kind=kind, bars=bars)
@@ -106,11 +103,10 @@ def _phases(columns: Columns, start: int, end: int) -> list[Bar]:
     before = loader[loader <= until] if until is not None else loader
     forward = (int(before.max()) if len(before) else start, until) if until is not None else None
     phases = (("forward", forward), ("backward", backward), ("optimizer", update))
-    return [
-        Bar(
-            name=name, start_us=(span[0] - start) / 1e3, duration_us=(span[1] - span[0]) / 1e3, colour=name,
-            depth=0,
-        )
-        for name, span in phases
-        if span is not None
-    ]  # fmt: skip
+    return [_bar(name, *span, start, name) for name, span in phases if span]
+
+
+def _bar(name: str, start: int, end: int, zero: int, colour: str, depth: int = 0) -> Bar:
+    """From times in ns on the trace's clock."""
+    start_us, duration_us = (start - zero) / 1e3, (end - start) / 1e3
+    return Bar(name=name, start_us=start_us, duration_us=duration_us, colour=colour, depth=depth)
