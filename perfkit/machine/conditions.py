@@ -59,18 +59,15 @@ def cpu_times(pids: Iterable[int] = ()) -> CpuTimes:
         pids: processes to leave out of `outside_s`, each with all its descendants.
     """
     times = psutil.cpu_times()
-    guest = getattr(times, "guest", 0.0) + getattr(
-        times, "guest_nice", 0.0
-    )  # Linux counts it as user time, too
-    capacity, steal = sum(times) - guest, getattr(times, "steal", None)
+    # Linux counts a guest's time as user time, too.
+    capacity = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    steal, waiting = getattr(times, "steal", None), getattr(times, "iowait", 0.0)
     processes = {process.pid: process for pid in pids for process in gpus.process_tree(pid)}
     own = 0.0
     for process in processes.values():
         with contextlib.suppress(psutil.Error):
             own += sum(process.cpu_times()[:4])  # user, system, and both of children that have ended
-    return CpuTimes(
-        capacity, capacity - times.idle - getattr(times, "iowait", 0.0) - (steal or 0.0) - own, steal
-    )
+    return CpuTimes(capacity, capacity - times.idle - waiting - (steal or 0.0) - own, steal)
 
 
 def quality_warnings(

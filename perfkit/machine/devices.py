@@ -89,11 +89,6 @@ def _absence(kind: str) -> str:
     return f"torch finds none here (`perfkit doctor` says why){hidden}"
 
 
-def has_compiler(device: str) -> bool:
-    """Whether torch.compile finds what it needs for a device."""
-    return not compiler_problem(device)
-
-
 def compiler_problem(device: str) -> str:
     """What torch.compile lacks for a device, with the remedy; empty where it lacks nothing."""
     if device.startswith("cuda"):

@@ -20,6 +20,8 @@ from perfkit.machine.folders import data_folder
 _JUPYTER = ("jupyterlab", "ipywidgets", "ipykernel")
 _MIN_TORCH = (2, 11)
 _MIN_FREE = 2 * GIB
+_ONE_CORE = "Loader workers and training share one core: give the container more (docker run --cpus)"
+_SMALL_SHM = "Loader workers crash when it is full: docker run --shm-size=2g (or --ipc=host)"
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,27 @@ class Check:
 def checkup() -> list[Check]:
     """Checks everything that decides what can be measured here; changes nothing."""
     machine = fingerprint.facts()
+    total, shared, model = machine["memory_bytes"], machine["shm_bytes"], machine["cpu"]["model"]
+    available = min(psutil.virtual_memory().available, total)
+    bf16 = [flag for flag in machine["cpu"]["flags"] if flag in ("amx_bf16", "avx512_bf16", "bf16")]
+    jupyter = {name: version(name) for name in _JUPYTER}
+    device = devices.default_device()
+    problem, _, fix = devices.compiler_problem(device).partition(": ")
     checks = [
-        Check("Python", f"{platform.python_version()} at {sys.executable}"), _torch(), _jupyter(), _cores(),
-        _memory(machine), _shared_memory(machine), _gpu(machine), _bf16(machine), _compiler(), _data(),
+        Check("Python", f"{platform.python_version()} at {sys.executable}"),
+        _torch(),
+        Check("Jupyter", ", ".join(f"{name} {number or 'missing'}" for name, number in jupyter.items()),
+              "" if all(jupyter.values()) else "Install it: pip install -e '.[notebook]'"),
+        Check("cores", cores.core_report(), _ONE_CORE if cores.usable_cores() == 1 else ""),
+        Check("memory", f"{total / GIB:.1f} GiB, {available / GIB:.1f} GiB available",
+              "Up to three processes train at once: close other programs" if available < 3 * GIB else ""),
+        Check("/dev/shm", "n/a: this system has none") if shared is None
+        else Check("/dev/shm", f"{shared / GIB:.2f} GiB", _SMALL_SHM if shared < GIB else ""),
+        _gpu(machine),
+        Check("bf16 on the CPU", f"{', '.join(bf16)} ({model})" if bf16
+              else f"no instructions for it ({model}): AMP on the CPU will be slower, not faster"),
+        Check("compiler", f"torch.compile on {device}: {problem or 'has what it needs'}", fix),
+        _data(),
     ]  # fmt: skip
     if deprecated := version("pynvml"):
         remedy = "torch warns about it: pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py"
@@ -75,34 +95,6 @@ def _unmet(torch: str) -> str:
     return str(next(unmet, ""))
 
 
-def _jupyter() -> Check:
-    versions = {name: version(name) for name in _JUPYTER}
-    detail = ", ".join(f"{name} {number or 'missing'}" for name, number in versions.items())
-    return Check(
-        "Jupyter", detail, "" if all(versions.values()) else "Install it: pip install -e '.[notebook]'"
-    )
-
-
-def _cores() -> Check:
-    remedy = "Loader workers and training share one core: give the container more (docker run --cpus)"
-    return Check("cores", cores.core_report(), remedy if cores.usable_cores() == 1 else "")
-
-
-def _memory(machine: Mapping[str, Any]) -> Check:
-    total = machine["memory_bytes"]
-    available = min(psutil.virtual_memory().available, total)
-    remedy = "Up to three processes train at once: close other programs" if available < 3 * GIB else ""
-    return Check("memory", f"{total / GIB:.1f} GiB, {available / GIB:.1f} GiB available", remedy)
-
-
-def _shared_memory(machine: Mapping[str, Any]) -> Check:
-    size = machine["shm_bytes"]
-    if size is None:
-        return Check("/dev/shm", "n/a: this system has none")
-    remedy = "Loader workers crash when it is full: docker run --shm-size=2g (or --ipc=host)"
-    return Check("/dev/shm", f"{size / GIB:.2f} GiB", remedy if size < GIB else "")
-
-
 def _gpu(machine: Mapping[str, Any]) -> Check:
     usable = [*devices.accelerators()["cuda"], *devices.accelerators()["mps"]]
     driver = f", driver {machine['driver']}" if machine["driver"] else ""
@@ -124,19 +116,6 @@ def _fix_for_unusable_gpu() -> str:
         return f"CUDA_VISIBLE_DEVICES is '{mask}': unset it"
     message = devices.accelerators()["error"] or "torch gives no reason"
     return f"{message}. Update the driver, or install a torch built for an older CUDA"
-
-
-def _bf16(machine: Mapping[str, Any]) -> Check:
-    model = machine["cpu"]["model"]
-    flags = [flag for flag in machine["cpu"]["flags"] if flag in ("amx_bf16", "avx512_bf16", "bf16")]
-    lacking = f"no instructions for it ({model}): AMP on the CPU will be slower, not faster"
-    return Check("bf16 on the CPU", f"{', '.join(flags)} ({model})" if flags else lacking)
-
-
-def _compiler() -> Check:
-    device = devices.default_device()
-    problem, _, remedy = devices.compiler_problem(device).partition(": ")
-    return Check("compiler", f"torch.compile on {device}: {problem or 'has what it needs'}", remedy)
 
 
 def _data() -> Check:

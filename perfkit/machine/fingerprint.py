@@ -56,13 +56,14 @@ def _facts() -> dict[str, Any]:
         driver = gpus.attempt(getattr(module, "nvmlSystemGetDriverVersion", None))
         cards = [gpus.facts(read, driver) for read in gpus.readers(module)]
     versions = {name: number for name in _PACKAGES if (number := version(name))} | torch_build()
+    shared = cores.ROOT / "dev/shm"  # loader workers pass batches through it
     hardware = {"cpu": _cpu(), "memory_bytes": cores.memory_bytes(), "gpus": cards, "versions": versions}
     return {
         "id": _comparable(hardware),
         "os": platform.platform(),
         "python": platform.python_version(),
         **hardware,
-        "shm_bytes": shm_bytes(),
+        "shm_bytes": shutil.disk_usage(shared).total if shared.is_dir() else None,
         "driver": driver,
         "commit": _commit(),
         "containers": _containers(),
@@ -75,12 +76,6 @@ def _comparable(facts: Mapping[str, Any]) -> str:
     names = [gpu["name"] for gpu in facts["gpus"]]
     same = [cpu["model"], cpu["cores_usable"], round(facts["memory_bytes"] / GIB), names, torch]
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:10]
-
-
-def shm_bytes() -> int | None:
-    """Size of /dev/shm, through which loader workers pass batches; None where there is none."""
-    folder = cores.ROOT / "dev/shm"
-    return shutil.disk_usage(folder).total if folder.is_dir() else None
 
 
 def _cpu() -> dict[str, Any]:

@@ -144,7 +144,7 @@ def target(plan: Plan, description: Description) -> Target:
         offers=frozenset(description.offers),
         convolves=description.convolves,
         bf16=description.facts.bf16 is not False,
-        compiler=machine.has_compiler(kind),
+        compiler=not machine.compiler_problem(kind),
         count=description.facts.count or 1,
         nodes=plan.nodes.count,
     )

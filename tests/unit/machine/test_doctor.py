@@ -103,11 +103,11 @@ def test_a_data_folder_that_cannot_be_written_or_is_full(
 
 def test_missing_packages_one_core_and_the_deprecated_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "version", lambda name: "11.5" if name == "pynvml" else None)
-    assert doctor._jupyter().status == "warning"
+    assert check("Jupyter").status == "warning"
     assert "pip uninstall pynvml" in check("pynvml").remedy
     monkeypatch.setattr(cores, "usable_cores", lambda: 1)
-    assert doctor._cores().status == "warning"
+    assert check("cores").status == "warning"
     monkeypatch.setattr(devices, "compiler_problem", lambda device: "no C++ compiler (g++): apt install g++")
-    assert doctor._compiler() == Check(
+    assert check("compiler") == Check(
         "compiler", "torch.compile on cpu: no C++ compiler (g++)", "apt install g++"
     )
