@@ -17,6 +17,8 @@ SCHEMA = 2
 """Version of the record. Its history: 1 (2026-11) the first; 2 (2026-11) switches have PyTorch's names."""
 
 Status = Literal["ok", "not_applicable", "failed", "cancelled"]
+Role = Literal["previous", "baseline"]
+"""What a run is compared with: the stage before it, or the first one."""
 
 
 class Mechanism(msgspec.Struct, frozen=True):
@@ -58,7 +60,7 @@ class Pairing(msgspec.Struct, frozen=True, omit_defaults=True):
 
     against: str
     """Id of the other run."""
-    role: Literal["previous", "baseline"]
+    role: Role
     interleaved: bool
     own_samples_per_s: list[float]
     other_samples_per_s: list[float]

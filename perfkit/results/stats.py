@@ -200,23 +200,18 @@ def relative_iqr(values: Values) -> float:
     return float((high - low) / np.median(values))
 
 
-def still_warming(values: Values, tolerance: float = 0.1) -> bool:
-    """Whether the first value is slower than the scatter of the later ones explains: warm-up was not over.
-
-    Args:
-        values: rates of successive blocks.
-        tolerance: how far below the later median the first may lie, as a fraction.
-    """
-    if values.size < 3:
+def still_warming(rates: Values) -> bool:
+    """Whether the first block is slower than the scatter of the later ones explains: warm-up was not over."""
+    if rates.size < 3:
         return False
-    later = values[1:]
-    slack = max(tolerance, 2 * relative_iqr(later))
-    return bool(values[0] < np.median(later) * (1 - slack))
+    later = rates[1:]
+    slack = max(0.1, 2 * relative_iqr(later))
+    return bool(rates[0] < np.median(later) * (1 - slack))
 
 
-def steady(step_s: Values, window: int, tolerance: float = 0.05) -> bool:
-    """Whether the last two windows of steps have medians within the tolerance of each other."""
+def steady(step_s: Values, window: int) -> bool:
+    """Whether the medians of the last two windows of steps differ by at most 5%."""
     if step_s.size < 2 * window:
         return False
     before, last = np.median(step_s[-2 * window : -window]), np.median(step_s[-window:])
-    return bool(abs(before - last) <= tolerance * before)
+    return bool(abs(before - last) <= 0.05 * before)

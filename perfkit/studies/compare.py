@@ -161,7 +161,6 @@ def compare(
     sides = (a, replace(b, title=f"{b.title} (again)") if b.title == a.title else b)
     schedules = (schedule, schedule)
     runs: list[Run] = []
-    pairings: list[Pairing] = []
     store, until = RunStore(), time.monotonic() + 4 * budget_s  # most of it goes into starting and warming up
     try:
         for number in range(count):
@@ -176,13 +175,13 @@ def compare(
             exchanged, seeded = number % 2 == 1, replace(plan, seed=plan.seed + number)
             order, keeps = sides[::-1] if exchanged else sides, None if runs else store
             first, second = _measure_pair(order, seeded, schedules, keeps, **follow)
-            pairings.append(_exchanged(second.pairings[0]) if exchanged else second.pairings[0])
-            if not runs:
+            if runs:
+                runs[1] = _with_pair(runs[1], second.pairings[0], exchanged)
+            else:
                 runs = [first, second]
-                schedules = _rates_only(schedule) if pairings[0].interleaved else schedules
+                schedules = _rates_only(schedule) if second.pairings[0].interleaved else schedules
     finally:
         if runs:
-            runs[1] = _with_further_pairs(runs[1], pairings[1:])
             store.add(runs[1])
     return compare_stored(*runs)
 
@@ -219,17 +218,16 @@ def _rates_only(schedule: Schedule) -> tuple[Schedule, Schedule]:
     return replace(schedule, preset=waits, ceiling=False), replace(schedule, ceiling=False)
 
 
-def _exchanged(pairing: Pairing) -> Pairing:
-    own, other = pairing.own_samples_per_s, pairing.other_samples_per_s
-    return msgspec.structs.replace(pairing, own_samples_per_s=other, other_samples_per_s=own)
-
-
-def _with_further_pairs(run: Run, further: list[Pairing]) -> Run:
-    """The run of the first pair of processes with the rounds of the other pairs."""
-    rounds = [Rounds(one.own_samples_per_s, one.other_samples_per_s) for one in further]
-    together = all(one.interleaved for one in further)
+def _with_pair(run: Run, further: Pairing, exchanged: bool) -> Run:
+    """The run with the rounds of a further pair of processes; `exchanged` if the run's side started first."""
+    sides = further.own_samples_per_s, further.other_samples_per_s
+    rounds = Rounds(*(sides[::-1] if exchanged else sides))
     pairings = [
-        msgspec.structs.replace(one, interleaved=one.interleaved and together, further_pairs=rounds)
+        msgspec.structs.replace(
+            one,
+            interleaved=one.interleaved and further.interleaved,
+            further_pairs=[*one.further_pairs, rounds],
+        )
         for one in run.pairings
     ]
     return msgspec.structs.replace(run, pairings=pairings)

@@ -21,9 +21,9 @@ from perfkit.ladder.stages import Stage
 from perfkit.process.child import Child
 from perfkit.process.ranks import RankGroup
 from perfkit.results import noise, stats
-from perfkit.results.run import Pairing, Run
+from perfkit.results.run import Pairing, Role, Run
 from perfkit.results.store import RunStore
-from perfkit.studies.record import Measurement, Role, Round, RunBuilder, pairing
+from perfkit.studies.record import Measurement, Round, RunBuilder
 from perfkit.studies.setup import Setup
 from perfkit.worker.messages import (
     Block,
@@ -214,7 +214,7 @@ class _Session:
         return [self._pairing(role, live, measurement) for role, live in roles if live]
 
     def _pairing(self, role: Role, live: LiveTrial, measurement: Measurement) -> Pairing:
-        return pairing(role, live.run_id, live.rates, measurement, noise.load(self.setup.plan.device))
+        return measurement.pairing(role, live.run_id, live.rates, noise.load(self.setup.plan.device))
 
     def _keep(self, live: LiveTrial, schedule: Schedule) -> None:
         """Makes it the next trial's previous one, unless nothing is to be compared with it."""

@@ -15,11 +15,9 @@ import numpy as np
 from perfkit import machine
 from perfkit.ladder.stages import Stage
 from perfkit.results import stats
-from perfkit.results.run import Communication, Pairing, Raw, Run
+from perfkit.results.run import Communication, Pairing, Raw, Role, Run
 from perfkit.studies.plan import Plan
 from perfkit.worker.messages import Block, Description, Peak, Trained
-
-Role = Literal["previous", "baseline"]
 
 
 @dataclass(frozen=True)
@@ -61,23 +59,12 @@ class Measurement:
             gpu_utilization_nvml=self.gpu_utilization,
         )
 
-
-def pairing(
-    role: Role, against: str, rates: list[float], measurement: Measurement, noise: float | None
-) -> Pairing:
-    """The rounds of a trial beside those of another run.
-
-    Args:
-        role: of the other run.
-        against: its id.
-        rates: what it measured in its own time: used where no round has a block of it.
-        measurement: the trial's.
-        noise: this machine's A/A noise; None if unknown.
-    """
-    together = [round for round in measurement.rounds if against in round.others]
-    own = [round.own.samples_per_s for round in together] or measurement.rates
-    other = [round.others[against].samples_per_s for round in together] or rates
-    return Pairing(against, role, bool(together), own, other, noise)
+    def pairing(self, role: Role, against: str, rates: list[float], noise: float | None) -> Pairing:
+        """The rounds beside those of another run, or beside `rates`, its own, if they have none in common."""
+        together = [round for round in self.rounds if against in round.others]
+        own = [round.own.samples_per_s for round in together] or self.rates
+        other = [round.others[against].samples_per_s for round in together] or rates
+        return Pairing(against, role, bool(together), own, other, noise)
 
 
 class RunBuilder:
@@ -85,11 +72,8 @@ class RunBuilder:
 
     def __init__(self, session: str, stage: Stage, plan: Plan, description: Description) -> None:
         now = datetime.datetime.now(datetime.UTC)
-        self._device = plan.device
+        self._device, self._device_facts = plan.device, description.facts
         self._conditions = machine.read_conditions()
-        self._gpu = description.facts.uuid
-        facts = msgspec.to_builtins(description.facts)
-        self._torch = {name: str(value) for name, value in facts.items()}
         self._facts = {f"not applied: {name}": why for name, why in (stage.not_applied or {}).items()}
         self._fields: dict[str, Any] = {
             "id": f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}", "session": session,
@@ -131,7 +115,8 @@ class RunBuilder:
 
     def _build(self, conditions: dict[str, Any] | None = None, **fields: Any) -> Run:
         around = {"before": self._conditions, "after": conditions or machine.read_conditions()}
-        here = {**machine.facts(), "device": self._torch, "conditions": around}
+        device = {name: str(value) for name, value in msgspec.to_builtins(self._device_facts).items()}
+        here = {**machine.facts(), "device": device, "conditions": around}
         return Run(**{**self._fields, **fields}, machine=here)
 
     def _training_facts(self, trained: Trained) -> dict[str, str]:
@@ -144,7 +129,7 @@ class RunBuilder:
 
     def _disturbances(self, after: dict[str, Any]) -> Iterator[str]:
         for conditions in (self._conditions, after):
-            yield from machine.quality_warnings(conditions, own_processes=3, gpu=self._gpu)
+            yield from machine.quality_warnings(conditions, own_processes=3, gpu=self._device_facts.uuid)
 
 
 def _quality_warnings(measurement: Measurement, pairings: list[Pairing]) -> Iterator[str]:

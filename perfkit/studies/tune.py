@@ -76,9 +76,7 @@ def tune(
         if setup.cancelled.is_set():
             raise Cancelled("stopped on request")
         finals = search.finals()
-    best = max(finals[1:], key=search.speedup, default=finals[0])
-    if search.speedup(best) < 1:
-        best = finals[0]
+    best = max(finals, key=search.speedup)
     recipe = Recipe.from_dict(best.recipe)
     return Tuned(
         best=best, settings=recipe.describe(), gain=best.speedup("baseline"),
