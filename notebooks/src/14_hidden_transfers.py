@@ -95,7 +95,7 @@ answer = None  # a number
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    crop = sum(place["count"] for place in syncs.places if place["call"] in ("__int__", "item")) / syncs.steps
+    crop = sum(place.count for place in syncs.places if place.call in ("__int__", "item")) / syncs.steps
     crop -= 1  # the .item() of the loss
     assert answer == crop, "Height and width are read one by one"
     print(f"Right: {answer:g} per step, both read by the host. The article's had one copy in each direction")

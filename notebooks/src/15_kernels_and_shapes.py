@@ -124,17 +124,17 @@ answer = None  # 0.25 for a quarter more
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    first = kernels.found["misaligned"][0]
-    growth = first["padded"][0] * first["padded"][1] / (first["sizes"][0] * first["sizes"][1]) - 1
+    first = kernels.found.misaligned[0]
+    growth = first.padded[0] * first.padded[1] / (first.sizes[0] * first.sizes[1]) - 1
     assert abs(answer - growth) < 0.01 * growth, "A layer's FLOPs are proportional to inputs × outputs"
-    print(f"Right: layer {first['layer']} would take {growth:.1%} more FLOPs")
+    print(f"Right: layer {first.layer} would take {growth:.1%} more FLOPs")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # ```python
-# first = kernels.found["misaligned"][0]
-# answer = first["more_flops"]
+# first = kernels.found.misaligned[0]
+# answer = first.more_flops
 # ```
 #
 # </details>

@@ -85,13 +85,13 @@ panel.parity("checkpointing")
 # SGD with momentum stores one value for each trained weight. In the plain loop, what is the ratio of the optimizer's bytes to those of the gradients?
 
 # %% tags=["exercise"]
-answer = None  # ledger.found[0]["parts"] has the bytes
+answer = None  # ledger.found[0].parts has the bytes
 
 # %% tags=["check"]
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    held = ledger.found[0]["parts"]
+    held = ledger.found[0].parts
     assert abs(answer - held["optimizer"] / held["gradients"]) < 0.01, (
         "Divide the optimizer's bytes by the gradients'"
     )
@@ -101,7 +101,7 @@ else:
 # <details><summary>Answer</summary>
 #
 # ```python
-# held = ledger.found[0]["parts"]
+# held = ledger.found[0].parts
 # answer = held["optimizer"] / held["gradients"]
 # ```
 #

@@ -70,8 +70,7 @@ def syncs(
     training: cli.Stage, steps: Annotated[int, typer.Option(min=1, max=1000, help="to watch")] = 4
 ) -> None:
     """Lists every copy and wait between host and device in a training step, with its line and a remedy."""
-    result = inspect.syncs(steps=steps, **training.where())
-    terminal.show(tables_inside.syncs(result["places"], steps, result["device"]))
+    terminal.show(tables_inside.syncs(inspect.syncs(steps=steps, **training.where())))
 
 
 @cli.command(cli.INSIDE)

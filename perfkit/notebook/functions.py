@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from IPython.display import HTML, Markdown
 
 from perfkit import trace
@@ -31,6 +32,7 @@ from perfkit.studies import inspect, scaling
 from perfkit.studies import plan as plans
 from perfkit.studies import tune as tuning
 from perfkit.trace import diagnosis
+from perfkit.worker import reports
 
 AttributionResult = Shown[Attribution]
 """What each optimization is worth: `words()`, tables `What each` and `Interactions`, figure `worth`."""
@@ -92,7 +94,7 @@ def tune(
 def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Inspection:
     """What holds memory in a step of each recipe; arguments as for `perfkit.profile`. Figure: held."""
     ledgers = [
-        {**inspect.memory(workload, settings=changes, **where), "recipe": title}
+        msgspec.structs.replace(inspect.memory(workload, settings=changes, **where), recipe=title)
         for title, changes in recipes.items()
     ]
     return Shown(ledgers, tables_inside.memory(ledgers))
@@ -110,21 +112,20 @@ def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> In
 class SyncReport(Shown[Any]):
     """Lines that copy or wait between host and device in a training's steps."""
 
-    def __init__(self, places: list[dict[str, Any]], steps: int, device: str = "") -> None:
-        super().__init__(places, tables_inside.syncs(places, steps, device))
-        self.places, self.steps = places, steps
+    def __init__(self, report: reports.SyncReport) -> None:
+        super().__init__(report.places, tables_inside.syncs(report))
+        self.places, self.steps = report.places, report.steps
 
     @property
     def a_step(self) -> float:
         """How many there are in a step."""
-        return float(sum(place["count"] for place in self.places)) / self.steps
+        return sum(place.count for place in self.places) / self.steps
 
 
 def find_syncs(*which: Any, steps: int = 4, **how: Any) -> SyncReport:
     """Watches some training steps in a fresh process; arguments as for `perfkit.profile`."""
     how["steps"] = steps
-    syncs = inspect.syncs(*which, **how)
-    return SyncReport(syncs["places"], steps, syncs["device"])
+    return SyncReport(inspect.syncs(*which, **how))
 
 
 class TraceView(Shown[trace.Analysis]):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from perfkit.show import style, units
 from perfkit.show.document import Figure
+from perfkit.worker.reports import KernelReport, MemoryReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,41 +21,41 @@ _KINDS = {
 }  # fmt: skip
 
 
-def held(ledgers: Sequence[Mapping[str, Any]]) -> Figure:
+def held(ledgers: Sequence[MemoryReport]) -> Figure:
     """Bytes at the peak by kind: a bar for each recipe."""
-    numbers = ", ".join(f"{ledger['recipe']}: {units.size(ledger['peak'])}" for ledger in ledgers)
+    numbers = ", ".join(f"{ledger.recipe}: {units.size(ledger.peak)}" for ledger in ledgers)
     return Figure(
         "held", "What holds memory at the peak of a step", f"Memory at the peak: {numbers}",
         lambda ax, ink: _held(ledgers, ax, ink), 2.0 + 0.5 * len(ledgers),
     )  # fmt: skip
 
 
-def _held(ledgers: Sequence[Mapping[str, Any]], ax: Axes, ink: str) -> None:
+def _held(ledgers: Sequence[MemoryReport], ax: Axes, ink: str) -> None:
     style.plain_axes(ax, ink)
     size = style.type_size(ax)
     for at, ledger in enumerate(ledgers):
         left = 0.0
         for kind, colour in _KINDS.items():
-            width = ledger["parts"][kind] / 1e6
+            width = ledger.parts[kind] / 1e6
             label = kind if at == 0 else None
             ax.barh(at, width, left=left, color=colour, edgecolor=ink, linewidth=0.6, label=label)
             left += width
-        ax.text(left, at, f" {units.size(ledger['peak'])}", va="center", color=ink, fontsize=0.9 * size)
-    titles = [style.mark(ledger["recipe"]) for ledger in ledgers]
+        ax.text(left, at, f" {units.size(ledger.peak)}", va="center", color=ink, fontsize=0.9 * size)
+    titles = [style.mark(ledger.recipe) for ledger in ledgers]
     ax.set_yticks(range(len(ledgers)), titles, color=ink, fontsize=size)
     ax.invert_yaxis()
-    ax.set_xlim(0, 1.18 * max(ledger["peak"] for ledger in ledgers) / 1e6)
+    ax.set_xlim(0, 1.18 * max(ledger.peak for ledger in ledgers) / 1e6)
     style.axis_labels(ax, ink, "MB at the peak")
     style.legend_below(ax, ink, 6)
 
 
-def roofs(result: Mapping[str, Any]) -> list[Figure]:
+def roofs(result: KernelReport) -> list[Figure]:
     """The roofline, and how fast products are by the divisors of their sizes."""
-    peaks = ", ".join(f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in result["peaks"].items())
+    peaks = ", ".join(f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in result.peaks.items())
     return [
         Figure(
             "roofline", "What shapes reach, under the roofs of this device",
-            f"Roofline: peaks {peaks}, copying {result['bytes_per_s'] / 1e9:,.0f} GB/s",
+            f"Roofline: peaks {peaks}, copying {result.bytes_per_s / 1e9:,.0f} GB/s",
             lambda ax, ink: _roofline(result, ax, ink), 4.6,
         ),
         Figure(
@@ -65,19 +66,19 @@ def roofs(result: Mapping[str, Any]) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _roofline(result: Mapping[str, Any], ax: Axes, ink: str) -> None:
+def _roofline(result: KernelReport, ax: Axes, ink: str) -> None:
     """What each shape reaches, and what the device could do at its FLOPs per byte; both axes logarithmic."""
     style.plain_axes(ax, ink)
     across = np.logspace(-1, 4, 200)
-    for dtype, peak in result["peaks"].items():
+    for dtype, peak in result.peaks.items():
         colour, sign = _LOOK[dtype]
-        ax.plot(across, np.minimum(peak, across * result["bytes_per_s"]) / 1e9, color=colour, linewidth=1.6)
-        rows = [row for row in result["rows"] if row["dtype"] == dtype]
-        points = [row["flops_per_byte"] for row in rows], [row["flops_per_s"] / 1e9 for row in rows]
+        ax.plot(across, np.minimum(peak, across * result.bytes_per_s) / 1e9, color=colour, linewidth=1.6)
+        rows = [row for row in result.rows if row.dtype == dtype]
+        points = [row.flops_per_byte for row in rows], [row.flops_per_s / 1e9 for row in rows]
         ax.plot(*points, sign, color=colour, markeredgecolor=ink, label=dtype)
-    work = result["work"]
-    if work["flops"]:
-        x, y = work["flops"] / work["bytes"], work["flops"] / result["step_s"] / 1e9
+    work = result.work
+    if work.flops and work.bytes:
+        x, y = work.flops / work.bytes, work.flops / result.step_s / 1e9
         label = "this training's step"
         ax.plot(x, y, "*", color=style.YELLOW, markeredgecolor=ink, markersize=16, label=label)
     ax.set_xscale("log")
@@ -86,15 +87,15 @@ def _roofline(result: Mapping[str, Any], ax: Axes, ink: str) -> None:
     ax.legend(frameon=False, labelcolor=ink, fontsize=0.9 * style.type_size(ax), loc="lower right")
 
 
-def _shapes(result: Mapping[str, Any], ax: Axes, ink: str) -> None:
+def _shapes(result: KernelReport, ax: Axes, ink: str) -> None:
     """Products by the divisors of their sizes: a square is GFLOP/s, brighter where more is reached."""
     kinds, figure, size = ("64", "8", "4", "odd"), ax.get_figure(root=True), style.type_size(ax)
     assert figure is not None
     ax.remove()
-    for at, dtype in enumerate(result["peaks"]):
-        panel = figure.add_subplot(1, len(result["peaks"]), at + 1)
-        rows = [row for row in result["rows"] if (row["kind"], row["dtype"]) == ("matmul", dtype)][:16]
-        reached = np.array([row["flops_per_s"] / 1e9 for row in rows]).reshape(4, 4)
+    for at, dtype in enumerate(result.peaks):
+        panel = figure.add_subplot(1, len(result.peaks), at + 1)
+        rows = [row for row in result.rows if (row.kind, row.dtype) == ("matmul", dtype)][:16]
+        reached = np.array([row.flops_per_s / 1e9 for row in rows]).reshape(4, 4)
         panel.imshow(reached, cmap="cividis", vmin=0, vmax=reached.max())
         for (down, across), value in np.ndenumerate(reached):
             colour = "white" if value < 0.55 * reached.max() else "black"

@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
-from msgspec import to_builtins
-
 from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import InvalidValue
@@ -26,6 +24,7 @@ from perfkit.studies.plan import plan
 from perfkit.studies.setup import Setup
 from perfkit.trace import diagnosis, loading
 from perfkit.worker.messages import Command, FindSyncs, MeasureKernels, MeasureMemory, RecordProfile
+from perfkit.worker.reports import KernelReport, MemoryReport, SyncReport
 
 A = TypeVar("A")
 
@@ -137,59 +136,38 @@ def syncs(
     recipe: Recipe | str | None = None,
     steps: int = 4,
     **spec: Unpack[TrainingSpec],
-) -> dict[str, Any]:
+) -> SyncReport:
     """Copies and waits between host and device in a training's steps; arguments as for `profile`.
-
-    Returns:
-        `places`: one dictionary each (see `worker.reports.Place`); `device`.
 
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
     """
     with PreparedTraining(workload, recipe, spec) as training:
-        report = training.ask(FindSyncs(steps), warm=False)
-    return {**to_builtins(report), "device": training.plan.device}
+        return training.ask(FindSyncs(steps), warm=False)
 
 
 def memory(
     workload: str | None = None, recipe: Recipe | str | None = None, **spec: Unpack[TrainingSpec]
-) -> dict[str, Any]:
+) -> MemoryReport:
     """What holds memory in a training step; arguments as for `profile`.
-
-    Returns:
-        See `perfkit.worker.memory.measure`, and `recipe` in words.
 
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
     """
     with PreparedTraining(workload, recipe, spec) as training:
-        report = training.ask(MeasureMemory(), warm=False)
-    return {**to_builtins(report), "recipe": training.recipe.describe()}
+        return training.ask(MeasureMemory(), warm=False)
 
 
 def kernels(
     workload: str | None = None, recipe: Recipe | str | None = None, **spec: Unpack[TrainingSpec]
-) -> dict[str, Any]:
+) -> KernelReport:
     """What the device can do, by shape, and how much of it a training uses; arguments as for `profile`.
-
-    Returns:
-        See `worker.kernels.measure`; `step_s`; `recipe` in words; `device`; `mfu`: FLOP/s of the step over
-        the measured peak of its type; `light_share`: the least time FLOPs and bytes need, over the step's.
 
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
     """
     with PreparedTraining(workload, recipe, spec) as training:
-        report = training.ask(MeasureKernels())
-    work, mfu, light_share = report.work, None, None
-    if work.flops:
-        needed_s = work.flops / report.peaks[work.dtype]
-        mfu = needed_s / report.step_s
-        light_share = (needed_s + (work.bytes or 0) / report.bytes_per_s) / report.step_s
-    return {
-        **to_builtins(report), "mfu": mfu, "light_share": light_share,
-        "recipe": training.recipe.describe(), "device": training.plan.device,
-    }  # fmt: skip
+        return training.ask(MeasureKernels())
 
 
 def nsys(

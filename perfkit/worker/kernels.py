@@ -6,7 +6,7 @@ Peaks are measured, not taken from a data sheet: the best of some large products
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +38,24 @@ def measure(harness: Harness) -> KernelReport:
         _name(dtype): max(row.flops_per_s for row in rows + squares if row.dtype == _name(dtype))
         for dtype in dtypes
     }
-    model = inner_model(harness.training.model)
+    bytes_per_s, step_s = bandwidth(device, 1 << (30 if big else 26)), block.seconds / len(block.step_s)
+    step_work, training = work(harness), harness.training
+    mfu, light_share = shares(step_work, step_s, peaks, bytes_per_s)
     return KernelReport(
-        peaks=peaks, bytes_per_s=bandwidth(device, 1 << (30 if big else 26)), rows=rows, work=work(harness),
-        misaligned=misaligned(model), step_s=block.seconds / len(block.step_s),
+        peaks=peaks, bytes_per_s=bytes_per_s, rows=rows, work=step_work,
+        misaligned=misaligned(inner_model(training.model)), step_s=step_s, mfu=mfu, light_share=light_share,
+        recipe=training.recipe.describe(), device=str(training.device),
     )  # fmt: skip
+
+
+def shares(
+    work: StepWork, step_s: float, peaks: Mapping[str, float], bytes_per_s: float
+) -> tuple[float | None, float | None]:
+    """MFU, and the least time that FLOPs and bytes need / the step's; None where the work is not known."""
+    if not work.flops:
+        return None, None
+    needed_s = work.flops / peaks[work.dtype]
+    return needed_s / step_s, (needed_s + (work.bytes or 0) / bytes_per_s) / step_s
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -140,8 +140,10 @@ def measure(harness: Harness, steps: int = 2) -> MemoryReport:
     standing = [place for place in ordered if place[1] in _STANDING][:6]
     allocator = harness.device.peak() if training.device.type == "cuda" else (None, None)
     return MemoryReport(
-        ledger.peak, ledger.peak_phase, parts, dict(ledger.phases), passing + standing, *allocator
-    )
+        peak=ledger.peak, peak_phase=ledger.peak_phase, parts=parts, phases=dict(ledger.phases),
+        places=passing + standing, allocated=allocator[0], reserved=allocator[1],
+        recipe=training.recipe.describe(),
+    )  # fmt: skip
 
 
 def _note_standing(ledger: Ledger, training: train.Training) -> None:

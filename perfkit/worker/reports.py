@@ -7,7 +7,7 @@ import msgspec
 from perfkit.results.parity import Check
 
 
-class MemoryReport(msgspec.Struct, frozen=True):
+class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """What holds memory in a training step; sizes in bytes."""
 
     peak: int
@@ -21,6 +21,8 @@ class MemoryReport(msgspec.Struct, frozen=True):
     allocated: int | None
     """The allocator's own peaks (CUDA only)."""
     reserved: int | None
+    recipe: str
+    """In words."""
 
 
 class ShapeTiming(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +68,13 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
     work: StepWork
     misaligned: list[MisalignedLayer]
     step_s: float
+    mfu: float | None
+    """FLOP/s of the step / the measured peak of its type."""
+    light_share: float | None
+    """The least time that its FLOPs and bytes need / the step's."""
+    recipe: str
+    """In words."""
+    device: str
 
 
 class ProfileReport(msgspec.Struct, frozen=True):
@@ -98,9 +107,11 @@ class Place(msgspec.Struct):
 
 
 class SyncReport(msgspec.Struct, frozen=True):
-    """Copies and waits between host and device."""
+    """Copies and waits between host and device in some steps."""
 
     places: list[Place]
+    steps: int
+    device: str
 
 
 class ParityReport(msgspec.Struct, frozen=True):

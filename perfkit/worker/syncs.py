@@ -192,7 +192,7 @@ def report(harness: Any, steps: int) -> SyncReport:
     with detect_syncs(steps) as syncs:
         for _ in range(steps):
             harness.training.step(harness.batches)
-    return SyncReport(syncs.sorted())
+    return SyncReport(syncs.sorted(), steps, str(harness.training.device))
 
 
 @contextlib.contextmanager

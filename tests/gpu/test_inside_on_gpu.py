@@ -41,23 +41,23 @@ def test_a_table_in_host_memory_takes_none_of_the_device() -> None:
 def test_checkpointing_gives_activations_up() -> None:
     plain = inspect.memory(CIFAR, **CUDA, settings={"batch_size": 32})
     saved = inspect.memory(CIFAR, **CUDA, settings={"batch_size": 32, "activation_checkpointing": True})
-    assert saved["parts"]["activations"] < plain["parts"]["activations"]
-    assert saved["peak"] < plain["peak"]
+    assert saved.parts["activations"] < plain.parts["activations"]
+    assert saved.peak < plain.peak
 
 
 def test_the_account_of_memory_agrees_with_the_allocator() -> None:
     found = inspect.memory(CIFAR, **CUDA)
-    assert sum(found["parts"].values()) == found["peak"]
-    assert found["peak"] <= found["allocated"] <= found["reserved"]
-    assert found["allocated"] < 2 * found["peak"], "the rest is what libraries take inside an operator"
+    assert sum(found.parts.values()) == found.peak
+    assert found.peak <= found.allocated <= found.reserved
+    assert found.allocated < 2 * found.peak, "the rest is what libraries take inside an operator"
 
 
 def test_roofs_and_share_of_a_gpu() -> None:
     found = inspect.kernels(CIFAR, **CUDA, settings={"amp": "bf16", "batch_size": 64})
-    assert set(found["peaks"]) == {"float32", "bfloat16", "float16"}
-    assert found["peaks"]["bfloat16"] > 2 * found["peaks"]["float32"]
-    assert found["bytes_per_s"] > 1e11
-    assert 0 < found["mfu"] < 1
+    assert set(found.peaks) == {"float32", "bfloat16", "float16"}
+    assert found.peaks["bfloat16"] > 2 * found.peaks["float32"]
+    assert found.bytes_per_s > 1e11
+    assert 0 < found.mfu < 1
 
 
 def test_ranges_are_in_the_trace() -> None:

@@ -36,11 +36,11 @@ def test_a_stage_trains_the_same(stage: str) -> None:
 
 
 def test_the_sync_detective_judges_real_copies() -> None:
-    pageable = inspect.syncs(CIFAR, "baseline", preset="smoke", device="cuda")["places"]
-    assert {place["memory"] for place in pageable if place["kind"] == "host to device"} == {"pageable"}
-    pinned = inspect.syncs(CIFAR, "pinning", preset="smoke", device="cuda")["places"]
-    assert {place["memory"] for place in pinned if place["kind"] == "host to device"} == {"pinned"}
-    chatty = inspect.syncs("perfkit.workloads.bottlenecks:Chatty", device="cuda")["places"]
-    assert sum(place["kind"] == "wait" for place in chatty) >= 3
+    pageable = inspect.syncs(CIFAR, "baseline", preset="smoke", device="cuda").places
+    assert {place.memory for place in pageable if place.kind == "host to device"} == {"pageable"}
+    pinned = inspect.syncs(CIFAR, "pinning", preset="smoke", device="cuda").places
+    assert {place.memory for place in pinned if place.kind == "host to device"} == {"pinned"}
+    chatty = inspect.syncs("perfkit.workloads.bottlenecks:Chatty", device="cuda").places
+    assert sum(place.kind == "wait" for place in chatty) >= 3
     clean = inspect.syncs("perfkit.workloads.bottlenecks:Chatty", device="cuda", options={"clean": True})
-    assert not [place for place in clean["places"] if place["kind"] == "wait"]
+    assert not [place for place in clean.places if place.kind == "wait"]

@@ -12,6 +12,7 @@ from perfkit import notebook as pk
 from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.notebook import functions
 from perfkit.studies import plan as plans
+from perfkit.worker import reports
 
 FOLDER = Path(__file__).parents[3] / "data" / "recordings" / "traces"
 
@@ -37,11 +38,11 @@ def test_a_study_that_fails_leaves_its_error_in_the_line(capsys: pytest.CaptureF
 
 
 def test_a_report_of_syncs_counts_them_per_step() -> None:
-    place = {"where": "train.py:3", "call": "item", "kind": "wait", "count": 8, "fix": "keep it"}
-    report = pk.SyncReport([place], 4)
+    place = reports.Place("item", "train.py:3", "wait", "keep it", count=8)
+    report = pk.SyncReport(reports.SyncReport([place], 4, "cuda"))
     assert report.a_step == 2
     assert "train.py:3" in report.table().data
-    assert "no copy and no wait" in pk.SyncReport([], 4).table().data
+    assert "no copy and no wait" in pk.SyncReport(reports.SyncReport([], 4, "cuda")).table().data
 
 
 def test_a_recorded_trace_by_name_and_against_another() -> None:

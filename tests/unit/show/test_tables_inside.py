@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from perfkit.show import document, style, tables_inside
+from perfkit.worker.reports import KernelReport, MemoryReport, Place, ShapeTiming, StepWork, SyncReport
 
 
 def test_the_views_show_what_was_measured() -> None:
-    row = {"shape": "1 x 2 x 3", "kind": "matmul", "dtype": "float32", "seconds": 0.001, "flops_per_s": 1e9,
-           "flops_per_byte": 4.0}  # fmt: skip
-    work = {"flops": 10**9, "bytes": 10**8, "dtype": "float32", "why": ""}
-    found = {
-        "peaks": {"float32": 2e9}, "bytes_per_s": 1e9, "rows": [row], "work": work, "misaligned": [],
-        "step_s": 1.0, "mfu": 0.5, "light_share": 0.6, "recipe": "baseline",
-    }  # fmt: skip
+    row = ShapeTiming(
+        shape="1 x 2 x 3", kind="matmul", dtype="float32", seconds=0.001, flops_per_s=1e9, flops_per_byte=4.0
+    )
+    found = KernelReport(
+        peaks={"float32": 2e9}, bytes_per_s=1e9, rows=[row], work=StepWork(10**9, 10**8, "float32"),
+        misaligned=[], step_s=1.0, mfu=0.5, light_share=0.6, recipe="baseline", device="cpu",
+    )  # fmt: skip
     sections = tables_inside.kernels(found)
     assert ["copying", "1.0 GB/s"] in document.table(sections, "roofs").rows
     assert document.table(sections, "by shape").rows[0][-1] == "50%"
     assert ["MFU (FLOP/s / measured peak)", "50.0%"] in document.table(sections, "a step of").rows
     assert style.to_svg(document.figure(sections, "roofline").draw())
-    unknown = {**found, "work": {"flops": None, "bytes": None, "dtype": "", "why": "because"}, "mfu": None}
+    work = StepWork(None, None, "", "because")
+    unknown = msgspec.structs.replace(found, work=work, mfu=None, light_share=None)
     assert ["FLOPs", "n/a: because"] in document.table(tables_inside.kernels(unknown), "a step of").rows
 
 
-LEDGER = {
-    "recipe": "baseline", "peak": 3_000_000, "peak_phase": "backward", "allocated": None, "reserved": None,
-    "parts": {
+LEDGER = MemoryReport(
+    recipe="baseline", peak=3_000_000, peak_phase="backward", allocated=None, reserved=None,
+    parts={
         "weights": 1_000_000, "gradients": 1_000_000, "optimizer": 0, "batch": 0, "activations": 1_000_000,
         "workspace": 0,
     },
-    "phases": {"forward": 2_000_000, "backward": 3_000_000}, "places": [["0.weight", "weights", 1_000_000]],
-}  # fmt: skip
+    phases={"forward": 2_000_000, "backward": 3_000_000}, places=[("0.weight", "weights", 1_000_000)],
+)  # fmt: skip
 
 
 def test_memory_has_a_column_for_each_recipe_and_bars_that_add_up() -> None:
-    other = {**LEDGER, "recipe": "amp=bf16", "peak": 2_000_000, "phases": {"forward": 2_000_000}}
+    other = msgspec.structs.replace(LEDGER, recipe="amp=bf16", peak=2_000_000, phases={"forward": 2_000_000})
     sections = tables_inside.memory([LEDGER, other])
     peak = document.table(sections, "at the peak")
     assert list(peak.columns) == ["what", "baseline", "amp=bf16"]
@@ -46,11 +50,11 @@ def test_memory_has_a_column_for_each_recipe_and_bars_that_add_up() -> None:
 
 
 def test_syncs_are_counted_per_step_and_name_the_way_out() -> None:
-    place = {"where": "toy.py:7", "call": "item", "kind": "wait", "count": 8, "fix": "read it later"}
-    (table,) = tables_inside.syncs([place], 4, "cpu")
+    place = Place("item", "toy.py:7", "wait", "read it later", count=8)
+    (table,) = tables_inside.syncs(SyncReport([place], 4, "cpu"))
     assert isinstance(table, document.Table)
     assert table.rows == [["toy.py:7", "item", "wait", "2", "read it later"]]
     assert "on the CPU" in table.note
-    (none,) = tables_inside.syncs([], 4, "cpu")
+    (none,) = tables_inside.syncs(SyncReport([], 4, "cpu"))
     assert isinstance(none, document.Table)
     assert none.note.startswith("no copy and no wait")

@@ -12,6 +12,7 @@ from perfkit.program import train
 from perfkit.program.recipe import Recipe
 from perfkit.worker import kernels
 from perfkit.worker.harness import Harness
+from perfkit.worker.reports import StepWork
 from tests.support.toy import Toy
 
 CPU = torch.device("cpu")
@@ -27,6 +28,14 @@ def test_flops_of_a_step_are_those_of_its_products() -> None:
     assert found.flops == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
     assert found.bytes > 0
     assert kernels.work(harness(Toy(), amp="bf16")).dtype == "bfloat16"
+
+
+def test_shares_of_the_roof_are_known_where_the_work_is() -> None:
+    roofs: Any = {"step_s": 20.0, "peaks": {"float32": 100.0}, "bytes_per_s": 50.0}
+    mfu, light_share = kernels.shares(StepWork(500, 200, "float32"), **roofs)
+    assert mfu == pytest.approx(500 / 100 / 20)
+    assert light_share == pytest.approx((500 / 100 + 200 / 50) / 20)
+    assert kernels.shares(StepWork(None, None, ""), **roofs) == (None, None)
 
 
 def test_layers_with_unlucky_sizes_are_listed_with_the_cost_of_padding() -> None:
