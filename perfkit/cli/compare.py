@@ -48,7 +48,7 @@ def compare(
             result = comparing.compare(*sides, plan, budget, precision, on_progress=show)
     document = {
         "schema": 1, "a": result.a.recipe, "b": result.b.recipe, "rounds": result.rounds,
-        "pairs": result.pairs, "interleaved": result.interleaved, "noise": result.noise,
+        "pairs": result.pairs, "interleaved": result.pairing.interleaved, "noise": result.pairing.noise,
         **msgspec.to_builtins(result.ratio),
     }  # fmt: skip
     output.show(tables_studies.comparison(result), document)

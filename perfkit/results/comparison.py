@@ -33,22 +33,12 @@ class Comparison(msgspec.Struct, frozen=True):
         pairs = self.pairing.pairs
         return sum(min(len(pair.own_samples_per_s), len(pair.other_samples_per_s)) for pair in pairs)
 
-    @property
-    def interleaved(self) -> bool:
-        """Whether the blocks of both sides alternated, so that drift cancels within a round."""
-        return self.pairing.interleaved
-
-    @property
-    def noise(self) -> float | None:
-        """The machine's A/A noise for one pair of processes; None if it was not measured."""
-        return self.pairing.noise
-
     def describe(self) -> str:
         """One line for people."""
-        ratio = self.ratio
-        how = "interleaved" if self.interleaved else "sequential"
+        ratio, aa_noise = self.ratio, self.pairing.noise
+        how = "interleaved" if self.pairing.interleaved else "sequential"
         where = f" in {self.pairs} pairs of processes" if self.pairs > 1 else ""
-        noise = "not measured: run perfkit noise" if self.noise is None else f"{self.noise:.1%}"
+        noise = "not measured: run perfkit noise" if aa_noise is None else f"{aa_noise:.1%}"
         return (
             f"{self.b.title} / {self.a.title}: {ratio.ratio:.3f}x ({ratio.low:.3f}-{ratio.high:.3f}), "
             f"{ratio.verdict}; {self.rounds} {how} rounds{where}, A/A noise {noise}"

@@ -34,7 +34,8 @@ class Tracker:
     def __init__(self, tell: Callable[[Progress], None]) -> None:
         self._tell = tell
         self._title = ""
-        self._finished = 0
+        self.finished = 0
+        """Trials that have ended."""
         self._total = 1
         self._within = 0.0
 
@@ -45,7 +46,7 @@ class Tracker:
     def phase(self, phase: str, fraction: float = 0.0) -> None:
         """A child is in a phase; called by the child."""
         self._within = max(self._within, _PHASES.get(phase, 0.0))
-        self._tell(Progress(self._title, phase, min(1.0, (self._finished + self._within) / self._total)))
+        self._tell(Progress(self._title, phase, min(1.0, (self.finished + self._within) / self._total)))
 
     def measured(self, share: float) -> None:
         """This share of a trial's rounds is done."""
@@ -53,8 +54,8 @@ class Tracker:
 
     def finish(self, run: Run) -> None:
         """A trial has ended."""
-        self._finished += 1
-        self._tell(Progress(run.title, run.status, min(1.0, self._finished / self._total), run))
+        self.finished += 1
+        self._tell(Progress(run.title, run.status, min(1.0, self.finished / self._total), run))
 
 
 class Setup:
@@ -106,11 +107,7 @@ class Setup:
         return device_lock(self.plan.device, self.cancelled, waits)
 
     def child(self, workload: str | None = None) -> Child:
-        """A fresh child that has loaded the workload; `stop` ends it.
-
-        Args:
-            workload: another workload than the plan's, such as an exported script.
-        """
+        """A fresh child that has loaded the plan's workload, or another one; `stop` ends it."""
         spare, self._spare = self._spare, None
         if spare and workload in (None, self.plan.workload):
             return spare

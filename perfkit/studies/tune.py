@@ -72,7 +72,7 @@ def tune(
     with prepare(plan, **watch) as setup:
         recipes = candidates(plan, setup.target, space or SPACE)
         search = _Search(setup, recipes, memory_cap_bytes, started + budget_s)
-        search.short_runs()
+        search.measure(search.short_trials())
         if setup.cancelled.is_set():
             raise Cancelled("stopped on request")
         finals = search.finals()
@@ -142,16 +142,11 @@ class _Search:
     _model: predict.Model | None = None
     _fitted: int = 0
     """How many of the runs the model was fitted to."""
-    _planned: int = 0
 
     @property
     def base(self) -> Recipe:
         """The recipe that all others are interleaved with."""
         return Recipe(batch_size=self.setup.plan.preset.batch_size)
-
-    def short_runs(self) -> None:
-        """Measures parts, short list, variants and the best of these again, until the budget is spent."""
-        self._measure(self._short_trials())
 
     def finals(self) -> list[Run]:
         """Measures the finalists for as long as the preset asks, and longer.
@@ -169,7 +164,7 @@ class _Search:
         preset = self.setup.plan.preset
         preset = replace(preset, rounds=_FINAL_ROUNDS * preset.rounds)
         recipes = dict.fromkeys([self.base, *finalists])
-        runs = self._measure(self._trials([*recipes], preset, ends=math.inf))
+        runs = self.measure(self._trials([*recipes], preset, ends=math.inf))
         if not runs:
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
         return runs
@@ -191,7 +186,8 @@ class _Search:
         rates = predict.drift_corrected_rates(self.tried)
         return predict.score(self._model, self.tried[self._fitted :], rates)
 
-    def _measure(self, trials: Iterator[Trial]) -> list[Run]:
+    def measure(self, trials: Iterator[Trial]) -> list[Run]:
+        """The runs of those trials that could be measured."""
         runs = []
         for run in measure(trials, self.setup, RunStore()):
             if run.status == "ok":
@@ -203,16 +199,15 @@ class _Search:
         self, recipes: Sequence[Recipe], preset: Preset, ends: float, later: int = 0
     ) -> Iterator[Trial]:
         """A trial of each recipe until the budget is spent, at least one; `later` may follow them."""
-        schedule = Schedule(preset, baseline_only=True)
+        schedule, before = Schedule(preset, baseline_only=True), self.setup.progress.finished
         titled = [(recipe.describe()[:120], recipe) for recipe in recipes]
-        first, self._planned = not self._planned, self._planned + len(recipes)
-        for stage in recipe_stages(titled, self.setup.target):
-            if not first and time.monotonic() > ends:
+        for number, stage in enumerate(recipe_stages(titled, self.setup.target), before):
+            if number > 0 and time.monotonic() > ends:
                 return
-            first = False
-            yield Trial(stage, schedule, self._planned + later)
+            yield Trial(stage, schedule, before + len(recipes) + later)
 
-    def _short_trials(self) -> Iterator[Trial]:
+    def short_trials(self) -> Iterator[Trial]:
+        """The parts, the short list, variants, and the best of these again, until the budget is spent."""
         preset = self.setup.plan.preset
         short = replace(preset, rounds=ROUNDS, loss_steps=2, warmup_s=preset.warmup_s / 2)
         finals = _FINALISTS + 1

@@ -25,7 +25,7 @@ def pairing(noise: float | None = None, further: tuple[float, ...] = (), interle
 
 def test_one_pair_of_processes() -> None:
     found = Comparison(run("a"), run("b"), pairing(0.02))
-    assert (found.pairs, found.rounds, found.interleaved, found.noise) == (1, 5, True, 0.02)
+    assert (found.pairs, found.rounds, found.pairing.interleaved, found.pairing.noise) == (1, 5, True, 0.02)
     assert found.ratio.ratio == pytest.approx(1.1)
     assert found.ratio.verdict == "faster"
     assert found.describe().endswith("faster; 5 interleaved rounds, A/A noise 2.0%")
@@ -33,7 +33,7 @@ def test_one_pair_of_processes() -> None:
 
 def test_noise_that_was_not_measured_is_none_and_says_so() -> None:
     found = Comparison(run("a"), run("b"), pairing(interleaved=False))
-    assert found.noise is None
+    assert found.pairing.noise is None
     assert found.describe().endswith("5 sequential rounds, A/A noise not measured: run perfkit noise")
     zero = Comparison(run("a"), run("b"), pairing(0.0))
     assert zero.describe().endswith("A/A noise 0.0%"), "measured, and found to be none"

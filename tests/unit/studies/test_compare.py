@@ -43,7 +43,7 @@ def trained(machine: FakeMachine) -> list[tuple[int, int]]:
 def test_a_pair_of_processes_is_compared_and_stored(machine: FakeMachine, where: Plan) -> None:
     found = compare(A, B, where, budget_s=0)
     assert found.ratio.ratio == pytest.approx(1.2)
-    assert (found.pairs, found.rounds, found.noise) == (1, 5, None)
+    assert (found.pairs, found.rounds, found.pairing.noise) == (1, 5, None)
     assert [run.id for run in reversed(RunStore().list())] == [found.a.id, found.b.id]
     assert compare_stored(*map(RunStore().get, (found.a.id, found.b.id))) == found
 
@@ -53,7 +53,7 @@ def test_either_side_starts_first_with_another_seed_in_every_pair(machine: FakeM
     seen: list[float] = []
     found = compare(A, B, where, budget_s=1e9, precision=0.02, on_progress=lambda p: seen.append(p.fraction))
     assert trained(machine)[:6] == [(8, 0), (16, 0), (16, 1), (8, 1), (8, 2), (16, 2)]
-    assert (found.pairs, found.noise) == (8, 0.03)
+    assert (found.pairs, found.pairing.noise) == (8, 0.03)
     rates = [pair.rates for pair in found.pairing.pairs]
     assert all((own == 120).all() and (other == 100).all() for own, other in rates), (
         "B is always the own side"
@@ -89,7 +89,7 @@ def test_without_memory_for_both_the_rounds_are_sequential(machine: FakeMachine,
 
     machine.fails = fails
     found = compare(A, B, where, budget_s=0, pairs=2)
-    assert not found.interleaved
+    assert not found.pairing.interleaved
     assert found.ratio.ratio == pytest.approx(1.2)
     assert [len(pair.other_samples_per_s) for pair in found.pairing.pairs] == [5, 5]
 
