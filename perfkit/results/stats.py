@@ -112,12 +112,9 @@ def _with_verdict(centre: float, low: float, high: float, noise: float, count: i
 
 
 def narrow_enough(ratio: Ratio, rounds: int, precision: float) -> bool:
-    """Whether measuring may end: after 10 rounds, once half the interval's width / ratio is small enough.
+    """Whether measuring may end: after 10 rounds, once half the interval's width / ratio is at most this.
 
-    Args:
-        ratio: the ratio so far.
-        rounds: how many rounds it is computed from.
-        precision: the half width to reach, as a fraction; at 0 only the budget ends the measuring.
+    At a precision of 0 only the budget ends the measuring.
     """
     return rounds >= _ENDING_ROUNDS and ratio.half_width <= precision
 

@@ -47,11 +47,7 @@ class Candidate:
 
 
 def candidate(text: str, plan: Plan) -> Candidate:
-    """One side of a comparison by name.
-
-    Args:
-        text: a stage of the ladder, `switch=value,…` on top of the baseline, or a stored run's id.
-        plan: the workload and the machine.
+    """One side: a stage of the ladder, `switch=value,…` on top of the baseline, or a stored run by its id.
 
     Raises:
         InvalidValue: none of these, or a stage that does not apply here.

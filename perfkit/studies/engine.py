@@ -66,17 +66,9 @@ class Trial:
 def measure(trials: Iterable[Trial], setup: Setup, store: RunStore | None = None) -> Iterator[Run]:
     """Measures trials one after the other; the first is the baseline of the others.
 
-    The next trial is drawn only after the run of the last one was yielded, so a generator of trials can
-    decide by the results so far what comes next, and when to stop. A trial that fails does not stop the
-    others.
-
-    Args:
-        trials: what to measure.
-        setup: the workload, loaded.
-        store: where each run is kept before it is yielded; None keeps none.
-
-    Yields:
-        The run of each trial; a cancelled one is the last.
+    The next trial is drawn only after the run of the last one was stored and yielded, so a generator of
+    trials can decide by the results so far what comes next, and when to stop. A trial that fails does not
+    stop the others; a cancelled one is the last.
     """
     session = _Session(setup)
     try:

@@ -224,13 +224,9 @@ def _line(measured: Mapping[int, float], batch: int) -> float | None:
 
 
 def score(model: Model, runs: Iterable[Run], rates: Mapping[str, float] | None = None) -> Score | None:
-    """The model against measured runs; None if it can predict none of them.
+    """The model against runs that it was not fitted to; None if it can predict none of them.
 
-    Args:
-        model: the parts.
-        runs: measured later, or not used for it.
-        rates: samples/s of the runs by their ids, on a machine as fast as the model's (see
-            `drift_corrected_rates`).
+    `rates` are theirs as if the machine had been as fast as the model's (see `drift_corrected_rates`).
     """
     errors = []
     for run in runs:

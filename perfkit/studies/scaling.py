@@ -55,10 +55,11 @@ def forecast(
         InvalidValue: the run had one rank.
     """
     measured = _measured(run)
-    ranks = Recipe.from_dict(run.recipe).ranks
+    recipe = Recipe.from_dict(run.recipe)
+    ranks = recipe.ranks
     alpha = latency_s if latency_s is not None else measured.start_s / (2 * (ranks - 1))
     beta = bytes_per_s if bytes_per_s is not None else measured.bytes_per_s * 2 * (ranks - 1) / ranks
-    buckets = max(1, -(-measured.bytes_per_step // (Recipe.from_dict(run.recipe).bucket_cap_mb << 20)))
+    buckets = max(1, -(-measured.bytes_per_step // (recipe.bucket_cap_mb << 20)))
     exposed = min(1.0, measured.exposed_s / measured.alone_s) if measured.alone_s else 0.0
     rows = []
     for count in counts:
