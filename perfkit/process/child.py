@@ -110,12 +110,12 @@ class Child:
             RunFailed: the child failed, died, or took too long.
             Cancelled: `cancelled` was set.
         """
-        self.tell(command)
+        self.send(command)
         while (answer := self.receive(command)) is None:
             pass
         return answer
 
-    def tell(self, command: Command[A]) -> None:
+    def send(self, command: Command[A]) -> None:
         """Gives one command."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it is dead: the reason is in the events, or in its exit status

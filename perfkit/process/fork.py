@@ -85,7 +85,7 @@ class _Server:
     """The parent's side of one server."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._owner, self._made_for = os.getpid(), _read_early(environment)
+        self._owner, self._environment = os.getpid(), _read_early(environment)
         self.link, theirs = Pipe()
         with theirs:
             process = subprocess.Popen(
@@ -97,8 +97,8 @@ class _Server:
         self._sending = threading.Lock()
 
     def suits(self, environment: Mapping[str, str]) -> bool:
-        """Whether a process of this environment may come from it, and this is the process it belongs to."""
-        return self._owner == os.getpid() and self._made_for == _read_early(environment)
+        """Whether it can fork a process with this environment, and belongs to this process."""
+        return self._owner == os.getpid() and self._environment == _read_early(environment)
 
     def fork(self, environment: Mapping[str, str], cancelled: threading.Event) -> Forked:
         """Starts one process with this environment, in this process's folder."""
@@ -271,7 +271,7 @@ def _become_worker(request: Mapping[str, Any], streams: list[int]) -> None:
     if torch.cuda._is_in_bad_fork():  # an import has asked for the GPU: no forked process can use it then
         new = [sys.executable, "-u", "-m", "perfkit.worker"]
         os.execve(sys.executable, new, request["environment"])
-    tempfile.tempdir = None  # another TMPDIR holds now
+    tempfile.tempdir = None  # TMPDIR has changed
     from perfkit.worker import serve
 
     serve.main()

@@ -76,7 +76,7 @@ class RankGroup:
     def ask_each(self, commands: Sequence[Command[A]]) -> A:
         """As `ask`, with a command for each rank."""
         for child, command in zip(self.children, commands, strict=True):
-            child.tell(command)
+            child.send(command)
         answers: dict[int, A] = {}
         while len(answers) < len(self.children):
             for rank, child in enumerate(self.children):

@@ -187,7 +187,7 @@ def work(harness: Harness) -> StepWork:
 
 
 def misaligned(model: nn.Module) -> list[MisalignedLayer]:
-    """Layers whose sizes are not a multiple of what 16-bit matrix units like, and what padding would cost."""
+    """Layers with sizes that do not suit 16-bit matrix units, and what padding would cost."""
     layers = []
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):

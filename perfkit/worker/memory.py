@@ -29,7 +29,7 @@ from perfkit.worker.harness import Harness
 from perfkit.worker.observe import inner_model, phases
 from perfkit.worker.reports import MemoryReport
 
-_STANDING = ("weights", "gradients", "optimizer")
+_PERSISTENT = ("weights", "gradients", "optimizer")
 KINDS = ("weights", "gradients", "optimizer", "batch", "activations", "workspace")
 
 
@@ -64,7 +64,7 @@ class Ledger(TorchDispatchMode):
         return outputs
 
     def note(self, tensor: torch.Tensor, kind: str = "", where: str = "") -> None:
-        """Enters a tensor, of this kind and place, or of those that the phase and the module imply."""
+        """Records a tensor under this kind and place, or under those that the phase and the module imply."""
         if tensor.device.type != self.device or tensor.layout != torch.strided:
             return
         storage = tensor.untyped_storage()
@@ -122,32 +122,32 @@ def measure(harness: Harness, steps: int = 2) -> MemoryReport:
             "Use the recipe with compile=false",
         )
     ledger = Ledger(training.device)
-    _note_standing(ledger, training)
+    _note_persistent(ledger, training)
     harness.device.synchronize()
     harness.device.reset_peak()
     with _tracked(training, ledger), ledger:
         for _ in range(steps):
             ledger.phase = "data"
             training.step(harness.batches)
-            _note_standing(ledger, training)
+            _note_persistent(ledger, training)
     parts = dict.fromkeys(KINDS, 0)
     places: dict[tuple[str, str], int] = collections.defaultdict(int)
     for one in ledger.at_peak:
         parts[one.kind] += one.size
         places[one.where, one.kind] += one.size
     ordered = sorted(((*place, size) for place, size in places.items()), key=lambda place: -place[2])
-    passing = [place for place in ordered if place[1] not in _STANDING][:8]
-    standing = [place for place in ordered if place[1] in _STANDING][:6]
+    transient = [place for place in ordered if place[1] not in _PERSISTENT][:8]
+    persistent = [place for place in ordered if place[1] in _PERSISTENT][:6]
     allocator = harness.device.peak() if training.device.type == "cuda" else (None, None)
     return MemoryReport(
         peak=ledger.peak, peak_phase=ledger.peak_phase, parts=parts, phases=dict(ledger.phases),
-        places=passing + standing, allocated=allocator[0], reserved=allocator[1],
+        places=transient + persistent, allocated=allocator[0], reserved=allocator[1],
         recipe=training.recipe.describe(),
     )  # fmt: skip
 
 
-def _note_standing(ledger: Ledger, training: train.Training) -> None:
-    """Enters weights, gradients and optimizer state as such, wherever they were allocated."""
+def _note_persistent(ledger: Ledger, training: train.Training) -> None:
+    """Records weights, gradients and optimizer state as such, wherever they were allocated."""
     model = inner_model(training.model)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         ledger.note(tensor.data, "weights", name)

@@ -1,4 +1,4 @@
-"""What a parent process and its measuring process say to each other: one typed struct for each message.
+"""Messages between a parent process and its measuring process: one typed struct for each.
 
 Messages cross as JSON lines. A command names the type of its answer: `Child.ask(MeasureBlock(...))` gives a
 `Block`. Both sides check what they receive. Importing this module does not import torch.
@@ -18,14 +18,14 @@ from perfkit.worker.reports import KernelReport, MemoryReport, ParityReport, Pro
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The answer to a command that only has to be carried out."""
+    """The answer to a command that has no result."""
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a device says of itself; all but the first two are known of CUDA devices only."""
+    """Facts about a device; all but the first two are known for CUDA devices only."""
 
     threads: int
-    """Of the CPU, that torch computes with."""
+    """CPU threads that torch computes with."""
     torch: str
     count: int | None = None
     """Devices of this kind."""
@@ -96,7 +96,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     compiled: bool
     compile_counters: CompileCounters
     data_on_device: bool
-    """Whether the whole data set lies on the device, so that no batch crosses."""
+    """Whether the whole data set is on the device, so that no batch is copied."""
     batch_norm: bool
     weights: str
     """Where the model's weights come from; empty if they are random."""
@@ -138,7 +138,7 @@ class Describe(Command[Description], frozen=True, kw_only=True):
 
 
 class Join(Command[Ready], frozen=True, kw_only=True):
-    """Be one rank of several; the names are torchrun's. They meet when the training is built."""
+    """Become one of several ranks, which connect when the training is built; the names are torchrun's."""
 
     rank: int
     local_rank: int
@@ -158,7 +158,7 @@ class Train(Command[Trained], frozen=True, kw_only=True):
     started: float
     """When the process was started, in seconds since the epoch."""
     batch_times: str = ""
-    """A folder in which the loader's workers note the times of their batches; empty for none."""
+    """A folder in which the loader's workers record the times of their batches; empty for none."""
 
 
 class MeasureBlock(Command[Block], frozen=True):
@@ -166,7 +166,7 @@ class MeasureBlock(Command[Block], frozen=True):
 
     samples: int
     settle: bool = True
-    """First drop what was prefetched while this process was idle."""
+    """First use up what was prefetched while this process was idle."""
     queues: int = 1
     """With workers: at least this many times the batches that their queue holds."""
 
@@ -232,7 +232,7 @@ AnyCommand = (
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """How far a command has come."""
+    """How much of a command is done."""
 
     phase: str
     done: int

@@ -42,13 +42,13 @@ class StepWork(msgspec.Struct, frozen=True):
     flops: int | None
     bytes: int | None
     dtype: str
-    """In which it multiplies."""
+    """The type of its products."""
     why: str = ""
-    """Why they are not known."""
+    """Why the counts are not known."""
 
 
 class MisalignedLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer with sizes that 16-bit matrix units do not like."""
+    """A layer with sizes that do not suit 16-bit matrix units."""
 
     layer: str
     kind: str

@@ -144,9 +144,9 @@ class Session:
 
     def _train(self, command: messages.Train) -> messages.Trained:
         self._progress("building", 0, 1)
-        own = self._workload if isinstance(self._workload, script.Script) else None
+        own_script = self._workload if isinstance(self._workload, script.Script) else None
         training = (
-            own.training() if own
+            own_script.training() if own_script
             else Training(self._workload, Recipe.from_dict(command.recipe), self._device, command.seed)
         )  # fmt: skip
         if command.batch_times:
@@ -156,14 +156,15 @@ class Session:
         first, losses = harness.first_steps(command.loss_steps)
         # A script may have been changed at will: its samples are counted, and no switch can be checked.
         mechanisms, batch_bytes = (
-            ([], harness.count_samples(command.loss_steps)) if own else harness.mechanisms()
+            ([], harness.count_samples(command.loss_steps)) if own_script else harness.mechanisms()
         )
         warm = harness.warm_up(command.warmup_s)
         harness.device.reset_peak()
         return messages.Trained(
-            recipe=training.recipe.to_dict(), facts=own.facts() if own else {}, startup_s=startup_s,
-            first=first, warm=warm, losses=losses, mechanisms=mechanisms, batch_bytes_per_sample=batch_bytes,
-            samples_per_step=harness.samples_per_step, compiled=observe.is_compiled(training.model),
+            recipe=training.recipe.to_dict(), facts=own_script.facts() if own_script else {},
+            startup_s=startup_s, first=first, warm=warm, losses=losses, mechanisms=mechanisms,
+            batch_bytes_per_sample=batch_bytes, samples_per_step=harness.samples_per_step,
+            compiled=observe.is_compiled(training.model),
             compile_counters=observe.compile_counters(), data_on_device=observe.is_resident(training.loader),
             batch_norm=any("BatchNorm" in type(part).__name__ for part in training.model.modules()),
             weights=getattr(self._workload, "weights", ""), malloc=os.environ.get("GLIBC_TUNABLES", ""),

@@ -50,7 +50,7 @@ _WAITS = {
 
 @dataclass
 class Syncs:
-    """The places that were found, over a number of steps."""
+    """Copies and waits by place, over a number of steps."""
 
     places: dict[tuple[str, str], Place] = field(default_factory=dict)
     steps: int = 1
@@ -102,7 +102,7 @@ class _Watch(TorchFunctionMode):
 def _judge(name: str, args: Any, kwargs: dict[str, Any], result: Any, device: str) -> Place | None:
     """A call that copies or waits, with its kind, fix, host memory and bytes; None for any other."""
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None
-    made = isinstance(result, torch.Tensor)
+    is_tensor = isinstance(result, torch.Tensor)
     if name in _WAITS and source is not None and _counts(source, device):
         size = source.nbytes if name in ("item", "tolist", "numpy") else 0
         return Place(name, "", "wait", _WAITS[name], bytes=size)
@@ -111,9 +111,9 @@ def _judge(name: str, args: Any, kwargs: dict[str, Any], result: Any, device: st
         return Place(name, "", "wait", fix)
     if name == "__setitem__" and source is not None and _has_mask(args[1]) and not _is_scalar(args[2]):
         return Place(name, "", "wait", "use masked_fill_ or torch.where")
-    if name in ("cpu", "to", "cuda", "copy_") and made and source is not None:
+    if name in ("cpu", "to", "cuda", "copy_") and is_tensor and source is not None:
         return _copy(name, args, kwargs, source, result, device)
-    if name in ("tensor", "as_tensor") and made and result.device.type != "cpu" and kwargs.get("device"):
+    if name in ("tensor", "as_tensor") and is_tensor and result.device.type != "cpu" and kwargs.get("device"):
         fix = "make it once, before the loop, on the device"
         return Place(name, "", "host to device", fix, "pageable", bytes=result.nbytes)
     return None

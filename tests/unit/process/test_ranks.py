@@ -20,7 +20,7 @@ class FakeChild:
         self.answers, self.commands, self.stopped = [*answers], list[Any](), False
         self.started, self.deadline = 0.0, None
 
-    def tell(self, command: Any) -> None:
+    def send(self, command: Any) -> None:
         self.commands.append(command)
 
     def receive(self, command: Any, wait_s: float = 0.0) -> Any:
