@@ -126,9 +126,10 @@ class Columns:
         """The union of rows' intervals."""
         return merge(self.start[rows], self.end[rows])
 
-    def name_mask(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
-        """bool[len(names)]: the names that pass a test."""
-        return np.fromiter(map(test, self.names), bool, len(self.names))
+    def named(self, rows: Ints, test: Callable[[str], bool]) -> Ints:
+        """Those of the rows whose name passes a test."""
+        passes = np.fromiter(map(test, self.names), np.bool_, len(self.names))
+        return rows[passes[self.name[rows]]]
 
     def texts(self, rows: Ints) -> list[str]:
         """Names of rows."""

@@ -61,8 +61,7 @@ def _rank(rank: Rank) -> dict[str, Any]:
 
 def _kernels(links: Links) -> Ints:
     """Rows of collective kernels by start time."""
-    rows = links.columns.rows(Kind.KERNEL)
-    rows = rows[is_collective(links.columns)[links.columns.name[rows]]]
+    rows = links.columns.named(links.columns.rows(Kind.KERNEL), is_collective)
     return rows[np.argsort(links.columns.start[rows], kind="stable")]
 
 

@@ -86,10 +86,9 @@ def sums(links: Links, steps: Steps, act: Activity) -> dict[str, float]:
 def launches(links: Links) -> dict[str, Any] | None:
     """Launch delay (launch start to kernel start, µs) and how many kernels wait in the queue."""
     columns = links.columns
-    tied = (links.launch >= 0) & (columns.kind[links.device] == Kind.KERNEL)
-    if not tied.any():
+    call, kernel = (rows[columns.kind[links.tied[1]] == Kind.KERNEL] for rows in links.tied)
+    if not len(kernel):
         return None
-    call, kernel = links.launch[tied], links.device[tied]
     begun, run = columns.start[call], columns.start[kernel]
     delay = np.maximum(run - begun, 0) / 1e3
     moments = np.concatenate((begun, run))
@@ -99,7 +98,7 @@ def launches(links: Links) -> dict[str, Any] | None:
     spans = np.diff(moments[order])
     mean = float((queue[:-1] * spans).sum() / spans.sum()) if spans.sum() else None
     return {
-        "kernels": int(tied.sum()),
+        "kernels": len(kernel),
         "call_mean_us": float(columns.duration(call).mean() / 1e3),
         "delay_median_us": median,
         "delay_p90_us": high,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from perfkit.trace.columns import Columns
@@ -20,11 +22,11 @@ FEW = 0.01  # share of launches without a kernel that the edges of the recording
 def check(rank: Rank) -> list[Health]:
     """Banners for one rank; `spoils` names the figures that the analysis then sets to None."""
     columns, links, steps, notes = rank.columns, rank.links, rank.steps, "; ".join(rank.notes)
-    launching, tied = _launching(columns, links.calls), links.launch >= 0
+    launching, (launch, tied) = _launching(columns, links.calls), links.tied
     used_gpu = len(launching) > 0 or any(event.device_type == 1 for event in columns.memory)
     lost = int((~np.isin(columns.correlation[launching], columns.correlation[links.device])).sum())
-    early = int((columns.start[links.device[tied]] < columns.start[links.launch[tied]]).sum())
-    many_lost, many_early = lost > FEW * len(launching), early > FEW * int(tied.sum())
+    early = int((columns.start[tied] < columns.start[launch]).sum())
+    many_lost, many_early = lost > FEW * len(launching), early > FEW * len(tied)
     short = _short_last_step(links, steps)
     problems: tuple[tuple[object, str, str, str, list[str]], ...] = (
         (rank.truncated, "truncated", "error",
@@ -43,7 +45,7 @@ def check(rank: Rank) -> list[Health]:
          f"{lost} of {len(launching)} launches have no kernel in the trace"
          + "; profile once, in a fresh process (pytorch#192021)" * many_lost, DEVICE if many_lost else []),
         (early, "early_kernels", "warning",
-         f"{early} of {int(tied.sum())} device events start before their launch", ["idle"] * many_early),
+         f"{early} of {len(tied)} device events start before their launch", ["idle"] * many_early),
     )  # fmt: skip
     return [
         Health(code=code, severity=severity, message=message, spoils=spoils)
@@ -54,18 +56,16 @@ def check(rank: Rank) -> list[Health]:
 
 def _launching(columns: Columns, calls: Ints) -> Ints:
     """Runtime rows that must have a kernel: launches with a correlation id, except of graphs."""
-    named = columns.name_mask(
-        lambda text: "Launch" in text and "Graph" not in text and "HostFunc" not in text
-    )
-    return calls[named[columns.name[calls]] & (columns.correlation[calls] >= 0)]
+    named = columns.named(calls, lambda text: "Launch" in text and not re.search("Graph|HostFunc", text))
+    return named[columns.correlation[named] >= 0]
 
 
 def _short_last_step(links: Links, steps: Steps) -> str:
     """What shows that the recording ended too early: a last step with far fewer device events; else empty."""
-    tied = links.launch >= 0
-    if len(steps.names) < 2 or not tied.any() or not steps.marked:
+    launch, _ = links.tied
+    if len(steps.names) < 2 or not len(launch) or not steps.marked:
         return ""
-    at = np.searchsorted(steps.host_start, links.columns.start[links.launch[tied]], "right") - 1
+    at = np.searchsorted(steps.host_start, links.columns.start[launch], "right") - 1
     *before, last = np.bincount(at[at >= 0], minlength=len(steps.names)).tolist()
     usual = np.median(before)
     if last >= 0.8 * usual:

@@ -86,14 +86,12 @@ def _queued(links: Links, start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
 
 def _layers(columns: Columns) -> list[Spans]:
     """What the host did, for each cause but `queued` and the last two."""
-    allocates = columns.name_mask(lambda text: _ALLOCATES.match(text) is not None)
-    copies = columns.name_mask(lambda text: "memcpy" in text[:99].lower())
-    waits = columns.name_mask(is_wait)
-    collects = columns.name_mask(lambda text: text == "Python GC" or text.endswith("gc.collect>"))
     calls, python = columns.rows(Kind.RUNTIME), columns.rows(Kind.PYTHON)
-    allocating, copying, waiting = (
-        calls[mask[columns.name[calls]]] for mask in (allocates, copies & ~waits, waits)
+    layers = (
+        columns.rows(Kind.LOADER),
+        columns.named(calls, lambda text: _ALLOCATES.match(text) is not None),
+        columns.named(python, lambda text: text == "Python GC" or text.endswith("gc.collect>")),
+        columns.named(calls, lambda text: "memcpy" in text[:99].lower() and not is_wait(text)),
+        columns.named(calls, is_wait),
     )
-    collecting = python[collects[columns.name[python]]]
-    layers = (columns.rows(Kind.LOADER), allocating, collecting, copying, waiting)
     return [columns.union(rows) for rows in layers]

@@ -22,7 +22,7 @@ class CallForest:
     def __init__(self, columns: Columns, rows: Ints) -> None:
         start, end, thread = columns.start[rows], columns.end[rows], columns.thread[rows]
         order = np.lexsort((-end, start, thread))
-        self.rows = rows[order]
+        self._columns, self.rows = columns, rows[order]
         self.start, self.thread = start[order], thread[order].astype(np.int64)
         self.end = np.maximum(end[order], self.start + 1)
         times = np.concatenate((columns.start, columns.end + 1))
@@ -45,8 +45,9 @@ class CallForest:
         """int64[N], position of each row's parent within `rows`, or -1."""
         return self._above(self.depth, np.arange(len(self.rows)), self.thread, self.start)
 
-    def innermost(self, thread: Ints, time: Ints) -> Ints:
-        """Position of the innermost row open at a time on a thread, or -1."""
+    def innermost(self, rows: Ints) -> Ints:
+        """Position of the innermost row open on the same thread when each of these rows starts, or -1."""
+        thread, time = self._columns.thread[rows].astype(np.int64), self._columns.start[rows]
         key = self._key(thread, time)
         before = np.searchsorted(self._starts, key, "right")
         return self._above(before - np.searchsorted(self._ends, key, "right"), before, thread, time)
@@ -80,6 +81,12 @@ class Links:
     calls: Ints  # the runtime rows
     call_op: Ints  # position of the operator around each
 
+    @cached_property
+    def tied(self) -> tuple[Ints, Ints]:
+        """Launch and device row of all device work whose launch was recorded."""
+        tied = self.launch >= 0
+        return self.launch[tied], self.device[tied]
+
     def op_names(self, positions: Ints) -> list[str | None]:
         """Names of operators by position; None for -1."""
         names, code = self.columns.names, self.columns.name[self.ops.rows].tolist()
@@ -93,9 +100,8 @@ class Links:
     def _python(self) -> CallForest:
         """The Python frames of the user's own code, if stacks were recorded."""
         columns = self.columns
-        mine = columns.name_mask(lambda text: _frame(text) is not None and not _is_library(text))
-        rows = columns.rows(Kind.PYTHON)
-        return CallForest(columns, rows[mine[columns.name[rows]]])
+        frames = columns.rows(Kind.PYTHON)
+        return CallForest(columns, columns.named(frames, lambda text: _user_frame([text]) is not None))
 
     @cached_property
     def _stack_frames(self) -> list[str | None]:
@@ -106,7 +112,7 @@ class Links:
         columns, python = self.columns, self._python
         if not len(python.rows) and not columns.stacks:
             return [None] * len(calls)
-        at = python.innermost(columns.thread[calls].astype(np.int64), columns.start[calls])
+        at = python.innermost(calls)
         stack = columns.stack[self.ops.rows].tolist()
         return [
             _frame(columns.names[columns.name[python.rows[position]]])
@@ -122,7 +128,7 @@ def link(columns: Columns) -> Links:
     device, calls = columns.rows(Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET), columns.rows(Kind.RUNTIME)
     launch = _lookup(columns.correlation[calls], calls, columns.correlation[device])
     by_id = columns.external[ops.rows], np.arange(len(ops.rows))
-    call_op = ops.innermost(columns.thread[calls].astype(np.int64), columns.start[calls])
+    call_op = ops.innermost(calls)
     call_op = np.where(call_op >= 0, call_op, _lookup(*by_id, columns.external[calls]))
     through = _lookup(calls, call_op, launch)
     device_op = np.where(through >= 0, through, _lookup(*by_id, columns.external[device]))

@@ -76,10 +76,6 @@ def _owners(links: Links, rows: Ints, events: list[Args]) -> list[dict[str, Any]
             alive.pop(event.address, None)
     at = np.array(list(alive.values()), np.int64)
     held = np.array([events[i].change for i in at.tolist()], np.float64)
-    columns = links.columns
-    names = links.op_names(
-        links.ops.innermost(columns.thread[rows[at]].astype(np.int64), columns.start[rows[at]])
-    )
-    groups = group(names)
+    groups = group(links.op_names(links.ops.innermost(rows[at])))
     owners = sorted(zip(groups.keys, groups.sum(held), groups.count(), strict=True), key=lambda row: -row[1])
     return [{"operator": name, "bytes": size, "blocks": count} for name, size, count in owners[:OWNERS]]

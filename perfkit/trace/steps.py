@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfkit.trace.columns import Columns, Kind
+from perfkit.trace.columns import Kind
 from perfkit.trace.intervals import Ints, Spans, partition, union
 from perfkit.trace.link import Links
 
@@ -57,12 +57,10 @@ def find_steps(links: Links) -> Steps:
 
 def _device_end(links: Links, start: Ints, end: Ints) -> Ints:
     """For each step the end of the last device event whose launch lies inside the host's mark."""
-    columns, latest = links.columns, end.copy()
-    tied = links.launch >= 0
-    launch = links.launch[tied]
+    columns, (launch, device), latest = links.columns, links.tied, end.copy()
     step = np.searchsorted(start, columns.start[launch], "right") - 1
     inside = (step >= 0) & (columns.end[launch] <= end[step])
-    np.maximum.at(latest, step[inside], columns.end[links.device[tied]][inside])
+    np.maximum.at(latest, step[inside], columns.end[device[inside]])
     return latest
 
 
@@ -80,8 +78,9 @@ def activity(links: Links) -> Activity:
     """Unions by kind. Collective kernels (NCCL, RCCL) are communication, the others are Kernel."""
     columns = links.columns
     kernels = columns.rows(Kind.KERNEL)
-    collective = is_collective(columns)[columns.name[kernels]]
-    compute, communication = columns.union(kernels[~collective]), columns.union(kernels[collective])
+    collectives = columns.named(kernels, is_collective)
+    communication = columns.union(collectives)
+    compute = columns.union(np.setdiff1d(kernels, collectives, assume_unique=True))
     kinds = ((Kind.MEMCPY,), (Kind.MEMSET,), (Kind.COMMUNICATION,), (Kind.RUNTIME,), (Kind.LOADER,))
     copies, sets, calls, runtime, loader = (columns.union(columns.rows(*kind)) for kind in kinds)
     operators = columns.union(columns.rows(Kind.CPU_OP, Kind.ANNOTATION))
@@ -90,14 +89,10 @@ def activity(links: Links) -> Activity:
     return Activity(layers, every, communication, union((every, copies, sets)))
 
 
-def is_collective(columns: Columns) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """bool[len(names)]: kernels of a communication library."""
-    return columns.name_mask(_collective)
-
-
-def _collective(text: str) -> bool:
-    low = text[:200].lower()
-    return any(word in low for word in ("nccl", "rccl", "oneccl", "mscclpp"))
+def is_collective(name: str) -> bool:
+    """Whether a kernel of this name is one of a communication library."""
+    low = name[:200].lower()
+    return any(library in low for library in ("nccl", "rccl", "oneccl", "mscclpp"))
 
 
 def breakdown(steps: Steps, layers: Iterable[Spans]) -> tuple[Ints, Ints]:

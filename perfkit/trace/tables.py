@@ -174,8 +174,8 @@ def syncs(ranks: list[Links], steps: int) -> list[Sync]:
     parts = []
     for links in ranks:
         columns, ops = links.columns, links.ops
-        calls = np.flatnonzero(columns.name_mask(is_wait)[columns.name[links.calls]])
-        at = np.flatnonzero(columns.name_mask(_WAITING_OPS.__contains__)[columns.name[ops.rows]])
+        calls = np.flatnonzero(np.isin(links.calls, columns.named(links.calls, is_wait)))
+        at = np.flatnonzero(np.isin(ops.rows, columns.named(ops.rows, _WAITING_OPS.__contains__)))
         rows = np.concatenate((links.calls[calls], ops.rows[at]))
         places = links.places(rows, np.concatenate((links.call_op[calls], ops.parent[at])))
         kinds = ["runtime"] * len(calls) + ["operator"] * len(at)

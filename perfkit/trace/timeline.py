@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -76,15 +76,20 @@ def _grouped(columns: Columns, rows: Ints) -> Iterator[tuple[str, str, Ints]]:
 
 def _lane(columns: Columns, label: str, kind: str, rows: Ints, zero: int) -> Lane:
     forest = CallForest(columns, rows)
-    kernel = columns.kind[forest.rows] == Kind.KERNEL
-    collective = kernel & is_collective(columns)[columns.name[forest.rows]]
-    order = zip(*(column.tolist() for column in (forest.rows, forest.depth, collective)), strict=True)
+    start, end = columns.start[forest.rows], columns.end[forest.rows]
+    order = zip(*(column.tolist() for column in (forest.rows, start, end, forest.depth)), strict=True)
     bars = [
-        _bar(columns.names[columns.name[row]], int(columns.start[row]), int(columns.end[row]), zero,
-             "communication" if is_communication else _CLASS[Kind(columns.kind[row])], depth)
-        for row, depth, is_communication in order
-    ]  # fmt: skip
+        _bar(columns.names[columns.name[row]], begin, finish, zero, _colour(columns, row), depth)
+        for row, begin, finish, depth in order
+    ]
     return Lane(label=label, kind=kind, bars=bars)
+
+
+def _colour(columns: Columns, row: int) -> str:
+    kind = Kind(columns.kind[row])
+    if kind == Kind.KERNEL and is_collective(columns.names[columns.name[row]]):
+        return "communication"
+    return _CLASS[kind]
 
 
 def _phases(columns: Columns, start: int, end: int) -> list[Bar]:
@@ -92,12 +97,12 @@ def _phases(columns: Columns, start: int, end: int) -> list[Bar]:
     rows = columns.rows(Kind.CPU_OP, Kind.ANNOTATION, Kind.LOADER)
     rows = rows[(columns.start[rows] >= start) & (columns.end[rows] <= end)]
 
-    def extent(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[int, int] | None:
-        mine = rows[mask[columns.name[rows]]]
+    def extent(test: Callable[[str], bool]) -> tuple[int, int] | None:
+        mine = columns.named(rows, test)
         return (int(columns.start[mine].min()), int(columns.end[mine].max())) if len(mine) else None
 
-    backward = extent(columns.name_mask(lambda text: _BACKWARD.search(text) is not None))
-    update = extent(columns.name_mask(lambda text: text.startswith("Optimizer.step#")))
+    backward = extent(lambda text: _BACKWARD.search(text) is not None)
+    update = extent(lambda text: text.startswith("Optimizer.step#"))
     loader = columns.end[rows[columns.kind[rows] == Kind.LOADER]]
     until = backward[0] if backward else update[0] if update else None
     before = loader[loader <= until] if until is not None else loader
