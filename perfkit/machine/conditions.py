@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import psutil
@@ -81,29 +81,23 @@ def quality_warnings(
             process ids may be the host's, so that ours cannot be distinguished from others'.
         gpu: UUID of the GPU that was used; all of them if None.
     """
-    warnings = []
+    return list(_warnings(conditions, own_processes, gpu))
+
+
+def _warnings(conditions: Mapping[str, Any], own_processes: int, gpu: str | None) -> Iterator[str]:
     steal, load, visible = map(conditions.get, ("cpu_steal_share", "load_average", "cores_visible"))
     if steal is not None and steal > _STEAL:
-        warnings.append(
-            f"the hypervisor gave {steal:.0%} of CPU time to others: repeat it, or use another host"
-        )
+        yield f"the hypervisor gave {steal:.0%} of CPU time to others: repeat it, or use another host"
     # Our own processes count too: twice as many as cores are no sign of others.
     if load and visible and load[0] > 2 * visible + own_processes:
-        warnings.append(f"load average {load[0]:.1f} on {visible} cores: stop other programs, then repeat it")
+        yield f"load average {load[0]:.1f} on {visible} cores: stop other programs, then repeat it"
     allowed = 0 if conditions.get("pids_known") else own_processes
     for device in conditions.get("gpus", []):
-        if gpu in (None, device.get("uuid")):
-            warnings += _gpu_warnings(device, allowed)
-    return warnings
-
-
-def _gpu_warnings(device: Mapping[str, Any], allowed: int) -> list[str]:
-    warnings = []
-    if slowed := [reason for reason in device.get("throttle_reasons") or [] if reason in _SLOWED]:
-        celsius = f" at {device['temperature_c']} °C" if device.get("temperature_c") is not None else ""
-        warnings.append(
-            f"the GPU throttled ({', '.join(slowed)}{celsius}): let it cool, check cooling and power supply"
-        )
-    if len(device.get("other_processes") or []) > allowed:
-        warnings.append("another process uses the GPU: find it with nvidia-smi, stop it, then repeat this")
-    return warnings
+        if gpu not in (None, device.get("uuid")):
+            continue
+        if slowed := [reason for reason in device.get("throttle_reasons") or [] if reason in _SLOWED]:
+            celsius = f" at {device['temperature_c']} °C" if device.get("temperature_c") is not None else ""
+            reasons = ", ".join(slowed) + celsius
+            yield f"the GPU throttled ({reasons}): let it cool, check cooling and power supply"
+        if len(device.get("other_processes") or []) > allowed:
+            yield "another process uses the GPU: find it with nvidia-smi, stop it, then repeat this"

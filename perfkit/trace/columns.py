@@ -201,7 +201,9 @@ class Builder:
         self._memory += [args[i] for i in np.flatnonzero(kind[rows] == Kind.MEMORY).tolist()]
         code, missing = np.int32(-1), np.int64(-1)
         return {
-            "kind": kind, "start": start, "end": end,
+            "kind": kind,
+            "start": start,
+            "end": end,
             "name": self._names.of(map(attrgetter("name"), events), size),
             "thread": self._threads.of(map(attrgetter("pid", "tid"), events), size),
             "correlation": column((a.correlation for a in args), missing),
@@ -212,7 +214,7 @@ class Builder:
             "occupancy": column((a.occupancy for a in args), np.nan),
             "shape": column((self._shapes[bytes(a.dims), bytes(a.types)] for a in args), code),
             "stack": column((self._stacks[a.stack] for a in args), code),
-        }  # fmt: skip
+        }
 
     def finish(self) -> Columns:
         """The columns of all pieces.

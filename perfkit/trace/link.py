@@ -156,10 +156,6 @@ def _frame(text: str) -> str | None:
     return f"{match[1]}:{match[2]}" if match else None
 
 
-def _is_library(text: str) -> bool:
-    return _LIBRARY.search(text) is not None
-
-
 def _user_frame(frames: list[str]) -> str | None:
     """Of a stack, innermost first: the first frame of the user's own code."""
-    return next((frame for text in frames if not _is_library(text) and (frame := _frame(text))), None)
+    return next((frame for text in frames if not _LIBRARY.search(text) and (frame := _frame(text))), None)

@@ -49,9 +49,7 @@ def find_steps(links: Links) -> Steps:
     end = np.maximum.accumulate(_device_end(links, host_start, columns.end[marks]))
     start = np.maximum(host_start, np.concatenate((host_start[:1], end[:-1])))
     keep = end > start
-    names = columns.texts(marks)
-    empty = tuple(name for name, kept in zip(names, keep.tolist(), strict=True) if not kept)
-    names = [name for name, kept in zip(names, keep.tolist(), strict=True) if kept]
+    names, empty = columns.texts(marks[keep]), tuple(columns.texts(marks[~keep]))
     return Steps(names, start[keep], end[keep], host_start[keep], marked=True, empty=empty)
 
 
