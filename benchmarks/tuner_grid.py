@@ -62,7 +62,7 @@ def main() -> None:
 
     base = Recipe(batch_size=plan.preset.batch_size)
     started = time.monotonic()
-    with prepare(plan, told) as setup:
+    with prepare(plan, on_progress=told) as setup:
         every = tune.candidates(plan, setup.target, SPACE)
         titled = [(recipe.describe()[:60], recipe) for recipe in [base, *every]]
         schedule = Schedule(plan.preset, baseline_only=True)
