@@ -48,6 +48,8 @@ def test_checkpointing_gives_activations_up() -> None:
 def test_the_account_of_memory_agrees_with_the_allocator() -> None:
     found = inspect.memory(CIFAR, **CUDA)
     assert sum(found.parts.values()) == found.peak
+    assert found.allocated
+    assert found.reserved
     assert found.peak <= found.allocated <= found.reserved
     assert found.allocated < 2 * found.peak, "the rest is what libraries take inside an operator"
 
@@ -57,6 +59,7 @@ def test_roofs_and_share_of_a_gpu() -> None:
     assert set(found.peaks) == {"float32", "bfloat16", "float16"}
     assert found.peaks["bfloat16"] > 2 * found.peaks["float32"]
     assert found.bytes_per_s > 1e11
+    assert found.mfu
     assert 0 < found.mfu < 1
 
 
