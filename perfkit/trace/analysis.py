@@ -37,8 +37,8 @@ def analyse(trace: Trace | Paths) -> Analysis:
     count, links = len(steps) or 1, [rank.links for rank in ranks]
     body: dict[str, Any] = {
         "mean_step_us": float(np.mean([step.duration_us for step in steps])) if steps else None,
-        "mean_us": _parts(exposed, count, has_device and bool(steps), bool(steps)),
-        "exposed_and_hidden_us": _parts(hidden, count, has_device and bool(steps), bool(steps)),
+        "mean_us": _parts(exposed, count, has_device, bool(steps)),
+        "exposed_and_hidden_us": _parts(hidden, count, has_device, bool(steps)),
         "gpu_utilization": _ratio(totals, "busy", "step"),
         "est_sm_efficiency": _ratio(totals, "sm", "step"),
         "est_achieved_occupancy": _ratio(totals, "occupancy", "occupancy_time"),

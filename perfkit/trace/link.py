@@ -110,8 +110,6 @@ class Links:
     def _frames(self, calls: Ints, ops: Ints) -> list[str | None]:
         """The innermost user code at each call; None where no stack was recorded."""
         columns, python = self.columns, self._python
-        if not len(python.rows) and not columns.stacks:
-            return [None] * len(calls)
         at = python.innermost(calls)
         stack = columns.stack[self.ops.rows].tolist()
         return [
