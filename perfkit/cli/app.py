@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 failed, 2 misused, 130 stopped.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import json
@@ -15,6 +14,7 @@ import signal
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,7 +47,7 @@ Stages = Annotated[str | None, typer.Option(help="optimizations in order: a,b,c 
 _WORKLOAD = "cifar_resnet18, photos, or your own as package.module:name"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Training:
     """What is trained, and where: the options that every measuring command has."""
 
@@ -63,7 +63,7 @@ class Training:
         return plans.plan(self.workload, self.preset, stages, **more)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Recipe(Training):
     """A training under one recipe."""
 
@@ -76,7 +76,7 @@ class Recipe(Training):
         return parse_settings(self.settings or [])
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Stage(Recipe):
     """A training under the recipe of a stage."""
 
@@ -90,7 +90,7 @@ class Stage(Recipe):
         }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Output:
     """Where a result goes beside the terminal; that it can be written is checked before hours are spent."""
 
@@ -100,7 +100,7 @@ class Output:
 
     def __post_init__(self) -> None:
         """Refuses a file that cannot be written."""
-        check_writable(*(getattr(self, field.name) for field in dataclasses.fields(self)))
+        check_writable(*(getattr(self, field.name) for field in fields(self)))
 
     def show(self, sections: Iterable[Content], document: object) -> None:
         """Writes the document, then prints the sections (`| head` may end the printing)."""
@@ -109,7 +109,7 @@ class Output:
         terminal.show(sections, to_stderr=str(self.json_file) == "-")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Page(Output):
     """A result that has a page too."""
 
@@ -150,19 +150,19 @@ def command(panel: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         hints = typing.get_type_hints(function, include_extras=True)
-        groups: dict[str, Any] = {
-            name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)
-        }
-        parameters = list(_flat(inspect.signature(function).parameters.values(), hints))
+        groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+        parameters = []
+        for name, parameter in inspect.signature(function).parameters.items():
+            types = typing.get_type_hints(groups[name], include_extras=True) if name in groups else hints
+            for option in fields(groups[name]) if name in groups else [parameter]:
+                own = {"default": option.default, "annotation": types[option.name]}
+                parameters.append(inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, **own))
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
-            for name, kind in groups.items():
-                with _errors_in_words():
-                    given[name] = kind(
-                        **{field.name: given.pop(field.name) for field in dataclasses.fields(kind)}
-                    )
             with _errors_in_words():
+                for name, kind in groups.items():
+                    given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
                 function(**given)
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -173,29 +173,9 @@ def command(panel: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return register
 
 
-def _flat(parameters: Iterable[inspect.Parameter], hints: dict[str, Any]) -> Iterator[inspect.Parameter]:
-    for parameter in parameters:
-        kind = hints[parameter.name]
-        if not dataclasses.is_dataclass(kind):
-            yield parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY)
-            continue
-        types = typing.get_type_hints(kind, include_extras=True)
-        for field in dataclasses.fields(kind):
-            yield inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=field.default,
-                annotation=types[field.name],
-            )
-
-
 @app.callback()
 def _root() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: _raise_interrupt())
-
-
-def _raise_interrupt() -> None:
-    raise KeyboardInterrupt
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopping it is as Ctrl-C
 
 
 @contextlib.contextmanager
@@ -211,10 +191,8 @@ def _errors_in_words() -> Iterator[None]:
         raise typer.Exit(130) from None
     except BrokenPipeError:  # `| head` has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    except OSError as problem:
-        complain(
-            f"{problem.strerror or problem}: {problem.filename or ''}. Check path, permission, free space"
-        )
+    except OSError as error:
+        complain(f"{error.strerror or error}: {error.filename or ''}. Check path, permission, free space")
         raise typer.Exit(1) from None
 
 

@@ -51,7 +51,7 @@ def compare(
         "pairs": result.pairs, "interleaved": result.pairing.interleaved, "noise": result.pairing.noise,
         **msgspec.to_builtins(result.ratio),
     }  # fmt: skip
-    output.show(tables_studies.comparison(result), document)
+    output.show([result.describe()], document)
     if limit is not None and result.ratio.verdict == "slower" and result.ratio.ratio < 1 - limit:
         cli.complain(f"B is slower than A by more than {limit:.1%}")
         raise typer.Exit(1)

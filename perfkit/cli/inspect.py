@@ -1,4 +1,4 @@
-"""Commands that look inside a training step: profile, memory, kernels, copies and waits, Nsight Systems."""
+"""Commands that look inside a training step: profile, memory, kernels, waits, Nsight Systems, any trace."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Annotated
 import msgspec
 import typer
 
+from perfkit import trace as traces
 from perfkit.cli import app as cli
 from perfkit.errors import one_of
 from perfkit.process import nsys as tool
-from perfkit.show import tables_inside, tables_trace, terminal
+from perfkit.show import figures_trace, tables_inside, tables_trace, terminal
 from perfkit.studies import inspect
-from perfkit.trace import nsight
+from perfkit.trace import diagnosis, nsight
 
 _RECORDED = ("shapes", "memory", "stacks")
 
@@ -88,3 +89,26 @@ def nsys(
         read = tool.record(command, out)
     converted = nsight.convert(read, read.with_suffix(".json.gz"))
     typer.echo(f"read it with: perfkit trace {converted}")
+
+
+@cli.command(cli.INSIDE)
+def trace(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="*.pt.trace.json[.gz], one for each rank")
+    ],
+    page: cli.Page,
+    other: Annotated[
+        Path | None, typer.Option("--compare", metavar="OTHER", help="what changed from FILE to this one")
+    ] = None,
+) -> None:
+    """Reads a PyTorch profiler trace and says where the time went."""
+    loaded = traces.load(files)
+    analysis = traces.analyse(loaded)
+    findings = diagnosis.diagnose(analysis)
+    document = analysis.to_dict(findings)
+    sections = tables_trace.sections(analysis, findings, figures_trace.first_step(loaded))
+    if other:
+        changes = traces.compare(analysis, traces.analyse(other))
+        document["comparison"] = changes
+        sections.append(tables_trace.comparison(changes))
+    page.show_page(f"perfkit trace: {', '.join(path.name for path in files)}", sections, document)

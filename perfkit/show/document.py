@@ -70,15 +70,13 @@ class Figure:
     """Why there is nothing to draw; empty where there is something."""
 
     def draw(self, dark: bool = False, large: bool = False) -> Drawn:
-        """The finished matplotlib figure; its label is the text for those who do not see it.
+        """The finished matplotlib figure for a light or dark page, with large type for a projector.
 
-        Args:
-            dark: for a dark page.
-            large: large type, for a projector.
+        Its label is the text for those who do not see it.
         """
         from perfkit.show import style
 
-        figure = style.new_figure(style.WIDTH, 1.2 if self.nothing else self.height, dark, large)
+        figure = style.new_figure(1.2 if self.nothing else self.height, dark, large)
         ax, ink = figure.add_subplot(), style.ink(dark)
         if self.nothing:
             style.say(ax, self.nothing, ink)
@@ -141,23 +139,16 @@ def table(contents: Iterable[Content], title: str) -> Table:
     Raises:
         InvalidValue: no such table.
     """
-    return _named(Table, "table", contents, title, lambda one: one.title)
+    return _first([(one.title, one) for one in walk(contents) if isinstance(one, Table)], title, "table")
 
 
 def figure(contents: Iterable[Content], name: str) -> Figure:
-    """A figure by its name.
-
-    Raises:
-        InvalidValue: no such figure.
-    """
-    return _named(Figure, "figure", contents, name, lambda one: one.name)
+    """A figure by its name; otherwise as `table`."""
+    return _first([(one.name, one) for one in walk(contents) if isinstance(one, Figure)], name, "figure")
 
 
-def _named(
-    kind: type[_Named], word: str, contents: Iterable[Content], start: str, name: Callable[[_Named], str]
-) -> _Named:
-    candidates = [content for content in walk(contents) if isinstance(content, kind)]
-    for candidate in candidates:
-        if name(candidate).lower().startswith(start.lower()):
-            return candidate
-    raise one_of(start, [name(candidate) for candidate in candidates], word)
+def _first(named: Sequence[tuple[str, _Named]], start: str, word: str) -> _Named:
+    for name, one in named:
+        if name.lower().startswith(start.lower()):
+            return one
+    raise one_of(start, [name for name, _ in named], word)

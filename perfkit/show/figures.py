@@ -1,4 +1,4 @@
-"""Pictures of a session: each view draws a list of runs on an Axes; nothing here measures or trains.
+"""Pictures of a session: each view draws a list of runs on an Axes, most with a row for each stage.
 
 A further view is a draw function, a function for the numbers of one run, and its line in `VIEWS`. matplotlib
 is loaded when the first figure is drawn, so that a table costs none of its start-up.
@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from perfkit.errors import one_of
 from perfkit.results.run import Run
-from perfkit.show import document, figures_losses, figures_runs, sentences, style
+from perfkit.show import document, figures_losses, results, rows, sentences, style, units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -34,19 +35,168 @@ class View:
     """Why there is nothing to draw; empty where there is something."""
 
 
+_SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "too few rounds": "?"}
+_SCALES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_FEW = 5
+
+
+def _throughput(runs: Sequence[Run], ax: Axes, ink: str) -> None:
+    """A bar for each stage: what it kept of the previous stage's rate, and the gain or loss on it."""
+    rows.frame(ax, ink, runs, _throughput_numbers, "samples/s: median, 95% interval")
+    for at, run in enumerate(runs):
+        _throughput_row(ax, ink, at, run, runs)
+    ax.set_xlim(0, max([*map(_extent, runs), 0.0]) * 1.03 or 1)
+    entries = [("samples/s", style.SKY, "")]
+    verdicts = {ratio.verdict for run in runs if (ratio := results.speedup(run, "previous"))}
+    entries += [("gained", style.GREEN, style.GAIN_HATCH)] if "faster" in verdicts else []
+    entries += [("lost", style.ORANGE, style.LOSS_HATCH)] if "slower" in verdicts else []
+    entries += [("ceiling: data free", style.VERMILLION, "|")] if any(map(results.ceiling, runs)) else []
+    rows.legend(ax, ink, entries)
+
+
+def _throughput_numbers(run: Run) -> str:
+    """Rate with its interval; ratio to the stage before, with interval and verdict."""
+    rate, against = results.rate(run), results.speedup(run, "previous")
+    if not rate:
+        return ""
+    text = f"{units.interval(rate)} samples/s"
+    return f"{text}\n{_SIGNS[against.verdict]} {units.ratio(against)} {against.verdict}" if against else text
+
+
+def _extent(run: Run) -> float:
+    rate = results.rate(run)
+    return max(rate.high if rate else 0.0, results.ceiling(run) or 0.0)
+
+
+def _throughput_row(ax: Axes, ink: str, at: int, run: Run, runs: Sequence[Run]) -> None:
+    rate, ceiling = results.rate(run), results.ceiling(run)
+    if not rate:
+        return
+    other, against = results.previous(run, runs), results.speedup(run, "previous")
+    before = results.rate(other) if other else None
+    now, start = rate.median, before.median if before else rate.median
+    if other and before:
+        ax.plot([start, start], [runs.index(other), at], color=ink, alpha=0.45, linewidth=0.8, zorder=0.9)
+    verdict = against.verdict if against else ""
+    rows.bar(ax, ink, at, 0, min(now, start) if verdict == "faster" else now, style.SKY)
+    if verdict == "faster" and now > start:
+        rows.bar(ax, ink, at, start, now - start, style.GREEN, style.GAIN_HATCH)
+    if verdict == "slower" and now < start:
+        rows.bar(ax, ink, at, now, start - now, style.ORANGE, style.LOSS_HATCH)
+    if ceiling:
+        ax.plot([ceiling, ceiling], [at - 0.42, at + 0.42], color=style.VERMILLION, linewidth=2.5)
+    rows.whisker(ax, ink, at, rate)
+
+
+def _step_time(runs: Sequence[Run], ax: Axes, ink: str) -> None:
+    """A bar for each stage: the median step, split into waiting for data and the rest."""
+    steps = [results.step_s(run) for run in runs]
+    longest = max([step.high for step in steps if step], default=0.0)
+    scale, unit = (1.0, "s") if longest >= 2 else (1e3, "ms")
+    label = f"time of a step [{unit}]: median, 95% interval; batch sizes may differ"
+    rows.frame(ax, ink, runs, _step_time_numbers, label)
+    for at, (run, step) in enumerate(zip(runs, steps, strict=True)):
+        if step:
+            wait = step.median * (results.wait_share(run) or 0.0) * scale
+            rows.bar(ax, ink, at, 0, wait, style.ORANGE, style.WAIT_HATCH)
+            rows.bar(ax, ink, at, wait, step.median * scale - wait, style.BLUE)
+            rows.whisker(ax, ink, at, step, scale)
+    ax.set_xlim(0, longest * scale * 1.03 or 1)
+    rows.legend(ax, ink, [("waits for data", style.ORANGE, style.WAIT_HATCH), ("the rest", style.BLUE, "")])
+
+
+def _step_time_numbers(run: Run) -> str:
+    """Step time with its interval, share of waiting, and time per sample."""
+    step, share = results.step_s(run), results.wait_share(run)
+    if not step:
+        return ""
+    clauses = [] if share is None else [f"{units.percent(share)} waits"]
+    if run.samples_per_step:
+        each = units.duration(step.median / run.samples_per_step)
+        clauses.append(f"{each} × {run.samples_per_step:,} samples")
+    return "\n".join(filter(None, (units.duration_interval(step), ", ".join(clauses))))
+
+
+def _memory(runs: Sequence[Run], ax: Axes, ink: str) -> None:
+    """A bar for each stage; on a GPU with the memory that was reserved but not allocated."""
+    gpu = any(map(results.on_gpu, runs))
+    most = max(map(_most, runs), default=0.0)
+    scale, unit = next(((scale, unit) for scale, unit in _SCALES if most >= scale), (1.0, "B"))
+    what = "GPU memory, allocator's peak" if gpu else "memory of the training process (RSS, without workers)"
+    rows.frame(ax, ink, runs, _memory_numbers, f"{what} [{unit}]")
+    for at, run in enumerate(runs):
+        if not _memory_numbers(run):
+            continue
+        own = (run.peak_memory_bytes or 0) / scale
+        rows.bar(ax, ink, at, 0, own, style.BLUE)
+        spare = _reserved(run) / scale - own
+        if spare > 0:
+            rows.bar(ax, ink, at, own, spare, style.SKY, style.SPARE_HATCH)
+    ax.set_xlim(0, most / scale * 1.03 or 1)
+    if gpu:
+        spare_key = ("reserved on top", style.SKY, style.SPARE_HATCH)
+        rows.legend(ax, ink, [("allocated", style.BLUE, ""), spare_key])
+
+
+def _reserved(run: Run) -> int:
+    return (run.peak_reserved_bytes or 0) if results.on_gpu(run) else 0
+
+
+def _most(run: Run) -> float:
+    return float(max(run.peak_memory_bytes or 0, _reserved(run))) if run.status == "ok" else 0.0
+
+
+def _memory_numbers(run: Run) -> str:
+    """Peaks with their unit."""
+    if run.status != "ok" or run.peak_memory_bytes is None:
+        return ""
+    own = units.size(run.peak_memory_bytes)
+    return f"{own} allocated\n{units.size(_reserved(run))} reserved" if results.on_gpu(run) else f"{own} RSS"
+
+
+def _utilization(runs: Sequence[Run], ax: Axes, ink: str) -> None:
+    """A bar for each stage up to the median sample; every sample is a dot, the first at the top."""
+    rows.frame(ax, ink, runs, _utilization_numbers, "GPU utilisation by NVML [%], sampled")
+    for at, run in enumerate(runs):
+        samples = _samples(run)
+        if samples:
+            rows.bar(ax, ink, at, 0, float(np.median(samples)), style.SKY)
+            height = np.linspace(at - 0.24, at + 0.24, len(samples)) if len(samples) > 1 else [at]
+            ax.plot(samples, height, ".", color=ink, markersize=3.5, alpha=0.8)
+    ax.set_xlim(0, 104)
+
+
+def _samples(run: Run) -> list[float]:
+    return run.raw.gpu_utilization_nvml if run.status == "ok" else []
+
+
+def _no_utilization(runs: Sequence[Run]) -> str:
+    if any(map(_samples, runs)):
+        return ""
+    if any(map(results.on_gpu, runs)):
+        return "No sample of the GPU's utilisation: the runs were too short for NVML, or NVML is not there."
+    return "No GPU in this run."
+
+
+def _utilization_numbers(run: Run) -> str:
+    """The median sample, and the number of samples."""
+    samples = _samples(run)
+    if not samples:
+        return ""
+    few = ", few" if len(samples) < _FEW else ""
+    return f"{np.median(samples):.0f}% median\n{len(samples)} sample{'s' if len(samples) > 1 else ''}{few}"
+
+
 VIEWS: dict[str, View] = {
-    "throughput": View(
-        "Throughput, stage by stage", figures_runs.throughput, figures_runs.throughput_numbers
-    ),
-    "step_time": View("Where a step's time goes", figures_runs.step_time, figures_runs.step_time_numbers),
-    "memory": View("Peak memory", figures_runs.memory, figures_runs.memory_numbers),
+    "throughput": View("Throughput, stage by stage", _throughput, _throughput_numbers),
+    "step_time": View("Where a step's time goes", _step_time, _step_time_numbers),
+    "memory": View("Peak memory", _memory, _memory_numbers),
     "losses": View(
         "Training loss over the first steps", figures_losses.draw, figures_losses.numbers,
         figures_losses.height,
     ),
     "utilization": View(
-        "GPU utilisation (sampled)", figures_runs.utilization, figures_runs.utilization_numbers,
-        nothing=figures_runs.no_utilization,
+        "GPU utilisation (sampled)", _utilization, _utilization_numbers, nothing=_no_utilization,
     ),
 }  # fmt: skip
 
@@ -60,19 +210,11 @@ def view(name: str, runs: Sequence[Run]) -> document.Figure:
     if name not in VIEWS:
         raise one_of(name, list(VIEWS), "view")
     kind = VIEWS[name]
-    nothing, where = kind.nothing(runs), []
-    if runs:
-        where = [
-            sentences.clean(runs[0].workload.rpartition(":")[2], 32),
-            sentences.clean(runs[0].device, 16),
-        ]
-    title = " · ".join([kind.title, *filter(None, where)])
+    nothing, title = kind.nothing(runs), kind.title
+    for run in runs[:1]:
+        where = (sentences.clean(run.workload.rpartition(":")[2], 32), sentences.clean(run.device, 16))
+        title = " · ".join([title, *filter(None, where)])
     alt = f"{kind.title}. {nothing or sentences.enumerated(runs, kind.numbers)}"
     return document.Figure(
         name, title, alt, lambda ax, ink: kind.draw(runs, ax, ink), kind.height(runs), nothing
     )
-
-
-def figure(name: str, runs: Sequence[Run], dark: bool = False, large: bool = False) -> Figure:
-    """A view as a matplotlib figure; arguments as for `view` and `document.Figure.draw`."""
-    return view(name, runs).draw(dark, large)

@@ -36,7 +36,6 @@ def utilization(analysis: Analysis) -> list[tuple[str, str, float | None, str]]:
     """The utilisation ladder, top down: name, how it is known, the share, why there is none."""
     cores = analysis.tensor_core
     rungs: list[tuple[str, str, str, float | None]] = [
-        ("NVML utilisation", "sampled", "", None),
         ("a kernel or a copy runs", "measured", "gpu_utilization",
          analysis.device["gpu_utilization_with_copies"]),
         ("a kernel runs", "measured", "gpu_utilization", analysis.gpu_utilization),
@@ -44,29 +43,26 @@ def utilization(analysis: Analysis) -> list[tuple[str, str, float | None, str]]:
         ("achieved occupancy", "estimated", "est_achieved_occupancy", analysis.est_achieved_occupancy),
         ("kernel time on Tensor Cores", "estimated", "tensor_core", cores["yes"] if cores else None),
     ]  # fmt: skip
-    explained = [
+    why = f"{units.NOT_AVAILABLE}: a trace has no NVML samples; `perfkit run` takes them"
+    return [("NVML utilisation", "sampled", None, why)] + [
         (name, how, share, "" if share is not None else reason(analysis, figure))
         for name, how, figure, share in rungs
     ]
-    nvml = f"{units.NOT_AVAILABLE}: a trace has no NVML samples; `perfkit run` takes them"
-    return [(*explained[0][:3], nvml), *explained[1:]]
 
 
 def _breakdown(analysis: Analysis, ax: Axes, ink: str) -> None:
     """A stacked bar for each step, and for the mean."""
-    shown = [
-        (s.name.replace("ProfilerStep#", "step "), s.duration_us, s.breakdown_us)
-        for s in analysis.steps[:_MOST]
-    ]
-    shown.append(("mean", analysis.mean_step_us or 0.0, analysis.mean_us))
-    times = [units.duration(whole / 1e6) for _, whole, _ in shown]
-    rows.named(ax, ink, [name for name, _, _ in shown], times, "ms; hidden time is not counted again")
-    for at, (_, _, parts) in enumerate(shown):
+    steps = analysis.steps[:_MOST]
+    names = [*(step.name.replace("ProfilerStep#", "step ") for step in steps), "mean"]
+    whole = [*(step.duration_us for step in steps), analysis.mean_step_us or 0.0]
+    times = [units.duration(us / 1e6) for us in whole]
+    rows.named(ax, ink, names, times, "ms; hidden time is not counted again")
+    for at, parts in enumerate([*(step.breakdown_us for step in steps), analysis.mean_us]):
         left = 0.0
         for part, value in parts.items():
             rows.bar(ax, ink, at, left, (value or 0.0) / 1e3, *PARTS[part])
             left += (value or 0.0) / 1e3
-    ax.set_xlim(0, max(whole for _, whole, _ in shown) * 1.03 / 1e3 or 1)
+    ax.set_xlim(0, max(whole) * 1.03 / 1e3 or 1)
     rows.legend(ax, ink, [(part, *PARTS[part]) for part, value in analysis.mean_us.items() if value])
 
 
@@ -74,10 +70,8 @@ def _pie(analysis: Analysis, ax: Axes, ink: str) -> None:
     """The mean step as the articles show it."""
     whole = analysis.mean_step_us or 1.0
     parts = {part: value for part, value in analysis.mean_us.items() if value}
-    labels = [
-        f"{part} {units.percent(value / whole)}" if value / whole >= 0.02 else ""
-        for part, value in parts.items()
-    ]
+    shares = {part: value / whole for part, value in parts.items()}
+    labels = [f"{part} {units.percent(share)}" if share >= 0.02 else "" for part, share in shares.items()]
     wedges = ax.pie(
         list(parts.values()), labels=labels, colors=[PARTS[part][0] for part in parts], startangle=90,
         counterclock=False, textprops={"color": ink, "fontsize": style.type_size(ax)},
@@ -203,12 +197,7 @@ def _spans(lane: Lane, levels: int) -> Iterator[tuple[str, int, list[tuple[float
 
 
 def views(analysis: Analysis, window: Lanes | None = None) -> list[Figure]:
-    """Every picture of a trace.
-
-    Args:
-        analysis: of the trace.
-        window: the step of the timeline.
-    """
+    """Every picture of a trace; `window` is the step of the timeline."""
     measured = bool(analysis.steps) and analysis.mean_us["other"] is not None
     means = [(part, us) for part, us in analysis.mean_us.items() if us]
     ran = [

@@ -58,12 +58,7 @@ def _whole_interval(cell: str) -> Markup:
 
 
 def session(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> str:
-    """The report of a session: to send to a colleague, or to keep.
-
-    Args:
-        runs: in the order of the ladder.
-        scripts: stage → its training script.
-    """
+    """The report of a session, to send to a colleague or to keep; arguments as for `tables.sections`."""
     title = clean(runs[0].workload.rpartition(":")[2]) if runs else "nothing was measured"
     return page(f"perfkit: {title}", tables.sections(runs, scripts))
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from perfkit.results import stats
-from perfkit.results.run import Pairing, Run
+from perfkit.results.run import Run
 from perfkit.results.stats import Estimate, Ratio
 
 
@@ -55,24 +55,20 @@ def efficiency(run: Run) -> float | None:
 
 def speedup(run: Run, role: str) -> Ratio | None:
     """Against the previous stage or the baseline."""
-    pairing = _pairing(run, role) if run.status == "ok" else None
+    pairing = run.pairing(role) if run.status == "ok" else None
     return pairing.ratio if pairing and pairing.own_samples_per_s and pairing.other_samples_per_s else None
 
 
 def rounds(run: Run) -> int:
     """How many rounds the comparison with the previous stage has."""
-    pairing = _pairing(run, "previous")
+    pairing = run.pairing("previous")
     return min(len(pairing.own_samples_per_s), len(pairing.other_samples_per_s)) if pairing else 0
 
 
 def previous(run: Run, runs: Sequence[Run]) -> Run | None:
     """The run that this one was compared with, if it is among `runs`."""
-    pairing = _pairing(run, "previous")
+    pairing = run.pairing("previous")
     return next((other for other in runs if pairing and other.id == pairing.against), None)
-
-
-def _pairing(run: Run, role: str) -> Pairing | None:
-    return next((pairing for pairing in run.pairings if pairing.role == role), None)
 
 
 def on_gpu(run: Run) -> bool:

@@ -17,15 +17,7 @@ BAR = 0.62
 
 
 def frame(ax: Axes, ink: str, runs: Sequence[Run], numbers: Callable[[Run], str], unit: str) -> None:
-    """Names, numbers and axis; a stage without a number has the reason in place of its bar.
-
-    Args:
-        ax: where.
-        ink: colour of text and lines.
-        runs: one for each row, from the top.
-        numbers: what stands at the right of a row; empty where there is no number.
-        unit: what the horizontal axis shows.
-    """
+    """Names, numbers and axis; where `numbers` is empty, the reason is in place of the stage's bar."""
     texts = [numbers(run) for run in runs]
     named(ax, ink, [sentences.name(run) for run in runs], texts, unit)
     for at, (run, shown) in enumerate(zip(runs, texts, strict=True)):
@@ -65,22 +57,15 @@ def bar(ax: Axes, ink: str, at: int, start: float, width: float, colour: str, ha
     ax.barh(at, width, BAR, left=start, color=colour, edgecolor=ink, hatch=hatch, linewidth=0.7)
 
 
-def whisker(ax: Axes, ink: str, at: int, estimate: Estimate) -> None:
+def whisker(ax: Axes, ink: str, at: int, estimate: Estimate, scale: float = 1.0) -> None:
     """The 95% interval about the median."""
-    below, above = max(0.0, estimate.median - estimate.low), max(0.0, estimate.high - estimate.median)
-    ax.errorbar(
-        estimate.median, at, xerr=[[below], [above]], fmt="none", ecolor=ink, elinewidth=1.4, capsize=4
-    )
+    middle, low, high = (scale * value for value in (estimate.median, estimate.low, estimate.high))
+    ends = [[max(0.0, middle - low)], [max(0.0, high - middle)]]
+    ax.errorbar(middle, at, xerr=ends, fmt="none", ecolor=ink, elinewidth=1.4, capsize=4)
 
 
 def legend(ax: Axes, ink: str, entries: Sequence[tuple[str, str, str]]) -> None:
-    """What the pieces mean, above the rows.
-
-    Args:
-        ax: where.
-        ink: colour of its text.
-        entries: label, colour, hatch; the hatch `|` stands for a line.
-    """
+    """What the pieces mean, above the rows: label, colour, hatch; the hatch `|` stands for a line."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

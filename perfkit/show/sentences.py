@@ -46,23 +46,11 @@ def enumerated(runs: Sequence[Run], numbers: Callable[[Run], str]) -> str:
 
 def verdicts(runs: Sequence[Run]) -> list[str]:
     """What each stage of a session showed."""
-    optimizations = [OPTIMIZATIONS.get(run.stage) for run in runs]
-    return [
-        verdict_sentence(
-            run, results.previous(run, runs), optimization.bottleneck if optimization else "none"
-        )
-        for run, optimization in zip(runs, optimizations, strict=True)
-    ]
+    return [verdict_sentence(run, results.previous(run, runs)) for run in runs]
 
 
-def verdict_sentence(run: Run, previous: Run | None = None, bottleneck: str = "none") -> str:
-    """Did it help here, and why?
-
-    Args:
-        run: the stage.
-        previous: the run that it was compared with; without it only the run's own numbers are used.
-        bottleneck: the one that its optimization attacks.
-    """
+def verdict_sentence(run: Run, previous: Run | None = None) -> str:
+    """Did it help here, compared with the previous run, and why?"""
     against = results.speedup(run, "previous")
     broken = "; ".join(f"{clean(m.switch)}: {clean(m.evidence)}" for m in run.mechanism if not m.ok)
     if not results.rate(run):
@@ -73,7 +61,7 @@ def verdict_sentence(run: Run, previous: Run | None = None, bottleneck: str = "n
         text = _standing(run)
     else:
         ratio = units.ratio(against).replace(" (", ", ").removesuffix(")")
-        evidence = "; ".join(_evidence(run, previous, bottleneck, against))
+        evidence = "; ".join(_evidence(run, previous, against))
         text = ": ".join(filter(None, (f"{against.verdict} here ({ratio})", evidence)))
     return f"{name(run)}: {text}."
 
@@ -90,7 +78,7 @@ def _standing(run: Run) -> str:
     return "; ".join(clauses)
 
 
-def _evidence(run: Run, previous: Run | None, bottleneck: str, against: Ratio) -> list[str]:
+def _evidence(run: Run, previous: Run | None, against: Ratio) -> list[str]:
     """The numbers that support the verdict, those that contradict it, and what there was to gain."""
     moves = [move for move in (_wait_move(run, previous), _ceiling_move(run, previous)) if move]
     none, rounds = against.verdict == "no measurable difference", results.rounds(run)
@@ -100,7 +88,7 @@ def _evidence(run: Run, previous: Run | None, bottleneck: str, against: Ratio) -
     clauses = [text for better, text in moves if none or better == helped]
     clauses += [f"though {text}" for better, text in moves if not none and better != helped]
     if none:
-        clauses += _no_room(run, previous, bottleneck, bool(moves)) + _hidden(against)
+        clauses += _no_room(run, previous, bool(moves)) + _hidden(against)
     elif previous and not any(better == helped for better, _ in moves):
         clauses.insert(0, "neither the wait for data nor the ceiling explains it")
     return clauses + _price(run, previous)
@@ -126,9 +114,10 @@ def _ceiling_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
     return change.ratio > 1, f"with data already on the device it computes {times}× as fast"
 
 
-def _no_room(run: Run, previous: Run | None, bottleneck: str, moved: bool) -> list[str]:
+def _no_room(run: Run, previous: Run | None, moved: bool) -> list[str]:
     """Why this kind of optimization had nothing to gain, where the numbers say so."""
     share, efficiency = results.wait_share(previous or run), results.efficiency(previous or run)
+    bottleneck = OPTIMIZATIONS[run.stage].bottleneck if run.stage in OPTIMIZATIONS else "none"
     if share is None or bottleneck not in ("data", "copy", "host", "device"):
         return []
     if bottleneck not in ("data", "copy"):

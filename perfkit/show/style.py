@@ -26,7 +26,7 @@ _INK_LIGHT, _INK_DARK = "#212223", "#dedfe1"
 """Used for nothing else, so that they can be found in an SVG and replaced by the colour of the page."""
 _PAPER_LIGHT, _PAPER_DARK = "#ffffff", "#16181c"
 
-WIDTH = 9.6
+_WIDTH = 9.6
 _TYPE, _LARGE_TYPE = 10.0, 15.0
 """Points; in a browser a point is 1.33 pixels."""
 _LARGE_SCALE = 1.25
@@ -46,46 +46,38 @@ def rows_height(runs: Sequence[object]) -> float:
     return 1.25 + 0.43 * len(runs)
 
 
-def new_figure(width: float, height: float, dark: bool = False, large: bool = False) -> Figure:
-    """An empty figure (object API: pyplot's global state is not safe in a notebook's threads).
+def new_figure(height: float, dark: bool = False, large: bool = False) -> Figure:
+    """An empty figure, `height` inches high at ordinary type; large type has more room.
 
-    Args:
-        width: inches at ordinary type.
-        height: the same.
-        dark: on dark paper.
-        large: large type, and more room for it.
+    Object API: pyplot's global state is not safe in a notebook's threads.
     """
     from matplotlib.figure import Figure
 
     scale = _LARGE_SCALE if large else 1.0
-    figure = Figure((width * scale, height * scale), facecolor=_PAPER_DARK if dark else _PAPER_LIGHT)
+    figure = Figure((_WIDTH * scale, height * scale), facecolor=_PAPER_DARK if dark else _PAPER_LIGHT)
     figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
     # The draw functions get only an Axes: they read the size of type from its figure.
     figure.set_gid(f"type-{_LARGE_TYPE if large else _TYPE}")
     return figure
 
 
-def type_size(ax: Axes) -> float:
-    """Points of ordinary text on these axes."""
-    figure = ax.get_figure(root=True)
-    return _figure_type(figure) if figure else _TYPE
-
-
-def _figure_type(figure: Figure) -> float:
-    gid = figure.get_gid() or ""
+def type_size(place: Axes | Figure) -> float:
+    """Points of ordinary text in a figure, or on axes of it."""
+    figure = place.get_figure(root=True)
+    gid = (figure.get_gid() if figure else "") or ""
     return float(gid.removeprefix("type-")) if gid.startswith("type-") else _TYPE
 
 
 def characters(ax: Axes, share: float) -> int:
     """About how many characters fit in a share of the figure's width."""
     figure = ax.get_figure(root=True)
-    width = figure.get_figwidth() if figure else WIDTH
+    width = figure.get_figwidth() if figure else _WIDTH
     return max(4, int(width * share * 72 / (0.58 * type_size(ax))))
 
 
 def title(figure: Figure, text: str, colour: str) -> None:
     """The figure's heading, at its left, on one or two lines."""
-    size = 1.2 * _figure_type(figure)
+    size = 1.2 * type_size(figure)
     text = mark(wrapped(text, int(figure.get_figwidth() * 72 / (0.66 * size)), 2))
     figure.suptitle(text, x=0.01, ha="left", color=colour, fontsize=size, weight="bold")
 

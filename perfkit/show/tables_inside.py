@@ -1,20 +1,28 @@
-"""What a step is made of, as sections: memory, kernels, copies and waits."""
+"""What a step is made of, as sections with their figures: memory, kernels, copies and waits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from perfkit.show import figures_inside, units
-from perfkit.show.document import Content, Section, Table
+import numpy as np
+
+from perfkit.show import style, units
+from perfkit.show.document import Content, Figure, Section, Table
 from perfkit.worker.reports import KernelReport, MemoryReport, SyncReport
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LOOK = {"float32": (style.BLUE, "o"), "bfloat16": (style.ORANGE, "D"), "float16": (style.PURPLE, "s")}
+_KINDS = {
+    "weights": style.BLUE, "gradients": style.SKY, "optimizer": style.PURPLE, "batch": "#999999",
+    "activations": style.ORANGE, "workspace": style.YELLOW,
+}  # fmt: skip
 
 
 def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
-    """Bytes at the peak by kind, the highest in each phase, and the largest places; a column for each recipe.
-
-    Args:
-        ledgers: of one or more recipes.
-    """
+    """Bytes at the peak by kind, the highest in each phase, the largest places; a column for each recipe."""
     first, titles = ledgers[0], [ledger.recipe for ledger in ledgers]
     kinds = [[kind, *(units.size(ledger.parts[kind]) for ledger in ledgers)] for kind in first.parts]
     kinds.append(["all together", *(units.size(ledger.peak) for ledger in ledgers)])
@@ -25,19 +33,39 @@ def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
         ]
     phases = list(dict.fromkeys(phase for ledger in ledgers for phase in ledger.phases))
     highest = [[phase, *(units.size(ledger.phases.get(phase, 0)) for ledger in ledgers)] for phase in phases]
-    places = [
-        Table(
-            ("module (line)", "what", "bytes"),
-            [[where, kind, units.size(size)] for where, kind, size in ledger.places],
-            f"Largest at the peak: {ledger.recipe}",
-        )
-        for ledger in ledgers
-    ]
+    numbers = ", ".join(f"{ledger.recipe}: {units.size(ledger.peak)}" for ledger in ledgers)
+    figure = Figure(
+        "held", "What holds memory at the peak of a step", f"Memory at the peak: {numbers}",
+        lambda ax, ink: _held(ledgers, ax, ink), 2.0 + 0.5 * len(ledgers),
+    )  # fmt: skip
     tables = [
         Table(["what", *titles], kinds, f"At the peak (in {first.peak_phase})"),
         Table(["phase", *titles], highest, "Highest in each phase"),
     ]
-    return [Section("Memory of a step", [figures_inside.held(ledgers), *tables, *places])]
+    for ledger in ledgers:
+        places = [[where, kind, units.size(size)] for where, kind, size in ledger.places]
+        columns = ("module (line)", "what", "bytes")
+        tables.append(Table(columns, places, f"Largest at the peak: {ledger.recipe}"))
+    return [Section("Memory of a step", [figure, *tables])]
+
+
+def _held(ledgers: Sequence[MemoryReport], ax: Axes, ink: str) -> None:
+    style.plain_axes(ax, ink)
+    size = style.type_size(ax)
+    for at, ledger in enumerate(ledgers):
+        left = 0.0
+        for kind, colour in _KINDS.items():
+            width = ledger.parts[kind] / 1e6
+            label = kind if at == 0 else None
+            ax.barh(at, width, left=left, color=colour, edgecolor=ink, linewidth=0.6, label=label)
+            left += width
+        ax.text(left, at, f" {units.size(ledger.peak)}", va="center", color=ink, fontsize=0.9 * size)
+    titles = [style.mark(ledger.recipe) for ledger in ledgers]
+    ax.set_yticks(range(len(ledgers)), titles, color=ink, fontsize=size)
+    ax.invert_yaxis()
+    ax.set_xlim(0, 1.18 * max(ledger.peak for ledger in ledgers) / 1e6)
+    style.axis_labels(ax, ink, "MB at the peak")
+    style.legend_below(ax, ink, 6)
 
 
 def kernels(result: KernelReport) -> list[Content]:
@@ -63,7 +91,66 @@ def kernels(result: KernelReport) -> list[Content]:
             "Layers with sizes that are not multiples of 8", "" if padded else "none",
         ),
     ]  # fmt: skip
-    return [Section("What the device can do", [*figures_inside.roofs(result), *tables])]
+    return [Section("What the device can do", [*_roofs(result), *tables])]
+
+
+def _roofs(result: KernelReport) -> list[Figure]:
+    peaks = ", ".join(f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in result.peaks.items())
+    return [
+        Figure(
+            "roofline", "What shapes reach, under the roofs of this device",
+            f"Roofline: peaks {peaks}, copying {result.bytes_per_s / 1e9:,.0f} GB/s",
+            lambda ax, ink: _roofline(result, ax, ink), 4.6,
+        ),
+        Figure(
+            "shapes", "The same product, with sizes that divide by less and less",
+            "Heat map of products by the divisors of k and n; the same numbers are in the table",
+            lambda ax, ink: _shapes(result, ax, ink), 3.9,
+        ),
+    ]  # fmt: skip
+
+
+def _roofline(result: KernelReport, ax: Axes, ink: str) -> None:
+    """What each shape reaches, and what the device could do at its FLOPs per byte; both axes logarithmic."""
+    style.plain_axes(ax, ink)
+    across = np.logspace(-1, 4, 200)
+    for dtype, peak in result.peaks.items():
+        colour, sign = _LOOK[dtype]
+        ax.plot(across, np.minimum(peak, across * result.bytes_per_s) / 1e9, color=colour, linewidth=1.6)
+        rows = [row for row in result.rows if row.dtype == dtype]
+        points = [row.flops_per_byte for row in rows], [row.flops_per_s / 1e9 for row in rows]
+        ax.plot(*points, sign, color=colour, markeredgecolor=ink, label=dtype)
+    work = result.work
+    if work.flops and work.bytes:
+        x, y = work.flops / work.bytes, work.flops / result.step_s / 1e9
+        label = "this training's step"
+        ax.plot(x, y, "*", color=style.YELLOW, markeredgecolor=ink, markersize=16, label=label)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    style.axis_labels(ax, ink, "FLOPs per byte read or written", "GFLOP/s")
+    ax.legend(frameon=False, labelcolor=ink, fontsize=0.9 * style.type_size(ax), loc="lower right")
+
+
+def _shapes(result: KernelReport, ax: Axes, ink: str) -> None:
+    """Products by the divisors of their sizes: a square is GFLOP/s, brighter where more is reached."""
+    kinds, figure, size = ("64", "8", "4", "odd"), ax.get_figure(root=True), style.type_size(ax)
+    assert figure is not None
+    ax.remove()
+    for at, dtype in enumerate(result.peaks):
+        panel = figure.add_subplot(1, len(result.peaks), at + 1)
+        rows = [row for row in result.rows if (row.kind, row.dtype) == ("matmul", dtype)][:16]
+        reached = np.array([row.flops_per_s / 1e9 for row in rows]).reshape(4, 4)
+        panel.imshow(reached, cmap="cividis", vmin=0, vmax=reached.max())
+        for (down, across), value in np.ndenumerate(reached):
+            colour = "white" if value < 0.55 * reached.max() else "black"
+            panel.text(
+                across, down, f"{value:,.0f}", ha="center", va="center", fontsize=0.85 * size, color=colour
+            )
+        panel.set_xticks(range(4), kinds)
+        panel.set_yticks(range(4), kinds)
+        panel.tick_params(colors=ink, labelsize=0.9 * size)
+        style.axis_labels(panel, ink, "n divides by", "k divides by")
+        panel.set_title(f"{dtype}, GFLOP/s", color=ink, fontsize=size)
 
 
 def _step(result: KernelReport) -> list[list[str]]:

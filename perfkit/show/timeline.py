@@ -6,22 +6,13 @@ import base64
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from perfkit.show import sentences
 from perfkit.show.figures_trace import PARTS
 from perfkit.trace import Lane, Lanes
-
-
-class _Row(NamedTuple):
-    """Bars that do not overlap: starts and durations in µs, colours and names by number."""
-
-    s: list[float]
-    d: list[float]
-    c: list[int]
-    n: list[int]
 
 
 @cache
@@ -52,18 +43,18 @@ def _depth(lane: Lane) -> int:
 
 
 def data(lanes: Lanes) -> dict[str, Any]:
-    """What the script draws: bars row by row, names and colours by number."""
+    """What the script draws: for each row starts and durations in µs, colours and names by number."""
     parts, names = list(PARTS), dict[str, int]()
     rows: list[dict[str, Any]] = []
     for lane in lanes.lanes:
-        levels = [_Row([], [], [], []) for _ in range(_depth(lane))]
+        levels = [dict[str, list[float]](s=[], d=[], c=[], n=[]) for _ in range(_depth(lane))]
         for bar in sorted(lane.bars, key=lambda bar: bar.start_us):
             row = levels[bar.depth]
-            row.s.append(round(bar.start_us, 3))
-            row.d.append(round(bar.duration_us, 3))
-            row.c.append(parts.index(bar.colour))
-            row.n.append(names.setdefault(sentences.clean(bar.name, 120), len(names)))
-        rows.append({"label": sentences.clean(lane.label, 60), "rows": [row._asdict() for row in levels]})
+            row["s"].append(round(bar.start_us, 3))
+            row["d"].append(round(bar.duration_us, 3))
+            row["c"].append(parts.index(bar.colour))
+            row["n"].append(names.setdefault(sentences.clean(bar.name, 120), len(names)))
+        rows.append({"label": sentences.clean(lane.label, 60), "rows": levels})
     return {
         "name": sentences.clean(lanes.name, 60), "duration_us": lanes.duration_us, "omitted": lanes.omitted,
         "parts": {part: look[0] for part, look in PARTS.items()}, "names": list(names), "lanes": rows,

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.results.run import Mechanism, Pairing, Raw, Run
 from perfkit.show import sentences
 
@@ -31,7 +32,9 @@ def make(
 
 def said(after: dict[str, Any], before: dict[str, Any], bottleneck: str) -> str:
     first = make(**before)
-    return sentences.verdict_sentence(make(before=first, **after), first, bottleneck)
+    stage = next((name for name, one in OPTIMIZATIONS.items() if one.bottleneck == bottleneck), "it")
+    run = msgspec.structs.replace(make(before=first, **after), stage=stage, title="it")
+    return sentences.verdict_sentence(run, first)
 
 
 def plain(factor: float = 1, wait: float = 0.0, ceiling: float = 102, **more: Any) -> dict[str, Any]:
@@ -69,7 +72,7 @@ def test_what_speaks_against_the_verdict_is_marked() -> None:
 def test_no_cause_is_invented() -> None:
     assert "neither the wait for data nor the ceiling explains it" in said(plain(1.5), plain(), "host")
     assert "neither the wait for data nor the ceiling explains it" in said(plain(0.5), plain(), "none")
-    alone = sentences.verdict_sentence(make(before=make(**plain()), **plain(1.5)), None, "data")
+    alone = sentences.verdict_sentence(make(before=make(**plain()), **plain(1.5)))
     assert alone == "it: faster here (1.50×, 1.50–1.50)."
 
 
@@ -87,7 +90,7 @@ def test_too_few_rounds_are_said_to_be_so() -> None:
 def test_a_ceiling_that_only_wavers_is_no_evidence() -> None:
     first, after = make(**plain()), make(before=make(**plain()), **plain(1.5))
     raw = msgspec.structs.replace(after.raw, ceiling_samples_per_s=[60.0, 300.0, 90.0, 210.0, 150.0])
-    text = sentences.verdict_sentence(msgspec.structs.replace(after, raw=raw), first, "device")
+    text = sentences.verdict_sentence(msgspec.structs.replace(after, raw=raw), first)
     assert "neither the wait for data nor the ceiling explains it" in text
 
 
@@ -114,7 +117,7 @@ def test_no_number_no_verdict(status: str, reason: str, text: str) -> None:
 
 def test_a_mechanism_that_is_off_overrules_the_number() -> None:
     run = make(before=make(**plain()), **plain(2), mechanism=[Mechanism("amp", False, "logits are float32")])
-    text = sentences.verdict_sentence(run, None, "device")
+    text = sentences.verdict_sentence(run)
     assert "its mechanism is not in effect (amp: logits are float32)" in text
     assert "faster" not in text
 
