@@ -13,7 +13,7 @@ import msgspec
 from perfkit.errors import InvalidValue, one_of
 from perfkit.ladder.presets import Sizing
 from perfkit.program.recipe import Recipe, Value
-from perfkit.results import former
+from perfkit.results import former_names
 
 Exactness = Literal["bitwise", "tolerance", "changes training"]
 Bottleneck = Literal["data", "copy", "host", "device", "memory", "communication", "none"]
@@ -136,9 +136,9 @@ def optimization(name: str) -> Optimization:
     Raises:
         InvalidValue: no such optimization.
     """
-    if former.stage(name) not in OPTIMIZATIONS:
+    if former_names.stage(name) not in OPTIMIZATIONS:
         raise one_of(name, list(OPTIMIZATIONS), "stage")
-    return OPTIMIZATIONS[former.stage(name)]
+    return OPTIMIZATIONS[former_names.stage(name)]
 
 
 def predicted(part: Literal["fetch", "compute"]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from perfkit.errors import InvalidValue, one_of
-from perfkit.results import former
+from perfkit.results import former_names
 
 Value = bool | int | str
 
@@ -203,7 +203,7 @@ class Recipe:
         Raises:
             InvalidValue: an unknown switch or a value that is not allowed.
         """
-        return cls().replace(**former.recipe(data))
+        return cls().replace(**former_names.recipe(data))
 
     def digest(self) -> str:
         """A short name of this value: equal recipes have equal digests, in every process."""
@@ -246,6 +246,6 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Value]:
             raise InvalidValue(
                 f"cannot read the setting '{setting}'", "Write switch=value, such as workers=4"
             )
-        for switch, given in former.recipe({name.strip(): text.strip()}).items():
+        for switch, given in former_names.recipe({name.strip(): text.strip()}).items():
             values[switch] = _known(switch).parse(given)
     return values

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from perfkit.errors import StoreError
-from perfkit.results import former, stats
+from perfkit.results import former_names, stats
 from perfkit.results.stats import Estimate, Ratio, Values
 
 SCHEMA = 2
@@ -305,8 +305,10 @@ def check_schema(what: str, version: int, newest: int) -> None:
 
 def _renamed(data: dict[str, Any]) -> dict[str, Any]:
     """A record of schema 1 with today's names."""
-    proofs = [{**proof, "switch": former.switch(proof["switch"])} for proof in data.get("mechanism", [])]
-    recipe, stage = former.recipe(data["recipe"]), former.stage(data["stage"])
+    proofs = [
+        {**proof, "switch": former_names.switch(proof["switch"])} for proof in data.get("mechanism", [])
+    ]
+    recipe, stage = former_names.recipe(data["recipe"]), former_names.stage(data["stage"])
     return {**data, "schema": SCHEMA, "recipe": recipe, "stage": stage, "mechanism": proofs}
 
 

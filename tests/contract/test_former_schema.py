@@ -17,7 +17,7 @@ import pytest
 from perfkit import workloads
 from perfkit.program import export
 from perfkit.program.recipe import Recipe, parse_settings, switches
-from perfkit.results import former, run
+from perfkit.results import former_names, run
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -84,5 +84,5 @@ def test_settings_and_names_of_before_are_understood() -> None:
     assert parse_settings(["placement=cpu_embedding", "bucket_mb=100"]) == {
         "embedding_device": "cpu", "bucket_cap_mb": 100,
     }  # fmt: skip
-    assert not set(former.SWITCHES) & set(switches())
-    assert set(former.SWITCHES.values()) <= set(switches())
+    assert not set(former_names.SWITCHES) & set(switches())
+    assert set(former_names.SWITCHES.values()) <= set(switches())
