@@ -18,6 +18,7 @@ from perfkit.show import document, figures_losses, results, rows, sentences, sty
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawn
 
 
 @dataclass(frozen=True)
@@ -218,3 +219,8 @@ def view(name: str, runs: Sequence[Run]) -> document.Figure:
     return document.Figure(
         name, title, alt, lambda ax, ink: kind.draw(runs, ax, ink), kind.height(runs), nothing
     )
+
+
+def figure(name: str, runs: Sequence[Run], dark: bool = False, large: bool = False) -> Drawn:
+    """A view as a finished matplotlib figure; see `view` and `document.Figure.draw`."""
+    return view(name, runs).draw(dark, large)

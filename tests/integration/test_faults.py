@@ -271,12 +271,15 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_runs() -> N
 
 
 def test_a_full_disk_while_storing_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = RunStore(tmp_path / "runs.sqlite")
+    store, connect = RunStore(tmp_path / "runs.sqlite"), sqlite3.connect
+    store.list()  # makes the file
 
-    def full(run: Run) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
+    def full(*given: Any, **named: Any) -> sqlite3.Connection:
+        database = connect(*given, **named)
+        database.execute("PRAGMA max_page_count = 1")  # as many pages as there are: SQLite finds no room
+        return database
 
-    monkeypatch.setattr(store, "_insert", full, raising=False)
+    monkeypatch.setattr(sqlite3, "connect", full)
     made = plans.plan("tests.support.toy:Toy", "smoke", ("baseline",), device="cpu")
     with pytest.raises(PerfkitError, match=r"(?s)full.*space"):
         ladders.measure_ladder(made, store)
