@@ -157,16 +157,16 @@ class _Search:
         if not self.tried:
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
         finalists = self._best(self._kept, _FINALISTS) or self._best([*self._rates()], _FINALISTS)
-        if not finalists:
+        preset = self.setup.plan.preset
+        preset = replace(preset, rounds=_FINAL_ROUNDS * preset.rounds)
+        recipes = dict.fromkeys([self.base, *finalists]) if finalists else ()
+        runs = [
+            run for run in self.measure(self._trials([*recipes], preset, ends=math.inf)) if self.fits(run)
+        ]
+        if not runs:
             raise InvalidValue(
                 "nothing that was measured fits under the memory cap", "Raise it, or allow smaller batches"
             )
-        preset = self.setup.plan.preset
-        preset = replace(preset, rounds=_FINAL_ROUNDS * preset.rounds)
-        recipes = dict.fromkeys([self.base, *finalists])
-        runs = self.measure(self._trials([*recipes], preset, ends=math.inf))
-        if not runs:
-            raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
         return runs
 
     def speedup(self, run: Run) -> float:

@@ -102,6 +102,15 @@ def test_nothing_above_the_memory_cap_is_picked(machine: FakeMachine) -> None:
         tune.tune(where(), space, memory_cap_bytes=100)
 
 
+def test_a_baseline_above_the_memory_cap_is_not_picked(
+    monkeypatch: pytest.MonkeyPatch, data_dir: Path
+) -> None:
+    monkeypatch.setattr(tune, "parity", lambda *given: None)
+    install(monkeypatch, FakeMachine(lambda recipe: 10.0 * recipe.batch_size))
+    tuned = tune.tune(where(), {"batch_size": (5, 10)}, memory_cap_bytes=6_000)
+    assert tuned.best.recipe["batch_size"] == 5
+
+
 def test_a_search_that_is_cancelled_picks_nothing(machine: FakeMachine) -> None:
     stop = threading.Event()
     with pytest.raises(Cancelled):
