@@ -32,8 +32,8 @@ def test_two_recipes_are_compared_in_turn_and_the_result_is_kept(tmp_path: Path)
     assert "faster" in done.stdout
     failing = perfkit("compare", fast, slow, *TOY, "--budget", "10", "--fail-if-slower", "3%", code=1)
     assert "slower than A by more than 3.0%" in failing.stderr
-    listed = perfkit("runs").stdout.split("\n")
-    ids = [line.split()[0] for line in listed if line.strip()]
+    ids = re.findall(r"^ *(\d{8}-\d{6}-\w+)", perfkit("runs").stdout, re.MULTILINE)
+    assert len(ids) == 4
     again = perfkit("compare", ids[-1], ids[-2], "--stored")
     assert "interleaved" in again.stdout
     page = tmp_path / "report.html"
