@@ -17,6 +17,7 @@ _LIBRARIES = tuple(
     str(folder) + os.sep for folder in (_PACKAGE, *map(sysconfig.get_path, ("stdlib", "platstdlib")))
 )
 _WORKLOADS = str(_PACKAGE / "workloads") + os.sep
+_PROGRAM = tuple(str(_PACKAGE / "program" / name) for name in ("train.py", "parts.py"))
 
 
 def is_users(filename: str) -> bool:
@@ -25,6 +26,11 @@ def is_users(filename: str) -> bool:
         return True
     installed = any(part in filename for part in ("site-packages", "dist-packages"))
     return not (installed or filename.startswith(("<", *_LIBRARIES)))
+
+
+def is_program(filename: str) -> bool:
+    """Whether a file is one that the training program consists of."""
+    return filename in _PROGRAM
 
 
 def as_error(failure: Failure) -> RunFailed:

@@ -23,8 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from perfkit.errors import InvalidValue
-from perfkit.program import train
-from perfkit.worker.failures import is_users
+from perfkit.program.train import Training
+from perfkit.worker.failures import is_program, is_users
 from perfkit.worker.harness import Harness
 from perfkit.worker.observe import inner_model, phases
 from perfkit.worker.reports import MemoryReport
@@ -102,7 +102,7 @@ def _line() -> str:
     """` (file:line)` of the innermost frame outside torch and this package; empty in backward."""
     for frame, line in traceback.walk_stack(sys._getframe(2)):
         file = frame.f_code.co_filename
-        if file == train.__file__:
+        if is_program(file):
             break
         if is_users(file):
             return f" ({Path(file).name}:{line})"
@@ -146,7 +146,7 @@ def measure(harness: Harness, steps: int = 2) -> MemoryReport:
     )  # fmt: skip
 
 
-def _note_persistent(ledger: Ledger, training: train.Training) -> None:
+def _note_persistent(ledger: Ledger, training: Training) -> None:
     """Records weights, gradients and optimizer state as such, wherever they were allocated."""
     model = inner_model(training.model)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -158,7 +158,7 @@ def _note_persistent(ledger: Ledger, training: train.Training) -> None:
 
 
 @contextlib.contextmanager
-def _tracked(training: train.Training, ledger: Ledger) -> Iterator[None]:
+def _tracked(training: Training, ledger: Ledger) -> Iterator[None]:
     """Keeps the ledger informed of the phase of the step and the module that computes."""
     model, hooks = inner_model(training.model), []
     for name, module in model.named_modules():

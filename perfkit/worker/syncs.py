@@ -24,8 +24,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from perfkit.program import train
-from perfkit.worker.failures import is_users
+from perfkit.worker.failures import is_program, is_users
 from perfkit.worker.reports import Place, SyncReport
 
 _LOADER = os.sep.join(("torch", "utils", "data", ""))
@@ -164,8 +163,8 @@ def _caller(device: str) -> str:
         file = frame.f_code.co_filename
         if _LOADER in file:
             return ""
-        if not where and (is_users(file) or file == train.__file__):
-            if file == train.__file__ and device == "cpu":
+        if not where and (is_users(file) or is_program(file)):
+            if is_program(file) and device == "cpu":
                 return ""  # the program's own copy to the device: on a CPU it is none
             where = f"{os.path.basename(file)}:{line}"
     return where

@@ -12,7 +12,8 @@ import torch
 
 import perfkit
 from perfkit.errors import InvalidValue
-from perfkit.worker.failures import as_error, explain, explain_exit, is_users
+from perfkit.program import export, parts, train
+from perfkit.worker.failures import as_error, explain, explain_exit, is_program, is_users
 from tests.support import toy
 
 PACKAGE = Path(perfkit.__file__).parent
@@ -87,3 +88,9 @@ def test_code_of_the_user_is_told_from_ours_by_folder_not_by_name() -> None:
     for file in (PACKAGE / "worker" / "serve.py", torch.__file__, os.__file__, "<frozen importlib>"):
         assert not is_users(str(file)), file
     assert not is_users(f"{sysconfig.get_path('stdlib')}/threading.py")
+
+
+def test_the_training_program_is_all_of_its_files() -> None:
+    assert is_program(train.__file__)
+    assert is_program(parts.__file__)
+    assert not is_program(export.__file__)
