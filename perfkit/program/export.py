@@ -16,6 +16,7 @@ import libcst.matchers as m
 from perfkit.errors import WorkloadError
 from perfkit.program.fold import fold
 from perfkit.program.recipe import Recipe
+from perfkit.workloads import reference
 
 _HERE = Path(__file__).parent
 
@@ -36,6 +37,7 @@ def script(
     Raises:
         WorkloadError: a workload of perfkit's own has no such source.
     """
+    workload = reference(workload)  # a stored run may have the former name of one of perfkit's own
     module_name, _, name = workload.partition(":")
     own = module_name.split(".")[0] == "perfkit"
     before = _module_source(module_name) if own else f"from {module_name} import {name}\n"

@@ -86,3 +86,8 @@ def test_settings_and_names_of_before_are_understood() -> None:
     }  # fmt: skip
     assert not set(former_names.SWITCHES) & set(switches())
     assert set(former_names.SWITCHES.values()) <= set(switches())
+
+
+def test_a_run_of_a_moved_workload_gives_a_script() -> None:
+    moved, today = (f"perfkit.workloads.{module}:HostBound" for module in ("seeded", "bottlenecks"))
+    assert export.script(Recipe(), moved, {}) == export.script(Recipe(), today, {})
