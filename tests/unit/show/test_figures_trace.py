@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from perfkit import trace
@@ -11,17 +9,6 @@ from perfkit.errors import InvalidValue
 from perfkit.show import document, figures_trace, style
 
 NAMES = ("breakdown", "pie", "ladder", "operators", "kernels", "memory", "timeline")
-RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces"
-
-
-@pytest.fixture(scope="module")
-def loaded() -> trace.Trace:
-    return trace.load(RECORDED / "photos-smoke-baseline.pt.trace.json.gz")
-
-
-@pytest.fixture(scope="module")
-def analysis(loaded: trace.Trace) -> trace.Analysis:
-    return trace.analyse(loaded)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-
-import pytest
 
 from perfkit import trace
 from perfkit.show import document, figures_trace, html, tables_trace
 from perfkit.trace import diagnosis
-
-RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces"
-
-
-@pytest.fixture(scope="module")
-def loaded() -> trace.Trace:
-    return trace.load(RECORDED / "photos-smoke-baseline.pt.trace.json.gz")
-
-
-@pytest.fixture(scope="module")
-def analysis(loaded: trace.Trace) -> trace.Analysis:
-    return trace.analyse(loaded)
 
 
 def test_the_page_has_every_table_and_runs_one_script_only(
