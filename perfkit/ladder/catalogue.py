@@ -18,7 +18,7 @@ from perfkit.results import former_names
 Exactness = Literal["bitwise", "tolerance", "changes training"]
 Bottleneck = Literal["data", "copy", "host", "device", "memory", "communication", "none"]
 
-_ANY_SIZES = Sizing(1, 32, 64, 64, "bf16", 1, share_cores=True)
+_ANY_SIZES = Sizing(1, 32, 64, 64, "bf16", 1)
 _SECTIONS = ["How it works", "When it applies", "When it does not help", "How it is verified"]
 
 

@@ -29,6 +29,9 @@ class Preset:
     queued before it would decide the result."""
 
 
+MOST_WORKERS = 16
+"""Of a stage beside an accelerator; `tune` tries more."""
+
 PRESETS = {
     "smoke": Preset("smoke", 8, 16, 16, block_samples=16, rounds=3, loss_steps=4, warmup_s=0.5, queues=1),
     "quick": Preset("quick", 32, 64, 64, block_samples=128, rounds=5, loss_steps=4, warmup_s=4),
@@ -58,22 +61,16 @@ class Sizing:
     largest_batch: int
     amp: str
     threads: int
-    share_cores: bool = False
-    """Whether loader workers get cores of their own, taken from the compute threads of a CPU."""
-
-    @property
-    def shared_threads(self) -> int | None:
-        """Compute threads beside loader workers that have cores of their own; None where they have not."""
-        return self.threads if self.share_cores else None
 
 
 def sizing(preset: Preset, target: Target, cores: int) -> Sizing:
     """Sizes for a machine.
 
-    With an accelerator every usable core may load data. On a CPU the model needs the cores itself: one worker
-    for every two cores, because more of them make it slower.
+    With an accelerator every usable core may load data, but no more than `MOST_WORKERS`: each one lengthens
+    the queue, and with it the blocks. On a CPU the model needs the cores itself: one worker for every two
+    cores, because more of them make it slower.
     """
-    workers = max(1, cores // 2) if target.device == "cpu" else max(1, cores)
+    workers = max(1, cores // 2 if target.device == "cpu" else min(cores, MOST_WORKERS))
     threads = max(1, cores - workers) if target.device == "cpu" else cores
     amp = "bf16" if target.bf16 else "fp16"
     return Sizing(workers, preset.batch_size, preset.large_batch, preset.largest_batch, amp, threads)

@@ -20,12 +20,6 @@ from perfkit.studies.plan import Plan, Watch, recipe_diff
 from perfkit.studies.setup import Setup, prepare
 from perfkit.worker.messages import Description
 
-DATA_BOUND_SHARE = 0.3
-"""Above this share of waiting for data, a CPU's cores are divided between loader workers and compute threads.
-
-If both use the same cores, each parallel region waits for a thread that a worker has displaced: on two cores
-the compute part of a step was seen to take four times as long."""
-
 
 def measure_ladder(plan: Plan, store: RunStore | None = None, **watch: Unpack[Watch]) -> list[Run]:
     """Measures every stage of a plan; each finished stage is in the store before the next one starts.
@@ -64,8 +58,6 @@ def ladder_stages(plan: Plan, target: Target, runs: Sequence[Run] | None = None)
     first = ladder.build(below, sizes, target)[-1]
     recipe, reasons = applicable(first.recipe.replace(**plan.settings), target)
     yield Stage("baseline", "before" if below else "baseline", recipe, not_applied=reasons)
-    waits = bool(runs and (runs[0].data_wait_share or 0) > DATA_BOUND_SHARE)
-    sizes = replace(sizes, share_cores=waits and target.device == "cpu")
     working = candidate = recipe
     for rung in ladder.rungs(plan.stages)[1:]:
         if runs is None or (runs and runs[-1].status == "ok"):

@@ -123,6 +123,8 @@ class RunBuilder:
         facts = dict(trained.facts) | ({"weights": trained.weights} if trained.weights else {})
         if trained.malloc and self._device.startswith("cpu") and sys.platform == "linux":
             facts["allocator"] = f"freed memory is kept (GLIBC_TUNABLES={trained.malloc})"
+        if trained.wait_policy and self._device.startswith("cpu"):
+            facts["compute threads"] = f"started with OMP_WAIT_POLICY={trained.wait_policy}"
         if trained.compiled:
             facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
         return facts

@@ -102,6 +102,8 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     """Where the model's weights come from; empty if they are random."""
     malloc: str
     """The settings of the C library's allocator (GLIBC_TUNABLES)."""
+    wait_policy: str = ""
+    """How compute threads wait for each other (OMP_WAIT_POLICY); empty if they spin for a while."""
 
 
 class Peak(msgspec.Struct, frozen=True):

@@ -168,6 +168,7 @@ class Session:
             compile_counters=observe.compile_counters(), data_on_device=observe.is_resident(training.loader),
             batch_norm=any("BatchNorm" in type(part).__name__ for part in training.model.modules()),
             weights=getattr(self._workload, "weights", ""), malloc=os.environ.get("GLIBC_TUNABLES", ""),
+            wait_policy=os.environ.get("OMP_WAIT_POLICY", ""),
         )  # fmt: skip
 
 

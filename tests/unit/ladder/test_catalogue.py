@@ -16,7 +16,7 @@ SIZES = Sizing(workers=3, batch_size=8, large_batch=16, largest_batch=32, amp="b
 CARD = """+++
 title = "mine"
 question = "Why?"
-settings = { workers = "$workers", cpu_threads = "$shared_threads" }
+settings = { workers = "$workers" }
 exactness = "bitwise"
 bottleneck = "data"
 position = 0
@@ -56,8 +56,6 @@ def test_a_card_is_read_whole(tmp_path: Path) -> None:
 def test_a_size_stands_for_its_number_on_the_machine(tmp_path: Path) -> None:
     optimization = catalogue.read(card(tmp_path))
     assert optimization.changes(SIZES) == {"workers": 3}
-    shared = Sizing(3, 8, 16, 32, "bf16", threads=2, share_cores=True)
-    assert optimization.changes(shared) == {"workers": 3, "cpu_threads": 2}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +69,7 @@ def test_a_size_stands_for_its_number_on_the_machine(tmp_path: Path) -> None:
         ('"$workers"', '"$wrokers"', "no attribute 'wrokers'"),
         ('"$workers"', "-1", "'workers' was given '-1'"),
         (
-            '{ workers = "$workers", cpu_threads = "$shared_threads" }',
+            '{ workers = "$workers" }',
             "{}",
             "Expected `object` of length >= 1",
         ),

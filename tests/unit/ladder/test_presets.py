@@ -29,6 +29,7 @@ def test_a_cpu_shares_its_cores_between_model_and_loader() -> None:
     cpu, cuda = (presets.sizing(quick, Target(device), cores=8) for device in ("cpu", "cuda"))
     assert (cpu.workers, cpu.threads) == (4, 4)
     assert (cuda.workers, cuda.threads) == (8, 8)
+    assert presets.sizing(quick, Target("cuda"), cores=64).workers == 16, "a longer queue needs longer blocks"
     one_core = presets.sizing(quick, Target("cpu"), cores=1)
     assert (one_core.workers, one_core.threads) == (1, 1)
     assert presets.sizing(quick, Target("cuda", bf16=False), cores=8).amp == "fp16"

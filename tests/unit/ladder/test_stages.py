@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from perfkit.errors import InvalidValue
@@ -42,12 +40,6 @@ def test_a_stage_without_its_own_switch_does_not_apply() -> None:
 def test_a_stage_that_finds_its_change_made_says_so() -> None:
     stage = stages.stage(OPTIMIZATIONS["compile"], Recipe(compile=True), SIZES, CPU)
     assert stage.reason == "nothing to change: the recipe has it already"
-
-
-def test_workers_get_cores_of_their_own_only_where_they_share_them() -> None:
-    rung, before = OPTIMIZATIONS["data_loading"], Recipe(cpu_threads=5)
-    assert stages.stage(rung, before, SIZES, CPU).recipe.cpu_threads == 5
-    assert stages.stage(rung, before, replace(SIZES, share_cores=True), CPU).recipe.cpu_threads == 2
 
 
 def test_below_a_rung_are_those_before_it_and_below_another_all() -> None:

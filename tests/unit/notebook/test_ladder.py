@@ -89,15 +89,6 @@ def test_settings_are_recalled_with_the_same_settings_only(monkeypatch: pytest.M
     assert len(recalled(settings={"amp": "bf16"}).runs) == 2
 
 
-def test_compute_threads_that_the_first_stage_decides_are_no_other_recipe(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    runs = store(monkeypatch)
-    assert runs[0].data_wait_share > ladders.DATA_BOUND_SHARE  # type: ignore[operator]
-    assert runs[1].recipe["cpu_threads"] > 0
-    assert len(recalled().runs) == 2
-
-
 def test_stages_after_one_that_failed_are_recalled_as_they_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     stages = ("data_loading", "zero_grad")
     runs = store(monkeypatch, {}, {"status": "failed"}, {}, stages=stages)

@@ -70,18 +70,6 @@ def test_without_runs_each_stage_builds_on_the_one_before() -> None:
     assert stages[3].recipe.uint8_copy
 
 
-@pytest.mark.parametrize(("wait", "shared"), [(0.2, False), (0.4, True)])
-def test_loader_workers_get_cores_of_their_own_where_data_is_waited_for(
-    wait: float, shared: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ladder.machine, "usable_cores", lambda: 4)
-    runs: list[Run] = []
-    stages = ladder.ladder_stages(where("data_loading"), CPU, runs)
-    next(stages)
-    runs.append(run("ok", wait))
-    assert (next(stages).recipe.cpu_threads > 0) is shared
-
-
 def test_a_plans_own_values_replace_those_of_the_ladder() -> None:
     chosen = replace(where("data_loading", settings={"amp": "bf16"}), changes={"workers": 3})
     baseline, stage = ladder.ladder_stages(chosen, CPU)
