@@ -51,6 +51,7 @@ pk.doctor()
 # | [16 NVTX and Nsight](16_nvtx_and_nsight.ipynb) | data, host or device: which is the bottleneck? | 2 | – |
 # | [17 distributed](17_distributed.ipynb) | how well does training scale to several ranks? | 3 | two cores, or two GPUs |
 # | [18 memory](18_memory.ipynb) | what uses the memory in a step? | 2 | – |
+# | [19 checking the articles](19_checking_the_articles.ipynb) | do the published figures agree with each other? | reading | – |
 #
 # Each chapter stands alone. The order is that of the article which this workbook follows.
 #

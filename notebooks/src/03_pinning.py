@@ -13,7 +13,7 @@
 #
 # To copy from ordinary (pageable) memory, the driver first copies the data into a page-locked buffer of its own, and the host waits for that. From page-locked memory (`pin_memory`) the device reads directly: the copy is faster, and with `non_blocking` the host does not wait for it. In the article, 10 of the 37 ms of a step were such copies.
 #
-# On one CUDA stream the copy still queues with the kernels: it runs after those launched before it, and those launched after it wait for it. To overlap the copy with computation, it needs a *second stream*, and pinned memory. That is the switch `device_prefetch`.
+# On one CUDA stream the copy still queues with the kernels: it runs after those launched before it, and those launched after it wait for it. To overlap the copy with computation, it needs a *second stream*, and pinned memory. That is the switch `device_prefetch`. (The article's own figures show no overlap either: [chapter 19](19_checking_the_articles.ipynb).)
 
 # %%
 from IPython.display import Markdown

@@ -25,7 +25,7 @@ panel = pk.LadderPanel()
 panel
 
 # %% [markdown]
-# What the articles report, measured on their machine. What we calculated from their figures is marked as *derived*:
+# What the articles report, measured on their machine. What we calculated from their figures is marked as *derived*; where they contradict each other, see [chapter 19](19_checking_the_articles.ipynb):
 
 # %%
 Markdown("\n".join(f"- {o.title}: {o.published}" for o in OPTIMIZATIONS.values() if o.published))

@@ -19,7 +19,7 @@
 #
 # In the article's program (in another framework), `shape` leaves its result on the CPU. `slice` runs on the GPU, so the result is copied up to it; `crop_tensor` needs it on the CPU, so it is copied down again. That makes 20 synchronous copies in 10 iterations, 70% of all copy time. The article's fix is to run the tiny `slice` on the CPU, and all 20 copies are gone.
 #
-# The article's total fell from 26.6 to 14.5 ms, but not because of the copies: they had taken only 1.03 ms (3.87%) of it. Of the 12.1 ms that the article saved, 6.4 ms are `shape`, whose slowest call (probably the first) took 8.0 ms in one run and 1.6 ms in the other; 1.5 ms are the executor's set-up, 1.4 ms `fill_constant`. `slice` and `crop_tensor`, including their copies, account for 2.4 ms. The fix is right, but the comparison is *confounded*: it gives the fix credit for differences in start-up. That is why perfkit leaves out warm-up and interleaves what it compares.
+# The article's total fell from 26.6 to 14.5 ms, but not because of the copies: they had taken only 1.03 ms (3.87%) of it. Of the 12.1 ms that the article saved, 6.4 ms are `shape`, whose slowest call (probably the first) took 8.0 ms in one run and 1.6 ms in the other; 1.5 ms are the executor's set-up, 1.4 ms `fill_constant`. `slice` and `crop_tensor`, including their copies, account for 2.4 ms. The fix is right, but the comparison is *confounded*: it gives the fix credit for differences in start-up. That is why perfkit leaves out warm-up and interleaves what it compares. ([Chapter 19](19_checking_the_articles.ipynb) has the arithmetic.)
 #
 # ## A training with such lines
 #

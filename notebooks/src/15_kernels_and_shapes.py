@@ -27,7 +27,7 @@ kernels.table("Roofs")
 #
 # ## Shapes
 #
-# The article's product is [16 · 36, 1504] × [1504, 10000] (on a CPU, M and N are a quarter of that). On a V100 the article measured 1.340 ms in fp32 and 0.267 ms in fp16, a speed-up of 5.02×. An odd M cost nothing in the article's table (5.04× with M = 16 · 35). With K = 1500 or N = 9999, which are not multiples of 8, nearly all of the article's fp16 speed-up was lost (1.05× and 1.01×). Since cuBLAS 11, Tensor Cores accept any size, but multiples of 8 are still faster.
+# The article's product is [16 · 36, 1504] × [1504, 10000] (on a CPU, M and N are a quarter of that). On a V100 the article measured 1.340 ms in fp32 and 0.267 ms in fp16, a speed-up of 5.02×. With K = 1500 or N = 9999, which are not multiples of 8, nearly all of the article's fp16 speed-up was lost (1.05× and 1.01×). The article's fourth row, with 16 · 35, says nothing about M, because 16 · 35 is a multiple of 8 as well ([chapter 19](19_checking_the_articles.ipynb)). The sweep below has an odd M. Since cuBLAS 11, Tensor Cores accept any size, but multiples of 8 are still faster.
 #
 # Predict: which of the neighbouring shapes below is slow *here*?
 

@@ -108,4 +108,4 @@ else:
 # </details>
 
 # %% [markdown]
-# Back to [00 start here](00_start_here.ipynb)
+# Next: [19 checking the articles](19_checking_the_articles.ipynb)
