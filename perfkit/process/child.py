@@ -207,8 +207,9 @@ def child_environment() -> dict[str, str]:
     malloc = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
     defaults = {
         "GLIBC_TUNABLES": malloc,
-        # libgomp's threads spin at barriers, which takes the core from whatever they wait for. Photos at quick
-        # on two cores, spinning and passive: 40 and 87 samples/s beside a busy process, 94 and 134 with workers.
+        # libgomp's threads spin at barriers, which takes the core from whatever they wait for. Photos at
+        # quick, two cores: 40 samples/s spinning and 87 passive beside a busy process, 94 and 134 with a
+        # loader worker.
         "OMP_WAIT_POLICY": "PASSIVE",
         # Where a quota is below the visible cores, torch would start too many threads (metrics §4).
         "OMP_NUM_THREADS": str(machine.usable_cores()),
