@@ -20,7 +20,7 @@ _PUBLIC = {
     "detect_syncs": "perfkit.worker.syncs",
     "assert_no_sync": "perfkit.worker.syncs",
     "measure_ladder": "perfkit.studies.ladder",
-    "stage_diff": "perfkit.studies.ladder",
+    "stage_diffs": "perfkit.studies.ladder",
     "script": "perfkit.studies.plan",
     "figure": "perfkit.show.figures",
     "html": "perfkit.show.html",

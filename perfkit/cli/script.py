@@ -42,8 +42,9 @@ def export(
 
 @cli.command(cli.SCRIPT)
 def diff(stage: Annotated[str, typer.Argument(help="an optimization")], training: cli.Training) -> None:
-    """Shows what a stage changes in the training script."""
-    sys.stdout.write(ladders.stage_diff(training.plan([stage], below=True)))
+    """Shows what a stage changes in the training script: here, and on a GPU if that differs."""
+    for title, text in ladders.stage_diffs(training.plan([stage], below=True)):
+        sys.stdout.write(f"# {title}\n{text}")
 
 
 @cli.command(cli.SCRIPT)

@@ -17,8 +17,7 @@ from perfkit.program.recipe import Recipe
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
-from perfkit.show import html, sentences, tables_studies
-from perfkit.show.document import Table
+from perfkit.show import html, tables, tables_studies
 from perfkit.studies import ladder as ladders
 from perfkit.studies import parity as proving
 from perfkit.studies import plan as plans
@@ -27,6 +26,11 @@ from perfkit.worker.messages import Description
 
 Recipes = Mapping[str, Mapping[str, Any]]
 """Titles, and the switches that differ from the plain loop."""
+
+
+def date(runs: Sequence[Run]) -> str:
+    """When a session began."""
+    return f"{runs[0].created[:16].replace('T', ' ')} UTC"
 
 
 class LadderPanel(Panel):
@@ -59,6 +63,7 @@ class LadderPanel(Panel):
         recipes = tuple((title, base.replace(**changes)) for title, changes in self._titles.items())
         self.plan = replace(plan, recipes=recipes)
         self._parity: Parity | None = None
+        self._recalled = False
         self._resolving = threading.Lock()
         self._stages: list[Stage] | None = None
         self._described: Description
@@ -70,7 +75,7 @@ class LadderPanel(Panel):
     # ------------------------------------------------------------ measuring
 
     def _measure(self) -> list[Run]:
-        self.runs, self._parity, self._report.value = [], None, ""
+        self.runs, self._recalled, self._parity, self._report.value = [], False, None, ""
         try:
             self.runs = ladders.measure_ladder(
                 self.plan, RunStore(), on_progress=self._follow, cancelled=self._job.cancelled
@@ -92,6 +97,10 @@ class LadderPanel(Panel):
         """Links to the report; not while stages are measured, as its pictures are work for the processor."""
         measured = any(run.status == "ok" for run in self.runs)
         self._report.value = layout.report_link(html.session(self.runs)) if measured else ""
+
+    def _notices(self, runs: Sequence[Run]) -> list[str]:
+        earlier = [f"Measured earlier, at {date(runs)}; Run measures again."] if self._recalled else []
+        return [*earlier, *super()._notices(runs)]
 
     def _sentences(self, runs: Sequence[Run]) -> list[str]:
         first, *others = super()._sentences(runs)
@@ -126,11 +135,14 @@ class LadderPanel(Panel):
         else:
             return
         if not (self.runs or self._job.busy):
-            self.runs = stored
-            self._draw()
-            self._offer_report()
-            when = stored[0].created[:16].replace("T", " ")
-            self._status.show(f"results of {when} UTC; Run measures again")
+            self._recall(stored)
+
+    def _recall(self, stored: list[Run]) -> None:
+        """Shows the results of an earlier session."""
+        self.runs, self._recalled = stored, True
+        self._draw()
+        self._offer_report()
+        self._status.show(f"results of {date(stored)}; Run measures again")
 
     def _ran(self, stored: Sequence[Run]) -> bool:
         """Whether this panel would have measured the same, each stage built on those that worked."""
@@ -152,11 +164,7 @@ class LadderPanel(Panel):
     def proof(self) -> Shown[Run]:
         """What proves that each switch of the last stage is in effect, and that it still trains the same."""
         run = self._results_or_error()[-1]
-        checks = [(m.switch, m.ok, m.evidence) for m in run.mechanism]
-        checks += [(c.name, c.ok, c.evidence) for c in (self._parity.checks if self._parity else [])]
-        rows = [[name, "yes" if ok else "NO", evidence] for name, ok, evidence in checks]
-        reason = "" if run.status == "ok" else f"nothing to prove: {sentences.outcome(run)}"
-        return Shown(run, [Table(("switch", "as set", "evidence"), [] if reason else rows, note=reason)])
+        return Shown(run, [tables.evidence_of(run, self._parity)])
 
 
 class RecipePanel(LadderPanel):

@@ -92,6 +92,10 @@ class Panel(layout.Boxed, Sectioned):
         """The runs to show."""
         return self.runs
 
+    def _notices(self, runs: Sequence[Run]) -> list[str]:
+        """What a reader must know before the table."""
+        return []
+
     def _remarks(self, runs: Sequence[Run]) -> str:
         """What else to say of the runs, as HTML."""
         return ""
@@ -165,7 +169,7 @@ class Panel(layout.Boxed, Sectioned):
         heading = f"{count} warning{'s' * (count != 1)}, and facts" if count else "Facts about these runs"
         notes = tables.notes(runs)
         folded = [document.Section(heading, [document.Bullets(notes)], folded=True)] if notes else []
-        results = html.fragment([ladder, document.Bullets(self._sentences(runs))])
+        results = html.fragment([*self._notices(runs), ladder, document.Bullets(self._sentences(runs))])
         return f"{results}{self._remarks(runs)}{html.fragment(folded)}"
 
     def _sentences(self, runs: Sequence[Run]) -> list[str]:

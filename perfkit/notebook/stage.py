@@ -15,12 +15,13 @@ from perfkit.ladder.catalogue import optimization
 from perfkit.ladder.stages import Stage
 from perfkit.notebook import layout
 from perfkit.notebook.controls import Controls
-from perfkit.notebook.ladder import LadderPanel
+from perfkit.notebook.ladder import LadderPanel, date
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.show import units
-from perfkit.show.document import Code
+from perfkit.show.document import Code, Section
 from perfkit.show.html import fragment
+from perfkit.studies import ladder as ladders
 from perfkit.studies import parity as proving
 from perfkit.studies import plan as plans
 
@@ -57,7 +58,11 @@ class StagePanel(LadderPanel):
         self._guess.add_class("pk-predict")
         self._guess.observe(lambda change: setattr(self, "prediction", change["new"]), "value")
         title = layout.html_slot("pk-question", text=f"<h3>{html.escape(self.optimization.question)}</h3>")
-        self._above = [title, self._controls.widget, self._folded, layout.row([self._guess, self._part])]
+        self._held: list[Run] = []
+        help_text = "Keeps your guess, and shows results of an earlier session if there are any"
+        ready = layout.button("Predict", "pk-guess", help_text, lambda: self.predict(self._guess.value))
+        guesses = layout.row([self._guess, self._part, ready])
+        self._above = [title, self._controls.widget, self._folded, guesses]
         self._reset = layout.button("Reset", "pk-reset", "The ladder's own values", self._put_back)
         self._buttons = [self._reset]
         super().__init__([stage], **more)
@@ -67,6 +72,14 @@ class StagePanel(LadderPanel):
     def _read(self) -> None:
         if self._resolve():
             super()._read()
+
+    def _recall(self, stored: list[Run]) -> None:
+        """Results of an earlier session would answer the question: they wait for the prediction."""
+        if self.prediction is None:
+            self._held = stored
+            self._status.show(f"results of {date(stored)} are stored: predict to see them, or press Run")
+        else:
+            super()._recall(stored)
 
     def _show_stages(self, stages: Sequence[Stage]) -> None:
         self._controls.set_target(plans.target(self.plan, self._described))
@@ -96,12 +109,8 @@ class StagePanel(LadderPanel):
         a SystemError before Python 3.11.8 and 3.12.2 (CPython gh-106905), and the kernel parses every cell.
         """
         if self._stages and self._folded.selected_index == 0:
-            self._diff.value = fragment([Code(self._diff_text(self._stages, self._controls.recipe), "diff")])
-
-    def _diff_text(self, stages: Sequence[Stage], after: Recipe) -> str:
-        if stages[-1].reason:
-            return f"n/a here: {stages[-1].reason}"
-        return plans.recipe_diff(self.plan, self._described, stages[0].recipe, after, self.optimization.name)
+            diffs = ladders.stage_diffs(self.plan, self._described)
+            self._diff.value = fragment([Section(title, [Code(text, "diff")]) for title, text in diffs])
 
     # ------------------------------------------------------------ proof and score
 
@@ -157,12 +166,13 @@ class StagePanel(LadderPanel):
         return Markdown(self.optimization.card())
 
     def diff(self) -> Markdown:
-        """What the stage changes in the training script: a diff of the two real scripts."""
-        stages = self._resolve()
-        if not stages or stages[-1].reason:
-            why = stages[-1].reason if stages else self._unreadable
-            return Markdown(f"No diff: {html.escape(why)}")
-        return Markdown(f"```diff\n{self._diff_text(stages, stages[-1].recipe)}```")
+        """What the stage changes in the training script: a diff of two real scripts, here and on a GPU."""
+        if not self._resolve():
+            return Markdown(f"No diff: {html.escape(self._unreadable)}")
+        diffs = ladders.stage_diffs(self.plan, self._described)
+        blocks = (f"\n\n```diff\n{text}```" if text else "" for _, text in diffs)
+        titles = (f"**{html.escape(title)}**" for title, _ in diffs)
+        return Markdown("\n\n".join(map("".join, zip(titles, blocks, strict=True))))
 
     def predict(self, times: float) -> None:
         """Your guess, before you run: how many times as fast will it be? Below 1 is slower.
@@ -174,6 +184,9 @@ class StagePanel(LadderPanel):
             raise InvalidValue(f"you predicted {times} times as fast", "Give a number above 0")
         self._guess.value = times
         self.prediction = times
+        held, self._held = self._held, []
+        if held and not (self.runs or self._job.busy):
+            self._recall(held)
 
     def score(self) -> Markdown:
         """Your prediction beside what was measured."""

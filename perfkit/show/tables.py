@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from perfkit import machine
+from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.show import figures, results, units
 from perfkit.show.document import Bullets, Code, Content, Section, Table
@@ -117,10 +118,14 @@ def evidence(runs: Sequence[Run]) -> list[Content]:
     return [count, *alarm, Bullets(_changes(runs)), Section("Every check", [Table(columns, rows)], True)]
 
 
-def evidence_of(run: Run) -> Table:
-    """Every check of one run."""
-    rows = [[m.switch, "as set" if m.ok else "NOT as set", m.evidence] for m in run.mechanism]
-    return Table(("switch", "state", "evidence"), rows, "Every check", "" if rows else "nothing was checked")
+def evidence_of(run: Run, parity: Parity | None = None) -> Table:
+    """Every check of one run; with `parity`, whether it still trains the same too."""
+    measured = run.status == "ok"
+    rows = [[m.switch, "as set" if m.ok else "NOT as set", m.evidence] for m in run.mechanism * measured]
+    checks = parity.checks if parity and measured else []
+    rows += [[check.name, "the same" if check.ok else "NOT the same", check.evidence] for check in checks]
+    note = "" if rows else outcome(run) or "nothing was checked"
+    return Table(("switch", "state", "evidence"), rows, "Every check", note)
 
 
 def _changes(runs: Sequence[Run]) -> list[str]:

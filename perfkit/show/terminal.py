@@ -18,7 +18,8 @@ from perfkit.show.sentences import clean
 _PIPE_WIDTH = 120
 """Characters in a line where the output is a pipe or a file."""
 _GAP = 2
-_COLOURS = {"ok": "green", "✓": "green", "note": "yellow", "problem": "red", "✗": "red", "NOT as set": "red"}
+_COLOURS = {"ok": "green", "✓": "green", "note": "yellow", "problem": "red", "✗": "red", "NOT as set": "red",
+            "NOT the same": "red"}  # fmt: skip
 """Of cells that say nothing else; the word is there too for those who do not see the colour."""
 _LONG_WORD = 28
 """Longer words (kernel names, paths) are broken where they must be."""

@@ -16,7 +16,7 @@ from perfkit.program.rules import Target, applicable
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
 from perfkit.studies.engine import Schedule, Trial, measure
-from perfkit.studies.plan import Plan, Watch, recipe_diff
+from perfkit.studies.plan import Plan, Watch, recipe_diff, target
 from perfkit.studies.setup import Setup, prepare
 from perfkit.worker.messages import Description
 
@@ -101,16 +101,49 @@ def resolve(plan: Plan) -> tuple[Description, list[Stage]]:
         return setup.description, list(ladder_stages(plan, setup.target))
 
 
-def stage_diff(plan: Plan) -> str:
-    """What the last stage of a plan changes in the script.
+def stage_diffs(plan: Plan, description: Description | None = None) -> list[tuple[str, str]]:
+    """What the last stage of a plan changes in the script: headings with their diffs.
+
+    First the recipes as this machine measures them; then, where that differs, as a machine with GPUs would:
+    exporting a script needs no GPU. A heading with an empty diff says why there is none.
+
+    Args:
+        plan: the stages.
+        description: of the workload, where it is loaded already.
 
     Raises:
-        InvalidValue: the stage cannot act on this machine.
+        PerfkitError: the workload cannot be loaded.
     """
-    description, stages = resolve(plan)
-    last = acting(stages[-1])
-    before = stages[-2].recipe if len(stages) > 1 else last.recipe
-    return recipe_diff(plan, description, before, last.recipe, last.name)
+    description = description or resolve(plan)[0]
+    here = target(plan, description)
+    reason, text = _last_diff(plan, description, here)
+    diffs = [(f"n/a here: {reason}" if reason else "What it changes here", text)]
+    if here.device == "cuda":
+        return diffs
+    gpus = replace(here, device="cuda", bf16=True, compiler=True, count=_MANY)
+    other_reason, other = _last_diff(replace(plan, device="cuda"), description, gpus)
+    if other and _changed(other) != _changed(text):
+        diffs.append(("What it changes on a GPU", other))
+    elif reason and other_reason not in ("", reason):
+        diffs.append((f"n/a on a GPU too: {other_reason}", ""))
+    return diffs
+
+
+_MANY = 8
+"""GPUs of the machine that a diff is shown for where there is none: enough for every stage."""
+
+
+def _last_diff(plan: Plan, description: Description, where: Target) -> tuple[str, str]:
+    """Why the last stage cannot act on a target, or its diff there."""
+    stages = list(ladder_stages(plan, where))
+    before, last = stages[-2:] if len(stages) > 1 else (stages[0], stages[0])
+    if last.reason:
+        return last.reason, ""
+    return "", recipe_diff(plan, description, before.recipe, last.recipe, last.name)
+
+
+def _changed(diff: str) -> list[str]:
+    return [line for line in diff.splitlines() if line[:1] in "+-"]
 
 
 def acting(stage: Stage) -> Stage:

@@ -59,7 +59,10 @@ def test_a_stage_from_click_to_result_while_other_cells_run(lab: LabPage) -> Non
     lab.screenshot("stage-panel")
     lab.run_cell(0)  # the cell again: one panel, the last results in it
     expect(lab.page.locator(".pk-panel")).to_have_count(1)
-    status(panel, re.compile("results of"))
+    status(panel, re.compile("results of .* predict"))
+    expect(panel.locator(".pk-plot svg")).to_have_count(0)
+    panel.locator("button.pk-guess").click()
+    expect(panel.locator(".pk-results")).to_contain_text("Measured earlier")
     expect(panel.locator(".pk-plot svg").first).to_be_visible()
 
 

@@ -136,7 +136,10 @@ def test_diff_shows_what_a_stage_changes() -> None:
     text = perfkit("diff", "data_loading", "--workload", "cifar_resnet18").stdout
     assert "-        num_workers=0," in text
     assert "+        num_workers=1," in text
-    assert "pinning" in perfkit("diff", "pinning", code=2).stderr
+    not_here = perfkit("diff", "pinning", "--workload", "cifar_resnet18").stdout
+    assert "# n/a here: Pin" in not_here
+    assert "# What it changes on a GPU" in not_here
+    assert "+        pin_memory=True," in not_here
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ def test_the_newest_results_of_the_same_recipes_are_shown_with_their_date(
     panel = recalled()
     assert [run.id for run in panel.runs] == [run.id for run in runs]
     assert "results of 2026-11-20 12:00 UTC" in panel._status.text.value
+    assert "Measured earlier, at 2026-11-20 12:00 UTC" in panel._results.value
     assert "<table" in panel._results.value
     assert "perfkit-report.html" in panel._report.value
 
@@ -104,6 +105,23 @@ def test_nothing_is_recalled_over_what_was_measured(monkeypatch: pytest.MonkeyPa
     measured = panel.runs
     panel._read()
     assert panel.runs is measured
+
+
+def test_where_the_reader_predicts_stored_results_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plans.plan(stages=["zero_grad"], below=True, **WHERE)
+    stages = list(ladders.ladder_stages(plan, plans.target(plan, DESCRIPTION)))
+    monkeypatch.setattr(ladders, "resolve", lambda plan: (DESCRIPTION, stages))
+    for run, one in zip(session(), stages, strict=False):
+        keep(run, stage=one.name, recipe=one.recipe.to_dict())
+    panel = pk.StagePanel("zero_grad", **WHERE)
+    panel._read()
+    assert "results of 2026-11-20 12:00 UTC are stored: predict" in panel._status.text.value
+    assert panel.runs == []
+    assert "<table" not in panel._results.value
+    panel.predict(1.5)
+    assert len(panel.runs) == 2
+    assert "You predicted 1.50" in panel._results.value
+    assert "Measured earlier" in panel._results.value
 
 
 def test_without_stored_results_no_process_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

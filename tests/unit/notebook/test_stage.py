@@ -23,6 +23,7 @@ def test_run_draws_the_results_and_scores_the_prediction(monkeypatch: pytest.Mon
     assert "What shrank" in panel._results.value
     assert "bit for bit" in panel._results.value
     assert "equal" in panel.proof().table().data
+    assert "Measured earlier" not in panel._results.value
     assert sum("<svg" in plot.value for plot in panel._plots) >= 3
     assert not panel._run.disabled
     assert panel._cancel.disabled

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from perfkit.errors import InvalidValue, RunFailed
+from perfkit.errors import RunFailed
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target
 from perfkit.results.run import Raw, Run
@@ -105,8 +106,19 @@ def test_resolving_loads_the_workload_once_and_measures_nothing(machine: FakeMac
 def test_a_diff_is_of_what_can_act(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(ladder, "recipe_diff", lambda *given: seen.append(given) or "diff")
-    assert ladder.stage_diff(where("uint8_copy")) == "diff"
+    description, _ = ladder.resolve(where())
+    assert ladder.stage_diffs(where("uint8_copy"), description) == [("What it changes here", "diff")]
     *_, before, after, name = seen[0]
     assert (before.uint8_copy, after.uint8_copy, name) == (False, True, "uint8_copy")
-    with pytest.raises(InvalidValue, match="'pinning' does not apply here"):
-        ladder.stage_diff(where("pinning"))
+
+
+def test_the_diff_on_a_gpu_needs_no_gpu(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder, "recipe_diff", lambda plan, *given: f"+ device={plan.device}")
+    description, _ = ladder.resolve(where())
+    (here, nothing), on_gpu = ladder.stage_diffs(where("pinning"), description)
+    assert "CUDA device" in here
+    assert nothing == ""
+    assert on_gpu == ("What it changes on a GPU", "+ device=cuda")
+    flat = msgspec.structs.replace(description, convolves=False)
+    (nowhere,) = ladder.stage_diffs(where("channels_last"), flat)
+    assert nowhere[0].startswith("n/a here: channels_last is a memory layout")
