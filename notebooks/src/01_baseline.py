@@ -60,7 +60,7 @@ panel.plot("losses")
 panel.verdict()
 
 # %%
-run = panel.runs[-1]
+run = panel.runs[0]
 waiting = run.data_wait_share or 0
 Markdown(
     f"You guessed {my_guess:.0%}; measured: **{waiting:.0%}**. Most of the step is "

@@ -11,9 +11,11 @@
 #
 # *About 2 minutes at the preset `quick` on two cores. Needs: two cores or more.*
 #
-# Worker processes (`workers`) load the next batches while the model trains. `persistent_workers` keeps them alive from one epoch to the next; `prefetch_factor` is the number of batches that each worker loads in advance. Workers remove the waiting as long as there are CPU cores for them. The article's machine had 8 vCPUs, and so it used 8 workers.
+# Worker processes (`workers`) load the next batches while the model trains. `persistent_workers` keeps them alive from one epoch to the next; `prefetch_factor` is the number of batches that each worker loads in advance. Workers remove the waiting as long as there are CPU cores for them. The article's machine had 8 vCPUs, and so it used 8 workers. How many are best depends on the machine; here the stage takes one for every two cores on a CPU, which also has to train the model.
 
 # %%
+from IPython.display import Markdown
+
 from perfkit import notebook as pk
 
 panel = pk.StagePanel("data_loading")
@@ -25,7 +27,7 @@ panel.question()
 # %% [markdown]
 # ## What changes in the script
 #
-# This diff shows the stage's own switches, applied to the script of the baseline. If the baseline waits a lot for data on a CPU, the measured run also divides the cores between workers and compute threads (`cpu_threads`); the list after the run shows every switch that differed.
+# A diff of two scripts, both exported from the program that is measured.
 
 # %%
 panel.diff()
@@ -69,25 +71,44 @@ panel.verdict()
 panel.score()
 
 # %% [markdown]
-# Every switch in which the two measured recipes differ, before → after. The verdict above is about all of them together:
+# Workers change *when* a batch is loaded, not *what* is in it. The losses of the first steps should therefore agree to the last bit:
 
 # %%
-before, after = panel.runs[0].recipe, panel.runs[-1].recipe
-for switch, value in after.items():
-    if value != before[switch]:
-        print(f"{switch}: {before[switch]} → {value}")
+before, after = panel.runs[0], panel.runs[1]
+same = before.losses == after.losses
+Markdown(f"{len(after.losses)} losses, {'the same bit for bit' if same else '**not** the same'}.")
 
 # %% [markdown]
-# Workers change *when* a batch is loaded, not *what* is in it. Compare the two loss curves above. If `cpu_threads` is in the list, the losses may differ in their last digits, because another number of threads adds floating-point numbers in another order. The evidence that each switch is in effect:
+# The evidence that each switch is in effect:
 
 # %%
 panel.proof()
 
 # %% [markdown]
+# ## Threads that wait without working
+#
+# On a CPU, several threads compute each operation together (OpenMP), and after each one they wait for the slowest of them at a *barrier*. By default libgomp, the OpenMP library of most PyTorch builds for Linux, lets them *spin* there: a waiting thread looks again and again whether the others are done. While nothing else runs, this saves the time to wake it up.
+#
+# It goes wrong as soon as something else wants a core: a loader worker, a browser, a video call. Then the one thread that all others wait for may be without a core, while the others keep theirs busy with waiting. A step can take several times as long, and loader workers can gain nothing, although their load is small. The remedy is one environment variable, which lets waiting threads sleep and gives their core to whoever has work:
+#
+# ```bash
+# OMP_WAIT_POLICY=PASSIVE python train.py
+# ```
+#
+# It must be set before the process loads OpenMP, so before Python starts, or at least before the first `import torch` (`os.environ["OMP_WAIT_POLICY"] = "PASSIVE"`). It is not free: waking a thread takes a moment, so on a machine with nothing else to do, a step of many short operations can become a little slower. The alternative is to leave a core free: fewer compute threads (`cpu_threads`).
+#
+# perfkit sets it for its measuring processes, for all stages alike, unless you have set it yourself. Each run records it:
+
+# %%
+print(panel.runs[0].facts.get("compute threads", "not on a CPU"))
+
+# %% [markdown]
+# To see the effect, set `OMP_WAIT_POLICY=ACTIVE` before you start Jupyter, and run this chapter again. What we measured on our machine is in [How perfkit measures](../docs/measuring.md).
+#
 # ## When it does not help
 #
 # - If the model does not wait for data, there is no waiting to remove.
-# - When the CPU also trains the model, workers and compute threads share the cores. Use fewer compute threads (`cpu_threads`) then; more workers than spare cores make training slower.
+# - When the CPU also trains the model, workers and compute threads share the cores. Let waiting threads sleep (above), or use fewer of them (`cpu_threads`); more workers than spare cores make training slower.
 # - If a sample is cheap to make, passing it between processes can cost more than making it. Then load a whole batch at once without PIL (`batched_fetch`), or keep the dataset on the device (`device_dataset`): see chapter 08.
 #
 # ## Exercise
@@ -101,7 +122,7 @@ trial = None  # pk.LadderPanel(["baseline"], settings=...), then trial.run()
 if trial is None:
     print("Your turn: replace None in the cell above.")
 else:
-    ours, yours = panel.runs[-1], trial.runs[-1]
+    ours, yours = panel.runs[1], trial.runs[-1]
     assert yours.status == "ok", f"It was not measured: {yours.reason}"
     assert yours.recipe["workers"] != ours.recipe["workers"], "Change the number of workers"
     for run in (ours, yours):
@@ -115,7 +136,7 @@ else:
 # <details><summary>Answer</summary>
 #
 # ```python
-# now = panel.runs[-1].recipe
+# now = panel.runs[1].recipe
 # trial = pk.LadderPanel(["baseline"], settings=now | {"workers": now["workers"] + 1})
 # trial.run()
 # ```

@@ -92,7 +92,7 @@ trial = None  # pk.LadderPanel(["baseline"], settings=...), then trial.run()
 if trial is None:
     print("Your turn: replace None in the cell above.")
 else:
-    small, large, yours = panel.runs[0], panel.runs[-1], trial.runs[-1]
+    small, large, yours = panel.runs[0], panel.runs[1], trial.runs[-1]
     assert yours.status == "ok", f"It was not measured: {yours.reason}"
     effective = yours.recipe["batch_size"] * yours.recipe["accumulation"]
     assert effective == large.recipe["batch_size"] > yours.recipe["batch_size"], (
@@ -109,7 +109,7 @@ else:
 #
 # ```python
 # now = panel.runs[0].recipe
-# times = panel.runs[-1].recipe["batch_size"] // now["batch_size"]
+# times = panel.runs[1].recipe["batch_size"] // now["batch_size"]
 # trial = pk.LadderPanel(["baseline"], settings=now | {"accumulation": times})
 # trial.run()
 # ```

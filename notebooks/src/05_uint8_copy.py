@@ -118,7 +118,7 @@ else:
 #
 # ```python
 # trial = pk.LadderPanel(
-#     ["zero_grad", "device_resize"], workload="cifar_resnet18", settings=panel.runs[-1].recipe
+#     ["zero_grad", "device_resize"], workload="cifar_resnet18", settings=panel.runs[1].recipe
 # )
 # trial.run()
 # ```

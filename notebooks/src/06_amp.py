@@ -100,7 +100,7 @@ trial = None  # pk.LadderPanel(["baseline"], settings=...), then trial.run()
 if trial is None:
     print("Your turn: replace None in the cell above.")
 else:
-    ours, yours = panel.runs[-1], trial.runs[-1]
+    ours, yours = panel.runs[1], trial.runs[-1]
     assert yours.status == "ok", f"It was not measured: {yours.reason}"
     assert not yours.recipe["channels_last"], "Switch channels_last off"
     changed = {name for name, value in yours.recipe.items() if value != ours.recipe[name]}
@@ -116,7 +116,7 @@ else:
 # <details><summary>Answer</summary>
 #
 # ```python
-# trial = pk.LadderPanel(["baseline"], settings=panel.runs[-1].recipe | {"channels_last": False})
+# trial = pk.LadderPanel(["baseline"], settings=panel.runs[1].recipe | {"channels_last": False})
 # trial.run()
 # ```
 #

@@ -80,7 +80,7 @@ panel.proof()
 # The model is compiled once, in the first step. That time is reported separately and never averaged into the step time:
 
 # %%
-before, after = panel.runs[0], panel.runs[-1]
+before, after = panel.runs[0], panel.runs[1]
 Markdown(
     f"Compiling took {after.compile_s:.1f} s; a step takes {before.step_s.median * 1e3:.1f} ms before "
     f"and {after.step_s.median * 1e3:.1f} ms after."

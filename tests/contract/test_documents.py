@@ -11,7 +11,10 @@ import typer.main
 from perfkit.cli import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "notebooks" / "src").glob("*.py"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/measuring.md")),
+    *sorted((ROOT / "notebooks" / "src").glob("*.py")),
+]
 NOT_IN_GIT = {"tests/browser/artefacts/", "perfkit/ladder/cards/NAME.md"}
 """A folder that the tests make, and a placeholder."""
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
