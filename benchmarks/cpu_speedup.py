@@ -24,7 +24,7 @@ def main() -> None:
     device = parser.parse_args().device
     # Found by trying: on two cores a worker takes a core from the model, and compiling gives nothing here.
     final = Recipe(
-        batch_size=32, batched_fetch=True, uint8_copy=True, device_resize=True, zero_grad_set_to_none=True,
+        batch_size=32, batched_fetch=True, uint8_copy=True, device_resize=True,
         channels_last=True, amp="bf16", optimizer_impl="fused",
     )  # fmt: skip
     plan = plans.plan("cifar_resnet18", "quick", device=device, options={"image_size": 224})

@@ -55,7 +55,7 @@ for line in sys.stdin:
         loss = criterion(model(inputs), labels)
         loss.backward()
         optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
+        optimizer.zero_grad()
     print(32 * steps / (time.perf_counter() - start), flush=True)
 """
 

@@ -80,9 +80,9 @@ panel.proof()
 pk.StagePanel("device_resize", workload="cifar_resnet18").diff()
 
 # %% [markdown]
-# ## A stage that may do nothing
+# ## A tip that has expired
 #
-# `zero_grad_set_to_none` (the stage `zero_grad`) discards gradients instead of filling them with zeros. It is on the ladder because many lists of tips include it, and because *no measurable difference* is a result:
+# The article's next step, `zero_grad(set_to_none=True)`, discards gradients instead of filling them with zeros. It has been PyTorch's default since version 2.0, so there is nothing left to switch on. The stage `zero_grad` goes the other way: it fills the gradients with zeros (`zero_grad_set_to_none=false`), to measure what the tip was worth. *No measurable difference* is a result, too:
 
 # %%
 pk.StagePanel("zero_grad", workload="cifar_resnet18").question()

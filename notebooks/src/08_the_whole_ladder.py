@@ -125,7 +125,8 @@ else:
 # | `accumulation` | `accumulation` | what does one optimizer step for several batches save? |
 # | `cpu_threads` | `cpu_threads` | do compute threads and loader workers compete for the cores? |
 # | `fused_optimizer` | `optimizer_impl` | how much time do many small optimizer kernels cost? |
-# | `tf32` | `tf32` | how much faster is float32 with a shorter mantissa? |
+# | `infinite_sampler` | `infinite_sampler` | what does it cost that the loader's queue runs empty at the end of each epoch? |
+# | `zero_grad` | `zero_grad_set_to_none` | what would it cost to fill gradients with zeros? |
 # | `cudnn_benchmark` | `cudnn_benchmark` | are cuDNN's default algorithms the fastest? |
 # | `max_autotune` | `compile_mode` | does a longer search at compile time pay off? |
 # | `amp_fp16` | `amp` | is fp16 with gradient scaling faster than bf16? |

@@ -61,7 +61,7 @@ kernels.table("Layers")
 # %% [markdown]
 # ## Before and after
 #
-# Memory layout, fused optimizer, TF32, cuDNN's search and compilation change which kernels run. They are switches like the others: `channels_last`, `optimizer_impl`, `tf32`, `cudnn_benchmark`, `compile`. A recipe whose switch has no effect on this machine is n/a, with the reason.
+# Memory layout, fused optimizer, TF32, cuDNN's search and compilation change which kernels run. They are switches like the others: `channels_last`, `optimizer_impl`, `fp32_precision`, `cudnn_benchmark`, `compile`. A recipe whose switch has no effect on this machine is n/a, with the reason.
 
 # %%
 panel = pk.RecipePanel(
@@ -70,7 +70,7 @@ panel = pk.RecipePanel(
         "channels_last": {"channels_last": True},
         "fused optimizer": {"optimizer_impl": "fused"},
         "loop optimizer": {"optimizer_impl": "loop"},
-        "TF32": {"tf32": True},
+        "TF32": {"fp32_precision": "tf32"},
         "cuDNN search": {"cudnn_benchmark": True},
         "compiled": {"compile": True},
     },

@@ -103,7 +103,7 @@ pk.torchrun(16, nodes=2)
 #
 # ## The article's checklist
 #
-# Collectives with one process per device · CPU threads per process (try 1 and 4) · reading results every 30 steps, not in every step (`log_every`) · RDMA with TCP as the fall-back · larger batches, or several accumulated before communicating (`no_sync`) · double buffering, uint8 batches and pinned memory in the data loader (chapters 02 to 05) · a data loader that does not start again from an empty queue in each epoch (perfkit has no switch for this) · mixed precision. Its advice: verify the gain of each one.
+# Collectives with one process per device · CPU threads per process (try 1 and 4) · reading results every 30 steps, not in every step (`log_every`) · RDMA with TCP as the fall-back · larger batches, or several accumulated before communicating (`no_sync`) · double buffering, uint8 batches and pinned memory in the data loader (chapters 02 to 05) · an endless reader: a data loader that does not start again from an empty queue in each epoch (`infinite_sampler`) · mixed precision. Its advice: verify the gain of each one.
 #
 # ## When it does not help
 #

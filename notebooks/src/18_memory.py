@@ -13,7 +13,7 @@
 #
 # *About 2 minutes at the preset `quick` on two cores. Needs: nothing special.*
 #
-# *Weights*, *gradients*, *optimizer state* and the *batch* take memory during most of the step. *Activations* are created in forward and kept until backward has used them; *workspace* is temporary. The peak is where the sum of all of them is highest, most often at the start of backward.
+# *Weights* and *optimizer state* take memory all the time, the *batch* during most of the step, *gradients* from backward until `zero_grad` sets them to `None` (or for ever, if it fills them with zeros). *Activations* are created in forward and kept until backward has used them; *workspace* is temporary. The peak is where the sum of all of them is highest, most often at the start of backward.
 #
 # perfkit tracks the storage of every tensor while a step runs, on a CPU as well as on a GPU.
 
@@ -22,7 +22,7 @@ from perfkit import notebook as pk
 
 recipes = {
     "plain": {},
-    "gradients to None": {"zero_grad_set_to_none": True},
+    "gradients zeroed": {"zero_grad_set_to_none": False},
     "bf16": {"amp": "bf16"},
     "half the batch, twice": {"accumulation": 2, "batch_size": pk.LadderPanel().plan.preset.batch_size // 2},
     "checkpointing": {"activation_checkpointing": True},
@@ -82,16 +82,16 @@ panel.parity("checkpointing")
 #
 # ## Exercise
 #
-# SGD with momentum stores one value for each trained weight. In the plain loop, what is the ratio of the optimizer's bytes to those of the gradients?
+# SGD with momentum stores one value for each trained weight. In the recipe `gradients zeroed`, which has all gradients at the peak, what is the ratio of the optimizer's bytes to those of the gradients?
 
 # %% tags=["exercise"]
-answer = None  # ledger.found[0].parts has the bytes
+answer = None  # ledger.found[1].parts has the bytes
 
 # %% tags=["check"]
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    held = ledger.found[0].parts
+    held = ledger.found[1].parts
     assert abs(answer - held["optimizer"] / held["gradients"]) < 0.01, (
         "Divide the optimizer's bytes by the gradients'"
     )
@@ -101,7 +101,7 @@ else:
 # <details><summary>Answer</summary>
 #
 # ```python
-# held = ledger.found[0].parts
+# held = ledger.found[1].parts
 # answer = held["optimizer"] / held["gradients"]
 # ```
 #

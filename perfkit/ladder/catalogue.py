@@ -127,7 +127,8 @@ OPTIMIZATIONS = read_all(Path(__file__).parent / "cards")
 """Every optimization by name: the default ladder first, in its order, then the others."""
 
 LADDER = tuple(name for name, card in OPTIMIZATIONS.items() if card.position is not None)
-"""The default ladder: the article's order, with two stages that the article does not have."""
+"""The default ladder: the article's order, with three stages that it does not have, and without its
+`set_to_none=True`, which has been torch's default since 2.0."""
 
 
 def optimization(name: str) -> Optimization:

@@ -45,20 +45,30 @@ def script(
     parts += [(_HERE / name).read_text(encoding="utf-8") for name in ("parts.py", "train.py")]
     arguments = ", ".join(f"{key}={value!r}" for key, value in options.items())
     built = f"{name}({arguments})" if own or options else f"{name}() if callable({name}) else {name}"
-    main = _main(built, device, seed, steps, recipe.ranks)
+    start = "python" if recipe.ranks == 1 else f"torchrun --nproc-per-node {recipe.ranks}"
+    main = _main(built, device, seed, steps, start)
+    head = _heading(f"{workload}, {recipe.describe()}", device, start)
     for _ in range(20):
         # Before Python 3.11.8 and 3.12.2 two threads that parse at once share a depth counter, and one of
         # them may end in a SystemError (CPython gh-106905): a notebook's kernel parses every cell.
         with suppress(SystemError):
-            return _written(recipe, workload, main, own, *parts)
-    return _written(recipe, workload, main, own, *parts)
+            return _written(recipe, head, main, own, *parts)
+    return _written(recipe, head, main, own, *parts)
 
 
 @lru_cache(maxsize=64)
-def _written(recipe: Recipe, workload: str, main: str, own: bool, *parts: str) -> str:
+def _written(recipe: Recipe, head: str, main: str, own: bool, *parts: str) -> str:
     modules = [fold(part, recipe, external=not own) for part in parts]
-    head = f'"""Training script written by perfkit: {workload}, {recipe.describe()}."""\n\n'
     return _tidy(_merged_imports(_drop_unused(head + _join(modules, main))))
+
+
+def _heading(what: str, device: str, start: str) -> str:
+    """The docstring of the script, which has no empty line: `diff` skips it."""
+    hint = f"""
+On Linux start it with `OMP_WAIT_POLICY=PASSIVE {start} train.py`: libgomp's threads spin at barriers, and
+beside a busy core or loader workers they take several times as long.
+"""
+    return f'"""Training script written by perfkit: {what}.{hint if device.startswith("cpu") else ""}"""\n\n'
 
 
 def diff(before: str, after: str, names: tuple[str, str] = ("before", "after")) -> str:
@@ -81,8 +91,7 @@ def _recipe_object(recipe: Recipe) -> str:
     return f"from types import SimpleNamespace\n\nRECIPE = SimpleNamespace({values})\n"
 
 
-def _main(built: str, device: str, seed: int, steps: int, ranks: int) -> str:
-    start = "python" if ranks == 1 else f"torchrun --nproc-per-node {ranks}"
+def _main(built: str, device: str, seed: int, steps: int, start: str) -> str:
     return (
         f"def main():\n"
         f'    """Trains and prints the loss of each step: `{start} train.py [STEPS]`."""\n'

@@ -1,6 +1,7 @@
 """Parts of the training program that most recipes leave out; exported scripts hold those that they use.
 
-They serve several ranks, a data set on the device, embeddings in host memory, and activation checkpointing.
+They serve several ranks, an order without end, a data set on the device, embeddings in host memory, and
+activation checkpointing.
 """
 
 from __future__ import annotations
@@ -30,6 +31,25 @@ class RankOrder:
     def __iter__(self) -> Iterator[int]:
         shuffled = list(self.order)
         return iter(shuffled[distributed.get_rank() : len(self) * self.ranks : self.ranks])
+
+
+class InfiniteSampler:
+    """The same indices in the same order, without end: at the end of an epoch workers fetch the next one.
+
+    It has no length. As with `drop_last`, the last batch of an epoch is left out where it would be smaller.
+    """
+
+    def __init__(self, order: Any, batch_size: int) -> None:
+        self.order = order
+        self.used = len(order) // batch_size * batch_size
+        if self.used == 0:
+            raise ValueError(f"{len(order)} samples do not fill a batch of {batch_size}")
+
+    def __iter__(self) -> Iterator[int]:
+        while True:  # each order is drawn to its end, so that the next one is the same as without this class
+            for position, index in enumerate(self.order):
+                if position < self.used:
+                    yield index
 
 
 def mean_over_ranks(losses: list[torch.Tensor]) -> torch.Tensor:

@@ -74,7 +74,7 @@ def _switch(default: Value, label: str, help: str, choices: tuple[str, ...] = ()
 
 @dataclass(frozen=True)
 class Recipe:
-    """Every switch of a training run. The defaults are the baseline: a plain loop, nothing optimised."""
+    """Every switch of a training run. The defaults are the baseline: a plain loop with torch's defaults."""
 
     batch_size: int = _switch(
         32, "Batch size", "samples per batch, on each rank", low=1, high=65536, levels=(32, 64, 128)
@@ -87,6 +87,10 @@ class Recipe:
     )
     prefetch_factor: int = _switch(
         2, "Prefetch", "batches that each worker loads ahead", low=1, high=64, levels=(2, 4),
+        idle_when=("workers", 0),
+    )  # fmt: skip
+    infinite_sampler: bool = _switch(
+        False, "Infinite sampler", "one order without end: workers prefetch across the end of an epoch",
         idle_when=("workers", 0),
     )  # fmt: skip
     batched_fetch: bool = _switch(
@@ -109,13 +113,18 @@ class Recipe:
         False, "Data set on device", "the whole data set on the device, no loader", needs="workload"
     )
     zero_grad_set_to_none: bool = _switch(
-        False, "zero_grad to None", "set gradients to None instead of zeroing them"
-    )
+        True, "zero_grad to None", "set gradients to None, torch's default; off = fill them with zeros",
+        levels=(True, False),
+    )  # fmt: skip
     channels_last: bool = _switch(False, "channels_last", "NHWC memory layout")
     amp: str = _switch(
         "off", "AMP", "autocast to 16 bits (fp16: with gradient scaling)", ("off", "bf16", "fp16")
     )
-    tf32: bool = _switch(False, "TF32", "TF32 for float32 matrix products and convolutions", needs="cuda")
+    fp32_precision: str = _switch(
+        "default", "float32 precision",
+        "how a GPU computes float32; default = torch's own: convolutions in TF32, matrix products not",
+        ("default", "tf32", "ieee"),
+    )  # fmt: skip
     cudnn_benchmark: bool = _switch(
         False, "cuDNN benchmark", "time cuDNN's algorithms and keep the fastest", needs="cuda"
     )

@@ -41,6 +41,10 @@ _RULES: tuple[_Rule, ...] = (
      "perfkit runs fp16 with gradient scaling on accelerators only; on a CPU use bf16"),
     ("amp", lambda r, t: r.amp == "bf16" and not t.bf16,
      "this device does not compute in bfloat16; use fp16"),
+    ("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and t.device != "cuda",
+     "TF32 is a number format of CUDA devices; this run is on {target.device}"),
+    ("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and not t.bf16,
+     "this GPU does not compute in TF32, which came with Ampere, as bfloat16 did"),
     ("channels_last", lambda r, t: not t.convolves,
      "channels_last is a memory layout of images, and this model has no convolution"),
     ("compile", lambda r, t: not t.compiler,
@@ -68,7 +72,9 @@ _RULES: tuple[_Rule, ...] = (
 )  # fmt: skip
 """A switch, when it cannot act, and why."""
 
-_LOADER_SWITCHES = ("workers", "pin_memory", "non_blocking", "device_prefetch", "batched_fetch")
+_LOADER_SWITCHES = (
+    "workers", "infinite_sampler", "pin_memory", "non_blocking", "device_prefetch", "batched_fetch",
+)  # fmt: skip
 
 
 def why_not(name: str, recipe: Recipe, target: Target) -> str:

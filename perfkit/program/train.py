@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, RandomSampler
 
 from perfkit.program.parts import (
+    InfiniteSampler,
     RankOrder,
     ResidentLoader,
     blocks,
@@ -36,8 +37,10 @@ from perfkit.workloads import load
 def configure(recipe: Recipe, seed: int) -> None:
     """Process-wide settings, before anything is built."""
     torch.manual_seed(seed)
-    torch.backends.cuda.matmul.allow_tf32 = recipe.tf32
-    torch.backends.cudnn.allow_tf32 = recipe.tf32
+    if recipe.fp32_precision != "default":
+        torch.backends.cuda.matmul.fp32_precision = recipe.fp32_precision
+        torch.backends.cudnn.conv.fp32_precision = recipe.fp32_precision
+        torch.backends.cudnn.rnn.fp32_precision = recipe.fp32_precision
     torch.backends.cudnn.benchmark = recipe.cudnn_benchmark
     if not recipe.infiniband:
         os.environ["NCCL_IB_DISABLE"] = "1"  # NCCL reads it when the process group starts
@@ -82,6 +85,8 @@ def make_loader(workload: Any, recipe: Recipe, device: torch.device, seed: int) 
         order = RankOrder(order)
     if recipe.device_dataset:
         return ResidentLoader(dataset, recipe.batch_size, order, device)
+    if recipe.infinite_sampler:
+        order = InfiniteSampler(order, recipe.batch_size)
     return DataLoader(
         dataset,
         batch_size=recipe.batch_size,

@@ -13,8 +13,9 @@ from perfkit.errors import StoreError
 from perfkit.results import former_names, stats
 from perfkit.results.stats import Estimate, Ratio, Values
 
-SCHEMA = 2
-"""Version of the record. Its history: 1 (2026-11) the first; 2 (2026-11) switches have PyTorch's names."""
+SCHEMA = 3
+"""Version of the record. Its history: 1 (2026-11) the first; 2 (2026-11) switches have PyTorch's names;
+3 (2026-11) `fp32_precision` in place of `tf32`, and `infinite_sampler`."""
 
 Status = Literal["ok", "not_applicable", "failed", "cancelled"]
 Role = Literal["previous", "baseline"]
@@ -304,11 +305,12 @@ def check_schema(what: str, version: int, newest: int) -> None:
 
 
 def _renamed(data: dict[str, Any]) -> dict[str, Any]:
-    """A record of schema 1 with today's names."""
+    """A record of an earlier schema with today's switches."""
     proofs = [
         {**proof, "switch": former_names.switch(proof["switch"])} for proof in data.get("mechanism", [])
     ]
-    recipe, stage = former_names.recipe(data["recipe"]), former_names.stage(data["stage"])
+    recipe = former_names.ADDED | former_names.recipe(data["recipe"])
+    stage = former_names.stage(data["stage"])
     return {**data, "schema": SCHEMA, "recipe": recipe, "stage": stage, "mechanism": proofs}
 
 

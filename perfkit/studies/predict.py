@@ -1,9 +1,9 @@
 """What a recipe would take, predicted from a few measured parts, without training; predictions are scored.
 
 For a sample the loader needs `fetch_s` of one core; the step on a batch that is already there needs
-`compute_s(batch)`. Without workers the two add up; with workers the slower one is the bottleneck, and on a
-CPU both compete for the cores. What workers cost besides is measured by number of workers and batch size. The
-parts come from runs that were measured for other reasons.
+`compute_s(batch)`. On a CPU the two add up without workers, and compete for the cores with them; with an
+accelerator they overlap, and the slower one is the bottleneck. What workers cost besides is measured by
+number of workers and batch size. The parts come from runs that were measured for other reasons.
 """
 
 from __future__ import annotations
@@ -160,7 +160,10 @@ def predict(
     device = max(copy, compute) if recipe["device_prefetch"] else copy + compute
     workers, usable = _number(recipe, "workers"), cores or model.cores
     if workers == 0:
-        step, bottleneck = fetch + device, "data" if fetch > device else "compute"
+        step, bottleneck = (
+            _in_the_loop(model, recipe, fetch, copy, compute, device),
+            "data" if fetch > device else "compute",
+        )
     else:
         parts = {"data": fetch / min(workers, usable), "compute": device}
         if model.device == "cpu":
@@ -169,6 +172,20 @@ def predict(
         bottleneck = max(parts, key=lambda name: parts[name])
         step = parts[bottleneck] * (_overlap(model, workers, recipe) if usable == model.cores else 1.0)
     return Prediction(step_s=step, bottleneck=bottleneck, fetch_s=fetch, copy_s=copy, compute_s=compute)
+
+
+def _in_the_loop(
+    model: Model, recipe: Mapping[str, object], fetch: float, copy: float, compute: float, device: float
+) -> float:
+    """A step without workers: the host fetches, and an accelerator works on what was enqueued meanwhile.
+
+    The copy of a pageable batch blocks the host until the kernels before it and the copy itself are done; a
+    pinned batch that is copied with `non_blocking` frees the host at once.
+    """
+    if model.device == "cpu":
+        return fetch + device
+    free = recipe["pin_memory"] and recipe["non_blocking"]
+    return max(fetch, device) if free else max(fetch, compute) + copy
 
 
 def _number(recipe: Mapping[str, object], name: str) -> int:

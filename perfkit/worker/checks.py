@@ -69,6 +69,18 @@ def _prefetch_factor(s: ObservedStep) -> Reading:
     return factor, f"{factor} batches a worker ahead, {outstanding} requested now"
 
 
+def _infinite_sampler(s: ObservedStep) -> Reading:
+    """The loader's order has no length: its iterator never ends, and always has all its requests out."""
+    if hasattr(getattr(s.training.loader, "sampler", ()), "__len__"):
+        return False, "the loader starts again from an empty queue in each epoch"
+    outstanding, most = (
+        getattr(s.iterator, "_tasks_outstanding", 0),
+        s.recipe.workers * s.recipe.prefetch_factor,
+    )
+    evidence = f"an order without end: {outstanding} of at most {most} batches are requested"
+    return outstanding == most or _NOT_AS_IT_SHOULD_BE, evidence
+
+
 def _batched_fetch(s: ObservedStep) -> Reading:
     collate = getattr(getattr(s.training.loader, "collate_fn", None), "__name__", "")
     whole = hasattr(getattr(s.training.loader, "dataset", None), "__getitems__")
@@ -90,6 +102,18 @@ def _device_resize(s: ObservedStep) -> Reading:
     return _flag(
         sent < seen, f"copied as {shown}, enlarged on the device", f"copied as the model sees it ({shown})"
     )
+
+
+def _device_prefetch(s: ObservedStep) -> Reading:
+    """Copy and kernels overlap only on two streams and from pinned memory; `record_stream` makes it safe."""
+    if not s.prefetches:
+        return False, "copied when it is needed"
+    apart = bool(s.copy_streams) and s.compute_stream not in s.copy_streams
+    stream = "a stream of its own" if apart else "the stream of the kernels"
+    pinned = s.batch[0].is_pinned()
+    memory = "pinned" if pinned else "pageable"
+    evidence = f"the next batch is copied on {stream}, from {memory} memory; {s.recorded} tensors recorded"
+    return (apart and pinned and s.recorded >= 2) or _NOT_AS_IT_SHOULD_BE, evidence
 
 
 def _device_dataset(s: ObservedStep) -> Reading:
@@ -128,11 +152,23 @@ def _amp(s: ObservedStep) -> Reading:
     return _holds(s.outputs.dtype == expected and scaled == (s.recipe.amp == "fp16"), evidence)
 
 
-def _tf32(s: ObservedStep) -> Reading:
-    states = {torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32}
-    if len(states) > 1:
-        return _holds(False, "products and convolutions are computed in different precisions")
-    return _flag(states == {True}, "float32 is computed in TF32", "float32 is computed in full precision")
+def fp32_precision() -> tuple[str, str, str]:
+    """How a GPU computes in float32: matrix products, convolutions, recurrent layers."""
+    cudnn = torch.backends.cudnn
+    return torch.backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
+
+
+_TORCHS_OWN = fp32_precision()
+"""As torch starts; the environment may have set it."""
+
+
+def _fp32_precision(s: ObservedStep) -> Reading:
+    wanted, settings = s.recipe.fp32_precision, fp32_precision()
+    products, convolutions = ("TF32" if part == "tf32" else "full precision" for part in settings[:2])
+    return _holds(
+        settings == (_TORCHS_OWN if wanted == "default" else (wanted,) * 3),
+        f"on a GPU, float32 products are computed in {products}, convolutions in {convolutions}",
+    )
 
 
 def _optimizer_impl(s: ObservedStep) -> Reading:
@@ -238,6 +274,7 @@ CHECKS: dict[str, Check] = {
     "workers": _workers,
     "persistent_workers": _persistent_workers,
     "prefetch_factor": _prefetch_factor,
+    "infinite_sampler": _infinite_sampler,
     "batched_fetch": _batched_fetch,
     "pin_memory": lambda s: _flag(
         s.batch[0].device.type == "cpu" and s.batch[0].is_pinned(),
@@ -247,16 +284,14 @@ CHECKS: dict[str, Check] = {
         any(copy.get("non_blocking") for copy in s.copies),
         "copied without waiting", "the host waits for the copy",
     ),
-    "device_prefetch": lambda s: _flag(
-        s.prefetches, "the next batch is copied on a stream of its own", "copied when it is needed"
-    ),
+    "device_prefetch": _device_prefetch,
     "uint8_copy": _uint8_copy,
     "device_resize": _device_resize,
     "device_dataset": _device_dataset,
     "zero_grad_set_to_none": _zero_grad_set_to_none,
     "channels_last": _channels_last,
     "amp": _amp,
-    "tf32": _tf32,
+    "fp32_precision": _fp32_precision,
     "cudnn_benchmark": lambda s: _flag(
         torch.backends.cudnn.benchmark, "cuDNN times algorithms", "cuDNN's heuristic choice"
     ),

@@ -105,6 +105,12 @@ class ObservedStep:
     """The logits: the model's output, or the first tensor of it."""
     copies: list[dict[str, Any]] = field(default_factory=list)
     """Keyword arguments of the `Tensor.to` calls that brought batches to the device."""
+    copy_streams: list[int | None] = field(default_factory=list)
+    """The CUDA stream that was current during each copy; None on other devices."""
+    compute_stream: int | None = None
+    """The one that was current during the forward pass."""
+    recorded: int = 0
+    """Tensors that were protected by `record_stream` while a batch was handed over."""
     ranges: list[str] = field(default_factory=list)
     """The named ranges that the step opened."""
     averaged: list[bool] = field(default_factory=list)
@@ -142,28 +148,40 @@ class ObservedStep:
         self.inputs, self.outputs = inputs, outputs
 
     def on_phase(self, name: str, named_range: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
-        """Notes the named range, which gradients are averaged, and how batches are copied."""
+        """Notes the named range, which gradients are averaged, how and on which stream batches are copied."""
         if not isinstance(named_range, nullcontext):
             self.ranges.append(name)
         if name == "backward":
             self.averaged.append(getattr(self.training.model, "require_backward_grad_sync", True))
-        return _Copies(self.copies) if name == "copy" else nullcontext()
+        if name == "forward":
+            self.compute_stream = _current_stream(self.training.device)
+        if name == "copy":
+            self.copy_streams.append(_current_stream(self.training.device))
+            return _Calls(torch.Tensor.to, self.copies.append)
+        if name == "data":
+            return _Calls(torch.Tensor.record_stream, lambda _: self.count("recorded"))
+        return nullcontext()
 
     def count(self, name: str) -> None:
         """Adds 1 to a count."""
         setattr(self, name, getattr(self, name) + 1)
 
 
-class _Copies(TorchFunctionMode):
-    """Notes the keyword arguments of every `Tensor.to`."""
+def _current_stream(device: torch.device) -> int | None:
+    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else None
 
-    def __init__(self, copies: list[dict[str, Any]]) -> None:
+
+class _Calls(TorchFunctionMode):
+    """Passes on the keyword arguments of every call of one method of tensors."""
+
+    def __init__(self, method: Any, on_call: Callable[[dict[str, Any]], None]) -> None:
         super().__init__()
-        self.copies = copies
+        self.method = method
+        self.on_call = on_call
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.to:
-            self.copies.append(dict(kwargs or {}))
+        if func is self.method:
+            self.on_call(dict(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 

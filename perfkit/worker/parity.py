@@ -4,10 +4,14 @@ Two questions, kept apart: does the data arrive as it should, and does the model
 For the second, the plain program in float32 and in float64 gets exactly the tensors that the candidate's
 model got, so that a legitimate difference of the data path (a resize on the device, say) is not taken for one
 of the computation.
+
+The float32 of that comparison is strict (`fp32_precision="ieee"`). On a GPU a recipe may compute products in
+TF32, convolutions by torch's default; like 16 bits, that is a format of its own, whose roundings are allowed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator
@@ -23,8 +27,8 @@ from perfkit.results.parity import Check
 from perfkit.worker import observe
 from perfkit.worker.reports import ParityReport
 
-BITS16 = {"bf16": 2.0**-8, "fp16": 2.0**-11}
-"""Rounding of the 16-bit formats, relative."""
+ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}
+"""Relative rounding of the formats with fewer bits than float32 that inputs of products may have."""
 DATA_TOLERANCE = 0.05
 """RMSE of inputs / their standard deviation: another resize differs by less, another scale by more."""
 
@@ -56,13 +60,16 @@ def check(
         steps: how many are trained on each side.
     """
     plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-    reference = _train(train.Training(workload, plain, device, seed), seed, steps)
-    candidate = _train(train.Training(workload, recipe, device, seed), seed, steps)
-    pairs = list(zip(candidate.inputs, candidate.targets, strict=True))
-    float32, float64 = (
-        _replay(train.Training(workload, plain, device, seed), seed, steps, pairs, dtype)
-        for dtype in (torch.float32, torch.float64)
-    )
+    strict = plain.replace(fp32_precision="ieee")
+    with fp32_precision_kept():
+        reference = _train(train.Training(workload, plain, device, seed), seed, steps)
+        candidate = _train(train.Training(workload, recipe, device, seed), seed, steps)
+        pairs = list(zip(candidate.inputs, candidate.targets, strict=True))
+        float32, float64 = (
+            _replay(train.Training(workload, strict, device, seed), seed, steps, pairs, dtype)
+            for dtype in (torch.float32, torch.float64)
+        )
+    rounding = _rounding(recipe, device)
     bitwise = exactness == "bitwise"
     checks = [
         _inputs(reference, candidate, bitwise),
@@ -70,11 +77,30 @@ def check(
         _structure(reference, candidate),
         _scaler(candidate, recipe),
         *([_equal("bitwise the same losses", reference.losses, candidate.losses)] if bitwise else []),
-        _outputs(candidate, float32, float64, recipe),
-        _losses(candidate, float32, float64, recipe),
+        _outputs(candidate, float32, float64, recipe, rounding),
+        _losses(candidate, float32, float64, recipe, rounding),
     ]
     losses = {"candidate": candidate.losses, "float32": float32.losses, "float64": float64.losses}
     return ParityReport(checks, losses)
+
+
+@contextlib.contextmanager
+def fp32_precision_kept() -> Iterator[None]:
+    """Puts the settings back, which are the process's: a recipe with torch's defaults does not set them."""
+    parts: Any = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+    before = [part.fp32_precision for part in parts]
+    try:
+        yield
+    finally:
+        for part, precision in zip(parts, before, strict=True):
+            part.fp32_precision = precision
+
+
+def _rounding(recipe: Recipe, device: torch.device) -> float:
+    """The relative rounding of the format that the recipe computes products in; 0 for float32 itself."""
+    if recipe.amp != "off":
+        return ROUNDING[recipe.amp]
+    return ROUNDING["tf32"] if device.type == "cuda" and recipe.fp32_precision != "ieee" else 0.0
 
 
 def _train(
@@ -175,36 +201,39 @@ def _scaler(candidate: StepTrace, recipe: Recipe) -> Check:
     return Check("gradient scaling", candidate.scaler, evidence)
 
 
-def _budget(base: float, scale: float, recipe: Recipe, step: int, roundings: int) -> float:
+def _budget(base: float, scale: float, rounding: float, step: int, roundings: int) -> float:
     """The RMSE against float64 that is allowed.
 
-    Twice that of the float32 program; where a 16-bit format is asked for, some of its own roundings come in
-    addition. A floor of float32's rounding keeps a lucky baseline from refusing everything. Later steps have
-    been through as many updates, each with its own rounding.
+    Twice that of the float32 program; where the recipe computes in a shorter format, some of its own
+    roundings come in addition. A floor of float32's rounding keeps a lucky baseline from refusing everything.
+    Later steps have been through as many updates, each with its own rounding.
     """
-    bits = roundings * BITS16[recipe.amp] if recipe.amp in BITS16 else 0.0
-    return (2 * base + scale * (2.0**-18 + bits)) * (1 + step)
+    return (2 * base + scale * (2.0**-18 + roundings * rounding)) * (1 + step)
 
 
-def _outputs(candidate: StepTrace, float32: StepTrace, float64: StepTrace, recipe: Recipe) -> Check:
+def _outputs(
+    candidate: StepTrace, float32: StepTrace, float64: StepTrace, recipe: Recipe, rounding: float
+) -> Check:
     """Of the first step only: before any update, so no difference has grown yet."""
     own, plain, exact = (trace.outputs[0] for trace in (candidate, float32, float64))
     error, plain_error = _rmse(own, exact), _rmse(plain, exact)
     if candidate.random and recipe.amp == "off":
         # Random layers draw other numbers in float64: then float32 is the yardstick.
         error, plain_error = _rmse(own, plain), 0.0
-    allowed = _budget(plain_error, float(exact.double().std()), recipe, 0, roundings=15)
+    allowed = _budget(plain_error, float(exact.double().std()), rounding, 0, roundings=15)
     ok = error <= allowed or (candidate.random and recipe.amp != "off")
     evidence = f"RMSE {error:.2g}, float32 has {plain_error:.2g}, allowed {allowed:.2g}"
     return Check("outputs of the first step", ok, evidence)
 
 
-def _losses(candidate: StepTrace, float32: StepTrace, float64: StepTrace, recipe: Recipe) -> Check:
+def _losses(
+    candidate: StepTrace, float32: StepTrace, float64: StepTrace, recipe: Recipe, rounding: float
+) -> Check:
     worst, evidence = 0.0, "equal"
     sides = zip(candidate.losses, float32.losses, float64.losses, strict=True)
     for step, (own, plain, exact) in enumerate(sides):
         expected = plain if candidate.random else exact
-        allowed = _budget(abs(plain - expected), max(1.0, abs(expected)), recipe, step, roundings=4)
+        allowed = _budget(abs(plain - expected), max(1.0, abs(expected)), rounding, step, roundings=4)
         if candidate.random and recipe.amp != "off":
             allowed = max(allowed, 0.05 * abs(expected))
         error = abs(own - expected) / allowed

@@ -167,7 +167,7 @@ def test_the_workbench_from_toggle_to_script_by_keyboard(lab: LabPage) -> None:
     expect(pinned).to_be_disabled(timeout=DONE)  # the machine that tests has no GPU, or Toy is on the CPU
     expect(panel.locator(".pk-switch-pin_memory [title*='needs a CUDA device']")).to_have_count(1)
     panel.locator(".pk-switch-zero_grad_set_to_none input").press("Space")
-    assert lab.kernel_eval("bench.controls.recipe.zero_grad_set_to_none") is True
+    assert lab.kernel_eval("bench.controls.recipe.zero_grad_set_to_none") is False
     panel.get_by_placeholder("of the next run").fill("mine")
     panel.get_by_placeholder("of the next run").press("Tab")
     panel.locator("button.pk-run").press("Enter")
@@ -175,7 +175,7 @@ def test_the_workbench_from_toggle_to_script_by_keyboard(lab: LabPage) -> None:
     expect(panel.locator(".pk-history")).to_contain_text("mine")
     expect(panel.locator(".pk-plot svg").first).to_be_visible()
     panel.locator("button.pk-export").click()
-    expect(panel.locator(".pk-script pre")).to_contain_text("zero_grad_set_to_none=True")
+    expect(panel.locator(".pk-script pre")).to_contain_text("zero_grad_set_to_none=False")
     lab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     panel.locator("button.pk-copy").click()
     expect(panel.locator("button.pk-copy")).to_have_text("Copied")
@@ -191,7 +191,7 @@ def test_the_workbench_from_toggle_to_script_by_keyboard(lab: LabPage) -> None:
     expect(panel.locator(".pk-profiled iframe")).to_be_visible(timeout=DONE)
     timeline_zooms_and_follows_the_theme(lab, panel)
     panel.locator("button.pk-reset").click()
-    assert lab.kernel_eval("bench.controls.recipe.zero_grad_set_to_none") is False
+    assert lab.kernel_eval("bench.controls.recipe.zero_grad_set_to_none") is True
     lab.screenshot("workbench")
 
 

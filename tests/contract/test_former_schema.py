@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +74,45 @@ MOVED = (
 )
 
 
+def _in_torchs_new_words(script: str) -> str:
+    """The script with torch 2.9's settings in place of the two flags that meant the same."""
+    flags = re.compile(
+        r"torch\.backends\.cuda\.matmul\.allow_tf32 = (True|False)\n"
+        r"( *)torch\.backends\.cudnn\.allow_tf32 = \1"
+    )
+    parts = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
+
+    def settings(match: re.Match[str]) -> str:
+        precision = "'tf32'" if match[1] == "True" else "'ieee'"
+        return f"\n{match[2]}".join(f"torch.backends.{part}.fp32_precision = {precision}" for part in parts)
+
+    script, count = flags.subn(settings, script)
+    assert count == 1
+    return script
+
+
 @pytest.mark.parametrize("at", range(len(SCRIPTS)))
 def test_a_recipe_gives_the_script_it_gave(at: int) -> None:
     recipe, workload, device, script = SCRIPTS[at]
     made = export.script(Recipe.from_dict(recipe), workloads.reference(workload), {}, device, 0, 8)
-    assert _code(made) == _code(script).replace(*MOVED)
+    assert _code(made) == _in_torchs_new_words(_code(script).replace(*MOVED))
+
+
+def test_the_plain_program_of_before_is_not_that_of_today() -> None:
+    """It had TF32 off in convolutions too, and zeroed gradients; recipes that hold this keep it."""
+    before = Recipe.from_dict({"tf32": False, "set_to_none": False})
+    assert before == Recipe(fp32_precision="ieee", zero_grad_set_to_none=False) != Recipe()
+    assert "zero_grad(set_to_none=False)" in export.script(before, "photos", {})
+    today = export.script(Recipe(), "photos", {})
+    assert "zero_grad(set_to_none=True)" in today
+    assert not re.search("tf32|precision", today)
 
 
 def test_settings_and_names_of_before_are_understood() -> None:
+    assert (
+        parse_settings(["tf32=on"]) == parse_settings(["fp32_precision=tf32"]) == {"fp32_precision": "tf32"}
+    )
+    assert parse_settings(["tf32=False"]) == {"fp32_precision": "ieee"}
     assert parse_settings(["placement=cpu_embedding", "bucket_mb=100"]) == {
         "embedding_device": "cpu", "bucket_cap_mb": 100,
     }  # fmt: skip

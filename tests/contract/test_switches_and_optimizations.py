@@ -19,9 +19,9 @@ from perfkit.worker.checks import CHECKS
 # Every member, so that the tests below cannot pass over fewer. An optimization that is called what its own
 # switch is called is not listed again.
 SWITCHES = """
-    batch_size workers persistent_workers prefetch_factor batched_fetch pin_memory non_blocking
-    device_prefetch uint8_copy device_resize device_dataset zero_grad_set_to_none channels_last
-    amp tf32 cudnn_benchmark optimizer_impl compile compile_mode cpu_threads accumulation
+    batch_size workers persistent_workers prefetch_factor infinite_sampler batched_fetch pin_memory
+    non_blocking device_prefetch uint8_copy device_resize device_dataset zero_grad_set_to_none channels_last
+    amp fp32_precision cudnn_benchmark optimizer_impl compile compile_mode cpu_threads accumulation
     activation_checkpointing embedding_device log_every nvtx_ranges ranks no_sync bucket_cap_mb
     gradient_as_bucket_view static_graph
     gradient_compression infiniband
@@ -30,6 +30,7 @@ OTHER_NAMES = {
     "data_loading": "workers", "pinning": "pin_memory", "zero_grad": "zero_grad_set_to_none",
     "amp_fp16": "amp", "max_autotune": "compile", "fused_optimizer": "optimizer_impl",
     "cpu_embedding": "embedding_device", "tcp": "infiniband", "baseline": "batch_size",
+    "tf32": "fp32_precision",
 }  # fmt: skip
 """Optimizations that are not called what their own switch is."""
 

@@ -20,6 +20,7 @@ from perfkit.program import export
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target
 from perfkit.program.train import train
+from perfkit.worker import parity
 
 CIFAR = workloads.reference("cifar_resnet18")
 PHOTOS = workloads.reference("photos")
@@ -29,12 +30,14 @@ STEPS = 3
 RECIPES: dict[str, dict[str, Any]] = {
     "baseline": {},
     "workers": {"workers": 2, "persistent_workers": True, "prefetch_factor": 4},
+    "infinite sampler": {"workers": 2, "infinite_sampler": True},
+    "strict float32": {"fp32_precision": "ieee"},
     "uint8": {"uint8_copy": True},
-    "uint8 and resize": {"uint8_copy": True, "device_resize": True, "zero_grad_set_to_none": True},
+    "uint8 and resize": {"uint8_copy": True, "device_resize": True, "zero_grad_set_to_none": False},
     "channels_last": {"channels_last": True},
     "bf16": {"amp": "bf16", "channels_last": True},
     "foreach": {"optimizer_impl": "foreach"},
-    "fused": {"optimizer_impl": "fused", "zero_grad_set_to_none": True},
+    "fused": {"optimizer_impl": "fused", "zero_grad_set_to_none": False},
     "batched fetch": {"batched_fetch": True, "workers": 1},
     "device_dataset": {"device_dataset": True, "uint8_copy": True, "device_resize": True},
     "one thread": {"cpu_threads": 1},
@@ -45,7 +48,8 @@ RECIPES: dict[str, dict[str, Any]] = {
 def losses_here(recipe: Recipe, workload: str, options: dict[str, Any]) -> list[float]:
     threads = torch.get_num_threads()
     try:
-        return train(workloads.load(workload, options), recipe, torch.device("cpu"), STEPS)
+        with parity.fp32_precision_kept():
+            return train(workloads.load(workload, options), recipe, torch.device("cpu"), STEPS)
     finally:
         torch.set_num_threads(threads)
 

@@ -45,7 +45,7 @@ def test_a_stage_that_finds_its_change_made_says_so() -> None:
 def test_below_a_rung_are_those_before_it_and_below_another_all() -> None:
     assert stages.below("pinning") == ("data_loading",)
     assert stages.below("baseline") == ()
-    assert stages.below("tf32") == LADDER[1:]
+    assert stages.below("infinite_sampler") == LADDER[1:]
 
 
 def test_an_unknown_rung_is_refused() -> None:

@@ -153,6 +153,20 @@ def test_options_seed_steps_and_device_are_in_the_script() -> None:
     assert "else 3" in text
 
 
+def test_a_script_for_a_cpu_says_how_to_start_it() -> None:
+    cpu, ranks, cuda = (
+        ast.get_docstring(ast.parse(export.script(recipe, OWN[0], {}, device))) or ""
+        for recipe, device in ((Recipe(), "cpu"), (Recipe(ranks=2), "cpu"), (Recipe(), "cuda"))
+    )
+    assert "`OMP_WAIT_POLICY=PASSIVE python train.py`" in cpu
+    assert "`OMP_WAIT_POLICY=PASSIVE torchrun --nproc-per-node 2 train.py`" in ranks
+    assert "OMP_WAIT_POLICY" not in cuda
+    assert (
+        export.diff(export.script(Recipe(), OWN[0], {}), export.script(Recipe(workers=1), OWN[0], {}))[:4]
+        == "--- "
+    )
+
+
 # ---------------------------------------------------------------- a workload that is not ours
 
 

@@ -32,7 +32,9 @@ def test_the_baseline_can_act_everywhere() -> None:
     ("changes", "name", "target", "words"),
     [
         ({"pin_memory": True}, "pin_memory", CPU, "needs a CUDA device; this run is on cpu"),
-        ({"tf32": True}, "tf32", Target("mps"), "this run is on mps"),
+        ({"fp32_precision": "tf32"}, "fp32_precision", Target("mps"), "this run is on mps"),
+        ({"fp32_precision": "tf32"}, "fp32_precision", Target("cuda", bf16=False), "came with Ampere"),
+        ({"infinite_sampler": True}, "infinite_sampler", CUDA, "acts only with Loader workers (here: 0)"),
         ({"uint8_copy": True}, "uint8_copy", Target("cuda"), "the workload does not offer uint8_copy"),
         ({"persistent_workers": True}, "persistent_workers", CUDA, "acts only with Loader workers (here: 0)"),
         (

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import pytest
 import torch
 
 from perfkit.program import train
 from perfkit.program.recipe import Recipe
 from perfkit.workloads.bottlenecks import Recommender
-from tests.support.toy import Blocks
+from tests.support.toy import Blocks, Points, Toy
 
 CPU = torch.device("cpu")
 
@@ -44,3 +46,29 @@ def test_the_table_of_the_recommender_is_trained_by_sparse_gradients() -> None:
     inputs, targets = next(made.batches(iter(made.loader)))
     train.forward(made.model, made.workload, made.recipe, CPU, inputs, targets)[1].backward()
     assert made.model.embedding.weight.grad.is_sparse
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("samples", [24, 27])
+def test_an_infinite_sampler_gives_the_batches_of_epoch_after_epoch(samples: int, workers: int) -> None:
+    class Short(Toy):
+        def dataset(self, recipe: Any) -> Any:
+            return Points(samples)
+
+    def batches(infinite: bool) -> list[torch.Tensor]:
+        recipe = Recipe(batch_size=8, workers=workers, infinite_sampler=infinite)
+        loader = train.make_loader(Short(), recipe, CPU, seed=3)
+        return [inputs for inputs, _ in itertools.islice(train.epochs(loader), 10)]
+
+    torch.testing.assert_close(batches(True), batches(False), rtol=0, atol=0)
+
+
+def test_an_infinite_sampler_without_a_full_batch_is_an_error_not_an_endless_search() -> None:
+    with pytest.raises(ValueError, match="3 samples do not fill a batch of 8"):
+        train.InfiniteSampler(range(3), 8)
+
+
+def test_torchs_own_precision_is_left_alone() -> None:
+    before = torch.backends.cudnn.conv.fp32_precision
+    train.configure(Recipe(), seed=0)
+    assert torch.backends.cudnn.conv.fp32_precision == before

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from perfkit.errors import InvalidValue, StoreError
+from perfkit.results import former_names
 from perfkit.results import store as module
-from perfkit.results.run import Mechanism, Pairing, Raw, Run
+from perfkit.results.run import SCHEMA, Mechanism, Pairing, Raw, Run
 from perfkit.results.store import RunStore, load_recording, save_recording
 
 # A run exactly as schema 1 was written: never change it, it is what people's stores hold.
@@ -145,7 +146,8 @@ def test_a_run_of_schema_1_loads_with_every_value(store: RunStore) -> None:
     old = store.get("20261101")
     assert store.problems == []
     plain = msgspec.to_builtins(old)
-    written = json.loads(SCHEMA_1) | {"schema": 2}
+    written = json.loads(SCHEMA_1) | {"schema": SCHEMA}
+    written["recipe"] |= former_names.ADDED
     assert {name: plain[name] for name in written if name != "raw"} == {
         name: value for name, value in written.items() if name != "raw"
     }

@@ -52,8 +52,19 @@ def step(made: Model, recipe: Recipe, **more: Any) -> tuple[float, str]:
     return round(told.step_s, 9), told.bottleneck
 
 
-def test_without_workers_fetching_and_computing_add_up() -> None:
-    assert step(model(), Recipe(batch_size=10)) == (0.150, "data")
+def test_without_workers_fetching_and_computing_add_up_on_a_cpu() -> None:
+    assert step(model(device="cpu"), Recipe(batch_size=10)) == (0.150, "data")
+
+
+def test_beside_an_accelerator_the_host_fetches_while_kernels_run() -> None:
+    """Fetching takes 0.1 s, computing 0.05 s, the copy 0.1 s."""
+    slow = {"link_bytes_per_s": 100_000.0}
+    pinned = Recipe(batch_size=10, pin_memory=True, non_blocking=True)
+    assert step(model(), Recipe(batch_size=10)) == (0.100, "data")
+    assert step(model(), Recipe(batch_size=10), **slow)[0] == 0.200, "the host waits for the copy"
+    assert step(model(), pinned.replace(non_blocking=False), **slow)[0] == 0.200
+    assert step(model(), pinned, **slow) == (0.150, "compute"), "the host is free, the device is not"
+    assert step(model(), pinned.replace(device_prefetch=True), **slow)[0] == 0.100, "both overlap"
 
 
 def test_with_workers_the_slower_side_is_the_bottleneck() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,12 +11,19 @@ import torch
 
 from perfkit.program import train
 from perfkit.program.recipe import Recipe
+from perfkit.worker import checks, parity
 from perfkit.worker.checks import verify
 from perfkit.worker.harness import Harness
 from perfkit.worker.observe import observe_step
 from tests.support.toy import Blocks
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _fp32_precision_kept() -> Iterator[None]:
+    with parity.fp32_precision_kept():
+        yield
 
 
 def harness(workload: Any, **switches: Any) -> Harness:
@@ -42,7 +51,8 @@ def test_every_check_tells_a_switch_that_is_on_from_one_that_is_off() -> None:
     """On a CPU, in one process; what needs a GPU or ranks is proven there."""
     states = {
         "batch_size": 16, "workers": 1, "persistent_workers": True, "prefetch_factor": 4,
-        "zero_grad_set_to_none": True, "amp": "bf16", "cudnn_benchmark": True, "tf32": True,
+        "zero_grad_set_to_none": False, "amp": "bf16", "cudnn_benchmark": True, "fp32_precision": "tf32",
+        "infinite_sampler": True,
         "optimizer_impl": "foreach", "accumulation": 2, "log_every": 1, "nvtx_ranges": True,
         "activation_checkpointing": True, "non_blocking": True,
     }  # fmt: skip
@@ -55,3 +65,36 @@ def test_every_check_tells_a_switch_that_is_on_from_one_that_is_off() -> None:
         others = {name: value for name, value in states.items() if name != switch}
         watched.training.recipe = Recipe(**{"batch_size": 8, **others})
         assert switch in {m.switch for m in verify(step) if not m.ok}, switch
+
+
+@pytest.mark.parametrize("precision", ["default", "tf32", "ieee"])
+def test_the_precision_of_float32_is_read_back(precision: str) -> None:
+    step = observe_step((watched := harness(Blocks(), fp32_precision=precision)).training, watched.source)
+    for claimed in ("default", "tf32", "ieee"):
+        watched.training.recipe = Recipe(batch_size=8, fp32_precision=claimed)
+        (check,) = (one for one in verify(step) if one.switch == "fp32_precision")
+        assert check.ok is (claimed == precision), check.evidence
+    assert ("convolutions in full precision" in check.evidence) is (precision == "ieee")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({}, "on a stream of its own, from pinned memory; 2 tensors recorded"),
+        ({"copy_streams": [0]}, "on the stream of the kernels"),
+        ({"copy_streams": []}, "on the stream of the kernels"),
+        ({"batch": [SimpleNamespace(is_pinned=lambda: False)]}, "from pageable memory"),
+        ({"recorded": 0}, "0 tensors recorded"),
+    ],
+)
+def test_device_prefetch_is_a_second_stream_pinned_memory_and_recorded_tensors(
+    fault: dict[str, Any], words: str
+) -> None:
+    """Without a GPU: what `observe_step` would have noted on one."""
+    pinned = SimpleNamespace(is_pinned=lambda: True)
+    noted = {"prefetches": True, "copy_streams": [7], "compute_stream": 0, "recorded": 2, "batch": [pinned]}
+    state, evidence = checks.CHECKS["device_prefetch"](SimpleNamespace(**{**noted, **fault}))  # type: ignore[arg-type]
+    assert (state is True) is (not fault)
+    assert words in evidence
+    plain = SimpleNamespace(**{**noted, "prefetches": False})
+    assert checks.CHECKS["device_prefetch"](plain)[0] is False  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ class Momentum(Toy):
 
 
 def test_each_byte_is_of_one_kind() -> None:
-    watched = harness(Momentum())
+    watched = harness(Momentum(), zero_grad_set_to_none=False)
     watched.training.step(watched.batches)  # now gradients and momentum are there
     found = memory.measure(watched)
     assert sum(found.parts.values()) == found.peak

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from perfkit.program import train
 from perfkit.program.recipe import Recipe
 from perfkit.worker import memory, observe
 from perfkit.worker.harness import Harness
-from tests.support.toy import Blocks, Toy
+from tests.support.toy import Blocks, Points, Toy
 
 CPU = torch.device("cpu")
 
@@ -99,3 +100,59 @@ def test_watching_compiles_nothing_again() -> None:
     assert step.outputs.shape == (8, 2)
     watched.training.step(watched.batches)
     assert (step.recompiles, observe.compile_counters().graphs) == (0, graphs)
+
+
+class FakeCuda:
+    """The parts of `torch.cuda` that copy and prefetch use; streams are numbers, 0 the default one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.current = 0
+        self.recorded: list[int] = []
+
+        def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+            if torch.overrides._is_torch_function_mode_enabled():  # as a method of torch's own would
+                torch.overrides.handle_torch_function(record_stream, (tensor,), tensor, stream)
+            else:
+                self.recorded.append(stream.cuda_stream)
+
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: self.stream(7))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: self.stream(self.current))
+        monkeypatch.setattr(torch.cuda, "stream", self.entered)
+        monkeypatch.setattr(torch.Tensor, "record_stream", record_stream)
+
+    def stream(self, number: int) -> Any:
+        return SimpleNamespace(cuda_stream=number, wait_stream=lambda other: None)
+
+    @contextlib.contextmanager
+    def entered(self, stream: Any) -> Iterator[None]:
+        before, self.current = self.current, stream.cuda_stream
+        yield
+        self.current = before
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_copies_on_a_stream_of_their_own_are_seen(prefetch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch)
+    monkeypatch.setattr(observe, "_current_stream", lambda device: cuda.current)
+    step = step_of(harness(pin_memory=prefetch, device_prefetch=prefetch))
+    assert step.prefetches is prefetch
+    assert set(step.copy_streams) == ({7} if prefetch else {0})
+    assert step.compute_stream == 0
+    assert (step.recorded, cuda.recorded) == ((2, [0, 0]) if prefetch else (0, []))
+
+
+class ShortEpochs(Toy):
+    """Three batches of eight an epoch, and a few samples more."""
+
+    def dataset(self, recipe: Any) -> Any:
+        return Points(27)
+
+
+@pytest.mark.parametrize("infinite", [True, False])
+def test_with_an_infinite_sampler_workers_fetch_across_the_end_of_an_epoch(infinite: bool) -> None:
+    watched = harness(ShortEpochs(), workers=1, persistent_workers=True, infinite_sampler=infinite)
+    requested = []
+    for _ in range(6):
+        next(watched.source)
+        requested.append(watched.source.iterator._tasks_outstanding)
+    assert requested == ([2] * 6 if infinite else [2, 1, 0, 2, 1, 0])

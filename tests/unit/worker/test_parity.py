@@ -101,7 +101,7 @@ def failed(workload: Any, recipe: Recipe = CANDIDATE, exact: str = "tolerance") 
     "changes",
     [
         {}, {"uint8_copy": True}, {"amp": "bf16"}, {"optimizer_impl": "foreach"},
-        {"zero_grad_set_to_none": True}, {"workers": 2, "persistent_workers": True}, {"accumulation": 2},
+        {"zero_grad_set_to_none": False}, {"workers": 2, "persistent_workers": True}, {"accumulation": 2},
     ],
     ids=str,
 )  # fmt: skip
@@ -172,3 +172,21 @@ def test_fp16_without_a_scaler_is_caught() -> None:
 def test_bitwise_means_to_the_last_digit() -> None:
     assert failed(Net(), Recipe(batch_size=16, workers=1), "bitwise") == []
     assert "bitwise the same losses" in failed(Net(), CANDIDATE.replace(amp="bf16"), "bitwise")
+
+
+def test_the_yardstick_is_strict_float32_and_tf32_is_allowed_its_own_rounding() -> None:
+    used: list[str] = []
+
+    class Watching(Net):
+        def model(self) -> nn.Module:
+            used.append(torch.backends.cudnn.conv.fp32_precision)
+            return super().model()
+
+    before = torch.backends.cudnn.conv.fp32_precision
+    assert failed(Watching(), Recipe(batch_size=16)) == []
+    assert used == [before, before, "ieee", "ieee"]
+    assert torch.backends.cudnn.conv.fp32_precision == before
+    cuda, tf32 = torch.device("cuda"), 2.0**-11
+    assert [parity._rounding(Recipe(), device) for device in (CPU, cuda)] == [0, tf32]
+    assert parity._rounding(Recipe(fp32_precision="ieee"), cuda) == 0
+    assert parity._rounding(Recipe(amp="bf16"), cuda) == parity.ROUNDING["bf16"]
