@@ -22,7 +22,7 @@ NOTEBOOKS := $(patsubst notebooks/src/%.py,notebooks/%.ipynb,$(SOURCES))
 MISSING   := $(filter-out $(wildcard notebooks/*.ipynb),$(NOTEBOOKS))
 CODE      := $(wildcard perfkit tests benchmarks docs notebooks/src)
 
-.PHONY: help lab run test check lint types imports pytest format notebooks bench diagram install install-dev chromium clean distclean
+.PHONY: help lab run test check lint types imports pytest format notebooks bench diagram recordings install install-dev chromium clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -69,6 +69,9 @@ bench: $(STAMPS)/dev $(STAMPS)/chromium  ## the project's own speed: one table, 
 
 diagram: $(STAMPS)/dev  ## redraw docs/architecture.svg from the imports
 	$(BIN)/python docs/draw.py
+
+recordings: $(STAMPS)/dev $(STAMPS)/chromium  ## measure and draw data/recordings/ again; refuses a busy machine
+	$(BIN)/python -m docs.record $(ARGS)
 
 install: $(STAMPS)/install  ## the virtual environment, without starting anything
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
-TRACE = "data/recordings/traces/photos-smoke-baseline.pt.trace.json.gz"
+TRACE = "data/recordings/traces/photos-baseline.pt.trace.json.gz"
 
 
 @dataclass(frozen=True)

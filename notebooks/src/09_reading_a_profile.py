@@ -25,7 +25,7 @@ from pathlib import Path
 from perfkit import notebook as pk
 
 folder = Path(pk.__file__).parents[2] / "data" / "recordings" / "traces"
-before = pk.TraceView(folder / "photos-smoke-baseline.pt.trace.json.gz")
+before = pk.TraceView(folder / "photos-baseline.pt.trace.json.gz")
 before.table("Health")
 
 # %%
@@ -68,7 +68,7 @@ print("You guessed", my_guess, "- diagnosed:", ", ".join(f.bottleneck for f in b
 # The tables list what appeared, disappeared, grew and shrank between the two traces. Before you credit the loader worker with a difference, check that it is one that a worker can cause. A worker loads batches in another process; it does not make operators faster. If operators differ too, something else differed between the two recordings: the number of threads, for example, or other work on the machine.
 
 # %%
-after = pk.TraceView(folder / "photos-smoke-data_loading.pt.trace.json.gz")
+after = pk.TraceView(folder / "photos-data_loading.pt.trace.json.gz")
 before.compare(after)
 
 # %% [markdown]

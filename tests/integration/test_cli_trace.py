@@ -14,8 +14,8 @@ from tests.integration.test_cli import perfkit
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 FOLDER = Path(__file__).parents[2] / "data" / "recordings" / "traces"
-BEFORE = str(FOLDER / "photos-smoke-baseline.pt.trace.json.gz")
-AFTER = str(FOLDER / "photos-smoke-data_loading.pt.trace.json.gz")
+BEFORE = str(FOLDER / "photos-baseline.pt.trace.json.gz")
+AFTER = str(FOLDER / "photos-data_loading.pt.trace.json.gz")
 FIELDS = """
     schema files device health steps mean_step_us mean_us exposed_and_hidden_us gpu_utilization
     est_sm_efficiency est_achieved_occupancy tensor_core operators kernels transfers syncs idle communication

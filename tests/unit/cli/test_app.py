@@ -100,7 +100,7 @@ def test_the_page_is_written_though_nobody_reads_the_terminal(
     monkeypatch.setattr("perfkit.show.terminal.show", nobody_reads)
     monkeypatch.setattr("os.dup2", lambda *_: None)
     page = tmp_path / "x.html"
-    trace = str(RECORDED / "photos-smoke-baseline.pt.trace.json.gz")
+    trace = str(RECORDED / "photos-baseline.pt.trace.json.gz")
     assert CliRunner().invoke(whole, ["trace", trace, "--html", str(page)]).exit_code == 0
     assert re.search("<canvas", page.read_text())
 

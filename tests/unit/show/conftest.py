@@ -13,7 +13,7 @@ RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces"
 
 @pytest.fixture(scope="session")
 def loaded() -> trace.Trace:
-    return trace.load(RECORDED / "photos-smoke-baseline.pt.trace.json.gz")
+    return trace.load(RECORDED / "photos-baseline.pt.trace.json.gz")
 
 
 @pytest.fixture(scope="session")
