@@ -61,6 +61,8 @@ def test_device_times_memory_and_utilization_are_there(ladder: dict[str, Run]) -
         "device_prefetch",
         "device_dataset",
         "tf32",
+        "zero_grad",
+        "infinite_sampler",
         "cudnn_benchmark",
         "fused_optimizer",
         "amp_fp16",

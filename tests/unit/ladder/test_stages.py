@@ -57,3 +57,17 @@ def test_the_baseline_of_every_preset_changes_nothing_but_the_batch_size() -> No
     for preset in PRESETS.values():
         sizes = sizing(preset, CPU, cores=8)
         assert set(Recipe().diff(stages.build((), sizes, CPU)[0].recipe)) <= {"batch_size"}
+
+
+def test_tf32_is_a_rung_of_its_own_before_16_bits_and_zeroed_gradients_are_none() -> None:
+    assert LADDER.index("tf32") < LADDER.index("amp")
+    assert "zero_grad" not in LADDER
+    on_gpu, on_cpu, on_old_gpu = (
+        next(stage for stage in stages.build(LADDER, SIZES, target) if stage.name == "tf32")
+        for target in (Target("cuda"), CPU, Target("cuda", bf16=False))
+    )
+    assert on_gpu.recipe.fp32_precision == "tf32"
+    assert on_cpu.reason == "TF32 is a number format of CUDA devices; this run is on cpu"
+    assert "came with Ampere" in on_old_gpu.reason
+    zeroed = stages.stage(OPTIMIZATIONS["zero_grad"], Recipe(), SIZES, CPU)
+    assert zeroed.recipe == Recipe(zero_grad_set_to_none=False)

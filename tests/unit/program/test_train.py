@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from perfkit.program import train
 from perfkit.program.recipe import Recipe
+from perfkit.worker import checks, parity
 from perfkit.workloads.bottlenecks import Recommender
 from tests.support.toy import Blocks, Points, Toy
 
@@ -68,7 +70,12 @@ def test_an_infinite_sampler_without_a_full_batch_is_an_error_not_an_endless_sea
         train.InfiniteSampler(range(3), 8)
 
 
-def test_torchs_own_precision_is_left_alone() -> None:
-    before = torch.backends.cudnn.conv.fp32_precision
-    train.configure(Recipe(), seed=0)
-    assert torch.backends.cudnn.conv.fp32_precision == before
+@pytest.mark.parametrize("precision", ["default", "tf32", "ieee"])
+def test_the_precision_of_float32_is_set_without_a_warning_or_left_alone(precision: str) -> None:
+    before = checks.fp32_precision()
+    with warnings.catch_warnings(), parity.fp32_precision_kept():
+        warnings.simplefilter("error")
+        train.configure(Recipe(fp32_precision=precision), seed=0)
+        after = checks.fp32_precision()
+    assert after == (before if precision == "default" else (precision,) * 3)
+    assert checks.fp32_precision() == before
