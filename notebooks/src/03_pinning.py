@@ -29,7 +29,7 @@ panel.question()
 # %% [markdown]
 # ## What changes in the script
 #
-# A diff of two scripts, both exported from the program that is measured.
+# A diff of two scripts, both exported from the program that is measured: as on this machine and, where that differs, as on a GPU.
 
 # %%
 panel.diff()

@@ -25,7 +25,7 @@ panel.question()
 # %% [markdown]
 # ## What changes in the script
 #
-# A diff of two scripts, both exported from the program that is measured.
+# A diff of two scripts, both exported from the program that is measured: as on this machine and, where that differs, as on a GPU.
 
 # %%
 panel.diff()
@@ -82,7 +82,7 @@ pk.StagePanel("device_resize", workload="cifar_resnet18").diff()
 # %% [markdown]
 # ## A tip that has expired
 #
-# The article's next step, `zero_grad(set_to_none=True)`, discards gradients instead of filling them with zeros. It has been PyTorch's default since version 2.0, so there is nothing left to switch on. The stage `zero_grad` goes the other way: it fills the gradients with zeros (`zero_grad_set_to_none=false`), to measure what the tip was worth. *No measurable difference* is a result, too:
+# The article's next step, `zero_grad(set_to_none=True)`, discards gradients instead of filling them with zeros. It has been PyTorch's default since version 2.0, the article's own version, so there was nothing to switch on ([chapter 19](19_checking_the_articles.ipynb)). The stage `zero_grad` goes the other way: it fills the gradients with zeros (`zero_grad_set_to_none=false`), to measure what the tip was worth. *No measurable difference* is a result, too:
 
 # %%
 pk.StagePanel("zero_grad", workload="cifar_resnet18").question()

@@ -25,7 +25,7 @@ panel.question()
 # %% [markdown]
 # ## What changes in the script
 #
-# A diff of two scripts, both exported from the program that is measured.
+# A diff of two scripts, both exported from the program that is measured: as on this machine and, where that differs, as on a GPU.
 
 # %%
 panel.diff()
@@ -77,7 +77,7 @@ panel.proof()
 # %% [markdown]
 # ## fp16 and its scaler
 #
-# What fp16 would change on top of the ladder, or why it is n/a here:
+# What fp16 would change on top of the ladder, on a machine that can run it:
 
 # %%
 pk.StagePanel("amp_fp16").diff()
