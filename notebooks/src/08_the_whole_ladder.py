@@ -16,6 +16,8 @@
 # Ten stages, each on top of the earlier ones that work here. Blocks of each stage are interleaved with blocks of the stage before it and of the baseline, so that the drift of a shared machine cancels out.
 
 # %%
+from pathlib import Path
+
 from IPython.display import Markdown
 
 from perfkit import notebook as pk
@@ -75,6 +77,21 @@ Markdown(
     f"You guessed **{my_guess}**; the largest speed-up was **{best}**: {gains[best].ratio:.2f} times as fast "
     f"({gains[best].low:.2f} to {gains[best].high:.2f}), {gains[best].verdict}."
 )
+
+# %% [markdown]
+# ## A recorded ladder
+#
+# The workbook comes with a recorded ladder. A recording opens with the same tables and figures as your own runs. Its numbers belong to the machine that it names, so do not compare them with yours.
+
+# %%
+recorded = pk.recording(Path(pk.__file__).parents[2] / "data" / "recordings" / "cpu-quick.json")
+Markdown(recorded.sections()[0])
+
+# %%
+recorded.table("The ladder")
+
+# %%
+recorded.plot("throughput")
 
 # %% [markdown]
 # ## When the ladder misleads

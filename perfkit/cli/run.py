@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from perfkit.cli import app as cli
 from perfkit.errors import InvalidValue
 from perfkit.results.run import Run, document, summary
-from perfkit.results.store import RunStore, save_recording
+from perfkit.results.store import RunStore, load_recording, save_recording
 from perfkit.show import html, tables, terminal
 from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
@@ -84,15 +85,24 @@ def runs(
 
 @cli.command(cli.MEASURE)
 def show(
-    run_id: Annotated[str, typer.Argument(metavar="ID", help="of a run, or its beginning")],
+    run_id: Annotated[
+        str, typer.Argument(metavar="ID", help="of a run, or its beginning, or a recording.json")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="print it as JSON")] = False,
 ) -> None:
-    """Prints one run: result, recipe, evidence, machine."""
-    stored = RunStore().get(run_id)
-    if as_json:
-        sys.stdout.write(json.dumps(summary(stored) | {"machine": stored.machine}, indent=1) + "\n")
+    """Prints one run (result, recipe, evidence, machine), or all runs of a recording."""
+    if run_id.endswith(".json"):
+        recording = load_recording(Path(run_id))
+        contents = [recording.provenance.describe(), *tables.sections(recording.runs)]
+        data = document(recording.runs)
     else:
-        cli.Output().show([*tables.sections([stored]), tables.evidence_of(stored)], None)
+        stored = RunStore().get(run_id)
+        contents = [*tables.sections([stored]), tables.evidence_of(stored)]
+        data = summary(stored) | {"machine": stored.machine}
+    if as_json:
+        sys.stdout.write(json.dumps(msgspec.to_builtins(data), indent=1) + "\n")
+    else:
+        cli.Output().show(contents, None)
 
 
 @cli.command(cli.MEASURE)

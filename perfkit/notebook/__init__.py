@@ -14,6 +14,7 @@ from perfkit.notebook.functions import (
     memory,
     nsys,
     profile,
+    recording,
     source,
     torchrun,
     tune,
@@ -27,5 +28,5 @@ from perfkit.notebook.workbench import Workbench
 __all__ = [
     "AttributionResult", "Inspection", "LadderPanel", "RecipePanel", "Shown", "StagePanel", "SyncReport",
     "TraceView", "TuningResult", "WhatIf", "Workbench", "attribute", "doctor", "find_syncs", "kernels",
-    "machine", "memory", "nsys", "profile", "source", "torchrun", "tune",
+    "machine", "memory", "nsys", "profile", "recording", "source", "torchrun", "tune",
 ]  # fmt: skip

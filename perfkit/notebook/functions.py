@@ -23,8 +23,10 @@ from perfkit.notebook.ladder import Recipes
 from perfkit.notebook.shown import Shown
 from perfkit.program.recipe import Value
 from perfkit.results.attribution import Attribution
+from perfkit.results.run import Run
+from perfkit.results.store import load_recording
 from perfkit.results.tuning import Tuned
-from perfkit.show import tables_inside, tables_studies, tables_trace
+from perfkit.show import tables, tables_inside, tables_studies, tables_trace
 from perfkit.show.document import Timeline
 from perfkit.show.html import fragment
 from perfkit.studies import attribute as attributing
@@ -165,6 +167,16 @@ class TraceView(Shown[trace.Analysis]):
         if not self.analysis.steps:
             return None
         return self.profile.lanes(step) if self.profile else trace.lanes(self.trace, step)
+
+
+def recording(file: str | Path) -> Shown[list[Run]]:
+    """Runs of `perfkit run --record`, from here or elsewhere, with the tables and figures of stored ones.
+
+    Raises:
+        StoreError: the file is not a recording.
+    """
+    loaded = load_recording(Path(file))
+    return Shown(loaded.runs, [loaded.provenance.describe(), *tables.sections(loaded.runs)])
 
 
 def profile(*which: Any, **how: Any) -> TraceView:

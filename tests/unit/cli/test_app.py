@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -117,3 +118,18 @@ def test_a_session_is_listed_newest_first_and_shown_by_the_beginning_of_its_id(
     assert listed.index(runs[1].id) < listed.index(runs[0].id)
     shown = CliRunner().invoke(whole, ["show", runs[1].id[:-1]]).output
     assert "1 worker processes alive" in shown
+
+
+def test_a_recording_opens_as_stored_runs_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    file = str(RECORDED.parent / "cpu-quick.json")
+    shown = CliRunner().invoke(whole, ["show", file])
+    assert shown.exit_code == 0
+    assert shown.output.startswith("Recorded 20")
+    recorded = load_recording(Path(file)).runs
+    assert all(run.title in shown.output for run in recorded)
+    stages = json.loads(CliRunner().invoke(whole, ["show", file, "--json"]).output)["stages"]
+    assert [stage["id"] for stage in stages] == [run.id for run in recorded]
+    absent = CliRunner().invoke(whole, ["show", "none.json"])
+    assert absent.exit_code == 1
+    assert "none.json" in absent.output

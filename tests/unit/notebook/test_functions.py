@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfkit import notebook as pk
-from perfkit.errors import InvalidValue, WorkloadError
+from perfkit.errors import InvalidValue, StoreError, WorkloadError
 from perfkit.notebook import functions
 from perfkit.studies import plan as plans
 from perfkit.worker import reports
@@ -56,6 +56,15 @@ def test_a_recorded_trace_by_name_and_against_another() -> None:
     assert before.found is before.analysis
     with pytest.raises(InvalidValue, match="Mean step"):
         before.table("no such table")
+
+
+def test_a_recording_opens_with_tables_and_figures() -> None:
+    recorded = pk.recording(FOLDER.parent / "cpu-quick.json")
+    assert str(recorded.sections()[0]).startswith("Recorded 20")
+    assert all(run.title in recorded.table("The ladder").data for run in recorded.found)
+    assert recorded.plot("throughput").data.startswith(b"\x89PNG")
+    with pytest.raises(StoreError, match="none"):
+        pk.recording("none.json")
 
 
 def test_this_machine_and_its_checks() -> None:
