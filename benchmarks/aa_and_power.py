@@ -109,8 +109,8 @@ def until_narrow(group: Group, side: int, budget_s: float, precision: float) -> 
     """The rates of a slowed side and of the first, as far as `perfkit compare` would have measured."""
     for count in range(stats.MIN_ROUNDS, group.rates.shape[1] + 1):
         own, first = group.rates[side, :count], group.rates[0, :count]
-        found = stats.ratio(own, first, paired=True)
-        if count * group.round_s > budget_s or stats.narrow_enough(found, count, precision):
+        logs = np.log(own / first)[:, np.newaxis]
+        if count * group.round_s > budget_s or stats.narrow_enough(logs, precision):
             break
     return own, first
 
@@ -150,7 +150,7 @@ def main() -> None:
         groups.append(group)
         differ = "  ".join(f"{one:+.1%}" for one in np.log(group.rates[1:] / group.rates[0]).mean(axis=1))
         print(f"{len(groups)}: {differ}", flush=True)
-    noise = stats.aa_noise_bound([(g.rates[1], g.rates[0]) for g in groups])
+    noise = stats.aa_noise_bound([stats.aa_pair(g.rates[1], g.rates[0]) for g in groups])
     shuffler = random.Random(0)
     for count in given.pairs or [pairs_for(noise, PRECISION)]:
         precision = target_half_width(PRECISION, count, noise)

@@ -38,7 +38,7 @@ def main() -> None:
     assert ratio
     print(machine.describe(baseline.machine))
     print(f"bf16 instructions: {machine.facts()['cpu']['flags']}")
-    rates = [run.samples_per_s.median for run in (baseline, last) if run.samples_per_s]
+    rates = [run.samples_per_s.value for run in (baseline, last) if run.samples_per_s]
     print(f"baseline {rates[0]:.1f} samples/s, final {rates[1]:.1f} samples/s")
     print(f"final / baseline: {ratio.ratio:.2f}x ({ratio.low:.2f}-{ratio.high:.2f}), {ratio.verdict}")
     print(f"pipeline efficiency of the final stage: {last.pipeline_efficiency:.3f}")

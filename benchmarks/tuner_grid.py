@@ -36,7 +36,7 @@ SPACE = {
 def told(progress: plans.Progress) -> None:
     """One line a run."""
     if run := progress.run:
-        rate = f"{run.samples_per_s.median:.0f} samples/s" if run.samples_per_s else run.reason
+        rate = f"{run.samples_per_s.value:.0f} samples/s" if run.samples_per_s else run.reason
         times = f", {gain(run):.2f}x the baseline" if gain(run) else ""
         print(f"{run.title}: {rate}{times}", flush=True)
 
@@ -65,10 +65,10 @@ def main() -> None:
     with prepare(plan, on_progress=told) as setup:
         every = tune.candidates(plan, setup.target, SPACE)
         titled = [(recipe.describe()[:60], recipe) for recipe in [base, *every]]
-        schedule = Schedule(plan.preset, baseline_only=True)
+        schedule = Schedule(plan.preset, together=1)
         stages = recipe_stages(titled, setup.target)
-        trials = (Trial(stage, schedule, len(stages)) for stage in stages)
-        found = list(measure(trials, setup, RunStore()))
+        trials = (Trial(stage, len(stages)) for stage in stages)
+        found = list(measure(trials, setup, schedule, RunStore()))
     seconds = time.monotonic() - started
     grid = [run for run in found if gain(run)]
     best = max(grid, key=gain)
@@ -82,7 +82,7 @@ def main() -> None:
     print(
         f"grid: {len(grid)} recipes in {seconds:.0f} s, tuner's time / grid's {tuned.seconds / seconds:.2f}"
     )
-    drift = [run.samples_per_s.median / pace[run.id] for run in grid if run.samples_per_s]
+    drift = [run.samples_per_s.value / pace[run.id] for run in grid if run.samples_per_s]
     print(f"the machine's pace, over that of the first run: {min(drift):.2f}-{max(drift):.2f}")
     print(f"what-if over the grid, from {len(parts)} probes: {predict.score(model, grid, pace)}", flush=True)
     chosen, winner = (Recipe.from_dict(run.recipe) for run in (tuned.best, best))

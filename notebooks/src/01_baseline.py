@@ -97,7 +97,7 @@ answer = None  # a number, computed from run.ceiling_samples_per_s and ...
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    reached = run.samples_per_s.median * answer
+    reached = run.samples_per_s.value * answer
     assert abs(reached / run.ceiling_samples_per_s - 1) < 0.005, (
         "The throughput multiplied by your answer is not the ceiling"
     )
@@ -107,7 +107,7 @@ else:
 # <details><summary>Answer</summary>
 #
 # ```python
-# answer = run.ceiling_samples_per_s / run.samples_per_s.median
+# answer = run.ceiling_samples_per_s / run.samples_per_s.value
 # ```
 #
 # If the answer is close to 1, a faster loader cannot make this training faster: look at the computation instead.

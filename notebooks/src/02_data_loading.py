@@ -129,7 +129,7 @@ else:
     for run in (ours, yours):
         rate = run.samples_per_s
         print(
-            f"{run.recipe['workers']} workers: {rate.median:.0f} samples/s ({rate.low:.0f} to {rate.high:.0f})"
+            f"{run.recipe['workers']} workers: {rate.value:.0f} samples/s ({rate.low:.0f} to {rate.high:.0f})"
         )
     print("Right. These two runs were not interleaved: if their intervals overlap, call it no difference.")
 

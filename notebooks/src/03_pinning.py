@@ -87,7 +87,7 @@ batch_bytes = run.batch_bytes_per_sample * run.recipe["batch_size"]
 copy_s = batch_bytes / bytes_per_second
 Markdown(
     f"A batch of {run.recipe['batch_size']} samples has {batch_bytes / 1e6:.1f} MB. "
-    f"At this bandwidth its copy would take {copy_s * 1e3:.2f} ms; a step here takes {run.step_s.median * 1e3:.1f} ms."
+    f"At this bandwidth its copy would take {copy_s * 1e3:.2f} ms; a step here takes {run.step_s.value * 1e3:.1f} ms."
 )
 
 # %% [markdown]
@@ -102,13 +102,13 @@ Markdown(
 # Suppose the copy, at this bandwidth, came on top of the step above. What is the largest speed-up if the copy then cost nothing at all?
 
 # %% tags=["exercise"]
-answer = None  # a number, computed from copy_s and run.step_s.median
+answer = None  # a number, computed from copy_s and run.step_s.value
 
 # %% tags=["check"]
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    gain = copy_s / run.step_s.median
+    gain = copy_s / run.step_s.value
     assert abs(answer - 1 - gain) < 0.01 * gain, (
         "With the copy: step + copy. Without it: the step alone. Do not round the result"
     )
@@ -118,7 +118,7 @@ else:
 # <details><summary>Answer</summary>
 #
 # ```python
-# answer = (run.step_s.median + copy_s) / run.step_s.median
+# answer = (run.step_s.value + copy_s) / run.step_s.value
 # ```
 #
 # A GPU's steps are short, so the same copy is a larger part of them. That is why pinning helped in the article.

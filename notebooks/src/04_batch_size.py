@@ -101,7 +101,7 @@ else:
     changed = {name for name, value in yours.recipe.items() if value != small.recipe[name]}
     assert changed == {"accumulation"}, f"Change only accumulation, not {', '.join(sorted(changed))}"
     for name, run in (("small", small), ("large", large), ("accumulated", yours)):
-        print(f"{name}: {run.samples_per_s.median:.0f} samples/s, peak {run.peak_memory_bytes / 1e6:,.0f} MB")
+        print(f"{name}: {run.samples_per_s.value:.0f} samples/s, peak {run.peak_memory_bytes / 1e6:,.0f} MB")
     print("Right. Is the peak that of the small batch? And the speed?")
 
 # %% [markdown]

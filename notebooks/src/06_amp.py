@@ -108,7 +108,7 @@ else:
     for name, run in (("with channels_last", ours), ("without", yours)):
         rate = run.samples_per_s
         print(
-            f"{name}: {rate.median:.0f} samples/s ({rate.low:.0f} to {rate.high:.0f}), first loss {run.losses[0]:.3f}"
+            f"{name}: {rate.value:.0f} samples/s ({rate.low:.0f} to {rate.high:.0f}), first loss {run.losses[0]:.3f}"
         )
     print("Right. These two runs were not interleaved: if their intervals overlap, call it no difference.")
 

@@ -82,8 +82,8 @@ panel.proof()
 # %%
 before, after = panel.runs[0], panel.runs[1]
 Markdown(
-    f"Compiling took {after.compile_s:.1f} s; a step takes {before.step_s.median * 1e3:.1f} ms before "
-    f"and {after.step_s.median * 1e3:.1f} ms after."
+    f"Compiling took {after.compile_s:.1f} s; a step takes {before.step_s.value * 1e3:.1f} ms before "
+    f"and {after.step_s.value * 1e3:.1f} ms after."
     if after.status == "ok"
     else f"Not measured here: {after.reason}"
 )
@@ -115,7 +115,7 @@ answer = None  # a number of steps, computed from before and after
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    saved_s = before.step_s.median - (after.step_s or before.step_s).median
+    saved_s = before.step_s.value - (after.step_s or before.step_s).value
     pays = saved_s > 0
     assert pays or answer == float("inf"), "The compiled step is not shorter here: compiling never pays off"
     assert not pays or abs(answer * saved_s - after.compile_s) < 0.05 * after.compile_s, (
@@ -127,7 +127,7 @@ else:
 # <details><summary>Answer</summary>
 #
 # ```python
-# saved_s = before.step_s.median - after.step_s.median if after.status == "ok" else 0
+# saved_s = before.step_s.value - after.step_s.value if after.status == "ok" else 0
 # answer = after.compile_s / saved_s if saved_s > 0 else float("inf")
 # ```
 #

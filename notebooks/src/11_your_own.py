@@ -108,7 +108,7 @@ else:
     assert run.stage not in ("baseline", "data_loading"), "Choose another stage than the one above"
     assert run.status == "ok", f"It was not measured: {run.reason}"
     assert run.workload.endswith("Mine"), "Run it on your own workload"
-    print(f"Right: {run.title}, {run.samples_per_s.median:.0f} samples/s")
+    print(f"Right: {run.title}, {run.samples_per_s.value:.0f} samples/s")
 
 # %% [markdown]
 # <details><summary>Answer</summary>

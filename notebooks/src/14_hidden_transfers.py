@@ -70,7 +70,7 @@ trial_clean = pk.LadderPanel(["baseline"], workload=name, options={"clean": True
 trial_clean.run()
 for title, run in (("with waits", panel.runs[0]), ("without", trial_clean.runs[0])):
     rate = run.samples_per_s
-    print(f"{title}: {rate.median:,.0f} samples/s ({rate.low:,.0f} to {rate.high:,.0f})")
+    print(f"{title}: {rate.value:,.0f} samples/s ({rate.low:,.0f} to {rate.high:,.0f})")
 
 # %%
 panel.plot("step_time")

@@ -54,7 +54,7 @@ panel.table()
 
 # %%
 one, two = panel["1 rank"], panel["2 ranks"]
-print(f"You guessed {my_guess:g}x; measured: {two.samples_per_s.median / one.samples_per_s.median:.2f}x.")
+print(f"You guessed {my_guess:g}x; measured: {two.samples_per_s.value / one.samples_per_s.value:.2f}x.")
 print(f"Scaling efficiency: {panel.efficiency('1 rank', '2 ranks'):.0%}")
 
 # %%
@@ -131,7 +131,7 @@ else:
 # <details><summary>Answer</summary>
 #
 # ```python
-# answer = two.samples_per_s.median / 2 / one.samples_per_s.median
+# answer = two.samples_per_s.value / 2 / one.samples_per_s.value
 # ```
 #
 # </details>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 
@@ -25,8 +26,16 @@ class Preset:
     warmup_s: float
     """Warm-up ends once the step time is steady, or after about this long."""
     queues: int = 2
-    """Minimum length of a block, in fillings of the loader's queue: in a shorter one the batches that were
-    queued before it would decide the result."""
+    """Minimum length of a block on a CPU, in fillings of the loader's queue: in a shorter one the batches
+    that were queued before it would decide the result."""
+    block_s: float = 0.0
+    """Minimum length of a block in seconds, judged by the steps of the warm-up."""
+    precision: float = 0.05
+    """Rounds go on until half the width of every interval / ratio is at most this …"""
+    budget_s: float = 0.0
+    """… or until they have taken this many seconds for each stage …"""
+    limit_s: float = math.inf
+    """… or the whole ladder this many."""
 
 
 MOST_WORKERS = 16
@@ -34,9 +43,11 @@ MOST_WORKERS = 16
 
 PRESETS = {
     "smoke": Preset("smoke", 8, 16, 16, block_samples=16, rounds=3, loss_steps=4, warmup_s=0.5, queues=1),
-    "quick": Preset("quick", 32, 64, 64, block_samples=128, rounds=5, loss_steps=4, warmup_s=4),
-    "paper": Preset("paper", 32, 512, 1024, block_samples=10_240, rounds=7, loss_steps=8, warmup_s=20),
-}
+    "quick": Preset("quick", 32, 64, 64, block_samples=128, rounds=5, loss_steps=4, warmup_s=4, block_s=1,
+                    budget_s=60, limit_s=330),
+    "paper": Preset("paper", 32, 512, 1024, block_samples=2_048, rounds=5, loss_steps=8, warmup_s=10,
+                    block_s=1, budget_s=60, limit_s=570),
+}  # fmt: skip
 
 
 def preset(name: str | None = None, device: str = "cpu") -> Preset:

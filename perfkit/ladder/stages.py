@@ -10,6 +10,9 @@ from perfkit.ladder.presets import Sizing
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target, applicable
 
+AGAIN = "baseline_again"
+"""The name of the A/A row: the baseline once more, in another process."""
+
 
 @dataclass(frozen=True)
 class Stage:

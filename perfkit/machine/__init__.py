@@ -1,7 +1,8 @@
 """What this computer is: folders, cores, GPUs, devices, facts, conditions, check-up. Never imports torch."""
 
-from perfkit.machine.conditions import CpuTimes, cpu_times, quality_warnings, read_conditions
-from perfkit.machine.cores import usable_cores
+from perfkit.machine.company import CpuTimes, busiest, cpu_times, taken_share
+from perfkit.machine.conditions import quality_warnings, read_conditions
+from perfkit.machine.cores import free_memory_bytes, usable_cores
 from perfkit.machine.devices import check_device, compiler_problem
 from perfkit.machine.doctor import Check, checkup
 from perfkit.machine.fingerprint import describe, facts
@@ -9,7 +10,8 @@ from perfkit.machine.folders import cache_folder, data_folder, runs_folder, writ
 from perfkit.machine.gpus import process_tree, sample_utilization
 
 __all__ = [
-    "Check", "CpuTimes", "cache_folder", "check_device", "checkup", "compiler_problem", "cpu_times",
-    "data_folder", "describe", "facts", "process_tree", "quality_warnings", "read_conditions", "runs_folder",
-    "sample_utilization", "usable_cores", "write_atomically",
+    "Check", "CpuTimes", "busiest", "cache_folder", "check_device", "checkup", "compiler_problem",
+    "cpu_times", "data_folder", "describe", "facts", "free_memory_bytes", "process_tree",
+    "quality_warnings", "read_conditions", "runs_folder", "sample_utilization", "taken_share",
+    "usable_cores", "write_atomically",
 ]  # fmt: skip

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
-
-import psutil
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from perfkit.machine import gpus
+from perfkit.machine.company import CpuTimes, cpu_times
 
 _SLOWED = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake")
 _STEAL = 0.02
@@ -39,35 +37,6 @@ def _steal_share() -> float | None:
     if now.steal_s is None or now.capacity_s - before.capacity_s <= 0.5:
         return None
     return (now.steal_s - (before.steal_s or 0.0)) / (now.capacity_s - before.capacity_s)
-
-
-class CpuTimes(NamedTuple):
-    """CPU seconds since boot; the share of two moments is the difference over that of `capacity_s`."""
-
-    capacity_s: float
-    """All cores, busy or idle."""
-    outside_s: float
-    """Used by everything outside the given process trees."""
-    steal_s: float | None
-    """Given to other guests by the hypervisor; None where the system does not report it."""
-
-
-def cpu_times(pids: Iterable[int] = ()) -> CpuTimes:
-    """The machine's CPU time until now.
-
-    Args:
-        pids: processes to leave out of `outside_s`, each with all its descendants.
-    """
-    times = psutil.cpu_times()
-    # Linux counts a guest's time as user time, too.
-    capacity = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-    steal, waiting = getattr(times, "steal", None), getattr(times, "iowait", 0.0)
-    processes = {process.pid: process for pid in pids for process in gpus.process_tree(pid)}
-    own = 0.0
-    for process in processes.values():
-        with contextlib.suppress(psutil.Error):
-            own += sum(process.cpu_times()[:4])  # user, system, and both of children that have ended
-    return CpuTimes(capacity, capacity - times.idle - waiting - (steal or 0.0) - own, steal)
 
 
 def quality_warnings(

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from perfkit.errors import PerfkitError, one_of
-from perfkit.ladder.stages import Stage
+from perfkit.ladder.stages import AGAIN, Stage
 from perfkit.notebook import layout
 from perfkit.notebook.panel import Panel, refuse_object, stored_runs
 from perfkit.notebook.shown import Shown
@@ -130,7 +130,8 @@ class LadderPanel(Panel):
         for session in dict.fromkeys(run.session for run in reversed(runs)):
             stored = [run for run in runs if run.session == session]
             place = (stored[0].preset, stored[0].device) == (self.plan.preset.name, self.plan.device)
-            if place and [run.stage for run in stored] == list(names) and self._ran(stored):
+            stages = [run.stage for run in stored if run.stage != AGAIN]
+            if place and stages == list(names) and self._ran(stored):
                 break
         else:
             return
@@ -148,15 +149,15 @@ class LadderPanel(Panel):
         """Whether this panel would have measured the same, each stage built on those that worked."""
         if not self._resolve():
             return False
-        target, runs = plans.target(self.plan, self._described), list[Run]()
+        target, failed = plans.target(self.plan, self._described), list[str]()
         recipes = ladders.recipe_stages(self.plan.recipes, target)
         for stage, run in zip(
-            recipes or ladders.ladder_stages(self.plan, target, runs), stored, strict=False
+            recipes or ladders.ladder_stages(self.plan, target, failed), stored, strict=False
         ):
             recipe = {**Recipe().to_dict(), **run.recipe}
             if (run.options, recipe) != (self._described.options, stage.recipe.to_dict()):
                 return False
-            runs.append(run)
+            failed += [stage.name] * (run.status != "ok")
         return True
 
     # ------------------------------------------------------------ ordinary outputs

@@ -146,7 +146,7 @@ class StagePanel(LadderPanel):
         for run in (self.runs[0], self.runs[-1]):
             if run.samples_per_s is None or run.data_wait_share is None:
                 return ""
-            rate, share = run.samples_per_s.median, run.data_wait_share
+            rate, share = run.samples_per_s.value, run.data_wait_share
             seconds.append((share / rate, (1 - share) / rate))
         less = [part for part, was, now in zip(SHRINKS, *seconds, strict=False) if now < 0.95 * was]
         answer = "both" if len(less) > 1 else less[0] if less else "neither"

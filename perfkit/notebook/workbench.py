@@ -212,7 +212,7 @@ class Workbench(Panel):
 
     def _best(self) -> Run | None:
         here = (run for run in self.runs if run.preset == self._preset.value)
-        rates = {run.id: rate.median for run in here if (rate := run.samples_per_s)}
+        rates = {run.id: rate.value for run in here if (rate := run.samples_per_s)}
         return max((r for r in self.runs if r.id in rates), key=lambda r: rates[r.id], default=None)
 
     def _remarks(self, runs: Sequence[Run]) -> str:

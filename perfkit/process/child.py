@@ -76,6 +76,11 @@ class Child:
         """The child's process id."""
         return self._process.pid
 
+    @property
+    def pids(self) -> list[int]:
+        """The leaders of its process groups."""
+        return [self.pid]
+
     def _start(self) -> subprocess.Popen[str] | fork.Forked:
         environ = child_environment() | {"TMPDIR": self._folder}
         with contextlib.suppress(fork.ForkUnavailable):

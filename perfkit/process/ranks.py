@@ -55,6 +55,11 @@ class RankGroup:
         self.started = children[0].started
 
     @property
+    def pids(self) -> list[int]:
+        """The leaders of its process groups, one for each rank."""
+        return [child.pid for child in self.children]
+
+    @property
     def deadline(self) -> float | None:
         """As a child's."""
         return self.children[0].deadline

@@ -1,31 +1,43 @@
-"""The A/A noise of this machine: how far a recipe differs from itself in another process."""
+"""The A/A noise of this machine: how far a recipe differs from itself in another process.
+
+Every ladder measures its baseline twice, in two processes; `perfkit noise` measures more such pairs.
+"""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from perfkit import machine
+from perfkit.results import stats
+from perfkit.results.stats import AAPair
+
+_KEPT = 30
+"""Pairs of a device; the newest count, since a machine changes."""
 
 
 def _file() -> Path:
     return machine.runs_folder() / "noise.json"
 
 
-def _all() -> dict[str, float]:
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode(_file().read_bytes(), type=dict[str, float])
+def _all() -> dict[str, list[AAPair]]:
+    with contextlib.suppress(OSError, msgspec.DecodeError):  # also the single numbers of former versions
+        return msgspec.json.decode(_file().read_bytes(), type=dict[str, list[AAPair]])
     return {}
 
 
 def load(device: str) -> float | None:
-    """What `perfkit noise` last measured for a device, as a fraction; None where it never ran."""
-    return _all().get(device)
+    """The noise of a device as a fraction, from the pairs that were measured here; None where none was."""
+    pairs = _all().get(device)
+    return stats.aa_noise_bound(pairs) if pairs else None
 
 
-def save(device: str, fraction: float) -> None:
-    """Keeps the noise of a device; all later verdicts take it into account."""
+def add(device: str, pairs: Sequence[AAPair]) -> None:
+    """Keeps further pairs of a device; all later verdicts take them into account."""
     machine.runs_folder().mkdir(parents=True, exist_ok=True)
-    machine.write_atomically(_file(), msgspec.json.encode({**_all(), device: fraction}))
+    every = _all()
+    every[device] = [*every.get(device, []), *pairs][-_KEPT:]
+    machine.write_atomically(_file(), msgspec.json.encode(every))

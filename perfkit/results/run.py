@@ -11,15 +11,16 @@ import numpy as np
 
 from perfkit.errors import StoreError
 from perfkit.results import former_names, stats
+from perfkit.results.pairing import DISTURBED, Pairing, Role, Rounds, undisturbed
 from perfkit.results.stats import Estimate, Ratio, Values
+
+__all__ = ["Pairing", "Role", "Rounds"]
 
 SCHEMA = 3
 """Version of the record. Its history: 1 (2026-11) the first; 2 (2026-11) switches have PyTorch's names;
 3 (2026-11) `fp32_precision` in place of `tf32`, and `infinite_sampler`."""
 
 Status = Literal["ok", "not_applicable", "failed", "cancelled"]
-Role = Literal["previous", "baseline"]
-"""What a run is compared with: the stage before it, or the first one."""
 
 
 class Mechanism(msgspec.Struct, frozen=True):
@@ -39,61 +40,16 @@ class Raw(msgspec.Struct, frozen=True):
     device_step_s: list[float] = []
     """CUDA only: device time between the ends of successive measured steps, within each block."""
     block_samples_per_s: list[float] = []
+    """One block in each round."""
     ceiling_samples_per_s: list[float] = []
-    """The step on one batch that is already on the device, in the same rounds as the blocks."""
+    """The step on one batch that is already on the device, in the first of the same rounds."""
     gpu_utilization_nvml: list[float] = []
-
-
-class Rounds(msgspec.Struct, frozen=True):
-    """samples/s of two runs, block by block, in one pair of processes."""
-
-    own_samples_per_s: list[float]
-    other_samples_per_s: list[float]
-
-    @property
-    def rates(self) -> tuple[Values, Values]:
-        """Both as arrays, this run's first."""
-        return np.array(self.own_samples_per_s), np.array(self.other_samples_per_s)
-
-
-class Pairing(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The blocks of two runs, round by round: what a comparison is computed from."""
-
-    against: str
-    """Id of the other run."""
-    role: Role
-    interleaved: bool
-    own_samples_per_s: list[float]
-    other_samples_per_s: list[float]
-    noise: float | None = None
-    """The machine's A/A noise when this was measured: smaller effects are not called effects; None
-    if unknown."""
-    further_pairs: list[Rounds] = []
-    """The same two recipes, measured again, each time in a pair of fresh processes."""
-
-    @property
-    def pairs(self) -> list[Rounds]:
-        """The rounds of every pair of processes."""
-        return [Rounds(self.own_samples_per_s, self.other_samples_per_s), *self.further_pairs]
-
-    @property
-    def round_ratios(self) -> list[float]:
-        """This run's speed / the other's in each round; only the overall ratio if not interleaved."""
-        if not self.interleaved:
-            return [self.ratio.ratio]
-        return [
-            own / other
-            for pair in self.pairs
-            for own, other in zip(pair.own_samples_per_s, pair.other_samples_per_s, strict=True)
-        ]
-
-    @property
-    def ratio(self) -> Ratio:
-        """How many times faster this run is than the other, with its interval and verdict."""
-        pairs = [pair.rates for pair in self.pairs]
-        if len(pairs) > 1:
-            return stats.ratio_over_pairs(pairs, noise=self.noise)
-        return stats.ratio(*pairs[0], paired=self.interleaved, noise=self.noise)
+    block_steps: list[int] = []
+    """Steps of each block."""
+    disturbed: list[float] = []
+    """For each round, the largest share of the cores that others took during one of its blocks."""
+    repeated_samples_per_s: list[float] = []
+    """Blocks that were disturbed, and measured again in the same round."""
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +108,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_step: int = 0
     mechanism: list[Mechanism] = []
     pairings: list[Pairing] = []
+    reference_samples_per_s: float | None = None
+    """The baseline's rate, to which the rounds are related that were not measured in its own rounds."""
     losses: list[float] = []
     startup_s: float | None = None
     compile_s: float | None = None
@@ -169,36 +127,70 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def samples_per_s(self) -> Estimate | None:
-        """Throughput: median over the blocks, 95% bootstrap interval."""
-        return stats.estimate(np.array(self.raw.block_samples_per_s))
+        """Throughput: geometric mean over the blocks that count, 95% bootstrap interval.
+
+        The ratio of two runs is the ratio of these values. Where a run was not measured in the same rounds as
+        the others, its value is the baseline's rate times its ratio to the baseline in their common rounds.
+        """
+        against, rates = self.pairing("baseline"), self._in_rounds(self.raw.block_samples_per_s)
+        if not (rates.size and (rates > 0).all()):
+            return None
+        estimate = stats.geometric_mean(rates)
+        if not (self.reference_samples_per_s and against and against.interleaved):
+            return estimate
+        drift = self.reference_samples_per_s / stats.geometric_mean(against.rates[1]).value
+        return Estimate(*(value * drift for value in msgspec.structs.astuple(estimate)))
+
+    @property
+    def disturbed(self) -> float | None:
+        """The share of the cores that others took in disturbed rounds, where too few were free of it."""
+        shares = np.array(self.raw.disturbed)
+        if undisturbed(self.raw.disturbed, len(self.raw.block_samples_per_s)) is not None:
+            return None
+        return float(shares[shares > DISTURBED].mean())
 
     @property
     def step_s(self) -> Estimate | None:
-        """Time of a step, data wait included: median over the measured steps."""
-        return stats.estimate(self._measured(self.raw.step_s))
+        """Time of a step, data wait included: median over the steps that count."""
+        return stats.median(self._measured(self.raw.step_s))
 
     @property
     def data_wait_s(self) -> Estimate | None:
-        """Time a step waits in `next(loader)`: median over the measured steps."""
-        return stats.estimate(self._measured(self.raw.data_wait_s))
+        """Time a step waits in `next(loader)`: median over the steps that count."""
+        return stats.median(self._measured(self.raw.data_wait_s))
 
     @property
     def data_wait_share(self) -> float | None:
-        """Waiting for data / whole step, over all measured steps (0 to 1)."""
+        """Waiting for data / whole step, over all steps that count (0 to 1)."""
         steps = self._measured(self.raw.step_s)
         return float(self._measured(self.raw.data_wait_s).sum() / steps.sum()) if steps.size else None
 
     @property
     def ceiling_samples_per_s(self) -> float | None:
-        """What the model could do if data were free."""
-        ceiling = self.raw.ceiling_samples_per_s
-        return float(np.median(ceiling)) if ceiling else None
+        """What the model could do if data were free, at the rate of `samples_per_s`."""
+        rate, efficiency = self.samples_per_s, self._efficiencies
+        return rate.value / stats.geometric_mean(efficiency).value if rate and efficiency.size else None
 
     @property
     def pipeline_efficiency(self) -> float | None:
-        """Throughput / ceiling, median over the rounds in which both were measured."""
-        rounds = list(zip(self.raw.block_samples_per_s, self.raw.ceiling_samples_per_s, strict=False))
-        return float(np.median([block / ceiling for block, ceiling in rounds])) if rounds else None
+        """Throughput / ceiling: geometric mean over the rounds in which both were measured."""
+        efficiency = self._efficiencies
+        return stats.geometric_mean(efficiency).value if efficiency.size else None
+
+    @property
+    def ceiling_below_rate(self) -> bool:
+        """Whether the ceiling came out below the rate by more than their rounds scatter."""
+        efficiency = self._efficiencies
+        return efficiency.size >= stats.MIN_ROUNDS and stats.geometric_mean(efficiency).low > 1.01
+
+    @property
+    def _efficiencies(self) -> Values:
+        """Rate / ceiling in each round that counts."""
+        ceiling = np.array(self.raw.ceiling_samples_per_s)
+        own = np.array(self.raw.block_samples_per_s[: ceiling.size])
+        counts = undisturbed(self.raw.disturbed[: ceiling.size], ceiling.size)
+        efficiencies: Values = own / ceiling
+        return efficiencies if counts is None else efficiencies[counts]
 
     def speedup(self, role: str) -> Ratio | None:
         """Against the `previous` stage or the `baseline`; None where they were not compared."""
@@ -213,8 +205,21 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         """The evidence for the state of a switch; empty where nothing was checked."""
         return next((m.evidence for m in self.mechanism if m.switch == switch), "")
 
+    def minutes_to_show(self, role: str, effect: float = 0.05) -> float | None:
+        """Further minutes that would show an effect of this size; see `Pairing.minutes_to_show`."""
+        pairing = self.pairing(role)
+        return pairing.minutes_to_show(effect) if pairing else None
+
+    def _in_rounds(self, values: list[float]) -> Values:
+        """One value a round: those of the rounds that count."""
+        counts = undisturbed(self.raw.disturbed, len(values))
+        return np.array(values)[slice(None) if counts is None else counts]
+
     def _measured(self, values: list[float]) -> Values:
-        return np.array(values[self.raw.warmup_steps :])
+        """One value a step: those after the warm-up, in the rounds that count."""
+        steps, blocks = np.array(values[self.raw.warmup_steps :]), self.raw.block_steps
+        counts = undisturbed(self.raw.disturbed, len(blocks))
+        return steps if counts is None or steps.size != sum(blocks) else steps[np.repeat(counts, blocks)]
 
 
 _KEPT = (
@@ -222,7 +227,7 @@ _KEPT = (
     "batch_bytes_per_sample", "h2d_bytes_per_sample", "startup_s", "compile_s", "mechanism", "losses",
     "communication", "facts", "warnings", "raw",
 )  # fmt: skip
-_DERIVED = ("samples_per_s", "step_s", "data_wait_s", "data_wait_share", "ceiling_samples_per_s",
+_DERIVED = ("samples_per_s", "disturbed", "step_s", "data_wait_s", "data_wait_share", "ceiling_samples_per_s",
             "pipeline_efficiency")  # fmt: skip
 
 
@@ -260,7 +265,7 @@ def break_even_steps(run: Run, runs: list[Run]) -> int | None:
         return None
     if not (run.step_s and eager.step_s) or run.samples_per_step != eager.samples_per_step:
         return None
-    saved = eager.step_s.median - run.step_s.median
+    saved = eager.step_s.value - run.step_s.value
     spent = run.raw.step_s[0] - eager.raw.step_s[0]
     return max(0, math.ceil(round(spent / saved, 6))) if saved > 0 else None
 

@@ -75,7 +75,7 @@ def _throughput_row(ax: Axes, ink: str, at: int, run: Run, runs: Sequence[Run]) 
         return
     other, against = results.previous(run, runs), results.speedup(run, "previous")
     before = results.rate(other) if other else None
-    now, start = rate.median, before.median if before else rate.median
+    now, start = rate.value, before.value if before else rate.value
     if other and before:
         ax.plot([start, start], [runs.index(other), at], color=ink, alpha=0.45, linewidth=0.8, zorder=0.9)
     verdict = against.verdict if against else ""
@@ -98,9 +98,9 @@ def _step_time(runs: Sequence[Run], ax: Axes, ink: str) -> None:
     rows.frame(ax, ink, runs, _step_time_numbers, label)
     for at, (run, step) in enumerate(zip(runs, steps, strict=True)):
         if step:
-            wait = step.median * (results.wait_share(run) or 0.0) * scale
+            wait = step.value * (results.wait_share(run) or 0.0) * scale
             rows.bar(ax, ink, at, 0, wait, style.ORANGE, style.WAIT_HATCH)
-            rows.bar(ax, ink, at, wait, step.median * scale - wait, style.BLUE)
+            rows.bar(ax, ink, at, wait, step.value * scale - wait, style.BLUE)
             rows.whisker(ax, ink, at, step, scale)
     ax.set_xlim(0, longest * scale * 1.03 or 1)
     rows.legend(ax, ink, [("waits for data", style.ORANGE, style.WAIT_HATCH), ("the rest", style.BLUE, "")])
@@ -113,7 +113,7 @@ def _step_time_numbers(run: Run) -> str:
         return ""
     clauses = [] if share is None else [f"{units.percent(share)} waits"]
     if run.samples_per_step:
-        each = units.duration(step.median / run.samples_per_step)
+        each = units.duration(step.value / run.samples_per_step)
         clauses.append(f"{each} × {run.samples_per_step:,} samples")
     return "\n".join(filter(None, (units.duration_interval(step), ", ".join(clauses))))
 

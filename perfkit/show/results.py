@@ -13,26 +13,43 @@ from perfkit.results.run import Run
 from perfkit.results.stats import Estimate, Ratio
 
 
+class _Key:
+    """A run as a key of a cache: runs never change, but hold dictionaries, which cannot be hashed."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        raw = run.raw
+        values = [raw.block_samples_per_s, raw.disturbed, raw.step_s]
+        values += [pairing.other_samples_per_s for pairing in run.pairings]
+        self._content = (run.id, run.reference_samples_per_s, *map(tuple, values))
+
+    def __hash__(self) -> int:
+        return hash(self._content[0])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self._content == other._content
+
+
 @lru_cache(maxsize=512)
-def _estimate(values: tuple[float, ...]) -> Estimate | None:
-    estimate = stats.estimate(np.array(values))
-    return estimate if estimate and math.isfinite(estimate.median) else None
+def _estimate(key: _Key, name: str) -> Estimate | None:
+    estimate: Estimate | None = getattr(key.run, name)
+    return estimate if estimate and math.isfinite(estimate.value) else None
 
 
 def rate(run: Run) -> Estimate | None:
     """samples/s with its interval; None where nothing was measured, whatever else the run holds."""
-    return _estimate(tuple(run.raw.block_samples_per_s)) if run.status == "ok" else None
+    return _estimate(_Key(run), "samples_per_s") if run.status == "ok" else None
 
 
 def step_s(run: Run) -> Estimate | None:
     """Time of a step with its interval."""
-    return _estimate(tuple(run.raw.step_s[run.raw.warmup_steps :])) if run.status == "ok" else None
+    return _estimate(_Key(run), "step_s") if run.status == "ok" else None
 
 
 def wait_share(run: Run) -> float | None:
     """Waiting for data / whole step, 0 to 1."""
     step = step_s(run)
-    return run.data_wait_share if step and step.median > 0 else None
+    return run.data_wait_share if step and step.value > 0 else None
 
 
 def ceiling(run: Run) -> float | None:

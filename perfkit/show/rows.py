@@ -59,7 +59,7 @@ def bar(ax: Axes, ink: str, at: int, start: float, width: float, colour: str, ha
 
 def whisker(ax: Axes, ink: str, at: int, estimate: Estimate, scale: float = 1.0) -> None:
     """The 95% interval about the median."""
-    middle, low, high = (scale * value for value in (estimate.median, estimate.low, estimate.high))
+    middle, low, high = (scale * value for value in (estimate.value, estimate.low, estimate.high))
     ends = [[max(0.0, middle - low)], [max(0.0, high - middle)]]
     ax.errorbar(middle, at, xerr=ends, fmt="none", ecolor=ink, elinewidth=1.4, capsize=4)
 

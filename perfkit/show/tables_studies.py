@@ -89,7 +89,7 @@ def tuning(result: Tuned) -> list[Content]:
     rows = [
         [run.title, numbers.get(run.id, "") + (" (picked)" if run.id == result.best.id else ""),
          units.interval(estimate), units.size(run.peak_memory_bytes or None)]
-        for run, estimate in sorted(tried, key=lambda pair: -pair[1].median)
+        for run, estimate in sorted(tried, key=lambda pair: -pair[1].value)
     ]  # fmt: skip
     columns = ("recipe", "on the front", "samples/s", "peak memory")
     measured = [run for run, _ in tried if run.peak_memory_bytes]

@@ -25,7 +25,7 @@ def interval(estimate: Estimate | None, scale: float = 1.0, unit: str = "") -> s
     """`80.1 ms (79.5–81.0)`: the median, then the 95% interval with the same digits."""
     if estimate is None:
         return NOT_AVAILABLE
-    middle, low, high = (scale * value for value in (estimate.median, estimate.low, estimate.high))
+    middle, low, high = (scale * value for value in (estimate.value, estimate.low, estimate.high))
     return f"{number(middle)}{unit} ({number(low, middle)}–{number(high, middle)})"
 
 
@@ -46,7 +46,7 @@ def duration(seconds: float | None) -> str:
 
 def duration_interval(estimate: Estimate | None) -> str:
     """A time with its interval, in the unit that suits the median."""
-    return interval(estimate, *_time_unit(estimate.median)) if estimate else NOT_AVAILABLE
+    return interval(estimate, *_time_unit(estimate.value)) if estimate else NOT_AVAILABLE
 
 
 def size(count: float | None) -> str:

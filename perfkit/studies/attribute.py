@@ -23,6 +23,7 @@ from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, optimization
 from perfkit.program.recipe import Recipe
 from perfkit.program.recipe import Value as SwitchValue
 from perfkit.program.rules import applicable
+from perfkit.results import stats
 from perfkit.results.attribution import Attribution, Effect, Interaction
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
@@ -31,6 +32,8 @@ from perfkit.studies.ladder import recipe_stages
 from perfkit.studies.plan import Plan, Watch
 from perfkit.studies.setup import Setup, prepare
 
+_TOGETHER = 4
+"""Sets that are measured in the same rounds, beside the baseline."""
 EXACT_UP_TO = 4
 """Optimizations of which every set is measured: 16 sets."""
 Names = frozenset[str]
@@ -74,20 +77,24 @@ def attribute(
         }
         values = _stored(plan, base)
         missing = [recipe for recipe in dict.fromkeys(recipes.values()) if recipe not in values]
-        for run in measure(_trials(setup, base, missing, ends), setup, RunStore()):
+        preset = setup.plan.preset
+        schedule = Schedule(preset, together=_TOGETHER, again=preset.rounds >= stats.MIN_ROUNDS)
+        for run in measure(_trials(setup, base, missing, ends), setup, schedule, RunStore()):
             values |= _value(run)
+    recipes[frozenset()] = base  # measured again at the end: what the sets are compared with
     measured = {names: values[recipe] for names, recipe in recipes.items() if recipe in values}
-    return conclude(players, measured, chosen, left_out, complete=len(measured) == len(recipes))
+    return conclude(
+        players, measured, chosen, left_out, complete=all(names in measured for names in recipes if names)
+    )
 
 
 def _trials(setup: Setup, base: Recipe, recipes: Sequence[Recipe], ends: float) -> Iterator[Trial]:
     """The baseline, then every recipe until the budget is spent; nothing where nothing is to be measured."""
     titled = [("baseline", base), *((recipe.describe()[:60], recipe) for recipe in recipes)]
-    schedule = Schedule(setup.plan.preset, baseline_only=True)
     for stage in recipe_stages(titled, setup.target) if recipes else ():
         if time.monotonic() > ends:
             return
-        yield Trial(stage, schedule, len(titled))
+        yield Trial(stage, len(titled))
 
 
 def _changes(
@@ -172,7 +179,8 @@ def conclude(
         left_out: optimizations that could not act, and why.
         complete: whether all that was planned was measured.
     """
-    logs = {frozenset[str](): 0.0, **{names: value for names, (value, _) in values.items()}}
+    nothing = frozenset[str]()
+    logs = {nothing: 0.0, **{names: value for names, (value, _) in values.items()}}
     whole = frozenset(players)
     usable = [
         order for order in orders if all(frozenset(order[:n]) in logs for n in range(1, len(order) + 1))
@@ -185,21 +193,24 @@ def conclude(
         effects.append(
             Effect(
                 name=name, title=OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name,
-                alone=_ratio(_gain(logs, frozenset(), name)),
+                alone=_ratio(_gain(logs, nothing, name)),
                 last=_ratio(_gain(logs, whole - {name}, name)),
                 stepwise=_ratio(_gain(logs, frozenset(players[:at]), name)),
                 shapley=_ratio(mean), low=low, high=high,
             )
         )  # fmt: skip
     pairs = [
-        Interaction(a=a, b=b, factor=math.exp(both - logs[frozenset([a])] - logs[frozenset([b])]))
+        Interaction(a=a, b=b, factor=math.exp(
+            both + logs[nothing] - logs[frozenset([a])] - logs[frozenset([b])]
+        ))
         for a, b in itertools.combinations(players, 2)
         if (both := logs.get(frozenset([a, b]))) is not None
         and frozenset([a]) in logs and frozenset([b]) in logs
     ]  # fmt: skip
     return Attribution(
         effects=effects, interactions=sorted(pairs, key=lambda pair: -abs(math.log(pair.factor))),
-        whole=_ratio(logs.get(whole)), sets=len(values), orders=len(usable), exact=exact, complete=complete,
+        whole=_ratio(logs[whole] - logs[nothing] if whole in logs else None),
+        sets=sum(bool(names) for names in values), orders=len(usable), exact=exact, complete=complete,
         left_out=dict(left_out or {}),
     )  # fmt: skip
 

@@ -112,7 +112,7 @@ def target_half_width(precision: float, count: int, noise: float | None) -> floa
     With several pairs it is the share of the variance that the A/A noise leaves, at least half of it.
     """
     if count == 1:
-        return precision
+        return stats.rounds_part(precision, noise)
     of_processes = (noise or 0.0) / stats.half_width_per_pair(1.0, count)
     left = max(precision**2 - of_processes**2, precision**2 / 2)
     return stats.half_width_per_pair(math.sqrt(left), count)
@@ -155,7 +155,6 @@ def compare(
         preset, precision=target_half_width(precision, count, aa_noise), budget_s=budget_s / count
     )
     sides = (a, replace(b, title=f"{b.title} (again)") if b.title == a.title else b)
-    schedules = (schedule, schedule)
     runs: list[Run] = []
     store, until = RunStore(), time.monotonic() + 4 * budget_s  # most of it goes into starting and warming up
     try:
@@ -170,12 +169,12 @@ def compare(
             follow = Watch(on_progress=tell, cancelled=watch.get("cancelled"))
             exchanged, seeded = number % 2 == 1, replace(plan, seed=plan.seed + number)
             order, keeps = sides[::-1] if exchanged else sides, None if runs else store
-            first, second = _measure_pair(order, seeded, schedules, keeps, **follow)
+            first, second = _measure_pair(order, seeded, schedule, keeps, **follow)
             if runs:
                 runs[1] = _with_pair(runs[1], second.pairings[0], exchanged)
             else:
                 runs = [first, second]
-                schedules = _rates_only(schedule) if second.pairings[0].interleaved else schedules
+                schedule = replace(schedule, ceiling=False)  # the first pair has measured it
     finally:
         if runs:
             store.add(runs[1])
@@ -185,7 +184,7 @@ def compare(
 def _measure_pair(
     sides: tuple[Candidate, Candidate],
     plan: Plan,
-    schedules: tuple[Schedule, Schedule],
+    schedule: Schedule,
     store: RunStore | None,
     **watch: Unpack[Watch],
 ) -> tuple[Run, Run]:
@@ -195,9 +194,9 @@ def _measure_pair(
     fork.restart()
     with prepare(replace(plan, workload=workloads[0]), **watch) as setup:
         stages = recipe_stages([(side.title, side.recipe) for side in sides], setup.target)
-        parts = zip(stages, schedules, workloads, strict=True)
-        trials = (Trial(stage, schedule, 2, workload) for stage, schedule, workload in parts)
-        for run in measure(trials, setup):
+        parts = zip(stages, workloads, strict=True)
+        trials = (Trial(stage, 2, workload) for stage, workload in parts)
+        for run in measure(trials, setup, schedule):
             if store and (run.status != "ok" or not runs):
                 store.add(run)
             if run.status != "ok":
@@ -208,16 +207,10 @@ def _measure_pair(
     return runs[0], runs[1]
 
 
-def _rates_only(schedule: Schedule) -> tuple[Schedule, Schedule]:
-    """The first pair has measured everything else already; the side that starts first waits for the other."""
-    waits = replace(schedule.preset, rounds=1)
-    return replace(schedule, preset=waits, ceiling=False), replace(schedule, ceiling=False)
-
-
 def _with_pair(run: Run, further: Pairing, exchanged: bool) -> Run:
     """The run with the rounds of a further pair of processes; `exchanged` if the run's side started first."""
     sides = further.own_samples_per_s, further.other_samples_per_s
-    rounds = Rounds(*(sides[::-1] if exchanged else sides))
+    rounds = Rounds(*(sides[::-1] if exchanged else sides), further.disturbed)
     pairings = [
         msgspec.structs.replace(
             one,
@@ -249,7 +242,11 @@ def compare_stored(a: Run, b: Run) -> Comparison:
             "one of the runs holds no measurement", "Choose one that ended well (perfkit runs)"
         )
     together = next((pairing for pairing in b.pairings if pairing.against == a.id), None)
-    return Comparison(a, b, together or Pairing(a.id, "previous", False, own, other, noise.load(a.device)))
+    apart = Pairing(
+        own, other, b.raw.disturbed, against=a.id, role="previous", interleaved=False,
+        noise=noise.load(a.device),
+    )  # fmt: skip
+    return Comparison(a, b, together or apart)
 
 
 def measure_noise(
@@ -274,11 +271,11 @@ def measure_noise(
         PerfkitError: the recipe could not be measured.
     """
     recipe = Recipe(batch_size=plan.preset.batch_size)
-    sides = Candidate("A", recipe), Candidate("A again", recipe)
+    same = Candidate("A", recipe), Candidate("A again", recipe)
     comparisons = [
-        compare(*sides, replace(plan, seed=seed), budget_s, 0.0, pairs=1, **watch)
+        compare(*same, replace(plan, seed=seed), budget_s, 0.0, pairs=1, **watch)
         for seed in range(plan.seed, plan.seed + pairs)
     ]
-    rates = [comparison.pairing.pairs[0].rates for comparison in comparisons]
-    noise.save(plan.device, stats.aa_noise_bound(rates))
+    sides = [comparison.pairing.pairs[0].rates for comparison in comparisons]
+    noise.add(plan.device, [stats.aa_pair(*rates) for rates in sides])
     return comparisons

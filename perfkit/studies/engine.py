@@ -1,8 +1,9 @@
 """The engine of all studies: trials in, runs out.
 
-Every trial runs in a fresh process. The processes of the previous trial and of the first one (the baseline)
-stay alive and idle, and measured blocks alternate among the three in random order, so that the drift of a
-noisy machine cancels within a round.
+Every trial runs in a fresh process. Several trials are started, stay alive, and are measured together: each
+round measures one block of each, in random order, so that the drift of a noisy machine cancels within a round
+and every number shown comes from the same rounds. As many as fit in memory make up such a heat; the baseline
+takes part in all of them.
 """
 
 from __future__ import annotations
@@ -11,218 +12,253 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
-from perfkit import machine
 from perfkit.errors import Cancelled, PerfkitError, RunFailed
 from perfkit.ladder.presets import Preset
-from perfkit.ladder.stages import Stage
-from perfkit.process.child import Child
-from perfkit.process.ranks import RankGroup
+from perfkit.ladder.stages import AGAIN, Stage
 from perfkit.results import noise, stats
-from perfkit.results.run import Pairing, Role, Run
+from perfkit.results.pairing import Role
+from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.studies.record import Measurement, Round, RunBuilder
+from perfkit.studies.heat import Heat, Live
+from perfkit.studies.plan import Plan
+from perfkit.studies.record import Measurement, RunBuilder
 from perfkit.studies.setup import Setup
-from perfkit.worker.messages import (
-    Block,
-    MeasureBlock,
-    MeasureCeiling,
-    MeasureCommunication,
-    ReadPeak,
-    Trained,
-)
+from perfkit.worker.messages import Trained
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long a trial is measured, and beside which others."""
+    """How long trials are measured, and beside how many others."""
 
     preset: Preset
     """Its rounds are the least number."""
-    baseline_only: bool = False
-    """Interleaved with the baseline alone, and ended once it is measured: nothing is compared with it."""
+    together: int | None = None
+    """Trials started for a heat; None: as many as fit in memory. The baseline takes part in every heat."""
+    again: bool = False
+    """Whether a heat ends with the baseline once more, in a process of its own: the A/A row."""
     ceiling: bool = True
-    """Whether each round also measures the step on a batch that is already on the device."""
+    """Whether the first rounds also measure the step on a batch that is already on the device."""
     precision: float | None = None
-    """Further rounds, until half the width of the interval / ratio to the previous trial is at most this …"""
+    """Further rounds, until half the width of every interval / ratio is at most this …"""
     budget_s: float = 0.0
-    """… or until this many seconds of rounds are spent."""
+    """… or until this many seconds of rounds are spent for each trial."""
+    limit_s: float = math.inf
+    """No further round starts this long after the study, but for the least number."""
+
+
+def schedule_of(plan: Plan) -> Schedule:
+    """What a plan's preset asks for: all together, with an A/A row where there can be verdicts."""
+    preset, verdicts = plan.preset, plan.preset.rounds >= stats.MIN_ROUNDS
+    if plan.nodes.count > 1:  # every machine must take the same rounds, whatever it sees
+        return Schedule(preset, together=1)
+    precision = stats.rounds_part(preset.precision, noise.load(plan.device)) if verdicts else None
+    return Schedule(
+        preset, again=verdicts, precision=precision, budget_s=preset.budget_s, limit_s=preset.limit_s
+    )
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One recipe to measure, and how."""
+    """One recipe to measure."""
 
     stage: Stage
-    schedule: Schedule
     total: int
     """Trials that the study is to have, as far as is known: for the progress bar."""
     workload: str | None = None
     """Another workload than the plan's: an exported script."""
 
 
-def measure(trials: Iterable[Trial], setup: Setup, store: RunStore | None = None) -> Iterator[Run]:
-    """Measures trials one after the other; the first is the baseline of the others.
+def measure(
+    trials: Iterable[Trial],
+    setup: Setup,
+    schedule: Schedule,
+    store: RunStore | None = None,
+    on_failure: Callable[[Stage], None] = lambda stage: None,
+) -> Iterator[Run]:
+    """Measures trials in heats; the first trial is the baseline of all the others.
 
-    The next trial is drawn only after the run of the last one was stored and yielded, so a generator of
-    trials can decide by the results so far what comes next, and when to stop. A trial that fails does not
-    stop the others; a cancelled one is the last.
+    The runs of a heat are stored and yielded, in the order of the trials, before the next trial is drawn:
+    with `together=1`, a generator of trials can decide by each result what comes next, and when to stop. A
+    trial that fails does not stop the others. When a person stops it, trials keep the rounds they have.
+
+    Args:
+        trials: drawn when there is room for them.
+        setup: whose workload is trained.
+        schedule: how long.
+        store: where runs are kept; None keeps none.
+        on_failure: called with a stage that cannot be measured, before the next trial is drawn.
+
+    Raises:
+        KeyboardInterrupt: after what was measured has been yielded.
     """
-    session = _Session(setup)
-    try:
-        for trial in trials:
-            setup.progress.start(trial.stage.title, trial.total)
-            run = session.measure(trial)
+    session = _Session(setup, schedule, on_failure)
+
+    def finished() -> Iterator[Run]:
+        for run in session.finish():
             if store:
                 store.add(run)
             setup.progress.finish(run)
             yield run
-            if run.status == "cancelled":
+
+    try:
+        for trial in session.with_again(trials):
+            if not session.start(trial):
+                # No memory beside the others: their heat ends first, then this trial gets their place.
+                yield from finished()
+                if not session.stopped:
+                    session.start(trial)
+            if not session.stopped and session.is_full():
+                yield from finished()
+            if session.stopped:
                 break
+        yield from finished()
     finally:
         session.close()
-
-
-@dataclass
-class LiveTrial:
-    """What a trial has measured, and its child while that lives."""
-
-    run_id: str
-    child: Child | RankGroup | None
-    rates: list[float]
+    if isinstance(session.stopped, KeyboardInterrupt):
+        raise session.stopped
 
 
 @dataclass
 class _Session:
-    """Trials of one session, and the children that stay alive between them."""
+    """The trials of one study, and the processes that stay alive between them."""
 
     setup: Setup
+    schedule: Schedule
+    on_failure: Callable[[Stage], None]
     id: str = field(default_factory=lambda: secrets.token_hex(4))
-    baseline: LiveTrial | None = None
-    previous: LiveTrial | None = None
+    stopped: Cancelled | KeyboardInterrupt | None = None
+    """How a person has stopped it."""
+    baseline: Live | None = None
+    previous: Live | None = None
+    """The last trial that was measured."""
+    waiting: list[Live] = field(default_factory=list)
+    """The trials of this heat in their order, those among them that could not be started included."""
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.setup.plan.seed)
+        self._until = time.monotonic() + self.schedule.limit_s
+        self._left = 1
+        self._compared = False
 
-    def measure(self, trial: Trial) -> Run:
-        """The run of a trial, or of why it could not be measured."""
-        builder = RunBuilder(self.id, trial.stage, self.setup.plan, self.setup.description)
-        if trial.stage.reason:
-            return builder.unmeasured("not_applicable", trial.stage.reason)
+    def with_again(self, trials: Iterable[Trial]) -> Iterator[Trial]:
+        """The trials, then the baseline once more, if there is something to compare."""
+        for number, trial in enumerate(trials):
+            self._left = max(1, trial.total - number)
+            yield trial
+        if self.schedule.again and self.baseline and self._compared:
+            first = self.baseline.trial
+            stage = replace(first.stage, name=AGAIN, title=f"{first.stage.title} (again)", not_applied=None)
+            yield replace(first, stage=stage)
+
+    def is_full(self) -> bool:
+        """Whether the heat is to be measured before another trial is drawn."""
+        alive, together = [live for live in self.waiting if live.child], self.schedule.together
+        return len(alive) >= together if together else bool(alive) and self._heat().is_crowded()
+
+    def start(self, trial: Trial) -> bool:
+        """Starts a trial, or notes why it cannot be measured; False if it lacks memory beside its heat."""
+        setup, stage = self.setup, trial.stage
+        setup.progress.start(stage.title, trial.total + self.schedule.again)
+        live = Live(trial, RunBuilder(self.id, stage, setup.plan, setup.description))
         try:
-            child, measurement = self._measure(trial)
-        except Cancelled as stopped:
-            return builder.unmeasured("cancelled", str(stopped))
+            if stage.reason:
+                live.run = live.builder.unmeasured("not_applicable", stage.reason)
+            else:
+                self._train(live)
+        except (Cancelled, KeyboardInterrupt) as stop:
+            live.run, self.stopped = live.builder.unmeasured("cancelled", "stopped on request"), stop
         except PerfkitError as problem:
-            return builder.unmeasured("failed", str(problem))
-        run = builder.measured(measurement, self._pairings(measurement))
-        self._keep(LiveTrial(run.id, child, measurement.rates), trial.schedule)
-        return run
+            if isinstance(problem, RunFailed) and problem.kind == "out of memory" and self._alive():
+                if self._alive() != [self.baseline] or self.waiting:
+                    return False
+                self.close()  # not even beside the baseline: alone, against what that has measured
+                return self.start(trial)
+            live.run = live.builder.unmeasured("failed", str(problem))
+        if live.run:
+            self.on_failure(stage)
+        elif self.baseline is None:
+            self.baseline = live
+        else:
+            self._compared = True
+        self.waiting.append(live)
+        setup.progress.started()
+        return True
 
-    def close(self) -> None:
-        """Ends every child."""
-        for live in self._others():
-            self._stop(live)
-
-    def _measure(self, trial: Trial) -> tuple[Child | RankGroup, Measurement]:
-        try:
-            return self._attempt(trial)
-        except RunFailed as problem:
-            if problem.kind != "out of memory" or not self._alive():
-                raise
-        # They may not fit in memory together: then alone, against what the others measured before.
-        self.close()
-        return self._attempt(trial)
-
-    def _attempt(self, trial: Trial) -> tuple[Child | RankGroup, Measurement]:
-        setup, recipe, schedule = self.setup, trial.stage.recipe, trial.schedule
-        preset = schedule.preset
-        child, trained = setup.train(
-            recipe, preset.loss_steps, preset.warmup_s, child=setup.child(trial.workload)
+    def _train(self, live: Live) -> None:
+        setup, trial, preset = self.setup, live.trial, self.schedule.preset
+        live.child, trained = setup.train(
+            trial.stage.recipe, preset.loss_steps, preset.warmup_s, child=setup.child(trial.workload)
         )
+        live.measurement = Measurement(live.id, trained)
         try:
             _require_mechanisms(trained)
-            measurement = Measurement(trained)
-            with machine.sample_utilization(setup.description.facts.uuid) as utilization:
-                for share in self._shares(schedule, measurement):
-                    setup.progress.measured(share)
-                    measurement.rounds.append(self._round(child, schedule, measurement, utilization))
-            measurement.peak = child.ask(ReadPeak())
-            if recipe.ranks > 1:
-                measurement.communication = child.ask(MeasureCommunication(preset.block_samples))
-        except BaseException:
-            setup.stop(child)
+        except RunFailed:
+            live.stop(setup)
             raise
-        return child, measurement
 
-    def _shares(self, schedule: Schedule, measurement: Measurement) -> Iterator[float]:
-        """The share of the measuring that is done, before each round that is still needed."""
-        started, rounds = time.monotonic(), schedule.preset.rounds
-        while True:
-            count, spent = len(measurement.rounds), time.monotonic() - started
-            if count >= rounds and (spent > schedule.budget_s or self._precise(schedule, measurement)):
-                return
-            yield max(count / rounds, spent / (schedule.budget_s or math.inf))
+    def finish(self) -> list[Run]:
+        """Measures the heat and ends its processes; its runs in the order of the trials."""
+        members = [live for live in self.waiting if live.is_measurable]
+        if members and not self.stopped:
+            again = members[-1]
+            if again.stage.name == AGAIN and members[0] is self.baseline and self._random.random() < 0.5:
+                again.exchange(members[0])  # of two equal processes, the one started first may be slower
+            try:
+                self._heat().measure()
+            except (Cancelled, KeyboardInterrupt) as stop:
+                self.stopped = stop
+        self._learn_noise()
+        for live in self.waiting:
+            live.run = live.run or self._run(live)
+            if live.run.status == "ok" and live.stage.name != AGAIN:
+                self.previous = live
+            if live is not self.baseline:
+                live.stop(self.setup)
+        runs, self.waiting = [live.run for live in self.waiting if live.run], []
+        return runs
 
-    def _precise(self, schedule: Schedule, measurement: Measurement) -> bool:
-        """Whether the ratio to the previous trial is known as precisely as is asked for."""
-        if schedule.precision is None or self.previous is None:
-            return True
-        ratio = self._pairing("previous", self.previous, measurement).ratio
-        return stats.narrow_enough(ratio, len(measurement.rounds), schedule.precision)
+    def _heat(self) -> Heat:
+        """Everything that is alive, and the part of the study's time that it may take."""
+        members, now = self._alive(), time.monotonic()
+        share = len(members) / (len(members) + self._left - 1)
+        return Heat(self.setup, self.schedule, members, self._random, now + share * (self._until - now))
 
-    def _round(
-        self, child: Child | RankGroup, schedule: Schedule, measurement: Measurement, utilization: list[float]
-    ) -> Round:
-        preset = schedule.preset
-        command = MeasureBlock(preset.block_samples, queues=preset.queues)
-        order: list[LiveTrial | None] = [None, *self._alive()]
-        self._random.shuffle(order)
-        others: dict[str, Block] = {}
-        for live in order:
-            if live is None:
-                start = len(utilization)  # what was sampled before is of the others' blocks
-                own = child.ask(command)
-                measurement.gpu_utilization += utilization[start:]
-                ceiling = child.ask(MeasureCeiling(preset.block_samples)) if schedule.ceiling else None
-            elif live.child:
-                live.child.deadline = child.deadline
-                others[live.run_id] = live.child.ask(command)
-        return Round(own, ceiling, others)
+    def _learn_noise(self) -> None:
+        """Keeps how far the baseline differs from itself."""
+        again = next((live for live in self.waiting if live.stage.name == AGAIN and live.is_measurable), None)
+        if again and self.baseline and self.baseline.measurement:
+            pairing = again.measured.pairing("baseline", self.baseline.measured, None, None)
+            if pairing.interleaved and not pairing.is_disturbed and len(pairing.rates[0]) >= stats.MIN_ROUNDS:
+                noise.add(self.setup.plan.device, [stats.aa_pair(*pairing.rates)])
 
-    def _others(self) -> list[LiveTrial]:
-        """The trials to compare with: the previous one and the baseline, which may be the same."""
-        return list({live.run_id: live for live in (self.previous, self.baseline) if live}.values())
+    def _run(self, live: Live) -> Run:
+        """The run of a trial that was started."""
+        if not live.measured.rounds:
+            return live.builder.unmeasured("cancelled", "stopped before its first round")
+        base, known = self.baseline, noise.load(self.setup.plan.device)
+        if base is None or base is live or base.measurement is None:
+            return live.builder.measured(live.measured, [])
+        previous = None if live.stage.name == AGAIN else self.previous
+        roles: list[tuple[Role, Live | None]] = [("previous", previous), ("baseline", base)]
+        pairings = [
+            live.measured.pairing(role, other.measured, base.measured, known)
+            for role, other in roles
+            if other
+        ]
+        rate = base.run.samples_per_s if base.run else None
+        return live.builder.measured(live.measured, pairings, rate.value if rate else None)
 
-    def _alive(self) -> list[LiveTrial]:
-        """Those whose blocks can be interleaved."""
-        return [live for live in self._others() if live.child]
+    def _alive(self) -> list[Live]:
+        members = dict.fromkeys([*([self.baseline] if self.baseline else []), *self.waiting])
+        return [live for live in members if live.child]
 
-    def _pairings(self, measurement: Measurement) -> list[Pairing]:
-        roles: list[tuple[Role, LiveTrial | None]]
-        roles = [("previous", self.previous), ("baseline", self.baseline)]
-        return [self._pairing(role, live, measurement) for role, live in roles if live]
-
-    def _pairing(self, role: Role, live: LiveTrial, measurement: Measurement) -> Pairing:
-        return measurement.pairing(role, live.run_id, live.rates, noise.load(self.setup.plan.device))
-
-    def _keep(self, live: LiveTrial, schedule: Schedule) -> None:
-        """Makes it the next trial's previous one, unless nothing is to be compared with it."""
-        if self.baseline is None:
-            self.baseline = live
-        elif schedule.baseline_only:
-            self._stop(live)
-            return
-        elif self.previous and self.previous is not self.baseline:
-            self._stop(self.previous)
-        self.previous = live
-
-    def _stop(self, live: LiveTrial) -> None:
-        if live.child:
-            self.setup.stop(live.child)
-        live.child = None
+    def close(self) -> None:
+        """Ends every process."""
+        for live in self._alive():
+            live.stop(self.setup)
 
 
 def _require_mechanisms(trained: Trained) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from typing import Unpack
 
@@ -15,7 +15,7 @@ from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target, applicable
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
-from perfkit.studies.engine import Schedule, Trial, measure
+from perfkit.studies.engine import Trial, measure, schedule_of
 from perfkit.studies.plan import Plan, Watch, recipe_diff, target
 from perfkit.studies.setup import Setup, prepare
 from perfkit.worker.messages import Description
@@ -35,36 +35,34 @@ def measure_ladder(plan: Plan, store: RunStore | None = None, **watch: Unpack[Wa
         PerfkitError: the workload cannot be loaded at all.
         KeyboardInterrupt: after every child has ended.
     """
-    runs: list[Run] = []
+    failed: list[str] = []
     with prepare(plan, **watch) as setup:
-        schedule, total = Schedule(plan.preset), len(plan.recipes) or len(ladder.rungs(plan.stages))
-        stages = recipe_stages(plan.recipes, setup.target) or ladder_stages(plan, setup.target, runs)
-        for run in measure((Trial(stage, schedule, total) for stage in stages), setup, store):
-            runs.append(run)
-    return runs
+        total = len(plan.recipes) or len(ladder.rungs(plan.stages))
+        stages = recipe_stages(plan.recipes, setup.target) or ladder_stages(plan, setup.target, failed)
+        trials = (Trial(stage, total) for stage in stages)
+        schedule = schedule_of(plan)
+        return list(measure(trials, setup, schedule, store, lambda stage: failed.append(stage.name)))
 
 
-def ladder_stages(plan: Plan, target: Target, runs: Sequence[Run] | None = None) -> Iterator[Stage]:
+def ladder_stages(plan: Plan, target: Target, failed: Container[str] = ()) -> Iterator[Stage]:
     """The stages of a plan, in order.
 
     Args:
         plan: what to measure.
         target: where.
-        runs: of the stages so far, which grow while the stages are drawn: each stage then builds on the last
-            one that worked. None: each builds on the one before.
+        failed: names of stages that could not be measured, which may grow while the stages are drawn: each
+            stage builds on the last one that is not among them.
     """
     sizes = presets.sizing(plan.preset, target, machine.usable_cores())
     below = ladder.below(plan.stages[0]) if plan.below and plan.stages else ()
     first = ladder.build(below, sizes, target)[-1]
     recipe, reasons = applicable(first.recipe.replace(**plan.settings), target)
     yield Stage("baseline", "before" if below else "baseline", recipe, not_applied=reasons)
-    working = candidate = recipe
     for rung in ladder.rungs(plan.stages)[1:]:
-        if runs is None or (runs and runs[-1].status == "ok"):
-            working = candidate
-        stage = _with_changes(ladder.stage(rung, working, sizes, target), plan, target)
-        candidate = stage.recipe
+        stage = _with_changes(ladder.stage(rung, recipe, sizes, target), plan, target)
         yield stage
+        if stage.name not in failed:
+            recipe = stage.recipe
 
 
 def _with_changes(stage: Stage, plan: Plan, target: Target) -> Stage:

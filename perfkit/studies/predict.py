@@ -110,7 +110,7 @@ def fit(runs: Iterable[Run]) -> Model:
         batch = run.samples_per_step
         data, computed = switch_key(run.recipe, DATA), switch_key(run.recipe, COMPUTE)
         if run.recipe["workers"] == 0 and (wait := run.data_wait_s) and (step := run.step_s):
-            share = wait.median * int(run.recipe["accumulation"]) / step.median
+            share = wait.value * int(run.recipe["accumulation"]) / step.value
             fetch.setdefault(data, []).append(share / rates[run.id])
         if efficiency := run.pipeline_efficiency:
             seconds = batch * efficiency / rates[run.id]
@@ -248,7 +248,7 @@ def score(model: Model, runs: Iterable[Run], rates: Mapping[str, float] | None =
     errors = []
     for run in runs:
         if run.status == "ok" and (rate := run.samples_per_s) and (step := predict(model, run.recipe)):
-            measured = run.samples_per_step / (rates or {}).get(run.id, rate.median)
+            measured = run.samples_per_step / (rates or {}).get(run.id, rate.value)
             errors.append(abs(step.step_s - measured) / measured)
     if not errors:
         return None

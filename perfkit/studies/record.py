@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ import numpy as np
 from perfkit import machine
 from perfkit.ladder.stages import Stage
 from perfkit.results import stats
+from perfkit.results.pairing import undisturbed
 from perfkit.results.run import Communication, Pairing, Raw, Role, Run
 from perfkit.studies.plan import Plan
 from perfkit.worker.messages import Block, Description, Peak, Trained
@@ -22,19 +24,24 @@ from perfkit.worker.messages import Block, Description, Peak, Trained
 
 @dataclass(frozen=True)
 class Round:
-    """The blocks of one round, one for each trial that was alive."""
+    """The blocks of one round, by the ids of the runs that were alive."""
 
-    own: Block
-    ceiling: Block | None
-    """The step on a batch that is already on the device; None where it was not measured."""
-    others: dict[str, Block]
-    """By the other run's id."""
+    blocks: Mapping[str, Block]
+    ceilings: Mapping[str, Block] = field(default_factory=dict)
+    """The step on a batch that is already on the device, where it was measured."""
+    repeated: Mapping[str, Block] = field(default_factory=dict)
+    """Blocks that were disturbed, and measured again."""
+    disturbed: float = 0.0
+    """The largest share of the cores that others took during one of its blocks."""
+    seconds: float = 0.0
 
 
 @dataclass
 class Measurement:
     """What a trial has measured so far."""
 
+    id: str
+    """Of its run."""
     trained: Trained
     rounds: list[Round] = field(default_factory=list)
     peak: Peak | None = None
@@ -42,29 +49,70 @@ class Measurement:
     gpu_utilization: list[float] = field(default_factory=list)
 
     @property
-    def rates(self) -> list[float]:
-        """samples/s of each block."""
-        return [round.own.samples_per_s for round in self.rounds]
+    def blocks(self) -> list[Block]:
+        """Its own, one a round."""
+        return [round.blocks[self.id] for round in self.rounds]
+
+    def rates(self, rounds: Sequence[Round]) -> list[float]:
+        """samples/s of its own block in some rounds."""
+        return [round.blocks[self.id].samples_per_s for round in rounds]
 
     def raw(self) -> Raw:
         """Every value that was measured."""
-        warm, blocks = [self.trained.first, self.trained.warm], [round.own for round in self.rounds]
+        warm, blocks = [self.trained.first, self.trained.warm], self.blocks
         return Raw(
             step_s=[value for block in [*warm, *blocks] for value in block.step_s],
             data_wait_s=[value for block in [*warm, *blocks] for value in block.data_wait_s],
             device_step_s=[value for block in blocks for value in block.device_step_s],
             warmup_steps=sum(len(block.step_s) for block in warm),
-            block_samples_per_s=self.rates,
-            ceiling_samples_per_s=[round.ceiling.samples_per_s for round in self.rounds if round.ceiling],
+            block_samples_per_s=self.rates(self.rounds),
+            block_steps=[len(block.step_s) for block in blocks],
+            disturbed=[round.disturbed for round in self.rounds],
+            repeated_samples_per_s=[
+                round.repeated[self.id].samples_per_s for round in self.rounds if self.id in round.repeated
+            ],
+            ceiling_samples_per_s=[
+                round.ceilings[self.id].samples_per_s for round in self.rounds if self.id in round.ceilings
+            ],
             gpu_utilization_nvml=self.gpu_utilization,
         )
 
-    def pairing(self, role: Role, against: str, rates: list[float], noise: float | None) -> Pairing:
-        """The rounds beside those of another run, or beside `rates`, its own, if they have none in common."""
-        together = [round for round in self.rounds if against in round.others]
-        own = [round.own.samples_per_s for round in together] or self.rates
-        other = [round.others[against].samples_per_s for round in together] or rates
-        return Pairing(against, role, bool(together), own, other, noise)
+    def pairing(
+        self, role: Role, other: Measurement, baseline: Measurement | None, noise: float | None
+    ) -> Pairing:
+        """Its rounds beside those of another run: the same rounds, or relative to the baseline in each."""
+        together, mine = _common(self, other), list[Round]()
+        if together:
+            own, others, shares = self.rates(together), other.rates(together), _shares(together)
+        elif baseline and (mine := _common(self, baseline)) and (theirs := _common(other, baseline)):
+            mine, theirs = _counting(mine), _counting(theirs)
+            own, others = self._relative(baseline, mine), other._relative(baseline, theirs)
+            shares = [max(_shares([*mine, *theirs]))] * len(mine)
+        else:
+            own, others, shares = self.rates(self.rounds), other.rates(other.rounds), _shares(self.rounds)
+        return Pairing(
+            own, others, shares, against=other.id, role=role, interleaved=bool(together),
+            relative=bool(not together and mine), noise=noise,
+            seconds=sum(round.seconds for round in together or self.rounds),
+        )  # fmt: skip
+
+    def _relative(self, baseline: Measurement, rounds: Sequence[Round]) -> list[float]:
+        pairs = zip(self.rates(rounds), baseline.rates(rounds), strict=True)
+        return [own / base for own, base in pairs]
+
+
+def _shares(rounds: Sequence[Round]) -> list[float]:
+    return [round.disturbed for round in rounds]
+
+
+def _counting(rounds: Sequence[Round]) -> list[Round]:
+    """Those that were not disturbed; all of them where too few are left."""
+    counts = undisturbed(_shares(rounds), len(rounds))
+    return list(rounds if counts is None else itertools.compress(rounds, counts))
+
+
+def _common(one: Measurement, other: Measurement) -> list[Round]:
+    return [round for round in one.rounds if other.id in round.blocks]
 
 
 class RunBuilder:
@@ -72,11 +120,15 @@ class RunBuilder:
 
     def __init__(self, session: str, stage: Stage, plan: Plan, description: Description) -> None:
         now = datetime.datetime.now(datetime.UTC)
+        self.culprit = ""
+        """The program that disturbed the measuring, where one did."""
+        self.id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        """Of the run."""
         self._device, self._device_facts = plan.device, description.facts
         self._conditions = machine.read_conditions()
         self._facts = {f"not applied: {name}": why for name, why in (stage.not_applied or {}).items()}
         self._fields: dict[str, Any] = {
-            "id": f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}", "session": session,
+            "id": self.id, "session": session,
             "created": now.isoformat(timespec="seconds"), "stage": stage.name, "title": stage.title,
             "workload": description.reference, "options": description.options, "preset": plan.preset.name,
             "device": plan.device, "seed": plan.seed, "recipe": stage.recipe.to_dict(),
@@ -86,21 +138,22 @@ class RunBuilder:
         """The run of a trial without a measurement."""
         return self._build(status=status, reason=reason, facts=self._facts)
 
-    def measured(self, measurement: Measurement, pairings: list[Pairing]) -> Run:
-        """The run of a measured trial."""
-        trained, peak = measurement.trained, measurement.peak
-        assert peak is not None
+    def measured(
+        self, measurement: Measurement, pairings: list[Pairing], reference: float | None = None
+    ) -> Run:
+        """The run of a measured trial; `reference` is the baseline's rate in samples/s."""
+        trained, peak = measurement.trained, measurement.peak or Peak(None, None, 0)
         crosses = 0 if trained.data_on_device else trained.batch_bytes_per_sample
-        steady = float(np.median([value for round in measurement.rounds for value in round.own.step_s]))
-        conditions = machine.read_conditions()
-        warnings = [*_quality_warnings(measurement, pairings), *self._disturbances(conditions)]
-        return self._build(
+        steady = float(np.median([value for block in measurement.blocks for value in block.step_s]))
+        conditions, raw = machine.read_conditions(), measurement.raw()
+        run = self._build(
             conditions,
             recipe=trained.recipe,
-            raw=measurement.raw(),
+            raw=raw,
             samples_per_step=trained.samples_per_step,
             mechanism=trained.mechanisms,
             pairings=pairings,
+            reference_samples_per_s=reference,
             losses=trained.losses,
             communication=measurement.communication,
             startup_s=trained.startup_s,
@@ -109,9 +162,10 @@ class RunBuilder:
             peak_reserved_bytes=peak.reserved,
             batch_bytes_per_sample=trained.batch_bytes_per_sample,
             h2d_bytes_per_sample=None if self._device.startswith("cpu") else crosses,
-            facts=self._facts | self._training_facts(trained),
-            warnings=list(dict.fromkeys(warnings)),
+            facts=self._facts | self._training_facts(trained) | _left_out(raw),
         )
+        warnings = [*self._disturbed(run), *_quality_warnings(run, peak), *self._disturbances(conditions)]
+        return msgspec.structs.replace(run, warnings=list(dict.fromkeys(warnings)))
 
     def _build(self, conditions: dict[str, Any] | None = None, **fields: Any) -> Run:
         around = {"before": self._conditions, "after": conditions or machine.read_conditions()}
@@ -129,23 +183,38 @@ class RunBuilder:
             facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
         return facts
 
+    def _disturbed(self, run: Run) -> Iterator[str]:
+        if run.disturbed is not None:
+            who = f" (most of it {self.culprit})" if self.culprit else ""
+            yield f"other programs took {run.disturbed:.0%} of the cores{who}: close them, then run it again"
+
     def _disturbances(self, after: dict[str, Any]) -> Iterator[str]:
         for conditions in (self._conditions, after):
             yield from machine.quality_warnings(conditions, own_processes=3, gpu=self._device_facts.uuid)
 
 
-def _quality_warnings(measurement: Measurement, pairings: list[Pairing]) -> Iterator[str]:
+def _left_out(raw: Raw) -> dict[str, str]:
+    """The rounds that do not count, as a fact."""
+    count = len(raw.block_samples_per_s)
+    counts = undisturbed(raw.disturbed, count)
+    if counts is None or counts.all():
+        return {}
+    return {"rounds left out": f"{count - counts.sum()} of {count}, disturbed by other programs"}
+
+
+def _quality_warnings(run: Run, peak: Peak) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
-    rates = np.array(measurement.rates)
+    rates = np.array(run.raw.block_samples_per_s)
     if stats.relative_iqr(rates) > 0.1:
         yield "blocks differ by more than 10%: close other programs, or use a longer preset"
     if len(rates) < stats.MIN_ROUNDS:
-        yield (
-            f"only {len(rates)} rounds: a smoke test, not enough for a verdict; use the preset quick or paper"
-        )
+        rounds = f"only {len(rates)} round{'s' * (len(rates) != 1)}"
+        yield f"{rounds}: a smoke test, not enough for a verdict; use the preset quick or paper"
     if stats.still_warming(rates):
         yield "the first block is slower than the later ones: warm-up was not over; use a longer preset"
-    if not all(pairing.interleaved for pairing in pairings):
+    if not all(pairing.interleaved or pairing.relative for pairing in run.pairings):
         yield "measured one after the other, not interleaved: they did not fit in memory together"
-    if measurement.peak and measurement.peak.recompiles:
+    if run.ceiling_below_rate:
+        yield "the ceiling came out below the rate, which cannot be: the machine was not steady; run it again"
+    if peak.recompiles:
         yield "the model was recompiled while it was measured: keep its input shapes the same"

@@ -34,7 +34,7 @@ def efficiency(one: Run, many: Run) -> float:
     if not (one.samples_per_s and many.samples_per_s) or Recipe.from_dict(one.recipe).ranks > 1:
         raise InvalidValue("scaling needs a run of one rank and one of several", "Measure both")
     ranks = Recipe.from_dict(many.recipe).ranks
-    return many.samples_per_s.median / ranks / one.samples_per_s.median
+    return many.samples_per_s.value / ranks / one.samples_per_s.value
 
 
 def forecast(

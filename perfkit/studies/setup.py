@@ -22,10 +22,10 @@ from perfkit.results.run import Run
 from perfkit.studies.plan import Plan, Progress, Watch, target
 from perfkit.worker.messages import Describe, Description, Train, Trained
 
-_MEASURED_FROM = 0.4
-_PHASES = {"importing torch": 0.05, "building": 0.15, "first step": 0.2, "first steps": 0.25, "warm-up": 0.3,
-           "profiling": 0.5, "comparing losses and outputs": 0.5}  # fmt: skip
-"""How far a trial has come in each phase, roughly: for the progress bar only."""
+_STARTING = 0.4
+"""The part of a trial's time that passes until it is warm, roughly: for the progress bar only."""
+_PHASES = {"importing torch": 0.1, "building": 0.3, "first step": 0.5, "first steps": 0.6, "warm-up": 0.7}
+"""How far a trial's start has come in each phase, roughly."""
 
 
 class Tracker:
@@ -37,25 +37,37 @@ class Tracker:
         self.finished = 0
         """Trials that have ended."""
         self._total = 1
+        self._started = 0
         self._within = 0.0
+        self._measured = 0.0
 
     def start(self, title: str, total: int) -> None:
         """A trial starts; the study is to have `total`, as far as is known."""
         self._title, self._total, self._within = title, total, 0.0
 
+    def started(self) -> None:
+        """The trial is warm, or it cannot be measured."""
+        self._started, self._within = self._started + 1, 0.0
+
+    def rounds(self, title: str, share: float) -> None:
+        """This share of the rounds is done, which all trials that are warm have in common."""
+        self._title = title
+        self._measured = self.finished + min(1.0, share) * (self._started - self.finished)
+
     def phase(self, phase: str, fraction: float = 0.0) -> None:
         """A child is in a phase; called by the child."""
         self._within = max(self._within, _PHASES.get(phase, 0.0))
-        self._tell(Progress(self._title, phase, min(1.0, (self.finished + self._within) / self._total)))
-
-    def measured(self, share: float) -> None:
-        """This share of a trial's rounds is done."""
-        self._within = _MEASURED_FROM + (1 - _MEASURED_FROM) * min(1.0, share)
+        self._tell(Progress(self._title, phase, self._fraction()))
 
     def finish(self, run: Run) -> None:
         """A trial has ended."""
         self.finished += 1
-        self._tell(Progress(run.title, run.status, min(1.0, self.finished / self._total), run))
+        self._tell(Progress(run.title, run.status, self._fraction(), run))
+
+    def _fraction(self) -> float:
+        starting = max(self._started + self._within, self.finished)
+        done = _STARTING * starting + (1 - _STARTING) * max(self.finished, self._measured)
+        return min(1.0, done / self._total)
 
 
 class Setup:

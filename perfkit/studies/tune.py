@@ -18,9 +18,10 @@ from typing import Unpack
 
 from perfkit import machine
 from perfkit.errors import Cancelled, InvalidValue
-from perfkit.ladder.presets import Preset
+from perfkit.ladder.stages import AGAIN
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target, applicable
+from perfkit.results import stats
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.results.tuning import Score, Tuned
@@ -72,7 +73,9 @@ def tune(
     with prepare(plan, **watch) as setup:
         recipes = candidates(plan, setup.target, space or SPACE)
         search = _Search(setup, recipes, memory_cap_bytes, started + budget_s)
-        search.measure(search.short_trials())
+        preset = plan.preset
+        short = replace(preset, rounds=ROUNDS, loss_steps=2, warmup_s=preset.warmup_s / 2)
+        search.measure(search.short_trials(), Schedule(short, together=1))
         if setup.cancelled.is_set():
             raise Cancelled("stopped on request")
         finals = search.finals()
@@ -160,9 +163,9 @@ class _Search:
         preset = self.setup.plan.preset
         preset = replace(preset, rounds=_FINAL_ROUNDS * preset.rounds)
         recipes = dict.fromkeys([self.base, *finalists]) if finalists else ()
-        runs = [
-            run for run in self.measure(self._trials([*recipes], preset, ends=math.inf)) if self.fits(run)
-        ]
+        trials = self._trials([*recipes], ends=math.inf)
+        schedule = Schedule(preset, again=preset.rounds >= stats.MIN_ROUNDS)
+        runs = [run for run in self.measure(trials, schedule) if self.fits(run)]
         if not runs:
             raise InvalidValue(
                 "nothing that was measured fits under the memory cap", "Raise it, or allow smaller batches"
@@ -186,33 +189,29 @@ class _Search:
         rates = predict.drift_corrected_rates(self.tried)
         return predict.score(self._model, self.tried[self._fitted :], rates)
 
-    def measure(self, trials: Iterator[Trial]) -> list[Run]:
+    def measure(self, trials: Iterator[Trial], schedule: Schedule) -> list[Run]:
         """The runs of those trials that could be measured."""
         runs = []
-        for run in measure(trials, self.setup, RunStore()):
-            if run.status == "ok":
+        for run in measure(trials, self.setup, schedule, RunStore()):
+            if run.status == "ok" and run.stage != AGAIN:
                 runs.append(run)
                 self.tried.append(run)
         return runs
 
-    def _trials(
-        self, recipes: Sequence[Recipe], preset: Preset, ends: float, later: int = 0
-    ) -> Iterator[Trial]:
+    def _trials(self, recipes: Sequence[Recipe], ends: float, later: int = 0) -> Iterator[Trial]:
         """A trial of each recipe until the budget is spent, at least one; `later` may follow them."""
-        schedule, before = Schedule(preset, baseline_only=True), self.setup.progress.finished
+        before = self.setup.progress.finished
         titled = [(recipe.describe()[:120], recipe) for recipe in recipes]
         for number, stage in enumerate(recipe_stages(titled, self.setup.target), before):
             if number > 0 and time.monotonic() > ends:
                 return
-            yield Trial(stage, schedule, before + len(recipes) + later)
+            yield Trial(stage, before + len(recipes) + later)
 
     def short_trials(self) -> Iterator[Trial]:
         """The parts, the short list, variants, and the best of these again, until the budget is spent."""
-        preset = self.setup.plan.preset
-        short = replace(preset, rounds=ROUNDS, loss_steps=2, warmup_s=preset.warmup_s / 2)
         finals = _FINALISTS + 1
         parts = [self.base, *probes(self.base, self.recipes)]
-        yield from self._trials(parts, short, self.ends, later=_SHORT_LIST + finals)
+        yield from self._trials(parts, self.ends, later=_SHORT_LIST + finals)
         if time.monotonic() > self.ends or not self.tried:
             return
         model = self._model = predict.fit(self.tried)
@@ -222,15 +221,15 @@ class _Search:
             distinct.setdefault(_modelled(recipe), recipe)
         ranked = sorted(distinct.values(), key=lambda recipe: -_predicted(model, recipe))
         self._kept = ranked[: max(_SHORT_LIST, len(self.recipes) // 12)]
-        yield from self._trials(self._unmeasured(self._kept), short, self.ends, later=finals)
+        yield from self._trials(self._unmeasured(self._kept), self.ends, later=finals)
         best = {_modelled(recipe) for recipe in self._best(self._kept, 1)}
         variants = self._unmeasured([recipe for recipe in self.recipes if _modelled(recipe) in best])[:4]
         self._kept += variants
-        yield from self._trials(variants, short, self.ends, later=finals)
+        yield from self._trials(variants, self.ends, later=finals)
         while len(self._kept) > _FINALISTS:
             self._kept = self._best(self._kept, max(_FINALISTS, len(self._kept) // 3))
             if len(self._kept) > _FINALISTS:
-                yield from self._trials(self._kept, short, self.ends, later=finals)
+                yield from self._trials(self._kept, self.ends, later=finals)
 
     def _unmeasured(self, recipes: Sequence[Recipe]) -> list[Recipe]:
         measured = self._rates()

@@ -116,6 +116,8 @@ class Harness:
         """Batches that the loader's queue holds."""
         self._prefetched_steps = math.ceil(self._prefetched / recipe.accumulation)
         self.first_graphs = 0
+        self._step_s = math.inf
+        """A step of the end of the warm-up."""
         self._held: Any = None
 
     def first_steps(self, count: int) -> tuple[Block, list[float]]:
@@ -139,18 +141,22 @@ class Harness:
             warm += block
             spent = warm.seconds >= seconds or len(warm.step_s) >= _MAX_WARMUP_STEPS
             done = spent or stats.steady(np.array(warm.step_s), window)
+        self._step_s = self._of_rank_0(float(np.median(warm.step_s[-window:])))
         return warm
 
-    def _agreed(self, decision: bool) -> bool:
-        """The decision of rank 0: after different numbers of steps, ranks would wait for ever."""
+    def _of_rank_0(self, value: float) -> float:
+        """The value of rank 0: after different numbers of steps, ranks would wait for ever."""
         if self.training.recipe.ranks == 1:
-            return decision
-        shared = torch.tensor([float(decision)], device=self.training.device)
+            return value
+        shared = torch.tensor([value], device=self.training.device)
         distributed.broadcast(shared, 0)
-        return bool(shared.item())
+        return float(shared.item())
 
-    def block(self, samples: int, settle: bool = False, queues: int = 1) -> Block:
-        """Measures one block of at least this many samples.
+    def _agreed(self, decision: bool) -> bool:
+        return bool(self._of_rank_0(float(decision)))
+
+    def block(self, samples: int, seconds: float = 0.0, settle: bool = False, queues: int = 1) -> Block:
+        """Measures one block of at least this many samples, for at least some seconds.
 
         On a CPU it continues, within limits, until the loader's queue is as full as at the start. Otherwise
         it would contain the steps on some batches without the work of loading as many, which competes with
@@ -158,13 +164,16 @@ class Harness:
 
         Args:
             samples: how many, rounded up to whole steps and, with workers, to one batch of each.
+            seconds: how long, judged by the steps of the warm-up.
             settle: this process was idle: first use up what was prefetched meanwhile.
-            queues: with workers, at least this many times the batches that their queue holds.
+            queues: with workers, on a CPU, at least this many times the batches that their queue holds. With
+                an accelerator the queue is empty at the start, and the loader's pace shows at once.
         """
         if settle:
             self.settle()
-        before, steps = self.source.ready(), self.steps_for(samples, queues)
-        most = steps + (_MAX_SETTLING * self._prefetched_steps if self.training.device.type == "cpu" else 0)
+        on_cpu = self.training.device.type == "cpu"
+        before, steps = self.source.ready(), self.steps_for(samples, seconds, queues if on_cpu else 0)
+        most = steps + (_MAX_SETTLING * self._prefetched_steps if on_cpu else 0)
         surplus: list[int] = []
 
         def is_as_full() -> bool:
@@ -174,10 +183,11 @@ class Harness:
         block, _ = self._run(self.batches, steps, "measuring", most, is_as_full)
         return block
 
-    def steps_for(self, samples: int, queues: int = 1) -> int:
+    def steps_for(self, samples: int, seconds: float = 0.0, queues: int = 1) -> int:
         """Steps of a block: a multiple of the number of workers, which deliver one batch each per round."""
         recipe = self.training.recipe
-        steps = max(self._whole_steps(samples), queues * self._prefetched_steps)
+        lasting = math.ceil(seconds / self._step_s)
+        steps = max(self._whole_steps(samples), lasting, queues * self._prefetched_steps)
         return math.ceil(steps / recipe.workers) * recipe.workers if recipe.workers > 1 else steps
 
     def _whole_steps(self, samples: int) -> int:

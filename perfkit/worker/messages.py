@@ -164,13 +164,15 @@ class Train(Command[Trained], frozen=True, kw_only=True):
 
 
 class MeasureBlock(Command[Block], frozen=True):
-    """Measure steps of at least this many samples."""
+    """Measure steps of at least this many samples, for at least some seconds."""
 
     samples: int
+    seconds: float = 0.0
+    """Judged by the steps of the warm-up."""
     settle: bool = True
     """First use up what was prefetched while this process was idle."""
     queues: int = 1
-    """With workers: at least this many times the batches that their queue holds."""
+    """With workers, on a CPU: at least this many times the batches that their queue holds."""
 
 
 class MeasureCeiling(Command[Block], frozen=True):

@@ -104,8 +104,8 @@ class Session:
                 return _join(command)
             case messages.Train():
                 return self._train(command)
-            case messages.MeasureBlock(samples, settle, queues):
-                block = self._harness.block(samples, settle, queues)
+            case messages.MeasureBlock(samples, seconds, settle, queues):
+                block = self._harness.block(samples, seconds, settle, queues)
                 loader.wait_for_idle_loader()
                 return block
             case messages.MeasureCeiling(samples):

@@ -15,7 +15,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 ROOT = Path(__file__).parents[2]
-ESTIMATE = {"median", "low", "high"}
+ESTIMATE = {"value", "low", "high"}
 FIELDS = """
     name recipe status reason samples_per_s step_s data_wait_s data_wait_share ceiling_samples_per_s
     pipeline_efficiency peak_memory_bytes h2d_bytes_per_sample startup_s compile_s speedup_vs_previous

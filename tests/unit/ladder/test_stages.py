@@ -17,9 +17,7 @@ def test_a_stage_stands_on_those_before_it() -> None:
     built = stages.build(["data_loading", "batch_size", "compile"], SIZES, CPU)
     assert [stage.name for stage in built] == ["baseline", "data_loading", "batch_size", "compile"]
     assert built[0].recipe == Recipe(batch_size=8)
-    assert built[-1].recipe == Recipe(
-        batch_size=16, workers=3, persistent_workers=True, prefetch_factor=4, compile=True
-    )
+    assert built[-1].recipe == Recipe(batch_size=16, workers=3, persistent_workers=True, compile=True)
 
 
 def test_what_cannot_act_is_left_out_with_its_reason() -> None:

@@ -37,11 +37,12 @@ def store(
     monkeypatch: pytest.MonkeyPatch, *changes: dict[str, Any], stages: tuple[str, ...] = ("data_loading",)
 ) -> list[Run]:
     """A stored session of a ladder that this machine would run; its runs have `changes`."""
-    plan, runs = plans.plan(stages=stages, **WHERE), list[Run]()
+    plan, runs, failed = plans.plan(stages=stages, **WHERE), list[Run](), list[str]()
     monkeypatch.setattr(ladders, "resolve", lambda plan: (DESCRIPTION, [Stage("baseline", "", Recipe())]))
-    for stage in ladders.ladder_stages(plan, plans.target(plan, DESCRIPTION), runs):
+    for stage in ladders.ladder_stages(plan, plans.target(plan, DESCRIPTION), failed):
         more = changes[len(runs)] if changes else {}
         more = {"stage": stage.name, **more, "recipe": {**stage.recipe.to_dict(), **more.get("recipe", {})}}
+        failed += [stage.name] * (more.get("status", "ok") != "ok")
         runs.append(keep(session()[len(runs)], **{"status": "ok", "id": f"run-{len(runs)}", **more}))
     return runs
 

@@ -20,7 +20,15 @@ def run(run_id: str, pairing: Pairing | None = None) -> Run:
 
 def pairing(noise: float | None = None, further: tuple[float, ...] = (), interleaved: bool = True) -> Pairing:
     pairs = [Rounds([factor * 100.0] * 5, [100.0] * 5) for factor in further]
-    return Pairing("a", "previous", interleaved, [110.0] * 5, [100.0] * 5, noise, pairs)
+    return Pairing(
+        [110.0] * 5,
+        [100.0] * 5,
+        against="a",
+        role="previous",
+        interleaved=interleaved,
+        noise=noise,
+        further_pairs=pairs,
+    )
 
 
 def test_one_pair_of_processes() -> None:

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfkit.results import noise
+import pytest
+
+from perfkit.results import noise, stats
+from perfkit.results.stats import AAPair
 
 
 def test_noise_is_kept_for_each_device_and_unknown_before(data_dir: Path) -> None:
     assert noise.load("cpu") is None
-    noise.save("cpu", 0.0)
-    noise.save("cuda", 0.03)
-    assert noise.load("cpu") == 0.0
-    assert noise.load("cuda") == 0.03
-    (data_dir / "runs" / "noise.json").write_text("{damaged")
+    pairs = [AAPair(0.01, 0.0), AAPair(-0.02, 1e-4)]
+    noise.add("cpu", pairs[:1])
+    noise.add("cuda", [AAPair(0.1, 0.0)])
+    noise.add("cpu", pairs[1:])
+    assert noise.load("cpu") == stats.aa_noise_bound(pairs)
+    assert noise.load("cuda") == stats.aa_noise_bound([AAPair(0.1, 0.0)])
+
+
+def test_only_the_newest_pairs_of_a_device_count(data_dir: Path) -> None:
+    noise.add("cpu", [AAPair(0.5, 0.0)] * 30)
+    noise.add("cpu", [AAPair(0.0, 0.0)] * 30)
+    assert noise.load("cpu") == stats.aa_noise_bound([AAPair(0.0, 0.0)] * 30)
+
+
+@pytest.mark.parametrize("text", ["{damaged", '{"cpu": 0.03}', '{"cpu": [["x", 1]]}'])
+def test_a_damaged_file_and_that_of_a_former_version_hold_nothing(text: str, data_dir: Path) -> None:
+    noise.add("cpu", [AAPair(0.5, 0.0)])
+    (data_dir / "runs" / "noise.json").write_text(text)
     assert noise.load("cpu") is None

@@ -35,8 +35,14 @@ MEASURED = run(
     ),
     mechanism=[Mechanism("workers", True, "2 processes"), Mechanism("amp", True, "logits are bf16")],
     pairings=[
-        Pairing("r1", "previous", True, [100.0, 90.0, 110.0, 100.0, 100.0], [50.0, 45.0, 55.0, 50.0, 50.0]),
-        Pairing("r2", "baseline", False, [100.0] * 5, [100.0] * 5),
+        Pairing(
+            [100.0, 90.0, 110.0, 100.0, 100.0],
+            [50.0, 45.0, 55.0, 50.0, 50.0],
+            against="r1",
+            role="previous",
+            interleaved=True,
+        ),
+        Pairing([100.0] * 5, [100.0] * 5, against="r2", role="baseline", interleaved=False),
     ],
 )
 
@@ -62,12 +68,13 @@ anything = st.builds(
 
 
 def test_numbers_are_derived_from_the_raw_values_without_the_warm_up() -> None:
-    assert MEASURED.step_s.median == pytest.approx(0.3)  # type: ignore[union-attr]
-    assert MEASURED.data_wait_s.median == pytest.approx(0.1)  # type: ignore[union-attr]
+    assert MEASURED.step_s.value == pytest.approx(0.3)  # type: ignore[union-attr]
+    assert MEASURED.data_wait_s.value == pytest.approx(0.1)  # type: ignore[union-attr]
     assert MEASURED.data_wait_share == pytest.approx(0.3 / 0.9)
-    assert MEASURED.samples_per_s.median == 100.0  # type: ignore[union-attr]
-    assert MEASURED.ceiling_samples_per_s == 200.0
-    assert MEASURED.pipeline_efficiency == 0.5  # of rounds, not of medians: 0.5, 1.0, 0.5
+    rate = (100 * 90 * 110) ** (1 / 3)
+    assert MEASURED.samples_per_s.value == pytest.approx(rate)  # type: ignore[union-attr]
+    assert MEASURED.pipeline_efficiency == pytest.approx((0.5 * 1.0 * 0.5) ** (1 / 3))
+    assert MEASURED.ceiling_samples_per_s == pytest.approx(rate / (0.5 * 1.0 * 0.5) ** (1 / 3))
 
 
 def test_what_was_not_measured_is_none_and_never_zero() -> None:
@@ -92,7 +99,7 @@ def test_what_was_not_measured_is_none_and_never_zero() -> None:
 
 def test_efficiency_counts_only_rounds_in_which_both_were_measured() -> None:
     raw = Raw(block_samples_per_s=[50.0, 60.0, 10.0], ceiling_samples_per_s=[100.0, 100.0])
-    assert run(raw=raw).pipeline_efficiency == pytest.approx(0.55)
+    assert run(raw=raw).pipeline_efficiency == pytest.approx((0.5 * 0.6) ** 0.5)
 
 
 def test_speedups_are_those_of_the_pairings() -> None:
@@ -118,7 +125,7 @@ def test_a_summary_has_every_name_that_is_promised_as_plain_data() -> None:
         ceiling_samples_per_s pipeline_efficiency peak_memory_bytes h2d_bytes_per_sample startup_s compile_s
         speedup_vs_previous speedup_vs_baseline mechanism losses warnings raw"""
     assert set(promised.split()) <= set(plain)
-    assert set(plain["samples_per_s"]) == {"median", "low", "high"}
+    assert set(plain["samples_per_s"]) == {"value", "low", "high"}
     assert set(plain["speedup_vs_previous"]) == {"ratio", "low", "high", "verdict"}
     assert set(plain["mechanism"][0]) == {"switch", "ok", "evidence"}
     assert {"step_s", "data_wait_s", "warmup_steps"} <= set(plain["raw"])
@@ -214,7 +221,7 @@ def compiled(eager_s: float, compiled_s: float, first_s: float) -> list[Run]:
         raw = Raw(step_s=[first, steady, steady], data_wait_s=[0.0] * 3, warmup_steps=1)
         return run(id=name, raw=raw, samples_per_step=8, **more)
 
-    pair = [Pairing("eager", "previous", True, [1.0], [1.0])]
+    pair = [Pairing([1.0], [1.0], against="eager", role="previous", interleaved=True)]
     return [one("eager", 1.0, eager_s), one("fast", first_s, compiled_s, compile_s=first_s, pairings=pair)]
 
 

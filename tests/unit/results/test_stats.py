@@ -12,7 +12,8 @@ from perfkit.results.stats import (
     MIN_EFFECT,
     MIN_ROUNDS,
     Estimate,
-    estimate,
+    geometric_mean,
+    median,
     narrow_enough,
     ratio,
     relative_iqr,
@@ -32,19 +33,19 @@ def noisy(seed: int, n: int, level: float = 100.0, noise: float = 0.03) -> stati
 
 
 def test_of_nothing_nothing_is_estimated_and_of_one_value_that_value() -> None:
-    assert estimate(np.array([])) is None
-    assert estimate(np.array([3.5])) == Estimate(3.5, 3.5, 3.5)
-    assert estimate(np.full(9, 2.0)) == Estimate(2.0, 2.0, 2.0)
+    assert median(np.array([])) is None
+    assert median(np.array([3.5])) == Estimate(3.5, 3.5, 3.5)
+    assert median(np.full(9, 2.0)) == Estimate(2.0, 2.0, 2.0)
 
 
 @given(rates)
 @settings(max_examples=50)
 def test_the_median_lies_in_its_interval_and_that_in_the_values(values: statistics.Values) -> None:
-    found = estimate(values)
+    found = median(values)
     assert found is not None
-    assert found.median == np.median(values)
-    assert values.min() <= found.low <= found.median <= found.high <= values.max()
-    assert estimate(values) == found  # the same values give the same interval
+    assert found.value == np.median(values)
+    assert values.min() <= found.low <= found.value <= found.high <= values.max()
+    assert median(values) == found  # the same values give the same interval
 
 
 @pytest.mark.parametrize(("statistic", "name"), [(np.median, "median"), (np.mean, "mean")])
@@ -202,27 +203,36 @@ def test_steps_are_steady_when_two_windows_agree(values: list[float], window: in
     assert steady(np.array(values), window) is is_steady
 
 
-def test_what_differs_aa_noise_bound_is_told_from_the_scatter_of_rounds() -> None:
+def test_noise_is_what_processes_differ_by_beyond_the_scatter_of_their_rounds() -> None:
     """Simulated: pairs that differ by 2% for good, rounds that scatter by 3%; pairs that do not differ."""
     generator = np.random.default_rng(0)
 
-    def found(between: float, pairs: int = 400) -> float:
-        sides = [
-            (100 * np.exp(generator.normal(generator.normal(0, between), 0.03, 9)), np.full(9, 100.0))
-            for _ in range(pairs)
-        ]
-        return statistics.aa_noise_bound(sides)
+    def bound(between: float, pairs: int = 400) -> float:
+        logs = [generator.normal(generator.normal(0, between), 0.03, 9) for _ in range(pairs)]
+        return statistics.aa_noise_bound([statistics.aa_pair(np.exp(log), np.ones(9)) for log in logs])
 
-    assert found(0.02) == pytest.approx(1.966 * 0.02, rel=0.15)
-    assert found(0.0) < 0.01
-    same = np.full(5, 3.0)
-    assert statistics.aa_noise_bound([(same, same)]) == 0.0
-    # Three pairs cannot tell that there is none: even if their means happen to agree, their scatter hides it.
-    fewest = (stats.t.ppf(0.975, 3) ** 2 - stats.norm.ppf(0.975) ** 2) ** 0.5
-    rounds = 100 * np.exp(0.03 * np.array([-1.0, 1.0, -1.0, 1.0]))
-    hidden = statistics.aa_noise_bound([(rounds, np.full(4, 100.0))] * 3)
-    assert np.log1p(hidden) == pytest.approx(fewest * 0.03 / 3**0.5)
-    assert min(found(0.0, 3) for _ in range(50)) > 0.015
+    assert bound(0.02) == pytest.approx(1.966 * 0.02, rel=0.15)
+    assert bound(0.0) < 0.01
+
+
+def test_few_pairs_that_agree_do_not_show_that_there_is_no_noise() -> None:
+    """By hand: four pairs of 1.5% stand for what is not known yet; Student's quantile for 4 and for 5."""
+    same = statistics.aa_pair(np.full(5, 3.0), np.full(5, 3.0))
+    assert same == (0.0, 0.0)
+    nothing, one = statistics.aa_noise_bound([]), statistics.aa_noise_bound([same])
+    assert np.log1p(nothing) == pytest.approx(2.776 * 0.015, rel=1e-3)
+    assert np.log1p(one) == pytest.approx(2.571 * 0.015 * (4 / 5) ** 0.5, rel=1e-3)
+    assert statistics.aa_noise_bound([same] * 1000) < 0.003
+    unlike = statistics.AAPair(0.1, 0.0)
+    assert statistics.aa_noise_bound([unlike] * 20) > 0.15
+
+
+def test_a_geometric_mean_turns_ratios_of_rates_into_the_rate_of_ratios() -> None:
+    own, other = noisy(1, 9, 120.0), noisy(2, 9)
+    means = geometric_mean(own).value / geometric_mean(other).value
+    assert means == pytest.approx(geometric_mean(own / other).value)
+    assert means == pytest.approx(ratio(own, other, paired=True).ratio)
+    assert geometric_mean(own).low < geometric_mean(own).value < geometric_mean(own).high
 
 
 def test_the_interval_holds_the_noise_aa_noise_bound() -> None:
@@ -261,24 +271,30 @@ def test_stopping_when_the_interval_is_narrow_still_covers_the_ratio() -> None:
 
     def covered(scatter: float) -> bool:
         logs: list[float] = []
-        while True:
+        while not narrow_enough(np.array([logs]).T, 0.02):
             logs.append(float(generator.normal(0, scatter)))
-            found = ratio(np.exp(np.array(logs)), np.ones(len(logs)), paired=True)
-            if narrow_enough(found, len(logs), 0.02):
-                return found.low <= 1 <= found.high
+        found = ratio(np.exp(np.array(logs)), np.ones(len(logs)), paired=True)
+        return found.low <= 1 <= found.high
 
     assert np.mean([covered(scatter) for scatter in (0.02, 0.035, 0.05) for _ in range(60)]) >= 0.92
 
 
 @pytest.mark.parametrize(
-    ("rounds", "half", "enough"), [(9, 0.001, False), (10, 0.019, True), (10, 0.021, False)]
+    ("rounds", "scatter", "enough"), [(9, 1e-4, False), (10, 0.026, True), (10, 0.03, False)]
 )
-def test_measuring_ends_with_a_narrow_interval_over_ten_rounds(
-    rounds: int, half: float, enough: bool
+def test_measuring_ends_once_every_interval_is_narrow_over_ten_rounds(
+    rounds: int, scatter: float, enough: bool
 ) -> None:
-    found = statistics.Ratio(1.0, 1 - half, 1 + half, "no measurable difference")
-    assert narrow_enough(found, rounds, 0.02) is enough
-    assert not narrow_enough(found, rounds, 0.0)
+    """By hand: of ten values, half the interval is 2.262 / √10 = 0.715 of their standard deviation."""
+    wide = np.resize([-scatter, scatter], rounds) * (0.9**0.5)
+    assert narrow_enough(np.column_stack([np.zeros(rounds), wide]), 0.02) is enough
+    assert not narrow_enough(np.column_stack([wide]), 0.0)
+
+
+def test_what_is_left_of_a_half_width_for_the_rounds() -> None:
+    assert statistics.rounds_part(0.05, None) == 0.05
+    assert statistics.rounds_part(0.05, 0.03) == pytest.approx(0.04)
+    assert statistics.rounds_part(0.05, 0.2) == 0.025
 
 
 def test_verdicts_on_equal_sides_in_processes_of_their_own_are_seldom_wrong() -> None:
@@ -291,7 +307,7 @@ def test_verdicts_on_equal_sides_in_processes_of_their_own_are_seldom_wrong() ->
 
     wrong = []
     for _ in range(100):
-        noise = statistics.aa_noise_bound([pair() for _ in range(6)])
+        noise = statistics.aa_noise_bound([statistics.aa_pair(*pair()) for _ in range(6)])
         wrong += [
             ratio(*pair(), paired=True, noise=noise).verdict != "no measurable difference" for _ in range(5)
         ]

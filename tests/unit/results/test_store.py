@@ -66,7 +66,7 @@ def test_a_run_comes_back_as_it_went_in(store: RunStore) -> None:
     kept = run(
         raw=Raw(step_s=[0.1 + 0.2, 1e-9], warmup_steps=1),
         mechanism=[Mechanism("workers", True, "2 Prozesse – ü")],
-        pairings=[Pairing("x", "baseline", True, [1.0], [2.0])],
+        pairings=[Pairing([1.0], [2.0], against="x", role="baseline", interleaved=True)],
         losses=[2.302585092994046],
         h2d_bytes_per_sample=None,
     )

@@ -115,6 +115,6 @@ def _results(row: Row, before: list[Run], gpu: bool) -> dict[str, Any]:
 def _pairings(measured: list[Run], own: Any) -> list[Pairing]:
     sides = [("previous", measured[-1]), ("baseline", measured[0])] if measured else []
     return [
-        Pairing(other.id, role, True, list(own), other.raw.block_samples_per_s)  # type: ignore[arg-type]
+        Pairing(list(own), other.raw.block_samples_per_s, against=other.id, role=role, interleaved=True)  # type: ignore[arg-type]
         for role, other in sides
     ]

@@ -23,7 +23,11 @@ def make(
     **more: Any,
 ) -> Run:
     raw = Raw([1.0] * 4, [wait] * 4, 0, [], rates, [ceiling] * len(rates))
-    pairings = [Pairing("a", "previous", True, rates, before.raw.block_samples_per_s)] if before else []
+    pairings = (
+        [Pairing(rates, before.raw.block_samples_per_s, against="a", role="previous", interleaved=True)]
+        if before
+        else []
+    )
     return Run(
         id="b" if before else "a", session="s", created="", stage="it", workload="w", device="cpu", recipe={},
         raw=raw, pairings=pairings, peak_memory_bytes=memory, **more,

@@ -18,7 +18,7 @@ def test_cells_of_a_measured_stage() -> None:
     assert cells["× baseline"].startswith("11.")
     assert cells["waits for data"] == "2%"
     assert cells["step time"].startswith("111 ms (")
-    assert cells["pipeline efficiency"] == "94%"
+    assert cells["pipeline efficiency"] == "95%"
     assert cells["peak memory"] == "11.3 GB"
     assert cells["bytes/sample"] == "602,112 B"
     assert cells["note"] == "1 warning"

@@ -11,7 +11,7 @@ import pytest
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Mechanism
-from perfkit.studies import record, setup
+from perfkit.studies import heat, record, setup
 from perfkit.worker import messages
 
 FIRST, WARM = messages.Block(8, 2.0, [2.0], [0.5]), messages.Block(16, 1.0, [0.5, 0.5], [0.1, 0.1])
@@ -28,6 +28,10 @@ class FakeMachine:
             None
         )
         self.mechanisms: list[Mechanism] = []
+        self.rate_of: Callable[[FakeChild], float] = lambda child: 1.0
+        """A factor for each process: equal ones differ."""
+        self.taken: Callable[[], float] = lambda: 0.0
+        """The share of the cores that others take during the next block."""
 
     def start(
         self, on_progress: Any = None, cancelled: threading.Event | None = None, deadline: float | None = None
@@ -53,6 +57,7 @@ class FakeChild:
         self.workload = ""
         self.recipe = Recipe()
         self.on_progress, self.cancelled = on_progress, cancelled
+        self.pids: list[int] = []
 
     def ask(self, command: messages.Command[Any]) -> Any:
         assert not self.stopped, f"{command} was asked of a child that has ended"
@@ -74,7 +79,7 @@ class FakeChild:
                 self.recipe = Recipe.from_dict(command.recipe)
                 return trained(self.recipe, self.machine.mechanisms)
             case messages.MeasureBlock() | messages.MeasureCeiling():
-                rate = self.machine.rate(self.recipe)
+                rate = self.machine.rate(self.recipe) * self.machine.rate_of(self)
                 rate *= 2 if isinstance(command, messages.MeasureCeiling) else 1
                 seconds = command.samples / rate
                 return messages.Block(command.samples, seconds, [seconds / 2] * 2, [seconds / 8] * 2)
@@ -108,4 +113,6 @@ def install(monkeypatch: pytest.MonkeyPatch, machine: FakeMachine) -> FakeMachin
     monkeypatch.setattr(setup, "Child", machine.start)
     monkeypatch.setattr(record.machine, "facts", lambda: {"id": "m1", "cpu": {"cores_usable": 2}})
     monkeypatch.setattr(record.machine, "read_conditions", lambda: {})
+    monkeypatch.setattr(heat.machine, "taken_share", lambda before, after: machine.taken())
+    monkeypatch.setattr(heat.machine, "busiest", lambda pids: "chrome (process 7), 97% of a core")
     return machine

@@ -49,9 +49,9 @@ def run(status: Any, wait: float = 0.0) -> Run:
 def test_every_stage_is_stored_and_builds_on_the_last_one_that_worked(machine: FakeMachine) -> None:
     def fails(child: Any, command: messages.Command[Any]) -> Exception | None:
         broken = (
-            isinstance(command, messages.MeasureBlock)
-            and child.recipe.workers
-            and not child.recipe.uint8_copy
+            isinstance(command, messages.Train)
+            and command.recipe["workers"]
+            and not command.recipe["uint8_copy"]
         )
         return RunFailed("broken", "fix it") if broken else None
 

@@ -26,8 +26,12 @@ def run(
         id=recipe.digest(), session="s", created="", stage="x", workload="w", device="cpu",
         recipe=recipe.to_dict(), samples_per_step=recipe.batch_size, peak_memory_bytes=memory,
         machine={"cpu": {"cores_usable": 2}},
-        pairings=[Pairing(Recipe(batch_size=10).digest(), "baseline", True, [rate] * 3, [beside] * 3)]
-        if beside else [],
+        pairings=[
+            Pairing(
+                [rate] * 3, [beside] * 3, against=Recipe(batch_size=10).digest(), role="baseline",
+                interleaved=True,
+            )
+        ] if beside else [],
         raw=Raw(
             step_s=[step] * 3, data_wait_s=[wait * step] * 3, block_samples_per_s=[rate] * 3,
             ceiling_samples_per_s=[ceiling] * 3,

@@ -26,16 +26,23 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def build(
     rates: tuple[float, ...] = (100.0,) * 5, device: str = "cpu", recompiles: int = 0,
-    pairings: tuple[Pairing, ...] = (), **more: Any,
+    pairings: tuple[Pairing, ...] = (), disturbed: tuple[float, ...] = (), ceilings: tuple[float, ...] = (),
+    **more: Any,
 ) -> Run:  # fmt: skip
-    blocks = [Block(8, 8 / rate, [8 / rate], [0.0]) for rate in rates]
-    measurement = Measurement(trained(RECIPE, **more), [Round(block, None, {}) for block in blocks])
-    measurement.peak = Peak(1000, None, recompiles)
     description = Description("m:W", {"size": 3}, [], DeviceFacts(threads=2, torch="2.15", uuid="GPU-1"))
     stage = Stage("amp", "AMP", RECIPE, not_applied={"pin_memory": "no GPU"})
     chosen = plan("cifar_resnet18", "smoke", ["amp"], device="cpu", seed=3)
     object.__setattr__(chosen, "device", device)
-    return RunBuilder("s", stage, chosen, description).measured(measurement, list(pairings))
+    builder = RunBuilder("s", stage, chosen, description)
+    builder.culprit = "chrome (process 7), 97% of a core"
+    shares, ceilings = disturbed or (0.0,) * len(rates), ceilings or ()
+    measurement = Measurement(builder.id, trained(RECIPE, **more))
+    for at, (rate, share) in enumerate(zip(rates, shares, strict=True)):
+        ceiling = {builder.id: Block(8, 8 / ceilings[at])} if ceilings else {}
+        blocks = {builder.id: Block(8, 8 / rate, [8 / rate], [0.0])}
+        measurement.rounds.append(Round(blocks, ceiling, disturbed=share))
+    measurement.peak = Peak(1000, None, recompiles)
+    return builder.measured(measurement, list(pairings))
 
 
 def test_a_run_says_what_was_trained_where() -> None:
@@ -66,7 +73,7 @@ def test_bytes_cross_only_to_an_accelerator(device: str, on_device: bool, crossi
     assert run.batch_bytes_per_sample == 48
 
 
-APART = Pairing("x", "previous", False, [1.0], [1.0])
+APART = Pairing([1.0], [1.0], against="x", role="previous", interleaved=False)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +84,24 @@ APART = Pairing("x", "previous", False, [1.0], [1.0])
         ({"rates": (50.0, 100.0, 100.0, 100.0, 100.0)}, "warm-up was not over"),
         ({"pairings": (APART,)}, "not interleaved: they did not fit in memory together"),
         ({"recompiles": 1}, "was recompiled while it was measured"),
+        (
+            {"disturbed": (0.5,) * 3 + (0.0,) * 2},
+            "took 50% of the cores (most of it chrome (process 7)",
+        ),
+        ({"ceilings": (90.0,) * 5}, "the ceiling came out below the rate"),
     ],
 )
 def test_a_result_judges_itself(given: dict[str, Any], warning: str) -> None:
     (found,) = build(**given).warnings
     assert warning in found
+
+
+def test_rounds_that_others_disturbed_are_left_out_and_that_is_a_fact() -> None:
+    run = build(rates=(100.0,) * 5 + (50.0,) * 2, disturbed=(0.0,) * 5 + (0.06,) * 2)
+    assert run.samples_per_s
+    assert run.samples_per_s.value == pytest.approx(100.0)
+    assert run.step_s
+    assert run.step_s.high == pytest.approx(0.08)
+    assert run.disturbed is None
+    assert run.facts["rounds left out"] == "2 of 7, disturbed by other programs"
+    assert run.raw.block_samples_per_s == pytest.approx([100.0] * 5 + [50.0] * 2), "nothing is thrown away"

@@ -36,11 +36,17 @@ def test_phases_and_rounds_become_the_progress_of_the_study() -> None:
     tracker.start("A", total=2)
     tracker.phase("warm-up")
     tracker.phase("building")  # of another child: nothing goes back
-    tracker.measured(0.5)
+    tracker.started()
+    tracker.start("B", total=2)
+    tracker.phase("building")
+    tracker.started()
+    tracker.rounds("round 1", 0.5)
     tracker.phase("measuring")
     tracker.finish(RUN)
+    tracker.finish(RUN)
     assert seen == [
-        ("A", "warm-up", 0.15), ("A", "building", 0.15), ("A", "measuring", 0.35), ("X", "ok", 0.5),
+        ("A", "warm-up", 0.14), ("A", "building", 0.14), ("B", "building", 0.26),
+        ("round 1", "measuring", 0.7), ("X", "ok", 0.7), ("X", "ok", 1.0),
     ]  # fmt: skip
 
 

@@ -75,7 +75,8 @@ def test_the_search_measures_the_parts_then_the_short_list_then_the_best_of_it(m
     assert parts + 1 <= len(short) <= parts + 6 + 1 + 4 + 2
     assert any("prefetch_factor" in title for title in short), "what the model knows nothing of is tried too"
     assert finals[0] == "batch_size=10"
-    assert len(finals) == 3
+    assert len(finals) == 4
+    assert finals[-1] == "batch_size=10 (again)"
     best = tuned.best.recipe
     assert (best["amp"], best["workers"], best["prefetch_factor"]) == ("bf16", 2, 4)
     assert tuned.considered == 20

@@ -1,0 +1,92 @@
+"""Who else uses the machine while something is measured: other programs on the cores, on the GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+import psutil
+
+from perfkit.machine import cores, gpus
+
+
+class CpuTimes(NamedTuple):
+    """CPU seconds since boot; the share of two moments is the difference over that of `capacity_s`."""
+
+    capacity_s: float
+    """All cores, busy or idle."""
+    outside_s: float
+    """Used by everything outside the given process groups."""
+    steal_s: float | None
+    """Given to other guests by the hypervisor; None where the system does not report it."""
+
+
+def cpu_times(pids: Collection[int] = ()) -> CpuTimes:
+    """The machine's CPU time until now.
+
+    Args:
+        pids: processes to leave out of `outside_s`, each with all its descendants; on POSIX each leads a
+            process group, which is much faster to find than a tree.
+    """
+    own = 0.0
+    for process in _members(pids):
+        with contextlib.suppress(psutil.Error):
+            own += sum(process.cpu_times()[:4])  # user, system, and both of children that have ended
+    times = psutil.cpu_times()
+    # Linux counts a guest's time as user time, too.
+    capacity = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    steal, waiting = getattr(times, "steal", None), getattr(times, "iowait", 0.0)
+    return CpuTimes(capacity, capacity - times.idle - waiting - (steal or 0.0) - own, steal)
+
+
+def _members(pids: Collection[int]) -> Iterator[psutil.Process]:
+    if os.name != "posix":
+        yield from {process.pid: process for pid in pids for process in gpus.process_tree(pid)}.values()
+        return
+    for pid in psutil.pids() if pids else ():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getpgid(pid) in pids:
+                yield psutil.Process(pid)
+
+
+def taken_share(before: CpuTimes, after: CpuTimes) -> float:
+    """Share of the usable cores that others took between two moments, the hypervisor included (0 to 1).
+
+    Where a quota or mask grants a part of the cores only, others may use the rest without taking anything.
+    """
+    capacity = after.capacity_s - before.capacity_s
+    if capacity <= 0:
+        return 0.0
+    stolen = (after.steal_s or 0.0) - (before.steal_s or 0.0)
+    visible, usable = os.cpu_count() or 1, cores.usable_cores()
+    busy = (after.outside_s - before.outside_s + stolen) / capacity * visible
+    return min(1.0, max(0.0, busy - max(0, visible - usable)) / usable)
+
+
+def busiest(pids: Iterable[int] = (), period_s: float = 0.3) -> str:
+    """The other program that uses most CPU time now, for a message; empty where none uses much.
+
+    Args:
+        pids: leaders of process groups that do not count; this process never counts.
+        period_s: how long it watches.
+    """
+    ours = {os.getpid(), *(process.pid for process in _members(set(pids)))}
+    before = _spent(ours)
+    time.sleep(period_s)
+    spent = {key: seconds - before.get(key, seconds) for key, seconds in _spent(ours).items()}
+    if not spent:
+        return ""
+    (pid, name), seconds = max(spent.items(), key=lambda item: item[1])
+    return f"{name} (process {pid}), {seconds / period_s:.0%} of a core" if seconds > 0.1 * period_s else ""
+
+
+def _spent(ours: set[int]) -> dict[tuple[int, str], float]:
+    spent = {}
+    for process in psutil.process_iter(["name", "cpu_times"]):
+        times = process.info["cpu_times"]
+        if process.pid not in ours and times:
+            spent[process.pid, process.info["name"] or "a program"] = times.user + times.system
+    return spent

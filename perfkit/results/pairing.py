@@ -1,0 +1,121 @@
+"""The rounds of two runs beside each other, and what is derived from them: ratio, interval, verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from perfkit.results import stats
+from perfkit.results.stats import Ratio, Values
+
+Role = Literal["previous", "baseline"]
+"""What a run is compared with: the stage before it, or the first one."""
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+DISTURBED = 0.05
+"""A block during which others took more than this share of the cores is disturbed (metrics §1)."""
+
+
+def undisturbed(shares: Sequence[float], count: int) -> Flags | None:
+    """Which of `count` rounds count: those that others did not disturb; None where too few are left.
+
+    Args:
+        shares: of the cores that others took, in each round; empty where it was not measured.
+        count: of the rounds.
+    """
+    taken = np.array(shares) if len(shares) == count else np.zeros(count)
+    clean: Flags = taken <= DISTURBED
+    needed = (
+        stats.MIN_ROUNDS if count >= stats.MIN_ROUNDS else count / 2
+    )  # of fewer there is no verdict anyway
+    return clean if clean.sum() >= needed else None
+
+
+class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
+    """samples/s of two runs, block by block, in one pair of processes."""
+
+    own_samples_per_s: list[float]
+    other_samples_per_s: list[float]
+    disturbed: list[float] = []
+    """Share of the cores that others took in each round; empty where it was not measured."""
+
+    @property
+    def rates(self) -> tuple[Values, Values]:
+        """Both as arrays, this run's first, of the rounds that count."""
+        own, other = np.array(self.own_samples_per_s), np.array(self.other_samples_per_s)
+        counts = undisturbed(self.disturbed, own.size)
+        return (own, other) if counts is None or own.size != other.size else (own[counts], other[counts])
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether too few rounds were undisturbed, so that all of them count."""
+        return undisturbed(self.disturbed, len(self.own_samples_per_s)) is None
+
+
+class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
+    """The blocks of two runs, round by round: what a comparison is computed from."""
+
+    against: str
+    """Id of the other run."""
+    role: Role
+    interleaved: bool
+    """Whether both were measured in the same rounds."""
+    relative: bool = False
+    """Not in the same rounds: both sides are relative to the baseline, which was measured beside each."""
+    noise: float | None = None
+    """The machine's A/A noise when this was measured: smaller effects are not called effects; None
+    if unknown."""
+    seconds: float = 0.0
+    """How long the rounds took."""
+    further_pairs: list[Rounds] = []
+    """The same two recipes, measured again, each time in a pair of fresh processes."""
+
+    @property
+    def pairs(self) -> list[Rounds]:
+        """The rounds of every pair of processes."""
+        own = Rounds(self.own_samples_per_s, self.other_samples_per_s, self.disturbed)
+        return [own, *self.further_pairs]
+
+    @property
+    def round_ratios(self) -> list[float]:
+        """This run's speed / the other's in each round; only the overall ratio if not interleaved."""
+        if not self.interleaved:
+            return [self.ratio.ratio]
+        return [float(own / other) for pair in self.pairs for own, other in zip(*pair.rates, strict=True)]
+
+    @property
+    def ratio(self) -> Ratio:
+        """How many times faster this run is than the other, with its interval and verdict."""
+        return self.ratio_with(self.noise)
+
+    def ratio_with(self, noise: float | None) -> Ratio:
+        """The same as `ratio`, for another A/A noise."""
+        pairs = [pair for pair in self.pairs if not pair.is_disturbed] or self.pairs
+        if len(self.pairs) > 1 and len(pairs) < stats.MIN_ROUNDS:
+            pairs = self.pairs
+        rates = [pair.rates for pair in pairs]
+        if len(self.pairs) > 1:
+            ratio = stats.ratio_over_pairs(rates, noise=noise)
+        else:
+            ratio = stats.ratio(*rates[0], paired=self.interleaved, noise=noise)
+        disturbed = any(pair.is_disturbed for pair in pairs)
+        return msgspec.structs.replace(ratio, verdict="disturbed") if disturbed else ratio
+
+    def minutes_to_show(self, effect: float = 0.05) -> float | None:
+        """Further minutes of rounds that would show an effect of this size (a fraction).
+
+        The scatter of rounds shrinks with the square root of their number; the differences between equal
+        processes do not. None: it would show already, no time would help, or the rounds were disturbed.
+        """
+        alone, noise = self.ratio_with(None), self.noise or 0.0
+        if alone.verdict == "disturbed" or self.ratio.half_width <= effect or not self.seconds:
+            return None
+        if noise >= effect or self.further_pairs:
+            return None
+        wanted = math.sqrt(effect**2 - noise**2)
+        return self.seconds / 60 * max(0.0, (alone.half_width / wanted) ** 2 - 1)

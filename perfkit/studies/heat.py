@@ -1,0 +1,218 @@
+"""A heat: trainings that are alive together, measured in the same rounds."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from perfkit import machine
+from perfkit.errors import Cancelled, PerfkitError
+from perfkit.ladder.stages import Stage
+from perfkit.process.child import Child
+from perfkit.process.ranks import RankGroup
+from perfkit.results import stats
+from perfkit.results.pairing import DISTURBED
+from perfkit.results.run import Run
+from perfkit.studies.record import Measurement, Round, RunBuilder
+from perfkit.studies.setup import Setup
+from perfkit.worker.messages import Block, MeasureBlock, MeasureCeiling, MeasureCommunication, ReadPeak
+
+if TYPE_CHECKING:
+    from perfkit.studies.engine import Schedule, Trial
+
+_HOPELESS = 3
+"""After this many disturbed rounds on end, no block is measured twice."""
+_ROOM = 1.5
+"""A further training needs as much memory as the largest one so far, and some more for its batches."""
+
+
+@dataclass(eq=False)
+class Live:
+    """A trial that has been started, or could not be."""
+
+    trial: Trial
+    builder: RunBuilder
+    child: Child | RankGroup | None = None
+    measurement: Measurement | None = None
+    run: Run | None = None
+    """What became of it: at the end of its heat, or as soon as it cannot be measured."""
+
+    @property
+    def stage(self) -> Stage:
+        """The trial's."""
+        return self.trial.stage
+
+    @property
+    def id(self) -> str:
+        """Of its run."""
+        return self.builder.id
+
+    @property
+    def is_measurable(self) -> bool:
+        """Whether it was started, and has not failed since."""
+        return self.measurement is not None and self.run is None
+
+    @property
+    def measured(self) -> Measurement:
+        """What it has measured so far."""
+        assert self.measurement
+        return self.measurement
+
+    def stop(self, setup: Setup) -> None:
+        """Ends its process."""
+        if self.child:
+            setup.stop(self.child)
+        self.child = None
+
+    def exchange(self, other: Live) -> None:
+        """Each takes the other's process; both train the same."""
+        self.child, other.child = other.child, self.child
+        self.measurement, other.measurement = other.measurement, self.measurement
+        self.measured.id, other.measured.id = self.id, other.id
+
+
+class Heat:
+    """Measures trainings that are alive and warm.
+
+    Args:
+        setup: whose children they are.
+        schedule: how long.
+        members: in the order of the trials; the baseline first.
+        order: shuffles the members of each round.
+        until: `time.monotonic()` after which no further round starts, but for the least number.
+    """
+
+    def __init__(
+        self, setup: Setup, schedule: Schedule, members: Sequence[Live], order: random.Random,
+        until: float = math.inf,
+    ) -> None:  # fmt: skip
+        self._setup, self._schedule, self._random = setup, schedule, order
+        self._members = list(members)
+        self._rounds: list[Round] = []
+        self._until = until
+
+    def is_crowded(self) -> bool:
+        """Whether one more training may not fit into this machine's memory."""
+        sizes = [
+            sum(process.memory_info().rss for process in machine.process_tree(pid))
+            for live in self._members
+            if live.child
+            for pid in live.child.pids
+        ]
+        return bool(sizes) and machine.free_memory_bytes() < _ROOM * max(sizes)
+
+    def measure(self) -> None:
+        """Measures rounds until they are precise enough, or the time is spent.
+
+        A trial that fails takes no further part, and has a run that says so.
+
+        Raises:
+            Cancelled: a person stopped it; the rounds that are complete count.
+        """
+        started = time.monotonic()
+        compared = max(1, len(self._members) - 1)
+        until = min(self._until, started + self._schedule.budget_s * compared)
+        uuid = self._setup.description.facts.uuid
+        with machine.sample_utilization(uuid) as utilization:
+            while self._members and (share := self._share(started, until)) is not None:
+                names = f"{len(self._members)} together" if compared > 1 else self._members[-1].stage.title
+                self._setup.progress.rounds(f"round {len(self._rounds) + 1} of {names}", share)
+                self._rounds.append(self._round(utilization, repeats=time.monotonic() < until))
+        for live in list(self._members):
+            self._ask_the_rest(live)
+        if any(round.disturbed > DISTURBED for round in self._rounds):
+            culprit = machine.busiest(self._pids())
+            for live in self._members:
+                live.builder.culprit = culprit
+
+    def _share(self, started: float, until: float) -> float | None:
+        """How much of the measuring is done; None if all of it is."""
+        least, count, now = self._schedule.preset.rounds, len(self._rounds), time.monotonic()
+        clean = sum(round.disturbed <= DISTURBED for round in self._rounds)
+        if count >= least and (now > until or (clean >= least and self._is_precise())):
+            return None
+        return max(
+            min(count / least, 0.9), (now - started) / max(until - started, 1e-9) if now < until else 0
+        )
+
+    def _is_precise(self) -> bool:
+        """Whether every ratio, to the trial before and to the baseline, is as precise as is asked for."""
+        precision = self._schedule.precision
+        if precision is None or len(self._members) < 2:
+            return True
+        logs = np.log([
+            [round.blocks[live.id].samples_per_s for live in self._members]
+            for round in self._rounds if round.disturbed <= DISTURBED
+        ])  # fmt: skip
+        differences = np.hstack([logs[:, 1:] - logs[:, :-1], logs[:, 2:] - logs[:, :1]])
+        return stats.narrow_enough(differences, precision)
+
+    def _round(self, utilization: list[float], repeats: bool) -> Round:
+        """One block of every member, in random order; those that are disturbed once more."""
+        order, started = list(self._members), time.monotonic()
+        self._random.shuffle(order)
+        hopeless = [round.disturbed > DISTURBED for round in self._rounds[-_HOPELESS:]] == [True] * _HOPELESS
+        blocks: dict[str, Block] = {}
+        ceilings: dict[str, Block] = {}
+        repeated: dict[str, Block] = {}
+        disturbed = 0.0
+        for live in order:
+            start = len(utilization)  # what was sampled before is of the others' blocks
+            try:
+                block, ceiling, share = self._blocks(live)
+                if share > DISTURBED and repeats and not hopeless:
+                    repeated[live.id] = block
+                    block, ceiling, share = self._blocks(live)
+            except Cancelled:
+                raise
+            except PerfkitError as problem:
+                self._drop(live, problem)
+                continue
+            live.measured.gpu_utilization += utilization[start:]
+            disturbed, blocks[live.id] = max(disturbed, share), block
+            if ceiling:
+                ceilings[live.id] = ceiling
+        round = Round(blocks, ceilings, repeated, disturbed, time.monotonic() - started)
+        for live in self._members:
+            live.measured.rounds.append(round)
+        return round
+
+    def _blocks(self, live: Live) -> tuple[Block, Block | None, float]:
+        """A block, the ceiling in the first rounds, and the share of the cores that others took meanwhile."""
+        preset, child = self._schedule.preset, live.child
+        assert child
+        if self._setup.plan.timeout_s:
+            child.deadline = time.monotonic() + self._setup.plan.timeout_s
+        pids = self._pids()
+        before = machine.cpu_times(pids)
+        block = child.ask(MeasureBlock(preset.block_samples, preset.block_s, queues=preset.queues))
+        wants_ceiling = self._schedule.ceiling and len(self._rounds) < preset.rounds
+        ceiling = child.ask(MeasureCeiling(preset.block_samples)) if wants_ceiling else None
+        return block, ceiling, machine.taken_share(before, machine.cpu_times(pids))
+
+    def _pids(self) -> set[int]:
+        return {pid for live in self._members if live.child for pid in live.child.pids}
+
+    def _ask_the_rest(self, live: Live) -> None:
+        """What is measured once, after the rounds."""
+        assert live.child
+        try:
+            live.measured.peak = live.child.ask(ReadPeak())
+            if live.stage.recipe.ranks > 1:
+                samples = self._schedule.preset.block_samples
+                live.measured.communication = live.child.ask(MeasureCommunication(samples))
+        except Cancelled:
+            raise
+        except PerfkitError as problem:
+            self._drop(live, problem)
+
+    def _drop(self, live: Live, problem: PerfkitError) -> None:
+        live.run = live.builder.unmeasured("failed", str(problem))
+        live.stop(self._setup)
+        self._members.remove(live)
