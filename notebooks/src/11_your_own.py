@@ -114,7 +114,7 @@ else:
 # <details><summary>Answer</summary>
 #
 # ```python
-# trial = pk.StagePanel("zero_grad", workload="my_training:Mine")
+# trial = pk.StagePanel("batch_size", workload="my_training:Mine")
 # trial.run()
 # ```
 #

@@ -198,7 +198,7 @@ def test_the_workbench_from_toggle_to_script_by_keyboard(lab: LabPage) -> None:
 def test_one_s_own_module_beside_the_notebook(lab: LabPage) -> None:
     module = (REPO / "tests" / "support" / "toy.py").read_text()
     (lab.server.root / "my_training.py").write_text(module)
-    cell = "panel = pk.StagePanel('zero_grad', workload='my_training:Toy')\npanel"
+    cell = "panel = pk.StagePanel('batch_size', workload='my_training:Toy')\npanel"
     lab.server.write_notebook("own.ipynb", f"from perfkit import notebook as pk\n{cell}")
     lab.open_notebook("own.ipynb")
     lab.run_cell(0)

@@ -89,7 +89,7 @@ def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_othe
     recipe = Recipe(batch_size=batch, device_dataset=True, uint8_copy=True, device_resize=True)
     options = {"image_size": 224, "samples": 2 * batch}
     plan = dataclasses.replace(
-        plan, recipes=(("a", recipe), ("b", recipe.replace(zero_grad_set_to_none=True))), options=options
+        plan, recipes=(("a", recipe), ("b", recipe.replace(zero_grad_set_to_none=False))), options=options
     )
     runs = ladders.measure_ladder(plan, RunStore())
     assert [run.status for run in runs] == ["ok", "ok"]
