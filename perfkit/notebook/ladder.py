@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from perfkit.errors import PerfkitError, one_of
-from perfkit.ladder.stages import AGAIN, Stage
+from perfkit.ladder.stages import Stage
 from perfkit.notebook import layout
 from perfkit.notebook.panel import Panel, refuse_object, stored_runs
 from perfkit.notebook.shown import Shown
@@ -17,7 +17,8 @@ from perfkit.program.recipe import Recipe
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
-from perfkit.show import html, tables, tables_studies
+from perfkit.show import html, results, tables, tables_studies
+from perfkit.show.document import Content
 from perfkit.studies import ladder as ladders
 from perfkit.studies import parity as proving
 from perfkit.studies import plan as plans
@@ -98,9 +99,11 @@ class LadderPanel(Panel):
         measured = any(run.status == "ok" for run in self.runs)
         self._report.value = layout.report_link(html.session(self.runs)) if measured else ""
 
-    def _notices(self, runs: Sequence[Run]) -> list[str]:
-        earlier = [f"Measured earlier, at {date(runs)}; Run measures again."] if self._recalled else []
-        return [*earlier, *super()._notices(runs)]
+    def _notices(self, runs: Sequence[Run]) -> list[Content]:
+        earlier: list[Content] = (
+            [f"Measured earlier, at {date(runs)}; Run measures again."] if self._recalled else []
+        )
+        return earlier + super()._notices(runs)
 
     def _sentences(self, runs: Sequence[Run]) -> list[str]:
         first, *others = super()._sentences(runs)
@@ -130,7 +133,7 @@ class LadderPanel(Panel):
         for session in dict.fromkeys(run.session for run in reversed(runs)):
             stored = [run for run in runs if run.session == session]
             place = (stored[0].preset, stored[0].device) == (self.plan.preset.name, self.plan.device)
-            stages = [run.stage for run in stored if run.stage != AGAIN]
+            stages = [run.stage for run in results.stages(stored)]
             if place and stages == list(names) and self._ran(stored):
                 break
         else:
@@ -164,7 +167,7 @@ class LadderPanel(Panel):
 
     def proof(self) -> Shown[Run]:
         """What proves that each switch of the last stage is in effect, and that it still trains the same."""
-        run = self._results_or_error()[-1]
+        run = results.stages(self._results_or_error())[-1]
         return Shown(run, [tables.evidence_of(run, self._parity)])
 
 

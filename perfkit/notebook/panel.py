@@ -92,9 +92,9 @@ class Panel(layout.Boxed, Sectioned):
         """The runs to show."""
         return self.runs
 
-    def _notices(self, runs: Sequence[Run]) -> list[str]:
+    def _notices(self, runs: Sequence[Run]) -> list[document.Content]:
         """What a reader must know before the table."""
-        return []
+        return [document.Notice(text) for text in sentences.notices(runs)]
 
     def _remarks(self, runs: Sequence[Run]) -> str:
         """What else to say of the runs, as HTML."""

@@ -18,7 +18,7 @@ from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel, date
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Run
-from perfkit.show import units
+from perfkit.show import results, units
 from perfkit.show.document import Code, Section
 from perfkit.show.html import fragment
 from perfkit.studies import ladder as ladders
@@ -115,7 +115,7 @@ class StagePanel(LadderPanel):
     # ------------------------------------------------------------ proof and score
 
     def _prove(self) -> None:
-        run = self.runs[-1]
+        run = results.stages(self.runs)[-1]
         if run.status == "ok":
             self._parity = proving.parity(
                 self.plan, run.title, Recipe.from_dict(run.recipe), cancelled=self._job.cancelled,
@@ -128,9 +128,10 @@ class StagePanel(LadderPanel):
         return f"<p class='pk-parity'>{html.escape(proof)}</p><p class='pk-score'>{html.escape(score)}</p>"
 
     def _score(self) -> str:
-        ratio = self.runs[-1].speedup("previous")
+        run = results.stages(self.runs)[-1]
+        ratio = run.speedup("previous")
         if ratio is None:
-            return f"Not measured here: {self.runs[-1].reason}"
+            return f"Not measured here: {run.reason}"
         measured = f"measured: {units.ratio(ratio)}, {ratio.verdict}"
         if self.prediction is None:
             return f"No prediction was made; {measured}."
@@ -143,7 +144,7 @@ class StagePanel(LadderPanel):
     def _shrank(self) -> str:
         """Which part of a step's time per sample shrank, beside the guess."""
         seconds = []
-        for run in (self.runs[0], self.runs[-1]):
+        for run in (self.runs[0], results.stages(self.runs)[-1]):
             if run.samples_per_s is None or run.data_wait_share is None:
                 return ""
             rate, share = run.samples_per_s.value, run.data_wait_share

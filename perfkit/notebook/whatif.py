@@ -10,7 +10,7 @@ import ipywidgets as widgets
 from perfkit.errors import InvalidValue
 from perfkit.notebook import layout
 from perfkit.results.run import Run
-from perfkit.show import units
+from perfkit.show import results, units
 from perfkit.show.document import Table
 from perfkit.show.html import fragment
 from perfkit.studies import predict as whatif
@@ -30,7 +30,11 @@ class WhatIf(layout.Boxed):
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.model = whatif.fit(runs)
-        measured = [run for run in runs if run.status == "ok" and whatif.predict(self.model, run.recipe)]
+        measured = [
+            run
+            for run in results.stages(runs)
+            if run.status == "ok" and whatif.predict(self.model, run.recipe)
+        ]
         if not measured:
             raise InvalidValue(
                 "these runs do not hold the parts of a prediction",

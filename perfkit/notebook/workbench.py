@@ -18,7 +18,7 @@ from perfkit.notebook.panel import Panel, refuse_object, stored_runs
 from perfkit.program.recipe import Recipe, switches
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.show import document, tables, tables_trace
+from perfkit.show import document, results, tables, tables_trace
 from perfkit.show.html import fragment, session
 from perfkit.studies import inspect
 from perfkit.studies import ladder as ladders
@@ -60,7 +60,7 @@ class Workbench(Panel):
         self._build_controls(first)
         self._build_results()
         super().__init__(f"Workbench {first.workload}")
-        self.runs = [run for run in stored_runs(first.workload, _MOST) if run.status == "ok"]
+        self.runs = [run for run in results.stages(stored_runs(first.workload, _MOST)) if run.status == "ok"]
         self._list()
 
     def _build_controls(self, first: plans.Plan) -> None:
@@ -178,7 +178,7 @@ class Workbench(Panel):
     # ------------------------------------------------------------ history
 
     def _keep(self, run: Run) -> None:
-        if run.status != "ok":
+        if run.status != "ok" or results.is_again(run):
             return
         self.runs = [*self.runs, run][-_MOST:]
         ticked = self.ticked()

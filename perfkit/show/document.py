@@ -88,6 +88,13 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Notice:
+    """What a reader must not miss."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Bullets:
     """A list."""
 
@@ -121,7 +128,7 @@ class Section:
     folded: bool = False
 
 
-Content: TypeAlias = "str | Bullets | Code | Table | Figure | Timeline | Section"
+Content: TypeAlias = "str | Notice | Bullets | Code | Table | Figure | Timeline | Section"
 _Named = TypeVar("_Named", Table, Figure)
 
 

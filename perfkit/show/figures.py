@@ -34,16 +34,18 @@ class View:
     """Inches at ordinary type."""
     nothing: Callable[[Sequence[Run]], str] = lambda runs: "" if runs else "Nothing was measured yet."
     """Why there is nothing to draw; empty where there is something."""
+    again: bool = False
+    """Whether it shows the baseline's second process too."""
 
 
-_SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "too few rounds": "?"}
 _SCALES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _FEW = 5
 
 
 def _throughput(runs: Sequence[Run], ax: Axes, ink: str) -> None:
     """A bar for each stage: what it kept of the previous stage's rate, and the gain or loss on it."""
-    rows.frame(ax, ink, runs, _throughput_numbers, "samples/s: median, 95% interval")
+    label = "samples/s: mean, 95% interval; ▲ ▼ ≈ ratio to the stage before (thin line)"
+    rows.frame(ax, ink, runs, _throughput_numbers, label)
     for at, run in enumerate(runs):
         _throughput_row(ax, ink, at, run, runs)
     ax.set_xlim(0, max([*map(_extent, runs), 0.0]) * 1.03 or 1)
@@ -52,16 +54,26 @@ def _throughput(runs: Sequence[Run], ax: Axes, ink: str) -> None:
     entries += [("gained", style.GREEN, style.GAIN_HATCH)] if "faster" in verdicts else []
     entries += [("lost", style.ORANGE, style.LOSS_HATCH)] if "slower" in verdicts else []
     entries += [("ceiling: data free", style.VERMILLION, "|")] if any(map(results.ceiling, runs)) else []
-    rows.legend(ax, ink, entries)
+    entries += (
+        [("the baseline again", style.GREY, style.AGAIN_HATCH)] if any(map(results.is_again, runs)) else []
+    )
+    rows.legend(ax, ink, [*entries, *rows.disturbed(ax, ink, runs)])
 
 
 def _throughput_numbers(run: Run) -> str:
     """Rate with its interval; ratio to the stage before, with interval and verdict."""
     rate, against = results.rate(run), results.speedup(run, "previous")
+    again = results.speedup(run, "baseline") if results.is_again(run) else None
     if not rate:
         return ""
-    text = f"{units.interval(rate)} samples/s"
-    return f"{text}\n{_SIGNS[against.verdict]} {units.ratio(against)} {against.verdict}" if against else text
+    lines = [f"{units.interval(rate)} samples/s"]
+    if again:
+        lines.append(f"A/A {units.ratio(again)} of the baseline")
+    elif against:
+        lines.append(f"{sentences.SIGNS[against.verdict]} {units.ratio(against)} {against.verdict}")
+    if results.disturbed(run) is not None and "disturbed" not in lines[-1]:
+        lines[0] += f" {sentences.SIGNS['disturbed']} disturbed"
+    return "\n".join(lines)
 
 
 def _extent(run: Run) -> float:
@@ -74,12 +86,16 @@ def _throughput_row(ax: Axes, ink: str, at: int, run: Run, runs: Sequence[Run]) 
     if not rate:
         return
     other, against = results.previous(run, runs), results.speedup(run, "previous")
-    before = results.rate(other) if other else None
-    now, start = rate.value, before.value if before else rate.value
+    before, verdict = results.rate(other) if other else None, against.verdict if against else ""
+    now, start = rate.value, rate.value / (against.ratio if against else 1.0)
     if other and before:
-        ax.plot([start, start], [runs.index(other), at], color=ink, alpha=0.45, linewidth=0.8, zorder=0.9)
-    verdict = against.verdict if against else ""
-    rows.bar(ax, ink, at, 0, min(now, start) if verdict == "faster" else now, style.SKY)
+        # From the stage before to its rate in these rounds: straight down, unless they are not the same ones.
+        ends = [runs.index(other), at]
+        ax.plot([before.value, start], ends, color=ink, alpha=0.45, linewidth=0.8, zorder=0.9)
+    if results.is_again(run):
+        rows.bar(ax, ink, at, 0, now, style.GREY, style.AGAIN_HATCH)
+    else:
+        rows.bar(ax, ink, at, 0, min(now, start) if verdict == "faster" else now, style.SKY)
     if verdict == "faster" and now > start:
         rows.bar(ax, ink, at, start, now - start, style.GREEN, style.GAIN_HATCH)
     if verdict == "slower" and now < start:
@@ -103,7 +119,8 @@ def _step_time(runs: Sequence[Run], ax: Axes, ink: str) -> None:
             rows.bar(ax, ink, at, wait, step.value * scale - wait, style.BLUE)
             rows.whisker(ax, ink, at, step, scale)
     ax.set_xlim(0, longest * scale * 1.03 or 1)
-    rows.legend(ax, ink, [("waits for data", style.ORANGE, style.WAIT_HATCH), ("the rest", style.BLUE, "")])
+    entries = [("waits for data", style.ORANGE, style.WAIT_HATCH), ("the rest", style.BLUE, "")]
+    rows.legend(ax, ink, [*entries, *rows.disturbed(ax, ink, runs)])
 
 
 def _step_time_numbers(run: Run) -> str:
@@ -115,7 +132,8 @@ def _step_time_numbers(run: Run) -> str:
     if run.samples_per_step:
         each = units.duration(step.value / run.samples_per_step)
         clauses.append(f"{each} × {run.samples_per_step:,} samples")
-    return "\n".join(filter(None, (units.duration_interval(step), ", ".join(clauses))))
+    mark = f" {sentences.SIGNS['disturbed']} disturbed" if results.disturbed(run) is not None else ""
+    return "\n".join(filter(None, (units.duration_interval(step) + mark, ", ".join(clauses))))
 
 
 def _memory(runs: Sequence[Run], ax: Axes, ink: str) -> None:
@@ -189,8 +207,8 @@ def _utilization_numbers(run: Run) -> str:
 
 
 VIEWS: dict[str, View] = {
-    "throughput": View("Throughput, stage by stage", _throughput, _throughput_numbers),
-    "step_time": View("Where a step's time goes", _step_time, _step_time_numbers),
+    "throughput": View("Throughput, stage by stage", _throughput, _throughput_numbers, again=True),
+    "step_time": View("Where a step's time goes", _step_time, _step_time_numbers, again=True),
     "memory": View("Peak memory", _memory, _memory_numbers),
     "losses": View(
         "Training loss over the first steps", figures_losses.draw, figures_losses.numbers,
@@ -211,6 +229,7 @@ def view(name: str, runs: Sequence[Run]) -> document.Figure:
     if name not in VIEWS:
         raise one_of(name, list(VIEWS), "view")
     kind = VIEWS[name]
+    runs = runs if kind.again else results.stages(runs)
     nothing, title = kind.nothing(runs), kind.title
     for run in runs[:1]:
         where = (sentences.clean(run.workload.rpartition(":")[2], 32), sentences.clean(run.device, 16))

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from perfkit.ladder.stages import AGAIN
 from perfkit.results import stats
 from perfkit.results.run import Run
 from perfkit.results.stats import Estimate, Ratio
@@ -38,7 +39,8 @@ def _estimate(key: _Key, name: str) -> Estimate | None:
 
 def rate(run: Run) -> Estimate | None:
     """samples/s with its interval; None where nothing was measured, whatever else the run holds."""
-    return _estimate(_Key(run), "samples_per_s") if run.status == "ok" else None
+    measured = run.status == "ok" and min(run.raw.block_samples_per_s, default=0.0) > 0
+    return _estimate(_Key(run), "samples_per_s") if measured else None
 
 
 def step_s(run: Run) -> Estimate | None:
@@ -53,8 +55,13 @@ def wait_share(run: Run) -> float | None:
 
 
 def ceiling(run: Run) -> float | None:
-    """samples/s if data were free."""
-    return run.ceiling_samples_per_s if run.status == "ok" else None
+    """samples/s if data were free; None where it came out too low to be right."""
+    return run.ceiling_samples_per_s if rate(run) and not low_ceiling(run) else None
+
+
+def low_ceiling(run: Run) -> bool:
+    """Whether the ceiling came out below the rate, which cannot be."""
+    return rate(run) is not None and run.ceiling_below_rate
 
 
 def ceiling_change(run: Run, before: Run) -> Ratio | None:
@@ -67,7 +74,7 @@ def ceiling_change(run: Run, before: Run) -> Ratio | None:
 
 def efficiency(run: Run) -> float | None:
     """Throughput / ceiling."""
-    return run.pipeline_efficiency if run.status == "ok" else None
+    return run.pipeline_efficiency if ceiling(run) is not None else None
 
 
 def speedup(run: Run, role: str) -> Ratio | None:
@@ -86,6 +93,28 @@ def previous(run: Run, runs: Sequence[Run]) -> Run | None:
     """The run that this one was compared with, if it is among `runs`."""
     pairing = run.pairing("previous")
     return next((other for other in runs if pairing and other.id == pairing.against), None)
+
+
+def contradicts(run: Run, runs: Sequence[Run]) -> bool:
+    """Whether its rate and the previous one's say otherwise than their ratio: they are from other rounds."""
+    other, ratio, own = previous(run, runs), speedup(run, "previous"), rate(run)
+    before = rate(other) if other else None
+    return bool(own and before and ratio and (own.value / before.value - 1) * (ratio.ratio - 1) < -1e-6)
+
+
+def is_again(run: Run) -> bool:
+    """Whether it is the A/A row: the baseline once more, in another process."""
+    return run.stage == AGAIN
+
+
+def stages(runs: Sequence[Run]) -> list[Run]:
+    """The runs without the A/A row: no stage of a ladder."""
+    return [run for run in runs if not is_again(run)]
+
+
+def disturbed(run: Run) -> float | None:
+    """The share of the cores that other programs took, where the run's numbers rest on disturbed rounds."""
+    return run.disturbed if run.status == "ok" else None
 
 
 def on_gpu(run: Run) -> bool:

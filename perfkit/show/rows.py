@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from perfkit.results.run import Run
 from perfkit.results.stats import Estimate
-from perfkit.show import sentences, style
+from perfkit.show import results, sentences, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BAR = 0.62
 """Height of a bar; rows are 1 apart."""
+_MARK = 10
+"""Points: the mark of a disturbed row."""
 
 
 def frame(ax: Axes, ink: str, runs: Sequence[Run], numbers: Callable[[Run], str], unit: str) -> None:
@@ -58,20 +60,34 @@ def bar(ax: Axes, ink: str, at: int, start: float, width: float, colour: str, ha
 
 
 def whisker(ax: Axes, ink: str, at: int, estimate: Estimate, scale: float = 1.0) -> None:
-    """The 95% interval about the median."""
+    """The 95% interval about the value."""
     middle, low, high = (scale * value for value in (estimate.value, estimate.low, estimate.high))
     ends = [[max(0.0, middle - low)], [max(0.0, high - middle)]]
     ax.errorbar(middle, at, xerr=ends, fmt="none", ecolor=ink, elinewidth=1.4, capsize=4)
 
 
+def disturbed(ax: Axes, ink: str, runs: Sequence[Run]) -> list[tuple[str, str, str]]:
+    """A mark at the foot of each bar that rests on disturbed rounds; its entry for the legend, if any."""
+    rows = [at for at, run in enumerate(runs) if results.disturbed(run) is not None]
+    ax.plot(
+        [0.012] * len(rows), rows, "^", color=style.YELLOW, markeredgecolor="black", markersize=_MARK,
+        transform=ax.get_yaxis_transform(), zorder=5,
+    )  # fmt: skip
+    return [("disturbed by other programs", style.YELLOW, "^")] if rows else []
+
+
 def legend(ax: Axes, ink: str, entries: Sequence[tuple[str, str, str]]) -> None:
-    """What the pieces mean, above the rows: label, colour, hatch; the hatch `|` stands for a line."""
+    """What the pieces mean, above the rows: label, colour, hatch; `|` is a line, `^` marks disturbed rows."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
+    lines = {
+        "|": {"markersize": 10, "markeredgewidth": 2.5},
+        "^": {"markersize": _MARK, "markeredgecolor": "black"},
+    }
     keys = [
-        Line2D([], [], color=colour, marker="|", linestyle="none", markersize=10, markeredgewidth=2.5)
-        if hatch == "|"
+        Line2D([], [], color=colour, marker=hatch, linestyle="none", **lines[hatch])  # type: ignore[arg-type]
+        if hatch in lines
         else Patch(facecolor=colour, edgecolor=ink, hatch=hatch)
         for _, colour, hatch in entries
     ]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.results.run import Run
-from perfkit.results.stats import Ratio
+from perfkit.results.stats import MIN_EFFECT, Ratio
 from perfkit.show import results, units
 
 _NOTICEABLE = 0.05
 """A smaller share or change is not mentioned: blocks vary by a few percent."""
+
+SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "too few rounds": "?",
+         "disturbed": "!"}  # fmt: skip
+"""Of the verdicts, for those who do not see colours."""
+
+_LOW_CEILING = "its ceiling came out below its rate, which cannot be: the machine was not steady"
 
 
 def clean(text: object, width: int = 0) -> str:
@@ -52,17 +59,23 @@ def verdicts(runs: Sequence[Run]) -> list[str]:
 def verdict_sentence(run: Run, previous: Run | None = None) -> str:
     """Did it help here, compared with the previous run, and why?"""
     against = results.speedup(run, "previous")
+    again = results.speedup(run, "baseline") if results.is_again(run) else None
     broken = "; ".join(f"{clean(m.switch)}: {clean(m.evidence)}" for m in run.mechanism if not m.ok)
     if not results.rate(run):
         text = outcome(run).replace(f"{units.NOT_AVAILABLE}:", "not measured here:", 1).rstrip(".")
     elif broken:
         text = f"its mechanism is not in effect ({broken}), so its number says nothing about it"
+    elif again:
+        numbers = f"{again.ratio:.3f}× ({again.low:.3f}–{again.high:.3f})"
+        text = f"the same recipe against itself, {numbers}: equal processes differ by this much here"
+        text = "; ".join([*_disturbed(run), text])
     elif against is None:
-        text = _standing(run)
+        text = "; ".join([*_disturbed(run), _standing(run)])
     else:
         ratio = units.ratio(against).replace(" (", ", ").removesuffix(")")
         evidence = "; ".join(_evidence(run, previous, against))
-        text = ": ".join(filter(None, (f"{against.verdict} here ({ratio})", evidence)))
+        here = "disturbed" if against.verdict == "disturbed" else f"{against.verdict} here"
+        text = ": ".join(filter(None, (f"{here} ({ratio})", evidence)))
     return f"{name(run)}: {text}."
 
 
@@ -71,8 +84,8 @@ def _standing(run: Run) -> str:
     rate, share, efficiency = results.rate(run), results.wait_share(run), results.efficiency(run)
     clauses = [f"{units.interval(rate)} samples/s"] if rate else []
     clauses += [] if share is None else [f"{units.percent(share)} of the step is waiting for data"]
-    if efficiency is not None and efficiency > 1 + _NOTICEABLE:
-        clauses.append("its ceiling came out lower than its rate: the machine was not steady")
+    if results.low_ceiling(run):
+        clauses.append(_LOW_CEILING)
     elif efficiency is not None:
         clauses.append(f"it reaches {units.percent(efficiency)} of what the model could do if data were free")
     return "; ".join(clauses)
@@ -82,16 +95,18 @@ def _evidence(run: Run, previous: Run | None, against: Ratio) -> list[str]:
     """The numbers that support the verdict, those that contradict it, and what there was to gain."""
     moves = [move for move in (_wait_move(run, previous), _ceiling_move(run, previous)) if move]
     none, rounds = against.verdict == "no measurable difference", results.rounds(run)
+    if against.verdict == "disturbed":
+        return [disturbance(run) or "the rounds of the stage that it is compared with were disturbed"]
     if against.verdict == "too few rounds":
         return [f"{rounds} round{'s give' if rounds != 1 else ' gives'} no verdict: measure longer"]
     helped = against.verdict == "faster"
     clauses = [text for better, text in moves if none or better == helped]
     clauses += [f"though {text}" for better, text in moves if not none and better != helped]
     if none:
-        clauses += _no_room(run, previous, bool(moves)) + _hidden(against)
+        clauses += _no_room(run, previous, bool(moves)) + _power(run, against)
     elif previous and not any(better == helped for better, _ in moves):
         clauses.insert(0, "neither the wait for data nor the ceiling explains it")
-    return clauses + _price(run, previous)
+    return clauses + _price(run, previous) + [_LOW_CEILING] * results.low_ceiling(run)
 
 
 def _wait_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
@@ -134,11 +149,56 @@ def _no_room(run: Run, previous: Run | None, moved: bool) -> list[str]:
     return [f"{text}, so faster data would save next to nothing"]
 
 
-def _hidden(against: Ratio) -> list[str]:
-    """How large an effect the interval still allows, where that is much."""
-    hidden = max(against.high - 1, 1 - against.low)
-    text = f"an effect of up to {units.percent(hidden)} could hide in this interval: measure longer"
-    return [text] if hidden >= _NOTICEABLE else []
+def _power(run: Run, against: Ratio) -> list[str]:
+    """How large an effect would show, and how much more measuring would show 5%."""
+    clauses = [f"an effect over {units.percent(max(against.half_width, MIN_EFFECT))} would show"]
+    pairing, minutes = run.pairing("previous"), run.minutes_to_show("previous", _NOTICEABLE)
+    if minutes is not None:
+        more = (
+            f"{math.ceil(minutes)} more minute{'s' * (minutes > 1)}"
+            if minutes > 0.5
+            else "half a minute more"
+        )
+        clauses.append(f"about {more} would show {units.percent(_NOTICEABLE)}")
+    elif against.half_width > _NOTICEABLE:
+        alike = pairing and (pairing.noise or 0.0) >= _NOTICEABLE
+        clauses.append(
+            "more time would not show less: equal processes differ by that much"
+            if alike
+            else "measure longer"
+        )
+    return clauses
+
+
+def disturbance(run: Run) -> str:
+    """What other programs took, and the remedy; empty for a run that does not rest on disturbed rounds."""
+    share = results.disturbed(run)
+    if share is None:
+        return ""
+    start = "other programs took"
+    text = f"{start} {units.percent(share)} of the cores: close them, then run it again"
+    return clean(next((warning for warning in run.warnings if warning.startswith(start)), text))
+
+
+def _disturbed(run: Run) -> list[str]:
+    text = disturbance(run)
+    return [f"disturbed: {text}"] if text else []
+
+
+def notices(runs: Sequence[Run]) -> list[str]:
+    """What a reader must know before any number."""
+    apart = (
+        "The ratios come from other rounds than the bars (measured by an older perfkit): trust the ratios."
+    )
+    contradict = any(results.contradicts(run, runs) for run in runs)
+    disturbed = [run for run in runs if results.disturbed(run) is not None]
+    if not disturbed:
+        return [apart] * contradict
+    worst = max(disturbed, key=lambda run: results.disturbed(run) or 0.0)
+    measured = sum(results.rate(run) is not None for run in runs)
+    whom = "every stage" if len(disturbed) == measured else ", ".join(map(name, disturbed))
+    sign, text = SIGNS["disturbed"], disturbance(worst)
+    return [f"Disturbed ({sign}): {text}. The numbers of {whom} rest on such rounds.", *[apart] * contradict]
 
 
 def _price(run: Run, previous: Run | None) -> list[str]:

@@ -10,15 +10,16 @@ from perfkit import machine
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.show import figures, results, units
-from perfkit.show.document import Bullets, Code, Content, Section, Table
-from perfkit.show.sentences import name, outcome, verdicts
+from perfkit.show.document import Bullets, Code, Content, Notice, Section, Table
+from perfkit.show.sentences import SIGNS, name, notices, outcome, verdicts
 
 COLUMNS = (
     "stage", "samples/s", "× previous", "× baseline", "waits for data", "step time", "pipeline efficiency",
     "peak memory", "bytes/sample", "note",
 )  # fmt: skip
 NARROW = ("stage", "samples/s", "× previous", "× baseline", "waits for data", "peak memory")
-_SIGNS = {"no measurable difference": "≈", "too few rounds": "?"}
+_IN_WORDS = ("faster", "slower")
+_AGAIN = "A/A"
 
 
 def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> list[Content]:
@@ -32,6 +33,7 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
     codes = [Section(stage, [Code(source)], folded=True) for stage, source in (scripts or {}).items()]
     return [
         *summary(runs),
+        *map(Notice, notices(runs)),
         ladder(runs),
         Section("What each stage showed", [Bullets(verdicts(runs))]),
         Section("Figures", [figures.view(name, runs) for name in figures.VIEWS]),
@@ -47,7 +49,7 @@ def summary(runs: Sequence[Run]) -> list[str]:
     """Machine, settings and the overall result, one line each."""
     if not runs:
         return ["Nothing was measured yet."]
-    first, last = runs[0], next((run for run in reversed(runs) if results.rate(run)), None)
+    first, last = runs[0], next((run for run in reversed(results.stages(runs)) if results.rate(run)), None)
     options = ", ".join(f"{name}={value}" for name, value in first.options.items())
     settings = [f"workload {first.workload}", options, f"preset {first.preset}", f"device {first.device}"]
     settings += [f"seed {first.seed}", f"session {first.session}", first.created]
@@ -61,8 +63,11 @@ def summary(runs: Sequence[Run]) -> list[str]:
 
 def ladder(runs: Sequence[Run]) -> Table:
     """One row for each run."""
-    signs = [f"{sign} {verdict}" for verdict, sign in _SIGNS.items()]
-    return Table(COLUMNS, [row(run) for run in runs], "The ladder", " · ".join(signs), NARROW)
+    rows = [row(run) for run in runs]
+    meanings = {sign: verdict for verdict, sign in SIGNS.items()} | {_AGAIN: "equal processes"}
+    signs = dict.fromkeys(cell.rpartition(" ")[2] for cells in rows for cell in cells)
+    legend = " · ".join(f"{sign} {meanings[sign]}" for sign in signs if sign in meanings)
+    return Table(COLUMNS, rows, "The ladder", legend, NARROW)
 
 
 def row(run: Run) -> list[str]:
@@ -70,7 +75,7 @@ def row(run: Run) -> list[str]:
     rate, measured = results.rate(run), run.status == "ok"
     return [
         name(run),
-        units.interval(rate) if rate else outcome(run).partition(":")[0],
+        _marked(units.interval(rate), run) if rate else outcome(run).partition(":")[0],
         against(run, "previous"),
         against(run, "baseline"),
         units.percent(results.wait_share(run)),
@@ -85,8 +90,15 @@ def row(run: Run) -> list[str]:
 def against(run: Run, role: str) -> str:
     """`1.34× (1.28–1.41) faster`; a dash for a stage with nothing before it."""
     if ratio := results.speedup(run, role):
-        return f"{units.ratio(ratio)} {_SIGNS.get(ratio.verdict, ratio.verdict)}"
-    return "–" if results.rate(run) and not run.pairings else units.NOT_AVAILABLE
+        again = results.is_again(run) and ratio.verdict != "disturbed"
+        word = ratio.verdict if ratio.verdict in _IN_WORDS else SIGNS[ratio.verdict]
+        return f"{units.ratio(ratio)} {_AGAIN if again else word}"
+    alone = not run.pairings or results.is_again(run)
+    return "–" if results.rate(run) and alone else units.NOT_AVAILABLE
+
+
+def _marked(text: str, run: Run) -> str:
+    return f"{text} {SIGNS['disturbed']}" if results.disturbed(run) is not None else text
 
 
 def bytes_per_sample(run: Run) -> str:
@@ -98,9 +110,11 @@ def bytes_per_sample(run: Run) -> str:
 
 
 def note(run: Run) -> str:
-    """Why a row has no numbers, or how many warnings it has."""
-    count = len(run.warnings)
-    return outcome(run) or (f"{count} warning{'s' if count > 1 else ''}" if count else "")
+    """Why a row has no numbers, or what disturbed it and how many warnings it has."""
+    count, share = len(run.warnings), results.disturbed(run)
+    notes = [f"disturbed: others took {units.percent(share)} of the cores"] if share is not None else []
+    notes += [f"{count} warning{'s' if count > 1 else ''}"] if count else []
+    return outcome(run) or "; ".join(notes)
 
 
 def evidence(runs: Sequence[Run]) -> list[Content]:
@@ -130,7 +144,7 @@ def evidence_of(run: Run, parity: Parity | None = None) -> Table:
 
 def _changes(runs: Sequence[Run]) -> list[str]:
     """For each switch that a stage changes, its evidence now and before."""
-    measured = [run for run in runs if run.status == "ok"]
+    measured = [run for run in results.stages(runs) if run.status == "ok"]
     return [
         f"{name(run)}: {run.evidence(switch)} (was: {before.evidence(switch)})"
         for before, run in itertools.pairwise(measured)

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from perfkit.show.document import Bullets, Code, Content, Figure, Section, Table, Timeline
+from perfkit.show.document import Bullets, Code, Content, Figure, Notice, Section, Table, Timeline
 from perfkit.show.sentences import clean
 
 _PIPE_WIDTH = 120
@@ -54,6 +54,8 @@ def _print(contents: Iterable[Content], console: Console) -> None:
         match content:
             case str():
                 _print_text(content, console)
+            case Notice():
+                _print_text(content.text, console, style="bold yellow")
             case Bullets():
                 for item in content.items:
                     _print_text(item, console, 2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,17 @@ def test_a_trace_gives_tables_json_and_a_page(tmp_path: Path) -> None:
         assert sum(parts) == pytest.approx(step["duration_us"])
     assert document["comparison"]["operators"]
     assert "<canvas" in (tmp_path / "out.html").read_text()
+
+
+def test_a_page_is_written_even_where_nobody_reads_on(tmp_path: Path) -> None:
+    page = tmp_path / "out.html"
+    command = [sys.executable, "-m", "perfkit", "trace", BEFORE, "--html", str(page)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.close()  # as `| head` does, at the earliest
+        assert process.stderr
+        assert process.stderr.read() == b""
+    assert "<canvas" in page.read_text()
 
 
 def test_json_alone_on_stdout() -> None:

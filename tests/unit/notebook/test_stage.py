@@ -9,6 +9,7 @@ from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.notebook.stage import SHRINKS
 from tests.unit.notebook.fakes import FakeStudy
+from tests.unit.show.fake_runs import again, disturbed, session
 
 
 def test_run_draws_the_results_and_scores_the_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +29,18 @@ def test_run_draws_the_results_and_scores_the_prediction(monkeypatch: pytest.Mon
     assert not panel._run.disabled
     assert panel._cancel.disabled
     assert set(panel._part.options) == set(SHRINKS)
+
+
+def test_the_baseline_again_is_not_the_stage(monkeypatch: pytest.MonkeyPatch, no_pictures: None) -> None:
+    FakeStudy(monkeypatch, lambda show, cancelled: disturbed(again(session()[:2])))
+    panel = pk.StagePanel("data_loading")
+    panel.predict(1.5)
+    panel.run()
+    assert "1.53×" in panel.score().data
+    assert panel.proof().found.stage == "data_loading"
+    results = panel._results.value
+    assert results.index("pk-notice") < results.index("<table"), "the notice is open, above the table"
+    assert "equal processes differ" in panel.verdict().data
 
 
 def test_a_prediction_is_a_positive_number() -> None:

@@ -11,7 +11,7 @@ from perfkit import notebook as pk
 from perfkit.program.recipe import Recipe
 from perfkit.studies import plan as plans
 from tests.unit.notebook.fakes import FakeStudy
-from tests.unit.show.fake_runs import session
+from tests.unit.show.fake_runs import again, session
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -20,7 +20,7 @@ def test_the_workbench_runs_lists_ticks_and_exports(monkeypatch: pytest.MonkeyPa
     runs = session()[:2]
 
     def does(show: Any, cancelled: threading.Event) -> Any:
-        for run in runs:
+        for run in again(runs):  # the second baseline is no recipe to compare
             show(plans.Progress(run.title, "ok", 1.0, run))
         return runs
 

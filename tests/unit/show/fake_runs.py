@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from perfkit.ladder.stages import AGAIN
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Mechanism, Pairing, Raw, Run
 
@@ -114,7 +115,38 @@ def _results(row: Row, before: list[Run], gpu: bool) -> dict[str, Any]:
 
 def _pairings(measured: list[Run], own: Any) -> list[Pairing]:
     sides = [("previous", measured[-1]), ("baseline", measured[0])] if measured else []
-    return [
-        Pairing(list(own), other.raw.block_samples_per_s, against=other.id, role=role, interleaved=True)  # type: ignore[arg-type]
-        for role, other in sides
-    ]
+    return [_pairing(role, other, own) for role, other in sides]
+
+
+def _pairing(role: Any, other: Run, own: Any, **more: Any) -> Pairing:
+    return Pairing(
+        own_samples_per_s=list(own), other_samples_per_s=other.raw.block_samples_per_s, against=other.id,
+        role=role, interleaved=True, **more,
+    )  # fmt: skip
+
+
+def again(runs: list[Run]) -> list[Run]:
+    """The same session with its A/A row."""
+    first = runs[0]
+    blocks = [1.004 * rate for rate in reversed(first.raw.block_samples_per_s)]
+    row = msgspec.structs.replace(
+        first, id=f"fake-{AGAIN}", stage=AGAIN, title=f"{first.title} (again)",
+        pairings=[_pairing("baseline", first, blocks)],
+        raw=msgspec.structs.replace(first.raw, block_samples_per_s=blocks),
+    )  # fmt: skip
+    return [*runs, row]
+
+
+def disturbed(runs: list[Run], share: float = 0.37) -> list[Run]:
+    """The same session with another program beside it in all rounds."""
+    warning = (
+        f"other programs took {share:.0%} of the cores (most of it chrome): close them, then run it again"
+    )
+
+    def changed(run: Run) -> Run:
+        shares = [share] * len(run.raw.block_samples_per_s)
+        pairings = [msgspec.structs.replace(one, disturbed=shares) for one in run.pairings]
+        raw = msgspec.structs.replace(run.raw, disturbed=shares)
+        return msgspec.structs.replace(run, raw=raw, pairings=pairings, warnings=[warning, *run.warnings])
+
+    return [changed(run) if run.status == "ok" else run for run in runs]

@@ -22,7 +22,7 @@ from perfkit.errors import InvalidValue
 from perfkit.results.run import Raw, Run
 from perfkit.show import results, style
 from perfkit.show.figures import VIEWS, view
-from tests.unit.show.fake_runs import many, session
+from tests.unit.show.fake_runs import again, disturbed, many, session
 
 
 def figure(name: str, runs: list[Run], dark: bool = False, large: bool = False) -> Figure:
@@ -71,7 +71,8 @@ def test_matplotlib_is_not_loaded_for_the_table() -> None:
     ("count", "large"), [(1, False), (2, False), (2, True), (10, False), (10, True), (20, False), (20, True)]
 )
 def test_no_text_overlaps_or_is_cut_off(name: str, gpu: bool, count: int, large: bool) -> None:
-    made = figure(name, many(count, gpu) if count > 10 else session(gpu)[:count], large=large)
+    runs = many(count, gpu) if count > 10 else session(gpu)[:count]
+    made = figure(name, disturbed(again(runs)) if count == 10 else runs, large=large)
     style.to_png(made, int(made.dpi))  # positions are those of the last drawing
     boxes = [(text.get_text(), text.get_window_extent()) for text in _drawn(made)]
     assert len(boxes) >= 2
@@ -117,7 +118,10 @@ def test_hostile_and_empty_data_is_borne(name: str) -> None:
     bare = Run(id="x", session="s", created="", stage="<b>$x^{$", workload="", device="cuda", recipe={})
     odd = msgspec.structs.replace(bare, title="\x00$\\frac{1}\n" * 9, status="failed", reason="$\\bad{ " * 99)
     nothing = msgspec.structs.replace(
-        session()[0], raw=Raw([0.0], [0.0], 0, [], [0.0]), losses=[float("nan"), float("inf")], device="cuda"
+        session()[0],
+        raw=Raw(step_s=[0.0], data_wait_s=[0.0], block_samples_per_s=[0.0]),
+        losses=[float("nan"), float("inf")],
+        device="cuda",
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -212,3 +216,31 @@ def test_utilization_shows_every_sample() -> None:
     ax = axes(figure("utilization", runs))
     assert list(ax.lines[0].get_xdata()) == runs[0].raw.gpu_utilization_nvml  # type: ignore[arg-type]
     assert bars(ax, 0)[0][1] == pytest.approx(np.median(runs[0].raw.gpu_utilization_nvml))
+
+
+@pytest.mark.parametrize("name", ["throughput", "step_time"])
+def test_disturbed_rows_have_a_mark_of_their_own_and_words(name: str) -> None:
+    runs = disturbed(again(session()))
+    marks = [line for line in axes(figure(name, runs)).lines if line.get_marker() == "^"]
+    assert list(marks[0].get_ydata()) == [at for at, run in enumerate(runs) if run.status == "ok"]
+    assert "disturbed by other programs" in words_of(figure(name, runs))
+    assert "! disturbed" in describe(name, runs)
+    assert "disturbed" not in words_of(figure(name, session()))
+
+
+def test_the_baseline_again_is_a_bar_of_its_own_look() -> None:
+    runs = again(session())
+    made = figure("throughput", runs)
+    assert "A/A 1.00×" in words_of(made)
+    assert {patch.get_hatch() for patch in axes(made).patches} >= {style.AGAIN_HATCH}
+    assert "baseline (again)" not in describe("losses", runs)
+    assert "baseline (again)" in describe("step_time", runs)
+
+
+def test_a_ceiling_below_the_rate_is_not_drawn_as_if_it_were_one() -> None:
+    run = session()[0]
+    low = msgspec.structs.replace(
+        run.raw, ceiling_samples_per_s=[0.5 * rate for rate in run.raw.block_samples_per_s]
+    )
+    runs = [msgspec.structs.replace(run, raw=low)]
+    assert "ceiling" not in words_of(figure("throughput", runs))

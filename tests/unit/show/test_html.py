@@ -14,7 +14,7 @@ from perfkit.show import html as report
 from perfkit.show import tables as table
 from perfkit.show.figures import VIEWS
 from perfkit.show.sentences import verdicts
-from tests.unit.show.fake_runs import session
+from tests.unit.show.fake_runs import again, disturbed, session
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
@@ -148,3 +148,9 @@ def test_a_fragments_figures_follow_the_pages_ink_and_its_type_can_be_large() ->
     assert "var(--jp-content-font-color1" in ordinary
     assert "<html" not in ordinary
     assert ordinary != large
+
+
+def test_a_disturbance_stands_open_above_the_table() -> None:
+    page = report.session(disturbed(again(session())))
+    assert page.index("other programs took 37%") < page.index("<table")
+    assert 'class="pk-notice"' not in report.session(session())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.results.run import Mechanism, Pairing, Raw, Run
 from perfkit.show import sentences
+from tests.unit.show.fake_runs import again, disturbed, session
 
 SAME = [100.0, 100.4, 99.8, 100.1, 99.9]
 
@@ -22,12 +24,17 @@ def make(
     memory: int | None = None,
     **more: Any,
 ) -> Run:
-    raw = Raw([1.0] * 4, [wait] * 4, 0, [], rates, [ceiling] * len(rates))
-    pairings = (
-        [Pairing(rates, before.raw.block_samples_per_s, against="a", role="previous", interleaved=True)]
-        if before
-        else []
-    )
+    raw = Raw(
+        step_s=[1.0] * 4, data_wait_s=[wait] * 4, block_samples_per_s=rates,
+        ceiling_samples_per_s=[ceiling] * len(rates),
+    )  # fmt: skip
+    pairings = []
+    if before:
+        other = before.raw.block_samples_per_s
+        pairing = Pairing(
+            own_samples_per_s=rates, other_samples_per_s=other, against="a", role="previous", interleaved=True
+        )
+        pairings = [pairing]
     return Run(
         id="b" if before else "a", session="s", created="", stage="it", workload="w", device="cpu", recipe={},
         raw=raw, pairings=pairings, peak_memory_bytes=memory, **more,
@@ -74,15 +81,54 @@ def test_what_speaks_against_the_verdict_is_marked() -> None:
 
 
 def test_no_cause_is_invented() -> None:
-    assert "neither the wait for data nor the ceiling explains it" in said(plain(1.5), plain(), "host")
+    assert "neither the wait for data nor the ceiling explains it" in said(
+        plain(1.5, ceiling=200), plain(ceiling=200), "host"
+    )
     assert "neither the wait for data nor the ceiling explains it" in said(plain(0.5), plain(), "none")
-    alone = sentences.verdict_sentence(make(before=make(**plain()), **plain(1.5)))
+    alone = sentences.verdict_sentence(make(before=make(**plain()), **plain(1.5, ceiling=200)))
     assert alone == "it: faster here (1.50×, 1.50–1.50)."
 
 
 def test_a_wide_interval_asks_for_more() -> None:
     wild = plain() | {"rates": [60.0, 160.0, 95.0, 120.0, 80.0]}
-    assert "could hide in this interval: measure longer" in said(wild, plain(), "host")
+    assert "an effect over 45% would show; measure longer." in said(wild, plain(), "host")
+
+
+def power(**pairing: Any) -> str:
+    """The sentence of an undecided stage whose rounds scatter by about 8%."""
+    first = make(**plain())
+    run = make(before=first, **plain() | {"rates": [92.0, 108.0, 95.0, 105.0, 100.0]})
+    pairings = [msgspec.structs.replace(run.pairings[0], **pairing)]
+    return sentences.verdict_sentence(msgspec.structs.replace(run, pairings=pairings), first)
+
+
+def test_an_undecided_stage_says_how_much_more_would_show_five_percent() -> None:
+    text = power(seconds=60.0)
+    assert re.search(r"an effect over \d+% would show; about \d+ more minutes? would show 5%\.", text)
+    assert "equal processes differ by that much" in power(seconds=60.0, noise=0.08)
+    assert "measure longer" in power()
+    quiet = said(plain(), plain(), "none")
+    assert quiet.endswith("an effect over 1% would show.")
+
+
+def test_the_baseline_again_says_how_far_equal_processes_differ() -> None:
+    text = sentences.verdicts(again(session()))[-1]
+    assert re.fullmatch(
+        r"baseline \(again\): the same recipe against itself, 1\.00\d× \(0\.\d+–1\.\d+\): "
+        r"equal processes differ by this much here\.", text,
+    )  # fmt: skip
+
+
+def test_a_disturbed_stage_says_so_and_what_to_do() -> None:
+    first, stage, *_ = sentences.verdicts(disturbed(session()))
+    said_so = "other programs took 37% of the cores (most of it chrome): close them, then run it again"
+    assert first.startswith(f"baseline: disturbed: {said_so}; 16.3")
+    assert stage == f"data loading: disturbed (1.53×, 1.52–1.55): {said_so}."
+    (notice,) = sentences.notices(disturbed(session()))
+    assert notice.startswith(f"Disturbed (!): {said_so}. The numbers of every stage")
+    two = [*disturbed(session()[:2]), *session()[3:5]]
+    assert "The numbers of baseline, data loading rest" in sentences.notices(two)[0]
+    assert sentences.notices(session()) == []
 
 
 def test_too_few_rounds_are_said_to_be_so() -> None:
@@ -100,7 +146,7 @@ def test_a_ceiling_that_only_wavers_is_no_evidence() -> None:
 
 def test_a_rate_above_its_ceiling_is_doubted() -> None:
     text = sentences.verdict_sentence(make(**plain(ceiling=50)))
-    assert "ceiling came out lower than its rate: the machine was not steady" in text
+    assert "ceiling came out below its rate, which cannot be: the machine was not steady" in text
 
 
 def test_memory_is_told_where_it_moved() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Raw, Run
 from perfkit.show import tables
-from tests.unit.show.fake_runs import session
+from tests.unit.show.fake_runs import again, disturbed, session
 
 
 def test_cells_of_a_measured_stage() -> None:
@@ -50,3 +51,34 @@ def test_a_run_with_no_values_at_all() -> None:
 def test_bytes_that_cross_are_told_apart_from_those_of_the_batch() -> None:
     run = msgspec.structs.replace(session(gpu=True)[0], h2d_bytes_per_sample=0)
     assert tables.bytes_per_sample(run) == "602,112 B (0 B cross)"
+
+
+def test_a_disturbed_row_is_marked_in_its_cells_and_its_note() -> None:
+    runs = disturbed(again(session()))
+    for cells in (tables.row(run) for run in (runs[1], runs[-1])):
+        assert [cell[-2:] for cell in (cells[1], cells[3])] == [" !", " !"]
+        assert cells[-1].startswith("disturbed: others took 37% of the cores; 1 warning")
+    assert tables.ladder(runs).note == "! disturbed"
+    contents = tables.sections(runs)
+    kinds = [type(one).__name__ for one in contents]
+    assert kinds.index("Notice") < kinds.index("Table"), "the notice stands above the table"
+    assert "Notice" not in [type(one).__name__ for one in tables.sections(session())]
+
+
+def test_the_baseline_again_is_a_row_but_no_stage() -> None:
+    runs = again(session(gpu=True))
+    cells = dict(zip(tables.COLUMNS, tables.row(runs[-1]), strict=True))
+    assert cells["× previous"] == "–"
+    assert cells["× baseline"].endswith(" A/A")
+    assert "A/A equal processes" in tables.ladder(runs).note
+    assert tables.summary(runs) == tables.summary(runs[:-1])
+    assert tables._changes(runs) == tables._changes(runs[:-1])
+
+
+def test_evidence_of_a_run_and_of_its_training_is_one_table() -> None:
+    run = session()[4]
+    parity = Parity("AMP", "bitwise", [Check("losses", False, "0.1 apart")], False, {})
+    rows = tables.evidence_of(run, parity).rows
+    assert [row[0] for row in rows] == ["uint8_copy", "workers", "losses"]
+    assert rows[-1][1] == "NOT the same"
+    assert tables.evidence_of(session()[2], parity).note.startswith("n/a: Pin memory")

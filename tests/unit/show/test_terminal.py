@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perfkit.show import terminal
+from perfkit.show import tables, terminal
 from perfkit.show.document import Bullets, Code, Section, Table
+from tests.unit.show.fake_runs import again, disturbed, session
 from tests.unit.show.test_document import BOTH
 
 WIDE = Table(
@@ -22,6 +23,25 @@ def test_no_line_is_too_long_and_no_word_is_broken(width: int) -> None:
     sentences = [WIDE.title, WIDE.note, "Too narrow for:", *WIDE.columns, *WIDE.rows[0]]
     whole = {word for sentence in sentences for word in sentence.split()}
     assert {word.rstrip(",.") for word in text.replace("─", "").split()} <= whole
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_a_ladder_with_disturbed_rows_and_the_baseline_again_breaks_no_word(width: int) -> None:
+    ladder = tables.ladder(disturbed(again(session())))
+    text = terminal.text([ladder], width)
+    assert max(map(len, text.splitlines())) <= width
+    cells = [
+        ladder.title,
+        ladder.note,
+        "Too narrow for:",
+        *ladder.columns,
+        *(c for row in ladder.rows for c in row),
+    ]
+    whole = {word for cell in cells for word in cell.split()}
+    assert {word.rstrip(",.") for word in text.replace("─", "").split()} <= whole | {
+        w.rstrip(",.") for w in whole
+    }
+    assert text.count("!") >= 2 * 8, "narrow or not, disturbed rows are marked"
 
 
 def test_a_narrow_terminal_has_fewer_columns_and_says_which_are_missing() -> None:
