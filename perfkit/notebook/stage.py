@@ -135,6 +135,8 @@ class StagePanel(LadderPanel):
         measured = f"measured: {units.ratio(ratio)}, {ratio.verdict}"
         if self.prediction is None:
             return f"No prediction was made; {measured}."
+        if ratio.verdict == "disturbed":
+            return f"You predicted {self.prediction:.2f}×; {measured}: close other programs and run it again."
         factor = max(self.prediction / ratio.ratio, ratio.ratio / self.prediction)
         inside = ratio.low <= self.prediction <= ratio.high
         judgement = "inside the interval" if inside else f"off by a factor of {factor:.2f}"

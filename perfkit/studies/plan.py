@@ -12,6 +12,7 @@ from perfkit.errors import InvalidValue
 from perfkit.ladder import presets
 from perfkit.ladder.catalogue import LADDER, optimization
 from perfkit.ladder.presets import Preset
+from perfkit.ladder.stages import AGAIN
 from perfkit.process.ranks import Nodes
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target
@@ -174,5 +175,5 @@ def scripts(runs: Sequence[Run]) -> dict[str, str]:
             Recipe.from_dict(run.recipe), run.workload, run.options, run.device, run.seed, len(run.losses)
         )
         for run in runs
-        if run.status == "ok" and run.workload != REFERENCE
+        if run.status == "ok" and run.workload != REFERENCE and run.stage != AGAIN
     }

@@ -36,7 +36,9 @@ def test_the_baseline_again_is_not_the_stage(monkeypatch: pytest.MonkeyPatch, no
     panel = pk.StagePanel("data_loading")
     panel.predict(1.5)
     panel.run()
-    assert "1.53×" in panel.score().data
+    score = panel.score().data
+    assert "measured: 1.53× (1.52–1.55), disturbed" in score
+    assert "interval" not in score, "no guess is judged by disturbed rounds"
     assert panel.proof().found.stage == "data_loading"
     results = panel._results.value
     assert results.index("pk-notice") < results.index("<table"), "the notice is open, above the table"
