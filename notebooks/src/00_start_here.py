@@ -31,30 +31,36 @@ pk.doctor()
 # %% [markdown]
 # ## The chapters
 #
-# | chapter | question | minutes at `quick` | needs |
-# |---|---|---|---|
-# | [01 baseline](01_baseline.ipynb) | how fast is the plain loop, and where does its time go? | 1 | – |
-# | [02 data loading](02_data_loading.ipynb) | does the model wait for data? | 2 | two cores |
-# | [03 pinning](03_pinning.ipynb) | does copying from page-locked memory shorten the step? | 1 | a CUDA GPU; without one, a calculation |
-# | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better? | 2 | – |
-# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 3 | – |
-# | [06 AMP](06_amp.ipynb) | how much faster are 16-bit matrix products? | 2 | Tensor Cores or AMX, to be faster |
-# | [07 compile](07_compile.ipynb) | how much do fused kernels gain? | 3 | a C++ compiler; on a GPU, Triton and a C compiler |
-# | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much do all of them gain together? | 4 | – |
-# | [09 reading a profile](09_reading_a_profile.ipynb) | where does a step's time go? | 3 | – |
-# | [10 the workbench](10_workbench.ipynb) | what do *you* want to try? | – | – |
-# | [11 your own](11_your_own.ipynb) | how fast is your training, and which switches help? | 3 | your code in a module |
-# | [12 what each is worth](12_what_each_is_worth.ipynb) | how much does each optimization contribute? | 4 | – |
-# | [13 what if](13_what_if.ipynb) | how fast would it be on other hardware, or with other switches? | 4 | – |
-# | [14 hidden transfers](14_hidden_transfers.ipynb) | which lines make the host wait? | 2 | – |
-# | [15 kernels and shapes](15_kernels_and_shapes.ipynb) | what can this device do, and how much of that do you use? | 3 | – |
-# | [16 NVTX and Nsight](16_nvtx_and_nsight.ipynb) | data, host or device: which is the bottleneck? | 2 | – |
-# | [17 distributed](17_distributed.ipynb) | how well does training scale to several ranks? | 3 | two cores, or two GPUs |
-# | [18 memory](18_memory.ipynb) | what uses the memory in a step? | 2 | – |
-# | [19 checking the articles](19_checking_the_articles.ipynb) | do the published figures agree with each other? | reading | – |
+# | chapter | question | minutes: `quick`, two cores | `paper`, a GPU, at most | needs |
+# |---|---|---|---|---|
+# | [01 baseline](01_baseline.ipynb) | how fast is the plain loop, and where does its time go? | 1 | 2 | – |
+# | [02 data loading](02_data_loading.ipynb) | does the model wait for data? | 3 | 4 | two cores |
+# | [03 pinning](03_pinning.ipynb) | does copying from page-locked memory shorten the step? | 1 | 4 | a CUDA GPU; without one, a calculation |
+# | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better? | 3 | 4 | – |
+# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 4 | 4 | – |
+# | [06 AMP](06_amp.ipynb) | how much faster are 16-bit matrix products? | 3 | 4 | Tensor Cores or AMX, to be faster |
+# | [07 compile](07_compile.ipynb) | how much do fused kernels gain? | 3 to 4 | 4 | a C++ compiler; on a GPU, Triton and a C compiler |
+# | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much do all of them gain together? | 6 | 10 | – |
+# | [09 reading a profile](09_reading_a_profile.ipynb) | where does a step's time go? | 1 | 2 | – |
+# | [10 the workbench](10_workbench.ipynb) | what do *you* want to try? | 2 to 3 | 3 | – |
+# | [11 your own](11_your_own.ipynb) | how fast is your training, and which switches help? | 3 | 4 | your code in a module |
+# | [12 what each is worth](12_what_each_is_worth.ipynb) | how much does each optimization contribute? | 4 | 4 | – |
+# | [13 what if](13_what_if.ipynb) | how fast would it be on other hardware, or with other switches? | 5 to 7 | 8 | – |
+# | [14 hidden transfers](14_hidden_transfers.ipynb) | which lines make the host wait? | 2 | 3 | – |
+# | [15 kernels and shapes](15_kernels_and_shapes.ipynb) | what can this device do, and how much of that do you use? | 6 to 8 | 12 | – |
+# | [16 NVTX and Nsight](16_nvtx_and_nsight.ipynb) | data, host or device: which is the bottleneck? | 3 to 4 | 4 | – |
+# | [17 distributed](17_distributed.ipynb) | how well does training scale to several ranks? | 5 to 7 | 10 | two cores, or two GPUs |
+# | [18 memory](18_memory.ipynb) | what uses the memory in a step? | 3 to 4 | 4 | – |
+# | [19 checking the articles](19_checking_the_articles.ipynb) | do the published figures agree with each other? | reading | reading | – |
 #
 # Each chapter stands alone. The order is that of the article which this workbook follows.
 #
+# No GPU has timed the column `paper` yet: it follows from the time that the preset allows. How long will it take on *this* machine? The next cell trains the plain loop for a few seconds and estimates it:
+
+# %%
+pk.minutes()
+
+# %% [markdown]
 # ## How much is measured
 #
 # | preset | for | how |
@@ -83,13 +89,24 @@ Markdown(
 #
 # ## How to read a table
 #
-# - *samples/s*: the median over the measured blocks, with a 95% confidence interval.
-# - *× previous*, *× baseline*: the ratio to the stage before and to the plain loop, from interleaved blocks. It is called faster or slower only if its interval excludes 1 and the difference is larger than both the noise between identical runs and 1%. Otherwise there is *no measurable difference*, and that is a result too. Fewer than five rounds (as in the preset `smoke`) are *too few* for a verdict.
+# - *samples/s*: the rate over all rounds, with a 95% confidence interval.
+# - *× previous*, *× baseline*: the ratio to the stage before and to the plain loop, from the same rounds as the rates. It is called faster or slower only if its interval excludes 1 and the difference is larger than both the noise between identical runs and 1%. Otherwise there is *no measurable difference*, and that is a result too: the text then says how large an effect would have shown. Fewer than five rounds (as in the preset `smoke`) are *too few* for a verdict.
+# - *baseline (again)*: the last row. See below.
 # - *waits for data*: the share of the step spent in `next(loader)`.
 # - *pipeline efficiency*: throughput divided by its **ceiling**, which is the throughput of the same step on a batch that is already on the device.
 # - *peak memory*: the peak of the device's allocator; on a CPU, that of the training process.
 # - *bytes/sample*: the size of one sample in the loader's batch.
 # - *n/a*: not measured here; the note says why.
+#
+# ## How stages are compared
+#
+# Measuring one stage after the other would compare two moments of the machine, not two stages. So all stages of a panel are started first, as many as fit in memory, and stay alive. Then they are measured in *rounds*: each round measures one block of every stage, in random order. Whatever slows the machine down for a while slows all of them down, and every rate, bar and ratio that is shown together comes from the same rounds.
+#
+# - **Is the difference real?** The row *baseline (again)* (*before (again)* in a chapter about one stage) is the baseline's recipe in a second process: an *A/A test*. Nothing differs between the two, so its ratio should be close to 1. How far it is from 1 shows how far two processes differ here for no reason, and a verdict needs a larger difference than that.
+# - **Was the machine ours?** For every block, perfkit measures how much CPU time other programs took. A block with more than a twentieth of the cores is measured again; a round that stays disturbed does not count. If too few rounds are left, the verdict is *disturbed*: numbers without a conclusion. The warning names the program to close.
+# - **Is it precise enough?** Rounds go on until all intervals are narrow, or the stage's time is used up.
+#
+# [How perfkit measures](../docs/measuring.md) has the details.
 
 # %% [markdown]
 # Next: [01 baseline](01_baseline.ipynb)

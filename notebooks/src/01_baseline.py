@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 01 · Baseline
 #
-# *About 1 minute at the preset `quick` on two cores. Needs: nothing special.*
+# *About 1 minute at the preset `quick` on two cores; at `paper` on a GPU at most 2 (planned, not timed). Needs: nothing special.*
 #
 # Measure before you change anything. The plain loop loads its data in the training process and computes in float32; whatever else there is to set has PyTorch's default, as in a first script. Nothing in it is optimised, and nothing is slowed down.
 
@@ -53,6 +53,8 @@ panel.plot("losses")
 
 # %% [markdown]
 # ## Where does the time go *here*?
+#
+# The rate in the table is that of several rounds, with its interval: run it again, and the new rate should lie in or near it. If the run carries a warning that other programs took part of the cores, close them and run it again before you believe it. Nothing is compared yet, so there is no verdict; from the next chapter on there is one, and a row *baseline (again)* that shows how far two equal runs differ on this machine ([how stages are compared](00_start_here.ipynb)).
 #
 # A step has two parts: waiting in `next(loader)`, and everything else. The *ceiling* is the throughput of the same step on one batch that is already on the device. It is what the loop could reach if loading data cost nothing.
 

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 03 · Pinning
 #
-# *About 1 minute at the preset `quick` on two cores. Needs: a CUDA GPU; without one the stage is n/a, and you calculate what it could gain.*
+# *About 1 minute at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: a CUDA GPU; without one the stage is n/a, and you calculate what it could gain.*
 #
 # To copy from ordinary (pageable) memory, the driver first copies the data into a page-locked buffer of its own, and the host waits for that. From page-locked memory (`pin_memory`) the device reads directly: the copy is faster, and with `non_blocking` the host does not wait for it. In the article, 10 of the 37 ms of a step were such copies.
 #

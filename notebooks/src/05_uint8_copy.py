@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 05 · uint8 copy
 #
-# *About 3 minutes at the preset `quick` on two cores. Needs: nothing special; only a GPU has a copy to the device.*
+# *About 4 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: nothing special; only a GPU has a copy to the device.*
 #
 # A decoded image consists of bytes. With `uint8_copy` it stays `uint8` until it is on the device, which converts it to float and normalises it. Collating, queueing and copying then handle a quarter of the bytes.
 

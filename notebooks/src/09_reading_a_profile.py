@@ -11,7 +11,7 @@
 #
 # **Where does a step's time go, and what should you try next?**
 #
-# *About 3 minutes at the preset `quick` on two cores. Needs: nothing special.*
+# *About 1 minute at the preset `quick` on two cores; at `paper` on a GPU at most 2 (planned, not timed). Needs: nothing special.*
 #
 # Timing shows *that* a change helped; a profile shows *why*. PyTorch's profiler writes a trace: every operator on the host, every kernel and copy on the device. The profiler slows the steps down, so throughput is never taken from a profile.
 #

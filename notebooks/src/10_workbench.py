@@ -11,7 +11,7 @@
 #
 # **What do *you* want to try?**
 #
-# *About 1 minute per run at the preset `quick`, and as many runs as you like. Needs: nothing special.*
+# *About 2 to 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 3 (planned, not timed). This is for one run; do as many as you like. Needs: nothing special.*
 #
 # Every switch of the recipe is a control. Set some and press **Run**: your recipe is measured interleaved with the one you chose under *Against*, each in its own process. Tick runs in the list to compare them. **Profile** shows the timeline, the diagnosis, and a button for what to try next. **Script** gives the standalone script of a run; **Report** gives one HTML file with the ticked runs, to send to a colleague.
 #

@@ -11,7 +11,7 @@
 #
 # **How fast is *your* training loop, and which switches help?**
 #
-# *About 3 minutes at the preset `quick` on two cores. Needs: your model and dataset in a module.*
+# *About 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: your model and dataset in a module.*
 #
 # The measuring process and its loader workers import the workload, so it must be defined in a module: they cannot see a class that is defined in a notebook cell. The cell below writes such a module to a folder; put your own classes there. If you already have a package, skip the cell and name the class: `workload="package.module:Name"`.
 #

@@ -11,7 +11,7 @@
 #
 # **How much does each optimization contribute, independent of the order?**
 #
-# *About 4 minutes at the preset `quick` on two cores. Needs: nothing special.*
+# *About 4 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: nothing special.*
 #
 # A ladder credits each stage with what it adds to the stages below it. So its answer depends on the order, and the order is arbitrary: faster computation gains little while the step waits for data, and a lot once it does not. Here every subset of three optimizations is measured, interleaved with the baseline. This gives the speed-up of each optimization *alone*, *on top of all the others*, and averaged over all orders: its Shapley value. The product of the Shapley values is the speed-up of all three together.
 

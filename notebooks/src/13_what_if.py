@@ -11,7 +11,7 @@
 #
 # **How fast would it be with more workers, more cores, a faster device?**
 #
-# *About 4 minutes at the preset `quick` on two cores. Needs: nothing special.*
+# *About 5 to 7 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 8 (planned, not timed). Needs: nothing special.*
 #
 # A step has few parts: the time one core needs to load a sample, the time to copy a batch, and the time to compute on it. Once measured, they predict the speed of recipes that were never run. Workers compete for cores and spend time passing batches. perfkit measures that cost on this machine; predictions for other core counts ignore it. A prediction can be wrong, so each is scored against measurements.
 #

@@ -11,7 +11,7 @@
 #
 # **Which lines make the host wait for the device?**
 #
-# *About 2 minutes at the preset `quick` on two cores. Needs: nothing special; the waits cost time only on a GPU.*
+# *About 2 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 3 (planned, not timed). Needs: nothing special; the waits cost time only on a GPU.*
 #
 # A GPU works through a queue that the host fills. A line that *reads* a value, or needs a size that only the device knows, makes the host wait until the queue is empty; after that the device waits for the host to fill it again. You cannot see that in the code: `.item()`, `if loss > 1`, `x[mask]`, `print(loss)`, a `.cpu()` in a metric.
 #

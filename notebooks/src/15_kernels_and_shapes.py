@@ -11,7 +11,7 @@
 #
 # **What can this device do, and how much of that does your training use?**
 #
-# *About 3 minutes at the preset `quick` on two cores. Needs: nothing special; Tensor Cores make the differences large.*
+# *About 6 to 8 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 12 (planned, not timed). Needs: nothing special; Tensor Cores make the differences large.*
 #
 # A device has two limits, or *roofs*: floating-point operations per second, and bytes per second. Which one limits an operation depends on its *FLOPs per byte*: a large matrix product has many, adding two tensors has almost none. How close a matrix product comes to the roof depends on its shape: matrix units work on tiles, and if a size is not a multiple of the tile size, part of the last tile stays empty.
 

@@ -11,7 +11,7 @@
 #
 # **Three training loops: which is bound by data, which by the host, which by the device?**
 #
-# *About 2 minutes at the preset `quick` on two cores. Needs: nothing special; Nsight Systems only for its own section.*
+# *About 3 to 4 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: nothing special; Nsight Systems only for its own section.*
 #
 # Names make a timeline readable. The switch `nvtx_ranges` marks each part of the step (data, copy, forward, backward, optimizer) as a named range, both for NVTX and for the PyTorch profiler. How much time does that cost?
 

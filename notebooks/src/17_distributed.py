@@ -11,7 +11,7 @@
 #
 # **How much faster are two processes that train together, and what would you expect from 1,024?**
 #
-# *About 3 minutes at the preset `quick` on two cores. Needs: two cores, or two GPUs.*
+# *About 5 to 7 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 10 (planned, not timed). Needs: two cores, or two GPUs.*
 #
 # With `DistributedDataParallel`, each *rank* is a process with its own copy of the model and its own part of the data. During the backward pass the ranks average their gradients with all-reduce, so the copies stay identical. The part of this communication that overlaps with backward is free; the *exposed* part lengthens the step.
 #

@@ -12,6 +12,7 @@ from perfkit.notebook.functions import (
     kernels,
     machine,
     memory,
+    minutes,
     nsys,
     profile,
     recording,
@@ -28,5 +29,5 @@ from perfkit.notebook.workbench import Workbench
 __all__ = [
     "AttributionResult", "Inspection", "LadderPanel", "RecipePanel", "Shown", "StagePanel", "SyncReport",
     "TraceView", "TuningResult", "WhatIf", "Workbench", "attribute", "doctor", "find_syncs", "kernels",
-    "machine", "memory", "nsys", "profile", "recording", "source", "torchrun", "tune",
+    "machine", "memory", "minutes", "nsys", "profile", "recording", "source", "torchrun", "tune",
 ]  # fmt: skip

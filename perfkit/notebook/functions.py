@@ -31,6 +31,7 @@ from perfkit.show.document import Timeline
 from perfkit.show.html import fragment
 from perfkit.studies import attribute as attributing
 from perfkit.studies import inspect, scaling
+from perfkit.studies import minutes as timing
 from perfkit.studies import plan as plans
 from perfkit.studies import tune as tuning
 from perfkit.trace import diagnosis
@@ -193,6 +194,22 @@ def doctor() -> Shown[list[Check]]:
     """The machine check, as a table."""
     checks = list(checkup())
     return Shown(checks, tables_studies.doctor(describe(facts()), checks, []))
+
+
+def minutes(**where: Any) -> Shown[timing.Probe]:
+    """About how long each chapter takes on this machine, from a short probe of the plain loop.
+
+    Args:
+        where: `workload`, `preset`, `device` as for the panels.
+
+    Raises:
+        PerfkitError: the plain loop cannot be trained.
+    """
+    plan = plans.plan(stages=["baseline"], **where)
+    one = _with_line(lambda show: timing.probe(plan, on_progress=show))
+    rows = [(chapter.name, *timing.minutes(chapter, one, plan.preset)) for chapter in timing.CHAPTERS]
+    about = f"About how long, at {plan.preset.name} on {plan.device}"
+    return Shown(one, [tables_studies.minutes(rows, about)])
 
 
 def nsys(workload: str | None = None, recipe: Any = None, **where: Any) -> Markdown:

@@ -82,6 +82,15 @@ def test_a_notebook_says_at_its_top_how_long_it_takes_and_what_it_needs(source: 
 
 
 @pytest.mark.parametrize("source", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_and_the_list_of_chapters_agree_on_its_minutes(source: Path) -> None:
+    top = jupytext.read(source).cells[0].source
+    stated = re.search(r"About (.+?) minutes? at the preset `quick` .* `paper` on a GPU at most (\d+) ", top)
+    listed = re.search(rf"\({source.stem}\.ipynb\) \|.*?\| (.+?) \| (.+?) \|", SOURCES[0].read_text("utf-8"))
+    assert listed, "chapter 00 lists it"
+    assert (stated.groups() if stated else ("reading", "reading")) == listed.groups()
+
+
+@pytest.mark.parametrize("source", CHAPTERS, ids=lambda path: path.stem)
 def test_a_chapter_has_an_exercise_with_a_check_and_an_answer(source: Path) -> None:
     text = source.read_text(encoding="utf-8")
     assert "## Exercise" in text
