@@ -69,3 +69,9 @@ def test_tf32_is_a_rung_of_its_own_before_16_bits_and_zeroed_gradients_are_none(
     assert "came with Ampere" in on_old_gpu.reason
     zeroed = stages.stage(OPTIMIZATIONS["zero_grad"], Recipe(), SIZES, CPU)
     assert zeroed.recipe == Recipe(zero_grad_set_to_none=False)
+
+
+def test_on_the_ladder_an_infinite_sampler_changes_nothing_else() -> None:
+    top = stages.build(LADDER, SIZES, Target("cuda"))[-1].recipe
+    stage = stages.stage(OPTIMIZATIONS["infinite_sampler"], top, SIZES, Target("cuda"))
+    assert set(stage.recipe.diff(top)) == {"infinite_sampler"}
