@@ -2,6 +2,7 @@
 
     python benchmarks/aa_and_power.py [--groups 150] [--rounds 20] [--slower 0 0.03 0.05] [--file FILE]
         [--comparisons 100] [--pairs 5 8 12]
+    python benchmarks/aa_and_power.py --ladders 10 [--stages 10]
 
 Targets: at most 5 of 100 A/A verdicts other than "no measurable difference"; an injected slow-down of 5%
 found in at least 90 of 100 (3% is reported); half the interval's width at most 3%.
@@ -14,14 +15,22 @@ rounds until the interval is narrow enough or the budget is used up, ratio and v
 first comparisons share no group with each other, as many as there are; another hundred draw from all
 groups. Each finished group is written to the file, so you can stop a run and continue it later. The median
 ratio shows what was measured for a slow-down.
+
+With `--ladders`, whole ladders of stages that do nothing are measured as `perfkit run` measures them. The
+noise that verdicts rest on is learned from the A/A rows of these ladders alone, from nothing. Target: at most
+5 of 100 stages that do nothing are called faster or slower, against the previous stage and the baseline.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
+import dataclasses
 import json
+import os
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,12 +38,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfkit.ladder.stages import AGAIN
 from perfkit.process import fork
 from perfkit.process.child import Child
 from perfkit.program.recipe import Recipe
-from perfkit.results import stats
+from perfkit.results import noise, stats
+from perfkit.results.run import Run
 from perfkit.results.stats import Ratio, Values
+from perfkit.studies import plan as plans
 from perfkit.studies.compare import BUDGET_S, PRECISION, pairs_for, target_half_width
+from perfkit.studies.ladder import measure_ladder
 from perfkit.worker.messages import Describe, MeasureBlock, Train
 
 BATCH = 32
@@ -105,6 +118,36 @@ def recorded(file: Path, slower: Sequence[float], rounds: int, count: int) -> It
         yield new
 
 
+def ladder(stages: int, seed: int) -> list[Run]:
+    """The runs of one ladder of stages that do nothing; the baseline first, the A/A row last."""
+    plan = plans.plan("slowed:Slowed", "quick", ["baseline"], device="cpu", seed=seed)
+    recipe = Recipe(batch_size=BATCH)
+    titled = [("baseline", recipe), *((f"nothing {number}", recipe) for number in range(1, stages + 1))]
+    preset = dataclasses.replace(plan.preset, block_s=0.5, warmup_s=2)
+    return measure_ladder(dataclasses.replace(plan, preset=preset, recipes=tuple(titled)))
+
+
+def tell_ladders(count: int, stages: int) -> None:
+    """Prints how often stages that do nothing are called faster or slower."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["PERFKIT_DATA"] = folder
+        verdicts: dict[str, collections.Counter[str]] = {}
+        for number in range(count):
+            started, runs = time.monotonic(), ladder(stages, number)
+            for run in runs[1:]:
+                for pairing in run.pairings:
+                    of = "A/A row" if run.stage == AGAIN else f"against the {pairing.role}"
+                    verdicts.setdefault(of, collections.Counter())[pairing.ratio.verdict] += 1
+            widths = [run.pairings[-1].ratio.half_width for run in runs[1:]]
+            print(
+                f"{number + 1}: {time.monotonic() - started:.0f} s, {len(runs[0].raw.block_samples_per_s)} "
+                f"rounds, half width median {np.median(widths):.1%}, noise {noise.load('cpu') or 0:.1%}, "
+                f"A/A row {runs[-1].pairings[0].ratio.ratio:.3f}; "
+                + "; ".join(f"{of}: {dict(counts)}" for of, counts in verdicts.items()),
+                flush=True,
+            )
+
+
 def until_narrow(group: Group, side: int, budget_s: float, precision: float) -> tuple[Values, Values]:
     """The rates of a slowed side and of the first, as far as `perfkit compare` would have measured."""
     for count in range(stats.MIN_ROUNDS, group.rates.shape[1] + 1):
@@ -143,17 +186,24 @@ def main() -> None:
     parser.add_argument("--file", type=Path, default=Path("aa_and_power.jsonl"))
     parser.add_argument("--comparisons", type=int, default=100)
     parser.add_argument("--pairs", type=int, nargs="+", help="instead of as many as the A/A noise calls for")
+    parser.add_argument(
+        "--ladders", type=int, help="whole ladders of stages that do nothing, as many as this"
+    )
+    parser.add_argument("--stages", type=int, default=10)
     given = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
+    if given.ladders:
+        tell_ladders(given.ladders, given.stages)
+        return
     groups = []
     for group in recorded(given.file, given.slower, given.rounds, given.groups):
         groups.append(group)
         differ = "  ".join(f"{one:+.1%}" for one in np.log(group.rates[1:] / group.rates[0]).mean(axis=1))
         print(f"{len(groups)}: {differ}", flush=True)
-    noise = stats.aa_noise_bound([stats.aa_pair(g.rates[1], g.rates[0]) for g in groups])
+    aa_noise = stats.aa_noise_bound([stats.aa_pair(g.rates[1], g.rates[0]) for g in groups])
     shuffler = random.Random(0)
-    for count in given.pairs or [pairs_for(noise, PRECISION)]:
-        precision = target_half_width(PRECISION, count, noise)
+    for count in given.pairs or [pairs_for(aa_noise, PRECISION)]:
+        precision = target_half_width(PRECISION, count, aa_noise)
         numbers = range(len(groups))
         apart = [numbers[at : at + count] for at in range(0, len(groups) - count + 1, count)]
         drawn = [shuffler.sample(numbers, count) for _ in range(given.comparisons)]
@@ -162,11 +212,11 @@ def main() -> None:
             by: [until_narrow(group, side, BUDGET_S / count, precision) for group in groups]
             for side, by in enumerate(given.slower, 1)
         }
-        print(f"{len(groups)} groups, A/A noise {noise:.1%}: {count} pairs of processes a comparison")
+        print(f"{len(groups)} groups, A/A noise {aa_noise:.1%}: {count} pairs of processes a comparison")
         for how, sets in (("no group in common", apart), ("drawn from all", drawn)):
             print(f" {how}:")
             for by, pairs in sides.items():
-                tell(f"{by:.0%} slower", [compared([pairs[n] for n in chosen], noise) for chosen in sets])
+                tell(f"{by:.0%} slower", [compared([pairs[n] for n in chosen], aa_noise) for chosen in sets])
 
 
 if __name__ == "__main__":

@@ -24,6 +24,11 @@ class CpuTimes(NamedTuple):
     """Given to other guests by the hypervisor; None where the system does not report it."""
 
 
+def members(pids: Collection[int]) -> list[int]:
+    """The ids of all processes in the groups that these lead (POSIX), or in their trees."""
+    return [process.pid for process in _members(pids)]
+
+
 def cpu_times(pids: Collection[int] = ()) -> CpuTimes:
     """The machine's CPU time until now.
 

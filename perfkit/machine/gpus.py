@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import psutil
@@ -117,6 +117,30 @@ def process_tree(pid: int | None = None) -> list[psutil.Process]:
         return []
 
 
+def _handle(module: Any, device: str | None) -> Any:
+    """NVML's handle of a GPU by UUID (with or without its prefix) or PCI id; None where there is none."""
+    keys = (("UUID", device), ("UUID", f"GPU-{device}"), ("PciBusId", device))
+    handles = (attempt(getattr(module, f"nvmlDeviceGetHandleBy{by}", None), key) for by, key in keys)
+    return next((one for one in handles if one is not None), None) if device and module else None
+
+
+def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> float:
+    """The largest share of a GPU's multiprocessors that a process of others used since a moment (0 to 1).
+
+    Args:
+        device: UUID or PCI id; without a device nothing is taken.
+        since: `time.time()`.
+        own: ids of processes that do not count. In a container NVML may report the host's ids, among which
+            ours cannot be found: then the answer is 0, and `quality_warnings` has the last word.
+    """
+    if not (device and pids_known()):
+        return 0.0
+    with nvml() as module:
+        read = getattr(module, "nvmlDeviceGetProcessUtilization", None)
+        samples = attempt(read, _handle(module, device), int(since * 1e6)) or []
+        return max((sample.smUtil / 100 for sample in samples if sample.pid not in own), default=0.0)
+
+
 @contextlib.contextmanager
 def sample_utilization(device: str | None, period_s: float = 0.1) -> Iterator[list[float]]:
     """Samples a GPU's utilization in a thread of this process, outside the measured one.
@@ -132,9 +156,7 @@ def sample_utilization(device: str | None, period_s: float = 0.1) -> Iterator[li
     samples: list[float] = []
     ended = threading.Event()
     with nvml() as module:
-        keys = (("UUID", device), ("UUID", f"GPU-{device}"), ("PciBusId", device))
-        handles = (attempt(getattr(module, f"nvmlDeviceGetHandleBy{by}", None), key) for by, key in keys)
-        handle = next((one for one in handles if one is not None), None) if device and module else None
+        handle = _handle(module, device)
 
         def run() -> None:
             while not ended.is_set():

@@ -184,17 +184,20 @@ class Heat:
         return round
 
     def _blocks(self, live: Live) -> tuple[Block, Block | None, float]:
-        """A block, the ceiling in the first rounds, and the share of the cores that others took meanwhile."""
+        """A block, the ceiling in the first rounds, and the share of cores or GPU that others took."""
         preset, child = self._schedule.preset, live.child
         assert child
         if self._setup.plan.timeout_s:
             child.deadline = time.monotonic() + self._setup.plan.timeout_s
         pids = self._pids()
-        before = machine.cpu_times(pids)
+        since, before = time.time(), machine.cpu_times(pids)
         block = child.ask(MeasureBlock(preset.block_samples, preset.block_s, queues=preset.queues))
         wants_ceiling = self._schedule.ceiling and len(self._rounds) < preset.rounds
         ceiling = child.ask(MeasureCeiling(preset.block_samples)) if wants_ceiling else None
-        return block, ceiling, machine.taken_share(before, machine.cpu_times(pids))
+        share = machine.taken_share(before, machine.cpu_times(pids))
+        if uuid := self._setup.description.facts.uuid:
+            share = max(share, machine.taken_gpu_share(uuid, since, machine.members(pids)))
+        return block, ceiling, share
 
     def _pids(self) -> set[int]:
         return {pid for live in self._members if live.child for pid in live.child.pids}

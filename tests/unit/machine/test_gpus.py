@@ -141,3 +141,33 @@ def test_no_thread_is_left_also_after_an_error(card: Any) -> None:
 def test_a_process_tree_begins_with_the_process_and_is_empty_after_its_end() -> None:
     assert gpus.process_tree()[0].pid == gpus.process_tree(os.getpid())[0].pid == os.getpid()
     assert gpus.process_tree(2**22 + 1) == []  # above the kernel's highest process id
+
+
+class Shared(Sampled):
+    """A GPU that several processes use: (id, percent of its multiprocessors)."""
+
+    used = ((7, 60), (8, 30))
+
+    def nvmlDeviceGetProcessUtilization(self, handle: str, since_us: int) -> Any:
+        assert since_us == 2_000_000
+        return [types.SimpleNamespace(pid=pid, smUtil=percent) for pid, percent in self.used]
+
+
+@pytest.mark.parametrize(("own", "share"), [((7, 8), 0.0), ((7,), 0.3), ((), 0.6)])
+def test_the_part_of_a_gpu_that_others_use(
+    own: tuple[int, ...], share: float, card: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card(Shared())
+    monkeypatch.setattr(gpus, "pids_known", lambda: True)
+    assert gpus.taken_gpu_share("GPU-1", 2.0, own) == share
+    assert gpus.taken_gpu_share(None, 2.0, own) == 0.0
+    monkeypatch.setattr(gpus, "pids_known", lambda: False)
+    assert gpus.taken_gpu_share("GPU-1", 2.0, own) == 0.0, "ours cannot be told from others'"
+
+
+def test_a_gpu_that_does_not_report_its_processes_is_taken_by_none(
+    card: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card(Sampled())
+    monkeypatch.setattr(gpus, "pids_known", lambda: True)
+    assert gpus.taken_gpu_share("GPU-1", 2.0, ()) == 0.0
