@@ -41,7 +41,7 @@ def status(panel: Locator, text: str | re.Pattern[str]) -> None:
 def test_a_stage_from_click_to_result_while_other_cells_run(lab: LabPage) -> None:
     panel = stage(lab, TOY, "6 * 7")
     panel.get_by_text("What changes in the script").click()
-    expect(panel.locator(".pk-diff pre")).to_contain_text("num_workers=1")
+    expect(panel.locator(".pk-diff pre").first).to_contain_text("num_workers=1")
     panel.locator(".pk-predict input").fill("1.5")
     panel.locator(".pk-predict input").press("Tab")
     panel.locator("button.pk-run").click()
