@@ -125,7 +125,8 @@ class Panel(layout.Boxed, Sectioned):
         try:
             runs = work() or []
             failed = [f"{run.title} failed: {run.reason}" for run in runs if run.status == "failed"]
-            self.error = "; ".join(failed) or STOPPED * any(run.status == "cancelled" for run in runs)
+            stopped = self._job.cancelled.is_set() or any(run.status == "cancelled" for run in runs)
+            self.error = "; ".join(failed) or STOPPED * stopped
         except (KeyboardInterrupt, Cancelled):
             self.error = STOPPED
         except PerfkitError as problem:

@@ -90,6 +90,19 @@ def test_a_stage_that_failed_or_was_stopped_is_an_error_of_the_panel(
     assert panel.error == "stopped; what was finished is kept"
 
 
+def test_a_panel_that_was_stopped_between_rounds_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run keeps the rounds that are complete, so none of them is `cancelled`."""
+    panel = pk.LadderPanel(["amp"])
+
+    def stopped(show: Any, cancelled: threading.Event) -> Any:
+        cancelled.set()
+        return session()[:2]
+
+    FakeStudy(monkeypatch, stopped)
+    panel.run()
+    assert panel.error == "stopped; what was finished is kept"
+
+
 def test_a_cell_run_again_ends_the_older_panels_work(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeStudy(monkeypatch, until_cancelled)
     older = pk.StagePanel("amp")
