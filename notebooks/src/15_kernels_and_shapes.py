@@ -45,7 +45,7 @@ kernels.plot("roofline")
 #
 # ## Your step
 #
-# *MFU*, model FLOPs utilisation, is the FLOP/s of the whole step divided by the measured peak. The *speed of light* row also counts memory traffic: the time for the FLOPs at peak plus the time for the bytes at full bandwidth, divided by the step time. It is an estimate, not a bound. It adds up two times that overlap inside a kernel, and counts the bytes of each operator as if none were fused, so it can exceed 100%.
+# *MFU*, model FLOPs utilisation, is the FLOP/s of the whole step divided by the measured peak. The *speed of light* row also counts memory traffic. Each operator needs at least the longer of two times: its FLOPs at the peak, or its bytes at full bandwidth, since a kernel computes while it moves data. Their sum, divided by the step time, says how close the step comes to the roofs. It is a bound for a step without fusion only: bytes are counted as if none were fused and none came from a cache, so a fused step, or a small one, can exceed 100%.
 
 # %%
 kernels.table("A step of")

@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from perfkit.worker.harness import Device, Harness
 from perfkit.worker.observe import inner_model
@@ -39,8 +39,8 @@ def measure(harness: Harness) -> KernelReport:
         for dtype in dtypes
     }
     bytes_per_s, step_s = bandwidth(device, 1 << (30 if big else 26)), block.seconds / len(block.step_s)
-    step_work, training = work(harness), harness.training
-    mfu, light_share = shares(step_work, step_s, peaks, bytes_per_s)
+    (step_work, operators), training = work(harness), harness.training
+    mfu, light_share = shares(step_work, operators, step_s, peaks, bytes_per_s)
     return KernelReport(
         peaks=peaks, bytes_per_s=bytes_per_s, rows=rows, work=step_work,
         misaligned=misaligned(inner_model(training.model)), step_s=step_s, mfu=mfu, light_share=light_share,
@@ -49,13 +49,22 @@ def measure(harness: Harness) -> KernelReport:
 
 
 def shares(
-    work: StepWork, step_s: float, peaks: Mapping[str, float], bytes_per_s: float
-) -> tuple[float | None, float | None]:
-    """MFU, and the least time that FLOPs and bytes need / the step's; None where the work is not known."""
+    work: StepWork,
+    operators: Sequence[Operator],
+    step_s: float,
+    peaks: Mapping[str, float],
+    bytes_per_s: float,
+) -> tuple[float | None, float | None]:  # fmt: skip
+    """MFU, and the least time of all operators / the step's; None where the work is not known.
+
+    An operator computes and moves data at the same time, so it needs the longer of the two (the roofline
+    model: Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785).
+    """
     if not work.flops:
         return None, None
-    needed_s = work.flops / peaks[work.dtype]
-    return needed_s / step_s, (needed_s + (work.bytes or 0) / bytes_per_s) / step_s
+    peak = peaks[work.dtype]
+    least_s = sum(max(flops / peak, moved / bytes_per_s) for flops, moved in operators)
+    return work.flops / peak / step_s, least_s / step_s
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -159,31 +168,43 @@ def sweep(device: Device, dtypes: list[torch.dtype], shrink: int = 1) -> list[Sh
     return _rows(device, cases)
 
 
-class _Traffic(TorchDispatchMode):
-    """Adds up the bytes that operators read and write, as if none of them were fused."""
+class Operator(NamedTuple):
+    """One call of an operator."""
+
+    flops: int
+    """Of a product or convolution; 0 for any other."""
+    bytes: int
+    """That it reads and writes."""
+
+
+class _Counter(TorchDispatchMode):
+    """Counts the work of every operator, as if none of them were fused."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.bytes = 0
+        self.operators: list[Operator] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func(*args, **(kwargs or {}))
         if not func.is_view:
             tensors = {id(t): t for t in tree_iter((args, kwargs, outputs)) if isinstance(t, torch.Tensor)}
-            self.bytes += sum(t.numel() * t.element_size() for t in tensors.values())
+            moved = sum(t.numel() * t.element_size() for t in tensors.values())
+            count = flop_registry.get(func.overloadpacket)
+            flops = count(*args, **(kwargs or {}), out_val=outputs) if count else 0
+            self.operators.append(Operator(flops, moved))
         return outputs
 
 
-def work(harness: Harness) -> StepWork:
-    """FLOPs of a step (products and convolutions), and the bytes its operators move if none are fused."""
+def work(harness: Harness) -> tuple[StepWork, list[Operator]]:
+    """FLOPs of a step (products and convolutions), the bytes it moves if nothing is fused; its operators."""
     training = harness.training
     if training.recipe.compile:  # fusing changes the bytes, so they are counted without it
-        return StepWork(None, None, "", "counted on the recipe without compile")
-    counter, traffic = FlopCounterMode(display=False), _Traffic()
-    with traffic, counter:
+        return StepWork(None, None, "", "counted on the recipe without compile"), []
+    with _Counter() as counter:
         training.step(harness.batches)
     amp = {"off": "float32", "bf16": "bfloat16", "fp16": "float16"}[training.recipe.amp]
-    return StepWork(counter.get_total_flops(), traffic.bytes, amp)
+    flops, moved = map(sum, zip(*counter.operators, strict=True))
+    return StepWork(flops, moved, amp), counter.operators
 
 
 def misaligned(model: nn.Module) -> list[MisalignedLayer]:

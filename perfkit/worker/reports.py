@@ -71,7 +71,7 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
     mfu: float | None
     """FLOP/s of the step / the measured peak of its type."""
     light_share: float | None
-    """The least time that its FLOPs and bytes need / the step's."""
+    """The least time of its operators, each at the roof of its FLOPs or of its bytes / the step's."""
     recipe: str
     """In words."""
     device: str

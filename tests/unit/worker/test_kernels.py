@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from perfkit.program import train
 from perfkit.program.recipe import Recipe
@@ -24,18 +25,28 @@ def harness(workload: Any, **switches: Any) -> Harness:
 
 def test_flops_of_a_step_are_those_of_its_products() -> None:
     """Forward 2·b·in·out for each layer; backward the same for weights, and for inputs but the first."""
-    found = kernels.work(harness(Toy()))
-    assert found.flops == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
-    assert found.bytes > 0
-    assert kernels.work(harness(Toy(), amp="bf16")).dtype == "bfloat16"
+    step, operators = kernels.work(harness(Toy()))
+    assert step.flops == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
+    assert step.bytes == sum(one.bytes for one in operators) > 0
+    assert sum(one.flops > 0 for one in operators) == 5, "two forward, two of weights, one of inputs"
+    assert kernels.work(harness(Toy(), amp="bf16"))[0].dtype == "bfloat16"
+    assert kernels.work(harness(Toy(), compile=True))[0].flops is None
+
+
+def test_flops_are_those_that_torch_counts() -> None:
+    measured = harness(Toy())
+    with FlopCounterMode(display=False) as counter:
+        measured.training.step(measured.batches)
+    assert kernels.work(measured)[0].flops == counter.get_total_flops()
 
 
 def test_shares_of_the_roof_are_known_where_the_work_is() -> None:
     roofs: Any = {"step_s": 20.0, "peaks": {"float32": 100.0}, "bytes_per_s": 50.0}
-    mfu, light_share = kernels.shares(StepWork(500, 200, "float32"), **roofs)
+    operators = [kernels.Operator(400, 50), kernels.Operator(100, 100), kernels.Operator(0, 50)]
+    mfu, light_share = kernels.shares(StepWork(500, 200, "float32"), operators, **roofs)
     assert mfu == pytest.approx(500 / 100 / 20)
-    assert light_share == pytest.approx((500 / 100 + 200 / 50) / 20)
-    assert kernels.shares(StepWork(None, None, ""), **roofs) == (None, None)
+    assert light_share == pytest.approx((400 / 100 + 100 / 50 + 50 / 50) / 20), "the longer of both, each"
+    assert kernels.shares(StepWork(None, None, ""), [], **roofs) == (None, None)
 
 
 def test_layers_with_unlucky_sizes_are_listed_with_the_cost_of_padding() -> None:
