@@ -6,18 +6,20 @@ import hashlib
 import io
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-from playwright.sync_api import expect, sync_playwright
 
 import perfkit
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore, load_recording
 from perfkit.show import figures, style
-from tests.browser.conftest import CHROMIUMS, FLAGS
-from tests.browser.lab import LabPage, LabServer
+
+if TYPE_CHECKING:
+    from tests.browser.lab import LabPage
 
 VIEW = "throughput"
 IN_WORKBENCH = 3
@@ -32,7 +34,7 @@ def throughput(recording: Path, out: Path, dark: bool) -> None:
     _save(style.to_png(perfkit.figure(VIEW, runs, dark=dark)), words(runs), recording, out)
 
 
-def words(runs: list[Run]) -> str:
+def words(runs: Sequence[Run]) -> str:
     """What the picture of the ladder shows, with every number that is in it."""
     return figures.view(VIEW, runs).alt
 
@@ -51,9 +53,20 @@ def _save(png: bytes, text: str, recording: Path, out: Path) -> None:
         picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(out, pnginfo=about, optimize=True)
 
 
+def in_workbench(runs: Sequence[Run]) -> list[Run]:
+    """The runs of a ladder that the picture of the workbench shows."""
+    return [run for run in runs if run.status == "ok"][:IN_WORKBENCH]
+
+
 def workbench(recording: Path, out: Path) -> None:
     """The workbench in JupyterLab with the recorded runs in its list; nothing is measured."""
-    shown = [run for run in load_recording(recording).runs if run.status == "ok"][:IN_WORKBENCH]
+    # With what the browser tests need, which others who read a picture may lack.
+    from playwright.sync_api import sync_playwright
+
+    from tests.browser.conftest import CHROMIUMS, FLAGS
+    from tests.browser.lab import LabPage, LabServer
+
+    shown = in_workbench(load_recording(recording).runs)
     for run in shown:
         RunStore().add(run)
     path = next(filter(None, map(shutil.which, CHROMIUMS)), None)
@@ -69,8 +82,10 @@ def workbench(recording: Path, out: Path) -> None:
             server.stop()
 
 
-def _open(lab: LabPage, shown: list[Run]) -> None:
+def _open(lab: LabPage, shown: Sequence[Run]) -> None:
     """The workbench, with the controls of the last run; returns once nothing changes any more."""
+    from playwright.sync_api import expect
+
     lab.server.write_notebook("workbench.ipynb", _CELL)
     lab.open_notebook("workbench.ipynb")
     lab.run_cell(0)

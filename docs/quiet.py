@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,8 +14,16 @@ from perfkit import machine
 LIMIT = 0.05
 """Of all cores. What was measured while others took more is not kept."""
 WINDOW_S = 5.0
+PATIENCE = 24
+"""Windows: this long a recording waits for a quiet machine before it is refused."""
+QUIET_BEFORE = 2
+"""Windows in succession that must be quiet before it starts."""
 _SHORTEST_S = 1.0
 """CPU time is counted in hundredths of a second: a shorter window says nothing about 5%."""
+
+
+class Refused(Exception):
+    """Nothing is written, and why."""
 
 
 class Used(NamedTuple):
@@ -59,6 +67,10 @@ class Look:
     def quiet(self) -> bool:
         """Whether what was measured meanwhile can be kept."""
         return self.share <= LIMIT
+
+    def describe(self) -> str:
+        """The share that others took, and who."""
+        return f"{self.share:.0%} of the cores ({self.who})"
 
 
 def read() -> Reading:
@@ -146,3 +158,24 @@ class Machine:
     def conditions(self) -> dict[str, Any]:
         """Load, steal, clocks and temperatures, now."""
         return machine.read_conditions()
+
+
+def wait_until_quiet(machine: Machine, say: Callable[[str], None]) -> None:
+    """Returns once the machine is quiet.
+
+    Raises:
+        Refused: it does not become quiet.
+    """
+    machine.start()
+    quiet, worst, never = 0, Look(0.0), threading.Event()
+    for _ in range(PATIENCE):
+        look = machine.look(never)
+        if look is None or look.quiet:
+            quiet += look is not None
+            if quiet == QUIET_BEFORE:
+                return
+            continue
+        if quiet or not worst.who:
+            say(f"waiting: other programs take {look.describe()}")
+        quiet, worst = 0, max(worst, look, key=lambda one: one.share)
+    raise Refused(f"the machine is not quiet: other programs take {worst.describe()}. Stop them, then repeat")

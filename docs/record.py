@@ -19,6 +19,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -30,23 +31,16 @@ from typing import Any
 
 import msgspec
 
-from docs.quiet import LIMIT, WINDOW_S, Look, Machine
+from docs.quiet import LIMIT, WINDOW_S, Look, Machine, Refused, wait_until_quiet
 from perfkit.errors import PerfkitError
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "data" / "recordings"
 PROVENANCE = "provenance.json"
+CLAIMS = ROOT / "tests" / "contract" / "test_recordings.py"
 ATTEMPTS = 3
-PATIENCE = 24
-"""Windows: this long the command waits for a quiet machine before it refuses."""
-QUIET_BEFORE = 2
-"""Windows in succession that must be quiet before a part starts."""
 GIVE_UP_AFTER = 6
 """Windows in succession: after this much disturbance the rest of a ladder is not worth its time."""
-
-
-class Refused(Exception):
-    """Nothing is written, and why."""
 
 
 @dataclass(frozen=True)
@@ -72,33 +66,7 @@ class Attempt:
     """Why it cannot be kept; empty if it can."""
 
 
-# ---------------------------------------------------------------- quiet, or refused
-
-
-def wait_until_quiet(machine: Machine, say: Callable[[str], None]) -> None:
-    """Returns once the machine is quiet.
-
-    Raises:
-        Refused: it does not become quiet.
-    """
-    machine.start()
-    quiet, worst, never = 0, Look(0.0), threading.Event()
-    for _ in range(PATIENCE):
-        look = machine.look(never)
-        if look is None or look.quiet:
-            quiet += look is not None
-            if quiet == QUIET_BEFORE:
-                return
-            continue
-        if quiet or not worst.who:
-            say(f"waiting: other programs take {described(look)}")
-        quiet, worst = 0, max(worst, look, key=lambda one: one.share)
-    raise Refused(f"the machine is not quiet: other programs take {described(worst)}. Stop them, then repeat")
-
-
-def described(look: Look) -> str:
-    """The share that others took, and who."""
-    return f"{look.share:.0%} of the cores ({look.who})"
+# ---------------------------------------------------------------- undisturbed, or again
 
 
 def attempt(part: Part, folder: Path, machine: Machine) -> Attempt:
@@ -120,7 +88,7 @@ def attempt(part: Part, folder: Path, machine: Machine) -> Attempt:
             cancelled.set()
             raise
     loud = [look for look in looks if part.measures and not look.quiet]
-    who = f"other programs took {described(max(loud, key=lambda look: look.share))}" if loud else ""
+    who = f"other programs took {max(loud, key=lambda look: look.share).describe()}" if loud else ""
     if cancelled.is_set() or (loud and part.any_window):
         return Attempt(looks, who)
     problem = work.result()
@@ -175,12 +143,17 @@ def digest(file: Path) -> str:
 
 
 def record(
-    parts: Sequence[Part], out: Path, machine: Machine, command: str, say: Callable[[str], None] = print
+    parts: Sequence[Part],
+    out: Path,
+    machine: Machine,
+    command: str,
+    say: Callable[[str], None] = print,
+    check: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """Makes parts into a copy of the folder, then puts the copy in its place.
+    """Makes parts into a copy of the folder, checks the copy, then puts it in the folder's place.
 
     Raises:
-        Refused: the machine was disturbed; the folder is as it was.
+        Refused: the machine was disturbed, or the copy did not pass; the folder is as it was.
     """
     stage = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
@@ -193,6 +166,7 @@ def record(
             kept[part.name] = make(part, stage, machine, command, say)
         listing.write_bytes(msgspec.json.format(msgspec.json.encode({"schema": 1, "parts": kept}), indent=1))
         _remove_others(stage, kept)
+        check(stage)
         _put_in_place(stage, out)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
@@ -219,6 +193,28 @@ def _put_in_place(stage: Path, out: Path) -> None:
             aside.rename(out)
         raise
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def check_claims(folder: Path) -> None:
+    """What the text says of the recordings must hold for a folder that has all of them.
+
+    Raises:
+        Refused: it does not; the folder is kept beside data/recordings/ to be looked at.
+    """
+    if not all((folder / name).is_file() for part in PARTS for name in part.files):
+        print("some parts are missing, so what the text says of the recordings was not checked")
+        return
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CLAIMS)]
+    environment = {**os.environ, "PERFKIT_RECORDINGS": str(folder)}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    if done.returncode:
+        kept = FOLDER.with_name(".recordings-refused")
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(folder, kept)
+        print(done.stdout[-8000:], done.stderr[-2000:])
+        raise Refused(f"what the text says of the recordings does not hold for these (kept in {kept})")
 
 
 # ---------------------------------------------------------------- the parts
@@ -310,7 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.pop("PERFKIT_PRESET", None)
         try:
             _require_commit(Machine().facts()["commit"], options.out)
-            record(parts, options.out.absolute(), Machine(), command)
+            record(parts, options.out.absolute(), Machine(), command, check=check_claims)
         except (Refused, PerfkitError) as problem:
             print(f"refused: {problem}. Nothing was written.", file=sys.stderr)
             return 1

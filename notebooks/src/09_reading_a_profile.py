@@ -17,7 +17,7 @@
 #
 # ## First, two recorded traces
 #
-# The workbook comes with two traces of the workload `photos`, recorded on two CPU cores: one of the plain loop, one with a loader worker. Any `*.pt.trace.json.gz` of your own opens in the same way, including CUDA traces.
+# The workbook comes with two traces of the workload `photos` at the preset `quick`, recorded on two CPU cores with one compute thread: one of the plain loop, one with a loader worker, which has the other core to itself. Other programs took less than 5% of the cores meanwhile (`data/recordings/provenance.json`). Any `*.pt.trace.json.gz` of your own opens in the same way, including CUDA traces.
 
 # %%
 from pathlib import Path
@@ -65,7 +65,7 @@ print("You guessed", my_guess, "- diagnosed:", ", ".join(f.bottleneck for f in b
 #
 # ## Comparing two traces
 #
-# The tables list what appeared, disappeared, grew and shrank between the two traces. Before you credit the loader worker with a difference, check that it is one that a worker can cause. A worker loads batches in another process; it does not make operators faster. If operators differ too, something else differed between the two recordings: the number of threads, for example, or other work on the machine.
+# The tables list what appeared, disappeared, grew and shrank between the two traces. Before you credit the loader worker with a difference, check that it is one that a worker can cause. A worker loads batches in another process; it does not make operators faster. If operators differ too, something else differed between the two recordings: the number of threads, for example, or other work on the machine. In these two recordings, the operators take about the same time. What went away is the wait for the loader.
 
 # %%
 after = pk.TraceView(folder / "photos-data_loading.pt.trace.json.gz")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from docs import quiet, record
-from docs.quiet import Look, Machine, Reading, Used
-from docs.record import Part, Refused
+from docs.quiet import Look, Machine, Reading, Refused, Used
+from docs.record import Part
 
 Make = Callable[[Path, threading.Event], str]
 
@@ -154,6 +154,18 @@ def test_all_parts_or_none(folder: Path) -> None:
 
     with pytest.raises(OSError, match="disk"):
         recorded(machine, folder, part("a", machine), part("b", machine, fails))
+    assert contents(folder) == before
+
+
+def test_what_does_not_hold_what_the_text_says_is_not_kept(folder: Path) -> None:
+    before, machine = contents(folder), Pretended()
+
+    def refuse(stage: Path) -> None:
+        assert (stage / "a.txt").read_text() == "new" and (stage / "provenance.json").exists()
+        raise Refused("the operators differ")
+
+    with pytest.raises(Refused, match="operators"):
+        record.record([part("a", machine)], folder, machine, "record", lambda line: None, refuse)
     assert contents(folder) == before
 
 
