@@ -17,7 +17,7 @@
 #
 # ## First, two recorded traces
 #
-# The workbook comes with two traces of the workload `photos` at the preset `quick`, recorded on two CPU cores with one compute thread: one of the plain loop, one with a loader worker, which has the other core to itself. Other programs took less than 5% of the cores meanwhile (`data/recordings/provenance.json`). Any `*.pt.trace.json.gz` of your own opens in the same way, including CUDA traces.
+# The workbook comes with two traces of the workload `photos` at the preset `quick`, recorded on two CPU cores with one compute thread: one of the plain loop, one with a loader worker, which has the other core to itself. Other programs left both cores alone meanwhile (`data/recordings/provenance.json`). Any `*.pt.trace.json.gz` of your own opens in the same way, including CUDA traces.
 
 # %%
 from pathlib import Path
