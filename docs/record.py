@@ -1,8 +1,8 @@
 """Makes everything in data/recordings/ again: `make recordings`.
 
-    python -m docs.record [--only ladder,traces,pictures] [--out FOLDER]
+    python -m docs.record [--only traces,ladder,pictures] [--out FOLDER]
 
-`ladder` measures the ladder at the preset `quick` on the CPU, `traces` records the two traces of chapter 09,
+`traces` records the two traces of chapter 09, `ladder` measures the ladder at the preset `quick` on the CPU,
 `pictures` draws the README's pictures from the recorded ladder and measures nothing. About ten minutes on two
 cores, unattended.
 
@@ -38,7 +38,6 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "data" / "recordings"
 PROVENANCE = "provenance.json"
 CLAIMS = ROOT / "tests" / "contract" / "test_recordings.py"
-ATTEMPTS = 3
 GIVE_UP_AFTER = 6
 """Windows in succession: after this much disturbance the rest of a ladder is not worth its time."""
 
@@ -55,6 +54,7 @@ class Part:
     """Whether the machine must be quiet."""
     any_window: bool = True
     """Whether one disturbed window spoils it; a ladder measures its disturbed blocks again by itself."""
+    attempts: int = 3
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def make(
     Raises:
         Refused: it was disturbed every time.
     """
-    for number in range(1, ATTEMPTS + 1):
+    for number in range(1, part.attempts + 1):
         if part.measures:
             wait_until_quiet(machine, say)
         say(f"{part.name}: attempt {number}")
@@ -130,7 +130,7 @@ def make(
             }
         say(f"{part.name}: disturbed, {done.problem}")
     raise Refused(
-        f"{part.name}: disturbed {ATTEMPTS} times; the last time {done.problem}. Stop them, then repeat"
+        f"{part.name}: disturbed {part.attempts} times; the last time {done.problem}. Stop them, then repeat"
     )
 
 
@@ -273,8 +273,8 @@ def make_pictures(folder: Path, cancelled: threading.Event) -> str:
 
 
 PARTS = (
+    Part("traces", tuple(map(trace_name, TRACES)), make_traces, attempts=6),
     Part("ladder", (LADDER,), make_ladder, any_window=False),
-    Part("traces", tuple(map(trace_name, TRACES)), make_traces),
     Part("pictures", (*THROUGHPUT, WORKBENCH), make_pictures, measures=False),
 )
 
@@ -288,7 +288,7 @@ def _require_commit(commit: str | None, out: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Records; 1 if refused."""
     parser = argparse.ArgumentParser(description="Makes data/recordings/ again, on a quiet machine only.")
-    parser.add_argument("--only", default="", help="some parts: ladder,traces,pictures (default: all)")
+    parser.add_argument("--only", default="", help="some parts: traces,ladder,pictures (default: all)")
     parser.add_argument(
         "--out", type=Path, default=FOLDER, help="the folder to replace (default: %(default)s)"
     )
