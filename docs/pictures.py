@@ -25,7 +25,7 @@ VIEW = "throughput"
 IN_WORKBENCH = 3
 """The first stages of the ladder that were measured; more would not fit."""
 _CELL = "from perfkit import notebook as pk\n\nbench = pk.Workbench('photos')\nbench"
-_SIZE = {"width": 1280, "height": 1330}
+_SIZE = {"width": 1280, "height": 1380}
 
 
 def throughput(recording: Path, out: Path, dark: bool) -> None:
