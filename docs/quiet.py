@@ -142,14 +142,15 @@ class Machine:
         self._last = read()
 
     def look(self, ended: threading.Event) -> Look | None:
-        """What others take during the next seconds, or until the event is set; None if that is at once."""
+        """What others take during the next seconds, or until the event is set; None where it is not known."""
         assert self._last, "start() comes first"
         ended.wait(WINDOW_S)
         now, before = read(), self._last
         if now.capacity_s - before.capacity_s < _SHORTEST_S * (psutil.cpu_count() or 1):
             return None
         self._last = now
-        return taken(before, now)
+        # What a killed process used since the last reading is lost: of such a window nothing can be said.
+        return taken(before, now) if set(before.own) <= set(now.own) else None
 
     def facts(self) -> dict[str, Any]:
         """Hardware, software, and perfkit's commit."""
