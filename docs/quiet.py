@@ -149,7 +149,7 @@ class Machine:
         if now.capacity_s - before.capacity_s < _SHORTEST_S * (psutil.cpu_count() or 1):
             return None
         self._last = now
-        # What a killed process used since the last reading is lost: of such a window nothing can be said.
+        # What a killed process used since the last reading is lost, so nothing is known of such a window.
         return taken(before, now) if set(before.own) <= set(now.own) else None
 
     def facts(self) -> dict[str, Any]:
