@@ -2,7 +2,7 @@
 
     python benchmarks/aa_and_power.py [--groups 150] [--rounds 20] [--slower 0 0.03 0.05] [--file FILE]
         [--comparisons 100] [--pairs 5 8 12]
-    python benchmarks/aa_and_power.py --ladders 10 [--stages 10]
+    python benchmarks/aa_and_power.py --ladders 10 [--stages 10] [--limit 100]
 
 Targets: at most 5 of 100 A/A verdicts other than "no measurable difference"; an injected slow-down of 5%
 found in at least 90 of 100 (3% is reported); half the interval's width at most 3%.
@@ -118,22 +118,22 @@ def recorded(file: Path, slower: Sequence[float], rounds: int, count: int) -> It
         yield new
 
 
-def ladder(stages: int, seed: int) -> list[Run]:
+def ladder(stages: int, seed: int, limit_s: float) -> list[Run]:
     """The runs of one ladder of stages that do nothing; the baseline first, the A/A row last."""
     plan = plans.plan("slowed:Slowed", "quick", ["baseline"], device="cpu", seed=seed)
     recipe = Recipe(batch_size=BATCH)
     titled = [("baseline", recipe), *((f"nothing {number}", recipe) for number in range(1, stages + 1))]
-    preset = dataclasses.replace(plan.preset, block_s=0.5, warmup_s=2)
+    preset = dataclasses.replace(plan.preset, block_s=0.5, warmup_s=2, limit_s=limit_s)
     return measure_ladder(dataclasses.replace(plan, preset=preset, recipes=tuple(titled)))
 
 
-def tell_ladders(count: int, stages: int) -> None:
+def tell_ladders(count: int, stages: int, limit_s: float) -> None:
     """Prints how often stages that do nothing are called faster or slower."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PERFKIT_DATA"] = folder
         verdicts: dict[str, collections.Counter[str]] = {}
         for number in range(count):
-            started, runs = time.monotonic(), ladder(stages, number)
+            started, runs = time.monotonic(), ladder(stages, number, limit_s)
             for run in runs[1:]:
                 for pairing in run.pairings:
                     of = "A/A row" if run.stage == AGAIN else f"against the {pairing.role}"
@@ -190,10 +190,13 @@ def main() -> None:
         "--ladders", type=int, help="whole ladders of stages that do nothing, as many as this"
     )
     parser.add_argument("--stages", type=int, default=10)
+    parser.add_argument(
+        "--limit", type=float, default=100.0, help="seconds after which a ladder's rounds end"
+    )
     given = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
     if given.ladders:
-        tell_ladders(given.ladders, given.stages)
+        tell_ladders(given.ladders, given.stages, given.limit)
         return
     groups = []
     for group in recorded(given.file, given.slower, given.rounds, given.groups):

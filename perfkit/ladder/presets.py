@@ -44,7 +44,7 @@ MOST_WORKERS = 16
 PRESETS = {
     "smoke": Preset("smoke", 8, 16, 16, block_samples=16, rounds=3, loss_steps=4, warmup_s=0.5, queues=1),
     "quick": Preset("quick", 32, 64, 64, block_samples=128, rounds=5, loss_steps=4, warmup_s=4, block_s=1,
-                    budget_s=60, limit_s=330),
+                    budget_s=60, limit_s=320),
     "paper": Preset("paper", 32, 512, 1024, block_samples=2_048, rounds=5, loss_steps=8, warmup_s=10,
                     block_s=1, budget_s=60, limit_s=570),
 }  # fmt: skip

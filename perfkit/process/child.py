@@ -188,7 +188,17 @@ def end_tree(process: subprocess.Popen[str] | fork.Forked) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
     process.wait()
-    psutil.wait_procs(tree, timeout=_GRACE_S)
+    until = time.monotonic() + _GRACE_S
+    while any(_runs(member) for member in tree) and time.monotonic() < until:
+        time.sleep(0.005)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it has not ended. One whose parent died first may stay a zombie for seconds."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _signal_group(pid: int, name: str) -> None:

@@ -175,9 +175,8 @@ def disturbance(run: Run) -> str:
     share = results.disturbed(run)
     if share is None:
         return ""
-    start = "other programs took"
-    text = f"{start} {units.percent(share)} of the cores: close them, then run it again"
-    return clean(next((warning for warning in run.warnings if warning.startswith(start)), text))
+    text = f"others took {units.percent(share)} of the cores: close other programs, then run it again"
+    return clean(next((warning for warning in run.warnings if "of the cores" in warning), text))
 
 
 def _disturbed(run: Run) -> list[str]:

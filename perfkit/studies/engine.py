@@ -237,7 +237,9 @@ class _Session:
     def _run(self, live: Live) -> Run:
         """The run of a trial that was started."""
         if not live.measured.rounds:
-            return live.builder.unmeasured("cancelled", "stopped before its first round")
+            warm = live.measured.trained.warm
+            about = f"; its warm-up ran at {warm.samples_per_s:.3g} samples/s" if warm.samples else ""
+            return live.builder.unmeasured("cancelled", f"stopped before its first round{about}")
         base, known = self.baseline, noise.load(self.setup.plan.device)
         if base is None or base is live or base.measurement is None:
             return live.builder.measured(live.measured, [])

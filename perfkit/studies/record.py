@@ -184,9 +184,13 @@ class RunBuilder:
         return facts
 
     def _disturbed(self, run: Run) -> Iterator[str]:
-        if run.disturbed is not None:
-            who = f" (most of it {self.culprit})" if self.culprit else ""
-            yield f"other programs took {run.disturbed:.0%} of the cores{who}: close them, then run it again"
+        if run.disturbed is None:
+            return
+        share = f"{run.disturbed:.0%} of the cores"
+        if self.culprit:
+            yield f"other programs took {share} (most of it {self.culprit}): close them, then run it again"
+        else:
+            yield f"others took {share} (no program here is busy now: other guests of the host?): run it again"
 
     def _disturbances(self, after: dict[str, Any]) -> Iterator[str]:
         for conditions in (self._conditions, after):

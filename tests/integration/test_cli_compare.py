@@ -89,8 +89,10 @@ def test_noise_is_measured_kept_and_shown() -> None:
     assert "A/A noise not measured" not in after.stdout
 
 
-def test_pairs_of_fresh_processes_are_compared_and_kept_as_one(data_dir: Path) -> None:
-    noise.save("cpu", 0.03)
+def test_pairs_of_fresh_processes_are_compared_and_kept_as_one(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise, "load", lambda device: 0.03)
     found = compare(
         Candidate("small", Recipe(batch_size=8)), Candidate("large", Recipe(batch_size=64)),
         plan(TOY[1], "smoke", device="cpu"), budget_s=0.0, pairs=2,

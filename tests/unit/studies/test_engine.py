@@ -341,6 +341,7 @@ def test_cancelled_before_the_first_round_nothing_was_measured(machine: FakeMach
 
     runs = run_all(where, three(), on_progress=follow, cancelled=cancelled)
     assert [run.status for run in runs] == ["cancelled"] * 2
+    assert runs[0].reason == "stopped before its first round; its warm-up ran at 16 samples/s"
     assert machine.alive() == []
 
 

@@ -26,7 +26,8 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def build(
     rates: tuple[float, ...] = (100.0,) * 5, device: str = "cpu", recompiles: int = 0,
-    pairings: tuple[Pairing, ...] = (), disturbed: tuple[float, ...] = (), ceilings: tuple[float, ...] = (),
+    culprit: str = "chrome (process 7), 97% of a core", pairings: tuple[Pairing, ...] = (),
+    disturbed: tuple[float, ...] = (), ceilings: tuple[float, ...] = (),
     **more: Any,
 ) -> Run:  # fmt: skip
     description = Description("m:W", {"size": 3}, [], DeviceFacts(threads=2, torch="2.15", uuid="GPU-1"))
@@ -34,7 +35,7 @@ def build(
     chosen = plan("cifar_resnet18", "smoke", ["amp"], device="cpu", seed=3)
     object.__setattr__(chosen, "device", device)
     builder = RunBuilder("s", stage, chosen, description)
-    builder.culprit = "chrome (process 7), 97% of a core"
+    builder.culprit = culprit
     shares, ceilings = disturbed or (0.0,) * len(rates), ceilings or ()
     measurement = Measurement(builder.id, trained(RECIPE, **more))
     for at, (rate, share) in enumerate(zip(rates, shares, strict=True)):
@@ -87,6 +88,10 @@ APART = Pairing([1.0], [1.0], against="x", role="previous", interleaved=False)
         (
             {"disturbed": (0.5,) * 3 + (0.0,) * 2},
             "took 50% of the cores (most of it chrome (process 7)",
+        ),
+        (
+            {"disturbed": (0.5,) * 5, "culprit": ""},
+            "others took 50% of the cores (no program here is busy now",
         ),
         ({"ceilings": (90.0,) * 5}, "the ceiling came out below the rate"),
     ],
