@@ -190,7 +190,7 @@ class RunBuilder:
         if self.culprit:
             yield f"other programs took {share} (most of it {self.culprit}): close them, then run it again"
         else:
-            yield f"others took {share} (no program here is busy now: other guests of the host?): run it again"
+            yield f"others took {share} (no program here is busy now; other guests of the host?): repeat it"
 
     def _disturbances(self, after: dict[str, Any]) -> Iterator[str]:
         for conditions in (self._conditions, after):
