@@ -1,6 +1,6 @@
 """What this computer is: folders, cores, GPUs, devices, facts, conditions, check-up. Never imports torch."""
 
-from perfkit.machine.company import CpuTimes, busiest, cpu_times, members, taken_share
+from perfkit.machine.company import CpuTimes, busiest, cpu_times, members, resident_bytes, taken_share
 from perfkit.machine.conditions import quality_warnings, read_conditions
 from perfkit.machine.cores import free_memory_bytes, usable_cores
 from perfkit.machine.devices import check_device, compiler_problem
@@ -12,6 +12,6 @@ from perfkit.machine.gpus import process_tree, sample_utilization, taken_gpu_sha
 __all__ = [
     "Check", "CpuTimes", "busiest", "cache_folder", "check_device", "checkup", "compiler_problem",
     "cpu_times", "data_folder", "describe", "facts", "free_memory_bytes", "members", "process_tree",
-    "quality_warnings", "read_conditions", "runs_folder", "sample_utilization", "taken_gpu_share",
-    "taken_share", "usable_cores", "write_atomically",
+    "quality_warnings", "read_conditions", "resident_bytes", "runs_folder", "sample_utilization",
+    "taken_gpu_share", "taken_share", "usable_cores", "write_atomically",
 ]  # fmt: skip

@@ -29,6 +29,15 @@ def members(pids: Collection[int]) -> list[int]:
     return [process.pid for process in _members(pids)]
 
 
+def resident_bytes(pid: int) -> int:
+    """Memory of a process and all its descendants; pages that they share count for each."""
+    total = 0
+    for process in gpus.process_tree(pid):
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total
+
+
 def cpu_times(pids: Collection[int] = ()) -> CpuTimes:
     """The machine's CPU time until now.
 

@@ -99,12 +99,8 @@ class Heat:
 
     def is_crowded(self) -> bool:
         """Whether one more training may not fit into this machine's memory."""
-        sizes = [
-            sum(process.memory_info().rss for process in machine.process_tree(pid))
-            for live in self._members
-            if live.child
-            for pid in live.child.pids
-        ]
+        children = [live.child for live in self._members if live.child]
+        sizes = [sum(map(machine.resident_bytes, child.pids)) for child in children]
         return bool(sizes) and machine.free_memory_bytes() < _ROOM * max(sizes)
 
     def measure(self) -> None:

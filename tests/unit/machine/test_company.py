@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import NamedTuple
@@ -88,3 +89,8 @@ def test_the_busiest_other_program_is_named() -> None:
 
 def test_memory_that_is_free_is_part_of_what_there_is() -> None:
     assert 0 < machine.free_memory_bytes() < 1 << 50
+
+
+def test_memory_of_a_tree_of_processes() -> None:
+    assert machine.resident_bytes(os.getpid()) > 1 << 20
+    assert machine.resident_bytes(2**22 + 1) == 0, "no such process"
