@@ -201,10 +201,10 @@ app(sys.argv[1:])
     [
         (" importing torch", []),
         ("baseline first steps", ["cancelled"]),
-        ("zero_grad importing torch", ["cancelled", "cancelled"]),
-        ("zero_grad warm-up", ["cancelled", "cancelled"]),
-        ("round 1 of 2 together measuring", ["cancelled", "cancelled"]),
-        ("round 3 of 2 together measuring", ["ok", "ok"]),  # with two rounds
+        ("gradients zeroed importing torch", ["cancelled", "cancelled"]),
+        ("gradients zeroed warm-up", ["cancelled", "cancelled"]),
+        ("round 1 of gradients zeroed measuring", ["cancelled", "cancelled"]),
+        ("round 3 of gradients zeroed measuring", ["ok", "ok"]),  # with two rounds
     ],
 )
 def test_ctrl_c_stops_cleanly_keeps_complete_rounds_and_exits_non_zero(
