@@ -28,8 +28,10 @@ def test_two_recipes_are_compared_in_turn_and_the_result_is_kept(tmp_path: Path)
     assert found["rounds"] >= 5
     assert found["interleaved"] is True
     assert found["low"] <= found["ratio"] <= found["high"]
-    assert found["verdict"] == "faster", "eight times the samples a step, and nearly the same step"
-    assert "faster" in done.stdout
+    # Eight times the samples a step, and nearly the same step; tests may run beside each other.
+    assert found["verdict"] in ("faster", "disturbed")
+    assert found["low"] > 1
+    assert found["verdict"] in done.stdout
     failing = perfkit("compare", fast, slow, *TOY, "--budget", "10", "--fail-if-slower", "3%", code=1)
     assert "slower than A by more than 3.0%" in failing.stderr
     ids = re.findall(r"^ *(\d{8}-\d{6}-\w+)", perfkit("runs").stdout, re.MULTILINE)
@@ -53,7 +55,8 @@ def test_exported_scripts_are_compared_as_they_stand(tmp_path: Path) -> None:
     how = ("--device", "cpu", "--budget", "3", "--fail-if-slower", "3%")
     done = perfkit("compare", str(plain), str(changed), *how, code=1)
     assert "changed.py / plain.py" in done.stdout
-    assert "slower" in done.stdout
+    assert re.search("slower|disturbed", done.stdout)
+    assert "slower than A by more than" in done.stderr, "a gate does not let it pass for a busy machine"
     last = perfkit("runs").stdout.splitlines()[2].split()[0]
     shown = perfkit("show", last).stdout
     assert "changed.py, sha256 " in shown
@@ -98,7 +101,7 @@ def test_pairs_of_fresh_processes_are_compared_and_kept_as_one(
         plan(TOY[1], "smoke", device="cpu"), budget_s=0.0, pairs=2,
     )  # fmt: skip
     assert "10 interleaved rounds in 2 pairs of processes, A/A noise 3.0%" in found.describe()
-    assert found.ratio.verdict == "too few rounds", "of two pairs"
+    assert found.ratio.verdict in ("too few rounds", "disturbed"), "of two pairs"
     assert {run.id for run in RunStore().list()} == {found.a.id, found.b.id}, "those of the first pair alone"
     stored = compare_stored(RunStore().get(found.a.id), RunStore().get(found.b.id))
     assert stored == found, "what was measured is what is stored"
