@@ -87,7 +87,7 @@ def busiest(pids: Iterable[int] = (), period_s: float = 0.3) -> str:
         pids: leaders of process groups that do not count; this process never counts.
         period_s: how long it watches.
     """
-    ours = {os.getpid(), *(process.pid for process in _members(set(pids)))}
+    ours = {os.getpid(), *members(set(pids))}
     before = _spent(ours)
     time.sleep(period_s)
     spent = {key: seconds - before.get(key, seconds) for key, seconds in _spent(ours).items()}

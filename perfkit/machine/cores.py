@@ -69,13 +69,17 @@ def core_report() -> str:
 
 def memory_bytes() -> int:
     """Memory that this process may use: the machine's, or what its control groups grant."""
-    limits = _limits("memory", "memory.limit_in_bytes", "memory.max")
-    return min([psutil.virtual_memory().total, *(int(text) for text in limits if text != "max")])
+    return min([psutil.virtual_memory().total, *_memory_limits()])
 
 
 def free_memory_bytes() -> int:
     """Memory that can still be used without swapping, within what the control groups grant."""
     used = [int(text) for text in _limits("memory", "memory.usage_in_bytes", "memory.current")][:1]
-    limits = [int(text) for text in _limits("memory", "memory.limit_in_bytes", "memory.max") if text != "max"]
-    granted = [limit - used[0] for limit in limits if used]
+    granted = [limit - used[0] for limit in _memory_limits() if used]
     return max(0, min([psutil.virtual_memory().available, *granted]))
+
+
+def _memory_limits() -> list[int]:
+    """Bytes that the control groups grant, where they set a limit."""
+    limits = _limits("memory", "memory.limit_in_bytes", "memory.max")
+    return [int(text) for text in limits if text != "max"]

@@ -30,9 +30,8 @@ def undisturbed(shares: Sequence[float], count: int) -> Flags | None:
     """
     taken = np.array(shares) if len(shares) == count else np.zeros(count)
     clean: Flags = taken <= DISTURBED
-    needed = (
-        stats.MIN_ROUNDS if count >= stats.MIN_ROUNDS else count / 2
-    )  # of fewer there is no verdict anyway
+    # Half of fewer rounds will do: of those there is no verdict anyway.
+    needed = stats.MIN_ROUNDS if count >= stats.MIN_ROUNDS else count / 2
     return clean if clean.sum() >= needed else None
 
 

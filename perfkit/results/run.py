@@ -188,9 +188,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         """Rate / ceiling in each round that counts."""
         ceiling = np.array(self.raw.ceiling_samples_per_s)
         own = np.array(self.raw.block_samples_per_s[: ceiling.size])
-        counts = undisturbed(self.raw.disturbed[: ceiling.size], ceiling.size)
-        efficiencies: Values = own / ceiling
-        return efficiencies if counts is None else efficiencies[counts]
+        return self._in_rounds(own / ceiling)
 
     def speedup(self, role: str) -> Ratio | None:
         """Against the `previous` stage or the `baseline`; None where they were not compared."""
@@ -210,9 +208,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         pairing = self.pairing(role)
         return pairing.minutes_to_show(effect) if pairing else None
 
-    def _in_rounds(self, values: list[float]) -> Values:
-        """One value a round: those of the rounds that count."""
-        counts = undisturbed(self.raw.disturbed, len(values))
+    def _in_rounds(self, values: Values | list[float]) -> Values:
+        """One value for each of the first rounds, or of all: those of the rounds that count."""
+        counts = undisturbed(self.raw.disturbed[: len(values)], len(values))
         return np.array(values)[slice(None) if counts is None else counts]
 
     def _measured(self, values: list[float]) -> Values:

@@ -18,7 +18,7 @@ MIN_EFFECT = 0.01
 MIN_ROUNDS = 5
 """Fewer rounds than this never give a verdict (metrics §1): their interval means little."""
 
-_ENDING_ROUNDS = 10
+ENDING_ROUNDS = 10
 """Fewer rounds are no reason to stop, however narrow their interval: a few come out close together by chance,
 and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965)."""
 
@@ -127,7 +127,7 @@ def narrow_enough(log_ratios: Values, precision: float) -> bool:
     from scipy import stats
 
     rounds = len(log_ratios)
-    if rounds < _ENDING_ROUNDS:
+    if rounds < ENDING_ROUNDS:
         return False
     half = stats.t.ppf(0.975, rounds - 1) * log_ratios.std(axis=0, ddof=1) / math.sqrt(rounds)
     return bool((half <= precision).all())

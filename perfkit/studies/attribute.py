@@ -23,11 +23,10 @@ from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, optimization
 from perfkit.program.recipe import Recipe
 from perfkit.program.recipe import Value as SwitchValue
 from perfkit.program.rules import applicable
-from perfkit.results import stats
 from perfkit.results.attribution import Attribution, Effect, Interaction
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.studies.engine import Schedule, Trial, measure
+from perfkit.studies.engine import Schedule, Trial, has_verdicts, measure
 from perfkit.studies.ladder import recipe_stages
 from perfkit.studies.plan import Plan, Watch
 from perfkit.studies.setup import Setup, prepare
@@ -78,7 +77,7 @@ def attribute(
         values = _stored(plan, base)
         missing = [recipe for recipe in dict.fromkeys(recipes.values()) if recipe not in values]
         preset = setup.plan.preset
-        schedule = Schedule(preset, together=_TOGETHER, again=preset.rounds >= stats.MIN_ROUNDS)
+        schedule = Schedule(preset, together=_TOGETHER, again=has_verdicts(preset))
         for run in measure(_trials(setup, base, missing, ends), setup, schedule, RunStore()):
             values |= _value(run)
     recipes[frozenset()] = base  # measured again at the end: what the sets are compared with

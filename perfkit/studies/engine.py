@@ -49,9 +49,14 @@ class Schedule:
     """No further round starts this long after the study, but for the least number."""
 
 
+def has_verdicts(preset: Preset) -> bool:
+    """Whether its least number of rounds is enough for verdicts, which the A/A row is then measured for."""
+    return preset.rounds >= stats.MIN_ROUNDS
+
+
 def schedule_of(plan: Plan) -> Schedule:
     """What a plan's preset asks for: all together, with an A/A row where there can be verdicts."""
-    preset, verdicts = plan.preset, plan.preset.rounds >= stats.MIN_ROUNDS
+    preset, verdicts = plan.preset, has_verdicts(plan.preset)
     if plan.nodes.count > 1:  # every machine must take the same rounds, whatever it sees
         return Schedule(preset, together=1)
     precision = stats.rounds_part(preset.precision, noise.load(plan.device)) if verdicts else None
@@ -211,8 +216,9 @@ class _Session:
             except (Cancelled, KeyboardInterrupt) as stop:
                 self.stopped = stop
         self._learn_noise()
+        known = noise.load(self.setup.plan.device)
         for live in self.waiting:
-            live.run = live.run or self._run(live)
+            live.run = live.run or self._run(live, known)
             if live.run.status == "ok" and live.stage.name != AGAIN:
                 self.previous = live
             if live is not self.baseline:
@@ -234,13 +240,13 @@ class _Session:
             if pairing.interleaved and not pairing.is_disturbed and len(pairing.rates[0]) >= stats.MIN_ROUNDS:
                 noise.add(self.setup.plan.device, [stats.aa_pair(*pairing.rates)])
 
-    def _run(self, live: Live) -> Run:
-        """The run of a trial that was started."""
+    def _run(self, live: Live, known: float | None) -> Run:
+        """The run of a trial that was started; `known` is this device's A/A noise."""
         if not live.measured.rounds:
             warm = live.measured.trained.warm
             about = f"; its warm-up ran at {warm.samples_per_s:.3g} samples/s" if warm.samples else ""
             return live.builder.unmeasured("cancelled", f"stopped before its first round{about}")
-        base, known = self.baseline, noise.load(self.setup.plan.device)
+        base = self.baseline
         if base is None or base is live or base.measurement is None:
             return live.builder.measured(live.measured, [])
         previous = None if live.stage.name == AGAIN else self.previous

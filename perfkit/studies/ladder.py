@@ -1,4 +1,4 @@
-"""The stages of a ladder, each built on the last one that worked, measured one after the other."""
+"""The stages of a ladder, each built on the last one that worked, measured together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perfkit.worker.messages import Description
 
 
 def measure_ladder(plan: Plan, store: RunStore | None = None, **watch: Unpack[Watch]) -> list[Run]:
-    """Measures every stage of a plan; each finished stage is in the store before the next one starts.
+    """Measures every stage of a plan, in the same rounds where memory allows; see `engine.measure`.
 
     A stage that fails does not stop the others: they build on the last stage that worked.
 

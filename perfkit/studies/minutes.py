@@ -10,6 +10,7 @@ from typing import Unpack
 from perfkit.ladder.presets import Preset
 from perfkit.program.recipe import Recipe
 from perfkit.results import stats
+from perfkit.studies.engine import has_verdicts
 from perfkit.studies.plan import Plan, Watch
 from perfkit.studies.setup import prepare
 from perfkit.worker.messages import MeasureBlock
@@ -37,10 +38,6 @@ CHAPTERS = (
     Chapter("16 NVTX and Nsight", (2,), 1), Chapter("17 distributed", (6,), 1), Chapter("18 memory", (2,), 1),
 )  # fmt: skip
 """The chapters that measure."""
-
-
-_ROUNDS_TO_END = 10
-"""Before this many, no interval ends a panel (`results.stats.narrow_enough`)."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +73,10 @@ def minutes(chapter: Chapter, one: Probe, preset: Preset) -> tuple[int, int]:
     """
     least = most = 60 * chapter.other_min
     for recipes in chapter.ladders:
-        again = recipes > 1 and preset.rounds >= stats.MIN_ROUNDS  # then there are verdicts, and an A/A row
+        again = recipes > 1 and has_verdicts(preset)
         started, round_s = (recipes + again) * one.start_s, (recipes + again) * one.block_s
         needed = started + 2 * preset.rounds * round_s  # a block, and its ceiling
         ends = max(needed, min(started + recipes * preset.budget_s, preset.limit_s)) if again else needed
-        least += min(ends, started + (max(preset.rounds, _ROUNDS_TO_END) + preset.rounds) * round_s)
+        least += min(ends, started + (max(preset.rounds, stats.ENDING_ROUNDS) + preset.rounds) * round_s)
         most += ends
     return math.ceil(least / 60), math.ceil(most / 60)

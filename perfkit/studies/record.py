@@ -67,7 +67,7 @@ class Measurement:
             warmup_steps=sum(len(block.step_s) for block in warm),
             block_samples_per_s=self.rates(self.rounds),
             block_steps=[len(block.step_s) for block in blocks],
-            disturbed=[round.disturbed for round in self.rounds],
+            disturbed=_shares(self.rounds),
             repeated_samples_per_s=[
                 round.repeated[self.id].samples_per_s for round in self.rounds if self.id in round.repeated
             ],

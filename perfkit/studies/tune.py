@@ -21,12 +21,11 @@ from perfkit.errors import Cancelled, InvalidValue
 from perfkit.ladder.stages import AGAIN
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target, applicable
-from perfkit.results import stats
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.results.tuning import Score, Tuned
 from perfkit.studies import predict
-from perfkit.studies.engine import Schedule, Trial, measure
+from perfkit.studies.engine import Schedule, Trial, has_verdicts, measure
 from perfkit.studies.ladder import recipe_stages
 from perfkit.studies.parity import parity
 from perfkit.studies.plan import Plan, Watch
@@ -164,7 +163,7 @@ class _Search:
         preset = replace(preset, rounds=_FINAL_ROUNDS * preset.rounds)
         recipes = dict.fromkeys([self.base, *finalists]) if finalists else ()
         trials = self._trials([*recipes], ends=math.inf)
-        schedule = Schedule(preset, again=preset.rounds >= stats.MIN_ROUNDS)
+        schedule = Schedule(preset, again=has_verdicts(preset))
         runs = [run for run in self.measure(trials, schedule) if self.fits(run)]
         if not runs:
             raise InvalidValue(
