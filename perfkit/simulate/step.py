@@ -53,6 +53,12 @@ class Operator(msgspec.Struct, frozen=True, tag="operator"):
     """`file:line` of the innermost frame that is not torch's."""
 
 
+class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
+    """The loop takes the next batch from its loader, which it may have to wait for."""
+
+    site: str = ""
+
+
 class Copy(msgspec.Struct, frozen=True, tag="copy"):
     """A copy between host and device."""
 
@@ -83,7 +89,7 @@ class Allocate(msgspec.Struct, frozen=True, tag="allocate"):
     """The same number when it is given back."""
 
 
-Event = Operator | Copy | Wait | Allocate
+Event = Operator | Fetch | Copy | Wait | Allocate
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
