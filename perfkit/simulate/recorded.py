@@ -1,7 +1,7 @@
-"""Times of operators that were recorded on a real GPU: looked up, interpolated between sizes, else the model's.
+"""Times of operators that were recorded on a real GPU: looked up, or interpolated between sizes.
 
-`perfkit record-kernels` writes the files (`worker.operators`). They may come from anywhere, so they are checked
-when they are read. Importing this module does not import torch.
+`perfkit record-kernels` writes the files. They may come from anywhere, so they are checked when read. Importing
+this module does not import torch.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def load(path: Path) -> KernelRecording:
         Times(recording)  # every type must have a size
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}", "Check the path") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, OverflowError) as error:
         raise StoreError(f"{path} is not a recording of kernels ({error})", remedy) from error
     return recording
 
@@ -242,7 +242,7 @@ class _Shape:
         start = (self.name, self._types, self._attributes)
         if self.name in _CONVOLUTIONS:  # by batch: the first tensor of a backward is the gradient
             batched = 1 + (self.name == "aten.convolution_backward")
-            rest = tuple(shape[at < batched :] for at, shape in enumerate(shapes))
+            rest = tuple(shape[1:] if at < batched else shape for at, shape in enumerate(shapes))
             return [((*start, rest), float(shapes[0][0]))]
         if self.name in _BATCHED or "attention" in self.name:
             return [((*start, tuple(shape[1:] for shape in shapes)), float(shapes[0][0]))]
