@@ -1,7 +1,7 @@
 """Times of operators that were recorded on a real GPU: looked up, or interpolated between sizes.
 
-`perfkit record-kernels` writes the files. They may come from anywhere, so they are checked when read. Importing
-this module does not import torch.
+`perfkit record-kernels` writes the files. They may come from anywhere, so they are checked when read.
+Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from perfkit import machine
 from perfkit.errors import StoreError
 from perfkit.simulate.step import Kernel, Operator, Step, Tensor
 
-SCHEMA = "perfkit.kernels/1"
 _LARGEST = 64 << 20
 """Bytes of a file; one of all built-in workloads has a few millions."""
 _APART = 8.0
@@ -61,7 +60,7 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True):
 class KernelRecording(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Times of operators on one GPU, and the circumstances."""
 
-    schema: Literal["perfkit.kernels/1"] = SCHEMA
+    schema: Literal["perfkit.kernels/1"] = "perfkit.kernels/1"
     gpu: str
     """The name in `--device sim:NAME`; of a GPU without a data sheet here, its own name."""
     name: str
