@@ -45,6 +45,7 @@ Texts = list[str] | None
 Minutes = Annotated[float, typer.Option(help="minutes of measuring", min=0)]
 Stages = Annotated[str | None, typer.Option(help="optimizations in order: a,b,c (default: the ladder)")]
 _WORKLOAD = "cifar_resnet18, photos, or your own as package.module:name"
+_DEVICE = "cuda, mps or cpu (default: the first available), or recorded:NAME to play a recording"
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Training:
     workload: Annotated[str | None, typer.Option(help=_WORKLOAD)] = None
     preset: Annotated[str | None, typer.Option(help="smoke, quick or paper")] = None
     option: Annotated[Texts, typer.Option(help="name=value for the workload; repeatable")] = None
-    device: Annotated[str | None, typer.Option(help="cuda, mps or cpu (default: the first available)")] = None
+    device: Annotated[str | None, typer.Option(help=_DEVICE)] = None
     seed: Annotated[int, typer.Option(help="of weights, order and augmentation")] = 0
 
     def plan(self, stages: list[str] | None = None, **more: Any) -> Plan:

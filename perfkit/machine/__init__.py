@@ -6,12 +6,40 @@ from perfkit.machine.cores import free_memory_bytes, usable_cores
 from perfkit.machine.devices import check_device, compiler_problem
 from perfkit.machine.doctor import Check, checkup
 from perfkit.machine.fingerprint import describe, facts
-from perfkit.machine.folders import cache_folder, data_folder, runs_folder, write_atomically
+from perfkit.machine.folders import (
+    cache_folder,
+    checkout,
+    data_folder,
+    own_recordings_folder,
+    runs_folder,
+    write_atomically,
+)
 from perfkit.machine.gpus import process_tree, sample_utilization, taken_gpu_share
 
 __all__ = [
-    "Check", "CpuTimes", "busiest", "cache_folder", "check_device", "checkup", "compiler_problem",
-    "cpu_times", "data_folder", "describe", "facts", "free_memory_bytes", "members", "process_tree",
-    "quality_warnings", "read_conditions", "resident_bytes", "runs_folder", "sample_utilization",
-    "taken_gpu_share", "taken_share", "usable_cores", "write_atomically",
+    "Check",
+    "CpuTimes",
+    "busiest",
+    "cache_folder",
+    "check_device",
+    "checkout",
+    "checkup",
+    "compiler_problem",
+    "cpu_times",
+    "data_folder",
+    "describe",
+    "facts",
+    "free_memory_bytes",
+    "members",
+    "own_recordings_folder",
+    "process_tree",
+    "quality_warnings",
+    "read_conditions",
+    "resident_bytes",
+    "runs_folder",
+    "sample_utilization",
+    "taken_gpu_share",
+    "taken_share",
+    "usable_cores",
+    "write_atomically",
 ]  # fmt: skip

@@ -31,6 +31,11 @@ def runs_folder() -> Path:
     return data_folder() / "runs"
 
 
+def own_recordings_folder() -> Path:
+    """The folder for the user's own recordings; the shipped ones are in the checkout's `data/recordings/`."""
+    return runs_folder() / "recordings"
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes the whole file or nothing: a reader never sees half of it. The folder must exist.
 

@@ -21,6 +21,8 @@ from perfkit.results.run import Run
 SCHEMA = 1
 """Version of the tables and of recordings; each run in them has one of its own. 1 (2026-11): the first."""
 
+ORIGIN = "recording"
+"""The fact of a run that was played from a recording: where that was made, and when."""
 MAX_RECORDING_BYTES = 64 * 1024**2
 
 _TABLE = """
@@ -247,8 +249,11 @@ def save_recording(recorded: Sequence[Run], path: Path) -> None:
     """Writes runs as a recording: the whole file or none of it; its folder is made where it is missing.
 
     Raises:
+        InvalidValue: they were played from a recording, which has its own provenance.
         StoreError: it cannot be written.
     """
+    if any(ORIGIN in run.facts for run in recorded):
+        raise InvalidValue("these runs are of a recording already", "Copy its file instead")
     recording = Recording(provenance=provenance(), runs=list(recorded))
     with _errors_in_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -270,7 +275,12 @@ def load_recording(path: Path) -> Recording:
         data = msgspec.json.decode(text)
         runs.check_schema(str(path), data["schema"], SCHEMA)
         origin = msgspec.convert(data["provenance"], Provenance)
-        return Recording(provenance=origin, runs=[runs.from_data(run) for run in data["runs"]])
+        recording = Recording(provenance=origin, runs=[runs.from_data(run) for run in data["runs"]])
+        if not recording.runs:
+            raise ValueError("it holds no runs")
+        for about in (origin.machine, *(run.machine for run in recording.runs)):
+            machine.describe(about)  # whoever shows a recording names its machine
+        return recording
     except runs.INVALID as problem:
         raise StoreError(
             f"{path} is not a recording of perfkit: {problem}", "Restore or record it again"

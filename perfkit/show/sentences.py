@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.results.run import Run
 from perfkit.results.stats import MIN_EFFECT, Ratio
+from perfkit.results.store import ORIGIN
 from perfkit.show import results, units
 
 _NOTICEABLE = 0.05
@@ -186,6 +187,11 @@ def _disturbed(run: Run) -> list[str]:
 
 def notices(runs: Sequence[Run]) -> list[str]:
     """What a reader must know before any number."""
+    played = dict.fromkeys(clean(run.facts[ORIGIN]) for run in runs if ORIGIN in run.facts)
+    return [*(f"{text} Nothing was measured now." for text in played), *_doubts(runs)]
+
+
+def _doubts(runs: Sequence[Run]) -> list[str]:
     apart = (
         "The ratios come from other rounds than the bars (measured by an older perfkit): trust the ratios."
     )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from perfkit import machine
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
+from perfkit.results.store import ORIGIN
 from perfkit.show import figures, results, units
 from perfkit.show.document import Bullets, Code, Content, Notice, Section, Table
 from perfkit.show.sentences import SIGNS, name, notices, outcome, verdicts
@@ -157,7 +158,8 @@ def notes(runs: Sequence[Run]) -> list[str]:
     """Warnings, then facts, each once, with the stages that it concerns."""
     stages: dict[str, list[str]] = {}
     for run in runs:
-        for text in [*run.warnings, *(f"{about}: {fact}" for about, fact in run.facts.items())]:
+        facts = [f"{about}: {fact}" for about, fact in run.facts.items() if about != ORIGIN]
+        for text in [*run.warnings, *facts]:
             stages.setdefault(text, []).append(name(run))
     measured = sum(run.status == "ok" for run in runs)
     return [

@@ -15,6 +15,7 @@ from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target, applicable
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
+from perfkit.studies import recorded
 from perfkit.studies.engine import Trial, measure, schedule_of
 from perfkit.studies.plan import Plan, Watch, recipe_diff, target
 from perfkit.studies.setup import Setup, prepare
@@ -35,6 +36,8 @@ def measure_ladder(plan: Plan, store: RunStore | None = None, **watch: Unpack[Wa
         PerfkitError: the workload cannot be loaded at all.
         KeyboardInterrupt: after every child has ended.
     """
+    if plan.recorded:
+        return recorded.play(plan, **watch)
     failed: list[str] = []
     with prepare(plan, **watch) as setup:
         total = len(plan.recipes) or len(ladder.rungs(plan.stages))
@@ -88,13 +91,15 @@ def recipe_stages(recipes: Iterable[tuple[str, Recipe]], target: Target) -> list
 
 
 def resolve(plan: Plan) -> tuple[Description, list[Stage]]:
-    """What the workload and the device report, and the stages as this machine would run them.
+    """What the workload and the device report, and the stages as they would run here, or were recorded.
 
     Nothing is trained; a child loads the workload, so that this process stays clean.
 
     Raises:
         PerfkitError: the workload cannot be loaded.
     """
+    if plan.recorded:
+        return recorded.resolve(plan)
     with Setup(plan) as setup:
         return setup.description, list(ladder_stages(plan, setup.target))
 
@@ -112,6 +117,8 @@ def stage_diffs(plan: Plan, description: Description | None = None) -> list[tupl
     Raises:
         PerfkitError: the workload cannot be loaded.
     """
+    if plan.recorded:
+        return [_recorded_diff(plan)]
     description = description or resolve(plan)[0]
     here = target(plan, description)
     reason, text = _last_diff(plan, description, here)
@@ -125,6 +132,15 @@ def stage_diffs(plan: Plan, description: Description | None = None) -> list[tupl
     elif reason and other_reason not in ("", reason):
         diffs.append((f"n/a on a GPU too: {other_reason}", ""))
     return diffs
+
+
+def _recorded_diff(plan: Plan) -> tuple[str, str]:
+    description, stages = recorded.resolve(plan)
+    before, last = (stages * 2)[:2] if len(stages) < 2 else stages[-2:]
+    if last.reason:
+        return f"n/a in this recording: {last.reason}", ""
+    changes = recipe_diff(plan, description, before.recipe, last.recipe, last.name)
+    return "What it changed where it was recorded", changes
 
 
 _MANY = 8

@@ -17,6 +17,7 @@ from perfkit.process.ranks import Nodes
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target
 from perfkit.program.script import REFERENCE
+from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.worker.messages import Description
 
@@ -70,6 +71,8 @@ class Plan:
     """For one stage."""
     nodes: Nodes = field(default_factory=Nodes)
     """The machines that train together."""
+    recorded: str = ""
+    """The recording that is played in place of measuring; `device` is then the recorded one."""
 
 
 def plan(
@@ -90,7 +93,7 @@ def plan(
         preset: `smoke`, `quick` or `paper`.
         stages: optimizations in their order; the whole ladder if None. The baseline always comes first.
         settings: switches set from the baseline up.
-        device: `cuda`, `mps` or `cpu`.
+        device: `cuda`, `mps` or `cpu`; `recorded:NAME` plays a recording, and measures nothing.
         options: the workload's constructor arguments, over those of the preset.
         below: start from the default ladder as it stands below the first stage, not from the plain loop.
         seed: of weights, order and augmentation.
@@ -99,19 +102,51 @@ def plan(
     Raises:
         InvalidValue: a name or value that is not allowed.
     """
+    checked = {
+        name: getattr(Recipe().replace(**{name: value}), name) for name, value in (settings or {}).items()
+    }
+    if device and device.startswith(recordings.PREFIX):
+        more = {"settings": checked, "below": below, "seed": seed}
+        return _of_recording(device.removeprefix(recordings.PREFIX), workload, preset, stages, options, more)
     where = machine.check_device(device)
     size = presets.preset(preset, where.split(":")[0])
     names = tuple(stages) if stages is not None else LADDER
     for name in names:
         optimization(name)
-    checked = {
-        name: getattr(Recipe().replace(**{name: value}), name) for name, value in (settings or {}).items()
-    }
     chosen = workload or DEFAULT_WORKLOAD.get(size.name, "cifar_resnet18")
     workloads.reference(chosen)
     return Plan(
         chosen, size, where, names, settings=checked, options=dict(options or {}), below=below, seed=seed,
         timeout_s=timeout_s,
+    )  # fmt: skip
+
+
+def _of_recording(
+    name: str, workload: str | None, preset: str | None, stages: Sequence[str] | None,
+    options: Mapping[str, Any] | None, more: Mapping[str, Any],
+) -> Plan:  # fmt: skip
+    """The plan that plays a recording: its own workload, options and preset, and the stages asked for."""
+    runs = recordings.find(name).runs
+    first, own = runs[0], [run.stage for run in runs if run.stage != AGAIN]
+    for stage in stages or []:
+        if stage not in own:
+            optimization(stage)
+    same = {
+        "workload": workload is None or first.workload in (workload, workloads.reference(workload)),
+        "preset": preset in (None, first.preset),
+        "option": all(first.options.get(key) == value for key, value in (options or {}).items()),
+    }
+    if other := [what for what, is_same in same.items() if not is_same]:
+        raise InvalidValue(
+            f"the recording '{name}' is of another {' and '.join(other)}: {first.workload} at the preset "
+            f"{first.preset or '–'}",
+            "Leave workload, preset and options out to play it, or choose another device",
+        )
+    sizes = presets.PRESETS.get(first.preset, presets.PRESETS["quick"])
+    size = replace(sizes, name=first.preset, batch_size=Recipe.from_dict(first.recipe).batch_size)
+    return Plan(
+        first.workload, size, first.device, tuple(own if stages is None else stages), recorded=name,
+        options=first.options, **more,
     )  # fmt: skip
 
 

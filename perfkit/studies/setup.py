@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Self, Unpack
 
 from perfkit import machine
+from perfkit.errors import InvalidValue
 from perfkit.ladder import presets
 from perfkit.ladder.presets import Sizing
 from perfkit.process.child import Child
@@ -78,13 +79,18 @@ class Setup:
         watch: `on_progress` and `cancelled`.
 
     Raises:
-        PerfkitError: the workload cannot be loaded.
+        PerfkitError: the workload cannot be loaded, or the plan is of a recording.
     """
 
     description: Description
     """What the workload and the device report."""
 
     def __init__(self, plan: Plan, **watch: Unpack[Watch]) -> None:
+        if plan.recorded:
+            raise InvalidValue(
+                f"'{plan.recorded}' is a recording: it is played, and nothing can be measured on it",
+                "perfkit run, perfkit show and the panels play it; for this, choose another device",
+            )
         self.plan = plan
         self.progress = Tracker(watch.get("on_progress", lambda progress: None))
         self.cancelled = watch.get("cancelled") or threading.Event()
