@@ -1,0 +1,167 @@
+"""Predicted times of kernels on one GPU: each is limited by arithmetic or by memory, at a share of the peak.
+
+Which share depends on the class of the kernel and on its size. The constants are fitted to published
+measurements of whole steps (`benchmarks.fit_simulation`) and checked on others (`simulate.accuracy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfkit.simulate.constants import Constants, constants
+from perfkit.simulate.gpus import Gpu, Precision
+from perfkit.simulate.step import Kernel, Operator, Step
+from perfkit.simulate.work import HALF, Work, of_operator
+
+Floats = NDArray[np.float64]
+
+_PRECISIONS: list[Precision] = ["float32", "tf32", "float16", "bfloat16"]
+_NO_TENSOR_CORES = ("depthwise",)
+
+
+class Columns:
+    """The same attribute of many works side by side, so that all their times are computed at once."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        kinds = {work.kind: None for work in works}
+        self.kinds = list(kinds)
+        index = {kind: i for i, kind in enumerate(self.kinds)}
+        self.kind = np.array([index[work.kind] for work in works], dtype=int)
+        numbers = [(w.nbytes, w.flops, w.m, w.n, w.k, w.products) for w in works]
+        self.nbytes, self.flops, self.m, self.n, self.k, self.products = (
+            np.array(numbers, dtype=float).reshape(-1, 6).T.copy()
+        )
+        self.winograd = np.array(
+            [work.winograd and work.precision == "float32" for work in works], dtype=bool
+        )
+        self.precision = np.array([_PRECISIONS.index(_unit(work)) for work in works], dtype=int)
+        self.split = np.array(["wgrad" in kind for kind in self.kinds], dtype=bool)[self.kind]
+
+
+def _unit(work: Work) -> Precision:
+    """The precision of the units that compute it."""
+    if work.kind.startswith(_NO_TENSOR_CORES):
+        return "float32"
+    return "float16" if work.precision in HALF else "tf32" if work.precision == "tf32" else "float32"
+
+
+def seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
+    """Predicted time of each work on its own, in seconds."""
+    memory = _memory_seconds(columns, gpu, values)
+    compute = _compute_seconds(columns, gpu, values)
+    # Between the two limits neither is reached: the sharper the exponent, the more they overlap.
+    overlap = values.values["overlap"]
+    busy = (memory**overlap + compute**overlap) ** (1 / overlap)
+    return np.asarray(busy + values.values["kernel_us"] * 1e-6)
+
+
+def _memory_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
+    share = np.array([values.of(kind, "memory") for kind in columns.kinds])[columns.kind]
+    share = share * values.values.get(f"{gpu.key}.memory", 1.0)
+    # What fits the L2 cache is partly still there from the kernel before.
+    hits = np.exp(-columns.nbytes / (gpu.l2_mib * 2**20)) * values.values["l2_saving"]
+    return np.asarray(columns.nbytes * (1 - hits) / (gpu.bandwidth_gbs * 1e9 * share))
+
+
+def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
+    share = np.array([values.of(kind, "compute") for kind in columns.kinds])[columns.kind]
+    peaks, tuned = [], []
+    for precision in _PRECISIONS:
+        exists = precision != "bfloat16" and not (precision == "tf32" and gpu.tf32_tflops is None)
+        peaks.append(gpu.peak_flops(precision) if exists else np.inf)
+        unit = {"tf32": "tf32", "float32": "float32"}.get(precision, "tensor")
+        tuned.append(
+            values.values.get(f"{gpu.key}.{unit}", values.values.get(f"{gpu.architecture}.{unit}", 1.0))
+        )
+    rate = np.array(peaks)[columns.precision] * np.array(tuned)[columns.precision] * share
+    with np.errstate(divide="ignore"):
+        direct = columns.flops / (rate * _size_share(columns, gpu, values))
+    if columns.winograd.any():
+        direct = np.where(columns.winograd, _winograd(columns, gpu, values, direct), direct)
+    return np.asarray(direct)
+
+
+def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
+    """The share of a large product's rate that a product of this size reaches; 1 for what is no product."""
+    is_product = columns.m > 0
+    constant = values.values
+    half_mn, half_k, tile = constant["half_mn"], constant["half_k"], 128
+    padded = np.where(columns.precision == 0, 1, 8)
+    m, n, k = (np.maximum(side, 1) for side in (columns.m, columns.n, columns.k))
+    share = m * n / ((m + half_mn) * (n + half_mn)) * k / (k + half_k)
+    share = share * np.prod([side / (np.ceil(side / padded) * padded) for side in (m, n, k)], axis=0)
+    blocks = np.ceil(m / tile) * np.ceil(n / tile) * columns.products
+    blocks = np.where(columns.split, blocks * np.maximum(1, k / 1024), blocks)
+    waves = blocks / gpu.multiprocessors
+    fill = np.where(waves < 1, waves, waves / np.ceil(waves))
+    share = share * np.maximum(fill, 0.01) ** constant["wave"]
+    return np.asarray(np.where(is_product, share, 1.0))
+
+
+def _winograd(columns: Columns, gpu: Gpu, values: Constants, direct: Floats) -> Floats:
+    """Winograd's algorithms: fused F(2x2, 3x3), non-fused F(4x4, 3x3); cuDNN takes the fastest.
+
+    The first multiplies 2.25 times less, the second 4 times, but it writes transformed tiles and reads them.
+    """
+    constant = values.values
+    fused = direct / constant["winograd_fused"]
+    traffic = columns.nbytes * 4.5 / (gpu.bandwidth_gbs * 1e9 * values.of("pointwise", "memory"))
+    unfused = direct / constant["winograd_unfused"] + traffic
+    return np.asarray(np.minimum(direct, np.minimum(fused, unfused)))
+
+
+def kernels(step: Step, gpu: Gpu, values: Constants | None = None) -> list[Kernel]:
+    """The kernels of a step's operators on a GPU, in order, with predicted times.
+
+    Args:
+        step: a planned step.
+        gpu: its data sheet.
+        values: constants of the model; the ones in use by default.
+    """
+    values = values or constants()
+    works, owners = [], []
+    for index, event in enumerate(step.events):
+        if isinstance(event, Operator):
+            found = of_operator(event, step)
+            works += found
+            owners += [index] * len(found)
+    if not works:
+        return []
+    columns = Columns(works)
+    times = seconds(columns, gpu, values)
+    return [
+        Kernel(
+            name=_name(work, step.events[owner]), kind=_coarse(work.kind),
+            seconds=float(time), operator=owner, flops=work.flops, nbytes=work.nbytes,
+            tensor_cores=_unit(work) != "float32" and work.m > 0,
+        )
+        for work, owner, time in zip(works, owners, times, strict=True)
+    ]  # fmt: skip
+
+
+_COARSE = {
+    "conv": "conv", "conv1x1": "conv", "grouped": "conv", "depthwise": "conv", "stem": "conv",
+    "convert": "layout", "layout": "layout", "gemm": "gemm", "bmm": "gemm", "attention": "attention",
+    "batch_norm": "norm", "layer_norm": "norm", "group_norm": "norm", "pool": "pool",
+    "softmax": "reduction", "reduction": "reduction",
+    "foreach": "optimizer", "fused": "fused", "gather": "gather", "scatter": "scatter", "cat": "pointwise",
+}  # fmt: skip
+
+
+def _coarse(kind: str) -> str:
+    return _COARSE.get(kind.split(".", maxsplit=1)[0], "pointwise")
+
+
+def _name(work: Work, event: object) -> str:
+    operator = event.name.removeprefix("aten.") if isinstance(event, Operator) else ""
+    precision = f" {work.precision}" if work.m else ""
+    return f"{work.kind}{precision} ({operator})"
+
+
+def host_seconds(operator: Operator, launches: int, values: Constants | None = None) -> float:
+    """What an operator costs the host's core in eager mode: dispatch, and one launch a kernel."""
+    constant = (values or constants()).values
+    return (constant["host.operator_us"] + launches * constant["host.launch_us"]) * 1e-6
