@@ -121,4 +121,5 @@ def _device(ranks: tuple[Rank, ...], totals: dict[str, float], spoiled: set[str]
         if "gpu_utilization" in spoiled
         else _ratio(totals, "with_copies", "step"),
         "launch": launches(rank.links),
+        "simulated": rank.simulated,
     }

@@ -38,9 +38,15 @@ _PLAIN = re.compile(
 )
 
 
+_SIMULATED = re.compile(r"simulated (\w+): ")
+"""How `perfkit.simulate.chrome` begins the name of a kernel that never ran, with its class."""
+
+
 def tensor_core(name: str) -> str:
     """Whether a kernel uses Tensor Cores by its name: `yes`, `no` or `unknown`."""
     name = name[:1000]
+    if _SIMULATED.match(name):
+        return "yes" if name.endswith("(Tensor Cores)") else "no"
     if _NO.search(name) and "tensorop" not in name.lower():
         return "no"
     if _YES.search(name):
@@ -51,6 +57,8 @@ def tensor_core(name: str) -> str:
 def is_bandwidth_bound(name: str) -> bool:
     """Whether memory bandwidth limits a kernel, by its name: element-wise, norms, layout."""
     name = name[:1000]
+    if simulated := _SIMULATED.match(name):
+        return simulated[1] not in ("conv", "gemm", "attention")
     return _PLAIN.search(name) is not None and not (_PRODUCT.search(name) or _YES.search(name))
 
 

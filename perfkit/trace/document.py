@@ -43,6 +43,7 @@ class Document(msgspec.Struct, Generic[E]):
     traceEvents: list[E]
     deviceProperties: msgspec.Raw = msgspec.Raw()
     distributedInfo: msgspec.Raw = msgspec.Raw()
+    simulated: msgspec.Raw = msgspec.Raw()
 
 
 class Parsed(msgspec.Struct):
@@ -105,7 +106,8 @@ def parse_pieces(pieces: Iterable[bytes], take: Callable[[list[Event]], None]) -
     except _UNREADABLE as error:
         raise Irregular from error
     properties = start.deviceProperties or last.deviceProperties
-    return Document([], properties, start.distributedInfo or last.distributedInfo)
+    simulated = start.simulated or last.simulated
+    return Document([], properties, start.distributedInfo or last.distributedInfo, simulated)
 
 
 _GIVE = "Give a *.pt.trace.json or .json.gz file of the PyTorch profiler."
@@ -166,7 +168,7 @@ def _decode(text: bytes) -> Parsed:
     for event in raw.traceEvents:
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
             events.append(decode(event))
-    document = Document(events, raw.deviceProperties, raw.distributedInfo)
+    document = Document(events, raw.deviceProperties, raw.distributedInfo, raw.simulated)
     return Parsed(document, dropped=len(raw.traceEvents) - len(events))
 
 

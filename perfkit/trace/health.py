@@ -29,6 +29,9 @@ def check(rank: Rank) -> list[Health]:
     many_lost, many_early = lost > FEW * len(launching), early > FEW * len(tied)
     short = _short_last_step(links, steps)
     problems: tuple[tuple[object, str, str, str, list[str]], ...] = (
+        (rank.simulated, "simulated", "info",
+         "this trace is simulated: no kernel ran, its times are predicted"
+         + "".join(f"; {name}: {fact[:200]}" for name, fact in (rank.simulated or {}).items()), []),
         (rank.truncated, "truncated", "error",
          f"the file is cut off or damaged: {notes}; an unknown number of events is missing", TIMES),
         (notes and not rank.truncated, "repaired", "warning", notes, []),

@@ -51,6 +51,8 @@ class Rank:
     truncated: bool
     notes: list[str]
     """What was wrong with the file."""
+    simulated: dict[str, str] | None = None
+    """What a simulated trace rests on; None for a recorded one."""
 
     @cached_property
     def links(self) -> Links:
@@ -108,7 +110,8 @@ def _load(path: Path, limits: Limits) -> Rank:
     properties = decode_or_none(parsed.document.deviceProperties, list[DeviceProperties]) or []
     world = decode_or_none(parsed.document.distributedInfo, World) or World()
     dropped = parsed.dropped + builder.dropped
-    return Rank(str(path), columns, properties, world, dropped, parsed.truncated, parsed.notes)
+    simulated = decode_or_none(parsed.document.simulated, dict[str, str])
+    return Rank(str(path), columns, properties, world, dropped, parsed.truncated, parsed.notes, simulated)
 
 
 def _read(path: Path, limits: Limits) -> tuple[Builder, Parsed]:
