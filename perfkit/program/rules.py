@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from perfkit.errors import WorkloadError
-from perfkit.program.recipe import Recipe, shown, switches
+from perfkit.program.recipe import Recipe, Value, shown, switches
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,14 @@ class Target:
     """Devices of this kind on this machine."""
     nodes: int = 1
     """Machines that train together."""
+    own: Mapping[str, Value] = field(default_factory=dict)
+    """Of a script: the switches as it sets them by itself, in the place of the defaults."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Of a script: the switches that cannot be set from outside, and why."""
+
+    def default(self, name: str) -> Value:
+        """What a switch is without being set."""
+        return self.own.get(name, switches()[name].default)
 
     @property
     def devices(self) -> int:
@@ -81,8 +89,8 @@ def why_not(name: str, recipe: Recipe, target: Target) -> str:
     """Why a switch, as this recipe sets it, cannot act there; empty where it can (or is off)."""
     switch = switches()[name]
     partner, idle_value = switch.idle_when or ("", False)
-    if getattr(recipe, name) == switch.default:
-        return ""
+    if getattr(recipe, name) == target.default(name) or name in target.refused:
+        return "" if getattr(recipe, name) == target.default(name) else target.refused[name]
     if switch.needs == "cuda" and target.device != "cuda":
         return f"{switch.label} needs a CUDA device; this run is on {target.device}"
     if switch.needs == "workload" and name not in target.offers:
@@ -99,12 +107,12 @@ def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:
     """What of a recipe can act on a target.
 
     Returns:
-        The recipe with every switch that cannot act put back to its default, and the reasons by switch.
+        The recipe with every switch that cannot act put back, and the reasons by switch.
     """
     reasons: dict[str, str] = {}
     while refused := {name: reason for name in switches() if (reason := why_not(name, recipe, target))}:
         reasons |= refused
-        recipe = recipe.replace(**{name: switches()[name].default for name in refused})
+        recipe = recipe.replace(**{name: target.default(name) for name in refused})
     return recipe, reasons
 
 

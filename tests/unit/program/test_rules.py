@@ -110,3 +110,11 @@ def test_a_workload_may_offer_only_what_depends_on_it() -> None:
     assert offers(SimpleNamespace()) == frozenset()
     with pytest.raises(WorkloadError, match="the workload offers compile. Allowed: batched_fetch, "):
         offers(SimpleNamespace(offers={"uint8_copy", "compile"}))
+
+
+def test_a_script_keeps_its_own_settings_where_a_switch_is_refused():
+    target = Target("cpu", own={"workers": 4, "amp": "bf16"}, refused={"workers": "it has a batch sampler"})
+    recipe, reasons = applicable(Recipe(workers=2, amp="off"), target)
+    assert recipe.workers == 4 and recipe.amp == "off"
+    assert reasons == {"workers": "it has a batch sampler"}
+    assert applicable(Recipe(workers=4), target)[1] == {}
