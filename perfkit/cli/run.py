@@ -12,8 +12,9 @@ import typer
 
 from perfkit.cli import app as cli
 from perfkit.errors import InvalidValue
+from perfkit.results import recordings
 from perfkit.results.run import Run, document, summary
-from perfkit.results.store import RunStore, load_recording, save_recording
+from perfkit.results.store import RunStore, save_recording
 from perfkit.show import html, tables, terminal
 from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
@@ -86,13 +87,16 @@ def runs(
 @cli.command(cli.MEASURE)
 def show(
     run_id: Annotated[
-        str, typer.Argument(metavar="ID", help="of a run, or its beginning, or a recording.json")
+        str,
+        typer.Argument(
+            metavar="ID", help="of a run, or its beginning; or recorded:NAME, or a recording.json"
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="print it as JSON")] = False,
 ) -> None:
     """Prints one run (result, recipe, evidence, machine), or all runs of a recording."""
-    if run_id.endswith(".json"):
-        recording = load_recording(Path(run_id))
+    if run_id.endswith(".json") or run_id.startswith(recordings.PREFIX):
+        recording = recordings.find(run_id.removeprefix(recordings.PREFIX))
         contents = [recording.provenance.describe(), *tables.sections(recording.runs)]
         data = document(recording.runs)
     else:

@@ -24,10 +24,11 @@ from perfkit.notebook.ladder import LadderPanel, RecipePanel
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.stage import StagePanel
 from perfkit.notebook.whatif import WhatIf
+from perfkit.notebook.where import use
 from perfkit.notebook.workbench import Workbench
 
 __all__ = [
     "AttributionResult", "Inspection", "LadderPanel", "RecipePanel", "Shown", "StagePanel", "SyncReport",
     "TraceView", "TuningResult", "WhatIf", "Workbench", "attribute", "doctor", "find_syncs", "kernels",
-    "machine", "memory", "minutes", "nsys", "profile", "recording", "source", "torchrun", "tune",
+    "machine", "memory", "minutes", "nsys", "profile", "recording", "source", "torchrun", "tune", "use",
 ]  # fmt: skip

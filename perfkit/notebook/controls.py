@@ -11,7 +11,6 @@ import ipywidgets as widgets
 from perfkit.errors import InvalidValue
 from perfkit.notebook import layout
 from perfkit.program.recipe import Recipe, Switch, Value, switches
-from perfkit.program.rules import Target, why_not
 from perfkit.show.document import Bullets, Section
 from perfkit.show.html import fragment
 
@@ -30,7 +29,7 @@ class Controls:
         on_change: Callable[[Recipe], None] = lambda recipe: None,
     ) -> None:  # fmt: skip
         self._recipe = start or Recipe()
-        self._target: Target | None = None
+        self._why_not: Callable[[str, Recipe], str] = lambda name, recipe: ""
         self._on_change = on_change
         self._quiet = False
         self.reasons: dict[str, str] = {}
@@ -62,9 +61,9 @@ class Controls:
             self._quiet = False
         self._refresh()
 
-    def set_target(self, target: Target) -> None:
-        """Where the recipe is to run: decides which switches can act."""
-        self._target = target
+    def set_rule(self, why_not: Callable[[str, Recipe], str]) -> None:
+        """Why a switch cannot have a recipe's value where it is to run; empty where it can."""
+        self._why_not = why_not
         self._refresh()
 
     def changes(self, against: Recipe) -> Mapping[str, Value]:
@@ -103,11 +102,9 @@ class Controls:
 
     def _reason(self, switch: Switch) -> str:
         """Why no value of a switch but its default can act; empty where one can, or nothing is known yet."""
-        if self._target is None:
-            return ""
         others = [v for v in switch.levels or (switch.default, switch.high) if v != switch.default]
         changed = [self._recipe.replace(**{switch.name: value}) for value in others]
-        reasons = [why_not(switch.name, recipe, self._target) for recipe in changed]
+        reasons = [self._why_not(switch.name, recipe) for recipe in changed]
         return reasons[-1] if reasons and all(reasons) else ""
 
 

@@ -22,9 +22,9 @@ from perfkit.notebook.job import Line
 from perfkit.notebook.ladder import Recipes
 from perfkit.notebook.shown import Shown
 from perfkit.program.recipe import Value
+from perfkit.results import recordings
 from perfkit.results.attribution import Attribution
 from perfkit.results.run import Run
-from perfkit.results.store import load_recording
 from perfkit.results.tuning import Tuned
 from perfkit.show import tables, tables_inside, tables_studies, tables_trace
 from perfkit.show.document import Timeline
@@ -170,13 +170,17 @@ class TraceView(Shown[trace.Analysis]):
         return self.profile.lanes(step) if self.profile else trace.lanes(self.trace, step)
 
 
-def recording(file: str | Path) -> Shown[list[Run]]:
+def recording(name: str | Path) -> Shown[list[Run]]:
     """Runs of `perfkit run --record`, from here or elsewhere, with the tables and figures of stored ones.
 
+    Args:
+        name: of a recording that ships with perfkit or of the user's own; or a file.
+
     Raises:
-        StoreError: the file is not a recording.
+        InvalidValue: there is no such recording.
+        StoreError: the file is not one.
     """
-    loaded = load_recording(Path(file))
+    loaded = recordings.find(str(name))
     return Shown(loaded.runs, [loaded.provenance.describe(), *tables.sections(loaded.runs)])
 
 

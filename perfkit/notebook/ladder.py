@@ -13,6 +13,7 @@ from perfkit.ladder.stages import Stage
 from perfkit.notebook import layout
 from perfkit.notebook.panel import Panel, refuse_object, stored_runs
 from perfkit.notebook.shown import Shown
+from perfkit.notebook.where import Chooser, Place
 from perfkit.program.recipe import Recipe
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run, slug
@@ -41,7 +42,7 @@ class LadderPanel(Panel):
         stages: optimizations in their order; the whole default ladder if None.
         workload: a built-in one, or `package.module:name`; the preset's own if None.
         preset: `smoke`, `quick` or `paper`; what `PERFKIT_PRESET` says, or what suits the machine, if None.
-        device: `cuda`, `mps` or `cpu`; the best there is if None.
+        device: `cuda`, `mps`, `cpu` or `recorded:NAME`; the session's choice if None.
         settings: switches set from the first stage on.
         options: the workload's constructor arguments.
 
@@ -59,10 +60,11 @@ class LadderPanel(Panel):
         options: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         refuse_object(workload)
-        plan = plans.plan(workload, preset, stages, settings, device, options, below=self.from_below)
-        base = Recipe(batch_size=plan.preset.batch_size).replace(**plan.settings)
-        recipes = tuple((title, base.replace(**changes)) for title, changes in self._titles.items())
-        self.plan = replace(plan, recipes=recipes)
+        self._asked: dict[str, Any] = {
+            "workload": workload, "preset": preset, "stages": stages, "settings": settings, "options": options
+        }  # fmt: skip
+        self._where = Chooser(self._planned, Place(device), self._move)
+        self.plan = self._where.plan
         self._parity: Parity | None = None
         self._recalled = False
         self._resolving = threading.Lock()
@@ -70,8 +72,26 @@ class LadderPanel(Panel):
         self._described: Description
         self._unreadable = ""
         self._report = layout.html_slot("pk-report")
+        self._above = [self._where.widget, *self._above]
         self._below = [self._report]
-        super().__init__(f"{type(self).__name__} {plan.workload} {plan.stages} {recipes}")
+        plan = self.plan
+        super().__init__(f"{type(self).__name__} {plan.workload} {plan.stages} {plan.recipes} {device}")
+
+    # ------------------------------------------------------------ where
+
+    def _planned(self, place: Place) -> plans.Plan:
+        plan = plans.plan(device=place.device, below=self.from_below, **self._asked)
+        base = Recipe(batch_size=plan.preset.batch_size).replace(**plan.settings)
+        recipes = tuple((title, base.replace(**changes)) for title, changes in self._titles.items())
+        return replace(plan, recipes=recipes)
+
+    def _move(self, plan: plans.Plan) -> None:
+        """Another place was chosen: the stages are read again, and the results of the old one go."""
+        self.plan, self._stages, self._unreadable = plan, None, ""
+        self.runs, self._recalled, self._parity, self._report.value = [], False, None, ""
+        self._status.end("press Run")
+        self._draw()
+        self._start_reading()
 
     # ------------------------------------------------------------ measuring
 
@@ -89,7 +109,8 @@ class LadderPanel(Panel):
 
     def _keep(self, run: Run) -> None:
         self.runs = [*self.runs, run]
-        self._draw()
+        if not self.plan.recorded:  # all of it comes at once
+            self._draw()
 
     def _prove(self) -> None:
         """Checks, after measuring, whether what was measured still trains the same."""
@@ -128,6 +149,9 @@ class LadderPanel(Panel):
 
     def _read(self) -> None:
         """Shows the newest stored session of the same stages, settings, options and recipes."""
+        if self.plan.recorded:
+            self._resolve()
+            return
         names = [slug(title) for title in self._titles] or dict.fromkeys(["baseline", *self.plan.stages])
         runs = stored_runs(self.plan.workload, 60)
         for session in dict.fromkeys(run.session for run in reversed(runs)):

@@ -22,6 +22,7 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.notebook import layout
 from perfkit.notebook.job import Job, Line, Status
 from perfkit.notebook.shown import Sectioned
+from perfkit.notebook.where import Chooser
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.show import document, figures, html, sentences, style, tables
@@ -48,6 +49,8 @@ class Panel(layout.Boxed, Sectioned):
     """What stands in the place of results while there are none."""
     missing = ("nothing was measured yet", "Run the cell with .run() first")
     """The error of an output that needs results, and its remedy."""
+    _where: Chooser
+    """Where it runs, set first as well."""
     _above: Sequence[widgets.Widget] = ()
     _buttons: Sequence[widgets.Widget] = ()
     _between: Sequence[widgets.Widget] = ()
@@ -142,6 +145,7 @@ class Panel(layout.Boxed, Sectioned):
 
     def _set_busy(self, busy: bool) -> None:
         self._run.disabled, self._cancel.disabled = busy, not busy
+        self._where.set_busy(busy)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         if self._reader is None:

@@ -23,7 +23,6 @@ from perfkit.show.document import Code, Section
 from perfkit.show.html import fragment
 from perfkit.studies import ladder as ladders
 from perfkit.studies import parity as proving
-from perfkit.studies import plan as plans
 
 SHRINKS = ("waiting for data", "computing", "both", "neither")
 
@@ -82,10 +81,12 @@ class StagePanel(LadderPanel):
             super()._recall(stored)
 
     def _show_stages(self, stages: Sequence[Stage]) -> None:
-        self._controls.set_target(plans.target(self.plan, self._described))
+        self._controls.set_rule(ladders.switch_rule(self.plan, self._described))
         self._controls.show(stages[-1].recipe)
         if stages[-1].reason:
-            self._status.show(f"n/a here: {stages[-1].reason}")
+            self._status.show(
+                f"n/a {'in this recording' if self.plan.recorded else 'here'}: {stages[-1].reason}"
+            )
         self._apply_controls()
 
     def _apply_controls(self) -> None:
@@ -116,7 +117,7 @@ class StagePanel(LadderPanel):
 
     def _prove(self) -> None:
         run = results.stages(self.runs)[-1]
-        if run.status == "ok":
+        if run.status == "ok" and not self.plan.recorded:
             self._parity = proving.parity(
                 self.plan, run.title, Recipe.from_dict(run.recipe), cancelled=self._job.cancelled,
                 on_progress=lambda progress: self._status.progress(progress.phase, 0.99),

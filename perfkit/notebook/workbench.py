@@ -9,13 +9,14 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from perfkit import machine
-from perfkit.errors import PerfkitError
+from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder.presets import PRESETS
 from perfkit.notebook import layout
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.panel import Panel, refuse_object, stored_runs
+from perfkit.notebook.where import Chooser, Place
 from perfkit.program.recipe import Recipe, switches
+from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.show import document, results, tables, tables_trace
@@ -38,7 +39,7 @@ class Workbench(Panel):
     Args:
         workload: a built-in one, or `package.module:name`; the preset's own if None.
         preset: `smoke`, `quick` or `paper`.
-        device: `cuda`, `mps` or `cpu`; the best there is if None.
+        device: `cuda`, `mps`, `cpu` or `recorded:NAME`; the session's choice if None.
         options: the workload's constructor arguments.
 
     Raises:
@@ -54,32 +55,34 @@ class Workbench(Panel):
         options: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         refuse_object(workload)
-        first = plans.plan(workload, preset, ["baseline"], None, device, options)
-        self._options = first.options
+        self._asked = workload, preset, options
+        if device:
+            plans.plan(workload, preset, ["baseline"], None, device, options)  # with all that was asked for
+        self._where = Chooser(self._planned, Place(device), self._move)
+        first = self._where.plan
+        self._moving = False
         self._ticks: dict[str, widgets.Checkbox] = {}
         self._build_controls(first)
         self._build_results()
         super().__init__(f"Workbench {first.workload}")
-        self.runs = [run for run in results.stages(stored_runs(first.workload, _MOST)) if run.status == "ok"]
-        self._list()
+        self._recall(first)
 
     def _build_controls(self, first: plans.Plan) -> None:
         def field(kind: Any, label: str, **traits: Any) -> Any:
             return layout.field(kind, label, 235, 80, **traits)
 
         menu, button = widgets.Dropdown, layout.button
-        devices = dict.fromkeys([first.device, machine.check_device(None), "cpu"])
-        self._workload = field(widgets.Text, "Workload", value=first.workload, continuous_update=False)
-        self._preset = field(menu, "Preset", options=list(PRESETS), value=first.preset.name)
-        self._device = field(menu, "Device", options=list(devices), value=first.device)
+        self._workload = field(widgets.Text, "Workload", continuous_update=False)
+        self._preset = field(menu, "Preset", options=list(PRESETS))
+        self._show_workload(first)
         self._against = field(menu, "Against", options=_AGAINST)
         self._name = field(widgets.Text, "Name", placeholder="of the next run")
-        places = [self._workload, self._preset, self._device]
-        for place in places:
-            place.observe(lambda _: self._start_reading(), "value")
+        for control in (self._workload, self._preset):
+            control.observe(lambda _: self._other_workload(), "value")
         change = "press Run to measure"
         self.controls = Controls(switches(), self._plain(), lambda recipe: self._status.show(change))
-        self._above = [layout.row([*places, self._against, self._name]), self.controls.widget]
+        fields = layout.row([self._workload, self._preset, self._against, self._name])
+        self._above = [self._where.widget, fields, self.controls.widget]
         help_text = "Some steps under the profiler"
         self._profile = button("Profile", "pk-profile", help_text, lambda: self.profile(block=False))
         self._buttons = [
@@ -106,11 +109,45 @@ class Workbench(Panel):
         super()._set_busy(busy)
         self._profile.disabled = busy
 
+    # ------------------------------------------------------------ where
+
+    def _planned(self, place: Place) -> plans.Plan:
+        """A plan of the workload that was asked for; a recording brings its own."""
+        recorded = (place.device or "").startswith(recordings.PREFIX)
+        workload, preset, options = (None, None, None) if recorded else self._asked
+        return plans.plan(workload, preset, ["baseline"], None, place.device, options)
+
+    def _move(self, plan: plans.Plan) -> None:
+        """Another place was chosen: its workload, its runs."""
+        self._moving = True
+        self._show_workload(plan)
+        self._moving = False
+        self._recall(plan)
+        self.controls.show(self._plain())
+        self._start_reading()
+
+    def _show_workload(self, plan: plans.Plan) -> None:
+        self._preset.options = [plan.preset.name] if plan.recorded else list(PRESETS)
+        self._workload.value, self._preset.value = plan.workload, plan.preset.name
+        self._workload.disabled = self._preset.disabled = bool(plan.recorded)
+
+    def _other_workload(self) -> None:
+        """The workload or the preset was changed by hand."""
+        if not self._moving:
+            self._asked = self._workload.value, self._preset.value, self._asked[2]
+            self._start_reading()
+
+    def _recall(self, plan: plans.Plan) -> None:
+        """The runs to begin with: those of the recording, or the newest stored ones of the workload."""
+        recorded = recordings.played(recordings.find(plan.recorded)) if plan.recorded else None
+        runs = stored_runs(plan.workload, _MOST) if recorded is None else recorded
+        self.runs = [run for run in results.stages(runs) if run.status == "ok"]
+        self._list()
+
     # ------------------------------------------------------------ measuring
 
     def _plan(self, recipes: Sequence[tuple[str, Recipe]] = ()) -> plans.Plan:
-        where = self._workload.value, self._preset.value, ["baseline"], None, self._device.value
-        return replace(plans.plan(*where, self._options), recipes=tuple(recipes))
+        return replace(self._planned(self._where.place), recipes=tuple(recipes))
 
     def _read(self) -> None:
         """Asks a fresh process what the workload offers: the controls follow."""
@@ -121,16 +158,21 @@ class Workbench(Panel):
             self._status.end("not ready", str(problem))
             return
         self._status.error.value = ""
-        self.controls.set_target(plans.target(plan, described))
+        self.controls.set_rule(ladders.switch_rule(plan, described))
 
     def _measure(self) -> list[Run]:
         recipe = self.controls.recipe
         name = self._name.value.strip() or recipe.describe()[:60]
         plan = self._plan([*self._opponent(), (name, recipe)])
         try:
-            return ladders.measure_ladder(
+            runs = ladders.measure_ladder(
                 plan, RunStore(), on_progress=self._follow, cancelled=self._job.cancelled
             )
+            if plan.recorded and runs[-1].status != "ok":
+                raise InvalidValue(
+                    f"this recipe is {runs[-1].reason}", "Tick one of its runs, Use its switches"
+                )
+            return runs
         finally:
             self._name.value = ""
 
@@ -142,7 +184,9 @@ class Workbench(Panel):
 
     def _plain(self) -> Recipe:
         """The baseline of the preset."""
-        return Recipe(batch_size=PRESETS[self._preset.value].batch_size)
+        recorded = self._where.plan.recorded
+        preset = self._where.plan.preset if recorded else PRESETS[self._preset.value]
+        return Recipe(batch_size=preset.batch_size)
 
     def profile(self, block: bool = True) -> None:
         """Some steps of the recipe under the profiler: timeline and diagnosis."""
@@ -180,7 +224,7 @@ class Workbench(Panel):
     def _keep(self, run: Run) -> None:
         if run.status != "ok" or results.is_again(run):
             return
-        self.runs = [*self.runs, run][-_MOST:]
+        self.runs = [*(other for other in self.runs if other.id != run.id), run][-_MOST:]
         ticked = self.ticked()
         same = any(other.session == run.session for other in ticked)
         self._list({run.id, *(other.id for other in ticked if same)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from typing import Unpack
 
@@ -12,7 +12,7 @@ from perfkit.ladder import presets
 from perfkit.ladder import stages as ladder
 from perfkit.ladder.stages import Stage
 from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target, applicable
+from perfkit.program.rules import Target, applicable, why_not
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
 from perfkit.studies import recorded
@@ -102,6 +102,14 @@ def resolve(plan: Plan) -> tuple[Description, list[Stage]]:
         return recorded.resolve(plan)
     with Setup(plan) as setup:
         return setup.description, list(ladder_stages(plan, setup.target))
+
+
+def switch_rule(plan: Plan, description: Description) -> Callable[[str, Recipe], str]:
+    """Why a switch, as a recipe sets it, cannot act where a plan runs; gives an empty text where it can."""
+    if plan.recorded:
+        return recorded.switch_rule(plan)
+    where = target(plan, description)
+    return lambda name, recipe: why_not(name, recipe, where)
 
 
 def stage_diffs(plan: Plan, description: Description | None = None) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Unpack
 
 import msgspec
@@ -45,11 +45,15 @@ def resolve(plan: Plan) -> tuple[Description, list[Stage]]:
     ]  # fmt: skip
 
 
-def why_not(plan: Plan, name: str, recipe: Recipe) -> str:
-    """Why a switch cannot have this value: no run of the recording has it; empty where one has."""
-    value = getattr(recipe, name)
-    recorded = any(run.recipe.get(name) == value for run in _runs(plan) if run.status == "ok")
-    return "" if recorded else f"{name}={value} is not in this recording"
+def switch_rule(plan: Plan) -> Callable[[str, Recipe], str]:
+    """Why a switch cannot be set: it has its default in all runs of the recording; else an empty text."""
+    measured = [Recipe.from_dict(run.recipe) for run in _runs(plan) if run.status == "ok"]
+    changed = {name for recipe in measured for name in recipe.diff(Recipe())}
+
+    def why_not(name: str, recipe: Recipe) -> str:
+        return "" if name in changed else "not in this recording"
+
+    return why_not
 
 
 def chosen(plan: Plan) -> list[Run]:

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.notebook import panel
+from perfkit.notebook import panel, where
 
 
 @pytest.fixture(autouse=True)
-def _own_store(data_dir: Path) -> None:
-    """Runs of one test are not recalled by another."""
+def _own_store(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of one test are not recalled by another, nor is its choice of a device."""
+    monkeypatch.setattr(where, "_remembered", where.Place())
 
 
 @pytest.fixture

@@ -10,13 +10,19 @@ from typing import Any
 import pytest
 
 from perfkit.notebook import stage as stages
-from perfkit.program.rules import Target
+from perfkit.program.recipe import Recipe
+from perfkit.program.rules import Target, why_not
 from perfkit.results.parity import Check, Parity
 from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
 from tests.unit.show.fake_runs import session
 
 CPU = Target(device="cpu", offers=frozenset({"uint8_copy"}))
+
+
+def on_cpu(name: str, recipe: Recipe) -> str:
+    """Why a switch cannot act on the CPU."""
+    return why_not(name, recipe, CPU)
 
 
 class FakeStudy:

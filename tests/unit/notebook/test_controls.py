@@ -6,7 +6,7 @@ import threading
 
 from perfkit.notebook.controls import Controls
 from perfkit.program.recipe import Recipe, switches
-from tests.unit.notebook.fakes import CPU
+from tests.unit.notebook.fakes import on_cpu
 
 
 def test_every_switch_has_a_control_known_by_its_name() -> None:
@@ -34,7 +34,7 @@ def test_a_toggle_becomes_the_recipe_and_is_reported_once() -> None:
 
 def test_what_cannot_act_is_disabled_with_the_reason_and_comes_back() -> None:
     controls = Controls(switches())
-    controls.set_target(CPU)
+    controls.set_rule(on_cpu)
     assert controls.by_name["pin_memory"].disabled
     assert "CUDA" in controls.marks["pin_memory"].value
     assert controls.by_name["device_dataset"].disabled
@@ -46,7 +46,7 @@ def test_what_cannot_act_is_disabled_with_the_reason_and_comes_back() -> None:
 
 def test_a_switch_left_on_that_can_no_longer_act_says_so_and_can_be_put_back() -> None:
     controls = Controls(switches())
-    controls.set_target(CPU)
+    controls.set_rule(on_cpu)
     controls.by_name["compile"].value = True
     controls.by_name["compile_mode"].value = "max-autotune"
     controls.by_name["compile"].value = False
@@ -57,7 +57,7 @@ def test_a_switch_left_on_that_can_no_longer_act_says_so_and_can_be_put_back() -
 def test_a_toggle_is_quick() -> None:
     """Counts work, not time: one toggle starts no thread and asks no process."""
     controls = Controls(switches())
-    controls.set_target(CPU)
+    controls.set_rule(on_cpu)
     before = threading.active_count()
     controls.by_name["channels_last"].value = True
     assert threading.active_count() == before

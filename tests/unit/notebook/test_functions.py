@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfkit import notebook as pk
-from perfkit.errors import InvalidValue, StoreError, WorkloadError
+from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.notebook import functions
 from perfkit.studies import plan as plans
 from perfkit.worker import reports
@@ -63,7 +63,7 @@ def test_a_recording_opens_with_tables_and_figures() -> None:
     assert str(recorded.sections()[0]).startswith("Recorded 20")
     assert all(run.title in recorded.table("The ladder").data for run in recorded.found)
     assert recorded.plot("throughput").data.startswith(b"\x89PNG")
-    with pytest.raises(StoreError, match="none"):
+    with pytest.raises(InvalidValue, match="no recording 'none.json'. There are: cpu-quick"):
         pk.recording("none.json")
 
 

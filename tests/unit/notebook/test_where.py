@@ -1,0 +1,155 @@
+"""The chooser: this machine or a recording, remembered for the session, with what cannot be chosen."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from typing import Any
+
+import pytest
+
+from perfkit import machine
+from perfkit import notebook as pk
+from perfkit.errors import InvalidValue, WorkloadError
+from perfkit.notebook import panel as panels
+from perfkit.results import recordings
+from perfkit.studies import setup
+from tests.unit.notebook.fakes import wait_until
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+PLAYED = "recorded:cpu-quick"
+
+
+def labels(panel: Any) -> dict[str, str]:
+    return {device: label for label, device in panel._where.device.options}
+
+
+def read(panel: Any) -> None:
+    """What a display does, and its end."""
+    panel._start_reading()
+    panel._reader.join()
+
+
+@pytest.fixture(autouse=True)
+def _no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Playing a recording starts none; where another panel would, it is not ready."""
+
+    def refuse(*_: Any) -> None:
+        raise WorkloadError("no process in this test")
+
+    monkeypatch.setattr(setup, "Child", refuse)
+
+
+def test_a_panel_offers_this_machine_and_every_recording() -> None:
+    folder = machine.own_recordings_folder()
+    folder.mkdir(parents=True)
+    shutil.copy(recordings.available()["cpu-quick"], folder / "h100-paper.json")
+    (folder / "broken.json").write_text("{}")
+    panel = pk.StagePanel("amp")
+    assert labels(panel)["cpu"] == "this machine (cpu)"
+    assert labels(panel)[PLAYED] == "recorded: cpu-quick"
+    assert "recorded:h100-paper" in labels(panel)
+    assert panel.plan.recorded == "" and panel._where.device.value == panel.plan.device
+    assert "recorded:broken" not in labels(panel)
+    assert "broken.json is not a recording of perfkit" in panel._where.note.value
+
+
+def test_a_recording_is_played_through_the_panel() -> None:
+    panel = pk.StagePanel("amp")
+    panel._where.device.value = PLAYED
+    assert panel._reader
+    panel._reader.join()
+    assert "Recorded 20" in panel._where.note.value and "Run plays it" in panel._where.note.value
+    assert panel._controls.recipe.amp == "bf16"
+    panel.predict(2)
+    panel.run()
+    assert not panel.error
+    assert [run.stage for run in panel.runs] == ["channels_last", "amp"]
+    assert "Nothing was measured now" in panel._results.value
+    assert "You predicted 2.00×" in panel.score().data
+    assert "torch.autocast" in panel.diff().data
+    assert panel._parity is None
+    assert panels.stored_runs("photos", 9) == [], "what was played is not stored as if it were measured here"
+
+
+def test_a_switch_that_the_recording_lacks_says_so() -> None:
+    panel = pk.StagePanel("data_loading", device=PLAYED)
+    read(panel)
+    panel._controls.by_name["workers"].value = 2
+    panel.run()
+    assert panel.runs[-1].reason.startswith("not in this recording, which has baseline, data loading")
+    assert "not in this recording" in panel._results.value
+
+
+def test_a_stage_that_the_recording_lacks_says_so() -> None:
+    panel = pk.StagePanel("fused_optimizer", device=PLAYED)
+    read(panel)
+    assert "n/a in this recording: not in this recording" in panel._status.text.value
+    assert "not in this recording" in panel.diff().data
+
+
+def test_the_choice_is_remembered_for_the_session_and_an_argument_goes_first() -> None:
+    pk.StagePanel("amp")._where.device.value = PLAYED
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name == "perfkit-read"])
+    assert pk.LadderPanel().plan.recorded == "cpu-quick"
+    assert pk.LadderPanel(device="cpu").plan.recorded == ""
+    pk.use()
+    assert pk.LadderPanel().plan.recorded == ""
+    pk.use(PLAYED)
+    assert pk.Workbench()._where.place.device == PLAYED
+
+
+def test_a_remembered_recording_of_another_workload_is_left_with_the_reason() -> None:
+    pk.use(PLAYED)
+    panel = pk.StagePanel("pinning", workload="cifar_resnet18")
+    assert panel.plan.recorded == ""
+    assert "is of another workload" in panel._where.note.value
+    assert PLAYED not in labels(panel)
+
+
+def test_a_recording_of_another_workload_is_refused_where_it_is_asked_for() -> None:
+    for make in (pk.LadderPanel, pk.Workbench):
+        with pytest.raises(InvalidValue, match="of another workload"):
+            make(workload="cifar_resnet18", device=PLAYED)
+
+
+def test_another_place_clears_the_results_of_the_old_one() -> None:
+    panel = pk.LadderPanel(["data_loading"], device=PLAYED)
+    panel.run()
+    assert len(panel.runs) == 3
+    panel._where.device.value = "cpu"
+    assert panel.runs == [] and panel.plan.device == "cpu" and not panel.plan.recorded
+    assert "<table" not in panel._results.value
+    assert "press Run" in panel._status.text.value
+
+
+def test_nothing_can_be_chosen_while_something_runs() -> None:
+    panel = pk.LadderPanel(["data_loading"], device=PLAYED)
+    states: list[bool] = []
+    panel._keep = lambda run: states.append(panel._where.device.disabled)  # type: ignore[method-assign]
+    panel.run()
+    assert states and all(states) and not panel._where.device.disabled
+
+
+def test_the_workbench_shows_the_runs_of_a_recording_and_finds_them_by_their_switches() -> None:
+    bench = pk.Workbench()
+    bench._where.device.value = PLAYED
+    assert bench._reader
+    bench._reader.join()
+    assert [run.stage for run in bench.runs][:2] == ["baseline", "data_loading"]
+    assert bench._workload.disabled and bench._workload.value == bench.runs[0].workload
+    assert "<table" in bench._results.value and "Nothing was measured now" in bench._results.value
+    assert bench.controls.reasons["log_every"] == "not in this recording"
+    assert not bench.controls.reasons["workers"]
+    count = len(bench.runs)
+    bench._to_best()
+    bench.run()
+    assert not bench.error and len(bench.runs) == count
+    bench.controls.by_name["workers"].value = 9
+    bench.run()
+    assert bench.error.startswith("this recipe is not in this recording, which has baseline")
+    bench._where.device.value = "cpu"
+    assert bench.runs == [] and not bench._workload.disabled
+    bench._reader.join()
+    assert "no process in this test" in bench._status.error.value
