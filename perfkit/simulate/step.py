@@ -51,6 +51,8 @@ class Operator(msgspec.Struct, frozen=True, tag="operator"):
     """The dotted name of the module in whose forward it was called, also for its backward."""
     site: str = ""
     """`file:line` of the innermost frame that is not torch's."""
+    stream: int = 0
+    """0 is the default stream."""
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
@@ -77,6 +79,8 @@ class Wait(msgspec.Struct, frozen=True, tag="wait"):
     what: str
     streams: tuple[int, int] | None = None
     """(waiting, awaited), where a stream waits and not the host."""
+    every: int = 1
+    """It happens in every n-th step only: reading the loss with `log_every`."""
     site: str = ""
 
 
@@ -98,6 +102,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     events: list[Event]
     resident_bytes: int
     """Device memory in use before the step: weights, optimizer state, a resident data set."""
+    resident: list[Allocate] = []
+    """The same, block by block; the step may give some of them back."""
     samples: int
     torch: str
     """The version that planned it."""
