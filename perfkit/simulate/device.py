@@ -30,7 +30,7 @@ class Unpredictable(Exception):
 
 
 class Recorder(Protocol):
-    """What is told of everything that happens on the device."""
+    """Takes down everything that happens on the device."""
 
     def operator(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """An operator was called, and gave `out`."""
@@ -193,8 +193,8 @@ class _Module:
 # CUDA's lists, from "Autocast Op Reference" of torch's documentation.
 _LOWER = (
     "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d.input",
-    "conv_transpose3d.input", "convolution", "prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv",
-    "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot",
+    "conv_transpose3d.input", "convolution", "prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm",
+    "mv", "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot",
     "scaled_dot_product_attention",
 )  # fmt: skip
 _FLOAT32 = (
@@ -203,12 +203,29 @@ _FLOAT32 = (
     "native_layer_norm", "group_norm", "norm.Scalar", "norm.ScalarOpt_dim", "cosine_similarity",
     "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div",
     "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss",
-    "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist",
-    "pdist", "cdist", "renorm", "logsumexp",
+    "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits",
+    "dist", "pdist", "cdist", "renorm", "logsumexp",
 )  # fmt: skip
-_FLOAT32_RESULT = ("softmax.int", "log_softmax.int", "cumprod", "cumsum", "sum", "sum.dim_IntList", "prod", "prod.dim_int")
+_FLOAT32_RESULT = (
+    "softmax.int",
+    "log_softmax.int",
+    "cumprod",
+    "cumsum",
+    "sum",
+    "sum.dim_IntList",
+    "prod",
+    "prod.dim_int",
+)
 _WIDEST = (
-    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "tensordot",
+    "addcdiv",
+    "addcmul",
+    "atan2",
+    "bilinear",
+    "cross",
+    "dot",
+    "grid_sampler",
+    "index_put",
+    "tensordot",
     "scatter_add",
 )
 
@@ -305,7 +322,7 @@ def _may_cast(leaf: object) -> bool:
 
 
 def _as_cudnn(fake: Any) -> Any:
-    """cuDNN answers in channels_last if an argument is; torch's fake convolution does not know that here."""
+    """Answers as cuDNN does: in channels_last if an argument is; torch's own fake one does not know."""
 
     def convolution(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
         out = fake(fake_mode, func, *args, **kwargs)
@@ -322,9 +339,7 @@ def is_channels_last(tensor: torch.Tensor) -> bool:
     """Whether it is in NHWC (or NDHWC), and not in NCHW as well."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     layout = formats.get(tensor.dim())
-    return (
-        layout is not None and tensor.is_contiguous(memory_format=layout) and not tensor.is_contiguous()
-    )
+    return layout is not None and tensor.is_contiguous(memory_format=layout) and not tensor.is_contiguous()
 
 
 def _in_channels_last(leaf: Any) -> Any:

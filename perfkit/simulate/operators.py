@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
+import math
 import os
 import sys
 import weakref
@@ -19,7 +19,18 @@ from perfkit.program import train
 from perfkit.program.recipe import Recipe
 from perfkit.simulate import device
 from perfkit.simulate.device import NAME
-from perfkit.simulate.step import Allocate, Copy, Event, MemoryKind, Operator, Phase, Step, Tensor, Wait
+from perfkit.simulate.step import (
+    Allocate,
+    Copy,
+    Event,
+    Fetch,
+    MemoryKind,
+    Operator,
+    Phase,
+    Step,
+    Tensor,
+    Wait,
+)
 
 aten = torch.ops.aten
 _LAUNCH_NOTHING = {
@@ -91,6 +102,13 @@ class Recording:
         """The host waits for the device, or one stream for another."""
         if self.on:
             self.events.append(Wait(what, streams, site=_site()))
+
+    def fetching(self, batch: Any) -> Iterator[Any]:
+        """The same batch, again and again, as from a loader."""
+        while True:
+            if self.on:
+                self.events.append(Fetch(_site()))
+            yield batch
 
     def stream(self, number: int) -> None:
         """Another stream is current from here on."""
@@ -186,6 +204,10 @@ _BORN_IN: dict[Phase, MemoryKind] = {
 
 def refuse_module(module: nn.Module) -> None:
     """Raises Unpredictable for layers that a GPU computes with other operators than this device."""
+    if getattr(module, "sparse", False):
+        raise device.Unpredictable(
+            f"its {type(module).__name__} layers have sparse gradients, which are not modelled"
+        )
     if isinstance(module, nn.LSTM | nn.GRU | nn.RNN | nn.LSTMCell | nn.GRUCell):
         name = type(module).__name__
         raise device.Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
@@ -204,7 +226,9 @@ def described(tensor: torch.Tensor) -> Tensor:
 
 def attributes(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     """The arguments that are not tensors, by the names in the operator's schema."""
-    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | dict(kwargs)
+    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | dict(
+        kwargs
+    )
     plain = {name: value for name, value in given.items() if _is_plain(value)}
     return plain | ({"inplace": True} if func._schema.is_mutable else {})
 
@@ -212,12 +236,7 @@ def attributes(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return bool(value) and all(map(_is_plain, value))
-    return isinstance(value, bool | int | float | str) and value == value and abs_finite(value)
-
-
-def abs_finite(value: Any) -> bool:
-    """Whether JSON has it."""
-    return not isinstance(value, float) or abs(value) < float("inf")
+    return isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _site() -> str:
@@ -297,6 +316,8 @@ def of_training(workload: Any, recipe: Recipe, seed: int = 0) -> Step:
         Unpredictable: it needs the values of tensors, or something that is not modelled.
     """
     recording = Recording()
+    if recipe.compile:
+        raise device.Unpredictable("torch.compile is not modelled yet")
     recording.pinned = recipe.pin_memory
     simulated = device.register()
     with device.recording(recording), _phases(recording):
@@ -307,12 +328,15 @@ def of_training(workload: Any, recipe: Recipe, seed: int = 0) -> Step:
         else:
             samples = loader.dataset
             one = samples.__getitems__([0]) if recipe.batched_fetch else [samples[0]]
-            source = itertools.repeat(repeated(loader.collate_fn(one), recipe.batch_size))
+            source = recording.fetching(repeated(loader.collate_fn(one), recipe.batch_size))
         batches = training.batches(source)
-        return _recorded(
+        step = _recorded(
             recording, lambda: training.step(batches), training.model, training.optimizer,
             recipe.batch_size * recipe.accumulation,
         )  # fmt: skip
+    if recipe.log_every:
+        step.events.append(Wait("loss.item()", every=recipe.log_every))
+    return step
 
 
 @contextmanager
@@ -386,6 +410,8 @@ def of_model(
         Unpredictable: it needs the values of tensors, or layers that are not modelled.
     """
     recording = Recording()
+    if compiled:
+        raise device.Unpredictable("torch.compile is not modelled yet")
     simulated = device.register()
     with device.recording(recording):
         with without_numbers():
@@ -397,7 +423,9 @@ def of_model(
         parameters = [*model.parameters()]
         optimizing = None
         if train:
-            optimizing = (optimizer or (lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9)))(parameters)
+            optimizing = (optimizer or (lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9)))(
+                parameters
+            )
         scaler = torch.amp.GradScaler(NAME) if train and amp == "fp16" else None
         casting = {"off": nullcontext, "fp16": torch.autocast, "bf16": torch.autocast}[amp]
         dtypes = {"off": (), "fp16": (NAME, torch.float16), "bf16": (NAME, torch.bfloat16)}[amp]
