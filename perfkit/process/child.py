@@ -129,8 +129,7 @@ class Child:
 
     def receive(self, command: Command[A], wait_s: float = POLL_S) -> A | None:
         """The answer to a command that was given, if it comes within some time; raises as `ask` does."""
-        if self._cancelled.is_set():
-            raise Cancelled("stopped on request")
+        self._check_cancelled()
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise RunFailed(
                 "the run took longer than its time limit", "Raise --timeout, or use a smaller preset"
@@ -155,6 +154,10 @@ class Child:
                     raise RunFailed(what, "Report it, with the command that caused it") from None
         return None
 
+    def _check_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise Cancelled("stopped on request")
+
     def _death(self) -> RunFailed:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE_S)
@@ -164,9 +167,9 @@ class Child:
 
     def stop(self) -> None:
         """Ends the child and everything it started; returns when nothing of it is left."""
-        with contextlib.suppress(OSError, ValueError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()  # the child ends its whole group when its input ends
+        if self._process.stdin:
+            with contextlib.suppress(OSError, ValueError):
+                self._process.stdin.close()  # the child ends its whole group when its input ends
         end_tree(self._process)
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -5,7 +5,6 @@ The clock is an argument, so that a test can control the time.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import time
@@ -21,7 +20,7 @@ from perfkit.program.parts import mean_over_ranks
 from perfkit.program.train import Training
 from perfkit.results import stats
 from perfkit.results.run import Mechanism
-from perfkit.worker import checks, observe
+from perfkit.worker import checks, observe, peak
 from perfkit.worker.loader import Source
 from perfkit.worker.messages import Block
 
@@ -65,32 +64,11 @@ class Device:
 
     def reset_peak(self) -> None:
         """Starts a new memory peak."""
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-        else:
-            # Not on Linux, or not allowed: the peak is then that of the whole process.
-            with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
-                file.write("5")
+        peak.reset_peak(self.device)
 
     def peak(self) -> tuple[int | None, int | None]:
         """Peak bytes since the last reset: allocated and reserved on CUDA; this process on a CPU."""
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
-        if self.device.type == "mps":
-            return torch.mps.current_allocated_memory(), None
-        return _peak_rss(), None
-
-
-def _peak_rss() -> int | None:
-    with contextlib.suppress(OSError, StopIteration), open("/proc/self/status") as file:
-        return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) * 1024
-    try:
-        import resource
-        import sys
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+        return peak.peak_bytes(self.device)
 
 
 class Harness:

@@ -1,0 +1,113 @@
+"""Steps: where one ends and the next begins, and what each consists of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+clock = time.perf_counter
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step, from the end of the one before to its own end, by the host's clock."""
+
+    seconds: float
+    waited: float
+    """Of it, in the training loader's `next`."""
+    samples: int
+    tokens: int
+    marks: frozenset[str]
+    """What else happened in it: `new epoch`, `evaluation`, `checkpoint`."""
+
+
+@dataclass
+class _Sums:
+    """What the step under way consists of so far."""
+
+    waited: float = 0.0
+    samples: int = 0
+    tokens: int = 0
+    forward: list[int] = field(default_factory=lambda: [0, 0])
+    """Samples and tokens that went into the model: what counts where there is no loader."""
+    marks: set[str] = field(default_factory=set)
+
+    def step(self, seconds: float) -> Step:
+        samples, tokens = self.samples or self.forward[0], self.tokens or self.forward[1]
+        return Step(seconds, self.waited, samples, tokens, frozenset(self.marks))
+
+
+class Steps:
+    """Counts steps and hands each to whoever listens, at its end.
+
+    Args:
+        on_steps: called with the steps that have ended since the last call: one, but for the first call.
+    """
+
+    def __init__(self, on_steps: Callable[[list[Step]], None]) -> None:
+        self._on_steps = on_steps
+        self.count = 0
+        self.began_at: float | None = None
+        """`time.time()` at which the first step began."""
+        self.now = _Sums()
+        self._since = clock()
+        self._main: int | None = None
+        """The optimizer that ends a step: the last of a cycle."""
+        self._order: list[int] = []
+        self._first: Step | None = None
+
+    def begin(self) -> None:
+        """The first batch is fetched, or the first forward pass begins."""
+        if self.began_at is None:
+            self.began_at, self._since = time.time(), clock()
+
+    @property
+    def by_optimizer(self) -> bool:
+        """Whether an optimizer has made a step."""
+        return bool(self._order)
+
+    def is_main(self, optimizer: object) -> bool:
+        """Whether this optimizer's step ends a step of the script."""
+        return id(optimizer) == self._main
+
+    def optimizer_stepped(self, optimizer: object) -> None:
+        """An optimizer has made its step. One that is made in every step ends it: the last, if several are.
+
+        That a cycle is complete shows when it begins again, so the first step is handed on with the second.
+        """
+        which = id(optimizer)
+        if which in self._order:
+            self._main = self._main or self._order[-1]
+        else:  # one that shows up later is rarer, and ends a step from then on
+            self._order.append(which)
+            self._main = None
+            if self.count == 0:
+                self._first = self._add_to_first()
+        if which == self._main:
+            self.end()
+
+    def backward_is_step(self) -> None:
+        """From now on every backward pass ends a step."""
+        self._order = self._order or [-1]
+        self._main = -1
+
+    def _add_to_first(self) -> Step:
+        """What has been seen until now, as the first step; the sums start again."""
+        end, before = clock(), self._first
+        step = self.now.step(end - self._since)
+        if before:
+            step = Step(
+                before.seconds + step.seconds, before.waited + step.waited, before.samples + step.samples,
+                before.tokens + step.tokens, before.marks | step.marks,
+            )  # fmt: skip
+        self.now, self._since = _Sums(), end
+        return step
+
+    def end(self) -> None:
+        """A step has ended."""
+        step = self.now.step(clock() - self._since)
+        steps = [step] if self.count or not self._first else [self._first, step]
+        self.count += len(steps)
+        self._on_steps(steps)
+        self.now, self._since = _Sums(), clock()
