@@ -27,7 +27,7 @@ class Preset:
     """Warm-up ends once the step time is steady, or after about this long."""
     queues: int = 2
     """Minimum length of a block on a CPU, in fillings of the loader's queue: in a shorter one the batches
-    that were queued before it would decide the result."""
+    that were queued before it would decide the result. 0 in a smoke test, which gives no verdict."""
     block_s: float = 0.0
     """Minimum length of a block in seconds, judged by the steps of the warm-up."""
     precision: float = 0.05
@@ -42,7 +42,7 @@ MOST_WORKERS = 16
 """Of a stage beside an accelerator; `tune` tries more."""
 
 PRESETS = {
-    "smoke": Preset("smoke", 8, 16, 16, block_samples=16, rounds=3, loss_steps=4, warmup_s=0.5, queues=1),
+    "smoke": Preset("smoke", 8, 16, 16, block_samples=16, rounds=3, loss_steps=4, warmup_s=0.5, queues=0),
     "quick": Preset("quick", 32, 64, 64, block_samples=128, rounds=5, loss_steps=4, warmup_s=4, block_s=1,
                     budget_s=60, limit_s=320),
     "paper": Preset("paper", 32, 512, 1024, block_samples=2_048, rounds=5, loss_steps=8, warmup_s=10,

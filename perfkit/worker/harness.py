@@ -144,14 +144,15 @@ class Harness:
             samples: how many, rounded up to whole steps and, with workers, to one batch of each.
             seconds: how long, judged by the steps of the warm-up.
             settle: this process was idle: first use up what was prefetched meanwhile.
-            queues: with workers, on a CPU, at least this many times the batches that their queue holds. With
-                an accelerator the queue is empty at the start, and the loader's pace shows at once.
+            queues: with workers, on a CPU, at least this many times the batches that their queue holds;
+                if 0, the queue is left as it is. With an accelerator it is empty at the start, and the
+                loader's pace shows at once.
         """
-        if settle:
-            self.settle()
         on_cpu = self.training.device.type == "cpu"
+        if settle and (queues or not on_cpu):
+            self.settle()
         before, steps = self.source.ready(), self.steps_for(samples, seconds, queues if on_cpu else 0)
-        most = steps + (_MAX_SETTLING * self._prefetched_steps if on_cpu else 0)
+        most = steps + (_MAX_SETTLING * self._prefetched_steps if on_cpu and queues else 0)
         surplus: list[int] = []
 
         def is_as_full() -> bool:

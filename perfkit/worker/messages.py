@@ -172,7 +172,7 @@ class MeasureBlock(Command[Block], frozen=True):
     settle: bool = True
     """First use up what was prefetched while this process was idle."""
     queues: int = 1
-    """With workers, on a CPU: at least this many times the batches that their queue holds."""
+    """With workers, on a CPU: at least this many times the batches that their queue holds; 0: leave it be."""
 
 
 class MeasureCeiling(Command[Block], frozen=True):

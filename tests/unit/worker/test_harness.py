@@ -133,6 +133,12 @@ def test_a_block_is_longer_than_the_queue_of_the_workers() -> None:
     assert measured.ceiling(samples=16).samples == 16
 
 
+def test_without_asking_for_a_full_queue_a_block_is_as_short_as_its_samples() -> None:
+    measured, training = harness([0.0], compute=1.0, workers=1, prefetch_factor=4)
+    assert len(measured.block(samples=8, settle=True, queues=0).step_s) == 2
+    assert training.seen == [1, 2]
+
+
 def test_accumulation_makes_one_step_of_several_batches() -> None:
     measured, training = harness([0.25], compute=1.0, accumulation=2)
     block = measured.block(samples=16)
