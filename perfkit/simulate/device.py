@@ -18,8 +18,11 @@ from typing import Any, Protocol
 import torch
 import torch.optim.optimizer as optimizers
 from torch._subclasses import fake_impls
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.utils import backend_registration
+
+from perfkit.simulate import autocast
+from perfkit.simulate.autocast import tensors
 
 aten = torch.ops.aten
 NAME = "sim"
@@ -51,6 +54,10 @@ class _Mode(FakeTensorMode):
     recorder: Recorder | None = None
     depth = 0
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.known: dict[Any, Any] = {}
+
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.depth == 0 and func in _ANSWERS:
@@ -59,14 +66,95 @@ class _Mode(FakeTensorMode):
                 return answer
         self.depth += 1
         try:
-            out = super().dispatch(func, types, args, kwargs)
+            out = self._result(func, types, args, kwargs)
         finally:
             self.depth -= 1
         if self.recorder and self.depth == 0 and func.namespace != "prim":
             self.recorder.operator(func, args, kwargs, out)
         return out
 
+    def _result(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """What an operator gives; torch is asked once for each set of shapes, because asking takes long."""
+        how = _how(func) if self.depth == 1 and func not in _VARIABLE else "ask"
+        if how == "nothing":
+            return None
+        if how == "in place":
+            return args[0]
+        if how == "detach":
+            with in_kernel_invocation_manager(self):
+                elements = func(*args)
+            return FakeTensor(self, elements, args[0].fake_device)
+        key = _key((func, args, kwargs)) if how == "fresh" else None
+        if key is None or key not in self.known:
+            out = super().dispatch(func, types, args, kwargs)
+            if key is not None:
+                self.known[key] = _template(out)
+            return out
+        template = self.known[key]
+        return super().dispatch(func, types, args, kwargs) if template is None else _made(template)
 
+
+@functools.cache
+def _how(func: Any) -> str:
+    """Whether the result of an operator follows from its schema (`in place`, `nothing`), or is new memory."""
+    returns, schema = func._schema.returns, func._schema
+    if func is aten.detach.default:
+        return "detach"
+    if func.namespace != "aten" or torch.Tag.inplace_view in func.tags or func.is_view:
+        return "ask"
+    if not schema.is_mutable:
+        return "ask" if any(one.alias_info for one in returns) else "fresh"
+    if not returns:
+        return "nothing" if func.overloadpacket.__name__.startswith("_foreach") else "ask"
+    first = schema.arguments[0].alias_info
+    return "in place" if len(returns) == 1 and first and first.is_write else "ask"
+
+
+class _NoKey(Exception):
+    pass
+
+
+def _key(tree: Any) -> Any:
+    try:
+        return _hashable(tree)
+    except _NoKey:
+        return None
+
+
+def _hashable(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        shape = tuple(leaf.shape)
+        if not is_simulated(leaf) or any(type(side) is not int for side in shape):
+            raise _NoKey
+        return (shape, leaf.stride(), leaf.dtype)
+    if isinstance(leaf, list | tuple):
+        return tuple(map(_hashable, leaf))
+    if isinstance(leaf, dict):
+        return tuple((name, _hashable(value)) for name, value in leaf.items())
+    if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
+        raise _NoKey
+    return (type(leaf), leaf)
+
+
+def _template(out: Any) -> Any:
+    """How to make a result again; None if it is anything but tensors in memory of their own."""
+    if isinstance(out, torch.Tensor):
+        own = is_simulated(out) and out.storage_offset() == 0 and all(type(side) is int for side in out.shape)
+        return (tuple(out.shape), out.stride(), out.dtype) if own else None
+    if isinstance(out, list | tuple):
+        parts = [_template(part) for part in out]
+        return None if None in parts else parts
+    return None
+
+
+def _made(template: Any) -> Any:
+    if isinstance(template, list):
+        return tuple(map(_made, template))
+    shape, stride, dtype = template
+    return _fake(torch.empty_strided(shape, stride, dtype=dtype, device="meta"))
+
+
+_VARIABLE = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
 _ordinary = object()
 _kept: list[Any] = []
 
@@ -190,67 +278,17 @@ class _Module:
         return [torch.float16, torch.bfloat16]
 
 
-# CUDA's lists, from "Autocast Op Reference" of torch's documentation.
-_LOWER = (
-    "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d.input",
-    "conv_transpose3d.input", "convolution", "prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm",
-    "mv", "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot",
-    "scaled_dot_product_attention",
-)  # fmt: skip
-_FLOAT32 = (
-    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt",
-    "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm",
-    "native_layer_norm", "group_norm", "norm.Scalar", "norm.ScalarOpt_dim", "cosine_similarity",
-    "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div",
-    "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss",
-    "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits",
-    "dist", "pdist", "cdist", "renorm", "logsumexp",
-)  # fmt: skip
-_FLOAT32_RESULT = (
-    "softmax.int",
-    "log_softmax.int",
-    "cumprod",
-    "cumsum",
-    "sum",
-    "sum.dim_IntList",
-    "prod",
-    "prod.dim_int",
-)
-_WIDEST = (
-    "addcdiv",
-    "addcmul",
-    "atan2",
-    "bilinear",
-    "cross",
-    "dot",
-    "grid_sampler",
-    "index_put",
-    "tensordot",
-    "scatter_add",
-)
-
-
 @functools.cache
 def register() -> torch.device:
     """Makes `torch.device("sim")` known to torch; once a process."""
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
     library = torch.library.Library("aten", "IMPL")
-    everything = torch.library.Library("_", "IMPL")
     library.impl("empty.memory_format", _empty, "PrivateUse1")
     library.impl("empty_strided", _empty_strided, "PrivateUse1")
     library.impl("_copy_from", lambda source, target, non_blocking=False: target, "PrivateUse1")
     library.impl("zero_", lambda tensor: tensor, "PrivateUse1")
-    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    casts = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
-    for name in _LOWER:
-        casts.impl(name, _casting(name, lambda _: torch.get_autocast_dtype(NAME)))
-    for name in _FLOAT32:
-        casts.impl(name, _casting(name, lambda _: torch.float32))
-    for name in _FLOAT32_RESULT:
-        casts.impl(name, _summing(name))
-    for name in _WIDEST:
-        casts.impl(name, _casting(name, _widest))
-    _kept.extend((library, everything, casts))
+    library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
+    _kept.extend((library, *autocast.register()))
     optimizers._foreach_supported_types.append(FakeTensor)  # else optimizers loop where CUDA's would not
     for convolution in (aten.convolution.default, aten.convolution_backward.default):
         fake_impls.op_implementations_dict[convolution] = _as_cudnn(
@@ -270,55 +308,6 @@ def _empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **_: Any)
 
 def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> FakeTensor:
     return _fake(torch.empty_strided(size, stride, dtype=dtype, device="meta"))
-
-
-def _overload(name: str) -> Any:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(aten, packet), overload or "default")
-
-
-def _widest(tensors: list[torch.Tensor]) -> torch.dtype:
-    return functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
-
-
-def _casting(name: str, choose: Any) -> Any:
-    """An operator under autocast: its floating-point arguments are cast first.
-
-    CUDA casts a weight once in a context, however often it is used there; here each use casts it.
-    """
-    operator = _overload(name)
-    key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        dtype = choose([leaf for leaf in tensors((args, kwargs)) if _may_cast(leaf)])
-        with torch._C._ExcludeDispatchKeyGuard(key):
-            cast = torch.utils._pytree.tree_map(
-                lambda leaf: leaf.to(dtype) if _may_cast(leaf) else leaf, (args, kwargs)
-            )
-            return operator(*cast[0], **cast[1])
-
-    return kernel
-
-
-def _summing(name: str) -> Any:
-    """An operator under autocast that reads 16 bits and writes float32."""
-    operator = _overload(name)
-    key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
-    halves = {"softmax.int": aten._softmax.default, "log_softmax.int": aten._log_softmax.default}
-
-    def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(key):
-            if not _may_cast(tensor) or kwargs.get("dtype") or any(isinstance(a, torch.dtype) for a in args):
-                return operator(tensor, *args, **kwargs)
-            if name in halves and tensor.dtype == torch.float16:
-                return halves[name](tensor, args[0], True)  # CUDA has one kernel for both, of float16 only
-            return operator(tensor, *args[:1], **kwargs | {"dtype": torch.float32})
-
-    return kernel
-
-
-def _may_cast(leaf: object) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.dtype != torch.float64
 
 
 def _as_cudnn(fake: Any) -> Any:
@@ -347,17 +336,6 @@ def _in_channels_last(leaf: Any) -> Any:
         return leaf
     layout = torch.channels_last if leaf.dim() == 4 else torch.channels_last_3d
     return torch.empty_like(leaf, memory_format=layout)
-
-
-def tensors(tree: Any) -> Iterator[torch.Tensor]:
-    """The tensors in nested lists, tuples and dictionaries."""
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, list | tuple):
-        for leaf in tree:
-            yield from tensors(leaf)
-    elif isinstance(tree, dict):
-        yield from tensors([*tree.values()])
 
 
 # ---------------------------------------------------------------- operators that torch's fake tensors lack
@@ -406,6 +384,24 @@ def _to_copy(tensor: torch.Tensor, **options: Any) -> Any:
     if recorder := mode().recorder:
         recorder.copied(target, "host", bool(options.get("non_blocking")))
     return target
+
+
+def _attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    *, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """Attention in one operator, chosen as for CUDA; on other devices torch takes it apart."""
+    options = {"is_causal": is_causal, "scale": scale}
+    if query.dim() != 4 or enable_gqa or query.dtype == torch.float64:
+        math_path = aten._scaled_dot_product_attention_math.default
+        return math_path(query, key, value, attn_mask, dropout_p, **options, enable_gqa=enable_gqa)[0]
+    if attn_mask is None and query.dtype != torch.float32 and query.shape[-1] <= 256:
+        return aten._scaled_dot_product_flash_attention.default(query, key, value, dropout_p, **options)[0]
+    if attn_mask is not None:
+        attn_mask = attn_mask.to(query.dtype).expand(*query.shape[:3], key.shape[2])
+    grad = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+    efficient = aten._scaled_dot_product_efficient_attention.default
+    return efficient(query, key, value, attn_mask, grad, dropout_p, **options)[0]
 
 
 def _fused(func: Any) -> Any:

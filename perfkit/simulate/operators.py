@@ -37,8 +37,8 @@ _LAUNCH_NOTHING = {
     getattr(aten, name)
     for name in (
         "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted", "detach",
-        "_unsafe_view", "lift_fresh", "set_", "resize_", "_reshape_alias", "_local_scalar_dense", "view",
-        "is_same_size", "sym_size", "_has_compatible_shallow_copy_type", "record_stream",
+        "_unsafe_view", "as_strided_", "lift_fresh", "set_", "resize_", "_reshape_alias", "view",
+        "_local_scalar_dense", "is_same_size", "sym_size", "record_stream",
     )
 }  # fmt: skip
 _NOT_THE_PROGRAM = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<")
@@ -315,9 +315,16 @@ def of_training(workload: Any, recipe: Recipe, seed: int = 0) -> Step:
     Raises:
         Unpredictable: it needs the values of tensors, or something that is not modelled.
     """
-    recording = Recording()
     if recipe.compile:
         raise device.Unpredictable("torch.compile is not modelled yet")
+    if recipe.zero_grad_set_to_none and not recipe.compile:
+        with contextlib.suppress(_SomeUnused):
+            return _of_training(workload, recipe, seed, whole_step_first=False)
+    return _of_training(workload, recipe, seed, whole_step_first=True)
+
+
+def _of_training(workload: Any, recipe: Recipe, seed: int, whole_step_first: bool) -> Step:
+    recording = Recording()
     recording.pinned = recipe.pin_memory
     simulated = device.register()
     with device.recording(recording), _phases(recording):
@@ -330,9 +337,17 @@ def of_training(workload: Any, recipe: Recipe, seed: int = 0) -> Step:
             one = samples.__getitems__([0]) if recipe.batched_fetch else [samples[0]]
             source = recording.fetching(repeated(loader.collate_fn(one), recipe.batch_size))
         batches = training.batches(source)
+        if recipe.device_prefetch:
+            batches.fetch()
+
+        def update() -> None:
+            if recipe.amp == "fp16":
+                training.scaler.scale(torch.empty((), device=simulated))
+            training.update()
+
         step = _recorded(
             recording, lambda: training.step(batches), training.model, training.optimizer,
-            recipe.batch_size * recipe.accumulation,
+            recipe.batch_size * recipe.accumulation, update=None if whole_step_first else update,
         )  # fmt: skip
     if recipe.log_every:
         step.events.append(Wait("loss.item()", every=recipe.log_every))
@@ -357,19 +372,42 @@ def _phases(recording: Recording) -> Iterator[None]:
 
 
 def _recorded(
-    recording: Recording, step: Callable[[], Any], model: nn.Module, optimizer: Any, samples: int
-) -> Step:
-    """Takes two steps; the first one makes the optimizer's state and is not recorded."""
+    recording: Recording, step: Callable[[], Any], model: nn.Module, optimizer: Any, samples: int, *,
+    update: Callable[[], None] | None = None,
+) -> Step:  # fmt: skip
+    """Records a steady step, after what only the first one does.
+
+    Args:
+        recording: of what was made so far.
+        step: takes one.
+        model: what trains.
+        optimizer: of its weights; None for inference.
+        samples: in a step.
+        update: the optimizer's part of a step, which makes its state. It is enough for most models and much
+            faster than a whole step; None takes a whole step first.
+    """
+    gradients: list[bool] = []
+
+    def before_update(used: Any, *_: Any) -> None:
+        weights = [weight for group in used.param_groups for weight in group["params"]]
+        recording.name([weight.grad for weight in weights], "gradients")
+        gradients[:] = [weight.grad is not None for weight in weights]
+
     if optimizer:
-        optimizer.register_step_pre_hook(
-            lambda used, *_: recording.name([weight.grad for weight in weights_of(used)], "gradients")
-        )
+        optimizer.register_step_pre_hook(before_update)
     with recording.modules(model):
-        step()
-        gc.collect()  # or what the first step left behind would be given back in the second
+        if update:
+            for weight in model.parameters():
+                weight.grad = torch.empty_like(weight) if weight.requires_grad else None
+            update()
+        else:
+            step()
+        gc.collect()  # or what came before would be given back in the recorded step
         recording.start(model, optimizer)
         step()
         events, resident = recording.stop()
+    if update and not all(gradients):
+        raise _SomeUnused
     return Step(
         events=events, resident=resident, resident_bytes=sum(block.nbytes for block in resident),
         samples=samples, torch=str(torch.__version__), cudnn_benchmark=torch.backends.cudnn.benchmark,
@@ -378,9 +416,8 @@ def _recorded(
     )  # fmt: skip
 
 
-def weights_of(optimizer: Any) -> list[torch.Tensor]:
-    """What an optimizer updates."""
-    return [weight for group in optimizer.param_groups for weight in group["params"]]
+class _SomeUnused(Exception):
+    """Some weights have no gradient: only a whole step shows which."""
 
 
 def of_model(
