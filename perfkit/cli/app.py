@@ -56,11 +56,16 @@ class Training:
     preset: Annotated[str | None, typer.Option(help="smoke, quick or paper")] = None
     option: Annotated[Texts, typer.Option(help="name=value for the workload; repeatable")] = None
     device: Annotated[str | None, typer.Option(help=_DEVICE)] = None
+    host: Annotated[
+        str | None,
+        typer.Option(help="of a simulated GPU: mine, article, ideal, or cores=8,fetch_ms=1.85,link_gbs=12"),
+    ] = None
     seed: Annotated[int, typer.Option(help="of weights, order and augmentation")] = 0
 
     def plan(self, stages: list[str] | None = None, **more: Any) -> Plan:
         """The plan of a study; `more` as for `studies.plans.plan`."""
         more |= {"device": self.device, "options": parse_options(self.option), "seed": self.seed}
+        more |= {"host": self.host}
         return plans.plan(self.workload, self.preset, stages, **more)
 
 

@@ -58,20 +58,25 @@ def default_device() -> str:
     return next((name for name in ("cuda", "mps") if accelerators()[name]), "cpu")
 
 
+_OTHERS = " (or cuda:1, the second GPU; sim:v100, a simulated one; recorded:NAME)"
+
+
 def check_device(name: str | None) -> str:
     """The name of a device that exists here; the best one for None.
 
     Args:
-        name: `cpu`, `cuda`, `cuda:1` or `mps`.
+        name: `cpu`, `cuda`, `cuda:1` or `mps`; `sim:v100` is passed on, as a simulated GPU needs none.
 
     Raises:
         InvalidValue: no such device, here or anywhere.
     """
     if name is None:
         return default_device()
+    if re.fullmatch(r"sim:[a-z0-9-]+", name):
+        return name
     match = re.fullmatch(r"(cpu|cuda|mps)(?:(?<=cuda):(\d+))?", name)
     if not match:
-        raise one_of(name, ["cuda", "mps", "cpu"], "device", see=" (or cuda:1, the second GPU)")
+        raise one_of(name, ["cuda", "mps", "cpu"], "device", see=_OTHERS)
     kind, index = match[1], int(match[2] or 0)
     if kind == "cpu" or index < len(accelerators()[kind]):
         return name

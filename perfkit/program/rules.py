@@ -28,6 +28,8 @@ class Target:
     """Devices of this kind on this machine."""
     nodes: int = 1
     """Machines that train together."""
+    anchored: frozenset[str] | None = None
+    """Of a simulated GPU: the precisions that published figures vouch for; None for a real device."""
     own: Mapping[str, Value] = field(default_factory=dict)
     """Of a script: the switches as it sets them by itself, in the place of the defaults."""
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -43,22 +45,53 @@ class Target:
         return self.count * self.nodes
 
 
+def precision(recipe: Recipe, target: Target) -> str:
+    """What the heavy operators of a GPU compute in: `float32`, `tf32`, `float16` or `bfloat16`."""
+    if recipe.amp != "off":
+        return {"fp16": "float16", "bf16": "bfloat16"}[recipe.amp]
+    # torch's own default has convolutions in TF32 where the GPU has it, which came with bfloat16.
+    wanted = {"default": "tf32" if target.bf16 and target.convolves else "float32", "ieee": "float32"}
+    return wanted.get(recipe.fp32_precision, "tf32")
+
+
+def _not_anchored(recipe: Recipe, target: Target) -> bool:
+    return target.anchored is not None and precision(recipe, target) not in target.anchored
+
+
+def not_anchored(recipe: Recipe, target: Target) -> str:
+    """Why a simulated GPU refuses a recipe's precision; empty where it does not."""
+    if not _not_anchored(recipe, target):
+        return ""
+    allowed = ", ".join(sorted(target.anchored or ())) or "none"
+    return (
+        f"this GPU is not simulated in {precision(recipe, target)}: there is no published measurement to "
+        f"check it against (precisions with one: {allowed})"
+    )
+
+
 _Rule = tuple[str, Callable[[Recipe, Target], bool], str]
 _RULES: tuple[_Rule, ...] = (
     ("amp", lambda r, t: r.amp == "fp16" and t.device == "cpu",
      "perfkit runs fp16 with gradient scaling on accelerators only; on a CPU use bf16"),
     ("amp", lambda r, t: r.amp == "bf16" and not t.bf16,
      "this device does not compute in bfloat16; use fp16"),
+    ("amp", lambda r, t: r.amp != "off" and _not_anchored(r, t),
+     "this GPU is not simulated in {recipe.amp}: there is no published measurement to check it against"),
     ("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and t.device != "cuda",
      "TF32 is a number format of CUDA devices; this run is on {target.device}"),
     ("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and not t.bf16,
      "this GPU does not compute in TF32, which came with Ampere, as bfloat16 did"),
+    ("fp32_precision", lambda r, t: r.amp == "off" and r.fp32_precision != "default" and _not_anchored(r, t),
+     "this GPU is not simulated in {recipe.fp32_precision}: there is no published measurement to check it "
+     "against"),
     ("channels_last", lambda r, t: not t.convolves,
      "channels_last is a memory layout of images, and this model has no convolution"),
     ("compile", lambda r, t: not t.compiler,
      "torch.compile finds no compiler here; `perfkit doctor` says what to install"),
     ("compile_mode", lambda r, t: r.compile_mode == "reduce-overhead" and t.device != "cuda",
      "reduce-overhead uses CUDA graphs, which this device does not have"),
+    ("compile_mode", lambda r, t: r.compile_mode == "max-autotune" and t.anchored is not None,
+     "which kernels max-autotune would find is not simulated"),
     ("device_prefetch", lambda r, t: not r.pin_memory,
      "only copies from pinned memory overlap with computation; switch pin_memory on"),
     ("activation_checkpointing", lambda r, t: r.compile,
@@ -70,6 +103,8 @@ _RULES: tuple[_Rule, ...] = (
     ("no_sync", lambda r, t: r.ranks == 1, "no_sync acts between ranks, and there is only one"),
     ("static_graph", lambda r, t: r.compile,
      "torch.compile splits the graph for DDP itself; perfkit does not combine it with static_graph"),
+    ("ranks", lambda r, t: t.anchored is not None,
+     "a simulated GPU trains alone: communication is not simulated"),
     ("ranks", lambda r, t: t.device == "mps", "torch has no communication between ranks on mps"),
     ("ranks", lambda r, t: r.ranks % t.nodes != 0,
      "{recipe.ranks} ranks cannot be divided evenly among {target.nodes} machines"),

@@ -71,6 +71,10 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     if unknown."""
     seconds: float = 0.0
     """How long the rounds took."""
+    band: float | None = None
+    """Of simulated runs: the model's error of the ratio to expect, as a fraction; None for measured ones."""
+    computed: bool = False
+    """Whether both rates were computed, on a virtual host: one round is then all there is."""
     further_pairs: list[Rounds] = []
     """The same two recipes, measured again, each time in a pair of fresh processes."""
 
@@ -102,8 +106,11 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
             ratio = stats.ratio_over_pairs(rates, noise=noise)
         else:
             ratio = stats.ratio(*rates[0], paired=self.interleaved, noise=noise)
-        disturbed = any(pair.is_disturbed for pair in pairs)
-        return msgspec.structs.replace(ratio, verdict="disturbed") if disturbed else ratio
+        if any(pair.is_disturbed for pair in pairs):
+            return msgspec.structs.replace(ratio, verdict="disturbed")
+        if self.computed:
+            ratio = msgspec.structs.replace(ratio, verdict="no measurable difference")
+        return ratio if self.band is None else stats.predicted(ratio, self.band)
 
     def minutes_to_show(self, effect: float = 0.05) -> float | None:
         """Further minutes of rounds that would show an effect of this size (a fraction).
@@ -111,6 +118,8 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
         The scatter of rounds shrinks with the square root of their number; the differences between equal
         processes do not. None: it would show already, no time would help, or the rounds were disturbed.
         """
+        if self.band is not None:
+            return None  # the model's error does not shrink
         alone, noise = self.ratio_with(None), self.noise or 0.0
         if alone.verdict == "disturbed" or self.ratio.half_width <= effect or not self.seconds:
             return None

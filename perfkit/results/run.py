@@ -12,13 +12,14 @@ import numpy as np
 from perfkit.errors import StoreError
 from perfkit.results import former_names, stats
 from perfkit.results.pairing import DISTURBED, Pairing, Role, Rounds, undisturbed
+from perfkit.results.simulated import Simulated
 from perfkit.results.stats import Estimate, Ratio, Values
 
 __all__ = ["Pairing", "Role", "Rounds"]
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the record. Its history: 1 (2026-11) the first; 2 (2026-11) switches have PyTorch's names;
-3 (2026-11) `fp32_precision` in place of `tf32`, and `infinite_sampler`."""
+3 (2026-11) `fp32_precision` in place of `tf32`, and `infinite_sampler`; 4 (2026-11) simulated runs."""
 
 Status = Literal["ok", "not_applicable", "failed", "cancelled"]
 
@@ -121,6 +122,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Of these, the bytes copied to an accelerator; None on a CPU, where nothing is copied."""
     communication: Communication | None = None
     """With several ranks only."""
+    simulated: Simulated | None = None
+    """What a run on a simulated GPU rests on; None where all of it was measured."""
     facts: dict[str, str] = {}
     """Further facts: weights, precision policy, switches that were not applied and why."""
     warnings: list[str] = []
@@ -136,10 +139,18 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         if not (rates.size and (rates > 0).all()):
             return None
         estimate = stats.geometric_mean(rates)
+        if self.simulated:
+            estimate = stats.widened(estimate, self.simulated.band)
         if not (self.reference_samples_per_s and against and against.interleaved):
             return estimate
         drift = self.reference_samples_per_s / stats.geometric_mean(against.rates[1]).value
         return Estimate(*(value * drift for value in msgspec.structs.astuple(estimate)))
+
+    @property
+    def utilization(self) -> float | None:
+        """Kernel time of a step / the step, 0 to 1, of a simulated run; None for measured ones."""
+        step = self.step_s
+        return min(1.0, self.simulated.kernel_s / step.value) if self.simulated and step else None
 
     @property
     def disturbed(self) -> float | None:
@@ -223,10 +234,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 _KEPT = (
     "id", "title", "recipe", "status", "reason", "peak_memory_bytes", "peak_reserved_bytes",
     "batch_bytes_per_sample", "h2d_bytes_per_sample", "startup_s", "compile_s", "mechanism", "losses",
-    "communication", "facts", "warnings", "raw",
+    "communication", "simulated", "facts", "warnings", "raw",
 )  # fmt: skip
 _DERIVED = ("samples_per_s", "disturbed", "step_s", "data_wait_s", "data_wait_share", "ceiling_samples_per_s",
-            "pipeline_efficiency")  # fmt: skip
+            "pipeline_efficiency", "utilization")  # fmt: skip
 
 
 def summary(run: Run) -> dict[str, Any]:
@@ -247,6 +258,7 @@ def document(runs: list[Run]) -> dict[str, Any]:
         "workload": {"name": first.workload, "options": first.options},
         "preset": first.preset,
         "device": first.device,
+        "simulated": first.simulated is not None,
         "seed": first.seed,
         "stages": [{**summary(run), "compile_break_even_steps": break_even_steps(run, runs)} for run in runs],
     }

@@ -10,7 +10,11 @@ import msgspec
 import numpy as np
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
-Verdict = Literal["faster", "slower", "no measurable difference", "too few rounds", "disturbed"]
+Verdict = Literal[
+    "faster", "slower", "no measurable difference", "too few rounds", "disturbed",
+    "predicted faster", "predicted slower", "too close to predict",
+]  # fmt: skip
+"""The last three are of simulated runs."""
 
 MIN_EFFECT = 0.01
 """An effect below 1% is not called one, however narrow its interval (metrics §1)."""
@@ -43,6 +47,16 @@ class Ratio(msgspec.Struct, frozen=True):
     low: float
     high: float
     verdict: Verdict
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the verdict is, or predicts, faster."""
+        return self.verdict.endswith("faster")
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the verdict is, or predicts, slower."""
+        return self.verdict.endswith("slower")
 
     @property
     def half_width(self) -> float:
@@ -115,6 +129,32 @@ def _with_verdict(centre: float, low: float, high: float, noise: float, count: i
     elif high < 0 and centre < -threshold:
         verdict = "slower"
     return Ratio(math.exp(centre), math.exp(low), math.exp(high), verdict)
+
+
+def widened(estimate: Estimate, band: float) -> Estimate:
+    """An estimate whose interval also holds the error of a model, a fraction."""
+    log_band = math.log1p(band)
+    centre, low, high = (math.log(value) for value in (estimate.value, estimate.low, estimate.high))
+    low, high = centre - math.hypot(centre - low, log_band), centre + math.hypot(high - centre, log_band)
+    return Estimate(estimate.value, math.exp(low), math.exp(high))
+
+
+def predicted(ratio: Ratio, band: float) -> Ratio:
+    """A ratio of simulated runs: its interval holds the model's error too, and its verdict is a prediction.
+
+    Args:
+        ratio: as it was computed from rounds.
+        band: the model's error of this ratio to expect, as a fraction.
+    """
+    if ratio.verdict in ("too few rounds", "disturbed"):
+        return ratio
+    wide = widened(Estimate(ratio.ratio, ratio.low, ratio.high), band)
+    verdict: Verdict = "too close to predict"
+    if wide.low > 1 + MIN_EFFECT:
+        verdict = "predicted faster"
+    elif wide.high < 1 / (1 + MIN_EFFECT):
+        verdict = "predicted slower"
+    return Ratio(ratio.ratio, wide.low, wide.high, verdict)
 
 
 def narrow_enough(log_ratios: Values, precision: float) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from perfkit.trace import Lanes
 
-_NUMBER = re.compile(r"[-+<>≈]?[\d∞]\S*( [^\s(]+)?( \(.*\))?( \S+)?")
+_NUMBER = re.compile(r"[-+<>≈~]?[\d∞]\S*( [^\s(]+)?( \(.*\))?( \S+)?")
 _ABSENT = ("", "n/a", "–", "—")
 
 

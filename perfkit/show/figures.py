@@ -14,7 +14,7 @@ import numpy as np
 
 from perfkit.errors import one_of
 from perfkit.results.run import Run
-from perfkit.show import document, figures_losses, results, rows, sentences, style, units
+from perfkit.show import document, figures_losses, results, rows, sentences, simulated, style, units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,19 +45,32 @@ _FEW = 5
 def _throughput(runs: Sequence[Run], ax: Axes, ink: str) -> None:
     """A bar for each stage: what it kept of the previous stage's rate, and the gain or loss on it."""
     label = "samples/s: mean, 95% interval; ▲ ▼ ≈ ratio to the stage before (thin line)"
+    if simulated.any_of(runs):
+        label = "simulated samples/s, with the model's error; △ ▽ ~ ratio to the stage before (thin line)"
     rows.frame(ax, ink, runs, _throughput_numbers, label)
     for at, run in enumerate(runs):
         _throughput_row(ax, ink, at, run, runs)
     ax.set_xlim(0, max([*map(_extent, runs), 0.0]) * 1.03 or 1)
-    entries = [("samples/s", style.SKY, "")]
-    verdicts = {ratio.verdict for run in runs if (ratio := results.speedup(run, "previous"))}
-    entries += [("gained", style.GREEN, style.GAIN_HATCH)] if "faster" in verdicts else []
-    entries += [("lost", style.ORANGE, style.LOSS_HATCH)] if "slower" in verdicts else []
+    entries = [_base(runs, "samples/s", style.SKY)]
+    ratios = [ratio for run in runs if (ratio := results.speedup(run, "previous"))]
+    entries += [("gained", style.GREEN, style.GAIN_HATCH)] if any(ratio.is_faster for ratio in ratios) else []
+    entries += [("lost", style.ORANGE, style.LOSS_HATCH)] if any(ratio.is_slower for ratio in ratios) else []
     entries += [("ceiling: data free", style.VERMILLION, "|")] if any(map(results.ceiling, runs)) else []
     entries += (
         [("the baseline again", style.GREY, style.AGAIN_HATCH)] if any(map(results.is_again, runs)) else []
     )
     rows.legend(ax, ink, [*entries, *rows.disturbed(ax, ink, runs)])
+
+
+def _look(run: Run, colour: str) -> tuple[str, str]:
+    """Colour and hatch of a run's own bar: those of a simulated one are its own."""
+    return (style.SIMULATED, style.SIMULATED_HATCH) if run.simulated else (colour, "")
+
+
+def _base(runs: Sequence[Run], text: str, colour: str) -> tuple[str, str, str]:
+    """The same for the legend."""
+    chosen = next((run for run in runs if run.simulated), None)
+    return (simulated.axis(text, runs), *(_look(chosen, colour) if chosen else (colour, "")))
 
 
 def _throughput_numbers(run: Run) -> str:
@@ -66,7 +79,7 @@ def _throughput_numbers(run: Run) -> str:
     again = results.speedup(run, "baseline") if results.is_again(run) else None
     if not rate:
         return ""
-    lines = [f"{units.interval(rate)} samples/s"]
+    lines = [f"{simulated.estimate(run, rate)} samples/s"]
     if again:
         lines.append(f"A/A {units.ratio(again)} of the baseline")
     elif against:
@@ -86,7 +99,8 @@ def _throughput_row(ax: Axes, ink: str, at: int, run: Run, runs: Sequence[Run]) 
     if not rate:
         return
     other, against = results.previous(run, runs), results.speedup(run, "previous")
-    before, verdict = results.rate(other) if other else None, against.verdict if against else ""
+    before = results.rate(other) if other else None
+    gained, lost = bool(against and against.is_faster), bool(against and against.is_slower)
     now, start = rate.value, rate.value / (against.ratio if against else 1.0)
     if other and before:
         # From the stage before to its rate in these rounds: straight down, unless they are not the same ones.
@@ -95,10 +109,10 @@ def _throughput_row(ax: Axes, ink: str, at: int, run: Run, runs: Sequence[Run]) 
     if results.is_again(run):
         rows.bar(ax, ink, at, 0, now, style.GREY, style.AGAIN_HATCH)
     else:
-        rows.bar(ax, ink, at, 0, min(now, start) if verdict == "faster" else now, style.SKY)
-    if verdict == "faster" and now > start:
+        rows.bar(ax, ink, at, 0, min(now, start) if gained else now, *_look(run, style.SKY))
+    if gained and now > start:
         rows.bar(ax, ink, at, start, now - start, style.GREEN, style.GAIN_HATCH)
-    if verdict == "slower" and now < start:
+    if lost and now < start:
         rows.bar(ax, ink, at, now, start - now, style.ORANGE, style.LOSS_HATCH)
     if ceiling:
         ax.plot([ceiling, ceiling], [at - 0.42, at + 0.42], color=style.VERMILLION, linewidth=2.5)
@@ -111,15 +125,17 @@ def _step_time(runs: Sequence[Run], ax: Axes, ink: str) -> None:
     longest = max([step.high for step in steps if step], default=0.0)
     scale, unit = (1.0, "s") if longest >= 2 else (1e3, "ms")
     label = f"time of a step [{unit}]: median, 95% interval; batch sizes may differ"
+    if simulated.any_of(runs):
+        label = f"simulated time of a step [{unit}]; batch sizes may differ"
     rows.frame(ax, ink, runs, _step_time_numbers, label)
     for at, (run, step) in enumerate(zip(runs, steps, strict=True)):
         if step:
             wait = step.value * (results.wait_share(run) or 0.0) * scale
             rows.bar(ax, ink, at, 0, wait, style.ORANGE, style.WAIT_HATCH)
-            rows.bar(ax, ink, at, wait, step.value * scale - wait, style.BLUE)
+            rows.bar(ax, ink, at, wait, step.value * scale - wait, *_look(run, style.BLUE))
             rows.whisker(ax, ink, at, step, scale)
     ax.set_xlim(0, longest * scale * 1.03 or 1)
-    entries = [("waits for data", style.ORANGE, style.WAIT_HATCH), ("the rest", style.BLUE, "")]
+    entries = [("waits for data", style.ORANGE, style.WAIT_HATCH), _base(runs, "the rest", style.BLUE)]
     rows.legend(ax, ink, [*entries, *rows.disturbed(ax, ink, runs)])
 
 
@@ -133,7 +149,7 @@ def _step_time_numbers(run: Run) -> str:
         each = units.duration(step.value / run.samples_per_step)
         clauses.append(f"{each} × {run.samples_per_step:,} samples")
     mark = f" {sentences.SIGNS['disturbed']} disturbed" if results.disturbed(run) is not None else ""
-    return "\n".join(filter(None, (units.duration_interval(step) + mark, ", ".join(clauses))))
+    return "\n".join(filter(None, (simulated.step_time(run) + mark, ", ".join(clauses))))
 
 
 def _memory(runs: Sequence[Run], ax: Axes, ink: str) -> None:
@@ -142,19 +158,19 @@ def _memory(runs: Sequence[Run], ax: Axes, ink: str) -> None:
     most = max(map(_most, runs), default=0.0)
     scale, unit = next(((scale, unit) for scale, unit in _SCALES if most >= scale), (1.0, "B"))
     what = "GPU memory, allocator's peak" if gpu else "memory of the training process (RSS, without workers)"
-    rows.frame(ax, ink, runs, _memory_numbers, f"{what} [{unit}]")
+    rows.frame(ax, ink, runs, _memory_numbers, simulated.axis(f"{what} [{unit}]", runs))
     for at, run in enumerate(runs):
         if not _memory_numbers(run):
             continue
         own = (run.peak_memory_bytes or 0) / scale
-        rows.bar(ax, ink, at, 0, own, style.BLUE)
+        rows.bar(ax, ink, at, 0, own, *_look(run, style.BLUE))
         spare = _reserved(run) / scale - own
         if spare > 0:
             rows.bar(ax, ink, at, own, spare, style.SKY, style.SPARE_HATCH)
     ax.set_xlim(0, most / scale * 1.03 or 1)
     if gpu:
         spare_key = ("reserved on top", style.SKY, style.SPARE_HATCH)
-        rows.legend(ax, ink, [("allocated", style.BLUE, ""), spare_key])
+        rows.legend(ax, ink, [_base(runs, "allocated", style.BLUE), spare_key])
 
 
 def _reserved(run: Run) -> int:
@@ -169,23 +185,28 @@ def _memory_numbers(run: Run) -> str:
     """Peaks with their unit."""
     if run.status != "ok" or run.peak_memory_bytes is None:
         return ""
-    own = units.size(run.peak_memory_bytes)
+    own = simulated.memory(run, units.size(run.peak_memory_bytes))
     return f"{own} allocated\n{units.size(_reserved(run))} reserved" if results.on_gpu(run) else f"{own} RSS"
 
 
 def _utilization(runs: Sequence[Run], ax: Axes, ink: str) -> None:
     """A bar for each stage up to the median sample; every sample is a dot, the first at the top."""
-    rows.frame(ax, ink, runs, _utilization_numbers, "GPU utilisation by NVML [%], sampled")
+    label = "GPU utilisation by NVML [%], sampled"
+    if simulated.any_of(runs):
+        label = "simulated GPU utilisation [%]: kernel time / step"
+    rows.frame(ax, ink, runs, _utilization_numbers, label)
     for at, run in enumerate(runs):
         samples = _samples(run)
         if samples:
-            rows.bar(ax, ink, at, 0, float(np.median(samples)), style.SKY)
+            rows.bar(ax, ink, at, 0, float(np.median(samples)), *_look(run, style.SKY))
             height = np.linspace(at - 0.24, at + 0.24, len(samples)) if len(samples) > 1 else [at]
             ax.plot(samples, height, ".", color=ink, markersize=3.5, alpha=0.8)
     ax.set_xlim(0, 104)
 
 
 def _samples(run: Run) -> list[float]:
+    if run.status == "ok" and run.utilization is not None:
+        return [100 * run.utilization]
     return run.raw.gpu_utilization_nvml if run.status == "ok" else []
 
 
@@ -202,8 +223,16 @@ def _utilization_numbers(run: Run) -> str:
     samples = _samples(run)
     if not samples:
         return ""
+    if run.simulated:
+        return simulated.cell(run, f"{samples[0]:.0f}%")
     few = ", few" if len(samples) < _FEW else ""
     return f"{np.median(samples):.0f}% median\n{len(samples)} sample{'s' if len(samples) > 1 else ''}{few}"
+
+
+def _no_losses(runs: Sequence[Run]) -> str:
+    if not runs:
+        return "Nothing was measured yet."
+    return simulated.LOSSES if all(run.simulated or run.status != "ok" for run in runs) else ""
 
 
 VIEWS: dict[str, View] = {
@@ -212,7 +241,7 @@ VIEWS: dict[str, View] = {
     "memory": View("Peak memory", _memory, _memory_numbers),
     "losses": View(
         "Training loss over the first steps", figures_losses.draw, figures_losses.numbers,
-        figures_losses.height,
+        figures_losses.height, nothing=_no_losses,
     ),
     "utilization": View(
         "GPU utilisation (sampled)", _utilization, _utilization_numbers, nothing=_no_utilization,
@@ -232,7 +261,10 @@ def view(name: str, runs: Sequence[Run]) -> document.Figure:
     runs = runs if kind.again else results.stages(runs)
     nothing, title = kind.nothing(runs), kind.title
     for run in runs[:1]:
-        where = (sentences.clean(run.workload.rpartition(":")[2], 32), sentences.clean(run.device, 16))
+        where = (
+            sentences.clean(run.workload.rpartition(":")[2], 32),
+            sentences.clean(simulated.device(run), 32),
+        )
         title = " · ".join([title, *filter(None, where)])
     alt = f"{kind.title}. {nothing or sentences.enumerated(runs, kind.numbers)}"
     return document.Figure(

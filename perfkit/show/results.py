@@ -65,7 +65,12 @@ def low_ceiling(run: Run) -> bool:
 
 
 def ceiling_change(run: Run, before: Run) -> Ratio | None:
-    """How the step on a batch already on the device changed, with interval and verdict."""
+    """How the step on a batch already on the device changed, with interval and verdict.
+
+    None for simulated runs: the model's error of that change is not known.
+    """
+    if run.simulated:
+        return None
     sides = [np.array(one.raw.ceiling_samples_per_s if one.status == "ok" else []) for one in (run, before)]
     if not all(side.size and (side > 0).all() for side in sides):
         return None
@@ -118,5 +123,5 @@ def disturbed(run: Run) -> float | None:
 
 
 def on_gpu(run: Run) -> bool:
-    """Whether the run was on a CUDA device."""
-    return run.device.startswith("cuda")
+    """Whether the run was on a CUDA device, or on a simulated one."""
+    return run.device.startswith("cuda") or run.simulated is not None

@@ -10,13 +10,14 @@ from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.results.run import Run
 from perfkit.results.stats import MIN_EFFECT, Ratio
 from perfkit.results.store import ORIGIN
-from perfkit.show import results, units
+from perfkit.show import results, simulated, units
 
 _NOTICEABLE = 0.05
 """A smaller share or change is not mentioned: blocks vary by a few percent."""
 
 SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "too few rounds": "?",
-         "disturbed": "!"}  # fmt: skip
+         "disturbed": "!", "predicted faster": "△", "predicted slower": "▽",
+         "too close to predict": "~"}  # fmt: skip
 """Of the verdicts, for those who do not see colours."""
 
 _LOW_CEILING = "its ceiling came out below its rate, which cannot be: the machine was not steady"
@@ -75,7 +76,8 @@ def verdict_sentence(run: Run, previous: Run | None = None) -> str:
     else:
         ratio = units.ratio(against).replace(" (", ", ").removesuffix(")")
         evidence = "; ".join(_evidence(run, previous, against))
-        here = "disturbed" if against.verdict == "disturbed" else f"{against.verdict} here"
+        here = against.verdict if run.simulated else f"{against.verdict} here"
+        here = "disturbed" if against.verdict == "disturbed" else here
         text = ": ".join(filter(None, (f"{here} ({ratio})", evidence)))
     return f"{name(run)}: {text}."
 
@@ -83,7 +85,7 @@ def verdict_sentence(run: Run, previous: Run | None = None) -> str:
 def _standing(run: Run) -> str:
     """The numbers of a run that is compared with none."""
     rate, share, efficiency = results.rate(run), results.wait_share(run), results.efficiency(run)
-    clauses = [f"{units.interval(rate)} samples/s"] if rate else []
+    clauses = [f"{simulated.estimate(run, rate)} samples/s"] if rate else []
     clauses += [] if share is None else [f"{units.percent(share)} of the step is waiting for data"]
     if results.low_ceiling(run):
         clauses.append(_LOW_CEILING)
@@ -95,16 +97,18 @@ def _standing(run: Run) -> str:
 def _evidence(run: Run, previous: Run | None, against: Ratio) -> list[str]:
     """The numbers that support the verdict, those that contradict it, and what there was to gain."""
     moves = [move for move in (_wait_move(run, previous), _ceiling_move(run, previous)) if move]
-    none, rounds = against.verdict == "no measurable difference", results.rounds(run)
+    close = against.verdict == "too close to predict"
+    none, rounds = close or against.verdict == "no measurable difference", results.rounds(run)
     if against.verdict == "disturbed":
         return [disturbance(run) or "the rounds of the stage that it is compared with were disturbed"]
     if against.verdict == "too few rounds":
         return [f"{rounds} round{'s give' if rounds != 1 else ' gives'} no verdict: measure longer"]
-    helped = against.verdict == "faster"
+    helped = against.is_faster
     clauses = [text for better, text in moves if none or better == helped]
     clauses += [f"though {text}" for better, text in moves if not none and better != helped]
     if none:
-        clauses += _no_room(run, previous, bool(moves)) + _power(run, against)
+        clauses += _no_room(run, previous, bool(moves))
+        clauses += ["the model's error is larger than this"] if close else _power(run, against)
     elif previous and not any(better == helped for better, _ in moves):
         clauses.insert(0, "neither the wait for data nor the ceiling explains it")
     return clauses + _price(run, previous) + [_LOW_CEILING] * results.low_ceiling(run)
@@ -124,7 +128,7 @@ def _wait_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
 def _ceiling_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
     """The same for the step on a batch that is already on the device."""
     change = results.ceiling_change(run, previous) if previous else None
-    if not change or change.verdict not in ("faster", "slower") or abs(change.ratio - 1) < _NOTICEABLE:
+    if not change or not (change.is_faster or change.is_slower) or abs(change.ratio - 1) < _NOTICEABLE:
         return None
     times = units.number(change.ratio, max(1.0, change.ratio))
     return change.ratio > 1, f"with data already on the device it computes {times}× as fast"
@@ -188,7 +192,8 @@ def _disturbed(run: Run) -> list[str]:
 def notices(runs: Sequence[Run]) -> list[str]:
     """What a reader must know before any number."""
     played = dict.fromkeys(clean(run.facts[ORIGIN]) for run in runs if ORIGIN in run.facts)
-    return [*(f"{text} Nothing was measured now." for text in played), *_doubts(runs)]
+    nothing = (f"{text} Nothing was measured now." for text in played)
+    return [*nothing, *simulated.notices(runs), *_doubts(runs)]
 
 
 def _doubts(runs: Sequence[Run]) -> list[str]:

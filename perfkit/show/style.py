@@ -21,6 +21,8 @@ BLUE, SKY, GREEN, ORANGE, VERMILLION, PURPLE, YELLOW, GREY = (
     "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#f0e442", "#999999",
 )  # fmt: skip
 WAIT_HATCH, GAIN_HATCH, LOSS_HATCH, SPARE_HATCH, AGAIN_HATCH = "///", "//", "xx", "\\\\", ".."
+SIMULATED, SIMULATED_HATCH = PURPLE, "--"
+"""Of every value that no device has shown."""
 
 _INK_LIGHT, _INK_DARK = "#212223", "#dedfe1"
 """Used for nothing else, so that they can be found in an SVG and replaced by the colour of the page."""

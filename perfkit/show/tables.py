@@ -10,7 +10,7 @@ from perfkit import machine
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.results.store import ORIGIN
-from perfkit.show import figures, results, units
+from perfkit.show import figures, results, simulated, units
 from perfkit.show.document import Bullets, Code, Content, Notice, Section, Table
 from perfkit.show.sentences import SIGNS, name, notices, outcome, verdicts
 
@@ -57,7 +57,7 @@ def summary(runs: Sequence[Run]) -> list[str]:
     lines = [machine.describe(first.machine), " · ".join(filter(None, settings))]
     overall = results.speedup(last, "baseline") if last else None
     if last and overall:
-        gain = f"{units.ratio(overall)} {overall.verdict}"
+        gain = f"{units.ratio(overall)} {overall.verdict}{' (simulated)' * bool(last.simulated)}"
         lines.append(f"{name(last)}, the last stage measured, against the baseline: {gain}.")
     return lines
 
@@ -68,7 +68,11 @@ def ladder(runs: Sequence[Run]) -> Table:
     meanings = {sign: verdict for verdict, sign in SIGNS.items()} | {_AGAIN: "equal processes"}
     signs = dict.fromkeys(cell.rpartition(" ")[2] for cells in rows for cell in cells)
     legend = " · ".join(f"{sign} {meanings[sign]}" for sign in signs if sign in meanings)
-    return Table(COLUMNS, rows, "The ladder", legend, NARROW)
+    if simulated.any_of(runs):
+        legend = " · ".join(filter(None, (legend, simulated.LEGEND)))
+    return Table(
+        COLUMNS, rows, "The ladder, simulated" if simulated.any_of(runs) else "The ladder", legend, NARROW
+    )
 
 
 def row(run: Run) -> list[str]:
@@ -76,13 +80,13 @@ def row(run: Run) -> list[str]:
     rate, measured = results.rate(run), run.status == "ok"
     return [
         name(run),
-        _marked(units.interval(rate), run) if rate else outcome(run).partition(":")[0],
+        _marked(simulated.estimate(run, rate), run) if rate else outcome(run).partition(":")[0],
         against(run, "previous"),
         against(run, "baseline"),
-        units.percent(results.wait_share(run)),
-        units.duration_interval(results.step_s(run)),
-        units.percent(results.efficiency(run)),
-        units.size(run.peak_memory_bytes if measured else None),
+        simulated.cell(run, units.percent(results.wait_share(run))),
+        simulated.step_time(run),
+        simulated.cell(run, units.percent(results.efficiency(run))),
+        simulated.memory(run, units.size(run.peak_memory_bytes if measured else None)),
         bytes_per_sample(run),
         note(run),
     ]

@@ -112,6 +112,16 @@ def gpu(key: str) -> Gpu:
     return GPUS[key]
 
 
+def gpu_of(device: str) -> Gpu | None:
+    """The data sheet of a device's name, such as `sim:v100`; None for a device that is no simulated one.
+
+    Raises:
+        InvalidValue: an unknown simulated GPU.
+    """
+    kind, _, key = device.partition(":")
+    return gpu(key) if kind == "sim" else None
+
+
 def check_anchored(sheet: Gpu, precision: Precision) -> None:
     """Raises InvalidValue, with the reason, if nothing published can check a prediction of this precision."""
     sheet.peak_flops(precision)

@@ -116,6 +116,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     cudnn_benchmark: bool = False
 
     @property
+    def copied_bytes(self) -> int:
+        """What is copied from host to device in the step."""
+        return sum(event.nbytes for event in self.events if isinstance(event, Copy) and event.to == "device")
+
+    @property
     def operators(self) -> list[Operator]:
         """Its operators alone."""
         return [event for event in self.events if isinstance(event, Operator)]

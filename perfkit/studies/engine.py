@@ -61,7 +61,11 @@ def schedule_of(plan: Plan) -> Schedule:
         return Schedule(preset, together=1)
     precision = stats.rounds_part(preset.precision, noise.load(plan.device)) if verdicts else None
     return Schedule(
-        preset, again=verdicts, precision=precision, budget_s=preset.budget_s, limit_s=preset.limit_s
+        preset,
+        again=verdicts and not plan.gpu,
+        precision=precision,
+        budget_s=preset.budget_s,
+        limit_s=preset.limit_s,
     )
 
 
@@ -197,7 +201,7 @@ class _Session:
         live.child, trained = setup.train(
             trial.stage.recipe, preset.loss_steps, preset.warmup_s, child=setup.child(trial.workload)
         )
-        live.measurement = Measurement(live.id, trained)
+        live.measurement = Measurement(live.id, trained, setup.prediction(trial.stage.recipe))
         try:
             _require_mechanisms(trained)
         except RunFailed:

@@ -12,10 +12,10 @@ from perfkit.ladder import presets
 from perfkit.ladder import stages as ladder
 from perfkit.ladder.stages import Stage
 from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target, applicable, why_not
+from perfkit.program.rules import Target, applicable, not_anchored, why_not
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
-from perfkit.studies import recorded
+from perfkit.studies import recorded, virtual
 from perfkit.studies.engine import Trial, measure, schedule_of
 from perfkit.studies.plan import Plan, Watch, recipe_diff, target
 from perfkit.studies.setup import Setup, prepare
@@ -42,6 +42,8 @@ def measure_ladder(plan: Plan, store: RunStore | None = None, **watch: Unpack[Wa
     with prepare(plan, **watch) as setup:
         total = len(plan.recipes) or len(ladder.rungs(plan.stages))
         stages = recipe_stages(plan.recipes, setup.target) or ladder_stages(plan, setup.target, failed)
+        if plan.host:
+            return list(virtual.compute(stages, setup, total, store, failed))
         trials = (Trial(stage, total) for stage in stages)
         schedule = schedule_of(plan)
         return list(measure(trials, setup, schedule, store, lambda stage: failed.append(stage.name)))
@@ -56,10 +58,13 @@ def ladder_stages(plan: Plan, target: Target, failed: Container[str] = ()) -> It
         failed: names of stages that could not be measured, which may grow while the stages are drawn: each
             stage builds on the last one that is not among them.
     """
-    sizes = presets.sizing(plan.preset, target, machine.usable_cores())
+    cores = plan.host.processors if plan.host else machine.usable_cores()
+    sizes = presets.sizing(plan.preset, target, cores)
     below = ladder.below(plan.stages[0]) if plan.below and plan.stages else ()
     first = ladder.build(below, sizes, target)[-1]
     recipe, reasons = applicable(first.recipe.replace(**plan.settings), target)
+    if reason := not_anchored(recipe, target):
+        raise InvalidValue(reason, "Start from one of them, such as --set amp=fp16")
     yield Stage("baseline", "before" if below else "baseline", recipe, not_applied=reasons)
     for rung in ladder.rungs(plan.stages)[1:]:
         stage = _with_changes(ladder.stage(rung, recipe, sizes, target), plan, target)

@@ -19,6 +19,9 @@ from perfkit.program.rules import Target
 from perfkit.program.script import REFERENCE
 from perfkit.results import recordings
 from perfkit.results.run import Run
+from perfkit.simulate import host as hosts
+from perfkit.simulate.gpus import Gpu, gpu_of
+from perfkit.simulate.host import Host
 from perfkit.worker.messages import Description
 
 DEFAULT_WORKLOAD = {"quick": "photos"}
@@ -73,6 +76,13 @@ class Plan:
     """The machines that train together."""
     recorded: str = ""
     """The recording that is played in place of measuring; `device` is then the recorded one."""
+    host: Host | None = None
+    """Of a simulated GPU: a virtual host, so that nothing is measured; None: this machine."""
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The data sheet of a simulated device."""
+        return gpu_of(self.device)
 
 
 def plan(
@@ -85,6 +95,7 @@ def plan(
     below: bool = False,
     seed: int = 0,
     timeout_s: float | None = None,
+    host: str | None = None,
 ) -> Plan:
     """A checked plan, with this machine's defaults for what is left out.
 
@@ -93,11 +104,14 @@ def plan(
         preset: `smoke`, `quick` or `paper`.
         stages: optimizations in their order; the whole ladder if None. The baseline always comes first.
         settings: switches set from the baseline up.
-        device: `cuda`, `mps` or `cpu`; `recorded:NAME` plays a recording, and measures nothing.
+        device: `cuda`, `mps` or `cpu`; `sim:v100` simulates a GPU beside this machine's own loader;
+            `recorded:NAME` plays a recording, and measures nothing.
         options: the workload's constructor arguments, over those of the preset.
         below: start from the default ladder as it stands below the first stage, not from the plain loop.
         seed: of weights, order and augmentation.
         timeout_s: for one stage.
+        host: of a simulated GPU: `mine`, or a virtual one, with which nothing is measured: `article`,
+            `ideal`, or its numbers, such as `cores=8,fetch_ms=1.85`.
 
     Raises:
         InvalidValue: a name or value that is not allowed.
@@ -109,15 +123,24 @@ def plan(
         more = {"settings": checked, "below": below, "seed": seed}
         return _of_recording(device.removeprefix(recordings.PREFIX), workload, preset, stages, options, more)
     where = machine.check_device(device)
-    size = presets.preset(preset, where.split(":")[0])
-    names = tuple(stages) if stages is not None else LADDER
+    sheet, virtual = gpu_of(where), hosts.host(host)
+    if host and not sheet:
+        raise InvalidValue(
+            f"--host was given '{host}' for {where}",
+            "It is the host of a simulated GPU: add --device sim:v100",
+        )
+    size = presets.preset(preset, "cuda" if sheet else where.split(":")[0])
+    if virtual == hosts.ARTICLE and preset is None:
+        size = presets.PRESETS["paper"]  # the article's sizes, whatever the environment says
+    names = tuple(stages) if stages is not None else hosts.LADDER if virtual == hosts.ARTICLE else LADDER
     for name in names:
         optimization(name)
-    chosen = workload or DEFAULT_WORKLOAD.get(size.name, "cifar_resnet18")
+    default = {} if sheet else DEFAULT_WORKLOAD
+    chosen = workload or default.get(size.name, "cifar_resnet18")
     workloads.reference(chosen)
     return Plan(
         chosen, size, where, names, settings=checked, options=dict(options or {}), below=below, seed=seed,
-        timeout_s=timeout_s,
+        timeout_s=timeout_s, host=virtual,
     )  # fmt: skip
 
 
@@ -174,15 +197,17 @@ def for_node(plan: Plan, nodes: int, index: int, rendezvous: str) -> Plan:
 
 def target(plan: Plan, description: Description) -> Target:
     """Where a plan's stages are to run, by what the workload and the device report."""
-    kind = plan.device.split(":")[0]
+    sheet = plan.gpu
+    kind = "cuda" if sheet else plan.device.split(":")[0]
     return Target(
         device=kind,
         offers=frozenset(description.offers),
         convolves=description.convolves,
         bf16=description.facts.bf16 is not False,
-        compiler=not machine.compiler_problem(kind),
+        compiler=bool(sheet) or not machine.compiler_problem(kind),
         count=description.facts.count or 1,
         nodes=plan.nodes.count,
+        anchored=frozenset(sheet.anchored) if sheet else None,
     )
 
 
@@ -190,6 +215,7 @@ def script(recipe: Recipe, description: Description, device: str, seed: int = 0,
     """The standalone script of a recipe for a workload that was loaded."""
     from perfkit.program import export  # libcst takes as long to load as all the rest
 
+    device = "cuda" if gpu_of(device) else device
     return export.script(recipe, description.reference, description.options, device, seed, steps)
 
 
@@ -207,7 +233,12 @@ def scripts(runs: Sequence[Run]) -> dict[str, str]:
 
     return {
         run.title: export.script(
-            Recipe.from_dict(run.recipe), run.workload, run.options, run.device, run.seed, len(run.losses)
+            Recipe.from_dict(run.recipe),
+            run.workload,
+            run.options,
+            "cuda" if run.simulated else run.device,
+            run.seed,
+            len(run.losses) or 8,
         )
         for run in runs
         if run.status == "ok" and run.workload != REFERENCE and run.stage != AGAIN

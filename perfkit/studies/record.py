@@ -18,6 +18,10 @@ from perfkit.ladder.stages import Stage
 from perfkit.results import stats
 from perfkit.results.pairing import undisturbed
 from perfkit.results.run import Communication, Pairing, Raw, Role, Run
+from perfkit.results.simulated import THIS_MACHINE
+from perfkit.simulate import bands
+from perfkit.simulate.host import Host, Outcome
+from perfkit.simulate.prediction import Prediction
 from perfkit.studies.plan import Plan
 from perfkit.worker.messages import Block, Description, Peak, Trained
 
@@ -43,6 +47,8 @@ class Measurement:
     id: str
     """Of its run."""
     trained: Trained
+    prediction: Prediction | None = None
+    """Of a step on a simulated GPU."""
     rounds: list[Round] = field(default_factory=list)
     peak: Peak | None = None
     communication: Communication | None = None
@@ -52,6 +58,11 @@ class Measurement:
     def blocks(self) -> list[Block]:
         """Its own, one a round."""
         return [round.blocks[self.id] for round in self.rounds]
+
+    @property
+    def step_s(self) -> float:
+        """Median of its steps."""
+        return float(np.median([value for block in self.blocks for value in block.step_s]))
 
     def rates(self, rounds: Sequence[Round]) -> list[float]:
         """samples/s of its own block in some rounds."""
@@ -92,13 +103,29 @@ class Measurement:
             own, others, shares = self.rates(self.rounds), other.rates(other.rounds), _shares(self.rounds)
         return Pairing(
             own, others, shares, against=other.id, role=role, interleaved=bool(together),
-            relative=bool(not together and mine), noise=noise,
+            relative=bool(not together and mine), noise=noise, band=self._band(other),
             seconds=sum(round.seconds for round in together or self.rounds),
         )  # fmt: skip
+
+    def _band(self, other: Measurement) -> float | None:
+        """The model's error of the ratio to another run; None where nothing is simulated."""
+        return band_of_ratio(self.prediction, self.step_s, other.prediction, other.step_s)
 
     def _relative(self, baseline: Measurement, rounds: Sequence[Round]) -> list[float]:
         pairs = zip(self.rates(rounds), baseline.rates(rounds), strict=True)
         return [own / base for own, base in pairs]
+
+
+def band_of_ratio(
+    own: Prediction | None, own_step_s: float, other: Prediction | None, other_step_s: float
+) -> float | None:
+    """The model's error of the ratio of two rates, by the parts that kernels have in their steps."""
+    if own is None or other is None:
+        return None
+    sides = [
+        (one.recipe, one.kernel_s / step_s) for one, step_s in ((own, own_step_s), (other, other_step_s))
+    ]
+    return bands.of_ratio(own.gpu, *sides)
 
 
 def _shares(rounds: Sequence[Round]) -> list[float]:
@@ -138,13 +165,34 @@ class RunBuilder:
         """The run of a trial without a measurement."""
         return self._build(status=status, reason=reason, facts=self._facts)
 
+    def computed(
+        self, prediction: Prediction, outcome: Outcome, ceiling: Outcome, host: Host, pairings: list[Pairing]
+    ) -> Run:
+        """The run of a recipe on a virtual host, where nothing is measured."""
+        recipe, planned = prediction.recipe, prediction.planned
+        samples = recipe.batch_size * recipe.accumulation
+        copied = prediction.step.copied_bytes
+        return self._build(
+            recipe=recipe.to_dict(),
+            raw=Raw(
+                step_s=[outcome.step_s], data_wait_s=[outcome.data_wait_s], block_steps=[1],
+                block_samples_per_s=[samples / outcome.step_s],
+                ceiling_samples_per_s=[samples / ceiling.step_s],
+            ),
+            samples_per_step=samples, mechanism=planned.mechanisms, pairings=pairings,
+            peak_memory_bytes=planned.peak_bytes, peak_reserved_bytes=planned.reserved_bytes,
+            batch_bytes_per_sample=copied // samples, h2d_bytes_per_sample=copied // samples,
+            simulated=prediction.simulated(host.name, outcome.step_s),
+            facts=self._facts | {"host": host.describe()},
+        )  # fmt: skip
+
     def measured(
         self, measurement: Measurement, pairings: list[Pairing], reference: float | None = None
     ) -> Run:
         """The run of a measured trial; `reference` is the baseline's rate in samples/s."""
         trained, peak = measurement.trained, measurement.peak or Peak(None, None, 0)
         crosses = 0 if trained.data_on_device else trained.batch_bytes_per_sample
-        steady = float(np.median([value for block in measurement.blocks for value in block.step_s]))
+        steady, prediction = measurement.step_s, measurement.prediction
         conditions, raw = machine.read_conditions(), measurement.raw()
         run = self._build(
             conditions,
@@ -156,6 +204,7 @@ class RunBuilder:
             reference_samples_per_s=reference,
             losses=trained.losses,
             communication=measurement.communication,
+            simulated=prediction.simulated(THIS_MACHINE, steady) if prediction else None,
             startup_s=trained.startup_s,
             compile_s=max(0.0, trained.first.step_s[0] - steady) if trained.compiled else None,
             peak_memory_bytes=peak.allocated,

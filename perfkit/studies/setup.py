@@ -20,6 +20,7 @@ from perfkit.process.ranks import RankGroup, start_ranks
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target
 from perfkit.results.run import Run
+from perfkit.simulate.prediction import Prediction, predict
 from perfkit.studies.plan import Plan, Progress, Watch, target
 from perfkit.worker.messages import Describe, Description, Train, Trained
 
@@ -96,6 +97,7 @@ class Setup:
         self.cancelled = watch.get("cancelled") or threading.Event()
         self._spare: Child | None = None
         self._alive: list[Child | RankGroup] = []
+        self._predictions: dict[Recipe, Prediction] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -149,11 +151,13 @@ class Setup:
         """
         first = child or self.child()
         training: Child | RankGroup = first
-        command = Train(
-            recipe=recipe.to_dict(), seed=self.plan.seed, loss_steps=loss_steps, warmup_s=warmup_s,
-            started=first.started, batch_times=batch_times,
-        )  # fmt: skip
         try:
+            prediction = self.prediction(recipe)
+            command = Train(
+                recipe=recipe.to_dict(), seed=self.plan.seed, loss_steps=loss_steps, warmup_s=warmup_s,
+                started=first.started, batch_times=batch_times,
+                planned=prediction.planned if prediction else None,
+            )  # fmt: skip
             if recipe.ranks > 1:
                 self._alive.remove(first)
                 training = start_ranks(first, self._describe(), recipe.ranks, self.plan.nodes)
@@ -162,6 +166,20 @@ class Setup:
         except BaseException:
             self.stop(training)
             raise
+
+    def prediction(self, recipe: Recipe) -> Prediction | None:
+        """What a step of a recipe takes on the plan's simulated GPU; None where the device is real.
+
+        Raises:
+            PerfkitError: it cannot be simulated, or does not fit into the GPU's memory.
+        """
+        gpu, described = self.plan.gpu, self.description
+        if gpu and recipe not in self._predictions:
+            self.progress.phase(f"planning a step for a {gpu.name}")
+            self._predictions[recipe] = predict(
+                gpu, described.reference, described.options, recipe, self.plan.seed
+            )
+        return self._predictions.get(recipe)
 
     def stop(self, child: Child | RankGroup) -> None:
         """Ends a child and everything that it started."""

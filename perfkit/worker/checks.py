@@ -7,7 +7,7 @@ is not in effect is an error, not a slow stage.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -24,10 +24,12 @@ _AS_IT_SHOULD_BE, _NOT_AS_IT_SHOULD_BE = object(), object()
 """States of what cannot be read in the recipe's terms."""
 
 
-def verify(step: ObservedStep) -> list[Mechanism]:
-    """All checks, in the order of the recipe's declaration."""
+def verify(step: ObservedStep, switches: Collection[str] | None = None) -> list[Mechanism]:
+    """The checks of these switches, all of them if None, in the order of the recipe's declaration."""
     mechanisms = []
     for switch, wanted in step.recipe.to_dict().items():
+        if switches is not None and switch not in switches:
+            continue
         state, evidence = CHECKS[switch](step)
         mechanisms.append(Mechanism(switch, state is _AS_IT_SHOULD_BE or state == wanted, evidence))
     return mechanisms

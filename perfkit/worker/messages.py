@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, get_args
 import msgspec
 
 from perfkit.results.run import Communication, Mechanism
+from perfkit.simulate.queue import Planned
 from perfkit.worker.reports import KernelReport, MemoryReport, ParityReport, ProfileReport, SyncReport
 
 # ---------------------------------------------------------------- answers
@@ -161,6 +162,8 @@ class Train(Command[Trained], frozen=True, kw_only=True):
     """When the process was started, in seconds since the epoch."""
     batch_times: str = ""
     """A folder in which the loader's workers record the times of their batches; empty for none."""
+    planned: Planned | None = None
+    """The step on a simulated GPU, which is replayed in place of training."""
 
 
 class MeasureBlock(Command[Block], frozen=True):

@@ -24,7 +24,19 @@ from perfkit import machine, workloads
 from perfkit.program import rules, script
 from perfkit.program.recipe import Recipe
 from perfkit.program.train import Training
-from perfkit.worker import collectives, kernels, loader, memory, messages, observe, parity, profiler, syncs
+from perfkit.simulate.gpus import gpu_of
+from perfkit.worker import (
+    collectives,
+    kernels,
+    loader,
+    memory,
+    messages,
+    observe,
+    parity,
+    profiler,
+    simulated,
+    syncs,
+)  # fmt: skip
 from perfkit.worker.failures import explain
 from perfkit.worker.harness import Harness
 
@@ -136,6 +148,8 @@ class Session:
             return messages.Description(script.REFERENCE, {}, [], _device_facts(self._device))
         options = workloads.options_for(workloads.find(command.workload), command.preset, command.options)
         self._workload = workloads.load(command.workload, options)
+        if sheet := gpu_of(command.device):
+            return simulated.describe(self._workload, command, options, sheet)
         self._device = torch.device(command.device)
         return messages.Description(
             workloads.reference(command.workload), options, sorted(rules.offers(self._workload)),
@@ -144,6 +158,9 @@ class Session:
 
     def _train(self, command: messages.Train) -> messages.Trained:
         self._progress("building", 0, 1)
+        if command.planned:
+            self._harness, trained = simulated.train(self._workload, command, self._progress)
+            return trained
         own_script = self._workload if isinstance(self._workload, script.Script) else None
         training = (
             own_script.training() if own_script

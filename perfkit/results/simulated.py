@@ -1,0 +1,57 @@
+"""What a simulated run rests on: predicted kernel times. Nothing of it ran on a GPU."""
+
+from __future__ import annotations
+
+import msgspec
+
+from perfkit.errors import InvalidValue
+
+
+class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+    """The model behind a simulated run, and how far off it has been."""
+
+    gpu: str
+    """Its product name."""
+    host: str
+    """What loads, copies and launches: `this machine`, or a virtual host."""
+    model: str
+    """Version of the model."""
+    constants: str
+    """Digest of its constants."""
+    band: float
+    """Error of samples/s to expect, as a fraction: that of kernel time, as far as kernels decide it."""
+    memory_band: float | None = None
+    """Error of the peak memory to expect, as a fraction."""
+    anchors: dict[str, float] = {}
+    """The model's error for each published figure of this GPU: predicted / published - 1."""
+    kernel_s: float = 0.0
+    """Kernel time of a step."""
+    recorded: float = 0.0
+    """The part of `kernel_s` that is of operators whose times were recorded on a GPU, 0 to 1."""
+    torch: str = ""
+    """The version that planned the step."""
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the host is simulated too, so that nothing at all was measured."""
+        return self.host != THIS_MACHINE
+
+    @property
+    def basis(self) -> tuple[str, str, str, str]:
+        """What two simulated runs must have in common to be compared."""
+        return self.gpu, self.host, self.model, self.constants
+
+
+THIS_MACHINE = "this machine"
+"""The host of a replay: its loader, copies and launches took their real time."""
+
+
+def is_simulated(device: str) -> bool:
+    """Whether a device's name is that of a simulated GPU: `sim:v100`."""
+    return device.partition(":")[0] == "sim"
+
+
+def refuse(device: str, what: str, why: str, remedy: str) -> None:
+    """Raises InvalidValue where a study of a simulated device would claim too much."""
+    if is_simulated(device):
+        raise InvalidValue(f"{what} on {device} is refused: {why}", remedy)

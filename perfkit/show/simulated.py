@@ -1,0 +1,88 @@
+"""How a simulated value is labelled: the one place that says so in cells, axes, figures and sentences.
+
+A simulated value is `~1,250 ±15% sim.`: about this much, within the model's error, and simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfkit.results.run import Run
+from perfkit.results.stats import Estimate
+from perfkit.show import results, units
+
+MARK = "sim."
+"""In cells; the table's note says what it stands for."""
+LEGEND = "~ value ±error of the model; sim. = simulated"
+LOSSES = "No losses: there are no numbers on a simulated GPU."
+
+
+def any_of(runs: Sequence[Run]) -> bool:
+    """Whether there is a simulated run among these."""
+    return any(run.simulated for run in runs)
+
+
+def cell(run: Run, text: str, band: float | None = None) -> str:
+    """A value of a run for a cell; `band` is its error, as a fraction. Of a measured run, the text alone."""
+    if not run.simulated or text == units.NOT_AVAILABLE:
+        return text
+    error = f" ±{units.percent(band)}" if band else ""
+    return f"~{text}{error} {MARK}"
+
+
+def estimate(run: Run, value: Estimate | None) -> str:
+    """A rate with its interval; of a simulated run, with the model's error and the scatter together."""
+    if value is None or not run.simulated:
+        return units.interval(value)
+    return cell(run, units.number(value.value), max(value.high / value.value, value.value / value.low) - 1)
+
+
+def step_time(run: Run) -> str:
+    """Time of a step: a median with its interval, or simulated with the model's error."""
+    step = results.step_s(run)
+    if step is None or not run.simulated:
+        return units.duration_interval(step)
+    return cell(run, units.duration(step.value), run.simulated.band)
+
+
+def memory(run: Run, text: str) -> str:
+    """Bytes as text."""
+    return cell(run, text, run.simulated.memory_band) if run.simulated else text
+
+
+def axis(text: str, runs: Sequence[Run]) -> str:
+    """What an axis shows."""
+    return f"simulated {text}" if any_of(runs) else text
+
+
+def device(run: Run) -> str:
+    """The device of a run, for a figure's title."""
+    return f"simulated {run.simulated.gpu}" if run.simulated else run.device
+
+
+def notices(runs: Sequence[Run]) -> list[str]:
+    """What a reader must know before any number."""
+    first = next((run for run in runs if run.simulated), None)
+    if first is None or not first.simulated:
+        return []
+    known = first.simulated
+    real = (
+        f"Loader, copies and launches are computed too, for the {first.facts.get('host', known.host)}"
+        if known.is_virtual
+        else "Loader, host copies and launches are real, and took their time on this machine"
+    )
+    errors = [abs(error) for error in known.anchors.values()]
+    anchors = (
+        f"; of {len(errors)} published figures of this GPU the worst was missed by "
+        f"{units.percent(max(errors))}"
+        if errors
+        else ""
+    )
+    recorded = f"; {units.percent(known.recorded)} of the kernel time is of recorded kernels" * bool(
+        known.recorded
+    )
+    return [
+        f"Simulated {known.gpu}: no kernel ran. Times of kernels and memory come from a model "
+        f"(version {known.model}, constants {known.constants}){anchors}{recorded}. {real}. "
+        "Values are ~predicted ±the model's error; there are no losses."
+    ]

@@ -1,0 +1,105 @@
+"""What a training step takes on a simulated GPU: its plan, predicted kernels, memory, and the error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from perfkit.errors import RunFailed
+from perfkit.program.recipe import Recipe
+from perfkit.results.simulated import Simulated
+from perfkit.simulate import bands, costs, planning, queue, recorded
+from perfkit.simulate.constants import constants
+from perfkit.simulate.gpus import Gpu
+from perfkit.simulate.mechanisms import mechanisms
+from perfkit.simulate.step import Allocate, Kernel, Step
+
+OUT_OF_MEMORY = "out of memory on the simulated GPU"
+"""The kind of that failure: more memory of this machine would not help."""
+
+PAGEABLE_GBS = 6.0
+"""Of copies from pageable memory beside a real host: between 2 and 10 GB/s on machines with such GPUs. This
+machine's own copy is part of it, and counts where it takes longer."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A step of a recipe on a GPU."""
+
+    gpu: Gpu
+    recipe: Recipe
+    step: Step
+    kernels: list[Kernel]
+    planned: queue.Planned
+
+    @property
+    def kernel_s(self) -> float:
+        """Kernel time of a step."""
+        return sum(kernel.seconds for kernel in self.kernels)
+
+    def band(self, step_s: float) -> float:
+        """Error of samples/s to expect, as a fraction, where a step takes this long."""
+        return bands.of_rate(self.gpu, self.recipe, self.kernel_s / step_s)
+
+    def simulated(self, host: str, step_s: float) -> Simulated:
+        """What a run of it rests on, where a step takes this long."""
+        known = sum(kernel.seconds for kernel in self.kernels if kernel.source == "recorded")
+        return Simulated(
+            gpu=self.gpu.name, host=host, model=str(constants().version), constants=constants().digest,
+            band=self.band(step_s), memory_band=bands.of_memory(self.gpu), anchors=bands.anchors(self.gpu),
+            kernel_s=self.kernel_s, recorded=known / self.kernel_s if self.kernel_s else 0.0,
+            torch=self.step.torch,
+        )  # fmt: skip
+
+
+def predict(gpu: Gpu, workload: str, options: Mapping[str, Any], recipe: Recipe, seed: int = 0) -> Prediction:
+    """Plans a step and predicts its kernels.
+
+    Args:
+        gpu: data sheet.
+        workload: `package.module:name`.
+        options: all arguments of its constructor.
+        recipe: it must be able to act there.
+        seed: of the training.
+
+    Raises:
+        InvalidValue: a part of the step cannot be simulated.
+        RunFailed: it does not fit into the GPU's memory.
+    """
+    step = planning.plan_step(workload, recipe, options=dict(options), seed=seed)
+    peak = _peak_bytes(step)
+    if peak > gpu.memory_gib * 2**30:
+        raise _does_not_fit(gpu, peak)
+    kernels = recorded.with_recorded(costs.kernels(step, gpu), step, gpu.key)
+    planned = queue.Planned(
+        actions=queue.actions(step, kernels, host_costs()), link_gbs=gpu.link_gbs, pageable_gbs=PAGEABLE_GBS,
+        peak_bytes=peak, reserved_bytes=peak, mechanisms=mechanisms(step, recipe),
+    )  # fmt: skip
+    return Prediction(gpu, recipe, step, kernels, planned)
+
+
+def _peak_bytes(step: Step) -> int:
+    """Device memory at the most, without what the allocator rounds up."""
+    now = most = step.resident_bytes
+    for event in step.events:
+        if isinstance(event, Allocate):
+            now += event.nbytes
+            most = max(most, now)
+    return most
+
+
+def host_costs() -> queue.HostCosts:
+    """What operators and launches cost the host, by the model's constants."""
+    values = constants().values
+    return queue.HostCosts(values["host.operator_us"] * 1e-6, values["host.launch_us"] * 1e-6)
+
+
+def _does_not_fit(gpu: Gpu, needed: int) -> RunFailed:
+    problem = RunFailed(
+        f"{OUT_OF_MEMORY}: the step needs {needed / 2**30:.2f} GiB, and a {gpu.name} has "
+        f"{gpu.memory_gib:.2f} GiB",
+        "Lower batch_size, or raise accumulation instead; amp and activation_checkpointing save memory too",
+    )
+    problem.kind = OUT_OF_MEMORY
+    return problem
