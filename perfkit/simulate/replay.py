@@ -135,14 +135,20 @@ class PinnedLoader:
 
     def __init__(self, loader: Iterable[Any], in_thread: bool) -> None:
         self.loader, self.in_thread = loader, in_thread
+        self.iterator: Any = None
+        """The loader's own, which holds its worker processes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
 
     def __iter__(self) -> Iterator[Any]:
         if not self.in_thread:
             yield from map(_copied, self.loader)
             return
+        self.iterator = iter(self.loader)
         ready: queue.Queue[Any] = queue.Queue(1)
         ended = threading.Event()
-        threading.Thread(target=_pin, args=(self.loader, ready, ended), daemon=True).start()
+        threading.Thread(target=_pin, args=(self.iterator, ready, ended), daemon=True).start()
         try:
             while (batch := ready.get()) is not None:
                 if isinstance(batch, BaseException):
@@ -152,11 +158,11 @@ class PinnedLoader:
             ended.set()
 
 
-def _pin(loader: Iterable[Any], ready: queue.Queue[Any], ended: threading.Event) -> None:
+def _pin(batches: Iterator[Any], ready: queue.Queue[Any], ended: threading.Event) -> None:
     torch.set_num_threads(1)  # of this thread, as in torch's own
     last: Any = None
     try:
-        for batch in loader:
+        for batch in batches:
             _put(ready, _copied(batch), ended)
             if ended.is_set():
                 return

@@ -147,6 +147,8 @@ def _moved(kind: str, by_layout: bool = False) -> Callable[[Operator, Step], lis
 
 
 def _is_mixed(op: Operator) -> bool:
+    if not op.outputs:  # it works in place only
+        return False
     big = [t for t in op.inputs + op.outputs if math.prod(t.shape) >= 0.5 * math.prod(op.outputs[0].shape)]
     return len({t.layout for t in big}) > 1 if op.outputs else False
 

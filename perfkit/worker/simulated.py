@@ -100,7 +100,7 @@ def train(workload: Any, command: messages.Train, progress: Progress) -> tuple[H
 def _mechanisms(replay: Replay, planned: Planned, batch: Any, harness: Harness) -> list[Mechanism]:
     """What the real loader shows of its switches, and the plan of the others."""
     step = ObservedStep(replay, batch=batch)  # type: ignore[arg-type]
-    step.iterator = harness.source.iterator
+    step.iterator = getattr(replay.loader, "iterator", None) or harness.source.iterator
     known = {proof.switch: proof for proof in planned.mechanisms}
     if not replay.recipe.device_dataset:
         known |= {proof.switch: proof for proof in checks.verify(step, _OF_THE_LOADER)}
