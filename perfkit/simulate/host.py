@@ -15,8 +15,8 @@ import msgspec
 
 from perfkit.errors import InvalidValue
 from perfkit.program.recipe import Recipe
-from perfkit.simulate.queue import Action, Fetch, Launch, Link, Queue, VirtualClock
-from perfkit.simulate.step import Copy
+from perfkit.simulate.queue import Action, Launch, Link, Queue, VirtualClock
+from perfkit.simulate.step import Copy, Fetch
 
 GB = 1e9
 

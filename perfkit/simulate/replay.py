@@ -19,7 +19,8 @@ import torch
 
 from perfkit.program.recipe import Recipe
 from perfkit.program.train import make_loader
-from perfkit.simulate.queue import Action, Copy, Fetch, Link, Queue
+from perfkit.simulate.queue import Action, Link, Queue
+from perfkit.simulate.step import Copy, Fetch
 
 ON_DEVICE = torch.device("meta")
 """Where tensors without numbers lie: a batch there is one that is on the device already."""
