@@ -23,6 +23,22 @@ def argument(call: cst.Call, name: str, order: Sequence[str] = ()) -> cst.Arg | 
     return None
 
 
+def written(call: cst.Call, place: str) -> cst.Arg | None:
+    """An argument by its position from 0, or by its name; None if the call does not write it out."""
+    if not place.isdigit():
+        return argument(call, place)
+    plain = call.args[: int(place) + 1]
+    whole = len(plain) > int(place) and all(one.keyword is None and not one.star for one in plain)
+    return plain[-1] if whole else None
+
+
+def followed_by(node: Any, code: str) -> cst.BaseExpression:
+    """An expression with an attribute or a call after it."""
+    before = cst.Module([]).code_for_node(node)
+    simple = isinstance(node, cst.Name | cst.Attribute | cst.Call | cst.Subscript) or node.lpar
+    return cst.parse_expression(f"{before if simple else f'({before})'}{code}")
+
+
 def with_argument(
     call: cst.Call, name: str, code: str, order: Sequence[str] = (), packed: bool = False
 ) -> cst.Call:

@@ -12,7 +12,7 @@ import libcst as cst
 from perfkit.program import patch_libraries as libraries
 from perfkit.program import patch_process as process
 from perfkit.program.patch_autocast import Autocast
-from perfkit.program.patch_call import argument, with_argument, without_argument
+from perfkit.program.patch_call import argument, followed_by, with_argument, without_argument, written
 from perfkit.program.patch_model import argument_of, given_to_trainer, made
 from perfkit.program.patch_source import Refused, Source
 from perfkit.program.patch_values import Option, given_at, options, origin, with_flag
@@ -278,7 +278,8 @@ class LoopEdits:
         for site in self.sites:
             if site.role == "optimizer" and site.frames and not site.library:
                 source = self.open(site.frames[0].file)
-                done.append(self._arguments(source, source.call_at(site.frames[0]), given, site.keywords))
+                call = source.call_at(site.frames[0])
+                done.append(self._arguments(source, call, given, ("fused", "foreach")))
         return done
 
     # ------------------------------------------------------------ the model
@@ -286,25 +287,22 @@ class LoopEdits:
     def _channels_last(self, value: Value) -> list[str]:
         if not value:
             raise Refused("remove the .to(memory_format=torch.channels_last) of the model and of its inputs")
-        torch = "torch.channels_last"
-        done = [self._on_model(f".to(memory_format={torch})")]
-        source, call, site = self._own("forward", "no call of the model was seen")
-        if site.library or not call.args or call.args[0].star or call.args[0].keyword is not None:
-            self.notes.append(
-                "the inputs stay as they are: convolutions with such weights return channels_last"
-            )
-            return done
-        process.needs_torch(source)
-        given = call.args[0].value
-        if "channels_last" not in source.code(given):
-
-            def convert(node: Any) -> Any:
-                simple = isinstance(node, cst.Name | cst.Attribute | cst.Call | cst.Subscript)
-                code = cst.Module([]).code_for_node(node)
-                return cst.parse_expression(f"{code if simple else f'({code})'}.to(memory_format={torch})")
-
-            source.change(given, convert)
-            done.append(f"{source.where(call)}: the input in channels_last")
+        to_last = ".to(memory_format=torch.channels_last)"
+        done = self._on_models(to_last)
+        for site in self.sites:
+            if site.role == "forward" and site.frames and not site.library:
+                source = self.open(site.frames[0].file)
+                call = source.call_at(site.frames[0])
+                images = [image for name in site.images if (image := written(call, name))]
+                if len(images) < len(site.images):
+                    self.notes.append(
+                        f"{source.where(call)}: an input is not written out, and stays as it is"
+                    )
+                for given in images:
+                    if "channels_last" not in source.code(given.value):
+                        process.needs_torch(source)
+                        source.change(given.value, partial(followed_by, code=to_last))
+                        done.append(f"{source.where(call)}: {source.code(given.value)}{to_last}")
         return done
 
     def _compile(self, value: Value) -> list[str]:
@@ -316,7 +314,7 @@ class LoopEdits:
         if compiled is not None:
             return []
         mode = str(self.settings.get("compile_mode", "default"))
-        return [self._on_model(".compile()" if mode == "default" else f'.compile(mode="{mode}")')]
+        return self._on_models(".compile()" if mode == "default" else f'.compile(mode="{mode}")')
 
     def _compile_mode(self, value: Value) -> list[str]:
         compiled = self._site("compile")
@@ -327,16 +325,20 @@ class LoopEdits:
         source = self.open(compiled.frames[0].file)
         return [self._arguments(source, source.call_at(compiled.frames[0]), {"mode": f'"{value}"'})]
 
-    def _on_model(self, call: str) -> str:
-        """Plans a statement on the model, where it is complete."""
-        site = self._site("forward")
-        if site is None or not site.frames:
+    def _on_models(self, call: str) -> list[str]:
+        """Plans a statement on each model, where it is complete."""
+        done = []
+        for site in self.sites:
+            if site.role == "forward" and site.frames:
+                trainer = site.library and given_to_trainer(list(self.sources.values()))
+                place = trainer or made(site, self.open)
+                if "torch." in call:
+                    process.needs_torch(place.source)
+                place.source.insert(place.block, place.at, [f"{place.name}{call}"])
+                done.append(f"{Path(place.source.path).name}: {place.name}{call}")
+        if not done:
             raise Refused("no call of the model was seen")
-        place = given_to_trainer(list(self.sources.values())) if site.library else made(site, self.open)
-        if "torch." in call:
-            process.needs_torch(place.source)
-        place.source.insert(place.block, place.at, [f"{place.name}{call}"])
-        return f"{Path(place.source.path).name}: {place.name}{call}"
+        return list(dict.fromkeys(done))
 
     def _amp(self, value: Value) -> list[str]:
         return Autocast(self.sites, self.open, self.device).set(str(value))

@@ -82,7 +82,8 @@ def origin(
     if is_literal(value):
         return value
     if isinstance(value, cst.Name):
-        return _variable(source, value)
+        given = _variable(source, value)
+        return origin(source, given, others) if given is not None else None
     if isinstance(value, cst.Attribute):
         return _attribute(value.attr.value, others)
     if isinstance(value, cst.Subscript):
@@ -91,18 +92,29 @@ def origin(
 
 
 def _variable(source: Source, name: cst.Name) -> cst.BaseExpression | None:
-    """The literal that the only assignment to a variable gives it, in its function or in the file."""
+    """What the only assignment to a variable gives it, in its function or in the file."""
     inner = source.function(name)
-    if isinstance(inner, cst.FunctionDef) and any(
-        one.name.value == name.value for one in inner.params.params
-    ):
+    if isinstance(inner, cst.FunctionDef) and name.value in {one.name.value for one in inner.params.params}:
         return None
     for scope in dict.fromkeys((inner, None)):
-        values = [one.value for one in _assignments(source, name.value, scope)]
-        if values:
-            only = values[0]
-            return only if len(values) == 1 and only is not None and is_literal(only) else None
+        assigned = _assignments(source, name.value, scope)
+        if assigned:
+            return _given(assigned[0], name.value) if len(assigned) == 1 else None
     return None
+
+
+def _given(assignment: _Assignment, name: str) -> cst.BaseExpression | None:
+    """The expression for one of the targets of an assignment: the second one in `a, b = 1, 2` for `b`."""
+    if isinstance(assignment, cst.AugAssign):
+        return None
+    target = assignment.targets[0].target if isinstance(assignment, cst.Assign) else assignment.target
+    value = assignment.value
+    if not isinstance(target, cst.Tuple):
+        return value
+    names = [one.value.value if isinstance(one.value, cst.Name) else "" for one in target.elements]
+    if not isinstance(value, cst.Tuple) or len(value.elements) != len(names) or name not in names:
+        return None
+    return value.elements[names.index(name)].value
 
 
 def _assignments(source: Source, name: str, scope: cst.CSTNode | None) -> list[_Assignment]:
@@ -122,10 +134,18 @@ def _attribute(name: str, others: Sequence[Source]) -> cst.BaseExpression | Opti
     for source in others:
         fields: list[_Assignment] = [*source.nodes(cst.AnnAssign), *source.nodes(cst.Assign)]
         for one in fields:
-            in_class = isinstance(source.class_of(one), cst.ClassDef) and source.function(one) is None
-            if in_class and one.value is not None and is_literal(one.value) and name in targets(one):
-                found.append(one.value)
+            around = source.class_of(one)
+            if around and source.function(one) is None and one.value is not None and name in targets(one):
+                given = _constructed(around.name.value, name, others)
+                found += given if given else [one.value] if is_literal(one.value) else []
     return found[0] if len(found) == 1 else None
+
+
+def _constructed(class_name: str, name: str, sources: Sequence[Source]) -> list[cst.BaseExpression]:
+    """What calls of a class give for a field, where that is a literal."""
+    calls = [call for source in sources for call in source.nodes(cst.Call)]
+    given = [argument(call, name) for call in calls if m.matches(call.func, m.Name(class_name))]
+    return [one.value for one in given if one is not None and is_literal(one.value)]
 
 
 def _item(source: Source, value: cst.Subscript) -> cst.BaseExpression | None:

@@ -45,3 +45,5 @@ class Site(msgspec.Struct, frozen=True):
     """The class of what was made or called, such as `AdamW`."""
     keywords: list[str] = []
     """Names of the arguments that it was given by keyword, also those from `**kwargs`."""
+    images: list[str] = []
+    """Of a call of a model, the arguments with four dimensions: their position from 0, or their name."""

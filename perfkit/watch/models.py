@@ -146,7 +146,9 @@ class Models:
 
     def _looked_at(self, model: nn.Module, call: Any, args: Any, kwargs: Any) -> Any:
         """A call of the first steps: its types and layout are read."""
-        self.script.sites.note("forward", type(model).__name__)
+        given = {**{str(at): value for at, value in enumerate(args)}, **kwargs}
+        images = [name for name, value in given.items() if getattr(value, "ndim", 0) == 4]
+        self.script.sites.note("forward", type(model).__name__, tuple(sorted(kwargs)), images=images)
         with _Quiet(self):
             output = call(*args, **kwargs)
         outputs = [tensor for tensor in tensors(output) if tensor.is_floating_point()]

@@ -12,31 +12,46 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARIES = tuple(
     os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib")
 )
+_LOOKS = 16
+"""Calls of a role that are looked at: looking at every one would slow the script down."""
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 class Sites:
-    """The first call of each kind; a framework makes some objects again, which the user's call is not."""
+    """The distinct calls of each kind among its first ones: a step may have several, as that of a GAN."""
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[str, Any]] = {}
+        self._found: dict[str, list[dict[str, Any]]] = {}
+        self._looked: dict[str, int] = {}
 
     def __contains__(self, role: str) -> bool:
         return role in self._found
 
-    def note(self, role: str, subject: str = "", keywords: tuple[str, ...] = ()) -> None:
-        """Keeps the call that is under way, unless one of this role is known."""
-        if role not in self._found:
-            self._found[role] = call(role, subject, keywords)
+    def note(self, role: str, subject: str = "", keywords: tuple[str, ...] = (), **more: Any) -> None:
+        """Keeps the call that is under way, if it is among the first of its role and at another place.
+
+        Args:
+            role: one of `program.sites.ROLES`; this and the others as in `program.sites.Site`.
+            subject: the class of what is called.
+            keywords: names of arguments.
+            more: other fields of a site.
+        """
+        looked = self._looked.get(role, 0)
+        if looked < _LOOKS:
+            self._looked[role] = looked + 1
+            site = call(role, subject, keywords) | more
+            known = self._found.setdefault(role, [])
+            if all(site["frames"][:1] != other["frames"][:1] for other in known):
+                known.append(site)
 
     def keep(self, site: dict[str, Any] | None) -> None:
         """Keeps a call that was described earlier, in place of any other of its role."""
         if site:
-            self._found[site["role"]] = site
+            self._found[site["role"]] = [site]
 
     def all(self) -> list[dict[str, Any]]:
         """Plain data of `program.sites.Site`."""
-        return list(self._found.values())
+        return [site for found in self._found.values() for site in found]
 
 
 def call(role: str, subject: str = "", keywords: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -20,9 +20,11 @@ def frame(text: str, called: str, path: str = PATH, nth: int = 0) -> Frame:
     return Frame(path, node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
 
 
-def site(text: str, role: str, *called: str, path: str = PATH, library: str = "", keywords=()) -> Site:
+def site(
+    text: str, role: str, *called: str, path: str = PATH, library: str = "", keywords=(), images=()
+) -> Site:
     """A call and the calls around it, the innermost first, all in one file."""
-    return Site(role, [frame(text, one, path) for one in called], library, "", list(keywords))
+    return Site(role, [frame(text, one, path) for one in called], library, "", list(keywords), list(images))
 
 
 def patched(text: str | bytes, settings: dict, sites: list[Site], arguments=(), **more) -> Patch:

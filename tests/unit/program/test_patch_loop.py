@@ -46,9 +46,9 @@ def sites(text: str = LOOP) -> list:
         ("zero_grad", "optimizer.zero_grad"),
     ]
     own = [("loader", "DataLoader"), ("optimizer", "torch.optim.SGD")]
-    return [site(text, role, called, "train", "main") for role, called in inside] + [
-        site(text, role, called, "main") for role, called in own
-    ]
+    images = {"forward": ["0"]}
+    found = [site(text, *one, "train", "main", images=images.get(one[0], ())) for one in inside]
+    return found + [site(text, role, called, "main") for role, called in own]
 
 
 def lines(result) -> list[str]:
