@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from perfkit.program import train
@@ -72,17 +73,10 @@ class Recording:
 
     def operator(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """An operator was called."""
-        if self.on and func.overloadpacket not in _LAUNCH_NOTHING and not func.is_view:
-            inputs = [*filter(device.is_simulated, device.tensors((args, kwargs)))]
-            outputs = [*filter(device.is_simulated, device.tensors(out))]
-            if inputs or outputs:
-                module, site = self._place()
-                self.events.append(
-                    Operator(
-                        _name(func), self.phase, [*map(described, inputs)], [*map(described, outputs)],
-                        attributes(func, args, kwargs), module, site, self._stream,
-                    )
-                )  # fmt: skip
+        if self.on and (operator := operator_of(func, args, kwargs, out, device.is_simulated)):
+            module, site = self._place()
+            place = {"phase": self.phase, "module": module, "site": site, "stream": self._stream}
+            self.events.append(replace(operator, **place))
         self.hold(out)
 
     def copied(self, tensor: torch.Tensor, to: str, non_blocking: bool) -> None:
@@ -211,6 +205,29 @@ def refuse_module(module: nn.Module) -> None:
     if isinstance(module, nn.LSTM | nn.GRU | nn.RNN | nn.LSTMCell | nn.GRUCell):
         name = type(module).__name__
         raise device.Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
+
+
+def operator_of(
+    func: Any, args: Any, kwargs: Any, out: Any, is_there: Callable[[torch.Tensor], bool]
+) -> Operator | None:
+    """A call of an operator, without its place; None if it launches no kernel on the device.
+
+    Args:
+        func: the operator.
+        args: what it was called with.
+        kwargs: the same, by name.
+        out: what it returned.
+        is_there: whether a tensor is on the device.
+    """
+    if func.overloadpacket in _LAUNCH_NOTHING or func.is_view:
+        return None
+    inputs, outputs = (list(filter(is_there, device.tensors(tree))) for tree in ((args, kwargs), out))
+    if not (inputs or outputs):
+        return None
+    return Operator(
+        _name(func), "forward", [*map(described, inputs)], [*map(described, outputs)],
+        attributes(func, args, kwargs),
+    )  # fmt: skip
 
 
 def _name(func: Any) -> str:

@@ -183,13 +183,14 @@ class Times:
             self._exact[shape.key + policy] = entry.seconds
             for family, size in shape.families():
                 families.setdefault(family + policy, {})[size] = entry.seconds
+        self._has_tf32 = any(entry.precision == "tf32" for entry in recording.entries)
         self._sorted = {family: sorted(sizes.items()) for family, sizes in families.items()}
 
     def seconds(self, operator: Operator, step: Step) -> float | None:
         """The time of an operator in a step; None if nothing near it was recorded."""
-        precision = step.fp32_precision
-        if operator.name in (*_MATRICES, *_BATCHED):
-            precision = step.matmul_precision or precision
+        precision = precision_of(operator.name, step.fp32_precision, step.matmul_precision)
+        if not self._has_tf32:  # a GPU without it computes float32 alike, whatever is allowed
+            precision = "ieee"
         shape = _Shape(operator.name, operator.inputs, operator.outputs, operator.attributes)
         policy = _policy(operator.inputs, operator.name, precision, step.cudnn_benchmark)
         if (exact := self._exact.get(shape.key + policy)) is not None:
@@ -199,6 +200,11 @@ class Times:
             if between is not None:
                 return between
         return None
+
+
+def precision_of(name: str, convolutions: str, products: str) -> str:
+    """How float32 may be computed in an operator of this name, by a step's two settings."""
+    return (products or convolutions) if name in (*_MATRICES, *_BATCHED) else convolutions
 
 
 def key_of(operator: Operator, precision: str, searched: bool) -> _Key:
@@ -214,6 +220,14 @@ def _policy(inputs: Sequence[Tensor], name: str, precision: str, searched: bool)
     return precision if product and is_float32 else "", searched and name in _CONVOLUTIONS
 
 
+def _decides(name: str, value: object) -> bool:
+    """Whether an attribute can change an operator's time: rates and sizes of the outputs cannot."""
+    numbers = value if isinstance(value, list | tuple) else [value]
+    return name not in ("alpha", "beta", "value", "size", "seed") and not any(
+        isinstance(number, float) for number in numbers
+    )
+
+
 class _Shape:
     """An operator with its sizes apart from the rest."""
 
@@ -225,7 +239,8 @@ class _Shape:
         # Of a batch norm, only the activations matter; the GPU's own operator orders the rest otherwise.
         self.inputs = [tensor for tensor in inputs if len(tensor.shape) > 1] if norm else list(inputs)
         self.nbytes = sum(tensor.nbytes for tensor in (*self.inputs, *outputs))
-        self._attributes = "" if norm else json.dumps(attributes, sort_keys=True, default=str)
+        decisive = {} if norm else {key: value for key, value in attributes.items() if _decides(key, value)}
+        self._attributes = json.dumps(decisive, sort_keys=True, default=str)
         self._types = tuple((tensor.dtype, tensor.layout) for tensor in self.inputs)
 
     @property

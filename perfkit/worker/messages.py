@@ -13,7 +13,14 @@ import msgspec
 
 from perfkit.results.run import Communication, Mechanism
 from perfkit.simulate.queue import Planned
-from perfkit.worker.reports import KernelReport, MemoryReport, ParityReport, ProfileReport, SyncReport
+from perfkit.worker.reports import (
+    KernelReport,
+    KernelsRecorded,
+    MemoryReport,
+    ParityReport,
+    ProfileReport,
+    SyncReport,
+)
 
 # ---------------------------------------------------------------- answers
 
@@ -230,9 +237,22 @@ class CheckParity(Command[ParityReport], frozen=True, kw_only=True):
     steps: int
 
 
+class RecordKernels(Command[KernelsRecorded], frozen=True, kw_only=True):
+    """Time the operators of some recipes' steps, and write them into a file that a simulated GPU reads."""
+
+    path: str
+    gpu: str
+    """What the simulated GPU is called."""
+    recipes: list[dict[str, Any]]
+    seconds: float
+    """After which it stops."""
+    seed: int
+
+
 AnyCommand = (
     Describe | Join | Train | MeasureBlock | MeasureCeiling | ReadPeak | MeasureCommunication | MeasureMemory
     | MeasureKernels | RecordProfile | FindSyncs | CheckParity
+    | RecordKernels
 )  # fmt: skip
 
 # ---------------------------------------------------------------- what a child sends

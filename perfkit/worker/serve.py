@@ -107,7 +107,7 @@ class Session:
             self._last_progress = now
             self.send(messages.Progress(phase, done, total))
 
-    def carry_out(self, command: messages.AnyCommand) -> msgspec.Struct:  # noqa: C901, PLR0911
+    def carry_out(self, command: messages.AnyCommand) -> msgspec.Struct:  # noqa: C901, PLR0911, PLR0912
         """The answer to a command."""
         match command:
             case messages.Describe():
@@ -135,6 +135,10 @@ class Session:
                 return profiler.profile(self._harness, command)
             case messages.FindSyncs(steps):
                 return syncs.report(self._harness, steps)
+            case messages.RecordKernels():
+                from perfkit.worker import record_kernels  # it brings what plans steps, which others need not
+
+                return record_kernels.record(self._workload, command, self._device, self._progress)
             case messages.CheckParity(exactness=exactness, seed=seed, steps=steps):
                 self._progress("comparing losses and outputs", 0, 1)
                 recipe = Recipe.from_dict(command.recipe)

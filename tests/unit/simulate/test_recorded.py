@@ -88,7 +88,11 @@ def test_pointwise_operators_are_interpolated_by_their_bytes() -> None:
 
 
 def test_float32_products_are_of_one_precision() -> None:
-    assert seconds(convolution(32), entry(convolution(32), 0.5), fp32_precision="tf32") is None
+    known = entry(convolution(32), 0.5), entry(convolution(64), 0.1, precision="tf32")
+    assert seconds(convolution(32), *known) == 0.5
+    assert seconds(convolution(32), *known, fp32_precision="tf32") is None
+    without_tf32 = seconds(convolution(32), known[0], fp32_precision="tf32")
+    assert without_tf32 == 0.5, "a GPU that has no TF32 computes it in float32"
     found = seconds(convolution(32), entry(convolution(32), 0.5, precision="tf32"), fp32_precision="tf32")
     assert found == 0.5
     half = convolution(32, dtype="float16")
