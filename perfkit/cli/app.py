@@ -26,6 +26,7 @@ from rich.progress import Progress as Bar
 
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.machine import write_atomically
+from perfkit.process.launch import Launch
 from perfkit.program.recipe import parse_settings
 from perfkit.show import html, terminal
 from perfkit.show.document import Content
@@ -94,6 +95,24 @@ class Stage(Recipe):
             "workload": self.workload, "recipe": self.stage, "preset": self.preset, "device": self.device,
             "settings": self.switches(), "options": parse_options(self.option), "seed": self.seed,
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Script:
+    """A user's own script, which is watched and measured as it stands; its arguments come after `--`."""
+
+    script: Annotated[
+        str | None,
+        typer.Option(help="your own script (or a command such as torchrun); its arguments after --"),
+    ] = None
+    module: Annotated[str | None, typer.Option("-m", help="your own script as a module, as python -m")] = None
+
+    def launch(self, arguments: Sequence[str]) -> Launch | None:
+        """How it is started, with its own arguments; None if none was named."""
+        if self.script and self.module:
+            raise InvalidValue("--script and -m were both given", "Name one of them")
+        program = self.script or self.module
+        return Launch(program, tuple(arguments), module=bool(self.module)) if program else None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import typer
 
 from perfkit.cli import app as cli
 from perfkit.errors import InvalidValue
+from perfkit.process.launch import Launch
 from perfkit.program.recipe import parse_settings
 from perfkit.results import noise as noises
 from perfkit.results.store import RunStore
@@ -17,16 +18,24 @@ from perfkit.show import document, style, tables_studies, terminal
 from perfkit.studies import attribute as attributing
 from perfkit.studies import compare as comparing
 from perfkit.studies import parity as proving
+from perfkit.studies import script as watching
 from perfkit.studies import tune as tuning
+from perfkit.studies.plan import Plan
 
 
 @cli.command(cli.COMPARE)
 def compare(
-    a: Annotated[
-        str, typer.Argument(help="a stage, settings (workers=2,amp=bf16), a run's id, or an exported script")
-    ],
-    b: Annotated[str, typer.Argument(help="the same; it is compared with A")],
-    training: cli.Training,
+    sides: Annotated[
+        cli.Texts,
+        typer.Argument(
+            metavar="A B",
+            help="each a stage, settings (workers=2,amp=bf16), a run's id, or an exported script; B is "
+            "compared with A. With --script: its own arguments, after --",
+        ),
+    ] = None,
+    *,
+    training: cli.Recipe,
+    script: cli.Script,
     output: cli.Output,
     fail_if_slower: Annotated[
         str | None, typer.Option(help="exit with 1 if B is slower than A by more than this, such as 3%")
@@ -37,21 +46,33 @@ def compare(
     ] = 90.0,
     precision: Annotated[float, typer.Option(help="half width of the interval to reach")] = 0.02,
 ) -> None:
-    """Is B faster than A? Interleaves blocks of both in random order until the interval is narrow enough."""
-    limit = _percent(fail_if_slower)
+    """Is B faster than A? Interleaves blocks of both in random order until the interval is narrow enough.
+
+    With --script, A is your own script as it stands and B the same with every --set switch set from outside.
+    """
+    limit, given, launch = _percent(fail_if_slower), sides or [], script.launch(sides or [])
+    if launch is None and len(given) != 2:
+        raise InvalidValue(
+            f"compare was given {len(given)} sides",
+            "Name two: A and B, or --script FILE with --set switch=value",
+        )
     if stored:
-        result = comparing.compare_stored(RunStore().get(a), RunStore().get(b))
+        result = comparing.compare_stored(*(RunStore().get(side) for side in given))
     else:
-        plan = training.plan()
-        sides = comparing.candidates(a, b, plan)
+        plan, pair = _sides(training, launch, given)
         with cli.study_progress() as show:
-            result = comparing.compare(*sides, plan, budget, precision, on_progress=show)
-    document = {
+            result = comparing.compare(*pair, plan, budget, precision, on_progress=show)
+    record = {
         "schema": 1, "a": result.a.recipe, "b": result.b.recipe, "rounds": result.rounds,
         "pairs": result.pairs, "interleaved": result.pairing.interleaved, "noise": result.pairing.noise,
         **msgspec.to_builtins(result.ratio),
     }  # fmt: skip
-    output.show([result.describe()], document)
+    sections: list[document.Content] = [result.describe()]
+    if launch:
+        check = watching.losses(result.a, result.b)
+        record["losses"] = msgspec.to_builtins(check)
+        sections = [*sections, *tables_studies.script_sides(result, check)]
+    output.show(sections, record)
     # A gate does not let a regression pass because the machine was busy: the interval decides there.
     slower = result.ratio.verdict == "slower" or (
         result.ratio.verdict == "disturbed" and result.ratio.high < 1
@@ -59,6 +80,25 @@ def compare(
     if limit is not None and slower and result.ratio.ratio < 1 - limit:
         cli.complain(f"B is slower than A by more than {limit:.1%}")
         raise typer.Exit(1)
+
+
+def _sides(
+    training: cli.Recipe, launch: Launch | None, given: list[str]
+) -> tuple[Plan, tuple[comparing.Candidate, comparing.Candidate]]:
+    """The plan and both sides: of a script, as it is and with switches set."""
+    if launch is None:
+        if training.settings:
+            raise InvalidValue(
+                "--set goes with --script", "Write settings as A or B, such as workers=2,amp=bf16"
+            )
+        plan = training.plan()
+        return plan, comparing.candidates(given[0], given[1], plan)
+    switches = training.switches()
+    if not switches:
+        raise InvalidValue("there is nothing to compare the script with", "Add --set switch=value")
+    title = ", ".join(training.settings or [])
+    pair = comparing.Candidate("as it is"), comparing.Candidate(title, changes=switches)
+    return watching.script_plan(launch, training.preset, training.seed), pair
 
 
 def _percent(text: str | None) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -40,3 +41,40 @@ class Parity(msgspec.Struct, frozen=True):
         same = "bit for bit the same" if self.exactness == "bitwise" else "the same within rounding"
         other = "; the batch size differs, which changes training" if self.other_batch else ""
         return f"{self.title}: on equal batches it trains {same}{other}"
+
+
+def losses(
+    ours: Sequence[float], plain: Sequence[float], exactness: str, sixteen_bits: bool, why_apart: str = ""
+) -> Check:
+    """Whether the first losses of a script with switches set are those of the script as it is.
+
+    Equal where the switches are exact; else within 0.1% of the largest loss, 2% if it is computed in 16 bits.
+
+    Args:
+        ours: with the switches set, step by step.
+        plain: as it is.
+        exactness: of the switches, as in `catalogue.exactness`.
+        sixteen_bits: whether the model computes in 16 bits.
+        why_apart: a reason for exact losses to differ, such as random numbers of the data set's own.
+    """
+    pairs = list(zip(ours, plain, strict=False))
+    differing = [
+        step for step, (a, b) in enumerate(pairs, 1) if a != b and not (math.isnan(a) and math.isnan(b))
+    ]
+    if exactness == "changes training":
+        return Check("losses", True, "other losses, as the number of samples in a step changes the training")
+    if not pairs:
+        return Check("losses", False, "the script has no losses to compare: nothing called backward")
+    if not differing:
+        return Check("losses", True, f"equal bit for bit for the first {len(pairs)}")
+    largest = max((abs(b) for _, b in pairs if math.isfinite(b)), default=0.0) or 1e-12
+    furthest = max(abs(a - b) for a, b in pairs) / largest
+    text = f"differ from number {differing[0]} of {len(pairs)} on, by at most {furthest:.2%}"
+    if exactness == "bitwise" and not why_apart:
+        return Check("losses", False, f"{text}, though these switches should leave them equal")
+    if why_apart:
+        return Check("losses", True, f"{text}, which says nothing: {why_apart}")
+    allowed = 2e-2 if sixteen_bits else 1e-3
+    within = furthest <= allowed
+    rounding = f"{'within' if within else 'more than'} the {allowed:.1%} that rounding explains"
+    return Check("losses", within, f"{text}, {rounding}")

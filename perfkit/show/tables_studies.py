@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from perfkit import machine
 from perfkit.results.attribution import Attribution, Effect
 from perfkit.results.comparison import Comparison
-from perfkit.results.parity import Parity
+from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.results.tuning import Tuned, rate
 from perfkit.show import results, style, units
-from perfkit.show.document import Bullets, Content, Figure, Section, Table
+from perfkit.show.document import Bullets, Content, Figure, Notice, Section, Table
 from perfkit.show.rows import bar, legend, named
 from perfkit.show.sentences import name
 
@@ -134,6 +134,23 @@ def parity(result: Parity) -> list[Content]:
     """Whether a recipe trains the same, check by check."""
     rows = [[check.name, _SIGNS[check.ok], check.evidence] for check in result.checks]
     return [Table(("check", "holds", "evidence"), rows, "Parity"), result.describe()]
+
+
+def script_sides(result: Comparison, losses: Check) -> list[Content]:
+    """What was set from outside in a script, with its proof, what was not, and the losses of both sides."""
+    rows = [[proof.switch, _SIGNS[proof.ok], proof.evidence] for proof in result.b.mechanism]
+    refused = [
+        f"{fact.removeprefix('not applied: ')} was not set: {why}"
+        for fact, why in result.b.facts.items() if fact.startswith("not applied: ")
+    ]  # fmt: skip
+    return [
+        *map(Notice, refused),
+        Table(
+            ("check", "holds", "evidence"),
+            [*rows, [losses.name, _SIGNS[losses.ok], losses.evidence]],
+            "Checks",
+        ),
+    ]
 
 
 def communication(runs: Sequence[Run]) -> Table:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -13,7 +14,9 @@ import msgspec
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.process import fork
-from perfkit.program.recipe import Recipe, parse_settings
+from perfkit.process.launch import Launch
+from perfkit.program.recipe import Recipe, Value, parse_settings
+from perfkit.program.rules import Target
 from perfkit.program.script import REFERENCE, is_script
 from perfkit.results import noise, stats
 from perfkit.results.comparison import Comparison
@@ -44,6 +47,19 @@ class Candidate:
     recipe: Recipe = _BASELINE
     script: Path | None = None
     """An exported script, which is run as it stands, with its own workload, in place of a recipe."""
+    changes: Mapping[str, Value] = field(default_factory=dict)
+    """Of a user's script: the switches that are set from outside, on top of its own settings."""
+    launch: Launch | None = None
+    """Another user's script than the plan's."""
+
+    def on(self, target: Target) -> Recipe:
+        """Its recipe where it is to run: a script keeps its own settings."""
+        return self.recipe.replace(**{**target.own, **self.changes})
+
+    @property
+    def workload(self) -> str | Launch | None:
+        """What trains in the place of the plan's workload."""
+        return str(self.script.absolute()) if self.script else self.launch
 
 
 def candidate(text: str, plan: Plan) -> Candidate:
@@ -189,13 +205,15 @@ def _measure_pair(
     **watch: Unpack[Watch],
 ) -> tuple[Run, Run]:
     """Both sides in a pair of fresh processes; the second one is left for the caller to store."""
-    workloads = [str(side.script.absolute()) if side.script else plan.workload for side in sides]
     runs: list[Run] = []
     fork.restart()
-    with prepare(replace(plan, workload=workloads[0]), **watch) as setup:
-        stages = recipe_stages([(side.title, side.recipe) for side in sides], setup.target)
-        parts = zip(stages, workloads, strict=True)
-        trials = (Trial(stage, 2, workload) for stage, workload in parts)
+    if sides[0].script:
+        plan = replace(plan, workload=str(sides[0].script.absolute()))
+    with prepare(plan, **watch) as setup:
+        stages = recipe_stages([(side.title, side.on(setup.target)) for side in sides], setup.target)
+        trials = (
+            Trial(stage, 2, side.workload or plan.workload) for stage, side in zip(stages, sides, strict=True)
+        )
         for run in measure(trials, setup, schedule):
             if store and (run.status != "ok" or not runs):
                 store.add(run)

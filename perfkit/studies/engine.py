@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from perfkit.errors import Cancelled, PerfkitError, RunFailed
 from perfkit.ladder.presets import Preset
 from perfkit.ladder.stages import AGAIN, Stage
+from perfkit.process.launch import Launch
 from perfkit.results import noise, stats
 from perfkit.results.pairing import Role
 from perfkit.results.run import Run
@@ -76,8 +77,8 @@ class Trial:
     stage: Stage
     total: int
     """Trials that the study is to have, as far as is known: for the progress bar."""
-    workload: str | None = None
-    """Another workload than the plan's: an exported script."""
+    workload: str | Launch | None = None
+    """Another one than the plan's: an exported script, or a user's that is watched."""
 
 
 def measure(
@@ -198,8 +199,9 @@ class _Session:
 
     def _train(self, live: Live) -> None:
         setup, trial, preset = self.setup, live.trial, self.schedule.preset
+        recipe = trial.stage.recipe
         live.child, trained = setup.train(
-            trial.stage.recipe, preset.loss_steps, preset.warmup_s, child=setup.child(trial.workload)
+            recipe, preset.loss_steps, preset.warmup_s, child=setup.child(trial.workload, recipe)
         )
         live.measurement = Measurement(live.id, trained, setup.prediction(trial.stage.recipe))
         try:

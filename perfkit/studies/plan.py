@@ -13,6 +13,7 @@ from perfkit.ladder import presets
 from perfkit.ladder.catalogue import LADDER, optimization
 from perfkit.ladder.presets import Preset
 from perfkit.ladder.stages import AGAIN
+from perfkit.process.launch import Launch
 from perfkit.process.ranks import Nodes
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target
@@ -76,6 +77,8 @@ class Plan:
     """The machines that train together."""
     recorded: str = ""
     """The recording that is played in place of measuring; `device` is then the recorded one."""
+    launch: Launch | None = None
+    """A user's script, which trains in the place of the workload."""
     host: Host | None = None
     """Of a simulated GPU: a virtual host, so that nothing is measured; None: this machine."""
 

@@ -15,6 +15,7 @@ from perfkit.errors import InvalidValue
 from perfkit.ladder import presets
 from perfkit.ladder.presets import Sizing
 from perfkit.process.child import Child
+from perfkit.process.launch import Launch
 from perfkit.process.lock import device_lock
 from perfkit.process.ranks import RankGroup, start_ranks
 from perfkit.program.recipe import Recipe
@@ -126,8 +127,14 @@ class Setup:
         waits = functools.partial(self.progress.phase, f"waiting: another run uses {self.plan.device}")
         return device_lock(self.plan.device, self.cancelled, waits)
 
-    def child(self, workload: str | None = None) -> Child:
-        """A fresh child that has loaded the plan's workload, or another one; `stop` ends it."""
+    def child(self, workload: str | Launch | None = None, recipe: Recipe | None = None) -> Child:
+        """A fresh child that has loaded the plan's workload, or another one; `stop` ends it.
+
+        Args:
+            workload: another one than the plan's.
+            recipe: that it is to train; only a script must know that at its start.
+        """
+        assert not isinstance(workload, Launch)
         spare, self._spare = self._spare, None
         if spare and workload in (None, self.plan.workload):
             return spare
@@ -149,7 +156,7 @@ class Setup:
         Raises:
             PerfkitError: the training failed; the child has ended.
         """
-        first = child or self.child()
+        first = child or self.child(recipe=recipe)
         training: Child | RankGroup = first
         try:
             prediction = self.prediction(recipe)
@@ -213,6 +220,8 @@ def prepare(plan: Plan, **watch: Unpack[Watch]) -> Iterator[Setup]:
         Cancelled: `cancelled` was set while another run held the device.
         PerfkitError: the workload cannot be loaded.
     """
-    setup = Setup(plan, **watch)
+    from perfkit.studies.script import ScriptSetup
+
+    setup = ScriptSetup(plan, **watch) if plan.launch else Setup(plan, **watch)
     with setup.exclusive(), setup:
         yield setup

@@ -1,0 +1,156 @@
+"""A user's script in the place of a workload: as it stands, and with switches that are set from outside."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from perfkit.errors import InvalidValue
+from perfkit.ladder import catalogue
+from perfkit.process.child import Child
+from perfkit.process.launch import Launch
+from perfkit.process.watched import WatchedScript
+from perfkit.program.recipe import Recipe, Value, switches
+from perfkit.program.rules import Target
+from perfkit.results import parity
+from perfkit.results.parity import Check
+from perfkit.results.run import Run
+from perfkit.studies.plan import Plan, plan
+from perfkit.studies.setup import Setup
+from perfkit.watch.messages import DescribeScript, ScriptFacts
+from perfkit.worker.messages import Description, Trained
+
+LOSSES = 8
+"""Of the first steps, which are compared."""
+
+
+def script_plan(launch: Launch, preset: str | None = None, seed: int = 0) -> Plan:
+    """The plan of a study of a script. The device is the script's own choice, known once it trains.
+
+    Raises:
+        InvalidValue: there is no such script, or no such preset.
+    """
+    launch.command()
+    checked = plan(None, preset, ["baseline"], seed=seed)
+    size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
+    return replace(checked, workload=name(launch), preset=size, launch=launch)
+
+
+def name(launch: Launch) -> str:
+    """What a script is called in results: its file, or its module."""
+    return launch.program if launch.module else Path(launch.program).name
+
+
+def digest(launch: Launch) -> str:
+    """The beginning of the SHA-256 of the script's file; empty where there is no single one."""
+    module = launch.where.joinpath(*launch.program.split(".")).with_suffix(".py")
+    file = launch.script or (module if launch.module and module.is_file() else None)
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file else ""
+
+
+class ScriptSetup(Setup):
+    """A script that has taken its first steps. Every side of a study is a process of its own.
+
+    Args:
+        plan: with a `launch`; other arguments as for `Setup`.
+    """
+
+    facts: ScriptFacts
+    """What trains in it."""
+
+    def __enter__(self) -> Self:
+        launch = self._launch
+        try:
+            self._spare = child = self._start(launch, {})
+            self.facts = child.ask(DescribeScript())
+        except BaseException:
+            self.__exit__()
+            raise
+        self.plan = replace(self.plan, device=self.facts.device)
+        options: dict[str, Any] = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
+        self.description = Description(name(launch), options, [], self.facts.facts, self.facts.convolves)
+        return self
+
+    @property
+    def _launch(self) -> Launch:
+        assert self.plan.launch
+        return self.plan.launch
+
+    @property
+    def target(self) -> Target:
+        """Where it runs, with its own settings and what cannot be set from outside."""
+        return script_target(self.facts, super().target)
+
+    def child(self, workload: str | Launch | None = None, recipe: Recipe | None = None) -> Child:
+        """The script, started with the switches of a recipe that differ from its own settings."""
+        launch = workload if isinstance(workload, Launch) else self._launch
+        toggles = changes(recipe, self.target.own) if recipe else {}
+        spare, self._spare = self._spare, None
+        if spare and launch == self._launch and not toggles:
+            return spare
+        if spare:
+            self._spare = spare
+        return self._start(launch, toggles)
+
+    def train(self, recipe: Recipe, *args: Any, **more: Any) -> tuple[Any, Trained]:
+        """As `Setup.train`; the script's digest is kept among the facts."""
+        child, trained = super().train(recipe, *args, **more)
+        launch = child.launch if isinstance(child, WatchedScript) else self._launch
+        facts = {"command": launch.describe(), "script SHA-256": digest(launch)}
+        if self.facts.random_data:
+            facts["data"] = RANDOM_DATA
+        return child, msgspec.structs.replace(trained, facts={**trained.facts, **facts})
+
+    def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
+        deadline = time.monotonic() + self.plan.timeout_s if self.plan.timeout_s else None
+        child = WatchedScript(
+            launch, toggles, seed=self.plan.seed, loaders=self._loaders(),
+            on_progress=self.progress.phase, cancelled=self.cancelled, deadline=deadline,
+        )  # fmt: skip
+        self._alive.append(child)
+        return child
+
+    def _loaders(self) -> Sequence[tuple[str, int, int]]:
+        """Where the script makes its training loader, so that a toggle changes no other."""
+        sites = self.facts.sites if hasattr(self, "facts") else []
+        frames = [site.frames[0] for site in sites if site.role == "loader" and site.frames]
+        return [(frame.file, frame.line, frame.column) for frame in frames]
+
+
+RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
+
+
+def script_target(facts: ScriptFacts, target: Target) -> Target:
+    """The target of a script that was seen: its own settings, and what cannot be set from outside."""
+    own = {key: value for key, value in facts.settings.items() if _is_allowed(key, value)}
+    # A switch that acts only combined with another one is judged with it, by the rules.
+    combined = {key for key, switch in switches().items() if switch.idle_when and facts.loader}
+    refused = {key: why for key, why in facts.refused.items() if key not in combined or key not in own}
+    return replace(target, own=own, refused=refused)
+
+
+def _is_allowed(switch: str, value: object) -> bool:
+    try:
+        switches()[switch].parse(value)
+    except (InvalidValue, KeyError):
+        return False
+    return True
+
+
+def changes(recipe: Recipe, own: Mapping[str, Value]) -> dict[str, Value]:
+    """The switches of a recipe that differ from a script's own settings."""
+    return {key: pair[0] for key, pair in recipe.diff(Recipe().replace(**own)).items()}
+
+
+def losses(a: Run, b: Run) -> Check:
+    """Whether the first losses of a script are those of another run of it, as far as its switches allow."""
+    ours, plain = Recipe.from_dict(b.recipe), Recipe.from_dict(a.recipe)
+    drawn = RANDOM_DATA if ours.workers != plain.workers and b.facts.get("data") == RANDOM_DATA else ""
+    exactness = catalogue.exactness(ours, plain)
+    return parity.losses(b.losses, a.losses, exactness, ours.amp != plain.amp, drawn)
