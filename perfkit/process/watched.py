@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import perfkit
+from perfkit import machine
 from perfkit.errors import InvalidValue, RunFailed
 from perfkit.process import fork
 from perfkit.process.child import POLL_S, Child, Progress
 from perfkit.process.launch import Launch
+from perfkit.process.scratch import QUIET, mirror
 from perfkit.watch import entry
 from perfkit.watch.messages import Stop
 from perfkit.worker import messages
@@ -72,6 +74,8 @@ class WatchedScript(Child):
         seed: of the random numbers of torch, Python and NumPy at its start; None leaves them alone.
         loaders: `[file, line, column]` of the calls that make the training loader, where that is known.
         environment: variables beside its own; None removes one.
+        scratch: whether it works in a mirror of its folder, so that what it writes is thrown away, with
+            experiment trackers switched off.
         losses: how many losses are kept.
         dropout_off: whether the model trains without dropout, for a check of parity.
         on_progress: called from the thread that asks, with the phase and its fraction.
@@ -85,18 +89,19 @@ class WatchedScript(Child):
     def __init__(
         self, launch: Launch, toggles: Mapping[str, Any] | None = None, *, seed: int | None = None,
         loaders: Iterable[Iterable[Any]] = (), environment: Mapping[str, str | None] | None = None,
-        losses: int = 64, dropout_off: bool = False,
+        scratch: bool = True, losses: int = 64, dropout_off: bool = False,
         on_progress: Progress = lambda phase, fraction: None, cancelled: threading.Event | None = None,
         deadline: float | None = None,
     ) -> None:  # fmt: skip
         if not hasattr(socket, "AF_UNIX"):
             raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
         self.launch, self._words = launch, launch.command()
-        self._changes = dict(environment or {})
+        self._changes = {**(QUIET if scratch else {}), **(environment or {})}
+        self._scratch = scratch
         self._settings = {
             "toggles": dict(toggles or {}), "loaders": [list(place) for place in loaders], "seed": seed,
             "losses": losses, "dropout_off": dropout_off, "launcher": launch.is_launcher,
-            "package": str(Path(perfkit.__file__).parent),
+            "package": str(Path(perfkit.__file__).parent), "scratch": "",
         }  # fmt: skip
         self.output: collections.deque[str] = collections.deque(maxlen=200)
         """The last lines that the script wrote to standard output; `log` has those of standard error."""
@@ -123,10 +128,19 @@ class WatchedScript(Child):
             why = f"the folder for temporary files has too long a name: {tempfile.gettempdir()}"
             raise InvalidValue(why, "Set TMPDIR to a shorter one") from None
         self._server.listen(64)
+        root, folder = Path(self._folder) / "files", self.launch.where
+        if self._scratch:
+            root.mkdir()
+            folder = mirror(root, folder)
+            self._settings["scratch"] = str(root)
+            cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(machine.cache_folder() / "inductor")
+            self._changes = {
+                "TMPDIR": self._folder, "PWD": str(folder), "TORCHINDUCTOR_CACHE_DIR": cache, **self._changes,
+            }  # fmt: skip
         process = subprocess.Popen(
             self._words, text=True, encoding="utf-8", errors="replace", bufsize=1,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            cwd=self.launch.where, env=self._environment(entry_folder, path), start_new_session=True,
+            cwd=folder, env=self._environment(entry_folder, path), start_new_session=True,
         )  # fmt: skip
         threading.Thread(target=self._accept, daemon=True).start()
         return process

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from perfkit.watch import blocks, inside
 from perfkit.watch.blocks import Job, Unavailable
 from perfkit.watch.channel import Channel
+from perfkit.watch.sites import HERE
 from perfkit.watch.steps import Step, clock
 
 if TYPE_CHECKING:
@@ -40,6 +42,13 @@ class Server:
         """Steps have ended."""
         if self._released:
             return
+        self.script.outputs.pause(True)
+        try:
+            self._at_steps(steps)
+        finally:
+            self.script.outputs.pause(False)
+
+    def _at_steps(self, steps: list[Step]) -> None:
         if self._channel is None:
             self._channel = Channel(self.script.settings["socket"])
             self.early = steps
@@ -179,12 +188,22 @@ def leave() -> None:
     os._exit(0)
 
 
+def _without_own(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of this room: the script's own, as it would be without perfkit."""
+    if trace is None:
+        return None
+    later = _without_own(trace.tb_next)
+    if trace.tb_frame.f_code.co_filename.startswith(HERE):
+        return later
+    return TracebackType(later, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+
+
 def patch_ends(server: Server) -> None:
     """An exception that the script does not catch is reported, then shown as ever."""
     plain = sys.excepthook
 
     def hook(kind: type[BaseException], problem: BaseException, trace: Any) -> None:
         server.crashed(kind, problem)
-        plain(kind, problem, trace)
+        plain(kind, problem, _without_own(trace))
 
     sys.excepthook = hook

@@ -1,7 +1,8 @@
 """The way into a script's interpreter: copied as `sitecustomize.py` into a folder on its `PYTHONPATH`.
 
-Python imports that first. It restores the path and the environment, runs the user's own `sitecustomize`, and
-waits for `import torch`: only then is the rest of this room loaded, from the folder that the parent named.
+Python imports that first. It restores the path and the environment, runs the user's own `sitecustomize`,
+sees what is written, and waits for `import torch`: only then is the rest of this room loaded, from the folder
+that the parent named.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ def enter() -> None:
     if settings.pop("launcher", False):
         os.environ[VARIABLE] = json.dumps(settings)
         return
+    waiting = _AfterTorch(settings)
+    sys.meta_path.insert(0, waiting)
+    from perfkit.watch import outputs
+
+    waiting.outputs = outputs.Outputs(settings["scratch"])
+    waiting.outputs.watch()
     del os.environ[VARIABLE]
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != here]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     if not paths:
         del os.environ["PYTHONPATH"]
-    sys.meta_path.insert(0, _AfterTorch(settings))
 
 
 def _run_users_own() -> None:
@@ -42,17 +48,18 @@ def _run_users_own() -> None:
 
 
 class _AfterTorch:
-    """Loads the watcher once torch is imported, and from then on finds the package `perfkit` for it."""
+    """Loads the watcher once torch is imported, and finds the package `perfkit` for it."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
         self._waiting = True
+        self.outputs: Any = None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name == "torch" and self._waiting:
             self._waiting = False
             return self._followed(importlib.util.find_spec("torch"))
-        if name == "perfkit" and not self._waiting:
+        if name == "perfkit":
             package = self._settings["package"]
             places = [package]
             return importlib.util.spec_from_file_location(
@@ -69,7 +76,7 @@ class _AfterTorch:
             load(module)
             from perfkit.watch import script
 
-            script.install(self._settings)
+            script.install(self._settings, self.outputs)
 
         spec.loader.exec_module = exec_module
         return spec

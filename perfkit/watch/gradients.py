@@ -56,10 +56,12 @@ class Gradients:
 
     def _after(self) -> None:
         steps = self.script.steps
-        if not steps.by_optimizer and not self._each_is_step and self.count <= _LOOKS_FOR_CHANGES:
+        unknown = not self.script.optimizers.found and not self._each_is_step
+        if unknown and self.count <= _LOOKS_FOR_CHANGES:
             self._look_for_changes()
         if self.step_inside or self._each_is_step:
             self.step_inside = False
+            self.script.step_is = "a backward pass"
             steps.end()
 
     def _look_for_changes(self) -> None:

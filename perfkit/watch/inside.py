@@ -41,7 +41,7 @@ def facts(script: Script) -> dict[str, Any]:
         "convolves": any(isinstance(m, kinds) for model in models.found for m in model.modules()),
         "random_data": loaders.random_data, "settings": toggles.settings(script),
         "mechanisms": toggles.mechanisms(script), "refused": toggles.why_not(script),
-        "sites": script.sites.all(), "notes": script.notes, "written": [],
+        "sites": script.sites.all(), "notes": script.notes, "written": script.outputs.written,
     }  # fmt: skip
 
 

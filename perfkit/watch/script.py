@@ -8,6 +8,7 @@ and only there, the script waits while the parent decides what comes next.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import random
 import statistics
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from perfkit.watch import commands, gradients, loaders, models, optimizers, toggles
+from perfkit.watch.outputs import Outputs
 from perfkit.watch.sites import Sites
 from perfkit.watch.steps import Step, Steps
 
@@ -26,7 +28,8 @@ class Script:
 
     Args:
         settings: from the parent: `socket`, `package`, `toggles`, `loaders` (places of the training loader's
-            constructor, if known), `seed` (None leaves it alone), `losses`, `dropout_off`.
+            constructor, if known), `seed` (None leaves it alone), `losses`, `dropout_off`, `scratch`.
+        outputs: what it writes.
     """
 
     FIRST = 3
@@ -34,8 +37,8 @@ class Script:
     LOOKS = 12
     """Steps from which the usual one is told."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self.settings = settings
+    def __init__(self, settings: dict[str, Any], outputs: Outputs) -> None:
+        self.settings, self.outputs = settings, outputs
         self.toggles: dict[str, Any] = dict(settings["toggles"])
         self.notes: list[str] = []
         self.refused: dict[str, str] = {}
@@ -51,6 +54,8 @@ class Script:
         """Of a usual step of this rank."""
         self.first_graphs = 0
         """Graphs that torch.compile had made after the first steps."""
+        self.step_is = ""
+        """What counts as a step, where that is not an optimizer's."""
         self.profiling = False
         self.started_processes = 0
 
@@ -70,8 +75,8 @@ class Script:
     def step_in_words(self) -> str:
         """What counts as a step."""
         found = self.optimizers.found
-        if not found:
-            return "a backward pass"
+        if self.step_is or not found:
+            return self.step_is
         names = ", ".join(type(optimizer).__name__ for optimizer in found)
         return f"a step of {names}" if len(found) == 1 else f"a step of each of {names}"
 
@@ -86,9 +91,9 @@ class Script:
         self.server.at_steps(steps)
 
 
-def install(settings: dict[str, Any]) -> None:
+def install(settings: dict[str, Any], outputs: Outputs) -> None:
     """Makes the script of this process report from now on."""
-    script = Script(settings)
+    script = Script(settings, outputs)
     if settings["seed"] is not None:
         _seed(settings["seed"])
     toggles.apply_global(script)
@@ -98,8 +103,23 @@ def install(settings: dict[str, Any]) -> None:
     optimizers.patch(script.optimizers)
     toggles.patch_copies(script)
     commands.patch_ends(script.server)
+    _patch_save(script)
     os.register_at_fork(after_in_child=script.server.forget)
     atexit.register(script.server.ended)
+
+
+def _patch_save(script: Script) -> None:
+    """Checkpoints are written without Python's `open`."""
+    plain = torch.save
+
+    @functools.wraps(plain)
+    def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+        script.steps.now.marks.add("checkpoint")
+        if isinstance(f, str | os.PathLike):
+            script.outputs.before(os.fsdecode(f))
+        plain(obj, f, *args, **kwargs)
+
+    torch.save = save
 
 
 def _seed(seed: int) -> None:

@@ -8,7 +8,7 @@ import sysconfig
 from types import FrameType
 from typing import Any
 
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARIES = tuple(
     os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib")
 )
@@ -72,7 +72,7 @@ def call(role: str, subject: str = "", keywords: tuple[str, ...] = ()) -> dict[s
 
 def is_users(file: str) -> bool:
     """Whether a file belongs to the script, not to an installed library, Python or this package."""
-    if file.startswith(("<", _HERE)) or any(part in file for part in _INSTALLED):
+    if file.startswith(("<", HERE)) or any(part in file for part in _INSTALLED):
         return False
     return not file.startswith(_LIBRARIES)
 

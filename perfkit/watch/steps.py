@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,14 @@ class _Sums:
     """Samples and tokens that went into the model: what counts where there is no loader."""
     marks: set[str] = field(default_factory=set)
 
+    def without(self, first: _Sums) -> _Sums:
+        """What came after the first ones."""
+        forward = [own - before for own, before in zip(self.forward, first.forward, strict=True)]
+        return _Sums(
+            self.waited - first.waited, self.samples - first.samples, self.tokens - first.tokens, forward,
+            self.marks - first.marks,
+        )  # fmt: skip
+
     def step(self, seconds: float) -> Step:
         samples, tokens = self.samples or self.forward[0], self.tokens or self.forward[1]
         return Step(seconds, self.waited, samples, tokens, frozenset(self.marks))
@@ -55,17 +64,15 @@ class Steps:
         self._main: int | None = None
         """The optimizer that ends a step: the last of a cycle."""
         self._order: list[int] = []
-        self._first: Step | None = None
+        self._first: _Sums | None = None
+        """The sums at the last moment that can be the end of the first step …"""
+        self._first_ended = 0.0
+        """… and that moment."""
 
     def begin(self) -> None:
         """The first batch is fetched, or the first forward pass begins."""
         if self.began_at is None:
             self.began_at, self._since = time.time(), clock()
-
-    @property
-    def by_optimizer(self) -> bool:
-        """Whether an optimizer has made a step."""
-        return bool(self._order)
 
     def is_main(self, optimizer: object) -> bool:
         """Whether this optimizer's step ends a step of the script."""
@@ -83,31 +90,18 @@ class Steps:
             self._order.append(which)
             self._main = None
             if self.count == 0:
-                self._first = self._add_to_first()
+                self._first, self._first_ended = copy.deepcopy(self.now), clock()
         if which == self._main:
             self.end()
 
-    def backward_is_step(self) -> None:
-        """From now on every backward pass ends a step."""
-        self._order = self._order or [-1]
-        self._main = -1
-
-    def _add_to_first(self) -> Step:
-        """What has been seen until now, as the first step; the sums start again."""
-        end, before = clock(), self._first
-        step = self.now.step(end - self._since)
-        if before:
-            step = Step(
-                before.seconds + step.seconds, before.waited + step.waited, before.samples + step.samples,
-                before.tokens + step.tokens, before.marks | step.marks,
-            )  # fmt: skip
-        self.now, self._since = _Sums(), end
-        return step
-
     def end(self) -> None:
         """A step has ended."""
-        step = self.now.step(clock() - self._since)
-        steps = [step] if self.count or not self._first else [self._first, step]
+        end = clock()
+        if self.count or not self._first:
+            steps = [self.now.step(end - self._since)]
+        else:
+            later = self.now.without(self._first)
+            steps = [self._first.step(self._first_ended - self._since), later.step(end - self._first_ended)]
         self.count += len(steps)
         self._on_steps(steps)
         self.now, self._since = _Sums(), clock()

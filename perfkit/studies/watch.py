@@ -1,0 +1,200 @@
+"""A script, watched as it stands: where the time of its steps goes, and what to try."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perfkit import machine
+from perfkit import trace as traces
+from perfkit.errors import PerfkitError
+from perfkit.process.child import Progress
+from perfkit.process.launch import Launch
+from perfkit.process.lock import device_lock
+from perfkit.process.watched import WatchedScript
+from perfkit.program.recipe import Recipe
+from perfkit.program.rules import Target
+from perfkit.studies.suggest import Seen, suggest
+from perfkit.trace import diagnosis
+from perfkit.watch.messages import DescribeScript, Observation, Observe, Release, ScriptFacts
+from perfkit.watch.report import Watched
+from perfkit.worker.messages import (
+    Block,
+    FindSyncs,
+    MeasureCeiling,
+    MeasureCommunication,
+    ReadPeak,
+    RecordProfile,
+    Train,
+    Trained,
+)
+
+_ROUNDS = 3
+"""Blocks of plain steps, each with one on a held batch: both see the same machine."""
+_LOSSES, _WARMUP_S = 8, 3.0
+_SYNC_STEPS, _PROFILED = 4, 3
+
+
+def watch(
+    launch: Launch,
+    steps: int = 60,
+    run_on: bool = False,
+    in_place: bool = False,
+    out: Path | None = None,
+    on_progress: Progress = lambda phase, fraction: None,
+    cancelled: threading.Event | None = None,
+    timeout_s: float | None = None,
+    on_start: Callable[[WatchedScript], None] = lambda script: None,
+) -> tuple[Watched, WatchedScript | None]:
+    """Watches a script for some steps.
+
+    Args:
+        launch: how it is started.
+        steps: plain steps that are timed.
+        run_on: whether the script goes on afterwards: then it is returned, running, and was only looked at.
+        in_place: whether it writes where it would, not into a scratch folder.
+        out: the trace of some steps; a new one among the runs if None.
+        on_progress: called with the phase and its fraction.
+        cancelled: set it from any thread to stop.
+        timeout_s: the most that it may take.
+        on_start: called with the script as soon as it is started.
+
+    Raises:
+        PerfkitError: it cannot be started, failed, or does not train.
+    """
+    deadline = time.monotonic() + timeout_s if timeout_s else None
+    with contextlib.ExitStack() as stack:
+        # Which device it uses is known only when it runs: all scripts of a machine are watched one by one.
+        waits = lambda: on_progress("waiting: another run uses this machine", 0.0)  # noqa: E731
+        stack.enter_context(device_lock("script", cancelled, waits))
+        script = WatchedScript(
+            launch, scratch=not in_place, on_progress=on_progress, cancelled=cancelled, deadline=deadline
+        )
+        stack.callback(script.stop)
+        on_start(script)
+        result = _watch(script, steps, run_on, out or _trace_file())
+        if run_on:
+            script.ask(Release())
+            stack.pop_all()
+            return result, script
+    return result, None
+
+
+def _trace_file() -> Path:
+    folder = machine.runs_folder() / "profiles"
+    folder.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
+
+
+def _watch(script: WatchedScript, steps: int, run_on: bool, out: Path) -> Watched:
+    trained = script.ask(Train(
+        recipe={}, seed=0, loss_steps=_LOSSES, warmup_s=_WARMUP_S, started=script.started
+    ))  # fmt: skip
+    facts = script.ask(DescribeScript())
+    before = machine.cpu_times(script.pids)
+    seen, ceiling, ranks = _rounds(script, steps, holds=not run_on and bool(facts.loader))
+    taken = machine.taken_share(before, machine.cpu_times(script.pids))
+    peak = script.ask(ReadPeak())
+    communication = None
+    if not run_on and script.ranks > 1:
+        communication = _optional(script, MeasureCommunication(4 * facts.samples_per_step * script.ranks))
+    syncs = _optional(script, FindSyncs(_SYNC_STEPS))
+    analysis, trace = _profile(script, out)
+    facts = script.ask(DescribeScript())
+    own = Recipe.from_dict(trained.recipe)
+    restarts, whole = _restarts(seen)
+    suggestions = suggest(Seen(
+        own=own, target=target(facts), block=seen.block, cores=machine.usable_cores(), ceiling=ceiling,
+        analysis=analysis, syncs=syncs, restarts_s=restarts, whole_s=whole,
+    ))  # fmt: skip
+    return Watched(
+        command=script.launch.describe(), script=facts, own=own.to_dict(), startup_s=trained.startup_s,
+        seen=seen, ceiling=ceiling, peak=peak, syncs=syncs,
+        trace=str(trace) if trace else None,
+        bottlenecks=diagnosis.diagnose(analysis) if analysis else [], suggestions=suggestions, ranks=ranks,
+        communication=communication, warnings=list(_warnings(trained, facts, seen, taken)),
+    )  # fmt: skip
+
+
+def _rounds(script: WatchedScript, steps: int, holds: bool) -> tuple[Observation, Block | None, list[Block]]:
+    """Plain steps in some blocks, with as many on a held batch in between; and the plain ones by rank."""
+    each, total, held = -(-steps // _ROUNDS), None, None
+    ranks: list[Block] = []
+    for _ in range(_ROUNDS):
+        seen = script.ask(Observe(each))
+        blocks = [msgspec.convert(answer, Observation).block for answer in script.answers]
+        ranks = [one + other for one, other in zip(ranks, blocks, strict=True)] if ranks else blocks
+        total = _joined(total, seen) if total else seen
+        if seen.ended:
+            break
+        if holds:
+            block = script.ask(MeasureCeiling(seen.block.samples))
+            held = held + block if held else block
+    assert total
+    return total, held, ranks if len(ranks) > 1 else []
+
+
+def _joined(one: Observation, other: Observation) -> Observation:
+    outside = dict(one.outside)
+    for name, (count, seconds) in other.outside.items():
+        before = outside.get(name, (0, 0.0))
+        outside[name] = before[0] + count, before[1] + seconds
+    return msgspec.structs.replace(
+        other, block=one.block + other.block, tokens=one.tokens + other.tokens, outside=outside
+    )
+
+
+def _optional(script: WatchedScript, command: Any) -> Any:
+    """The answer, or None where this script cannot give one."""
+    try:
+        return script.ask(command)
+    except PerfkitError as problem:
+        if getattr(problem, "kind", "") != "unavailable":
+            raise
+        return None
+
+
+def _profile(script: WatchedScript, out: Path) -> tuple[traces.Analysis | None, Path | None]:
+    command = RecordProfile(
+        path=str(out.absolute()), wait=1, warmup=2, active=_PROFILED, shapes=True, memory=True, stacks=False
+    )
+    _optional(script, command)
+    if not out.exists():
+        return None, None
+    return traces.analyse(traces.load(out)), out
+
+
+def target(facts: ScriptFacts) -> Target:
+    """Where the script runs, with what it sets itself and what cannot be set from outside."""
+    return Target(
+        device=facts.device, convolves=facts.convolves, bf16=facts.facts.bf16 is not False,
+        compiler=not machine.compiler_problem(facts.device), count=facts.facts.count or 1, own=facts.settings,
+        refused=facts.refused,
+    )  # fmt: skip
+
+
+def _restarts(seen: Observation) -> tuple[float, float]:
+    """Seconds that the first steps of epochs took beyond others, and of all steps."""
+    step_s = seen.block.seconds / max(1, len(seen.block.step_s))
+    count, seconds = seen.outside.get("new epoch", (0, 0.0))
+    whole = seen.block.seconds + sum(each for _, each in seen.outside.values())
+    return max(0.0, seconds - count * step_s), whole
+
+
+def _warnings(trained: Trained, facts: ScriptFacts, seen: Observation, taken: float) -> Iterator[str]:
+    yield from facts.notes
+    if seen.ended:
+        yield "the script came to its end meanwhile: fewer steps were timed than was asked for"
+    if seen.skipped:
+        yield f"the gradient scaler skipped {seen.skipped} steps; they are counted as steps"
+    if taken > 0.05:
+        yield f"other programs took {taken:.0%} of the cores: close them, then watch it again"
+    for path in facts.written:
+        yield f"the script writes to {path}, outside of its working directory"
