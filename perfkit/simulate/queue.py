@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from perfkit.results.run import Mechanism
-from perfkit.simulate.step import Copy, Fetch, Kernel, Operator, Step, Wait
+from perfkit.simulate.step import Allocate, Copy, Event, Fetch, Kernel, Operator, Step, Wait
 
 RUN_AHEAD = 1024
 """Launches that the driver queues before the host has to wait (the queue of a CUDA stream)."""
@@ -90,6 +90,18 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """What the plan shows of the switches."""
 
 
+class Bar(NamedTuple):
+    """What the host or a stream did, from when to when in seconds of the host's clock."""
+
+    what: Literal["launch", "kernel", "copy", "action", "fetch"]
+    """`launch` is the host's, for the `kernel` or `copy` that follows; an `action` is the whole of what was
+    issued at once, and comes after its parts."""
+    start: float
+    end: float
+    stream: int = -1
+    """Of kernels and copies."""
+
+
 class Link(msgspec.Struct, frozen=True):
     """Between host and device, in bytes per second."""
 
@@ -108,26 +120,36 @@ def actions(step: Step, kernels: Iterable[Kernel], costs: HostCosts) -> list[Act
     for kernel in kernels:
         seconds[kernel.operator].append(kernel.seconds)
     found: list[Action] = []
-    graph: list[float] = []
-
-    def close() -> None:
-        if graph:
-            found.append(Launch(costs.operator_s, costs.launch_s, list(graph), is_graph=True))
-            graph.clear()
-
-    for at, event in enumerate(step.events):
+    for first, *others in groups(step):
+        event = step.events[first]
         if isinstance(event, Operator):
-            if step.graph and event.phase in ("forward", "backward"):
-                graph.extend(seconds[at])
-                continue
-            close()
-            dispatch = 0.0 if event.name == "fused" else costs.operator_s
-            found.append(Launch(dispatch, costs.launch_s, seconds[at], stream=event.stream))
-        elif isinstance(event, Fetch | Copy | Wait):
-            close()
+            is_graph = _in_graph(step, event)
+            dispatch = 0.0 if event.name == "fused" and not is_graph else costs.operator_s
+            kernel_s = [each for at in (first, *others) for each in seconds[at]]
+            found.append(Launch(dispatch, costs.launch_s, kernel_s, is_graph, event.stream))
+        elif not isinstance(event, Allocate):
             found.append(event)
-    close()
     return found
+
+
+def groups(step: Step) -> list[list[int]]:
+    """The events that the host issues, by index: one by one, those of a CUDA graph together."""
+    found: list[list[int]] = []
+    is_open = False
+    for at, event in enumerate(step.events):
+        if isinstance(event, Allocate):
+            continue
+        in_graph = _in_graph(step, event)
+        if in_graph and is_open:
+            found[-1].append(at)
+        else:
+            found.append([at])
+        is_open = in_graph
+    return found
+
+
+def _in_graph(step: Step, event: Event) -> bool:
+    return step.graph and isinstance(event, Operator) and event.phase in ("forward", "backward")
 
 
 class Queue:
@@ -147,6 +169,8 @@ class Queue:
         self._engine_free = 0.0
         self._steps = 0
         self._queued: collections.deque[float] = collections.deque(maxlen=RUN_AHEAD)
+        self.bars: list[Bar] | None = None
+        """What was done and when, for a trace; None: it is not noted."""
 
     def begin_step(self) -> None:
         """Counts steps: some waits happen in every n-th one only."""
@@ -154,6 +178,7 @@ class Queue:
 
     def issue(self, action: Launch | Copy | Wait, stage: Callable[[], Any] = lambda: None) -> None:
         """Does what the host does; `stage` is its own copy of a pageable batch."""
+        start = self.clock.now()
         match action:
             case Launch():
                 self._launch(action)
@@ -164,6 +189,12 @@ class Queue:
                     self.synchronize()
             case Wait(streams=(waiting, awaited)):
                 self._free[waiting] = max(self._free[waiting], self._free[awaited])
+        self.note("action", start)
+
+    def note(self, what: Any, start: float, end: float | None = None, stream: int = -1) -> None:
+        """Keeps a bar, until now if it has no end, where bars are wanted."""
+        if self.bars is not None:
+            self.bars.append(Bar(what, start, self.clock.now() if end is None else end, stream))
 
     def synchronize(self) -> None:
         """The host waits until everything in the queue is done."""
@@ -181,11 +212,14 @@ class Queue:
         if launch.host_s:
             self.clock.work(launch.host_s)
         for group in [launch.kernel_s] if launch.is_graph else [[seconds] for seconds in launch.kernel_s]:
+            called = self.clock.now()
             self._wait_for_room()
             self.clock.work(launch.launch_s)
+            self.note("launch", called)
             seconds = sum(group)
-            free = max(self._free[launch.stream], self.clock.now()) + seconds
-            self._free[launch.stream] = free
+            start = max(self._free[launch.stream], self.clock.now())
+            self._free[launch.stream] = free = start + seconds
+            self.note("kernel", start, free, launch.stream)
             self.kernel_s += seconds
             self._queued.append(free)
 
@@ -202,10 +236,14 @@ class Queue:
             stage()
             self.clock.wait_until(start + copy.nbytes / self.link.pageable)
             self._free[copy.stream] = self.clock.now()
+            self.note("copy", start, stream=copy.stream)
             return
+        called = self.clock.now()
         self.clock.work(self._call_s)
+        self.note("launch", called)
         start = max(self.clock.now(), self._free[copy.stream], self._engine_free)
         self._free[copy.stream] = self._engine_free = start + copy.nbytes / self.link.pinned
+        self.note("copy", start, self._free[copy.stream], copy.stream)
         self._queued.append(self._free[copy.stream])
         if not copy.non_blocking:
             self.clock.wait_until(self._free[copy.stream])

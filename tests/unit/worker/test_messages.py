@@ -12,11 +12,20 @@ import msgspec
 import pytest
 
 from perfkit.program.recipe import Recipe
+from perfkit.simulate.queue import Launch, Planned
+from perfkit.simulate.step import Fetch
 from perfkit.worker import messages
 from perfkit.worker.messages import Answer, Block, Failure, Progress
 
 COMMANDS = get_args(messages.AnyCommand)
-VALUES: dict[Any, Any] = {str: "x", int: 3, float: 0.5, bool: True, dict[str, Any]: Recipe().to_dict()}
+VALUES: dict[Any, Any] = {
+    str: "x", int: 3, float: 0.5, bool: True, dict[str, Any]: Recipe().to_dict(),
+    list[dict[str, Any]]: [Recipe().to_dict()],
+    Planned | None: Planned(
+        actions=[Fetch(), Launch(1e-6, 2e-6, [3e-6])], link_gbs=12.0, pageable_gbs=6.0, peak_bytes=1,
+        reserved_bytes=2,
+    ),
+}  # fmt: skip
 
 
 def command(kind: Any) -> Any:
@@ -33,7 +42,7 @@ def test_a_command_crosses_and_names_the_type_of_its_answer(kind: Any) -> None:
 
 
 def test_every_command_is_known() -> None:
-    assert len(COMMANDS) == len(messages.Command.__subclasses__()) == 12
+    assert len(COMMANDS) == len(messages.Command.__subclasses__()) == 13
 
 
 @pytest.mark.parametrize("event", [Progress("warm-up", 1, 2), Failure("exception", "what", "remedy")])
