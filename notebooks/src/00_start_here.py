@@ -52,6 +52,7 @@ pk.doctor()
 # | [17 distributed](17_distributed.ipynb) | how well does training scale to several ranks? | 5 to 7 | 10 | two cores, or two GPUs |
 # | [18 memory](18_memory.ipynb) | what uses the memory in a step? | 3 to 4 | 4 | – |
 # | [19 checking the articles](19_checking_the_articles.ipynb) | do the published figures agree with each other? | reading | reading | – |
+# | [20 profiling by hand](20_profiling_by_hand.ipynb) | how do you profile without perfkit, and what is a faster loop worth? | 1 | 1 | – |
 #
 # Each chapter stands alone. The order is that of the article which this workbook follows.
 #

@@ -185,4 +185,4 @@ else:
 # </details>
 
 # %% [markdown]
-# Back to [00 start here](00_start_here.ipynb)
+# Next: [20 profiling by hand](20_profiling_by_hand.ipynb)
