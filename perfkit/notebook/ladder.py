@@ -116,8 +116,11 @@ class LadderPanel(Panel):
         """Checks, after measuring, whether what was measured still trains the same."""
 
     def _offer_report(self) -> None:
-        """Links to the report; not while stages are measured, as its pictures are work for the processor."""
-        measured = any(run.status == "ok" for run in self.runs)
+        """Links to the report; not while stages are measured, as its pictures are work for the processor.
+
+        Nor for a recording, which is to appear at once: `perfkit run --report` writes one.
+        """
+        measured = not self.plan.recorded and any(run.status == "ok" for run in self.runs)
         self._report.value = layout.report_link(html.session(self.runs)) if measured else ""
 
     def _notices(self, runs: Sequence[Run]) -> list[Content]:
