@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import ipywidgets as widgets
@@ -12,7 +12,12 @@ from perfkit import machine
 from perfkit.errors import PerfkitError
 from perfkit.notebook import layout
 from perfkit.results import recordings
+from perfkit.simulate import gpus
 from perfkit.studies.plan import Plan
+
+SIMULATED = "sim:"
+HOSTS = {"mine": "this machine's", "article": "the article's", "ideal": "ideal (data on the device)"}
+"""What feeds a simulated GPU: the first is real, the others are computed."""
 
 
 class Place(NamedTuple):
@@ -23,13 +28,12 @@ class Place(NamedTuple):
     host: str | None = None
     """Of a simulated GPU: `mine`, a virtual one, or None, which is `mine` too."""
 
+    @property
+    def kind(self) -> str:
+        """`mine`, `simulated` or `recorded`."""
+        prefix = (self.device or "").partition(":")[0] + ":"
+        return {SIMULATED: "simulated", recordings.PREFIX: "recorded"}.get(prefix, "mine")
 
-HOSTS = {
-    "mine": "this machine's loader",
-    "article": "the article's machine",
-    "ideal": "data on the device",
-}
-"""What feeds a simulated GPU: the first is real, the others are computed."""
 
 _remembered = Place()
 """The choice of this session, for panels that name no device."""
@@ -46,8 +50,62 @@ def use(device: str | None = None, host: str | None = None) -> None:
     _remembered = Place(device, host)
 
 
+class Option(NamedTuple):
+    """One button of a choice."""
+
+    label: str
+    reason: str = ""
+    """Why it cannot be chosen."""
+
+
+class Choice:
+    """Buttons of which one is pressed. In JupyterLab the arrow keys of a menu would move to another cell.
+
+    Args:
+        label: what is chosen.
+        name: the CSS class that tests and styles know it by.
+        on_choose: called with the value of a button that was pressed by hand.
+    """
+
+    def __init__(self, label: str, name: str, on_choose: Callable[[str], None]) -> None:
+        self._label = widgets.HTML(html.escape(label))
+        self._on_choose = on_choose
+        self._quiet = False
+        self.value = ""
+        self.buttons: dict[str, widgets.ToggleButton] = {}
+        self.widget = layout.row([], name, align_items="center")
+
+    def show(self, options: Mapping[str, Option], value: str) -> None:
+        """The options by their values, and the one that is chosen."""
+        self.value, self.buttons = value, {one: self._button(one, option) for one, option in options.items()}
+        self.widget.children = [self._label, *self.buttons.values()] if options else []
+
+    def set_busy(self, busy: bool) -> None:
+        """Nothing can be chosen while something runs."""
+        for button in self.buttons.values():
+            button.disabled = busy or bool(button.reason)
+
+    def _button(self, value: str, option: Option) -> widgets.ToggleButton:
+        chosen = value == self.value
+        button = widgets.ToggleButton(
+            chosen, description=option.label, tooltip=option.reason or option.label, layout={"width": "auto"},
+            disabled=bool(option.reason), icon="check" if chosen else "",
+        )  # fmt: skip
+        button.reason = option.reason
+        button.observe(lambda change: self._pressed(value, button), "value")
+        return button
+
+    def _pressed(self, value: str, button: widgets.ToggleButton) -> None:
+        if self._quiet:
+            return
+        if value == self.value:  # pressed again: it stays chosen
+            self._quiet, button.value, self._quiet = True, True, False
+        else:
+            self._on_choose(value)
+
+
 class Chooser:
-    """A menu of places. Those where the panel's plan cannot run are named below it, with the reason.
+    """Three kinds of places, and what there is of each. What cannot be chosen says why.
 
     Args:
         planned: the panel's plan at a place; raises a PerfkitError where there can be none.
@@ -62,26 +120,37 @@ class Chooser:
         self, planned: Callable[[Place], Plan], start: Place, on_change: Callable[[Plan], None]
     ) -> None:
         self._planned, self._on_change = planned, on_change
-        self.place, self.plan, problem = self._first(start)
-        offered, reasons = self._offers()
-        menu = {"options": offered, "value": self.place.device}
-        self.device = layout.field(widgets.Dropdown, "Where", 330, 60, **menu)
-        self.device.add_class("pk-where")
-        hosts = {**HOSTS, **({self.place.host: self.place.host} if self.place.host not in (None, *HOSTS) else {})}
-        menu = {"options": [(label, name) for name, label in hosts.items()], "value": self.place.host or "mine"}
-        self.host = layout.field(widgets.Dropdown, "Host", 260, 50, **menu)
-        self.host.add_class("pk-host")
+        self.place, self.plan, self._problem = self._first(start)
+        self._offers = self._offered()
+        self.kind = Choice("Where:", "pk-where", self._choose_kind)
+        self.device = Choice("", "pk-device", lambda device: self.choose(_at(device, self.place.host)))
+        self.host = Choice("Host:", "pk-host", lambda host: self.choose(_at(self.place.device, host)))
         self.note = layout.html_slot("pk-where-note")
-        self.widget = layout.box([layout.row([self.device, self.host]), self.note])
-        self._left_out = "; ".join([*([problem] if problem else []), *reasons])
-        self._quiet = False
-        for menu in (self.device, self.host):
-            menu.observe(lambda _: self._choose(), "value")
-        self._explain()
+        choices = [choice.widget for choice in (self.kind, self.device, self.host)]
+        self.widget = layout.box([layout.row(choices), self.note])
+        self._show()
 
     def set_busy(self, busy: bool) -> None:
         """Nothing can be chosen while something runs."""
-        self.device.disabled = self.host.disabled = busy
+        for choice in (self.kind, self.device, self.host):
+            choice.set_busy(busy)
+
+    def choose(self, place: Place) -> None:
+        """Another place; one where the panel cannot run is refused with the reason, and nothing changes."""
+        try:
+            self.plan = self._planned(place)
+        except PerfkitError as problem:  # such as a recording that was removed meanwhile
+            self._problem = str(problem)
+            self._show()
+            return
+        self.place, self._problem = place, ""
+        use(*place)
+        self._show()
+        self._on_change(self.plan)
+
+    def _choose_kind(self, kind: str) -> None:
+        device = next(device for device, option in self._offers[kind].items() if not option.reason)
+        self.choose(_at(device, self.place.host))
 
     def _first(self, start: Place) -> tuple[Place, Plan, str]:
         """Where the panel begins; a choice of this session that does not suit it is named, and left."""
@@ -90,63 +159,58 @@ class Chooser:
         try:
             plan, place, problem = self._planned(_remembered), _remembered, ""
         except PerfkitError as reason:
-            plan, place, problem = self._planned(start), start, f"{_remembered.device}: {reason.what}"
+            plan, place, problem = self._planned(start), start, str(reason)
         return place._replace(device=place.device or plan.device), plan, problem
 
-    def _offers(self) -> tuple[list[tuple[str, str]], list[str]]:
-        """Labels and devices to choose from; why the others are not among them."""
+    def _offered(self) -> dict[str, dict[str, Option]]:
+        """Labels and reasons by device, for each kind of place."""
         here = dict.fromkeys([machine.check_device(None), "cpu"])
-        places = {device: f"this machine ({device})" for device in here}
-        places |= {f"{SIMULATED}{gpu.key}": f"simulated: {gpu.name}" for gpu in gpus.GPUS.values()}
-        places |= {f"{recordings.PREFIX}{name}": f"recorded: {name}" for name in recordings.available()}
-        if self.place.device:
-            places.setdefault(self.place.device, self.place.device)
-        offered, reasons = [], []
-        for device, label in places.items():
-            try:
-                self._planned(_at(device, self.place.host))
-                offered.append((label, device))
-            except PerfkitError as problem:
-                reasons.append(problem.what)
-        return offered, reasons
+        offers: dict[str, dict[str, str]] = {
+            "mine": {device: device for device in here},
+            "simulated": {f"{SIMULATED}{gpu.key}": gpu.key.upper() for gpu in gpus.GPUS.values()},
+            "recorded": {f"{recordings.PREFIX}{name}": name for name in recordings.available()},
+        }
+        offers[self.place.kind].setdefault(str(self.place.device), str(self.place.device))
+        return {
+            kind: {device: Option(label, self._reason(device)) for device, label in devices.items()}
+            for kind, devices in offers.items()
+        }
 
-    def _choose(self) -> None:
-        if self._quiet:
-            return
-        place = _at(self.device.value, self.host.value)
-        if place == self.place:  # the host of what is not simulated
-            return
+    def _reason(self, device: str) -> str:
         try:
-            plan = self._planned(place)
-        except PerfkitError as problem:  # such as a recording that was removed meanwhile
-            self._put_back(str(problem))
-            return
-        self.place, self.plan = place, plan
-        use(*place)
-        self._explain()
-        self._on_change(plan)
+            self._planned(_at(device, self.place.host))
+        except PerfkitError as problem:
+            return problem.what
+        return ""
 
-    def _put_back(self, reason: str) -> None:
-        self._quiet = True
-        self.device.value, self.host.value = self.place.device, self.place.host or "mine"
-        self._quiet = False
-        self.note.value = layout.message(reason)
+    def _show(self) -> None:
+        kinds = {"mine": "this machine", "simulated": "simulated GPU", "recorded": "recorded"}
+        options = {}
+        for kind, label in kinds.items():
+            reasons = [option.reason for option in self._offers[kind].values()]
+            none = "there is none" if not reasons else reasons[0] if all(reasons) else ""
+            options[kind] = Option(label, none)
+        self.kind.show(options, self.place.kind)
+        devices = self._offers[self.place.kind]
+        self.device.show(
+            devices if self.place.kind != "mine" or len(devices) > 1 else {}, str(self.place.device)
+        )
+        host = self.place.host or "mine"
+        hosts = {name: Option(label) for name, label in {**HOSTS, host: HOSTS.get(host, host)}.items()}
+        self.host.show(hosts if self.place.kind == "simulated" else {}, host)
+        self.note.value = self._note([option.reason for option in devices.values() if option.reason])
 
-    def _explain(self) -> None:
+    def _note(self, reasons: list[str]) -> str:
         about = ""
-        self.host.layout.display = "" if _is_simulated(self.place.device) else "none"
         if self.plan.recorded:
             about = recordings.find(self.plan.recorded).provenance.describe()
             about = f"<p>{html.escape(about)} Run plays it.</p>"
-        left = html.escape(self._left_out)
-        folded = f"<details><summary>Not offered here</summary><p>{left}</p></details>" if left else ""
-        self.note.value = about + folded
-
-
-def _is_simulated(device: str | None) -> bool:
-    return bool(device and device.startswith(SIMULATED))
+        items = "".join(f"<li>{html.escape(reason)}</li>" for reason in reasons)
+        folded = f"<details><summary>Not offered here</summary><ul>{items}</ul></details>" if items else ""
+        return layout.message(self._problem) + about + folded
 
 
 def _at(device: str | None, host: str | None) -> Place:
     """A place; what is not simulated has no host to choose."""
-    return Place(device, (host or "mine") if _is_simulated(device) else None)
+    place = Place(device)
+    return place._replace(host=host or "mine") if place.kind == "simulated" else place

@@ -240,3 +240,30 @@ def test_reopened_without_a_kernel_the_still_results_are_there(lab: LabPage) -> 
     lab.page.goto(f"{lab.server.url}doc/tree/panel.ipynb?reset&kernel=none")
     expect(lab.page.locator(".jp-RenderedImage img")).to_be_visible(timeout=DONE)
     expect(lab.page.locator("table", has_text="data loading").first).to_be_visible()
+
+
+def test_a_recording_is_chosen_and_played_by_keyboard(lab: LabPage) -> None:
+    cell = f"{SETUP}panel = pk.StagePanel('data_loading', device='cpu')\npanel"
+    lab.server.write_notebook("recorded.ipynb", cell, "pk.StagePanel('amp')", "panel.table()")
+    lab.open_notebook("recorded.ipynb")
+    lab.run_cell(0)
+    panel = lab.page.locator(".pk-panel").first
+    expect(panel.get_by_role("button", name="this machine", pressed=True)).to_be_visible()
+    panel.get_by_role("button", name="recorded").press("Enter")
+    panel.get_by_role("button", name="cpu-quick").press("Enter")
+    expect(panel.get_by_role("button", name="cpu-quick", pressed=True)).to_be_visible()
+    expect(panel.locator(".pk-where-note")).to_contain_text(re.compile(r"Recorded 20\d\d-.* Run plays it"))
+    expect(panel.locator(".pk-switch-workers input")).to_have_value("1", timeout=DONE)
+    panel.locator("button.pk-run").press("Enter")
+    status(panel, "done")
+    expect(panel.locator(".pk-results")).to_contain_text("Nothing was measured now")
+    expect(panel.locator(".pk-plot svg").first).to_be_visible()
+    lab.run_cell(2)
+    lab.run_cell(1)  # the choice is the session's
+    other = lab.page.locator(".pk-panel").nth(1)
+    expect(other.get_by_role("button", name="recorded", pressed=True)).to_be_visible()
+    assert lab.errors() == []
+    for theme in ("JupyterLab Light", "JupyterLab Dark"):
+        lab.set_theme(theme)
+        panel.scroll_into_view_if_needed()
+        lab.screenshot(f"chooser-{theme.split()[1].lower()}")

@@ -12,6 +12,7 @@ from perfkit import machine
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.notebook import panel as panels
+from perfkit.notebook import where
 from perfkit.results import recordings
 from perfkit.studies import setup
 from tests.unit.notebook.fakes import wait_until
@@ -22,7 +23,22 @@ PLAYED = "recorded:cpu-quick"
 
 
 def labels(panel: Any) -> dict[str, str]:
-    return {device: label for label, device in panel._where.device.options}
+    return {
+        device: option.label
+        for options in panel._where._offers.values()
+        for device, option in options.items()
+        if not option.reason
+    }
+
+
+def choose(panel: Any, device: str, host: str | None = None) -> None:
+    """Presses the buttons of a place."""
+    place = where.Place(device, host)
+    panel._where.kind.buttons[place.kind].value = True
+    if device != panel._where.place.device:
+        panel._where.device.buttons[device].value = True
+    if host and host != panel._where.place.host:
+        panel._where.host.buttons[host].value = True
 
 
 def read(panel: Any) -> None:
@@ -47,17 +63,19 @@ def test_a_panel_offers_this_machine_and_every_recording() -> None:
     shutil.copy(recordings.available()["cpu-quick"], folder / "h100-paper.json")
     (folder / "broken.json").write_text("{}")
     panel = pk.StagePanel("amp")
-    assert labels(panel)["cpu"] == "this machine (cpu)"
-    assert labels(panel)[PLAYED] == "recorded: cpu-quick"
+    assert labels(panel)["cpu"] == "cpu"
+    assert labels(panel)[PLAYED] == "cpu-quick"
     assert "recorded:h100-paper" in labels(panel)
-    assert panel.plan.recorded == "" and panel._where.device.value == panel.plan.device
+    assert panel.plan.recorded == "" and panel._where.place.device == panel.plan.device
     assert "recorded:broken" not in labels(panel)
+    choose(panel, PLAYED)
     assert "broken.json is not a recording of perfkit" in panel._where.note.value
+    assert panel._where.device.buttons["recorded:broken"].disabled
 
 
 def test_a_recording_is_played_through_the_panel() -> None:
     panel = pk.StagePanel("amp")
-    panel._where.device.value = PLAYED
+    choose(panel, PLAYED)
     assert panel._reader
     panel._reader.join()
     assert "Recorded 20" in panel._where.note.value and "Run plays it" in panel._where.note.value
@@ -90,7 +108,7 @@ def test_a_stage_that_the_recording_lacks_says_so() -> None:
 
 
 def test_the_choice_is_remembered_for_the_session_and_an_argument_goes_first() -> None:
-    pk.StagePanel("amp")._where.device.value = PLAYED
+    choose(pk.StagePanel("amp"), PLAYED)
     wait_until(lambda: not [one for one in threading.enumerate() if one.name == "perfkit-read"])
     assert pk.LadderPanel().plan.recorded == "cpu-quick"
     assert pk.LadderPanel(device="cpu").plan.recorded == ""
@@ -118,7 +136,7 @@ def test_another_place_clears_the_results_of_the_old_one() -> None:
     panel = pk.LadderPanel(["data_loading"], device=PLAYED)
     panel.run()
     assert len(panel.runs) == 3
-    panel._where.device.value = "cpu"
+    choose(panel, "cpu")
     assert panel.runs == [] and panel.plan.device == "cpu" and not panel.plan.recorded
     assert "<table" not in panel._results.value
     assert "press Run" in panel._status.text.value
@@ -127,14 +145,14 @@ def test_another_place_clears_the_results_of_the_old_one() -> None:
 def test_nothing_can_be_chosen_while_something_runs() -> None:
     panel = pk.LadderPanel(["data_loading"], device=PLAYED)
     states: list[bool] = []
-    panel._keep = lambda run: states.append(panel._where.device.disabled)  # type: ignore[method-assign]
+    panel._keep = lambda run: states.append(panel._where.kind.buttons["mine"].disabled)  # type: ignore[method-assign]
     panel.run()
-    assert states and all(states) and not panel._where.device.disabled
+    assert states and all(states) and not panel._where.kind.buttons["mine"].disabled
 
 
 def test_the_workbench_shows_the_runs_of_a_recording_and_finds_them_by_their_switches() -> None:
     bench = pk.Workbench()
-    bench._where.device.value = PLAYED
+    choose(bench, PLAYED)
     assert bench._reader
     bench._reader.join()
     assert [run.stage for run in bench.runs][:2] == ["baseline", "data_loading"]
@@ -149,7 +167,7 @@ def test_the_workbench_shows_the_runs_of_a_recording_and_finds_them_by_their_swi
     bench.controls.by_name["workers"].value = 9
     bench.run()
     assert bench.error.startswith("this recipe is not in this recording, which has baseline")
-    bench._where.device.value = "cpu"
+    choose(bench, "cpu")
     assert bench.runs == [] and not bench._workload.disabled
     bench._reader.join()
     assert "no process in this test" in bench._status.error.value
