@@ -42,9 +42,10 @@ class LadderPanel(Panel):
         stages: optimizations in their order; the whole default ladder if None.
         workload: a built-in one, or `package.module:name`; the preset's own if None.
         preset: `smoke`, `quick` or `paper`; what `PERFKIT_PRESET` says, or what suits the machine, if None.
-        device: `cuda`, `mps`, `cpu` or `recorded:NAME`; the session's choice if None.
+        device: `cuda`, `mps`, `cpu`, `sim:v100` …, or `recorded:NAME`; the session's choice if None.
         settings: switches set from the first stage on.
         options: the workload's constructor arguments.
+        host: of a simulated GPU: `mine` (the loader is real), `article`, `ideal`, or its numbers.
 
     Raises:
         InvalidValue: a name or value that is not allowed.
@@ -57,13 +58,13 @@ class LadderPanel(Panel):
     def __init__(
         self, stages: Sequence[str] | None = None, workload: str | None = None, preset: str | None = None,
         device: str | None = None, settings: dict[str, Any] | None = None,
-        options: dict[str, Any] | None = None,
+        options: dict[str, Any] | None = None, host: str | None = None,
     ) -> None:  # fmt: skip
         refuse_object(workload)
         self._asked: dict[str, Any] = {
             "workload": workload, "preset": preset, "stages": stages, "settings": settings, "options": options
         }  # fmt: skip
-        self._where = Chooser(self._planned, Place(device), self._move)
+        self._where = Chooser(self._planned, Place(device, host), self._move)
         self.plan = self._where.plan
         self._parity: Parity | None = None
         self._recalled = False
@@ -74,13 +75,13 @@ class LadderPanel(Panel):
         self._report = layout.html_slot("pk-report")
         self._above = [self._where.widget, *self._above]
         self._below = [self._report]
-        plan = self.plan
-        super().__init__(f"{type(self).__name__} {plan.workload} {plan.stages} {plan.recipes} {device}")
+        what = self.plan.workload, self.plan.stages, self.plan.recipes, device, host
+        super().__init__(" ".join(map(str, [type(self).__name__, *what])))
 
     # ------------------------------------------------------------ where
 
     def _planned(self, place: Place) -> plans.Plan:
-        plan = plans.plan(device=place.device, below=self.from_below, **self._asked)
+        plan = plans.plan(device=place.device, host=place.host, below=self.from_below, **self._asked)
         base = Recipe(batch_size=plan.preset.batch_size).replace(**plan.settings)
         recipes = tuple((title, base.replace(**changes)) for title, changes in self._titles.items())
         return replace(plan, recipes=recipes)

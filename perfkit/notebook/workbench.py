@@ -39,8 +39,9 @@ class Workbench(Panel):
     Args:
         workload: a built-in one, or `package.module:name`; the preset's own if None.
         preset: `smoke`, `quick` or `paper`.
-        device: `cuda`, `mps`, `cpu` or `recorded:NAME`; the session's choice if None.
+        device: `cuda`, `mps`, `cpu`, `sim:v100` …, or `recorded:NAME`; the session's choice if None.
         options: the workload's constructor arguments.
+        host: of a simulated GPU, as for the other panels.
 
     Raises:
         InvalidValue: a name or value that is not allowed.
@@ -52,13 +53,13 @@ class Workbench(Panel):
 
     def __init__(
         self, workload: str | None = None, preset: str | None = None, device: str | None = None,
-        options: dict[str, Any] | None = None,
+        options: dict[str, Any] | None = None, host: str | None = None,
     ) -> None:  # fmt: skip
         refuse_object(workload)
         self._asked = workload, preset, options
-        if device:
-            plans.plan(workload, preset, ["baseline"], None, device, options)  # with all that was asked for
-        self._where = Chooser(self._planned, Place(device), self._move)
+        if device:  # a recording must be of all that was asked for
+            plans.plan(workload, preset, ["baseline"], None, device, options, host=host)
+        self._where = Chooser(self._planned, Place(device, host), self._move)
         first = self._where.plan
         self._moving = False
         self._ticks: dict[str, widgets.Checkbox] = {}
@@ -115,7 +116,7 @@ class Workbench(Panel):
         """A plan of the workload that was asked for; a recording brings its own."""
         recorded = (place.device or "").startswith(recordings.PREFIX)
         workload, preset, options = (None, None, None) if recorded else self._asked
-        return plans.plan(workload, preset, ["baseline"], None, place.device, options)
+        return plans.plan(workload, preset, ["baseline"], None, place.device, options, host=place.host)
 
     def _move(self, plan: plans.Plan) -> None:
         """Another place was chosen: its workload, its runs."""

@@ -35,7 +35,7 @@ def choose(panel: Any, device: str, host: str | None = None) -> None:
     """Presses the buttons of a place."""
     place = where.Place(device, host)
     panel._where.kind.buttons[place.kind].value = True
-    if device != panel._where.place.device:
+    if device != panel._where.place.device and panel._where.device.buttons:
         panel._where.device.buttons[device].value = True
     if host and host != panel._where.place.host:
         panel._where.host.buttons[host].value = True
@@ -171,3 +171,16 @@ def test_the_workbench_shows_the_runs_of_a_recording_and_finds_them_by_their_swi
     assert bench.runs == [] and not bench._workload.disabled
     bench._reader.join()
     assert "no process in this test" in bench._status.error.value
+
+
+def test_a_simulated_gpu_has_a_host_to_choose() -> None:
+    panel = pk.LadderPanel(["data_loading"])
+    assert not panel._where.host.buttons
+    choose(panel, "sim:v100", "article")
+    assert panel.plan.device == "sim:v100" and panel.plan.host and panel.plan.host.name == "article"
+    assert panel._where.host.value == "article"
+    assert panel._reader
+    panel._reader.join()
+    choose(panel, "cpu")
+    assert panel.plan.host is None and not panel._where.host.buttons
+    assert pk.LadderPanel(device="sim:v100", host="cores=4").plan.host.cores == 4
