@@ -55,6 +55,7 @@ def patch(
     script: str,
     arguments: Sequence[str] = (),
     device: str = "cpu",
+    own: Mapping[str, Value] | None = None,
     refused: Mapping[str, str] | None = None,
     read: Callable[[str], bytes] = lambda path: Path(path).read_bytes(),
 ) -> Patch:
@@ -66,6 +67,7 @@ def patch(
         script: absolute path of the script's main file.
         arguments: the script's command line.
         device: where it trains: `cpu`, `cuda` or `mps`.
+        own: the switches as the script sets them already.
         refused: switches that could not be set from outside either, and why.
         read: gives the content of a file.
 
@@ -76,7 +78,11 @@ def patch(
     loop = LoopEdits(settings, sites, script, arguments, device, read)
     result = Patch([], [])
     for name in (name for name in switches() if name in settings):
-        if refused and name in refused:
+        if own and own.get(name) == settings[name]:
+            result.already.append(name)
+            continue
+        partner, idle = switches()[name].idle_when or ("", None)
+        if refused and name in refused and settings.get(partner, idle) == idle:
             result.refused[name] = refused[name]
             continue
         before = loop.saved()

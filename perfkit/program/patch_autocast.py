@@ -108,7 +108,7 @@ class Autocast:
         header = f'torch.autocast("{self.device}", dtype={dtype})'
         for one in stretches:
             needs_torch(one.source)
-            if one.first == one.end:
+            if one.inline:
                 self._take_apart(one, header)
             else:
                 one.source.wrap(one.block, one.first, one.end, header)
@@ -116,7 +116,7 @@ class Autocast:
 
     def _take_apart(self, one: Stretch, header: str) -> None:
         """`criterion(model(x), y).backward()` as two statements: the loss, within autocast, and the rest."""
-        statement = one.block.body[one.first]
+        statement = one.block.body[one.end - 1]
         if not m.matches(statement, _BACKWARD):
             raise Refused(
                 f"{one.source.where(statement)}: model, loss and backward are one statement; assign the loss "
@@ -126,14 +126,13 @@ class Autocast:
         name = "step_loss" if "loss" in expression_names(scope) else "loss"
 
         def build(statements: list[Any]) -> list[Any]:
-            line = statements[0]
+            line = statements[-1]
             root = line.body[0].value.func.value
             scaled = m.matches(root, m.Call(func=m.Attribute(attr=m.Name("scale"))))
             loss = root.args[0].value if scaled else root
             inner = cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(name))], loss)])
-            block = one.source.with_block(
-                header, [inner.with_changes(leading_lines=line.leading_lines)], one.block
-            )
+            inner = inner.with_changes(leading_lines=line.leading_lines)
+            block = one.source.with_block(header, [*statements[:-1], inner], one.block)
             return [block, line.with_changes(leading_lines=[]).deep_replace(loss, cst.Name(name))]
 
-        one.source.rebuild(one.block, one.first, one.first + 1, build)
+        one.source.rebuild(one.block, one.first, one.end, build)

@@ -189,7 +189,8 @@ class LoopEdits:
                 return self._option(decides, code)
             if decides is not None:
                 owner = next(one for one in self.sources.values() if decides in one)
-                self._also_used(owner, place, held, present.value)
+                if owner.code(decides) != code:
+                    self._also_used(owner, place, held, present.value)
                 owner.replace(decides, code)
                 return f"{owner.where(decides)}: {name}={code}"
             if strict:

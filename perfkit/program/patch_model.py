@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 import libcst.matchers as m
@@ -153,7 +153,9 @@ class Stretch:
     block: Block
     first: int
     end: int
-    """One more than the number of the last one; `first` itself if the loss is no variable yet."""
+    """One more than the number of the last one."""
+    inline: bool
+    """Whether the last one calls `backward` on an expression that calls a model."""
     calls: tuple[cst.Call, ...]
 
 
@@ -187,13 +189,16 @@ def stretch(
         ):
             continue
         if best is None or best.block is block:
+            inline = first == end or (best is not None and best.inline)
             first = min(first, best.first if best else first)
-            best = Stretch(source, block, first, end, (*(best.calls if best else ()), called))
-    if best is None or best.first == best.end:
-        return best
+            best = Stretch(source, block, first, end, inline, (*(best.calls if best else ()), called))
+    if best is None:
+        return None
+    if best.inline:
+        return replace(best, end=best.end + 1)
     wanted = expression_names(best.block.body[best.end])
     makers = [at for at in range(best.first, best.end) if wanted & targets(best.block.body[at])]
-    return Stretch(best.source, best.block, best.first, max(makers, default=best.end - 1) + 1, best.calls)
+    return replace(best, end=max(makers, default=best.end - 1) + 1)
 
 
 def _number(source: Source, block: Block, site: Site, beside: cst.Call, open_file: Open) -> int | None:

@@ -78,7 +78,7 @@ def _assign(values: Sequence[tuple[str, str]], script: Source, sources: Sequence
 
 def _after_imports(lines: Sequence[str], script: Source) -> list[str]:
     needs_torch(script)
-    script.insert(script.module, script.imports_end(), lines)
+    script.insert(script.module, script.imports_end(), lines, apart=True)
     return [f"{Path(script.path).name}: {line}" for line in lines]
 
 
@@ -88,5 +88,4 @@ def needs_torch(source: Source) -> None:
         names = [source.code(alias.name).split(".")[0] for alias in statement.names if not alias.asname]
         if "torch" in names and source.function(statement) is None:
             return
-    if not source.has_planned("import torch"):
-        source.insert(source.module, source.imports_end(), ["import torch"])
+    source.insert(source.module, source.imports_end(), ["import torch"])

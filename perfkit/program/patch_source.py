@@ -52,7 +52,7 @@ class Source:
         self.changes: dict[cst.CSTNode, list[Callable[[Any], Any]]] = {}
         """For a node, functions from the node (its parts already edited) to its replacement."""
         self.blocks: dict[cst.CSTNode, list[_BlockEdit]] = {}
-        self._inserted: set[str] = set()
+        self._inserted: set[tuple[cst.CSTNode, str]] = set()
 
     # ------------------------------------------------------------ finding
 
@@ -166,21 +166,24 @@ class Source:
         if self.code(node) != code:
             self.change(node, lambda _: cst.parse_expression(code, self.module.config_for_parsing))
 
-    def insert(self, block: Block, at: int, lines: Sequence[str]) -> None:
-        """Plans statements before the statement with this number, unless they are in the block already."""
+    def insert(self, block: Block, at: int, lines: Sequence[str], apart: bool = False) -> None:
+        """Plans statements before the statement with this number, unless they are in the block already.
+
+        Args:
+            block: a block of this file.
+            at: the number; that of the last statement and one more for its end.
+            lines: the statements.
+            apart: whether an empty line goes before them.
+        """
         there = {self.code(one).strip() for one in block.body}
-        new = [line for line in lines if line not in there]
+        new = [line for line in lines if line not in there and (block, line) not in self._inserted]
         if not new:
             return
-        self._inserted.update(new)
+        self._inserted.update((block, line) for line in new)
         statements = [self.statement(line) for line in new]
-        if block is self.module and not new[0].startswith("import "):
+        if apart:
             statements[0] = statements[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
         self.rebuild(block, at, at, lambda _: statements)
-
-    def has_planned(self, line: str) -> bool:
-        """Whether such a statement is to be inserted somewhere."""
-        return line in self._inserted
 
     def wrap(self, block: Block, first: int, end: int, header: str) -> None:
         """Plans a `with` around the statements from `first` up to, but not including, `end`."""

@@ -55,15 +55,15 @@ class Sites:
 
 
 def call(role: str, subject: str = "", keywords: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The call that is under way: the user's frames, and the library between them and torch, if any."""
+    """The call that is under way: the user's frames, and the library that they call, if not torch itself."""
     frames, library = [], ""
     frame: FrameType | None = sys._getframe(2)
     while frame:
         file = frame.f_code.co_filename
         if is_users(file):
             frames.append(_expression(frame, file))
-        elif not frames and not library:
-            library = _package(file)
+        elif not frames:
+            library = _package(file) or library
         frame = frame.f_back
     return {
         "role": role, "frames": frames, "library": library, "subject": subject, "keywords": list(keywords),

@@ -377,7 +377,7 @@ class TestModel:
 
     def test_a_global_that_a_function_uses(self):
         text = "import torch\nmodel = Net()\n\ndef train():\n    model(x)\n\ntrain()\n"
-        assert "model = Net()\n\nmodel.compile()\n" in self.placed(text, "model", "train")
+        assert "model = Net()\nmodel.compile()\n" in self.placed(text, "model", "train")
 
     def test_made_inside_the_call_is_refused(self):
         text = "import torch\ndef train(model):\n    model(x)\n\ntrain(Net())\n"
