@@ -94,6 +94,7 @@ class Stage(Recipe):
         return {
             "workload": self.workload, "recipe": self.stage, "preset": self.preset, "device": self.device,
             "settings": self.switches(), "options": parse_options(self.option), "seed": self.seed,
+            "host": self.host,
         }  # fmt: skip
 
 

@@ -172,10 +172,12 @@ class _Events:
                 start = end
 
     def _copy(self, copy: Copy, bars: list[Bar]) -> None:
-        whole = bars[-1]
+        whole, copied = bars[-1], _of(bars, "copy")
+        if not copied:  # an ideal host's data are on the device already
+            return
+        ran = copied[0]
         self._number += 1
         self._bar("cpu_op", "aten::copy_", whole.start, whole.end, _HOST, _MAIN, _place(copy.site))
-        (ran,) = _of(bars, "copy")
         # From pageable memory, the host is in the call all the time; from pinned memory it may wait after it.
         launch = next(iter(_of(bars, "launch")), whole)
         correlation = self._call("cudaMemcpyAsync", launch, _MAIN)

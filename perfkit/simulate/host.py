@@ -15,7 +15,7 @@ import msgspec
 
 from perfkit.errors import InvalidValue
 from perfkit.program.recipe import Recipe
-from perfkit.simulate.queue import Action, Launch, Link, Queue, VirtualClock
+from perfkit.simulate.queue import Action, Bar, Launch, Link, Queue, VirtualClock
 from perfkit.simulate.step import Copy, Fetch
 
 GB = 1e9
@@ -125,6 +125,8 @@ class Outcome(msgspec.Struct, frozen=True):
     data_wait_s: float
     kernel_s: float
     """Kernel time of a step."""
+    bars: list[Bar] = []
+    """What the queue did in the last steps, where that was asked for."""
 
     @property
     def utilization(self) -> float:
@@ -170,8 +172,9 @@ class VirtualLoader:
 
 
 def run(
-    actions: Sequence[Action], recipe: Recipe, host: Host, gpu_link_gbs: float, fetch_share: float = 1.0
-) -> Outcome:
+    actions: Sequence[Action], recipe: Recipe, host: Host, gpu_link_gbs: float, fetch_share: float = 1.0,
+    noted: int = 0,
+) -> Outcome:  # fmt: skip
     """A training in its steady state, on a virtual host.
 
     Args:
@@ -180,6 +183,7 @@ def run(
         host: the machine around the GPU.
         gpu_link_gbs: GB/s that the GPU's link reaches.
         fetch_share: what fetching a sample takes under this recipe / under the plain one.
+        noted: of this number of steps at the end, what the queue did is kept.
     """
     clock = VirtualClock()
     queue = Queue(clock, host.link(gpu_link_gbs))
@@ -190,7 +194,9 @@ def run(
     waited = 0.0
     marks: list[tuple[float, float, float]] = []
     warm, measured = _lengths(recipe, actions)
-    for _ in range(warm + measured + 1):
+    for number in range(warm + measured + 1):
+        if number == warm + measured + 1 - noted:
+            queue.bars = []
         marks.append((max(clock.now(), queue.ends()), waited, queue.kernel_s))
         queue.begin_step()
         for action in actions:
@@ -198,11 +204,14 @@ def run(
                 before = clock.now()
                 loader.take()
                 waited += clock.now() - before
+                queue.note("fetch", before)
             elif not (isinstance(action, Copy) and host == IDEAL):
                 queue.issue(action)
+            else:
+                queue.note("action", clock.now())
     first, last = marks[warm], marks[-1]
     step_s, data_wait_s, kernel_s = ((b - a) / measured for a, b in zip(first, last, strict=True))
-    return Outcome(step_s, data_wait_s, kernel_s)
+    return Outcome(step_s, data_wait_s, kernel_s, queue.bars or [])
 
 
 def _lengths(recipe: Recipe, actions: Sequence[Action]) -> tuple[int, int]:

@@ -19,12 +19,16 @@ from perfkit.errors import InvalidValue
 from perfkit.process import nsys as tool
 from perfkit.process.child import Progress
 from perfkit.program.recipe import Recipe
+from perfkit.results.simulated import THIS_MACHINE, refuse
+from perfkit.simulate.prediction import Prediction
+from perfkit.studies import inspect_simulated as plans
+from perfkit.studies import virtual
 from perfkit.studies.ladder import acting, ladder_stages
 from perfkit.studies.plan import plan
 from perfkit.studies.setup import Setup
 from perfkit.trace import diagnosis, loading
 from perfkit.worker.messages import Command, FindSyncs, MeasureKernels, MeasureMemory, RecordProfile
-from perfkit.worker.reports import KernelReport, MemoryReport, SyncReport
+from perfkit.worker.reports import KernelReport, MemoryReport, ProfileReport, SyncReport
 
 A = TypeVar("A")
 
@@ -71,6 +75,8 @@ class Profile:
             cost = "the profiler's slow-down is within the noise of these few steps"
         else:
             cost = f"with the profiler a step takes about {self.slowdown:.1f}× the time of one without it"
+        if self.analysis.device["simulated"]:
+            cost = "simulated, no profiler ran"
         return f"{self.path}: {cost}. Open it in https://ui.perfetto.dev"
 
 
@@ -84,6 +90,8 @@ class TrainingSpec(TypedDict, total=False):
     options: Mapping[str, Any] | None
     """The workload's constructor arguments."""
     seed: int
+    host: str | None
+    """Of a simulated GPU."""
 
 
 def profile(
@@ -120,12 +128,20 @@ def profile(
         tempfile.TemporaryDirectory(prefix="perfkit-") as folder,
         PreparedTraining(workload, recipe, spec, on_progress, cancelled) as training,
     ):
-        report = training.ask(command, batch_times=folder)
+        prediction, host = training.prediction, training.plan.host
+        if prediction and host:
+            outcome = virtual.issue(prediction, training.setup, command.active)
+            report = ProfileReport(outcome.step_s, [], [], [], outcome.bars)
+        else:
+            report = training.ask(command, batch_times=folder)
         fetches = list(loading.read_notes(Path(folder)))
+        if prediction:
+            name = host.describe() if host else THIS_MACHINE
+            plans.write_trace(path, prediction, report.bars, name, report.plain_step_s)
     trace = traces.load(path)
     analysis = traces.analyse(trace)
     steps = [step.duration_us / 1e6 for step in analysis.steps]
-    slowdown = statistics.median(steps) / report.plain_step_s if steps else None
+    slowdown = statistics.median(steps) / report.plain_step_s if steps and not prediction else None
     used, marks = training.recipe, report.marks
     loaded = loading.join(fetches, report.taken, used.batch_size, used.workers, marks, report.pins)
     return Profile(path, used, trace, analysis, diagnosis.diagnose(analysis), slowdown, loaded, marks)
@@ -179,8 +195,13 @@ def nsys(
     """The Nsight Systems command for a recipe; `process.nsys.record` runs it. Arguments as for `profile`.
 
     Raises:
+        InvalidValue: the device is simulated.
         PerfkitError: a value is not allowed.
     """
+    refuse(
+        spec.get("device") or "", "Nsight Systems", "it records what runs on a GPU, and here nothing runs",
+        "perfkit profile makes a trace of the simulated step",
+    )  # fmt: skip
     with PreparedTraining(workload, recipe, spec) as training:
         plan, used, options = training.plan, training.recipe, training.setup.description.options
     changed = {name: value for name, (value, _) in used.diff(Recipe()).items()}
@@ -210,6 +231,7 @@ class PreparedTraining:
         self.plan = plan(
             workload, spec.get("preset"), [recipe if isinstance(recipe, str) else "baseline"], settings,
             spec.get("device"), spec.get("options"), below=True, seed=spec.get("seed", 0),
+            host=spec.get("host"),
         )  # fmt: skip
         self.setup = Setup(
             self.plan, on_progress=lambda now: on_progress(now.phase, now.fraction), cancelled=cancelled
@@ -225,6 +247,11 @@ class PreparedTraining:
 
     def __exit__(self, *_: object) -> None:
         self._ends.close()
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """Of a step on a simulated GPU; None where the device is real."""
+        return self.setup.prediction(self.recipe)
 
     def ask(self, command: Command[A], warm: bool = True, batch_times: str = "") -> A:
         """Trains until it is warm (a process for each rank), gives one command, and ends the training."""

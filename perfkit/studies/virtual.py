@@ -67,15 +67,8 @@ def _compute(stage: Stage, setup: Setup, builder: RunBuilder, done: list[_Comput
     prediction, host = setup.prediction(stage.recipe), setup.plan.host
     assert prediction
     assert host
-    share = fetch_share(setup.description.reference, stage.recipe)
-    if share is None and host.fetch_s:
-        raise InvalidValue(
-            f"a virtual host does not know what fetching costs with {stage.recipe.describe()}",
-            "Leave --host out: this machine's own loader is then measured",
-        )
-    actions, link = prediction.planned.actions, prediction.gpu.link_gbs
-    outcome = hosts.run(actions, stage.recipe, host, link, share or 1.0)
-    ceiling = hosts.run(actions, stage.recipe, hosts.IDEAL, link)
+    outcome = issue(prediction, setup)
+    ceiling = hosts.run(prediction.planned.actions, stage.recipe, hosts.IDEAL, prediction.gpu.link_gbs)
     pairings = []
     rate = _rate(stage, outcome)
     for role, other in _roles(done):
@@ -87,6 +80,24 @@ def _compute(stage: Stage, setup: Setup, builder: RunBuilder, done: list[_Comput
             )
         )  # fmt: skip
     return _Computed(builder.computed(prediction, outcome, ceiling, host, pairings), prediction, outcome)
+
+
+def issue(prediction: Prediction, setup: Setup, noted: int = 0) -> Outcome:
+    """A step's training on the plan's virtual host; what the queue did is kept of `noted` steps.
+
+    Raises:
+        InvalidValue: what fetching costs under this recipe is not known.
+    """
+    recipe, host = prediction.recipe, setup.plan.host
+    assert host
+    share = fetch_share(setup.description.reference, recipe)
+    if share is None and host.fetch_s:
+        raise InvalidValue(
+            f"a virtual host does not know what fetching costs with {recipe.describe()}",
+            "Leave --host out: this machine's own loader is then measured",
+        )
+    link = prediction.gpu.link_gbs
+    return hosts.run(prediction.planned.actions, recipe, host, link, share or 1.0, noted)
 
 
 def _roles(done: list[_Computed]) -> list[tuple[Role, _Computed]]:

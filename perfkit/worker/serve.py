@@ -95,6 +95,7 @@ class Session:
         self._workload: Any = None
         self._device: torch.device
         self._harness: Harness
+        self._is_simulated = False
 
     def send(self, event: messages.AnyEvent) -> None:
         """One event to the parent."""
@@ -132,7 +133,8 @@ class Session:
             case messages.MeasureKernels():
                 return kernels.measure(self._harness)
             case messages.RecordProfile():
-                return profiler.profile(self._harness, command)
+                look = simulated if self._is_simulated else profiler
+                return look.profile(self._harness, command)
             case messages.FindSyncs(steps):
                 return syncs.report(self._harness, steps)
             case messages.RecordKernels():
@@ -163,6 +165,7 @@ class Session:
     def _train(self, command: messages.Train) -> messages.Trained:
         self._progress("building", 0, 1)
         if command.planned:
+            self._is_simulated = True
             self._harness, trained = simulated.train(self._workload, command, self._progress)
             return trained
         own_script = self._workload if isinstance(self._workload, script.Script) else None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import statistics
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,11 +16,12 @@ from perfkit.program import rules
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Mechanism
 from perfkit.simulate.gpus import Gpu
-from perfkit.simulate.queue import Link, Planned
+from perfkit.simulate.queue import Link, Planned, Queue
 from perfkit.simulate.replay import Replay
 from perfkit.worker import checks, loader, messages
 from perfkit.worker.harness import Device, Harness, Progress
 from perfkit.worker.observe import ObservedStep
+from perfkit.worker.reports import ProfileReport
 
 _OF_THE_LOADER = (
     "workers", "persistent_workers", "prefetch_factor", "infinite_sampler", "batched_fetch", "uint8_copy",
@@ -95,6 +98,38 @@ def train(workload: Any, command: messages.Train, progress: Progress) -> tuple[H
         batch_norm=False, weights="", malloc=os.environ.get("GLIBC_TUNABLES", ""),
         wait_policy=os.environ.get("OMP_WAIT_POLICY", ""),
     )  # fmt: skip
+
+
+def profile(harness: Harness, command: messages.RecordProfile) -> ProfileReport:
+    """Takes steps and keeps what the queue did in the recorded ones; the parent makes a trace of it."""
+    replay = harness.training
+    assert isinstance(replay, Replay)
+    plain = harness.block(harness.samples_per_step, settle=True)
+    skipped = command.wait + command.warmup
+    marks = []
+    harness.source.stamps.clear()
+    batches = _noting(harness.batches, replay.queue)
+    for step in range(skipped + command.active):
+        if step == skipped:
+            replay.queue.bars = []
+        marks.append(time.perf_counter())
+        replay.step(batches)
+        harness.progress("recording", step + 1, skipped + command.active)
+    bars, replay.queue.bars = replay.queue.bars or [], None
+    harness.device.synchronize()
+    marks.append(time.perf_counter())
+    taken = [stamp for stamp in harness.source.stamps if marks[skipped] <= stamp[2] <= marks[-1]]
+    plain_step_s = statistics.median(plain.device_step_s or plain.step_s)
+    return ProfileReport(plain_step_s, taken, marks[skipped:], [], bars)
+
+
+def _noting(batches: Iterator[Any], queue: Queue) -> Iterator[Any]:
+    """The same batches; how long the loop waits for each is a bar."""
+    while True:
+        start = queue.clock.now()
+        batch = next(batches)
+        queue.note("fetch", start)
+        yield batch
 
 
 def _mechanisms(replay: Replay, planned: Planned, batch: Any, harness: Harness) -> list[Mechanism]:
