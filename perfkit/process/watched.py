@@ -24,6 +24,7 @@ from perfkit.process.child import POLL_S, Child, Progress
 from perfkit.process.launch import Launch
 from perfkit.process.scratch import QUIET, mirror
 from perfkit.watch import entry
+from perfkit.watch.edits import EDITS
 from perfkit.watch.messages import Stop
 from perfkit.worker import messages
 from perfkit.worker.messages import Command
@@ -83,7 +84,7 @@ class WatchedScript(Child):
         deadline: `time.monotonic()` at which waiting ends; None for no limit.
 
     Raises:
-        InvalidValue: there is no such script, or this system cannot watch one.
+        InvalidValue: there is no such script, this system cannot watch one, or a switch cannot be set.
     """
 
     def __init__(
@@ -95,6 +96,10 @@ class WatchedScript(Child):
     ) -> None:  # fmt: skip
         if not hasattr(socket, "AF_UNIX"):
             raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
+        for name in toggles or {}:
+            if name in EDITS:
+                what = f"{name} cannot be set from outside: it needs the script's own code"
+                raise InvalidValue(what, f"To have it, {EDITS[name]}")
         self.launch, self._words = launch, launch.command()
         self._changes = {**(QUIET if scratch else {}), **(environment or {})}
         self._scratch = scratch

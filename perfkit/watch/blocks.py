@@ -69,11 +69,11 @@ class Blocks:
         first, more = early, max(0, command["loss_steps"] - len(early))
         seconds = sum(step.seconds for step in first)
         if more:
-            steps, took = yield from self._run(more, "first steps")
+            steps, took = yield from self.run(more, "first steps")
             first, seconds = [*first, *steps], seconds + took
         warm, spent = Rows(), 0.0
         while not self._agreed(self._is_warm(warm, spent, command["warmup_s"])):
-            steps, took = yield from self._run(_WINDOW, "warm-up")
+            steps, took = yield from self.run(_WINDOW, "warm-up")
             warm, spent = [*warm, *steps], spent + took
         self._step_s = self._of_rank_0(statistics.median(step.seconds for step in warm[-_WINDOW:]))
         size, samples = script.loaders.batch_bytes
@@ -98,7 +98,7 @@ class Blocks:
         steps = self._steps_for(samples, seconds, queues)
         on_cpu = self._script.models.device().type == "cpu" and self._world() == 1
         before = self._script.loaders.queued()
-        rows, took = yield from self._run(
+        rows, took = yield from self.run(
             steps, "measuring", _MAX_SETTLING * self._script.loaders.prefetched() if on_cpu else 0,
             lambda: self._script.loaders.queued() - before,
         )  # fmt: skip
@@ -111,8 +111,8 @@ class Blocks:
             raise Unavailable("the script has no DataLoader, whose batches could be held")
         loaders.hold = True
         try:
-            yield from self._run(3, "ceiling")  # frameworks fetch some batches ahead
-            rows, took = yield from self._run(self._steps_for(samples), "ceiling")
+            yield from self.run(3, "ceiling")  # frameworks fetch some batches ahead
+            rows, took = yield from self.run(self._steps_for(samples), "ceiling")
         finally:
             loaders.release()
         return block(rows, took)
@@ -152,7 +152,7 @@ class Blocks:
 
     # ------------------------------------------------------------ running
 
-    def _run(
+    def run(
         self, steps: int, phase: str, more: int = 0, surplus: Callable[[], int] = lambda: 0
     ) -> Generator[None, Step, tuple[Rows, float]]:
         """Plain steps and their seconds: `steps`, then up to `more` until the queue is as full as before."""
@@ -188,11 +188,11 @@ class Blocks:
         """Uses up what was prefetched while the script stood still; as `Harness.settle`."""
         prefetched = self._script.loaders.prefetched()
         if not prefetched or self._world() > 1:
-            yield from self._run(max(1, prefetched), "settling")
+            yield from self.run(max(1, prefetched), "settling")
             return
-        yield from self._run(prefetched, "settling")
+        yield from self.run(prefetched, "settling")
         for _ in range(_MAX_SETTLING * prefetched + 1):
-            (step, *_), _ = yield from self._run(1, "settling")
+            (step, *_), _ = yield from self.run(1, "settling")
             waits = step.waited > _WAITS * step.seconds
             workers = self._script.loaders.training.num_workers
             if waits or self._script.loaders.queued() > prefetched - workers:

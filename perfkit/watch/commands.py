@@ -12,7 +12,7 @@ import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from perfkit.watch import blocks, inside
+from perfkit.watch import blocks, inside, ranks
 from perfkit.watch.blocks import Job, Unavailable
 from perfkit.watch.channel import Channel
 from perfkit.watch.sites import HERE
@@ -113,6 +113,8 @@ class Server:
                 )  # fmt: skip
             case "MeasureCeiling":
                 return steps.ceiling(command["samples"])
+            case "MeasureCommunication":
+                return ranks.communication(script, steps, command["samples"])
             case "Observe":
                 return steps.observe(command["steps"])
             case "DescribeScript":

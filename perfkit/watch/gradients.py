@@ -102,9 +102,9 @@ def patch(gradients: Gradients) -> None:
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         script.optimizers.last = None
         result = plain_step(self, optimizer, *args, **kwargs)
-        if self.is_enabled() and script.optimizers.last is None and script.steps.is_main(optimizer):
+        if self.is_enabled() and script.optimizers.last is None:
             gradients.skipped += 1
-            script.steps.end()
+            script.steps.optimizer_stepped(optimizer)
         return result
 
     torch.autograd.backward = backward

@@ -13,6 +13,7 @@ import torch
 from perfkit.watch import toggles
 from perfkit.watch.blocks import Ended, Job, synchronize
 from perfkit.watch.models import compile_counters
+from perfkit.watch.outputs import WriteRefused
 from perfkit.watch.sites import is_users
 from perfkit.worker.peak import peak_bytes
 
@@ -129,6 +130,13 @@ def report_crash(script: Script, channel: Channel, problem: BaseException) -> No
         channel.fail(
             "input", f"the script asks for input{place}, which nobody can give while it is watched",
             "Give the answers as arguments, or remove the question",
+        )  # fmt: skip
+        return
+    if isinstance(problem, WriteRefused):
+        what = f"the script writes to {problem.filename}{place}; one that is measured may write "
+        channel.fail(
+            "writes", f"{what}only below its working directory",
+            "Give it another path, or let it write there with --in-place",
         )  # fmt: skip
         return
     what = f"the script raised {type(problem).__name__} {when}: {text[0][:300] if text else ''}{place}"

@@ -91,24 +91,27 @@ class Loaders:
         return drawn or isinstance(given.get("dataset"), data.IterableDataset)
 
     def _changes(self, given: dict[str, Any], first: bool) -> dict[str, Any]:
-        toggles, refuse = self.script.toggles, self.script.refuse
+        """The arguments that are set from outside; a loader that a framework makes again keeps quiet."""
+        toggles = self.script.toggles
+        own_batches = given.get("batch_sampler") is not None or given.get("batch_size", 1) is None
+        reasons = self.why_not(given.get("dataset"), given.get("num_workers") or 0, own_batches)
         wanted = {name: toggles[switch] for switch, name in SWITCHES.items() if switch in toggles}
-        if "batch_size" in wanted and (
-            given.get("batch_sampler") is not None or given.get("batch_size", 1) is None
-        ):
-            if first:
-                refuse(
-                    "batch_size", "this loader has a batch sampler: change its batch_size where it is made"
-                )
-            del wanted["batch_size"]
-        iterable = isinstance(given.get("dataset"), data.IterableDataset)
-        if wanted.get("num_workers") and iterable and not given.get("num_workers"):
-            refuse(
-                "workers",
-                "each worker would repeat an iterable data set: divide it by get_worker_info()",
-            )
-            del wanted["num_workers"]
+        for switch, reason in reasons.items():
+            if wanted.pop(SWITCHES[switch], None) and first:
+                self.script.refuse(switch, reason)
         return wanted
+
+    @staticmethod
+    def why_not(dataset: Any, workers: int, own_batches: bool) -> dict[str, str]:
+        """The switches that cannot be set of a loader, and why."""
+        reasons = {}
+        if own_batches:
+            reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
+        if isinstance(dataset, data.IterableDataset) and not workers:
+            reasons["workers"] = (
+                "each worker would repeat an iterable data set: divide it by get_worker_info() first"
+            )
+        return reasons
 
     # ------------------------------------------------------------ fetching
 

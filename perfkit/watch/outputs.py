@@ -28,6 +28,10 @@ _CACHES = (
 _MOST = 20
 
 
+class WriteRefused(PermissionError):
+    """A script that is measured was about to write elsewhere; `filename` says where."""
+
+
 class Outputs:
     """Watches what this process writes.
 
@@ -70,7 +74,7 @@ class Outputs:
             replaces: whether a file that is there loses its contents.
 
         Raises:
-            PermissionError: it is outside, and may not be written.
+            WriteRefused: it is outside, and may not be written.
         """
         if self._busy:
             return
@@ -98,10 +102,8 @@ class Outputs:
         if place not in self.written and len(self.written) < _MOST:
             self.written.append(place)
         if self._scratch:
-            raise PermissionError(
-                errno.EACCES, "perfkit lets a script that it measures write only below its working directory",
-                place,
-            )  # fmt: skip
+            what = "a script that is measured may write only below its working directory"
+            raise WriteRefused(errno.EACCES, what, place)
 
     def _unfold(self, place: str, event: str, replaces: bool) -> None:
         """Real folders on the way, and a file of its own."""

@@ -74,10 +74,6 @@ class Steps:
         if self.began_at is None:
             self.began_at, self._since = time.time(), clock()
 
-    def is_main(self, optimizer: object) -> bool:
-        """Whether this optimizer's step ends a step of the script."""
-        return id(optimizer) == self._main
-
     def optimizer_stepped(self, optimizer: object) -> None:
         """An optimizer has made its step. One that is made in every step ends it: the last, if several are.
 

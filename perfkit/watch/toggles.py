@@ -10,6 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data import BatchSampler
+
+from perfkit.watch.edits import EDITS
 
 if TYPE_CHECKING:
     from perfkit.watch.script import Script
@@ -158,28 +161,6 @@ READ: dict[str, Callable[[Script], Reading]] = {
 }  # fmt: skip
 """How each switch that can be set from outside is read."""
 
-EDITS = {
-    "infinite_sampler": "give the loader a sampler without end, and count the epochs yourself",
-    "batched_fetch": "write `__getitems__` in the data set, and a collate_fn that takes its result",
-    "device_prefetch": "copy the next batch on a second CUDA stream in the loop",
-    "uint8_copy": "return uint8 from the data set; convert and normalise after `.to(device)`",
-    "device_resize": "return small images from the data set; enlarge them after `.to(device)`",
-    "device_dataset": "put the whole data set on the device once, and index it there",
-    "accumulation": "call backward on several batches, each loss divided by their number, before the step",
-    "activation_checkpointing": "call the blocks through torch.utils.checkpoint.checkpoint",
-    "embedding_device": "keep the embedding in host memory, and copy its output",
-    "log_every": "read the loss with .item() only every N steps",
-    "nvtx_ranges": "open torch.cuda.nvtx.range around the parts of the step",
-    "ranks": "start the script with torchrun, with DistributedDataParallel in it",
-    "no_sync": "enter model.no_sync() for all but the last batch of a step",
-    "bucket_cap_mb": "pass bucket_cap_mb to DistributedDataParallel",
-    "gradient_as_bucket_view": "pass gradient_as_bucket_view=True to DistributedDataParallel",
-    "static_graph": "pass static_graph=True to DistributedDataParallel",
-    "gradient_compression": "register a communication hook of torch.distributed.algorithms.ddp_comm_hooks",
-    "infiniband": "set NCCL_IB_DISABLE in the environment",
-}
-"""Switches that need the script's own code: the edit to make."""
-
 
 def why_not(script: Script) -> dict[str, str]:
     """Switches that cannot be set from outside in this script, with the reason."""
@@ -189,10 +170,8 @@ def why_not(script: Script) -> dict[str, str]:
         missing = "the script has no DataLoader: change how it makes its batches"
         names = ("workers", "persistent_workers", "prefetch_factor", "pin_memory", "batch_size")
         reasons |= dict.fromkeys(names, missing)
-    elif not getattr(loader, "num_workers", 0):
-        reasons |= dict.fromkeys(
-            ("persistent_workers", "prefetch_factor"), "acts with workers only: set workers as well"
-        )
+    else:
+        reasons |= script.loaders.why_not(loader.dataset, loader.num_workers, _has_own_batches(loader))
     if models.device().type != "cuda":
         for name in ("pin_memory", "non_blocking"):
             reasons[name] = (
@@ -211,6 +190,11 @@ def why_not(script: Script) -> dict[str, str]:
         name = type(script.optimizers.found[-1]).__name__
         reasons["optimizer_impl"] = f"{name} has no foreach or fused implementation"
     return reasons | script.refused
+
+
+def _has_own_batches(loader: Any) -> bool:
+    """Whether it was given a sampler of whole batches; its own is of torch's class."""
+    return type(loader.batch_sampler) is not BatchSampler
 
 
 def settings(script: Script) -> dict[str, Any]:

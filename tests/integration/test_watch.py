@@ -1,0 +1,317 @@
+"""Scripts as they stand, the difficult ones too: watched, toggled, ended; nothing of them is left behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from perfkit.cli import app
+from perfkit.errors import Cancelled, InvalidValue
+from perfkit.process.launch import Launch
+from perfkit.process.watched import ScriptFailed, WatchedScript
+from perfkit.watch.messages import DescribeScript, Observe, Release
+from perfkit.worker.messages import (
+    FindSyncs,
+    MeasureBlock,
+    MeasureCeiling,
+    MeasureMemory,
+    ReadPeak,
+    RecordProfile,
+    Train,
+    Trained,
+)
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+PLAIN = """
+import os, sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def main():
+    print("started", __name__, sys.argv[1:], os.getcwd(), os.environ.get("PERFKIT_WATCH"), flush=True)
+    print("to stderr", sys.path[0], file=sys.stderr)
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(256, 3, 8, 8), torch.randint(4, (256,)))
+    loader = DataLoader(data, batch_size=16, shuffle=True)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Dropout(0.1), nn.Flatten(), nn.Linear(288, 4))
+    optimizer = torch.optim.Adam(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    for epoch in range(100_000):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            loss.item()
+        model.eval()
+        with torch.no_grad():
+            model(x)
+        model.train()
+
+if __name__ == "__main__":
+    main()
+"""
+LOOP = """
+import os, sys, torch
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+def step():
+    model(torch.randn(16, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which scripts are started."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@contextmanager
+def started(code: str, *arguments: str, limit_s: float = 120.0, **more: Any) -> Iterator[WatchedScript]:
+    Path("train.py").write_text(code)
+    script = WatchedScript(Launch("train.py", arguments), deadline=time.monotonic() + limit_s, **more)
+    try:
+        yield script
+    finally:
+        script.stop()
+        assert not Path(script._folder).exists()
+
+
+def train(script: WatchedScript, steps: int = 6) -> Trained:
+    return script.ask(Train(recipe={}, seed=0, loss_steps=steps, warmup_s=0.05, started=script.started))
+
+
+def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path) -> None:
+    with started(PLAIN, "--lr", "1", seed=0) as script:
+        trained = train(script)
+        assert trained.samples_per_step == 16
+        assert trained.first.samples == 6 * 16 and len(trained.first.step_s) == 6
+        assert len(trained.losses) == 6
+        assert trained.batch_bytes_per_sample == 3 * 8 * 8 * 4 + 8
+        assert trained.recipe["batch_size"] == 16 and trained.recipe["workers"] == 0
+        block = script.ask(MeasureBlock(64))
+        assert block.samples == 64 and len(block.step_s) == 4
+        assert all(wait <= step for wait, step in zip(block.data_wait_s, block.step_s, strict=True))
+        seen = script.ask(Observe(40))
+        assert seen.block.samples == len(seen.block.step_s) * 16 >= 40 * 16
+        assert {"evaluation + new epoch"} == set(seen.outside)  # at each 16th step
+        held = script.ask(MeasureCeiling(64))
+        assert held.samples == 64 and sum(held.data_wait_s) < 0.5 * held.seconds
+        assert (script.ask(ReadPeak()).allocated or 0) > 1e7
+        places = script.ask(FindSyncs(3)).places
+        assert [(place.where, place.call, place.count) for place in places] == [("train.py:22", "item", 3)]
+        trace = folder / "steps.json"
+        command = RecordProfile(
+            path=str(trace), wait=0, warmup=1, active=2, shapes=True, memory=False, stacks=False
+        )
+        assert len(script.ask(command).marks) == 3
+        facts = script.ask(DescribeScript())
+        assert (facts.device, facts.models, facts.optimizers) == ("cpu", ["Sequential"], ["Adam"])
+        assert facts.loader == "TensorDataset" and facts.convolves and not facts.refused.keys() & {"amp"}
+        assert "uint8" in facts.refused["uint8_copy"]
+        lines = PLAIN.splitlines()
+        for role, text in {
+            "loader": "DataLoader(data, batch_size=16, shuffle=True)",
+            "optimizer": "torch.optim.Adam(model.parameters())",
+            "forward": "model(x)",
+            "backward": "scaler.scale(loss).backward()",
+        }.items():
+            frame = next(site.frames[0] for site in facts.sites if site.role == role)
+            assert frame.file == str(folder / "train.py")
+            assert lines[frame.line - 1][frame.column : frame.end_column] == text
+        with pytest.raises(ScriptFailed, match="cannot be asked for MeasureMemory"):
+            script.ask(MeasureMemory())
+        assert script.ask(Observe(1)).block.samples  # it goes on
+        here = script._folder
+    said = script.output[0]
+    assert said.startswith("started __main__ ['--lr', '1']") and said.endswith("None")
+    assert here in said  # a scratch folder
+    assert script.log[0] == f"to stderr {folder}"
+    assert trace.exists()
+    assert {path.name for path in folder.iterdir()} == {"train.py", "steps.json"}
+
+
+def test_toggles_prove_themselves_and_change_no_loss_where_they_are_exact(folder: Path) -> None:
+    with started(PLAIN, seed=0) as script:
+        plain = train(script)
+        loader = next(site for site in script.ask(DescribeScript()).sites if site.role == "loader").frames[0]
+    toggles = {"workers": 1, "persistent_workers": True, "optimizer_impl": "foreach", "cpu_threads": 1}
+    places = [[loader.file, loader.line, loader.column]]
+    with started(PLAIN, toggles=toggles, loaders=places, seed=0) as script:
+        toggled = train(script)
+    assert {proof.switch: proof.ok for proof in toggled.mechanisms} == dict.fromkeys(toggles, True)
+    assert toggled.losses == pytest.approx(plain.losses, rel=1e-5)
+    assert toggled.recipe["workers"] == 1
+    toggles = {"amp": "bf16", "channels_last": True, "optimizer_impl": "fused", "batch_size": 32}
+    with started(PLAIN, toggles=toggles, seed=0) as script:
+        toggled = train(script)
+    assert {proof.switch: proof.ok for proof in toggled.mechanisms} == dict.fromkeys(toggles, True)
+    assert toggled.samples_per_step == 32
+    assert toggled.losses != plain.losses
+
+
+def test_what_cannot_be_set_is_refused_with_the_reason(folder: Path) -> None:
+    toggles = {"amp": "fp16", "channels_last": True, "workers": 2, "optimizer_impl": "fused"}
+    loop = LOOP.replace("SGD(", "Rprop(") + "while True:\n    step()\n"
+    with started(loop, toggles=toggles) as script:
+        mechanisms = train(script).mechanisms
+        refused = script.ask(DescribeScript()).refused
+    assert not any(proof.ok for proof in mechanisms)
+    assert "GradScaler" in refused["amp"]
+    assert "4-dimensional" in refused["channels_last"]
+    assert "no DataLoader" in refused["workers"]
+    assert "Rprop has no fused" in refused["optimizer_impl"]
+    with pytest.raises(InvalidValue, match=r"uint8_copy.*the edit|uint8_copy.*return uint8"):
+        WatchedScript(Launch("train.py"), {"uint8_copy": True})
+
+
+def test_fp16_uses_the_scaler_that_the_script_has(folder: Path) -> None:
+    with started(PLAIN, toggles={"amp": "fp16"}, seed=0) as script:
+        trained = train(script)
+    assert [(proof.switch, proof.ok) for proof in trained.mechanisms] == [("amp", True)]
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        (
+            "for i in range(5): step()\nraise ValueError('no')",
+            r"raised ValueError after \d+ steps: no.*train.py:12",
+        ),
+        ("step()\nprint('bye')", "ended after one training step"),
+        ("print('no training here')", "ended without training"),
+        ("for i in range(4): step()\nos._exit(3)", "exit status 3"),
+        ("os._exit(0)", "exit status 0 before its second"),
+        ("name = input('run name? ')", "asks for input.*train.py:11"),
+        ("for i in range(4): step()\nsys.exit(2)", "ended after 4 steps"),
+        ("import nothing_of_this_name", "ModuleNotFoundError.*train.py:11"),
+        ("def broken(:", "exit status 1"),
+    ],
+)  # fmt: skip
+def test_a_script_that_fails_says_so_in_its_own_words(folder: Path, ending: str, said: str) -> None:
+    with started(LOOP + ending + "\n") as script, pytest.raises(ScriptFailed, match=said) as failure:
+        script.ask(Observe(50))
+    assert "perfkit" not in failure.value.output
+    if "raise" in ending:
+        assert "ValueError: no" in failure.value.output
+
+
+def test_a_script_that_catches_everything_is_ended_all_the_same(folder: Path) -> None:
+    catching = "while True:\n    try:\n        step()\n    except BaseException:\n        pass\n"
+    with started(LOOP + catching) as script:
+        assert script.ask(Observe(5)).steps >= 5
+
+
+def test_processes_that_a_script_starts_itself(folder: Path) -> None:
+    spawning = LOOP.replace("model =", "def work(n):\n    while True: step()\nmodel =") + (
+        "if __name__ == '__main__':\n"
+        "    torch.multiprocessing.spawn(lambda: None, nprocs=1) if False else None\n"
+        "    context = torch.multiprocessing.get_context('spawn')\n"
+        "    child = context.Process(target=work, args=(1,), daemon=True)\n"
+        "    child.start(); child.join(3)\n"
+    )
+    with started(spawning) as script, pytest.raises(ScriptFailed, match="processes that it started itself"):
+        script.ask(Observe(5))
+
+
+def test_it_can_be_cancelled_while_a_step_takes_for_ever(folder: Path) -> None:
+    cancelled = threading.Event()
+    slow = LOOP + "import time\nstep(); step(); step()\ntime.sleep(1000)\n"
+    with started(slow, cancelled=cancelled) as script:
+        threading.Timer(0.2, cancelled.set).start()
+        with pytest.raises(Cancelled):
+            script.ask(Observe(5))
+
+
+def test_two_ranks_are_watched_together(folder: Path) -> None:
+    Path("ddp.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "dist.init_process_group('gloo')\n"
+        "model = DistributedDataParallel(torch.nn.Linear(8, 4))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "while True:\n"
+        "    model(torch.randn(16, 8)).sum().backward()\n"
+        "    optimizer.step(); optimizer.zero_grad()\n"
+    )
+    launch = Launch("torchrun", ("--nproc-per-node", "2", "--master-port", "0", "ddp.py"))
+    script = WatchedScript(launch, deadline=time.monotonic() + 120)
+    try:
+        assert train(script).samples_per_step == 32
+        block = script.ask(MeasureBlock(320))
+        assert block.samples == 320 and len(block.step_s) == 10
+        assert [answer["samples"] for answer in script.answers] == [160, 160]
+        assert script.ask(DescribeScript()).world == 2
+        assert script.ranks == 2
+    finally:
+        script.stop()
+
+
+WRITING = (
+    LOOP
+    + """
+os.makedirs("out/new", exist_ok=True)
+for name in ("out/new/a.txt", "out/old.txt", "log.txt"):
+    with open(name, "a") as file:
+        file.write("more\\n")
+torch.save(model.state_dict(), "out/model.pt")
+print(open("log.txt").read().split(), open("../beside.txt").read(), sorted(os.listdir("out")), flush=True)
+for i in range(int(sys.argv[1])):
+    step()
+if len(sys.argv) > 2:
+    open(sys.argv[2], "w").write("escaped")
+"""
+)
+
+
+def test_what_a_measured_script_writes_is_thrown_away(folder: Path) -> None:
+    (folder / "out").mkdir()
+    for name in ("out/old.txt", "out/model.pt", "log.txt", "../beside.txt"):
+        (folder / name).write_text("before")
+    with started(WRITING, "1000") as script:
+        script.ask(Observe(5))
+    assert script.output[0] == "['beforemore'] before ['model.pt', 'new', 'old.txt']"
+    outside = folder.parent / "escaped.txt"
+    refused = pytest.raises(ScriptFailed, match="only below its working directory")
+    with started(WRITING, "1", str(outside)) as script, refused as failure:
+        script.ask(Observe(5))
+    assert "--in-place" in failure.value.remedy
+    assert not outside.exists() and not (folder / "out/new").exists()
+    assert {p.read_text() for p in folder.rglob("*") if p.is_file() and p.name != "train.py"} == {"before"}
+
+
+def test_released_it_runs_on_and_writes_where_it_would(folder: Path) -> None:
+    (folder.parent / "beside.txt").write_text("")
+    with started(WRITING, "20", scratch=False) as script:
+        assert script.ask(Observe(5)).block.samples == 5 * 16
+        script.ask(Release())
+        assert script.wait() == 0
+    assert (folder / "out/new/a.txt").read_text() == "more\n" and (folder / "out/model.pt").exists()
+
+
+def test_the_command_says_where_the_time_goes(folder: Path) -> None:
+    (folder / "train.py").write_text(PLAIN)
+    before = dict(os.environ)
+    done = CliRunner().invoke(app, ["watch", "train.py", "--steps", "12", "--json", "seen.json", "--", "x"])
+    assert done.exit_code == 0, done.output
+    for text in ("samples/s on a held batch", "waiting for data", "What to try", "train.py:22", "Sequential"):
+        assert text in done.output
+    assert (folder / "seen.json").exists() and dict(os.environ) == before
+    failed = CliRunner().invoke(app, ["watch", "train.pyy"])
+    assert failed.exit_code == 2 and "Did you mean 'train.py'?" in failed.output
