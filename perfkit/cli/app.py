@@ -106,14 +106,11 @@ class Script:
         str | None,
         typer.Option(help="your own script (or a command such as torchrun); its arguments after --"),
     ] = None
-    module: Annotated[str | None, typer.Option("-m", help="your own script as a module, as python -m")] = None
+    module: Annotated[bool, typer.Option("-m", help="--script is a module, as for python -m")] = False
 
     def launch(self, arguments: Sequence[str]) -> Launch | None:
         """How it is started, with its own arguments; None if none was named."""
-        if self.script and self.module:
-            raise InvalidValue("--script and -m were both given", "Name one of them")
-        program = self.script or self.module
-        return Launch(program, tuple(arguments), module=bool(self.module)) if program else None
+        return Launch(self.script, tuple(arguments), self.module) if self.script else None
 
 
 @dataclass(frozen=True)

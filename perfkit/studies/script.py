@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
+from perfkit import machine
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
 from perfkit.process.child import Child
@@ -85,7 +86,7 @@ class ScriptSetup(Setup):
     @property
     def target(self) -> Target:
         """Where it runs, with its own settings and what cannot be set from outside."""
-        return script_target(self.facts, super().target)
+        return target(self.facts)
 
     def child(self, workload: str | Launch | None = None, recipe: Recipe | None = None) -> Child:
         """The script, started with the switches of a recipe that differ from its own settings."""
@@ -126,13 +127,16 @@ class ScriptSetup(Setup):
 RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
 
 
-def script_target(facts: ScriptFacts, target: Target) -> Target:
-    """The target of a script that was seen: its own settings, and what cannot be set from outside."""
+def target(facts: ScriptFacts) -> Target:
+    """Where a script runs: with the settings it has by itself, and what cannot be set from outside."""
     own = {key: value for key, value in facts.settings.items() if _is_allowed(key, value)}
     # A switch that acts only combined with another one is judged with it, by the rules.
     combined = {key for key, switch in switches().items() if switch.idle_when and facts.loader}
-    refused = {key: why for key, why in facts.refused.items() if key not in combined or key not in own}
-    return replace(target, own=own, refused=refused)
+    return Target(
+        device=facts.device, convolves=facts.convolves, bf16=facts.facts.bf16 is not False,
+        compiler=not machine.compiler_problem(facts.device), count=facts.facts.count or 1, own=own,
+        refused={key: why for key, why in facts.refused.items() if key not in combined or key not in own},
+    )  # fmt: skip
 
 
 def _is_allowed(switch: str, value: object) -> bool:

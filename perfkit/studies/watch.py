@@ -20,7 +20,7 @@ from perfkit.process.launch import Launch
 from perfkit.process.lock import device_lock
 from perfkit.process.watched import WatchedScript
 from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target
+from perfkit.studies.script import target
 from perfkit.studies.suggest import Seen, suggest
 from perfkit.trace import diagnosis
 from perfkit.watch.messages import DescribeScript, Observation, Observe, Release, ScriptFacts
@@ -169,15 +169,6 @@ def _profile(script: WatchedScript, out: Path) -> tuple[traces.Analysis | None, 
     if not out.exists():
         return None, None
     return traces.analyse(traces.load(out)), out
-
-
-def target(facts: ScriptFacts) -> Target:
-    """Where the script runs, with what it sets itself and what cannot be set from outside."""
-    return Target(
-        device=facts.device, convolves=facts.convolves, bf16=facts.facts.bf16 is not False,
-        compiler=not machine.compiler_problem(facts.device), count=facts.facts.count or 1, own=facts.settings,
-        refused=facts.refused,
-    )  # fmt: skip
 
 
 def _restarts(seen: Observation) -> tuple[float, float]:
