@@ -11,7 +11,7 @@
 #
 # **How do you profile any loop with nothing but PyTorch, and what is a faster loop worth?**
 #
-# *About 1 minute on two cores. Needs: nothing special.*
+# *About 1 minute at the preset `quick` on two cores; at `paper` on a GPU at most 1 (planned, not timed). Needs: nothing special.*
 #
 # perfkit calls PyTorch's profiler for you. You will also meet loops that perfkit cannot start: on a cluster, in a colleague's framework, in a debugger. Everything on this page works there, too.
 #
