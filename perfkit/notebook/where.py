@@ -77,7 +77,8 @@ class Choice:
 
     def show(self, options: Mapping[str, Option], value: str) -> None:
         """The options by their values, and the one that is chosen."""
-        self.value, self.buttons = value, {one: self._button(one, option) for one, option in options.items()}
+        self.value = value
+        self.buttons = {one: self._button(one, option) for one, option in options.items()}
         self.widget.children = [self._label, *self.buttons.values()] if options else []
 
     def set_busy(self, busy: bool) -> None:
@@ -88,8 +89,8 @@ class Choice:
     def _button(self, value: str, option: Option) -> widgets.ToggleButton:
         chosen = value == self.value
         button = widgets.ToggleButton(
-            chosen, description=option.label, tooltip=option.reason or option.label, layout={"width": "auto"},
-            disabled=bool(option.reason), icon="check" if chosen else "",
+            chosen, description="✓ " * chosen + option.label, tooltip=option.reason or option.label,
+            disabled=bool(option.reason), layout={"width": "auto"},
         )  # fmt: skip
         button.reason = option.reason
         button.observe(lambda change: self._pressed(value, button), "value")

@@ -248,10 +248,10 @@ def test_a_recording_is_chosen_and_played_by_keyboard(lab: LabPage) -> None:
     lab.open_notebook("recorded.ipynb")
     lab.run_cell(0)
     panel = lab.page.locator(".pk-panel").first
-    expect(panel.get_by_role("button", name="this machine", pressed=True)).to_be_visible()
+    expect(panel.get_by_role("button", name="✓ this machine")).to_be_visible()
     panel.get_by_role("button", name="recorded").press("Enter")
     panel.get_by_role("button", name="cpu-quick").press("Enter")
-    expect(panel.get_by_role("button", name="cpu-quick", pressed=True)).to_be_visible()
+    expect(panel.get_by_role("button", name="✓ cpu-quick")).to_be_visible()
     expect(panel.locator(".pk-where-note")).to_contain_text(re.compile(r"Recorded 20\d\d-.* Run plays it"))
     expect(panel.locator(".pk-switch-workers input")).to_have_value("1", timeout=DONE)
     panel.locator("button.pk-run").press("Enter")
@@ -261,7 +261,7 @@ def test_a_recording_is_chosen_and_played_by_keyboard(lab: LabPage) -> None:
     lab.run_cell(2)
     lab.run_cell(1)  # the choice is the session's
     other = lab.page.locator(".pk-panel").nth(1)
-    expect(other.get_by_role("button", name="recorded", pressed=True)).to_be_visible()
+    expect(other.get_by_role("button", name="✓ recorded")).to_be_visible()
     assert lab.errors() == []
     for theme in ("JupyterLab Light", "JupyterLab Dark"):
         lab.set_theme(theme)

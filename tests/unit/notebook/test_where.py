@@ -178,7 +178,9 @@ def test_a_simulated_gpu_has_a_host_to_choose() -> None:
     assert not panel._where.host.buttons
     choose(panel, "sim:v100", "article")
     assert panel.plan.device == "sim:v100" and panel.plan.host and panel.plan.host.name == "article"
-    assert panel._where.host.value == "article"
+    assert panel._where.host.value == "article" and panel._where.host.buttons["article"].value
+    panel._where.host.buttons["article"].value = False  # pressed again: it stays chosen
+    assert panel._where.host.buttons["article"].value and panel._where.place.host == "article"
     assert panel._reader
     panel._reader.join()
     choose(panel, "cpu")
