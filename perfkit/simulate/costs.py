@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfkit.simulate.constants import Constants, constants
@@ -122,6 +123,8 @@ def kernels(step: Step, gpu: Gpu, values: Constants | None = None) -> list[Kerne
         values: constants of the model; the ones in use by default.
     """
     values = values or constants()
+    if gpu.tf32_tflops is None:  # what may be computed in TF32 is computed in float32 there
+        step = replace(step, fp32_precision="ieee", matmul_precision="ieee")
     works, owners = [], []
     for index, event in enumerate(step.events):
         if isinstance(event, Operator):

@@ -133,8 +133,8 @@ class Session:
             case messages.MeasureKernels():
                 return kernels.measure(self._harness)
             case messages.RecordProfile():
-                look = simulated if self._is_simulated else profiler
-                return look.profile(self._harness, command)
+                profile = simulated.profile if self._is_simulated else profiler.profile
+                return profile(self._harness, command)
             case messages.FindSyncs(steps):
                 return syncs.report(self._harness, steps)
             case messages.RecordKernels():

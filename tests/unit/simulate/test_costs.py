@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from perfkit.errors import InvalidValue
 from perfkit.simulate.constants import constants
@@ -88,3 +89,12 @@ def test_the_digest_changes_with_any_value() -> None:
     now = constants()
     other = type(now)(now.version, {**now.values, "kernel_us": 9.0}, now.sources)
     assert other.digest != now.digest
+
+
+def test_a_gpu_without_tf32_computes_in_float32_whatever_is_allowed() -> None:
+    x, w = Tensor((8, 64, 28, 28), "float32"), Tensor((64, 64, 3, 3), "float32")
+    step = _step(Operator("aten.convolution", "forward", [x, w], [x], {"stride": [1, 1], "dilation": [1, 1]}))
+    allowed = replace(step, fp32_precision="tf32")
+    assert kernels(allowed, gpu("v100")) == kernels(replace(step, fp32_precision="ieee"), gpu("v100"))
+    assert not any(kernel.tensor_cores for kernel in kernels(allowed, gpu("v100")))
+    assert any(kernel.tensor_cores for kernel in kernels(allowed, gpu("a100")))
