@@ -13,6 +13,7 @@ from perfkit.errors import InvalidValue
 from perfkit.process.launch import Launch
 from perfkit.program.recipe import parse_settings
 from perfkit.results import noise as noises
+from perfkit.results.simulated import refuse
 from perfkit.results.store import RunStore
 from perfkit.show import document, style, tables_studies, terminal
 from perfkit.studies import attribute as attributing
@@ -56,14 +57,19 @@ def compare(
             f"compare was given {len(given)} sides",
             "Name two: A and B, or --script FILE with --set switch=value",
         )
+    if limit is not None and not stored:
+        refuse_gate(training.device or "")
     if stored:
         result = comparing.compare_stored(*(RunStore().get(side) for side in given))
     else:
         plan, pair = _sides(training, launch, given)
         with cli.study_progress() as show:
             result = comparing.compare(*pair, plan, budget, precision, on_progress=show)
+    if limit is not None:
+        refuse_gate(result.a.device)
     record = {
-        "schema": 1, "a": result.a.recipe, "b": result.b.recipe, "rounds": result.rounds,
+        "schema": 1, "simulated": bool(result.a.simulated), "band": result.pairing.band,
+        "a": result.a.recipe, "b": result.b.recipe, "rounds": result.rounds,
         "pairs": result.pairs, "interleaved": result.pairing.interleaved, "noise": result.pairing.noise,
         **msgspec.to_builtins(result.ratio),
     }  # fmt: skip
@@ -99,6 +105,11 @@ def _sides(
     title = ", ".join(training.settings or [])
     pair = comparing.Candidate("as it is"), comparing.Candidate(title, changes=switches)
     return watching.script_plan(launch, training.preset, training.seed), pair
+
+
+def refuse_gate(device: str) -> None:
+    """A prediction never lets a change pass, or fails it."""
+    refuse(device, "--fail-if-slower", "a prediction decides nothing; measure on a real device")
 
 
 def _percent(text: str | None) -> float | None:

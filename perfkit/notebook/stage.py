@@ -18,7 +18,7 @@ from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel, date
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Run
-from perfkit.show import results, units
+from perfkit.show import results, simulated, units
 from perfkit.show.document import Code, Section
 from perfkit.show.html import fragment
 from perfkit.studies import ladder as ladders
@@ -117,14 +117,14 @@ class StagePanel(LadderPanel):
 
     def _prove(self) -> None:
         run = results.stages(self.runs)[-1]
-        if run.status == "ok" and not self.plan.recorded:
+        if run.status == "ok" and not (self.plan.recorded or run.simulated):
             self._parity = proving.parity(
                 self.plan, run.title, Recipe.from_dict(run.recipe), cancelled=self._job.cancelled,
                 on_progress=lambda progress: self._status.progress(progress.phase, 0.99),
             )  # fmt: skip
 
     def _remarks(self, runs: Sequence[Run]) -> str:
-        proof = self._parity.describe() if self._parity else ""
+        proof = self._parity.describe() if self._parity else simulated.no_parity(runs)
         score = self._score() if self.prediction is not None and len(runs) > 1 else ""
         return f"<p class='pk-parity'>{html.escape(proof)}</p><p class='pk-score'>{html.escape(score)}</p>"
 
@@ -133,7 +133,8 @@ class StagePanel(LadderPanel):
         ratio = run.speedup("previous")
         if ratio is None:
             return f"Not measured here: {run.reason}"
-        measured = f"measured: {units.ratio(ratio)}, {ratio.verdict}"
+        how = "simulated" if run.simulated else "measured"
+        measured = f"{how}: {units.ratio(ratio)}, {ratio.verdict}"
         if self.prediction is None:
             return f"No prediction was made; {measured}."
         if ratio.verdict == "disturbed":

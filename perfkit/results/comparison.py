@@ -36,6 +36,13 @@ class Comparison(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         """One line for people."""
         ratio, aa_noise = self.ratio, self.pairing.noise
+        if self.pairing.band is not None:
+            host = self.a.simulated.host if self.a.simulated else ""
+            return (
+                f"{self.b.title} / {self.a.title}: {ratio.ratio:.3f}x ({ratio.low:.3f}-{ratio.high:.3f}), "
+                f"{ratio.verdict}; simulated on {self.a.device}, host {host}, "
+                f"model error of the ratio ±{self.pairing.band:.0%}"
+            )
         how = "interleaved" if self.pairing.interleaved else "sequential"
         where = f" in {self.pairs} pairs of processes" if self.pairs > 1 else ""
         noise = "not measured: run perfkit noise" if aa_noise is None else f"{aa_noise:.1%}"

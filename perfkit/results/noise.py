@@ -13,6 +13,7 @@ import msgspec
 
 from perfkit import machine
 from perfkit.results import stats
+from perfkit.results.simulated import refuse
 from perfkit.results.stats import AAPair
 
 _KEPT = 30
@@ -36,7 +37,12 @@ def load(device: str) -> float | None:
 
 
 def add(device: str, pairs: Sequence[AAPair]) -> None:
-    """Keeps further pairs of a device; all later verdicts take them into account."""
+    """Keeps further pairs of a device; all later verdicts take them into account.
+
+    Raises:
+        InvalidValue: the device is simulated.
+    """
+    refuse(device, "keeping A/A noise", "two simulated runs differ by what this machine's loader does")
     machine.runs_folder().mkdir(parents=True, exist_ok=True)
     every = _all()
     every[device] = [*every.get(device, []), *pairs][-_KEPT:]

@@ -51,7 +51,36 @@ def is_simulated(device: str) -> bool:
     return device.partition(":")[0] == "sim"
 
 
-def refuse(device: str, what: str, why: str, remedy: str) -> None:
-    """Raises InvalidValue where a study of a simulated device would claim too much."""
+_REMEDY = "Use --device cpu or a real GPU; on a simulated one, run and compare predict"
+
+
+def refuse(device: str, what: str, why: str) -> None:
+    """Refuses a study that would claim more than a prediction can.
+
+    Args:
+        device: its name; nothing happens unless it is that of a simulated one.
+        what: is refused.
+        why: in words.
+
+    Raises:
+        InvalidValue: the device is simulated.
+    """
     if is_simulated(device):
-        raise InvalidValue(f"{what} on {device} is refused: {why}", remedy)
+        raise InvalidValue(f"{what} is refused on {device}: {why}", _REMEDY)
+
+
+def same_basis(a: Simulated | None, b: Simulated | None) -> None:
+    """Refuses to compare what does not rest on the same.
+
+    Raises:
+        InvalidValue: one is simulated and the other measured, or they rest on different models.
+    """
+    if (a is None) != (b is None):
+        raise InvalidValue(
+            "one run is simulated and the other was measured: a ratio of the two would mean nothing",
+            "Choose two measured runs, or two simulated ones",
+        )
+    if a and b and a.basis != b.basis:
+        parts = zip(("GPU", "host", "model", "constants"), a.basis, b.basis, strict=True)
+        differ = ", ".join(f"{name} {one} and {other}" for name, one, other in parts if one != other)
+        raise InvalidValue(f"the runs are simulated differently: {differ}", "Simulate both again")

@@ -46,7 +46,7 @@ def _throughput(runs: Sequence[Run], ax: Axes, ink: str) -> None:
     """A bar for each stage: what it kept of the previous stage's rate, and the gain or loss on it."""
     label = "samples/s: mean, 95% interval; ▲ ▼ ≈ ratio to the stage before (thin line)"
     if simulated.any_of(runs):
-        label = "simulated samples/s, with the model's error; △ ▽ ~ ratio to the stage before (thin line)"
+        label = "simulated samples/s, with the model's error; △ ▽ ◇ ratio to the stage before (thin line)"
     rows.frame(ax, ink, runs, _throughput_numbers, label)
     for at, run in enumerate(runs):
         _throughput_row(ax, ink, at, run, runs)

@@ -17,7 +17,7 @@ _NOTICEABLE = 0.05
 
 SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "too few rounds": "?",
          "disturbed": "!", "predicted faster": "△", "predicted slower": "▽",
-         "too close to predict": "~"}  # fmt: skip
+         "too close to predict": "◇"}  # fmt: skip
 """Of the verdicts, for those who do not see colours."""
 
 _LOW_CEILING = "its ceiling came out below its rate, which cannot be: the machine was not steady"

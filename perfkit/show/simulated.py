@@ -1,6 +1,7 @@
 """How a simulated value is labelled: the one place that says so in cells, axes, figures and sentences.
 
-A simulated value is `~1,250 ±15% sim.`: about this much, within the model's error, and simulated.
+A simulated rate is `~1,250 ±15% sim.`: about this much, within the model's error, and simulated. Other values
+have the `~` alone.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ from perfkit.results.stats import Estimate
 from perfkit.show import results, units
 
 MARK = "sim."
-"""In cells; the table's note says what it stands for."""
-LEGEND = "~ value ±error of the model; sim. = simulated"
+"""After a rate, which people copy."""
+LEGEND = "~ simulated, ± the model's error"
 LOSSES = "No losses: there are no numbers on a simulated GPU."
+
+
+def no_parity(runs: Sequence[Run]) -> str:
+    """Why there is no parity check; empty for measured runs."""
+    return "Parity: not computed, as there are no numbers on a simulated device." if any_of(runs) else ""
 
 
 def any_of(runs: Sequence[Run]) -> bool:
@@ -22,19 +28,20 @@ def any_of(runs: Sequence[Run]) -> bool:
     return any(run.simulated for run in runs)
 
 
-def cell(run: Run, text: str, band: float | None = None) -> str:
+def cell(run: Run, text: str, band: float | None = None, mark: str = "") -> str:
     """A value of a run for a cell; `band` is its error, as a fraction. Of a measured run, the text alone."""
     if not run.simulated or text == units.NOT_AVAILABLE:
         return text
     error = f" ±{units.percent(band)}" if band else ""
-    return f"~{text}{error} {MARK}"
+    return f"~{text}{error} {mark}".rstrip()
 
 
 def estimate(run: Run, value: Estimate | None) -> str:
     """A rate with its interval; of a simulated run, with the model's error and the scatter together."""
     if value is None or not run.simulated:
         return units.interval(value)
-    return cell(run, units.number(value.value), max(value.high / value.value, value.value / value.low) - 1)
+    band = max(value.high / value.value, value.value / value.low) - 1
+    return cell(run, units.number(value.value), band, MARK)
 
 
 def step_time(run: Run) -> str:

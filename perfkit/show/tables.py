@@ -13,6 +13,7 @@ from perfkit.results.store import ORIGIN
 from perfkit.show import figures, results, simulated, units
 from perfkit.show.document import Bullets, Code, Content, Notice, Section, Table
 from perfkit.show.sentences import SIGNS, name, notices, outcome, verdicts
+from perfkit.show.tables_simulated import beside_published
 
 COLUMNS = (
     "stage", "samples/s", "× previous", "× baseline", "waits for data", "step time", "pipeline efficiency",
@@ -36,6 +37,7 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         *summary(runs),
         *map(Notice, notices(runs)),
         ladder(runs),
+        *beside_published(runs),
         Section("What each stage showed", [Bullets(verdicts(runs))]),
         Section("Figures", [figures.view(name, runs) for name in figures.VIEWS]),
         Section("Evidence that the switches are in effect", evidence(runs)),

@@ -25,6 +25,7 @@ from perfkit.program.recipe import Value as SwitchValue
 from perfkit.program.rules import applicable
 from perfkit.results.attribution import Attribution, Effect, Interaction
 from perfkit.results.run import Run
+from perfkit.results.simulated import refuse
 from perfkit.results.store import RunStore
 from perfkit.studies.engine import Schedule, Trial, has_verdicts, measure
 from perfkit.studies.ladder import recipe_stages
@@ -59,6 +60,7 @@ def attribute(
     Raises:
         InvalidValue: an unknown optimization, or fewer than two that can act here.
     """
+    refuse(plan.device, "attribution", "the model's errors of combined optimizations are not known")
     ends = time.monotonic() + budget_s
     base = Recipe(batch_size=plan.preset.batch_size)
     with prepare(plan, **watch) as setup:

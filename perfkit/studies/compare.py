@@ -21,11 +21,15 @@ from perfkit.program.script import REFERENCE, is_script
 from perfkit.results import noise, stats
 from perfkit.results.comparison import Comparison
 from perfkit.results.run import Pairing, Rounds, Run
+from perfkit.results.simulated import refuse, same_basis
 from perfkit.results.store import RunStore
+from perfkit.simulate import bands
+from perfkit.simulate.gpus import gpu_of
 from perfkit.studies.engine import Schedule, Trial, measure
 from perfkit.studies.ladder import acting, recipe_stages, resolve
 from perfkit.studies.plan import Plan, Progress, Watch
 from perfkit.studies.setup import prepare
+from perfkit.studies.virtual import compute
 
 BUDGET_S = 90.0
 NOISE_BUDGET_S = 30.0
@@ -165,7 +169,7 @@ def compare(
         PerfkitError: a side could not be measured.
     """
     aa_noise = noise.load(plan.device)
-    count = pairs or pairs_for(aa_noise, precision)
+    count = 1 if plan.gpu else pairs or pairs_for(aa_noise, precision)
     preset = replace(plan.preset, rounds=max(stats.MIN_ROUNDS, plan.preset.rounds))
     schedule = Schedule(
         preset, precision=target_half_width(precision, count, aa_noise), budget_s=budget_s / count
@@ -214,7 +218,8 @@ def _measure_pair(
         trials = (
             Trial(stage, 2, side.workload or plan.workload) for stage, side in zip(stages, sides, strict=True)
         )
-        for run in measure(trials, setup, schedule):
+        virtual = compute(stages, setup, 2, None, []) if plan.host else None
+        for run in virtual or measure(trials, setup, schedule):
             if store and (run.status != "ok" or not runs):
                 store.add(run)
             if run.status != "ok":
@@ -246,6 +251,7 @@ def compare_stored(a: Run, b: Run) -> Comparison:
     Raises:
         InvalidValue: they are of different machines, devices or workloads, or were not measured.
     """
+    same_basis(a.simulated, b.simulated)
     for name in ("workload", "options", "device"):
         if getattr(a, name) != getattr(b, name):
             raise InvalidValue(
@@ -262,9 +268,18 @@ def compare_stored(a: Run, b: Run) -> Comparison:
     together = next((pairing for pairing in b.pairings if pairing.against == a.id), None)
     apart = Pairing(
         own, other, b.raw.disturbed, against=a.id, role="previous", interleaved=False,
-        noise=noise.load(a.device),
+        noise=noise.load(a.device), band=_band(a, b), computed=bool(a.simulated and a.simulated.is_virtual),
     )  # fmt: skip
     return Comparison(a, b, together or apart)
+
+
+def _band(a: Run, b: Run) -> float | None:
+    """The model's error of the ratio of two simulated runs."""
+    gpu = gpu_of(a.device)
+    if not gpu:
+        return None
+    sides = [(Recipe.from_dict(run.recipe), run.utilization or 1.0) for run in (b, a)]
+    return bands.of_ratio(gpu, *sides)
 
 
 def measure_noise(
@@ -288,6 +303,7 @@ def measure_noise(
     Raises:
         PerfkitError: the recipe could not be measured.
     """
+    refuse(plan.device, "A/A noise", "two simulated runs differ by what this machine's loader does")
     recipe = Recipe(batch_size=plan.preset.batch_size)
     same = Candidate("A", recipe), Candidate("A again", recipe)
     comparisons = [

@@ -64,7 +64,8 @@ def ladder_stages(plan: Plan, target: Target, failed: Container[str] = ()) -> It
     first = ladder.build(below, sizes, target)[-1]
     recipe, reasons = applicable(first.recipe.replace(**plan.settings), target)
     if reason := not_anchored(recipe, target):
-        raise InvalidValue(reason, "Start from one of them, such as --set amp=fp16")
+        start = "Start from one of them, such as --set amp=fp16" if target.anchored else "Choose another GPU"
+        raise InvalidValue(reason, start)
     yield Stage("baseline", "before" if below else "baseline", recipe, not_applied=reasons)
     for rung in ladder.rungs(plan.stages)[1:]:
         stage = _with_changes(ladder.stage(rung, recipe, sizes, target), plan, target)

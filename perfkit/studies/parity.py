@@ -7,6 +7,7 @@ from typing import Unpack
 from perfkit.ladder import catalogue
 from perfkit.program.recipe import Recipe, switches
 from perfkit.results.parity import Check, Parity
+from perfkit.results.simulated import refuse
 from perfkit.studies.plan import Plan, Watch
 from perfkit.studies.setup import Setup, prepare
 from perfkit.worker.messages import CheckParity, Trained
@@ -27,6 +28,7 @@ def parity(plan: Plan, title: str, recipe: Recipe, steps: int = 4, **watch: Unpa
     Raises:
         PerfkitError: the training failed.
     """
+    refuse(plan.device, "parity", "not computed, as there are no numbers on a simulated device")
     exact = catalogue.exactness(
         recipe, Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
     )

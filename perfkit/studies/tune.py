@@ -22,6 +22,7 @@ from perfkit.ladder.stages import AGAIN
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target, applicable
 from perfkit.results.run import Run
+from perfkit.results.simulated import refuse
 from perfkit.results.store import RunStore
 from perfkit.results.tuning import Score, Tuned
 from perfkit.studies import predict
@@ -68,6 +69,7 @@ def tune(
         Cancelled: before the finals started.
         InvalidValue: an unknown switch or value, or nothing could be measured.
     """
+    refuse(plan.device, "tuning", "the winner of a prediction may be its largest error")
     started = time.monotonic()
     with prepare(plan, **watch) as setup:
         recipes = candidates(plan, setup.target, space or SPACE)

@@ -1,0 +1,54 @@
+"""What the ladder's article published, to lay beside predictions. Nothing is fitted to it.
+
+Source: "PyTorch Model Performance Analysis and Optimization" (towardsdatascience.com, 2023): ResNet-18 on
+images of 224 × 224, Tesla V100-SXM2-16GB in an Amazon p3.2xlarge, PyTorch 2.0.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+WORKLOAD = "perfkit.workloads.cifar_resnet18:CifarResNet18"
+GPU = "v100"
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage of the article; None is what it does not say."""
+
+    stage: str
+    """The optimization here."""
+    batch_size: int
+    samples_per_s: float
+    derived: bool = False
+    """Whether the rate follows from its time of a step; it does not state one."""
+    utilization: float | None = None
+    """Kernel time / step, 0 to 1."""
+    memory_gb: float | None = None
+    """10^9 bytes."""
+
+
+STAGES = (
+    Published(stage="baseline", batch_size=32, samples_per_s=32 / 0.080, derived=True, utilization=0.3165),
+    Published(
+        stage="data_loading", batch_size=32, samples_per_s=32 / 0.037, derived=True, utilization=0.7281
+    ),
+    Published(stage="pinning", batch_size=32, samples_per_s=1200, utilization=0.9237),
+    Published(stage="batch_size", batch_size=512, samples_per_s=1584, memory_gb=11.3),
+    Published(stage="uint8_copy", batch_size=512, samples_per_s=1670, utilization=0.9751),
+    Published(stage="amp", batch_size=1024, samples_per_s=2477),
+    Published(stage="compile", batch_size=1024, samples_per_s=3268),
+)
+
+INCONSISTENCIES = (
+    "The article gives 46 ms for the step of pinning; 32 samples at its 1,200 samples/s take 26.7 ms, and "
+    "46 ms would be slower than the stage before: the rate is used here.",
+    "Its listing of the uint8 copy has batch 1,024 and torch.compile in it, evidently from the end: 512 is "
+    "assumed.",
+    "Its stage `set_to_none=True` states no figure: it does what PyTorch 2.0 does anyway, and is left out.",
+    "Its AMP has no gradient scaling; perfkit's fp16 has.",
+)
+
+
+def published(stage: str) -> Published | None:
+    """The article's figures of a stage; None where it has no such stage."""
+    return next((one for one in STAGES if one.stage == stage), None)
