@@ -24,15 +24,20 @@ _PUBLIC = {
     "script": "perfkit.studies.plan",
     "figure": "perfkit.show.figures",
     "html": "perfkit.show.html",
+    "track": "perfkit.loop",
 }
+
+_JUPYTER = {"load_ipython_extension": "perfkit.notebook.magic"}
+"""What `%load_ext perfkit` calls."""
 
 __all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    place = (_PUBLIC | _JUPYTER).get(name)
+    if place is None:
         raise AttributeError(f"module 'perfkit' has no attribute '{name}'")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+    return getattr(importlib.import_module(place), name)
 
 
 def __dir__() -> list[str]:

@@ -29,12 +29,14 @@ class Launch:
         arguments: its own.
         module: whether it is started as `python -m program`.
         folder: where it is started; the current one if None.
+        replaced: files (absolute paths) that have another content in a measuring run, such as patched ones.
     """
 
     program: str
     arguments: Sequence[str] = ()
     module: bool = False
     folder: Path | None = None
+    replaced: tuple[tuple[Path, bytes], ...] = ()
 
     @property
     def where(self) -> Path:

@@ -41,6 +41,30 @@ def mirror(root: Path, folder: Path) -> Path:
     return here
 
 
+def put(root: Path, path: Path, data: bytes) -> Path:
+    """A file of its own, in the mirror below `root`, for a real one.
+
+    Args:
+        root: of a mirror.
+        path: of the real file, absolute.
+        data: what the mirror's file holds.
+
+    Returns:
+        Where it is.
+    """
+    here, real = root, Path(path.anchor)
+    for name in path.parts[1:-1]:
+        here, real = here / name, real / name
+        if here.is_symlink():
+            here.unlink()
+            here.mkdir()
+            _link_all(real, here, "")
+    file = here / path.name
+    file.unlink(missing_ok=True)
+    file.write_bytes(data)
+    return file
+
+
 def _link_all(real: Path, here: Path, but: str) -> bool:
     try:
         names = os.listdir(real)

@@ -22,7 +22,7 @@ from perfkit.errors import InvalidValue, RunFailed
 from perfkit.process import fork
 from perfkit.process.child import POLL_S, Child, Progress
 from perfkit.process.launch import Launch
-from perfkit.process.scratch import QUIET, mirror
+from perfkit.process.scratch import QUIET, mirror, put
 from perfkit.watch import entry
 from perfkit.watch.edits import EDITS
 from perfkit.watch.messages import Stop
@@ -138,6 +138,8 @@ class WatchedScript(Child):
             root.mkdir()
             folder = mirror(root, folder)
             self._settings["scratch"] = str(root)
+            places = {str(real): str(put(root, real, data)) for real, data in self.launch.replaced}
+            self._words = [places.get(word, word) for word in self._words]
             cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(machine.cache_folder() / "inductor")
             self._changes = {
                 "TMPDIR": self._folder, "PWD": str(folder), "TORCHINDUCTOR_CACHE_DIR": cache, **self._changes,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from perfkit.program.patch import Patch
 from perfkit.program.recipe import shown, switches
 from perfkit.results.suggestion import Suggestion
-from perfkit.show import units
-from perfkit.show.document import Bullets, Content, Section, Table
+from perfkit.results.tracked import Tracked
+from perfkit.results.verification import Verification
+from perfkit.show import style, units
+from perfkit.show.document import Bullets, Content, Figure, Notice, Section, Table
 from perfkit.show.sentences import clean
 from perfkit.show.tables_inside import syncs
 from perfkit.show.tables_trace import diagnosis
@@ -99,3 +103,62 @@ def suggestions(ideas: Sequence[Suggestion]) -> Table:
     return Table(
         columns, rows, "", "" if rows else "Nothing stands out.", ("switch", "predicted", "how", "why")
     )
+
+
+def patch(result: Patch, command: str, verification: Verification | None) -> list[Content]:
+    """What a reader of a patch must know beside its diff.
+
+    Args:
+        result: the edits.
+        command: how to start the script from now on; empty if that stays.
+        verification: the proof; None if none was asked for.
+    """
+    sections: list[Content] = []
+    if command:
+        sections.append(f"Start it with: {command}")
+    if result.already:
+        sections.append(f"The script has {', '.join(result.already)} so already.")
+    sections += [Notice(f"{name} needs an edit by hand: {why}") for name, why in result.refused.items()]
+    if result.notes:
+        sections.append(Bullets(result.notes))
+    if verification:
+        text = verification.describe()
+        sections.append(text if verification.ok else Notice(text))
+    return sections
+
+
+def tracked(result: Tracked) -> list[Content]:
+    """The steps of a loop that was observed: a table, and a picture of the steps one by one."""
+    if not result.step_s:
+        return [Notice("No step was seen: no batch of a loader was followed by an optimizer step.")]
+    samples, tokens = result.rate(result.samples), result.rate(result.tokens)
+    rows = [
+        ["samples/s", units.number(samples)],
+        ["tokens/s", units.number(tokens)],
+        ["step (median)", units.duration_interval(result.step)],
+        ["waiting for data", units.percent(result.waiting) if result.waiting is not None else "n/a"],
+        ["steps", str(len(result.step_s))],
+    ]
+    left_out = result.counted.start
+    note = f"The first {left_out} steps are left out." if left_out else ""
+    table = Table(("what", "how much"), rows, "The loop", note)
+    return [table, _each_step(result)]
+
+
+def _each_step(result: Tracked) -> Figure:
+    def paint(ax: Any, ink: str) -> None:
+        steps = range(1, len(result.step_s) + 1)
+        ax.plot(steps, [1e3 * value for value in result.step_s], color=style.BLUE, label="step")
+        ax.plot(
+            steps,
+            [1e3 * value for value in result.wait_s],
+            color=style.VERMILLION,
+            linestyle="--",
+            label="waiting for data",
+        )
+        ax.set_xlabel("step", color=ink)
+        ax.set_ylabel("ms", color=ink)
+        ax.set_ylim(bottom=0)
+        ax.legend(labelcolor=ink, frameon=False)
+
+    return Figure("steps", "Each step of the loop", f"Times of {result.describe()}", paint, height=2.6)

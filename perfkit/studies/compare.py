@@ -145,6 +145,7 @@ def compare(
     budget_s: float = BUDGET_S,
     precision: float = PRECISION,
     pairs: int | None = None,
+    ceiling: bool = True,
     **watch: Unpack[Watch],
 ) -> Comparison:
     """Measures two sides interleaved, in two processes: at least 5 rounds, more until the interval is narrow.
@@ -163,6 +164,7 @@ def compare(
             long, with the time to start them, five pairs are enough.
         precision: half width of the interval / ratio at which measuring ends.
         pairs: of processes; None: as many as this machine's A/A noise calls for.
+        ceiling: whether steps on a held batch are measured too.
         watch: `on_progress` and `cancelled`.
 
     Raises:
@@ -171,9 +173,8 @@ def compare(
     aa_noise = noise.load(plan.device)
     count = 1 if plan.gpu else pairs or pairs_for(aa_noise, precision)
     preset = replace(plan.preset, rounds=max(stats.MIN_ROUNDS, plan.preset.rounds))
-    schedule = Schedule(
-        preset, precision=target_half_width(precision, count, aa_noise), budget_s=budget_s / count
-    )
+    half_width = target_half_width(precision, count, aa_noise)
+    schedule = Schedule(preset, ceiling=ceiling, precision=half_width, budget_s=budget_s / count)
     sides = (a, replace(b, title=f"{b.title} (again)") if b.title == a.title else b)
     runs: list[Run] = []
     store, until = RunStore(), time.monotonic() + 4 * budget_s  # most of it goes into starting and warming up
