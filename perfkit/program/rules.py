@@ -98,6 +98,8 @@ _RULES: tuple[_Rule, ...] = (
      "torch.compile decides itself what to recompute in backward; perfkit does not combine the two"),
     ("embedding_device", lambda r, t: t.device == "cpu",
      "this run is on a CPU, where the embedding is in host memory already"),
+    ("embedding_device", lambda r, t: t.anchored is not None,
+     "what the host computes in it has no numbers beside a simulated GPU"),
     ("no_sync", lambda r, t: r.static_graph,
      "DDP learns a static graph from the first backward, which no_sync would hide from it"),
     ("no_sync", lambda r, t: r.ranks == 1, "no_sync acts between ranks, and there is only one"),

@@ -113,7 +113,7 @@ def host(text: str | None) -> Host | None:
 
 def _positive(text: str) -> bool:
     try:
-        return float(text) > 0
+        return 0 < float(text) < 1e6
     except ValueError:
         return False
 

@@ -53,7 +53,7 @@ class Prediction:
         )  # fmt: skip
 
 
-def predict(gpu: Gpu, workload: str, options: Mapping[str, Any], recipe: Recipe, seed: int = 0) -> Prediction:
+def predict(gpu: Gpu, workload: str, options: Mapping[str, Any], recipe: Recipe) -> Prediction:
     """Plans a step and predicts its kernels.
 
     Args:
@@ -61,13 +61,12 @@ def predict(gpu: Gpu, workload: str, options: Mapping[str, Any], recipe: Recipe,
         workload: `package.module:name`.
         options: all arguments of its constructor.
         recipe: it must be able to act there.
-        seed: of the training.
 
     Raises:
         InvalidValue: a part of the step cannot be simulated.
         RunFailed: it does not fit into the GPU's memory.
     """
-    step = planning.plan_step(workload, recipe, options=dict(options), seed=seed)
+    step = planning.plan_step(workload, recipe, options=dict(options))
     peak = _peak_bytes(step)
     if peak > gpu.memory_gib * 2**30:
         raise _does_not_fit(gpu, peak)

@@ -183,9 +183,7 @@ class Setup:
         gpu, described = self.plan.gpu, self.description
         if gpu and recipe not in self._predictions:
             self.progress.phase(f"planning a step for a {gpu.name}")
-            self._predictions[recipe] = predict(
-                gpu, described.reference, described.options, recipe, self.plan.seed
-            )
+            self._predictions[recipe] = predict(gpu, described.reference, described.options, recipe)
         return self._predictions.get(recipe)
 
     def stop(self, child: Child | RankGroup) -> None:
