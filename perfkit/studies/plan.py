@@ -206,7 +206,7 @@ def target(plan: Plan, description: Description) -> Target:
         device=kind,
         offers=frozenset(description.offers),
         convolves=description.convolves,
-        bf16=description.facts.bf16 is not False,
+        bf16=sheet.architecture != "volta" if sheet else description.facts.bf16 is not False,
         compiler=bool(sheet) or not machine.compiler_problem(kind),
         count=description.facts.count or 1,
         nodes=plan.nodes.count,

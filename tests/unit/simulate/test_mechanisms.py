@@ -30,8 +30,8 @@ def test_each_switch_is_read_from_the_plan_and_not_from_the_recipe() -> None:
         Operator("aten._fused_sgd_", "optimizer", [FLOATS], []),
     )  # fmt: skip
     on = {
-        "pin_memory": True, "non_blocking": True, "device_prefetch": True, "channels_last": True, "amp": "fp16",
-        "optimizer_impl": "fused",
+        "pin_memory": True, "non_blocking": True, "device_prefetch": True, "channels_last": True,
+        "amp": "fp16", "optimizer_impl": "fused",
     }  # fmt: skip
     proofs = found(half, **on)
     assert all(ok for ok, _ in proofs.values())
