@@ -21,20 +21,28 @@ class Constants(msgspec.Struct, frozen=True):
     sources: dict[str, str]
     """Where values come from, by the beginning of their names; the longest that fits holds."""
 
-    def of(self, kind: str, what: str) -> float:
+    def of(self, kind: str, what: str, architecture: str = "") -> float:
         """A class's constant; a class without one has that of the class it belongs to.
 
         Args:
             kind: a class of kernels, such as `conv.dgrad.strided.nhwc`.
             what: `compute` or `memory`.
+            architecture: whose own constants go first (`volta/conv.forward.compute`), where it has any.
         """
+        own = f"{architecture}/"
         parts = kind.split(".")
         while parts:
             name = ".".join([*parts, what])
+            if own + name in self.values:
+                return self.values[own + name]
             if name in self.values:
                 return self.values[name]
             parts.pop()
         return self.values[f"other.{what}"]
+
+    def shape(self, name: str, architecture: str) -> float:
+        """A constant of how size matters, of an architecture where it has its own."""
+        return self.values.get(f"{architecture}/{name}", self.values[name])
 
     @property
     def digest(self) -> str:

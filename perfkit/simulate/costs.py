@@ -60,7 +60,7 @@ def seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
 
 
 def _memory_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
-    share = np.array([values.of(kind, "memory") for kind in columns.kinds])[columns.kind]
+    share = np.array([values.of(kind, "memory", gpu.architecture) for kind in columns.kinds])[columns.kind]
     share = share * values.values.get(f"{gpu.key}.memory", 1.0)
     # What fits the L2 cache is partly still there from the kernel before.
     hits = np.exp(-columns.nbytes / (gpu.l2_mib * 2**20)) * values.values["l2_saving"]
@@ -68,7 +68,7 @@ def _memory_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
 
 
 def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
-    share = np.array([values.of(kind, "compute") for kind in columns.kinds])[columns.kind]
+    share = np.array([values.of(kind, "compute", gpu.architecture) for kind in columns.kinds])[columns.kind]
     peaks, tuned = [], []
     for precision in _PRECISIONS:
         exists = precision != "bfloat16" and not (precision == "tf32" and gpu.tf32_tflops is None)
@@ -88,8 +88,8 @@ def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
 def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     """The share of a large product's rate that a product of this size reaches; 1 for what is no product."""
     is_product = columns.m > 0
-    constant = values.values
-    half_mn, half_k, tile = constant["half_mn"], constant["half_k"], 128
+    half_mn, half_k, wave = (values.shape(name, gpu.architecture) for name in ("half_mn", "half_k", "wave"))
+    tile = 128
     padded = np.where(columns.precision == 0, 1, 8)
     m, n, k = (np.maximum(side, 1) for side in (columns.m, columns.n, columns.k))
     share = m * n / ((m + half_mn) * (n + half_mn)) * k / (k + half_k)
@@ -98,7 +98,7 @@ def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     blocks = np.where(columns.split, blocks * np.maximum(1, k / 1024), blocks)
     waves = blocks / gpu.multiprocessors
     fill = np.where(waves < 1, waves, waves / np.ceil(waves))
-    share = share * np.maximum(fill, 0.01) ** constant["wave"]
+    share = share * np.maximum(fill, 0.01) ** wave
     return np.asarray(np.where(is_product, share, 1.0))
 
 
@@ -109,7 +109,9 @@ def _winograd(columns: Columns, gpu: Gpu, values: Constants, direct: Floats) -> 
     """
     constant = values.values
     fused = direct / constant["winograd_fused"]
-    traffic = columns.nbytes * 4.5 / (gpu.bandwidth_gbs * 1e9 * values.of("pointwise", "memory"))
+    traffic = (
+        columns.nbytes * 4.5 / (gpu.bandwidth_gbs * 1e9 * values.of("pointwise", "memory", gpu.architecture))
+    )
     unfused = direct / constant["winograd_unfused"] + traffic
     return np.asarray(np.minimum(direct, np.minimum(fused, unfused)))
 
@@ -146,7 +148,8 @@ def kernels(step: Step, gpu: Gpu, values: Constants | None = None) -> list[Kerne
 
 
 _COARSE = {
-    "conv": "conv", "conv1x1": "conv", "grouped": "conv", "depthwise": "conv", "stem": "conv",
+    "conv": "conv", "conv1x1": "conv", "grouped": "conv", "grouped_wide": "conv",
+    "depthwise": "conv", "stem": "conv",
     "convert": "layout", "layout": "layout", "gemm": "gemm", "bmm": "gemm", "attention": "attention",
     "batch_norm": "norm", "layer_norm": "norm", "group_norm": "norm", "pool": "pool",
     "softmax": "reduction", "reduction": "reduction",

@@ -52,7 +52,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return tflops * 1e12
 
 
-_NVIDIA_RESNET = "ResNet-50 v1.5 training, NVIDIA DeepLearningExamples"
+_NVIDIA = "ResNet-50 training, NVIDIA DeepLearningExamples"
+_LAMBDA = "ResNet-50 training, Lambda's deeplearning-benchmark 0551cb70"
+_BOTH = f"{_NVIDIA}; {_LAMBDA}"
 _TIMM_TRAINING = "training of 436 timm models, results of pytorch-image-models aa4b5850"
 _TIMM_INFERENCE = "inference of 854 timm models, results of pytorch-image-models aa4b5850"
 
@@ -61,7 +63,7 @@ _SHEETS = [
         key="v100", name="Tesla V100-SXM2-16GB", architecture="volta",
         float32_tflops=15.7, tf32_tflops=None, half_tflops=125.0, bandwidth_gbs=900, memory_gib=15.77,
         l2_mib=6, multiprocessors=80, clock_ghz=1.53, link_gbs=12.0,
-        anchored={"float32": _NVIDIA_RESNET + ", and a trace of ResNet-50", "float16": _NVIDIA_RESNET},
+        anchored={"float32": f"{_BOTH}; a trace of ResNet-50 (pytorch/kineto)", "float16": _BOTH},
         source="NVIDIA V100 datasheet, January 2020; L2 from the Volta architecture white paper",
     ),
     Gpu(
@@ -75,28 +77,28 @@ _SHEETS = [
         key="a100", name="A100-SXM4-80GB", architecture="ampere",
         float32_tflops=19.5, tf32_tflops=156, half_tflops=312, bandwidth_gbs=2039, memory_gib=79.2,
         l2_mib=40, multiprocessors=108, clock_ghz=1.41, link_gbs=24.0,
-        anchored={"tf32": _NVIDIA_RESNET, "float16": _NVIDIA_RESNET},
+        anchored={"tf32": _BOTH, "float16": _BOTH},
         source="NVIDIA A100 datasheet and Ampere architecture white paper",
     ),
     Gpu(
         key="h100", name="H100-SXM5-80GB", architecture="hopper",
         float32_tflops=66.9, tf32_tflops=494.7, half_tflops=989.4, bandwidth_gbs=3352, memory_gib=79.1,
         l2_mib=50, multiprocessors=132, clock_ghz=1.83, link_gbs=50.0,
-        anchored={},
+        anchored={"tf32": _LAMBDA, "float16": _LAMBDA},
         source="NVIDIA H100 datasheet and Hopper architecture white paper",
     ),
     Gpu(
         key="rtx3090", name="GeForce RTX 3090", architecture="ampere",
         float32_tflops=35.6, tf32_tflops=35.6, half_tflops=71.0, bandwidth_gbs=936, memory_gib=23.7,
         l2_mib=6, multiprocessors=82, clock_ghz=1.695, link_gbs=24.0,
-        anchored={"float16": _TIMM_TRAINING},
+        anchored={"tf32": _LAMBDA, "float16": _TIMM_TRAINING},
         source="NVIDIA GA102 architecture white paper, table 2 (half precision with float32 accumulation)",
     ),
     Gpu(
         key="rtx4090", name="GeForce RTX 4090", architecture="ada",
         float32_tflops=82.6, tf32_tflops=82.6, half_tflops=165.2, bandwidth_gbs=1008, memory_gib=23.5,
         l2_mib=72, multiprocessors=128, clock_ghz=2.52, link_gbs=24.0,
-        anchored={"float16": _TIMM_INFERENCE},
+        anchored={"tf32": _LAMBDA, "float16": f"{_TIMM_INFERENCE}; {_LAMBDA}"},
         source="NVIDIA Ada architecture white paper, table 2 (half precision with float32 accumulation)",
     ),
 ]  # fmt: skip
