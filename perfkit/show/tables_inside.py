@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perfkit.show import style, units
-from perfkit.show.document import Content, Figure, Section, Table
+from perfkit.show.document import Content, Figure, Notice, Section, Table
 from perfkit.worker.reports import KernelReport, MemoryReport, SyncReport
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ _KINDS = {
     "weights": style.BLUE, "gradients": style.SKY, "optimizer": style.PURPLE, "batch": "#999999",
     "activations": style.ORANGE, "workspace": style.YELLOW,
 }  # fmt: skip
+
+
+_ALIGNMENT = "what sizes that divide by less cost is not simulated: only a real GPU shows it"
 
 
 def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
@@ -34,8 +37,9 @@ def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
     phases = list(dict.fromkeys(phase for ledger in ledgers for phase in ledger.phases))
     highest = [[phase, *(units.size(ledger.phases.get(phase, 0)) for ledger in ledgers)] for phase in phases]
     numbers = ", ".join(f"{ledger.recipe}: {units.size(ledger.peak)}" for ledger in ledgers)
+    title = _titled("What holds memory at the peak of a step", first.simulated)
     figure = Figure(
-        "held", "What holds memory at the peak of a step", f"Memory at the peak: {numbers}",
+        "held", title, f"Memory at the peak: {numbers}",
         lambda ax, ink: _held(ledgers, ax, ink), 2.0 + 0.5 * len(ledgers),
     )  # fmt: skip
     tables = [
@@ -46,7 +50,12 @@ def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
         places = [[where, kind, units.size(size)] for where, kind, size in ledger.places]
         columns = ("module (line)", "what", "bytes")
         tables.append(Table(columns, places, f"Largest at the peak: {ledger.recipe}"))
-    return [Section("Memory of a step", [figure, *tables])]
+    return [Section("Memory of a step", [*_simulated(first.simulated), figure, *tables])]
+
+
+def _simulated(label: str) -> list[Content]:
+    """What a reader must know before any number of a simulated GPU."""
+    return [Notice(label + ".")] if label else []
 
 
 def _held(ledgers: Sequence[MemoryReport], ax: Axes, ink: str) -> None:
@@ -83,7 +92,7 @@ def kernels(result: KernelReport) -> list[Content]:
         for row in result.misaligned
     ]  # fmt: skip
     tables = [
-        Table(("what", "at most"), roofs, "Roofs, measured"),
+        Table(("what", "at most"), roofs, "Roofs, " + ("simulated" if result.simulated else "measured")),
         Table(("kind", "shape", "type", "time", "GFLOP/s", "of the peak"), shapes, "By shape"),
         Table(("what", "how much"), _step(result), f"A step of {result.recipe}"),
         Table(
@@ -91,21 +100,27 @@ def kernels(result: KernelReport) -> list[Content]:
             "Layers with sizes that are not multiples of 8", "" if padded else "none",
         ),
     ]  # fmt: skip
-    return [Section("What the device can do", [*_roofs(result), *tables])]
+    note = _simulated(result.simulated)
+    return [Section("What the device can do", [*note, *_roofs(result), *tables])]
+
+
+def _titled(title: str, label: str) -> str:
+    return f"Simulated: {title[0].lower()}{title[1:]}" if label else title
 
 
 def _roofs(result: KernelReport) -> list[Figure]:
     peaks = ", ".join(f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in result.peaks.items())
     return [
         Figure(
-            "roofline", "What shapes reach, under the roofs of this device",
+            "roofline", _titled("What shapes reach, under the roofs of this device", result.simulated),
             f"Roofline: peaks {peaks}, copying {result.bytes_per_s / 1e9:,.0f} GB/s",
             lambda ax, ink: _roofline(result, ax, ink), 4.6,
         ),
         Figure(
-            "shapes", "The same product, with sizes that divide by less and less",
+            "shapes", _titled("The same product, with sizes that divide by less and less", result.simulated),
             "Heat map of products by the divisors of k and n; the same numbers are in the table",
             lambda ax, ink: _shapes(result, ax, ink), 3.9,
+            _ALIGNMENT if result.simulated else "",
         ),
     ]  # fmt: skip
 
@@ -176,4 +191,5 @@ def syncs(report: SyncReport) -> list[Content]:
     if rows and report.device == "cpu":
         note = "This run is on the CPU: these are the places that would wait for a GPU."
     title = "Copies and waits between host and device"
+    note = f"{report.simulated}. {note}".strip() if report.simulated else note
     return [Table(("line", "call", "is", "per step", "remedy"), rows, title, note)]

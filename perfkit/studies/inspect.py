@@ -27,7 +27,14 @@ from perfkit.studies.ladder import acting, ladder_stages
 from perfkit.studies.plan import plan
 from perfkit.studies.setup import Setup
 from perfkit.trace import diagnosis, loading
-from perfkit.worker.messages import Command, FindSyncs, MeasureKernels, MeasureMemory, RecordProfile
+from perfkit.worker.messages import (
+    Command,
+    FindSyncs,
+    MeasureBlock,
+    MeasureKernels,
+    MeasureMemory,
+    RecordProfile,
+)
 from perfkit.worker.reports import KernelReport, MemoryReport, ProfileReport, SyncReport
 
 A = TypeVar("A")
@@ -159,6 +166,8 @@ def syncs(
         PerfkitError: a value is not allowed, or the training failed.
     """
     with PreparedTraining(workload, recipe, spec) as training:
+        if prediction := training.prediction:
+            return plans.syncs(prediction, steps)
         return training.ask(FindSyncs(steps), warm=False)
 
 
@@ -171,6 +180,8 @@ def memory(
         PerfkitError: a value is not allowed, or the training failed.
     """
     with PreparedTraining(workload, recipe, spec) as training:
+        if prediction := training.prediction:
+            return plans.memory(prediction)
         return training.ask(MeasureMemory(), warm=False)
 
 
@@ -183,6 +194,8 @@ def kernels(
         PerfkitError: a value is not allowed, or the training failed.
     """
     with PreparedTraining(workload, recipe, spec) as training:
+        if prediction := training.prediction:
+            return plans.kernels(prediction, training.simulated_step_s())
         return training.ask(MeasureKernels())
 
 
@@ -252,6 +265,13 @@ class PreparedTraining:
     def prediction(self) -> Prediction | None:
         """Of a step on a simulated GPU; None where the device is real."""
         return self.setup.prediction(self.recipe)
+
+    def simulated_step_s(self) -> float:
+        """Of a step on the plan's simulated GPU: on its virtual host, else beside this machine's loader."""
+        if self.prediction and self.plan.host:
+            return virtual.issue(self.prediction, self.setup).step_s
+        block = self.ask(MeasureBlock(8 * self.recipe.batch_size * self.recipe.accumulation))
+        return block.seconds / len(block.step_s)
 
     def ask(self, command: Command[A], warm: bool = True, batch_times: str = "") -> A:
         """Trains until it is warm (a process for each rank), gives one command, and ends the training."""

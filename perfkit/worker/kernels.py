@@ -6,9 +6,9 @@ Peaks are measured, not taken from a data sheet: the best of some large products
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,9 +19,8 @@ from torch.utils.flop_counter import flop_registry
 from perfkit.worker.harness import Device, Harness
 from perfkit.worker.observe import inner_model
 from perfkit.worker.reports import KernelReport, MisalignedLayer, ShapeTiming, StepWork
+from perfkit.worker.roofline import Operator, misaligned_layer, shares
 
-_MULTIPLE = 8
-"""Of which sizes should be multiples, for Tensor Cores to compute 16-bit types fast (NVIDIA's rule)."""
 _REPEATS = 7
 
 
@@ -46,25 +45,6 @@ def measure(harness: Harness) -> KernelReport:
         misaligned=misaligned(inner_model(training.model)), step_s=step_s, mfu=mfu, light_share=light_share,
         recipe=training.recipe.describe(), device=str(training.device),
     )  # fmt: skip
-
-
-def shares(
-    work: StepWork,
-    operators: Sequence[Operator],
-    step_s: float,
-    peaks: Mapping[str, float],
-    bytes_per_s: float,
-) -> tuple[float | None, float | None]:  # fmt: skip
-    """MFU, and the least time of all operators / the step's; None where the work is not known.
-
-    An operator computes and moves data at the same time, so it needs the longer of the two (the roofline
-    model: Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785).
-    """
-    if not work.flops:
-        return None, None
-    peak = peaks[work.dtype]
-    least_s = sum(max(flops / peak, moved / bytes_per_s) for flops, moved in operators)
-    return work.flops / peak / step_s, least_s / step_s
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -168,15 +148,6 @@ def sweep(device: Device, dtypes: list[torch.dtype], shrink: int = 1) -> list[Sh
     return _rows(device, cases)
 
 
-class Operator(NamedTuple):
-    """One call of an operator."""
-
-    flops: int
-    """Of a product or convolution; 0 for any other."""
-    bytes: int
-    """That it reads and writes."""
-
-
 class _Counter(TorchDispatchMode):
     """Counts the work of every operator, as if none of them were fused."""
 
@@ -217,13 +188,6 @@ def misaligned(model: nn.Module) -> list[MisalignedLayer]:
             sizes = (module.in_channels, module.out_channels)
         else:
             continue
-        padded = tuple(-(-size // _MULTIPLE) * _MULTIPLE for size in sizes)
-        if padded != sizes:
-            more = padded[0] * padded[1] / (sizes[0] * sizes[1]) - 1
-            layers.append(
-                MisalignedLayer(
-                    layer=name, kind=type(module).__name__, sizes=list(sizes), padded=list(padded),
-                    more_flops=more,
-                )
-            )  # fmt: skip
+        if layer := misaligned_layer(name, type(module).__name__, sizes):
+            layers.append(layer)
     return layers

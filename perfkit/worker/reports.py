@@ -24,6 +24,8 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     reserved: int | None
     recipe: str
     """In words."""
+    simulated: str = ""
+    """Of a simulated GPU: what the numbers rest on, and their error; empty where they were measured."""
 
 
 class ShapeTiming(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,8 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
     recipe: str
     """In words."""
     device: str
+    simulated: str = ""
+    """As in a `MemoryReport`."""
 
 
 class KernelsRecorded(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,12 +128,27 @@ class Place(msgspec.Struct):
     seconds: float = 0.0
 
 
+ITEM_REMEDY = "read it after the loop, or every N steps: losses can be kept on the device"
+TO_HOST_REMEDY = "keep it on the device, or read it every N steps"
+
+
+def copy_remedy(memory: str, asynchronous: bool) -> str:
+    """What to do about a copy to the device, from `pinned` or `pageable` memory."""
+    if memory == "pageable":
+        return "pin it in the loader (pin_memory), then copy with non_blocking"
+    if asynchronous:
+        return "it overlaps as it is"
+    return "copy with non_blocking: the memory is pinned already"
+
+
 class SyncReport(msgspec.Struct, frozen=True):
     """Copies and waits between host and device in some steps."""
 
     places: list[Place]
     steps: int
     device: str
+    simulated: str = ""
+    """As in a `MemoryReport`."""
 
 
 class ParityReport(msgspec.Struct, frozen=True):

@@ -25,12 +25,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from perfkit.worker.failures import is_program, is_users
-from perfkit.worker.reports import Place, SyncReport
+from perfkit.worker.reports import ITEM_REMEDY, TO_HOST_REMEDY, Place, SyncReport, copy_remedy
 
 _LOADER = os.sep.join(("torch", "utils", "data", ""))
 _OPTIMIZER = os.sep.join(("torch", "optim", ""))
 _WAITS = {
-    "item": "read it after the loop, or every N steps: losses can be kept on the device",
+    "item": ITEM_REMEDY,
     "tolist": "read it after the loop, or every N steps",
     "numpy": "read it after the loop, or every N steps",
     "__bool__": "decide on the device (torch.where), or read the value every N steps",
@@ -130,16 +130,10 @@ def _copy(
     if before == after and not stands_for_one:
         return None
     if after == "cpu":
-        fix = "keep it on the device, or read it every N steps"
-        return Place(name, "", "device to host", fix, bytes=copied.nbytes)
+        return Place(name, "", "device to host", TO_HOST_REMEDY, bytes=copied.nbytes)
     memory = "pinned" if copied.is_pinned() else "pageable"
     asynchronous = kwargs.get("non_blocking") or any(value is True for value in args[1:])
-    if memory == "pageable":
-        fix = "pin it in the loader (pin_memory), then copy with non_blocking"
-    elif asynchronous:
-        fix = "it overlaps as it is"
-    else:
-        fix = "copy with non_blocking: the memory is pinned already"
+    fix = copy_remedy(memory, bool(asynchronous))
     return Place(name, "", "host to device", fix, memory, bytes=copied.nbytes)
 
 

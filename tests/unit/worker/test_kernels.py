@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from perfkit.program import train
 from perfkit.program.recipe import Recipe
-from perfkit.worker import kernels
+from perfkit.worker import kernels, roofline
 from perfkit.worker.harness import Harness
 from perfkit.worker.reports import StepWork
 from tests.support.toy import Toy
@@ -42,11 +42,11 @@ def test_flops_are_those_that_torch_counts() -> None:
 
 def test_shares_of_the_roof_are_known_where_the_work_is() -> None:
     roofs: Any = {"step_s": 20.0, "peaks": {"float32": 100.0}, "bytes_per_s": 50.0}
-    operators = [kernels.Operator(400, 50), kernels.Operator(100, 100), kernels.Operator(0, 50)]
-    mfu, light_share = kernels.shares(StepWork(500, 200, "float32"), operators, **roofs)
+    operators = [roofline.Operator(400, 50), roofline.Operator(100, 100), roofline.Operator(0, 50)]
+    mfu, light_share = roofline.shares(StepWork(500, 200, "float32"), operators, **roofs)
     assert mfu == pytest.approx(500 / 100 / 20)
     assert light_share == pytest.approx((400 / 100 + 100 / 50 + 50 / 50) / 20), "the longer of both, each"
-    assert kernels.shares(StepWork(None, None, ""), [], **roofs) == (None, None)
+    assert roofline.shares(StepWork(None, None, ""), [], **roofs) == (None, None)
 
 
 def test_layers_with_unlucky_sizes_are_listed_with_the_cost_of_padding() -> None:
