@@ -1,4 +1,4 @@
-"""A step under the roofs of its device, and layers whose sizes do not suit it: plain numbers, without torch."""
+"""A step under the roofs of its device, and layers whose sizes do not suit it: plain numbers, no torch."""
 
 from __future__ import annotations
 
