@@ -6,10 +6,11 @@ torch registers these lists in C++ for its own devices only. Without them autoca
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from perfkit.simulate.describe import tensors
 
 aten = torch.ops.aten
 # From "Autocast Op Reference" of torch's documentation.
@@ -68,6 +69,11 @@ def register() -> list[Any]:
     return [everything, casts]
 
 
+def _key() -> Any:
+    key: Any = torch._C._parse_dispatch_key("AutocastPrivateUse1")
+    return torch._C.DispatchKeySet(key)
+
+
 def _overload(name: str) -> Any:
     packet, _, overload = name.partition(".")
     return getattr(getattr(aten, packet), overload or "default")
@@ -83,7 +89,7 @@ def _casting(name: str, choose: Any) -> Any:
     CUDA casts a weight once in a context, however often it is used there; here each use casts it.
     """
     operator = _overload(name)
-    key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+    key = _key()
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         dtype = choose([leaf for leaf in tensors((args, kwargs)) if _may_cast(leaf)])
@@ -99,7 +105,7 @@ def _casting(name: str, choose: Any) -> Any:
 def _summing(name: str) -> Any:
     """An operator under autocast that reads 16 bits and writes float32."""
     operator = _overload(name)
-    key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+    key = _key()
     halves = {"softmax.int": aten._softmax.default, "log_softmax.int": aten._log_softmax.default}
 
     def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -115,14 +121,3 @@ def _summing(name: str) -> Any:
 
 def _may_cast(leaf: object) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.dtype != torch.float64
-
-
-def tensors(tree: Any) -> Iterator[torch.Tensor]:
-    """The tensors in nested lists, tuples and dictionaries."""
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, list | tuple):
-        for leaf in tree:
-            yield from tensors(leaf)
-    elif isinstance(tree, dict):
-        yield from tensors([*tree.values()])

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+from unittest import mock
 
 import torch
 import torch.optim.optimizer as optimizers
@@ -21,8 +22,7 @@ from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.utils import backend_registration
 
-from perfkit.simulate import autocast
-from perfkit.simulate.autocast import tensors
+from perfkit.simulate import autocast, shapes
 
 aten = torch.ops.aten
 NAME = "sim"
@@ -75,7 +75,7 @@ class _Mode(FakeTensorMode):
 
     def _result(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """What an operator gives; torch is asked once for each set of shapes, because asking takes long."""
-        how = _how(func) if self.depth == 1 and func not in _VARIABLE else "ask"
+        how = shapes.how(func) if self.depth == 1 and func not in _VARIABLE else "ask"
         if how == "nothing":
             return None
         if how == "in place":
@@ -84,67 +84,17 @@ class _Mode(FakeTensorMode):
             with in_kernel_invocation_manager(self):
                 elements = func(*args)
             return FakeTensor(self, elements, args[0].fake_device)
-        key = _key((func, args, kwargs)) if how == "fresh" else None
+        key = shapes.key((func, args, kwargs)) if how == "fresh" else None
         if key is None or key not in self.known:
             out = super().dispatch(func, types, args, kwargs)
             if key is not None:
-                self.known[key] = _template(out)
+                self.known[key] = shapes.template(out)
             return out
         template = self.known[key]
         return super().dispatch(func, types, args, kwargs) if template is None else _made(template)
 
 
-@functools.cache
-def _how(func: Any) -> str:
-    """Whether the result of an operator follows from its schema (`in place`, `nothing`), or is new memory."""
-    returns, schema = func._schema.returns, func._schema
-    if func is aten.detach.default:
-        return "detach"
-    if func.namespace != "aten" or torch.Tag.inplace_view in func.tags or func.is_view:
-        return "ask"
-    if not schema.is_mutable:
-        return "ask" if any(one.alias_info for one in returns) else "fresh"
-    if not returns:
-        return "nothing" if func.overloadpacket.__name__.startswith("_foreach") else "ask"
-    first = schema.arguments[0].alias_info
-    return "in place" if len(returns) == 1 and first and first.is_write else "ask"
-
-
-class _NoKey(Exception):
-    pass
-
-
-def _key(tree: Any) -> Any:
-    try:
-        return _hashable(tree)
-    except _NoKey:
-        return None
-
-
-def _hashable(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        shape = tuple(leaf.shape)
-        if not is_simulated(leaf) or any(type(side) is not int for side in shape):
-            raise _NoKey
-        return (shape, leaf.stride(), leaf.dtype)
-    if isinstance(leaf, list | tuple):
-        return tuple(map(_hashable, leaf))
-    if isinstance(leaf, dict):
-        return tuple((name, _hashable(value)) for name, value in leaf.items())
-    if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
-        raise _NoKey
-    return (type(leaf), leaf)
-
-
-def _template(out: Any) -> Any:
-    """How to make a result again; None if it is anything but tensors in memory of their own."""
-    if isinstance(out, torch.Tensor):
-        own = is_simulated(out) and out.storage_offset() == 0 and all(type(side) is int for side in out.shape)
-        return (tuple(out.shape), out.stride(), out.dtype) if own else None
-    if isinstance(out, list | tuple):
-        parts = [_template(part) for part in out]
-        return None if None in parts else parts
-    return None
+_VARIABLE = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
 
 
 def _made(template: Any) -> Any:
@@ -154,7 +104,6 @@ def _made(template: Any) -> Any:
     return _fake(torch.empty_strided(shape, stride, dtype=dtype, device="meta"))
 
 
-_VARIABLE = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
 _ordinary = object()
 _kept: list[Any] = []
 
@@ -165,20 +114,24 @@ def mode() -> _Mode:
     return _Mode(allow_non_fake_inputs=True)
 
 
+def _not_protected(tensor: torch.Tensor, stream: Any) -> None:
+    """In place of `record_stream`."""
+
+
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Tells `recorder` of everything that happens on the device meanwhile."""
     before, mode().recorder = mode().recorder, recorder
-    cuda = torch.cuda
-    kept = cuda.Stream, cuda.current_stream, cuda.stream, torch.Tensor.record_stream
-    # train.py names CUDA's streams: a build without CUDA has none that could be made.
-    cuda.Stream, cuda.current_stream, cuda.stream = Stream, current_stream, use_stream  # type: ignore
-    torch.Tensor.record_stream = lambda tensor, stream: None  # type: ignore
-    try:
-        yield
-    finally:
-        mode().recorder = before
-        cuda.Stream, cuda.current_stream, cuda.stream, torch.Tensor.record_stream = kept  # type: ignore
+    with (
+        # train.py names CUDA's streams: a build without CUDA has none that could be made.
+        mock.patch.multiple(torch.cuda, Stream=Stream, current_stream=current_stream, stream=use_stream),
+        # The allocator does not reuse a block while another stream reads it: not modelled.
+        mock.patch.object(torch.Tensor, "record_stream", _not_protected),
+    ):
+        try:
+            yield
+        finally:
+            mode().recorder = before
 
 
 def is_simulated(tensor: object) -> bool:
@@ -291,7 +244,7 @@ def register() -> torch.device:
     _kept.extend((library, *autocast.register()))
     optimizers._foreach_supported_types.append(FakeTensor)  # else optimizers loop where CUDA's would not
     for convolution in (aten.convolution.default, aten.convolution_backward.default):
-        fake_impls.op_implementations_dict[convolution] = _as_cudnn(
+        fake_impls.op_implementations_dict[convolution] = shapes.as_cudnn(
             fake_impls.op_implementations_dict[convolution]
         )
     return torch.device(NAME)
@@ -308,34 +261,6 @@ def _empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **_: Any)
 
 def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> FakeTensor:
     return _fake(torch.empty_strided(size, stride, dtype=dtype, device="meta"))
-
-
-def _as_cudnn(fake: Any) -> Any:
-    """Answers as cuDNN does: in channels_last if an argument is; torch's own fake one does not know."""
-
-    def convolution(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-        out = fake(fake_mode, func, *args, **kwargs)
-        given = [*tensors((args, kwargs))]
-        if not any(map(is_simulated, given)) or not any(map(is_channels_last, given)):
-            return out
-        with fake_mode:
-            return torch.utils._pytree.tree_map(_in_channels_last, out)
-
-    return convolution
-
-
-def is_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether it is in NHWC (or NDHWC), and not in NCHW as well."""
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    layout = formats.get(tensor.dim())
-    return layout is not None and tensor.is_contiguous(memory_format=layout) and not tensor.is_contiguous()
-
-
-def _in_channels_last(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor) or leaf.dim() not in (4, 5):
-        return leaf
-    layout = torch.channels_last if leaf.dim() == 4 else torch.channels_last_3d
-    return torch.empty_like(leaf, memory_format=layout)
 
 
 # ---------------------------------------------------------------- operators that torch's fake tensors lack

@@ -25,7 +25,7 @@ from perfkit import machine
 from perfkit.errors import InvalidValue
 from perfkit.program.recipe import Recipe
 from perfkit.program.train import Training
-from perfkit.simulate import operators, recorded
+from perfkit.simulate import describe, recorded
 from perfkit.simulate.recorded import Entry, KernelRecording
 from perfkit.simulate.step import Operator
 from perfkit.worker.messages import RecordKernels
@@ -79,7 +79,7 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func(*args, **(kwargs or {}))
-        if operator := operators.operator_of(
+        if operator := describe.operator_of(
             func, args, kwargs or {}, outputs, lambda tensor: tensor.device.type == self._type
         ):
             self._take(operator, lambda: func(*args, **(kwargs or {})))
