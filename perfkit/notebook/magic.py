@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import types
+from pathlib import Path
 from typing import Any
 
 from IPython.display import display
 
 from perfkit import loop
+from perfkit.errors import InvalidValue
 from perfkit.notebook.shown import Shown
 from perfkit.results.tracked import Tracked
 from perfkit.show import tables_script
@@ -17,16 +19,22 @@ from perfkit.show.document import Bullets, Content, Section
 
 def load_ipython_extension(shell: Any) -> None:
     """Registers the magic; called by `%load_ext perfkit`."""
-    shell.register_magic_function(lambda line, cell: watch(shell, cell), "cell", "watch")
+    shell.register_magic_function(lambda line, cell: watch(shell, line, cell), "cell", "watch")
 
 
-def watch(shell: Any, cell: str) -> None:
+def watch(shell: Any, line: str, cell: str) -> None:
     """Runs a cell, observes the steps of its loop, and shows them below what the cell shows.
 
     Args:
         shell: the kernel's `InteractiveShell`.
+        line: a file to save the notebook's code in, as a script; empty for none.
         cell: its code.
+
+    Raises:
+        InvalidValue: that file exists, or cannot be written.
     """
+    if line.strip():
+        save(Path(line.strip()), [*shell.history_manager.input_hist_raw[:-1], cell])
     before = names_from_before(cell, shell.user_ns)
     with loop.observed() as tracked:
         shell.run_cell(cell)
@@ -42,7 +50,7 @@ def sections(tracked: Tracked, before: list[str]) -> list[Content]:
     """
     objects = ", ".join(before) if before else "what the cell makes"
     ways = [
-        "Write the notebook's code into a file: %history -f train.py",
+        "Save the cells that you have run as a script: %%watch train.py above this one",
         "See what to try: !perfkit watch train.py",
         "Compare it with a switch set: !perfkit compare --script train.py --set amp=bf16",
         "Get the edit of your code: !perfkit patch train.py --set amp=bf16",
@@ -55,8 +63,23 @@ def sections(tracked: Tracked, before: list[str]) -> list[Content]:
     return [*tables_script.tracked(tracked), Section("To set switches", [reason, Bullets(ways)])]
 
 
+def save(path: Path, cells: list[str]) -> None:
+    """Writes cells as one script, without their magics and shell commands.
+
+    Raises:
+        InvalidValue: the file exists, or is not a Python file that can be written.
+    """
+    if path.exists() or path.suffix != ".py" or not path.absolute().parent.is_dir():
+        raise InvalidValue(
+            f"cannot save the cells as '{path}'", "Name a new .py file in a folder that exists"
+        )
+    lines = [[line for line in cell.splitlines() if not line.startswith(("%", "!"))] for cell in cells]
+    texts = filter(str.strip, map("\n".join, lines))
+    path.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+
+
 def names_from_before(cell: str, known: dict[str, Any]) -> list[str]:
-    """The variables of a cell that other cells have made, modules, functions and classes apart."""
+    """The variables of a cell that other cells have made, sorted; modules, functions and classes apart."""
     try:
         tree = ast.parse(cell)
     except SyntaxError:  # magics and shell commands: the kernel reads them
@@ -65,6 +88,6 @@ def names_from_before(cell: str, known: dict[str, Any]) -> list[str]:
     kinds = (types.ModuleType, types.FunctionType, type)
     return [
         name
-        for name in dict.fromkeys(used)
+        for name in sorted(set(used))
         if name in known and not name.startswith("_") and not isinstance(known[name], kinds)
     ]  # fmt: skip

@@ -9,6 +9,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from perfkit.program.patch_source import Source
+from perfkit.program.patch_values import options
 from perfkit.program.recipe import Value
 
 Options = Mapping[str, str]
@@ -69,7 +70,6 @@ _TIMM: dict[str, Callable[[Value], Options]] = {
     "compile": lambda value: {"--torchcompile": "inductor" if value else ""},
 }
 
-_LIGHTNING_FLAGS = {"amp": lambda value: {"--trainer.precision": _PRECISION[str(value)].strip('"')}}
 
 _BY_HAND = {
     "transformers": {
@@ -151,19 +151,17 @@ def by_hand(library: str, switch: str) -> str:
     return _BY_HAND.get(name, {}).get(switch, "")
 
 
-def flags(library: str, sources: Sequence[Source]) -> dict[str, Callable[[Value], Options]]:
-    """Switches that the script's own command line sets, by a convention of the library."""
-    if library == "timm":
-        return _TIMM
-    if library == "transformers" and _uses(sources, "HfArgumentParser"):
-        return {switch: _as_flags(given) for switch, given in _HUGGING_FACE.items()}
-    if library in ("lightning", "pytorch_lightning") and _uses(sources, "LightningCLI"):
-        return dict(_LIGHTNING_FLAGS)
+def flags(library: str, sources: Sequence[Source], switch: str, value: Value) -> Options:
+    """Options of the script's own command line that set a switch, by a convention of the library; or none."""
+    if library == "timm" and switch in _TIMM:
+        defined = {name for source in sources for _, option in options(source) for name in option.names}
+        given = _TIMM[switch](value)
+        return given if defined >= set(given) else {}
+    if library == "transformers" and switch in _HUGGING_FACE and _uses(sources, "HfArgumentParser"):
+        return {f"--{name}": code.strip('"') for name, code in _HUGGING_FACE[switch](value).items() if code}
+    if library in ("lightning", "pytorch_lightning") and switch == "amp" and _uses(sources, "LightningCLI"):
+        return {"--trainer.precision": _PRECISION[str(value)].strip('"')}
     return {}
-
-
-def _as_flags(given: Callable[[Value], Options]) -> Callable[[Value], Options]:
-    return lambda value: {f"--{name}": code.strip('"') for name, code in given(value).items()}
 
 
 def _uses(sources: Sequence[Source], name: str) -> bool:

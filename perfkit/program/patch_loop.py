@@ -84,7 +84,10 @@ class LoopEdits:
         Raises:
             Refused: it cannot be done for the user.
         """
-        library = self._library(name)
+        library, sources = self._library(name), list(self.sources.values())
+        flags = libraries.flags(library or self._library("workers"), sources, name, value)
+        if flags:
+            return [self._flag(flag, code) for flag, code in flags.items()]
         if library and (done := self._by_library(library, name, value)) is not None:
             return done
         if name in _LOADER:
@@ -113,17 +116,14 @@ class LoopEdits:
     def _by_library(self, library: str, name: str, value: Value) -> list[str] | None:
         """By the library's own option; None where the script's own code can be edited after all."""
         sources = list(self.sources.values())
-        flags = libraries.flags(library, sources).get(name)
-        if flags:
-            return [self._flag(flag, code) for flag, code in flags(value).items()]
         makers = [one for one in libraries.constructors(library, sources) if name in one.options]
         given = makers[0].options[name](value) if len(makers) == 1 else {}
         if given:
             return [self._arguments(makers[0].source, makers[0].call, given)]
         if len(makers) > 1:
-            raise Refused(
-                f"{makers[0].source.where(makers[0].call)} is not the only one that configures {library}"
-            )
+            lines = " and ".join(one.source.where(one.call) for one in makers)
+            names = ", ".join(makers[0].options[name](value))
+            raise Refused(f"{lines} configure {library}: set {names} there")
         if hand := libraries.by_hand(library, name):
             raise Refused(hand)
         if name in ("channels_last", "compile", "fp32_precision", "cudnn_benchmark"):

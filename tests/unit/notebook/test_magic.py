@@ -1,0 +1,58 @@
+"""`%%watch` above a cell: its loop runs as ever, is observed, and the next step is named."""
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+from perfkit.errors import InvalidValue
+from perfkit.notebook import magic
+
+SETUP = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.zeros(12, 2)), batch_size=2)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+"""
+LOOP = """for (x,) in loader:
+    model(x).sum().backward()
+    optimizer.step()
+done = True
+"""
+
+
+@pytest.fixture
+def shell():
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "perfkit")
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+def test_a_cell_is_observed_in_the_kernel(shell):
+    shell.run_cell(SETUP, store_history=True)
+    with capture_output() as output:
+        shell.run_cell(f"%%watch\n{LOOP}")
+    assert shell.user_ns["done"] is True
+    text = output.outputs[-1].data["text/plain"]
+    assert "samples/s" in text and "steps" in text
+    assert "loader, model, optimizer" in text.replace("\n", " ") and "perfkit patch train.py" in text
+
+
+def test_the_cells_become_a_script(shell, tmp_path):
+    shell.run_cell("%load_ext perfkit\n" + SETUP, store_history=True)
+    script = tmp_path / "train.py"
+    with capture_output():
+        shell.run_cell(f"%%watch {script}\n{LOOP}", store_history=True)
+    text = script.read_text()
+    assert "model = torch.nn.Linear" in text and "optimizer.step()" in text and "%" not in text
+    compile(text, "train.py", "exec")
+    with pytest.raises(InvalidValue, match="cannot save"):
+        magic.save(script, ["x = 1"])
+
+
+def test_names_of_other_cells():
+    known = {"model": object(), "torch": pytest, "helper": lambda: 0, "_": 1}
+    assert magic.names_from_before("y = helper(torch.f(model))\nz = model", known) == ["model"]
+    assert magic.names_from_before("%magic\n", known) == []
