@@ -163,7 +163,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def step_s(self) -> Estimate | None:
         """Time of a step, data wait included: median over the steps that count."""
-        return stats.median(self._measured(self.raw.step_s))
+        step = stats.median(self._measured(self.raw.step_s))
+        return stats.widened(step, self.simulated.band) if step and self.simulated else step
 
     @property
     def data_wait_s(self) -> Estimate | None:

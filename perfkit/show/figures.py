@@ -70,7 +70,7 @@ def _look(run: Run, colour: str) -> tuple[str, str]:
 def _base(runs: Sequence[Run], text: str, colour: str) -> tuple[str, str, str]:
     """The same for the legend."""
     chosen = next((run for run in runs if run.simulated), None)
-    return (simulated.axis(text, runs), *(_look(chosen, colour) if chosen else (colour, "")))
+    return (f"{text}, simulated" if chosen else text, *(_look(chosen, colour) if chosen else (colour, "")))
 
 
 def _throughput_numbers(run: Run) -> str:
@@ -260,6 +260,8 @@ def view(name: str, runs: Sequence[Run]) -> document.Figure:
     kind = VIEWS[name]
     runs = runs if kind.again else results.stages(runs)
     nothing, title = kind.nothing(runs), kind.title
+    if simulated.any_of(runs):
+        title = title.replace("(sampled)", "(kernel time / step)")
     for run in runs[:1]:
         where = (
             sentences.clean(run.workload.rpartition(":")[2], 32),

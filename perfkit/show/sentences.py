@@ -96,7 +96,8 @@ def _standing(run: Run) -> str:
 
 def _evidence(run: Run, previous: Run | None, against: Ratio) -> list[str]:
     """The numbers that support the verdict, those that contradict it, and what there was to gain."""
-    moves = [move for move in (_wait_move(run, previous), _ceiling_move(run, previous)) if move]
+    changes = _wait_move, _ceiling_move, _kernel_move, _share_move
+    moves = [move for change in changes if (move := change(run, previous))]
     close = against.verdict == "too close to predict"
     none, rounds = close or against.verdict == "no measurable difference", results.rounds(run)
     if against.verdict == "disturbed":
@@ -134,11 +135,39 @@ def _ceiling_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
     return change.ratio > 1, f"with data already on the device it computes {times}× as fast"
 
 
+def _kernel_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
+    """The same for the kernel time of a sample, in simulated runs."""
+    now, before = (_kernel_s(one) if one else None for one in (run, previous))
+    if not now or not before or abs(now / before - 1) < _NOTICEABLE:
+        return None
+    return now < before, (
+        f"the kernels of a sample take {units.duration(now)} instead of {units.duration(before)}"
+    )
+
+
+def _kernel_s(run: Run) -> float | None:
+    known = run.simulated
+    return known.kernel_s / run.samples_per_step if known and run.samples_per_step else None
+
+
+def _share_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
+    """The same for the kernels' share of a step, in simulated runs whose kernels stay as they are."""
+    now, before = run.utilization, previous.utilization if previous else None
+    if now is None or before is None or abs(now - before) < _NOTICEABLE or _kernel_move(run, previous):
+        return None
+    moved = "rose" if now > before else "fell"
+    return now > before, (
+        f"the kernels' share of the step {moved} from {units.percent(before)} to {units.percent(now)}"
+    )
+
+
 def _no_room(run: Run, previous: Run | None, moved: bool) -> list[str]:
     """Why this kind of optimization had nothing to gain, where the numbers say so."""
     share, efficiency = results.wait_share(previous or run), results.efficiency(previous or run)
     bottleneck = OPTIMIZATIONS[run.stage].bottleneck if run.stage in OPTIMIZATIONS else "none"
     if share is None or bottleneck not in ("data", "copy", "host", "device"):
+        return []
+    if run.simulated and bottleneck not in ("data", "copy"):
         return []
     if bottleneck not in ("data", "copy"):
         waits = (
