@@ -1,0 +1,131 @@
+"""A script that is watched against the same script alone, interleaved: ratio of samples/s.
+
+    python benchmarks/watch_overhead.py [--rounds 12] [--seconds 2]
+
+Target: at least 0.99. Both processes time their own steps; the one that is not measured is stopped (SIGSTOP).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perfkit.errors import PerfkitError
+from perfkit.process.child import end_tree
+from perfkit.process.launch import Launch
+from perfkit.process.watched import WatchedScript
+from perfkit.results import stats
+from perfkit.watch.messages import Observe
+
+CHUNK = 5
+SCRIPT = f"""
+import os, time, torch, torchvision
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+images = TensorDataset(torch.randn(2048, 3, 32, 32), torch.randint(10, (2048,)))
+loader = DataLoader(images, batch_size=16, shuffle=True)
+model = torchvision.models.resnet18(num_classes=10)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+steps, start = 0, time.perf_counter()
+while True:
+    for inputs, labels in loader:
+        loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        steps += 1
+        if steps % {CHUNK} == 0:
+            now = time.perf_counter()
+            print(now - start, flush=True)
+            start = now
+"""
+
+
+class Side:
+    """One process of the script, and the times of its chunks of steps."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.chunks: list[float] = []
+
+    def write(self, line: str) -> None:
+        """A line that the script has printed."""
+        self.chunks.append(float(line))
+
+    def rate(self, seconds: float) -> float:
+        """Steps per second while it runs for so long; the chunk with the pause in it is left out."""
+        before = len(self.chunks)
+        os.killpg(self.pid, signal.SIGCONT)
+        while len(self.chunks) < before + 3:
+            time.sleep(seconds)
+        os.killpg(self.pid, signal.SIGSTOP)
+        own = self.chunks[before + 1 :]
+        return CHUNK * len(own) / sum(own)
+
+
+def _read(side: Side, lines: Any) -> None:
+    for line in lines:
+        side.write(line)
+
+
+def _ask(watched: WatchedScript) -> None:
+    with contextlib.suppress(PerfkitError):  # it is ended within this command
+        watched.ask(Observe(10**9))
+
+
+def main() -> None:
+    """Prints the ratio of every round and the geometric mean with its interval."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="perfkit-bench-") as folder:
+        Path(folder, "train.py").write_text(SCRIPT)
+        alone = subprocess.Popen(
+            [sys.executable, "-u", "train.py"], cwd=folder, stdout=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        watched = WatchedScript(Launch("train.py", folder=Path(folder)))
+        sides = Side(alone.pid), Side(watched.pid)
+        watched.on_output.append(sides[1])  # type: ignore[arg-type]
+        jobs: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
+            (_read, (sides[0], alone.stdout)), (_ask, (watched,)),
+        ]  # fmt: skip
+        try:
+            for target, args in jobs:
+                threading.Thread(target=target, args=args, daemon=True).start()
+            while not all(side.chunks for side in sides):
+                time.sleep(0.1)
+            for side in sides:
+                os.killpg(side.pid, signal.SIGSTOP)
+            rates: dict[Side, list[float]] = {side: [] for side in sides}
+            for _ in range(given.rounds):
+                for side in random.sample(sides, 2):
+                    rates[side].append(side.rate(given.seconds))
+                print(f"watched / alone: {rates[sides[1]][-1] / rates[sides[0]][-1]:.4f}", flush=True)
+        finally:
+            for side in sides:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(side.pid, signal.SIGCONT)
+            end_tree(alone)
+            watched.stop()
+    ratio = stats.geometric_mean(np.array(rates[sides[1]]) / np.array(rates[sides[0]]))
+    print(f"watched / alone: {ratio.value:.4f} (95% {ratio.low:.4f} to {ratio.high:.4f}), target 0.99")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Whose call it was, and how much went in."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from perfkit.program.recipe import switches
+from perfkit.watch import edits, sites, toggles
+from perfkit.watch.sites import Sites
+from perfkit.watch.tensors import first_tensor, size, tensors
+
+
+def seen(found: Sites, role: str) -> None:
+    """Stands for a patched function: its caller is the call."""
+    found.note(role, "Adam", ("lr",))
+
+
+def test_the_exact_expression_of_the_user_s_call() -> None:
+    found = Sites()
+    (seen(found, "optimizer"), seen(found, "optimizer"))
+    (site,) = found.all()
+    frame = site["frames"][0]
+    assert frame["file"] == str(Path(__file__).resolve())
+    line = Path(__file__).read_text().splitlines()[frame["line"] - 1]
+    assert line[frame["column"] : frame["end_column"]] == 'found.note(role, "Adam", ("lr",))'
+    caller = site["frames"][1]
+    line = Path(__file__).read_text().splitlines()[caller["line"] - 1]
+    assert line[caller["column"] : caller["end_column"]] == 'seen(found, "optimizer")'
+    assert (site["role"], site["subject"], site["keywords"], site["library"]) == (
+        "optimizer", "Adam", ["lr"], "",
+    )  # fmt: skip
+
+
+def test_libraries_are_not_the_user_s() -> None:
+    assert sites.is_users(__file__)
+    for file in (torch.__file__, sites.__file__, sys.modules["json"].__file__, "<string>"):
+        assert not sites.is_users(str(file))
+    assert sites._package("/x/lib/python3.11/site-packages/lightning/pytorch/trainer.py") == "lightning"
+    assert sites._package(torch.__file__) == ""
+
+
+def test_samples_and_tokens_in_any_container() -> None:
+    class Batch:
+        def __init__(self) -> None:
+            self.name, self.ids = "x", torch.zeros(4, 7, dtype=torch.long)
+
+    images = torch.zeros(5, 3, 8, 8)
+    nested: list[tuple[Any, tuple[int, int]]] = [
+        ((images, torch.zeros(5)), (5, 0)), ({"ids": torch.zeros(4, 7).long()}, (4, 28)), (Batch(), (4, 28)),
+        ([torch.tensor(1.0), [images]], (5, 0)), ("text", (0, 0)), ([], (0, 0)),
+    ]  # fmt: skip
+    for value, expected in nested:
+        assert size(first_tensor(value)) == expected
+    assert len(list(tensors({"a": [images, {"b": images}], "c": "text"}))) == 2
+
+
+def test_every_switch_can_be_set_from_outside_or_has_its_edit() -> None:
+    assert set(toggles.READ) | set(edits.EDITS) == set(switches())
+    assert not set(toggles.READ) & set(edits.EDITS)
+    assert len(toggles.READ) == 15
