@@ -212,7 +212,9 @@ class WatchedScript(Child):
 
     def _keep(self, stream: IO[str] | None, lines: collections.deque[str]) -> None:
         assert stream is not None
+        mirrored = str(Path(self._folder) / "files")  # before each path of the script's own folder
         for line in stream:
+            line = line.replace(mirrored, "")  # noqa: PLW2901
             lines.append(line.rstrip("\n"))
             for target in self.on_output:
                 target.write(line)

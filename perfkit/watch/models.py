@@ -140,6 +140,9 @@ class Models:
         if script.toggles.get("channels_last") and "channels_last" not in script.refused:
             args = tuple(_last(arg) for arg in args)
             kwargs = {name: _last(arg) for name, arg in kwargs.items()}
+        if script.profiling:
+            with torch.profiler.record_function("forward"):
+                return call(*args, **kwargs)
         if script.steps.count >= script.FIRST:
             return call(*args, **kwargs)
         return self._looked_at(model, call, args, kwargs)

@@ -57,6 +57,7 @@ class Script:
         self.step_is = ""
         """What counts as a step, where that is not an optimizer's."""
         self.profiling = False
+        """Whether the profiler records: forward and backward get their names then."""
         self.started_processes = 0
 
     def note(self, text: str) -> None:
