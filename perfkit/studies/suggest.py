@@ -56,6 +56,8 @@ class Seen:
     """Seconds that the first steps of epochs took beyond others, over all steps that were seen …"""
     whole_s: float = 0.0
     """… in this many seconds."""
+    optimizer_s: float | None = None
+    """Of the block's seconds, those in optimizers; None where that was not timed."""
     peaks: Mapping[str, float] | None = None
     """FLOP/s of large products on the device, by type; None if not measured."""
 
@@ -248,6 +250,8 @@ def _compile(seen: Seen) -> Iterator[Suggestion]:
 
 def _optimizer(seen: Seen) -> Iterator[Suggestion]:
     share = seen.share(_UPDATES)
+    if seen.optimizer_s is not None:
+        share = min(1.0, seen.optimizer_s / seen.block.seconds)
     if share is not None and share < 0.01 and seen.own.optimizer_impl not in ("fused", "foreach"):
         why = f"the optimizer takes {share:.1%} of a step: nothing to gain"
         yield Suggestion(title="Optimizer", state="refused", why=why)

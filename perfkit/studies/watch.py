@@ -112,7 +112,7 @@ def _watch(script: WatchedScript, steps: int, run_on: bool, out: Path) -> Watche
     restarts, whole = _restarts(seen)
     suggestions = suggest(Seen(
         own=own, target=target(facts), block=seen.block, cores=machine.usable_cores(), ceiling=ceiling,
-        analysis=analysis, syncs=syncs, restarts_s=restarts, whole_s=whole,
+        analysis=analysis, syncs=syncs, restarts_s=restarts, whole_s=whole, optimizer_s=seen.optimizer_s,
     ))  # fmt: skip
     return Watched(
         command=script.launch.describe(), script=facts, own=own.to_dict(), startup_s=trained.startup_s,
@@ -147,8 +147,13 @@ def _joined(one: Observation, other: Observation) -> Observation:
         before = outside.get(name, (0, 0.0))
         outside[name] = before[0] + count, before[1] + seconds
     return msgspec.structs.replace(
-        other, block=one.block + other.block, tokens=one.tokens + other.tokens, outside=outside
-    )
+        other, block=one.block + other.block, tokens=one.tokens + other.tokens, outside=outside,
+        optimizer_s=_sum(one.optimizer_s, other.optimizer_s),
+    )  # fmt: skip
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other
 
 
 def _optional(script: WatchedScript, command: Any) -> Any:

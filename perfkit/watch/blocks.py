@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
+import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ _WAITS = 0.1
 """A loader's queue counts as empty once a step waits for more than this fraction of its time."""
 _MAX_SETTLING = 3
 """In multiples of the prefetched batches: the most steps before a loader's pace counts as steady."""
+_FILLING_S = 2.0
+"""How long workers are waited for that fill their queue."""
 _ALL_MARKED = 20
 """After this many steps with something else in each of them, those are what a step is."""
 
@@ -96,12 +99,13 @@ class Blocks:
         if settle:
             yield from self._settle()
         steps = self._steps_for(samples, seconds, queues)
-        on_cpu = self._script.models.device().type == "cpu" and self._world() == 1
+        on_cpu = self._on_cpu() and self._world() == 1
         before = self._script.loaders.queued()
         rows, took = yield from self.run(
             steps, "measuring", _MAX_SETTLING * self._script.loaders.prefetched() if on_cpu else 0,
             lambda: self._script.loaders.queued() - before,
         )  # fmt: skip
+        self._let_workers_finish()
         return block(rows, took)
 
     def ceiling(self, samples: int) -> Job:
@@ -112,6 +116,7 @@ class Blocks:
         loaders.hold = True
         try:
             yield from self.run(3, "ceiling")  # frameworks fetch some batches ahead
+            self._let_workers_finish()
             rows, took = yield from self.run(self._steps_for(samples), "ceiling")
         finally:
             loaders.release()
@@ -119,25 +124,24 @@ class Blocks:
 
     def observe(self, steps: int) -> Job:
         """At least this many plain steps, and what else there was."""
-        rows: Rows = []
-        script = self._script
+        yield from self._settle()
+        rows, plain, samples, seconds, ended = Rows(), Rows(), 0, 0.0, False
         start = clock()
         try:
-            while len(self._plain(rows)) < steps:
-                rows.append((yield))
-                plain = self._plain(rows)
-                done = sum(step.seconds for step in plain)
-                rate = sum(step.samples for step in plain) / done if done else 0.0
-                self._tell(f"step {script.steps.count}: {rate:.4g} samples/s", len(plain), steps)
+            while len(plain) < steps:
+                step = yield
+                self._add(step, rows, plain)
+                samples, seconds = samples + step.samples, seconds + step.seconds
+                rate = f"step {self._script.steps.count}: {samples / seconds:.4g} samples/s"
+                self._tell(rate, len(plain), steps)
         except Ended:
             if not rows:
                 raise
-            return self._observation(rows, clock() - start, ended=True)
+            ended = True
         synchronize()
-        return self._observation(rows, clock() - start, ended=False)
+        return self._observation(rows, plain, clock() - start, ended)
 
-    def _observation(self, rows: Rows, total: float, ended: bool) -> dict[str, Any]:
-        plain = self._plain(rows)
+    def _observation(self, rows: Rows, plain: Rows, total: float, ended: bool) -> dict[str, Any]:
         outside: dict[str, tuple[int, float]] = {}
         for step in rows:
             if step.marks and not self._counts_marked:
@@ -147,6 +151,7 @@ class Blocks:
         return {
             "block": block(plain, total - sum(seconds for _, seconds in outside.values())),
             "tokens": sum(step.tokens for step in plain), "outside": outside,
+            "optimizer_s": sum(step.updated for step in plain) if self._on_cpu() else None,
             "skipped": self._script.gradients.skipped, "steps": self._script.steps.count, "ended": ended,
         }  # fmt: skip
 
@@ -156,13 +161,12 @@ class Blocks:
         self, steps: int, phase: str, more: int = 0, surplus: Callable[[], int] = lambda: 0
     ) -> Generator[None, Step, tuple[Rows, float]]:
         """Plain steps and their seconds: `steps`, then up to `more` until the queue is as full as before."""
-        rows: Rows = []
+        rows, plain = Rows(), Rows()
         first: int | None = None
         synchronize()
         start = clock()
         while True:
-            rows.append((yield))
-            plain = self._plain(rows)
+            self._add((yield), rows, plain)
             self._tell(phase, min(len(plain), steps), steps)
             if len(plain) < steps:
                 continue
@@ -174,21 +178,30 @@ class Blocks:
         marked = 0.0 if self._counts_marked else sum(step.seconds for step in rows if step.marks)
         return plain, clock() - start - marked
 
-    def _plain(self, rows: Rows) -> Rows:
-        """The steps that count."""
-        plain = rows if self._counts_marked else [step for step in rows if not step.marks]
-        if not plain and len(rows) >= _ALL_MARKED:
+    def _add(self, step: Step, rows: Rows, plain: Rows) -> None:
+        """Adds a step to all of them and, if it counts, to the plain ones."""
+        rows.append(step)
+        if self._counts_marked or not step.marks:
+            plain.append(step)
+        elif not plain and len(rows) >= _ALL_MARKED:
             self._counts_marked = True
-            marks = " and ".join(sorted(set().union(*(step.marks for step in rows))))
+            marks = " and ".join(sorted(set().union(*(row.marks for row in rows))))
             self._script.note(f"every step has {marks} in it, so that is part of a step here")
-            return rows
-        return plain
+            plain.extend(rows)
+
+    def _let_workers_finish(self) -> None:
+        """Waits until the loader's queue is full: on a CPU its workers would slow down what comes next."""
+        until, full = clock() + _FILLING_S, self._script.loaders.prefetched()
+        while self._script.loaders.queued() < full and clock() < until:
+            time.sleep(0.02)
 
     def _settle(self) -> Generator[None, Step, None]:
         """Uses up what was prefetched while the script stood still; as `Harness.settle`."""
         prefetched = self._script.loaders.prefetched()
-        if not prefetched or self._world() > 1:
-            yield from self.run(max(1, prefetched), "settling")
+        if not prefetched:
+            return
+        if self._world() > 1:
+            yield from self.run(prefetched, "settling")
             return
         yield from self.run(prefetched, "settling")
         for _ in range(_MAX_SETTLING * prefetched + 1):
@@ -213,6 +226,9 @@ class Blocks:
         before = statistics.median(step.seconds for step in warm[-2 * _WINDOW : -_WINDOW])
         last = statistics.median(step.seconds for step in warm[-_WINDOW:])
         return abs(before - last) <= _STEADY * before
+
+    def _on_cpu(self) -> bool:
+        return self._script.models.device().type == "cpu"
 
     # ------------------------------------------------------------ ranks
 

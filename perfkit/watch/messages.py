@@ -55,6 +55,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     block: Block
     tokens: int = 0
+    optimizer_s: float | None = None
+    """Of the plain steps' seconds, those in optimizers; None on a GPU, which works on by itself."""
     outside: dict[str, tuple[int, float]] = {}
     """Steps with a new epoch, an evaluation or a checkpoint in them: how many, and their seconds."""
     skipped: int = 0

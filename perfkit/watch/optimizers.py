@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from perfkit.watch.steps import clock
+
 if TYPE_CHECKING:
     from perfkit.watch.script import Script
 
@@ -31,11 +33,13 @@ class Optimizers:
         if not any(optimizer is known for known in self.found):
             self.found.append(optimizer)
             self._set_implementation(optimizer)
-        self._inside, self.last = self._inside + 1, optimizer
+        self._inside, self.last, start = self._inside + 1, optimizer, clock()
         try:
             result = step(*args, **kwargs)
         finally:
             self._inside -= 1
+            if not self._inside:
+                self.script.steps.now.updated += clock() - start
         if not self._inside:  # an optimizer inside another one makes no step of its own
             if self.script.gradients.inside:  # one for each parameter, inside backward: that pass is the step
                 self.script.gradients.step_inside = True

@@ -21,6 +21,8 @@ class Step:
     tokens: int
     marks: frozenset[str]
     """What else happened in it: `new epoch`, `evaluation`, `checkpoint`."""
+    updated: float = 0.0
+    """Of its seconds, those in optimizers."""
 
 
 @dataclass
@@ -33,18 +35,19 @@ class _Sums:
     forward: list[int] = field(default_factory=lambda: [0, 0])
     """Samples and tokens that went into the model: what counts where there is no loader."""
     marks: set[str] = field(default_factory=set)
+    updated: float = 0.0
 
     def without(self, first: _Sums) -> _Sums:
         """What came after the first ones."""
         forward = [own - before for own, before in zip(self.forward, first.forward, strict=True)]
         return _Sums(
             self.waited - first.waited, self.samples - first.samples, self.tokens - first.tokens, forward,
-            self.marks - first.marks,
+            self.marks - first.marks, self.updated - first.updated,
         )  # fmt: skip
 
     def step(self, seconds: float) -> Step:
         samples, tokens = self.samples or self.forward[0], self.tokens or self.forward[1]
-        return Step(seconds, self.waited, samples, tokens, frozenset(self.marks))
+        return Step(seconds, self.waited, samples, tokens, frozenset(self.marks), self.updated)
 
 
 class Steps:
