@@ -154,9 +154,10 @@ class WatchedScript(Child):
 
     def _environment(self, entry_folder: Path, path: str) -> dict[str, str]:
         """The user's own, and the way in; prints arrive at once."""
-        mine = [str(entry_folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-        values: dict[str, str | None] = {
-            **os.environ, **self._changes, "PYTHONPATH": os.pathsep.join(mine), "PYTHONUNBUFFERED": "1",
+        values: dict[str, str | None] = {**os.environ, **self._changes}
+        paths = [str(entry_folder), *filter(None, [values.get("PYTHONPATH")])]
+        values |= {
+            "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1",
             entry.VARIABLE: json.dumps({**self._settings, "socket": path}),
         }  # fmt: skip
         if self._settings["seed"] is not None:

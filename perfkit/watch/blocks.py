@@ -212,7 +212,7 @@ class Blocks:
                 break
 
     def _steps_for(self, samples: int, seconds: float = 0.0, queues: int = 1) -> int:
-        size = self._samples_per_step([]) or 1
+        size = (self._samples_per_step([]) or 1) * self._world()
         lasting = math.ceil(seconds / self._step_s)
         prefetched = self._script.loaders.prefetched()
         return int(self._of_rank_0(max(1, math.ceil(samples / size), lasting, queues * prefetched)))

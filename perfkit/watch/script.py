@@ -82,7 +82,9 @@ class Script:
         return f"a step of {names}" if len(found) == 1 else f"a step of each of {names}"
 
     def _on_steps(self, steps: list[Step]) -> None:
-        if self.steps.count <= self.LOOKS:
+        if not self._seen:
+            _patch_safetensors(self)
+        if not self._seen or self.steps.count <= self.LOOKS:
             self._seen += steps
             self.usual_samples = statistics.median_low(step.samples for step in self._seen)
             self.usual_tokens = statistics.median_low(step.tokens for step in self._seen)
@@ -110,7 +112,7 @@ def install(settings: dict[str, Any], outputs: Outputs) -> None:
 
 
 def _patch_save(script: Script) -> None:
-    """Checkpoints are written without Python's `open`."""
+    """Checkpoints are written without Python's `open`: by torch, and by safetensors once that is imported."""
     plain = torch.save
 
     @functools.wraps(plain)
@@ -121,6 +123,21 @@ def _patch_save(script: Script) -> None:
         plain(obj, f, *args, **kwargs)
 
     torch.save = save
+
+
+def _patch_safetensors(script: Script) -> None:
+    module: Any = sys.modules.get("safetensors.torch")
+    if module is None:
+        return
+    plain = module.serialize_file
+
+    @functools.wraps(plain)
+    def serialize_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
+        script.steps.now.marks.add("checkpoint")
+        script.outputs.before(os.fsdecode(filename))
+        return plain(tensors, filename, *args, **kwargs)
+
+    module.serialize_file = serialize_file
 
 
 def _seed(seed: int) -> None:

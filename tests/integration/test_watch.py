@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -22,6 +23,7 @@ from perfkit.worker.messages import (
     FindSyncs,
     MeasureBlock,
     MeasureCeiling,
+    MeasureCommunication,
     MeasureMemory,
     ReadPeak,
     RecordProfile,
@@ -211,15 +213,36 @@ def test_a_script_that_fails_says_so_in_its_own_words(folder: Path, ending: str,
         assert "ValueError: no" in failure.value.output
 
 
+def test_the_way_in_leaves_the_interpreter_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = folder / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import builtins\nbuiltins.own_site = __file__\n")
+    monkeypatch.setenv("PYTHONPATH", str(own))
+    code = "import os, sys; print(sys.meta_path[0].__name__, 'PERFKIT_WATCH' in os.environ, own_site)"
+    asking = (
+        "import json, os, subprocess, sys\n"
+        "facts = [own_site, os.environ['PYTHONPATH'], os.environ.get('PERFKIT_WATCH')]\n"
+        "facts.append(os.environ['WANDB_MODE'])\n"
+        f'child = [sys.executable, "-c", "{code}"]\n'
+        "facts.append(subprocess.run(child, capture_output=True, text=True).stdout)\n"
+        "print(json.dumps(facts), flush=True)\n"
+    )
+    with started(asking) as script, pytest.raises(ScriptFailed, match="exit status 0 before its second"):
+        script.ask(Observe(5))
+    theirs = str(own / "sitecustomize.py")
+    child = f"BuiltinImporter False {theirs}\n"
+    assert json.loads(script.output[0]) == [theirs, str(own), None, "disabled", child]
+
+
 def test_a_script_that_comes_to_its_end_meanwhile(folder: Path) -> None:
     with started(LOOP + "for i in range(9): step()\nsys.exit(0)\n") as script:
         seen = script.ask(Observe(50))
         assert (
             seen.ended and seen.steps == 9 and len(seen.block.step_s) == 7
         )  # the first command came after two
-    with started(LOOP + "for i in range(4): step()\n") as script:
-        with pytest.raises(ScriptFailed, match="ended after 4 steps, before it was measured"):
-            train(script)
+    early = pytest.raises(ScriptFailed, match="ended after 4 steps, before it was measured")
+    with started(LOOP + "for i in range(4): step()\n") as script, early:
+        train(script)
 
 
 def test_a_script_that_catches_everything_is_ended_all_the_same(folder: Path) -> None:
@@ -267,6 +290,8 @@ def test_two_ranks_are_watched_together(folder: Path) -> None:
         block = script.ask(MeasureBlock(320))
         assert block.samples == 320 and len(block.step_s) == 10
         assert [answer["samples"] for answer in script.answers] == [160, 160]
+        communication = script.ask(MeasureCommunication(320))
+        assert communication.bytes_per_step == (8 * 4 + 4) * 4 and len(communication.rank_compute_s) == 2
         assert script.ask(DescribeScript()).world == 2
         assert script.ranks == 2
     finally:
