@@ -302,7 +302,7 @@ def _together(values: list[Any]) -> Any:
     first = values[0]
     if len(values) == 1 or not isinstance(first, dict):
         return first
-    if "step_s" in first:
+    if isinstance(first.get("step_s"), list):
         return {**first, "samples": sum(value["samples"] for value in values)}
     parts = {
         name: _together([value[name] for value in values])
