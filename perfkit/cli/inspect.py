@@ -14,8 +14,9 @@ from perfkit import trace as traces
 from perfkit.cli import app as cli
 from perfkit.errors import one_of
 from perfkit.process import nsys as tool
-from perfkit.show import figures_trace, tables_inside, tables_trace, terminal
-from perfkit.studies import inspect
+from perfkit.results.run import document
+from perfkit.show import figures_trace, tables_accuracy, tables_inside, tables_trace, terminal
+from perfkit.studies import accuracy, inspect
 from perfkit.studies import record_kernels as recording
 from perfkit.trace import diagnosis, nsight
 
@@ -112,6 +113,16 @@ def record_kernels(
         typer.echo(f"left out: {recipe}: {why}")
     rest = "" if result.complete else ". Its time was over: run it again to record the rest"
     typer.echo(f"{result.path}: {result.entries} operators of {result.name}, {result.new} new{rest}")
+
+
+@cli.command(cli.INSIDE)
+def simulation(page: cli.Page) -> None:
+    """How good the simulated GPUs are: predicted against published, with the worst cases."""
+    with cli.study_progress() as bar:
+        known, digest, runs = accuracy.accuracy(on_progress=bar)
+    sections = tables_accuracy.sections(known, digest, runs)
+    body = {"constants": digest, "anchors": known, "article": document(runs)}
+    page.show_page("How good is the simulation?", sections, body)
 
 
 @cli.command(cli.INSIDE)

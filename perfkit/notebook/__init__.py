@@ -16,6 +16,7 @@ from perfkit.notebook.functions import (
     nsys,
     profile,
     recording,
+    simulation,
     source,
     torchrun,
     tune,
@@ -30,5 +31,6 @@ from perfkit.notebook.workbench import Workbench
 __all__ = [
     "AttributionResult", "Inspection", "LadderPanel", "RecipePanel", "Shown", "StagePanel", "SyncReport",
     "TraceView", "TuningResult", "WhatIf", "Workbench", "attribute", "doctor", "find_syncs", "kernels",
-    "machine", "memory", "minutes", "nsys", "profile", "recording", "source", "torchrun", "tune", "use",
+    "machine", "memory", "minutes", "nsys", "profile", "recording", "simulation", "source", "torchrun",
+    "tune", "use",
 ]  # fmt: skip

@@ -26,11 +26,12 @@ from perfkit.results import recordings
 from perfkit.results.attribution import Attribution
 from perfkit.results.run import Run
 from perfkit.results.tuning import Tuned
-from perfkit.show import tables, tables_inside, tables_studies, tables_trace
+from perfkit.show import tables, tables_accuracy, tables_inside, tables_studies, tables_trace
 from perfkit.show.document import Timeline
 from perfkit.show.html import fragment
+from perfkit.simulate.anchors import Anchors
+from perfkit.studies import accuracy, inspect, scaling
 from perfkit.studies import attribute as attributing
-from perfkit.studies import inspect, scaling
 from perfkit.studies import minutes as timing
 from perfkit.studies import plan as plans
 from perfkit.studies import tune as tuning
@@ -187,6 +188,12 @@ def recording(name: str | Path) -> Shown[list[Run]]:
 def profile(*which: Any, **how: Any) -> TraceView:
     """Profiles some steps in a fresh process, and reads the trace; arguments as for `perfkit.profile`."""
     return TraceView(own=inspect.profile(*which, **how))
+
+
+def simulation() -> Shown[Anchors | None]:
+    """How good the simulated GPUs are: predicted against published. Figures: rates, gains."""
+    known, digest, runs = _with_line(lambda show: accuracy.accuracy(on_progress=show))
+    return Shown(known, tables_accuracy.sections(known, digest, runs))
 
 
 def machine() -> Markdown:
