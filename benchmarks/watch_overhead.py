@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
 images = TensorDataset(torch.randn(2048, 3, 32, 32), torch.randint(10, (2048,)))
-loader = DataLoader(images, batch_size=16, shuffle=True)
+loader = DataLoader(images, batch_size=4, shuffle=True)
 model = torchvision.models.resnet18(num_classes=10)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
 steps, start = 0, time.perf_counter()

@@ -59,6 +59,7 @@ def watch(
         Path | None, typer.Option(help="the profile of some steps: FILE.json or .json.gz")
     ] = None,
     show_output: Annotated[bool, typer.Option(help="show what the script prints")] = False,
+    env: Annotated[cli.Texts, typer.Option(help="NAME=VALUE in its environment; repeatable")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="minutes that it may take in all")] = 30.0,
 ) -> None:
     """Runs your training script as it is, and says where its steps' time goes and what to try."""
@@ -75,11 +76,19 @@ def watch(
 
         result, running = studies.watch(
             launch, steps, run_on, in_place or run_on, trace, on_progress=line, cancelled=threading.Event(),
-            timeout_s=60 * timeout, on_start=started,
+            timeout_s=60 * timeout, on_start=started, environment=_variables(env),
         )  # fmt: skip
     output.show(tables_script.watched(result), result)
     if running:
         finish(running)
+
+
+def _variables(texts: list[str] | None) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts or []]
+    for name, equals, _ in pairs:
+        if not (name and equals):
+            raise InvalidValue(f"cannot read the variable '{name}'", "Write NAME=VALUE")
+    return {name: value for name, _, value in pairs}
 
 
 def finish(script: WatchedScript) -> None:

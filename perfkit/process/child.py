@@ -131,9 +131,7 @@ class Child:
         """The answer to a command that was given, if it comes within some time; raises as `ask` does."""
         self._check_cancelled()
         if self.deadline is not None and time.monotonic() > self.deadline:
-            raise RunFailed(
-                "the run took longer than its time limit", "Raise --timeout, or use a smaller preset"
-            )
+            raise self._too_late()
         try:
             event = self._events.get(timeout=wait_s)
         except queue.Empty:
@@ -153,6 +151,11 @@ class Child:
                     what = f"the measuring process gave an unreadable answer: {problem}"
                     raise RunFailed(what, "Report it, with the command that caused it") from None
         return None
+
+    def _too_late(self) -> RunFailed:
+        return RunFailed(
+            "the run took longer than its time limit", "Raise --timeout, or use a smaller preset"
+        )
 
     def _check_cancelled(self) -> None:
         if self._cancelled.is_set():

@@ -257,12 +257,22 @@ class WatchedScript(Child):
         """How many processes train."""
         return max(1, len(self._ranks))
 
+    def _too_late(self) -> RunFailed:
+        if self._ranks:
+            return super()._too_late()
+        what = f"the script has not made two training steps within its time limit{self._last_words()}"
+        return RunFailed(what, "Raise --timeout; does it train at all with these arguments?")
+
+    def _last_words(self) -> str:
+        lines = [*self.output, *self.log]
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f" (the last it wrote: {last})" if last else ""
+
     def _death(self) -> RunFailed:
         code = self._process.wait()
         self._log_reader.join(POLL_S)
         steps = "before its second training step" if not self._ranks else "while it was measured"
-        last = next((line.strip() for line in reversed(self.log) if line.strip()), "")
-        said = f" (the last it wrote: {last})" if last else ""
+        said = self._last_words()
         if code < 0:
             return RunFailed(
                 f"the script was ended by signal {-code} {steps}{said}", "Memory may have run out"

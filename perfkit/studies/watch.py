@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ def watch(
     on_progress: Progress = lambda phase, fraction: None,
     cancelled: threading.Event | None = None,
     timeout_s: float | None = None,
+    environment: Mapping[str, str] | None = None,
     on_start: Callable[[WatchedScript], None] = lambda script: None,
 ) -> tuple[Watched, WatchedScript | None]:
     """Watches a script for some steps.
@@ -64,6 +65,7 @@ def watch(
         on_progress: called with the phase and its fraction.
         cancelled: set it from any thread to stop.
         timeout_s: the most that it may take.
+        environment: variables beside its own.
         on_start: called with the script as soon as it is started.
 
     Raises:
@@ -75,7 +77,12 @@ def watch(
         waits = lambda: on_progress("waiting: another run uses this machine", 0.0)  # noqa: E731
         stack.enter_context(device_lock("script", cancelled, waits))
         script = WatchedScript(
-            launch, scratch=not in_place, on_progress=on_progress, cancelled=cancelled, deadline=deadline
+            launch,
+            scratch=not in_place,
+            environment=environment,
+            on_progress=on_progress,
+            cancelled=cancelled,
+            deadline=deadline,
         )
         stack.callback(script.stop)
         on_start(script)

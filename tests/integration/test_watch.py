@@ -253,16 +253,22 @@ def test_a_script_that_catches_everything_is_ended_all_the_same(folder: Path) ->
         assert script.ask(Observe(5)).steps >= 5
 
 
-def test_processes_that_a_script_starts_itself(folder: Path) -> None:
-    spawning = LOOP.replace("model =", "def work(n):\n    while True: step()\nmodel =") + (
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [("spawn", "processes that it started itself, which are not watched"), ("fork", "several processes")],
+)
+def test_processes_that_a_script_starts_itself(folder: Path, method: str, said: str) -> None:
+    starting = LOOP + (
+        "def work():\n"
+        "    while True: step()\n"
         "if __name__ == '__main__':\n"
-        "    torch.multiprocessing.spawn(lambda: None, nprocs=1) if False else None\n"
-        "    context = torch.multiprocessing.get_context('spawn')\n"
-        "    child = context.Process(target=work, args=(1,), daemon=True)\n"
-        "    child.start(); child.join(3)\n"
+        f"    context = torch.multiprocessing.get_context('{method}')\n"
+        "    children = [context.Process(target=work, daemon=True) for _ in range(2)]\n"
+        "    for child in children: child.start()\n"
+        "    for child in children: child.join(3)\n"
     )
-    with started(spawning) as script, pytest.raises(ScriptFailed, match="processes that it started itself"):
-        script.ask(Observe(5))
+    with started(starting) as script, pytest.raises(ScriptFailed, match=said):
+        script.ask(Observe(10**6))
 
 
 def test_it_can_be_cancelled_while_a_step_takes_for_ever(folder: Path) -> None:
