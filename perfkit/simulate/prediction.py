@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 from perfkit.errors import RunFailed
 from perfkit.program.recipe import Recipe
 from perfkit.results.simulated import Simulated
-from perfkit.simulate import bands, costs, planning, queue, recorded
+from perfkit.simulate import bands, costs, memory, planning, queue, recorded
 from perfkit.simulate.constants import constants
 from perfkit.simulate.gpus import Gpu
 from perfkit.simulate.mechanisms import mechanisms
-from perfkit.simulate.step import Allocate, Kernel, Step
+from perfkit.simulate.step import Kernel, Step
 
 OUT_OF_MEMORY = "out of memory on the simulated GPU"
 """The kind of that failure: more memory of this machine would not help."""
@@ -53,7 +54,13 @@ class Prediction:
         )  # fmt: skip
 
 
-def predict(gpu: Gpu, workload: str, options: Mapping[str, Any], recipe: Recipe) -> Prediction:
+def predict(
+    gpu: Gpu,
+    workload: str,
+    options: Mapping[str, Any],
+    recipe: Recipe,
+    cancelled: threading.Event | None = None,
+) -> Prediction:
     """Plans a step and predicts its kernels.
 
     Args:
@@ -61,31 +68,23 @@ def predict(gpu: Gpu, workload: str, options: Mapping[str, Any], recipe: Recipe)
         workload: `package.module:name`.
         options: all arguments of its constructor.
         recipe: it must be able to act there.
+        cancelled: set from any thread to stop planning.
 
     Raises:
         InvalidValue: a part of the step cannot be simulated.
         RunFailed: it does not fit into the GPU's memory.
     """
-    step = planning.plan_step(workload, recipe, options=dict(options))
-    peak = _peak_bytes(step)
-    if peak > gpu.memory_gib * 2**30:
+    step = planning.plan_step(workload, recipe, options=dict(options), cancelled=cancelled)
+    peak = memory.peak(step).allocated
+    reserved = memory.reserved(step, int(gpu.memory_gib * 2**30))
+    if reserved is None:
         raise _does_not_fit(gpu, peak)
     kernels = recorded.with_recorded(costs.kernels(step, gpu), step, gpu.key)
     planned = queue.Planned(
         actions=queue.actions(step, kernels, host_costs()), link_gbs=gpu.link_gbs, pageable_gbs=PAGEABLE_GBS,
-        peak_bytes=peak, reserved_bytes=peak, mechanisms=mechanisms(step, recipe),
+        peak_bytes=peak, reserved_bytes=reserved, mechanisms=mechanisms(step, recipe),
     )  # fmt: skip
     return Prediction(gpu, recipe, step, kernels, planned)
-
-
-def _peak_bytes(step: Step) -> int:
-    """Device memory at the most, without what the allocator rounds up."""
-    now = most = step.resident_bytes
-    for event in step.events:
-        if isinstance(event, Allocate):
-            now += event.nbytes
-            most = max(most, now)
-    return most
 
 
 def host_costs() -> queue.HostCosts:

@@ -183,7 +183,9 @@ class Setup:
         gpu, described = self.plan.gpu, self.description
         if gpu and recipe not in self._predictions:
             self.progress.phase(f"planning a step for a {gpu.name}")
-            self._predictions[recipe] = predict(gpu, described.reference, described.options, recipe)
+            self._predictions[recipe] = predict(
+                gpu, described.reference, described.options, recipe, self.cancelled
+            )
         return self._predictions.get(recipe)
 
     def stop(self, child: Child | RankGroup) -> None:
