@@ -3,6 +3,7 @@
 A step of the article's recipe on a simulated V100 is planned, and replayed on a batch that is on the device
 already. The time of a step is then that of the longer of kernels and launches, which an ideal virtual host
 gives as well.
+"""
 
 from __future__ import annotations
 
