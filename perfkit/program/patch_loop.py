@@ -15,7 +15,7 @@ from perfkit.program.patch_autocast import Autocast
 from perfkit.program.patch_call import argument, followed_by, with_argument, without_argument, written
 from perfkit.program.patch_model import argument_of, given_to_trainer, made
 from perfkit.program.patch_source import Refused, Source
-from perfkit.program.patch_values import Option, given_at, options, origin, with_flag
+from perfkit.program.patch_values import Option, given_at, options, origin, packed, with_flag
 from perfkit.program.recipe import Value, switches
 from perfkit.program.sites import Frame, Site
 
@@ -165,8 +165,8 @@ class LoopEdits:
         if name == "batch_size" and sampler and source.code(sampler.value) != "None":
             raise Refused(f"{source.where(call)}: the batch sampler decides the batch size; change it there")
         given = argument(call, "num_workers", _LOADER_ORDER)
-        packed = "num_workers" in site.keywords and given is None
-        none = not packed and (given is None or source.code(given.value) == "0")
+        hidden = "num_workers" in site.keywords and given is None
+        none = not hidden and (given is None or source.code(given.value) == "0")
         if name in _WITH_WORKERS and not self.settings.get("workers", not none):
             raise Refused(f"{switches()[name].label} acts only with loader workers")
         done = [self._value(source, call, site, _LOADER[name], repr(value), strict=name == "batch_size")]
@@ -182,26 +182,23 @@ class LoopEdits:
     def _value(self, source: Source, call: cst.Call, site: Site, name: str, code: str, strict: bool) -> str:
         """Plans an argument's value where it comes from; in the call itself unless that is `strict`."""
         present = argument(call, name, _LOADER_ORDER)
-        if present is not None:
-            place, held = self._followed(source, present.value, site.frames)
+        value = present.value if present else packed(source, call, name)
+        if value is not None:
+            place, held = self._followed(source, value, site.frames)
             decides = origin(place, held, list(self.sources.values()))
             if isinstance(decides, Option):
                 return self._option(decides, code)
             if decides is not None:
                 owner = next(one for one in self.sources.values() if decides in one)
                 if owner.code(decides) != code:
-                    self._also_used(owner, place, held, present.value)
+                    self._also_used(owner, place, held, value)
                 owner.replace(decides, code)
                 return f"{owner.where(decides)}: {name}={code}"
             if strict:
-                raise Refused(
-                    f"{source.where(call)}: {name} is {source.code(present.value)}; make that {code}"
-                )
-        if present is None or source.code(present.value) != code:
-            packed = name in site.keywords
-            source.change(
-                call, partial(with_argument, name=name, code=code, order=_LOADER_ORDER, packed=packed)
-            )
+                raise Refused(f"{source.where(value)}: {name} is {source.code(value)}; make that {code}")
+        inside = present is None and name in site.keywords
+        edit = partial(with_argument, name=name, code=code, order=_LOADER_ORDER, packed=inside)
+        source.change(call, edit)
         return f"{source.where(call)}: {name}={code}"
 
     def _followed(

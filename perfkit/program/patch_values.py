@@ -141,6 +141,16 @@ def _attribute(name: str, others: Sequence[Source]) -> cst.BaseExpression | Opti
     return found[0] if len(found) == 1 else None
 
 
+def packed(source: Source, call: cst.Call, name: str) -> cst.BaseExpression | None:
+    """The value of an argument in a dictionary that is written out once and given as `**options`."""
+    for one in call.args:
+        if one.star == "**":
+            given = _variable(source, one.value) if isinstance(one.value, cst.Name) else one.value
+            if isinstance(given, cst.Dict) and (entry := _entry(given, name)) is not None:
+                return entry
+    return None
+
+
 def _constructed(class_name: str, name: str, sources: Sequence[Source]) -> list[cst.BaseExpression]:
     """What calls of a class give for a field, where that is a literal."""
     calls = [call for source in sources for call in source.nodes(cst.Call)]
@@ -161,7 +171,8 @@ def _item(source: Source, value: cst.Subscript) -> cst.BaseExpression | None:
             only = assigned[0]
             if len(assigned) > 1 or not isinstance(only, cst.Dict):
                 return None
-            return _entry(only, index.value.evaluated_value)
+            entry = _entry(only, index.value.evaluated_value)
+            return entry if entry is not None and is_literal(entry) else None
     return None
 
 
@@ -169,7 +180,7 @@ def _entry(dictionary: cst.Dict, key: object) -> cst.BaseExpression | None:
     for one in dictionary.elements:
         if not (isinstance(one, cst.DictElement) and isinstance(one.key, cst.SimpleString)):
             continue
-        if one.key.evaluated_value == key and is_literal(one.value):
+        if one.key.evaluated_value == key:
             return one.value
     return None
 

@@ -177,6 +177,14 @@ class TestLoader:
         result = self.one("DataLoader(data, **options)", {"workers": 4}, ["shuffle"])
         assert "DataLoader(data, num_workers=4, **options)" in after(result)
 
+    def test_a_packed_keyword_is_changed_where_it_is_written(self):
+        options = 'options = {"num_workers": 1, "batch_size": args.size}\n'
+        before = f'{options}parser.add_argument("--size", default=4)\n'
+        keywords = ["num_workers", "batch_size"]
+        result = self.one("DataLoader(data, **options)", {"workers": 2, "batch_size": 8}, keywords, before)
+        assert '"num_workers": 2' in after(result) and "default=8" in after(result)
+        assert "DataLoader(data, **options)" in after(result)
+
     def test_packed_positions_are_refused(self):
         result = self.one("DataLoader(*parts)", {"workers": 4})
         assert "num_workers=4" in result.refused["workers"]
@@ -221,6 +229,7 @@ class TestLoader:
         [
             ("SIZE", "SIZE = 32\n", "SIZE = 8"),
             ("config.size", "class Config:\n    size: int = 32\n", "size: int = 8"),
+            ("size", "size, workers = 32, 0\n", "= 8, 0"),
             ('CONFIG["size"]', 'CONFIG = {"size": 32}\n', '{"size": 8}'),
         ],
     )
