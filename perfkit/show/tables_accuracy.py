@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -157,29 +158,30 @@ def _ladder(runs: Sequence[Run]) -> list[Content]:
     contents = tables_simulated.beside_published(runs)
     if not contents:
         return []
-    lesson = _lesson(runs)
-    return [
-        Section(
-            "The article's ladder, to which nothing was fitted", [*contents, *([lesson] if lesson else [])]
-        )
-    ]
-
-
-def _lesson(runs: Sequence[Run]) -> str:
-    """The pair of neighbouring stages whose errors cancel most; empty if none do."""
-    points = [
-        (run, rate.value / one.samples_per_s)
+    errors = [
+        (run.title, rate.value / one.samples_per_s - 1)
         for run in runs
         if (one := article.published(run.stage)) and (rate := results.rate(run))
     ]
+    text = lesson(errors)
+    title = "The article's ladder, to which nothing was fitted"
+    return [Section(title, [*contents, *([text] if text else [])])]
+
+
+def lesson(errors: Sequence[tuple[str, float]]) -> str:
+    """The stage that agrees best although its gain does not, in words; empty if there is none.
+
+    Args:
+        errors: title, and predicted / published - 1 of samples/s, of each stage in order.
+    """
     best, text = 0.0, ""
-    for (_, start), (first, middle), (second, end) in zip(points, points[1:], points[2:], strict=False):
-        gains = middle / start - 1, end / middle - 1
-        if gains[0] * gains[1] < 0 and min(map(abs, gains)) > best:
-            best = min(map(abs, gains))
+    for (_, before), (title, error) in pairwise(errors):
+        gain = (1 + error) / (1 + before) - 1
+        if abs(gain) - abs(error) > max(best, 0.03):
+            best = abs(gain) - abs(error)
             text = (
-                f"Errors cancel: the gain of “{first.title}” is predicted {gains[0]:+.0%} off, that of "
-                f"“{second.title}” {gains[1]:+.0%}; after both, samples/s are {end - 1:+.0%} off. A total "
-                "that agrees proves little about its parts: look at each gain."
+                f"Errors cancel: with “{title}” samples/s are only {error:+.0%} off, but the gain of this "
+                f"stage is {gain:+.0%} off, because the stage before it is {before:+.0%} off. A total that agrees "
+                "proves little about its parts: look at each gain."
             )
     return text

@@ -212,9 +212,8 @@ def nsys(
         PerfkitError: a value is not allowed.
     """
     refuse(
-        spec.get("device") or "", "Nsight Systems", "it records what runs on a GPU, and here nothing runs",
-        "perfkit profile makes a trace of the simulated step",
-    )  # fmt: skip
+        spec.get("device") or "", "Nsight Systems", "it records what runs on a GPU, and nothing runs there"
+    )
     with PreparedTraining(workload, recipe, spec) as training:
         plan, used, options = training.plan, training.recipe, training.setup.description.options
     changed = {name: value for name, (value, _) in used.diff(Recipe()).items()}

@@ -71,3 +71,11 @@ def test_the_figure_has_every_point_where_its_numbers_are(dark: bool) -> None:
     assert math.isclose(low, 0.8 * 95.0)
     assert ax.get_xscale() == ax.get_yscale() == "log"
     assert "vit on rtx3090, +40%" in figure(contents, "rates").alt
+
+
+def test_the_lesson_names_the_stage_that_agrees_by_two_errors() -> None:
+    ladder = [("baseline", 0.15), ("large batch", -0.21), ("AMP", -0.01), ("compile", -0.08)]
+    text = tables_accuracy.lesson(ladder)
+    assert "“AMP” samples/s are only -1% off" in text
+    assert "this stage is +25% off, because the stage before it is -21% off" in text
+    assert not tables_accuracy.lesson([("baseline", 0.0), ("workers", 0.02), ("AMP", 0.01)])
