@@ -66,7 +66,7 @@ def _published(anchors: Sequence[Anchor]) -> list[Content]:
     rows = [
         [*key, f"{one.count}", units.percent(one.median), units.percent(one.p90),
          f"{one.worst.model} {one.worst.error:+.0%}"]
-        for key, group in grouped(anchors, lambda a: (a.gpu, a.precision, a.claim, a.what, a.use)).items()
+        for key, group in grouped(anchors, lambda a: (a.gpu, a.precision, a.claim, _kind(a), a.use)).items()
         for one in [summary(group)]
     ]  # fmt: skip
     worst = sorted(anchors, key=lambda anchor: -abs(anchor.error))[:_WORST]
@@ -103,6 +103,11 @@ _USES = (
 )
 
 
+def _kind(anchor: Anchor) -> str:
+    """Training or inference, and the layout, whatever the batch size."""
+    return ", ".join(part for part in anchor.what.split(", ") if not part.startswith("batch"))
+
+
 def _figure(name: str, unit: str, anchors: Sequence[Anchor]) -> Figure:
     if not anchors:
         return Figure(
@@ -131,7 +136,7 @@ def _scatter(anchors: Sequence[Anchor], unit: str, ax: Axes, ink: str) -> None:
     band = summary(honest).p90
     ax.fill_between(ends, ends / (1 + band), ends * (1 + band), color=style.GREY, alpha=0.25, linewidth=0)
     ax.plot(ends, ends, color=ink, linewidth=1)
-    groups = grouped(anchors, lambda a: (a.gpu, a.what))
+    groups = grouped(anchors, lambda a: (a.gpu, _kind(a)))
     for (colour, sign), ((gpu, what), group) in zip(_LOOK * len(groups), groups.items(), strict=False):
         for fitted in (False, True):
             some = [a for a in group if (a.use == "fitted") == fitted]
@@ -181,7 +186,7 @@ def lesson(errors: Sequence[tuple[str, float]]) -> str:
             best = abs(gain) - abs(error)
             text = (
                 f"Errors cancel: with “{title}” samples/s are only {error:+.0%} off, but the gain of this "
-                f"stage is {gain:+.0%} off, because the stage before it is {before:+.0%} off. A total that agrees "
-                "proves little about its parts: look at each gain."
+                f"stage is {gain:+.0%} off, because the stage before it is {before:+.0%} off. A total that "
+                "agrees proves little about its parts: look at each gain."
             )
     return text

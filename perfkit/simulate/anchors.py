@@ -34,7 +34,7 @@ class Anchor(Struct, frozen=True, kw_only=True):
     family: str = ""
     """Of models that resemble each other; errors are stated for families that were not fitted to."""
     what: str = "training"
-    """`training` or `inference`, and the layout: `training, NHWC`."""
+    """`training` or `inference`, layout and batch size: `training, NHWC, batch 256`."""
     published: float
     predicted: float
     use: Literal["fitted", "held out", "never fitted"]
