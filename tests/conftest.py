@@ -126,6 +126,9 @@ def left_over_processes() -> list[psutil.Process]:
 
 def assert_no_orphans(grace_s: float = 5.0) -> None:
     """Fail if a measuring process outlives its test by more than the grace; end it, to spare the others."""
+    from perfkit.simulate import planner
+
+    planner.end()  # it stays on purpose, for the next plan
     _, alive = psutil.wait_procs(left_over_processes(), timeout=grace_s)
     said = []
     for process in alive:

@@ -38,6 +38,9 @@ class Recorder(Protocol):
     def operator(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """An operator was called, and gave `out`."""
 
+    def hold(self, tree: Any) -> None:
+        """Tensors have been made."""
+
     def copied(self, tensor: torch.Tensor, to: str, non_blocking: bool) -> None:
         """A tensor is copied between host and device."""
 
@@ -240,7 +243,7 @@ def register() -> torch.device:
     library.impl("empty_strided", _empty_strided, "PrivateUse1")
     library.impl("_copy_from", lambda source, target, non_blocking=False: target, "PrivateUse1")
     library.impl("zero_", lambda tensor: tensor, "PrivateUse1")
-    library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
+    library.impl("scaled_dot_product_attention", shapes.attention, "AutogradPrivateUse1")
     _kept.extend((library, *autocast.register()))
     optimizers._foreach_supported_types.append(FakeTensor)  # else optimizers loop where CUDA's would not
     for convolution in (aten.convolution.default, aten.convolution_backward.default):
@@ -254,13 +257,20 @@ def _fake(elements: torch.Tensor) -> FakeTensor:
     return FakeTensor(mode(), elements, torch.device(NAME, 0))
 
 
+def _new(elements: torch.Tensor) -> FakeTensor:
+    made = _fake(elements)
+    if (recorder := mode().recorder) and not mode().depth:
+        recorder.hold(made)
+    return made
+
+
 def _empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **_: Any) -> FakeTensor:
     layout = memory_format or torch.contiguous_format
-    return _fake(torch.empty(size, dtype=dtype, device="meta", memory_format=layout))
+    return _new(torch.empty(size, dtype=dtype, device="meta", memory_format=layout))
 
 
 def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> FakeTensor:
-    return _fake(torch.empty_strided(size, stride, dtype=dtype, device="meta"))
+    return _new(torch.empty_strided(size, stride, dtype=dtype, device="meta"))
 
 
 # ---------------------------------------------------------------- operators that torch's fake tensors lack
@@ -309,24 +319,6 @@ def _to_copy(tensor: torch.Tensor, **options: Any) -> Any:
     if recorder := mode().recorder:
         recorder.copied(target, "host", bool(options.get("non_blocking")))
     return target
-
-
-def _attention(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-    *, scale: float | None = None, enable_gqa: bool = False,
-) -> Any:  # fmt: skip
-    """Attention in one operator, chosen as for CUDA; on other devices torch takes it apart."""
-    options = {"is_causal": is_causal, "scale": scale}
-    if query.dim() != 4 or enable_gqa or query.dtype == torch.float64:
-        math_path = aten._scaled_dot_product_attention_math.default
-        return math_path(query, key, value, attn_mask, dropout_p, **options, enable_gqa=enable_gqa)[0]
-    if attn_mask is None and query.dtype != torch.float32 and query.shape[-1] <= 256:
-        return aten._scaled_dot_product_flash_attention.default(query, key, value, dropout_p, **options)[0]
-    if attn_mask is not None:
-        attn_mask = attn_mask.to(query.dtype).expand(*query.shape[:3], key.shape[2])
-    grad = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
-    efficient = aten._scaled_dot_product_efficient_attention.default
-    return efficient(query, key, value, attn_mask, grad, dropout_p, **options)[0]
 
 
 def _fused(func: Any) -> Any:

@@ -90,7 +90,7 @@ def of_training(workload: Any, recipe: Recipe, seed: int = 0) -> Step:
     Raises:
         Unpredictable: it needs the values of tensors, or something that is not modelled.
     """
-    if recipe.zero_grad_set_to_none and not recipe.compile:
+    if recipe.zero_grad_set_to_none and not recipe.compile and not recipe.device_dataset:
         with contextlib.suppress(_SomeUnused):
             return _of_training(workload, recipe, seed, whole_step_first=False)
     return _of_training(workload, recipe, seed, whole_step_first=True)
@@ -280,5 +280,6 @@ def _given(wanted: Tensor, simulated: torch.device, channels_last: bool) -> torc
 
 def _cross_entropy(outputs: Any) -> torch.Tensor:
     logits = next(describe.tensors(getattr(outputs, "logits", outputs)))
+    logits = logits.flatten(0, -2)
     targets = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
     return nn.functional.cross_entropy(logits, targets)

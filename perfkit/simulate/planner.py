@@ -167,6 +167,12 @@ def planner() -> Planner:
     return _planners[0]
 
 
+def end() -> None:
+    """Ends the planning process, if there is one; the next question starts another."""
+    for one in _planners:
+        one.close()
+
+
 # ---------------------------------------------------------------- inside of the planning process
 
 
