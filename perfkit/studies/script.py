@@ -52,7 +52,10 @@ def digest(launch: Launch) -> str:
     """The beginning of the SHA-256 of the script's file; empty where there is no single one."""
     module = launch.where.joinpath(*launch.program.split(".")).with_suffix(".py")
     file = launch.script or (module if launch.module and module.is_file() else None)
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file else ""
+    if file is None:
+        return ""
+    content = dict(launch.replaced).get(file.resolve()) or file.read_bytes()
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 class ScriptSetup(Setup):

@@ -1,5 +1,7 @@
 """Writing a patch, and how the patched script is started."""
 
+import hashlib
+
 import pytest
 
 from perfkit.errors import InvalidValue
@@ -9,6 +11,7 @@ from perfkit.results.parity import Check
 from perfkit.results.stats import Ratio
 from perfkit.results.verification import Verification
 from perfkit.studies import patch as patching
+from perfkit.studies.script import digest
 
 
 @pytest.fixture
@@ -67,3 +70,10 @@ def test_the_verdict_on_a_patch(verdict, losses, ok, start):
     check = Check("losses", losses, "equal" if losses else "differ")
     result = Verification(Ratio(0.9, 0.8, 1.0, verdict), 10, check)
     assert result.ok is ok and result.describe().startswith(start)
+
+
+def test_a_patched_script_has_a_digest_of_its_own(script, tmp_path):
+    launch = Launch("train.py", folder=tmp_path)
+    edited = patching.patched(launch, Patch([Change(str(script), b"old\r\n", b"new\r\n")], []))
+    assert digest(edited) != digest(launch)
+    assert digest(edited) == hashlib.sha256(b"new\r\n").hexdigest()[:16]
