@@ -129,6 +129,8 @@ def _nothing(ax: Axes, ink: str) -> None:
 
 def _scatter(anchors: Sequence[Anchor], unit: str, ax: Axes, ink: str) -> None:
     """Both axes logarithmic; filled: not fitted to. The band holds nine in ten of these."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     style.plain_axes(ax, ink)
     honest = [anchor for anchor in anchors if anchor.use != "fitted"] or list(anchors)
     values = [value for a in anchors for value in (a.published, a.predicted)]
@@ -136,12 +138,13 @@ def _scatter(anchors: Sequence[Anchor], unit: str, ax: Axes, ink: str) -> None:
     band = summary(honest).p90
     ax.fill_between(ends, ends / (1 + band), ends * (1 + band), color=style.GREY, alpha=0.25, linewidth=0)
     ax.plot(ends, ends, color=ink, linewidth=1)
-    groups = grouped(anchors, lambda a: (a.gpu, _kind(a)))
-    for (colour, sign), ((gpu, what), group) in zip(_LOOK * len(groups), groups.items(), strict=False):
+    rates = all(anchor.claim == "rate" for anchor in anchors)
+    groups = grouped(anchors, lambda a: (a.gpu,) if rates else (a.gpu, a.claim))
+    for (colour, sign), (names, group) in zip(_LOOK * len(groups), groups.items(), strict=False):
         for fitted in (False, True):
             some = [a for a in group if (a.use == "fitted") == fitted]
             if some:
-                label = f"{gpu}, {what}{' (fitted)' if fitted else ''}"
+                label = f"{', '.join(names)}{' (fitted)' if fitted else ''}"
                 ax.plot(
                     [a.published for a in some], [a.predicted for a in some], sign, label=label, markersize=5,
                     color=colour, markerfacecolor="none" if fitted else colour,
@@ -151,6 +154,11 @@ def _scatter(anchors: Sequence[Anchor], unit: str, ax: Axes, ink: str) -> None:
     ax.set_yscale("log")
     ax.set_xlim(*ends)
     ax.set_ylim(*ends)
+    base = 10.0 if ends[1] / ends[0] > 100 else 2.0
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(LogLocator(base))
+        axis.set_major_formatter(lambda value, _: f"{value:,g}")
+        axis.set_minor_formatter(NullFormatter())
     style.axis_labels(ax, ink, f"published {unit}", f"simulated {unit} (grey: ±{band:.0%})")
     style.legend_below(ax, ink, 3)
 
