@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfkit.errors import InvalidValue
 from perfkit.ladder.stages import Stage
 from perfkit.program.recipe import Recipe
 from perfkit.results.store import RunStore
-from perfkit.simulate import prediction, recorded
+from perfkit.simulate import gpus, prediction, recorded
 from perfkit.simulate.step import Allocate, Copy, Fetch, Kernel, Operator, Step
 from perfkit.studies import attribute, compare, parity, tune
 from perfkit.studies import ladder as ladders
@@ -104,7 +105,9 @@ def test_no_study_makes_a_winner_of_a_prediction(machine: FakeMachine) -> None:
     assert machine.asked == []
 
 
-def test_a_plan_knows_gpu_host_and_precision(machine: FakeMachine) -> None:
+def test_a_plan_knows_gpu_host_and_precision(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    half_only = msgspec.structs.replace(gpus.gpu("rtx3090"), anchored={"float16": "a figure"})
+    monkeypatch.setitem(gpus.GPUS, "rtx3090", half_only)
     with pytest.raises(InvalidValue, match=r"unknown simulated GPU 'v200'. Did you mean 'v100'"):
         plan(device="sim:v200")
     with pytest.raises(InvalidValue, match="host of a simulated GPU"):

@@ -1,0 +1,53 @@
+"""A simulated GPU from the command line: beside this machine's loader, and on a virtual host."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_cli import perfkit
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+SIMULATED = ("--device", "sim:v100", "--preset", "smoke")
+
+
+def test_a_ladder_beside_the_real_loader(tmp_path: Path) -> None:
+    """The loader's switches are seen on its objects, the others in the plan; there are no losses."""
+    files = tmp_path / "out.json", tmp_path / "out.html"
+    outputs = ("--json", str(files[0]), "--report", str(files[1]))
+    done = perfkit("run", *SIMULATED, "--stages", "data_loading,pinning", *outputs)
+    assert "Simulated Tesla V100-SXM2-16GB: no kernel ran" in done.stdout
+    document = json.loads(files[0].read_text())
+    assert (document["device"], document["simulated"]) == ("sim:v100", True)
+    baseline, loading, pinning = document["stages"]
+    for stage in document["stages"]:
+        assert stage["status"] == "ok", stage["reason"]
+        assert stage["losses"] == []
+        assert stage["simulated"]["host"] == "this machine"
+        assert stage["peak_memory_bytes"] > 10**7
+        assert 0 < stage["utilization"] <= 1
+        kernel_s, steps = stage["simulated"]["kernel_s"], stage["raw"]["device_step_s"]
+        assert len(steps) > 0
+        assert min(steps) > 0.9 * kernel_s, "the device is never faster than its kernels"
+    evidence = {one["switch"]: one["evidence"] for one in pinning["mechanism"]}
+    assert evidence["pin_memory"] == "simulated plan: copied from pinned memory"
+    assert "worker process" in evidence["workers"]
+    assert loading["batch_bytes_per_sample"] == baseline["batch_bytes_per_sample"] > 0
+    html = files[1].read_text()
+    assert "simulated Tesla V100-SXM2-16GB" in html
+    assert "no numbers on a simulated GPU" in html
+
+
+def test_a_virtual_host_measures_nothing_and_gates_nothing(tmp_path: Path) -> None:
+    sides = ("compare", "workers=1", "workers=4,persistent_workers=true")
+    host = (*SIMULATED, "--host", "cores=4,fetch_ms=2")
+    done = perfkit(*sides, *host, "--json", "-")
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert (result["simulated"], result["verdict"]) == (True, "predicted faster")
+    assert result["ratio"] == pytest.approx(4, rel=0.1), "four workers on four cores, the loader decides"
+    refused = perfkit(*sides, *host, "--fail-if-slower", "3%", code=2)
+    assert "refused on sim:v100" in refused.stderr
