@@ -7,15 +7,79 @@
 # ---
 
 # %% [markdown]
-# # 11 · Your own model and data
+# # 11 · Your own
 #
-# **How fast is *your* training loop, and which switches help?**
+# **Where does the time of *your* training script go, which switches help, and what is the edit?**
 #
-# *About 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: your model and dataset in a module.*
+# *About 5 minutes at the preset `quick` on two cores (planned, not timed). Needs: a script that trains; three examples are in `data/scripts/`.*
 #
-# The measuring process and its loader workers import the workload, so it must be defined in a module: they cannot see a class that is defined in a notebook cell. The cell below writes such a module to a folder; put your own classes there. If you already have a package, skip the cell and name the class: `workload="package.module:Name"`.
+# Name your script and its arguments. It is started as you start it, in a process of its own, and not a line of it changes: its steps are seen from outside, and it ends after those that are measured. It works in a mirror of its folder, so that no checkpoint or log of yours is touched.
 #
-# A workload has four methods: `dataset`, `model`, `loss`, `optimizer`. Optional are `prepare` (work on the device after the copy) and `offers` (further switches that it supports).
+# | the example | is built as | is slow because |
+# |---|---|---|
+# | `plain_loop.py` | most tutorials: one loop, one loader | it decodes JPEG files in the loop |
+# | `trainer_style.py` | scripts for Hugging Face's Trainer | it splits text into tokens in the loop, and pads all of it to the same length |
+# | `module_style.py` | scripts for Lightning | it filters its signals again in every epoch |
+
+# %%
+from perfkit import notebook as pk
+
+panel = pk.script_panel("data/scripts/plain_loop.py", args=["--images", 320])
+panel
+
+# %% [markdown]
+# ## Watch it
+#
+# Some steps as they are: samples/s, the wait for data, the rate on a held batch (what the model could do if data were free), a profile, and what to try. A predicted gain follows from what was seen; `≤` marks a bound, as if the switch cost nothing and removed all of its part; n/a means that only measuring tells.
+
+# %%
+panel.watch()
+
+# %%
+panel.report()
+
+# %% [markdown]
+# ## Set a switch from outside
+#
+# *Watch* greys the switches that cannot be set in this script; the mark beside each says why. The others are set while the script starts: a loader gets other arguments, a model another memory layout. Both sides are then alive, and are measured in turn, block by block, between their steps. The losses of the first steps show whether it still trains the same.
+
+# %%
+panel.set(channels_last=True)
+panel.run()
+
+# %%
+panel.table()
+
+# %%
+panel.plot("step_time")
+
+# %%
+panel.verdict()
+
+# %% [markdown]
+# ## Take the edit
+#
+# *Patch* shows the edit of the script that has these switches by itself, at the lines that were seen to run. Nothing is written; *Save patch* downloads it for `git apply`. In a terminal, `perfkit patch` also measures the edited script against the switches set from outside, and `--write` edits the file.
+
+# %%
+panel.patch()
+
+# %%
+panel.diff()
+
+# %% [markdown]
+# The same in a terminal:
+#
+# ```bash
+# perfkit watch train.py -- --epochs 5
+# perfkit compare --script train.py --set workers=2 --set amp=bf16 -- --epochs 5
+# perfkit tune --script train.py -- --epochs 5
+# perfkit patch train.py --set workers=2 -- --epochs 5
+# ```
+#
+# ## Every switch: a workload
+#
+# What needs your data set's own code (uint8 batches, resizing on the device, several ranks) cannot be set from outside. For all switches, write your training as a workload: a class with four methods, in a module that other processes can import.
 
 # %%
 import sys
@@ -62,59 +126,34 @@ class Mine:
 (folder / "my_training.py").write_text(module)
 sys.path.insert(0, str(folder))
 
-# %% [markdown]
-# ## One stage
-#
-# The same panel as in the earlier chapters, on your workload.
-
-# %%
-from perfkit import notebook as pk
-
-panel = pk.StagePanel("data_loading", workload="my_training:Mine")
-panel
-
-# %%
-panel.run()
-
-# %%
-panel.table()
-
-# %%
-panel.plot("step_time")
-
-# %%
-panel.verdict()
-
-# %% [markdown]
-# ## All switches
-
-# %%
 bench = pk.Workbench(workload="my_training:Mine")
 bench
 
 # %% [markdown]
 # ## Exercise
 #
-# Run one more stage on this workload: any that applies here.
+# Set another switch in the script, and find out whether it still trains the same: any that can be set here.
 
 # %% tags=["exercise"]
-trial = None  # pk.StagePanel(..., workload="my_training:Mine"), then trial.run()
+trial = None  # pk.script_panel("data/scripts/plain_loop.py", ...), then trial.set(...) and trial.run()
 
 # %% tags=["check"]
 if trial is None:
     print("Your turn: replace None in the cell above.")
 else:
-    run = trial.runs[1]
-    assert run.stage not in ("baseline", "data_loading"), "Choose another stage than the one above"
-    assert run.status == "ok", f"It was not measured: {run.reason}"
-    assert run.workload.endswith("Mine"), "Run it on your own workload"
-    print(f"Right: {run.title}, {run.samples_per_s.value:.0f} samples/s")
+    assert trial.comparisons, f"It was not measured: {trial.error or 'call .run()'}"
+    newest = trial.comparisons[-1]
+    changed = [proof.switch for proof in newest.b.mechanism]
+    assert changed != ["channels_last"], "Set another switch than the one above"
+    assert all(proof.ok for proof in newest.b.mechanism), "A switch is not in effect"
+    print(f"Right: {', '.join(changed)} is in effect; {newest.describe()}")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # ```python
-# trial = pk.StagePanel("batch_size", workload="my_training:Mine")
+# trial = pk.script_panel("data/scripts/plain_loop.py", args=["--images", 320])
+# trial.set(optimizer_impl="fused")
 # trial.run()
 # ```
 #

@@ -22,6 +22,7 @@ from perfkit.notebook.functions import (
     tune,
 )  # fmt: skip
 from perfkit.notebook.ladder import LadderPanel, RecipePanel
+from perfkit.notebook.script import ScriptPanel, script_panel
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.stage import StagePanel
 from perfkit.notebook.whatif import WhatIf
@@ -29,8 +30,8 @@ from perfkit.notebook.where import use
 from perfkit.notebook.workbench import Workbench
 
 __all__ = [
-    "AttributionResult", "Inspection", "LadderPanel", "RecipePanel", "Shown", "StagePanel", "SyncReport",
-    "TraceView", "TuningResult", "WhatIf", "Workbench", "attribute", "doctor", "find_syncs", "kernels",
-    "machine", "memory", "minutes", "nsys", "profile", "recording", "simulation", "source", "torchrun",
-    "tune", "use",
+    "AttributionResult", "Inspection", "LadderPanel", "RecipePanel", "ScriptPanel", "Shown", "StagePanel",
+    "SyncReport", "TraceView", "TuningResult", "WhatIf", "Workbench", "attribute", "doctor", "find_syncs",
+    "kernels", "machine", "memory", "minutes", "nsys", "profile", "recording", "script_panel", "simulation",
+    "source", "torchrun", "tune", "use",
 ]  # fmt: skip

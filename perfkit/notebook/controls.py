@@ -29,6 +29,7 @@ class Controls:
         on_change: Callable[[Recipe], None] = lambda recipe: None,
     ) -> None:  # fmt: skip
         self._recipe = start or Recipe()
+        self._base = Recipe()
         self._why_not: Callable[[str, Recipe], str] = lambda name, recipe: ""
         self._on_change = on_change
         self._quiet = False
@@ -61,6 +62,11 @@ class Controls:
             self._quiet = False
         self._refresh()
 
+    def set_base(self, base: Recipe) -> None:
+        """The switches as they are without being set: those of a script in the place of the defaults."""
+        self._base = base
+        self.show(base)
+
     def set_rule(self, why_not: Callable[[str, Recipe], str]) -> None:
         """Why a switch cannot have a recipe's value where it is to run; empty where it can."""
         self._why_not = why_not
@@ -89,7 +95,7 @@ class Controls:
         for name, control in self.by_name.items():
             switch = switches()[name]
             reason = self.reasons[name] = self._reason(switch)
-            is_on = getattr(self._recipe, name) != switch.default
+            is_on = getattr(self._recipe, name) != getattr(self._base, name)
             control.tooltip = reason or switch.help
             control.disabled = bool(reason) and not is_on
             title = html.escape(reason, quote=True)
@@ -102,7 +108,8 @@ class Controls:
 
     def _reason(self, switch: Switch) -> str:
         """Why no value of a switch but its default can act; empty where one can, or nothing is known yet."""
-        others = [v for v in switch.levels or (switch.default, switch.high) if v != switch.default]
+        base = getattr(self._base, switch.name)
+        others = [v for v in switch.levels or (switch.default, switch.high) if v != base]
         changed = [self._recipe.replace(**{switch.name: value}) for value in others]
         reasons = [self._why_not(switch.name, recipe) for recipe in changed]
         return reasons[-1] if reasons and all(reasons) else ""

@@ -25,8 +25,8 @@ _PRODUCTS = re.compile(
     r"|mm$|addmm|bmm|baddbmm|linear|matmul|_scaled_dot|scaled_dot|_flash|_efficient|lstm|gru|mkldnn_linear)"
 )
 _CONVOLUTIONS = re.compile(r"aten::(_?convolution|mkldnn_conv|cudnn_conv|convolution_backward|slow_conv)")
-_UPDATES = re.compile(r"aten::(_foreach|_fused)_|Optimizer\.step#")
-_FILLS = re.compile(r"Optimizer\.zero_grad#")
+_UPDATES = re.compile(r"aten::(_foreach|_fused)_")
+_FILLS = re.compile(r"aten::(zero_|fill_|_foreach_zero_)$")
 _FUSIBLE = re.compile(
     r"aten::(add|sub|mul|div|relu|gelu|silu|sigmoid|tanh|clamp|threshold|where|exp|log|sum|mean|copy_|to$|pow"
     r"|sqrt|rsqrt|neg|native_(batch|layer|group)_norm|batch_norm|layer_norm|group_norm|_?softmax|_?log_softmax"
@@ -107,6 +107,8 @@ def _idea(
     wanted = seen.own.replace(**settings)
     if reason := why_not(name, wanted, seen.target):
         return Suggestion(title=title, state="refused", why=reason)
+    if gain is not None and gain < 1.005:
+        return Suggestion(title=title, state="refused", why=f"{why}; it would gain nothing: {basis}")
     acting = {key: v for key, v in settings.items() if not why_not(key, wanted, seen.target)}
     return Suggestion(
         title=title, state="try", settings=acting, why=why, gain=gain, at_most=at_most and gain is not None,
@@ -249,7 +251,8 @@ def _compile(seen: Seen) -> Iterator[Suggestion]:
 
 
 def _optimizer(seen: Seen) -> Iterator[Suggestion]:
-    share = seen.share(_UPDATES)
+    # A loop over parameters is made of operators that the model uses as well: they do not tell its share.
+    share = seen.share(_UPDATES) or None
     if seen.optimizer_s is not None:
         share = min(1.0, seen.optimizer_s / seen.block.seconds)
     if share is not None and share < 0.01 and seen.own.optimizer_impl not in ("fused", "foreach"):
@@ -257,7 +260,7 @@ def _optimizer(seen: Seen) -> Iterator[Suggestion]:
         yield Suggestion(title="Optimizer", state="refused", why=why)
         return
     gain = None if share is None else _amdahl(share)
-    basis = "no profile" if share is None else "as if the optimizer took no time"
+    basis = "its operators cannot be recognised" if share is None else "as if the optimizer took no time"
     why = _percent("the optimizer's own work", share)
     yield _idea(seen, "Optimizer", {"optimizer_impl": "fused"}, why, gain, basis)
 
