@@ -158,6 +158,10 @@ def attribute(
 @cli.command(cli.COMPARE)
 def tune(
     training: cli.Training,
+    script: cli.Script,
+    arguments: Annotated[
+        cli.Texts, typer.Argument(help="with --script: its own arguments, after --", metavar="[-- ARGS]")
+    ] = None,
     space: Annotated[
         cli.Texts, typer.Option(help="switch=value,value…; repeatable (default: the usual ones)")
     ] = None,
@@ -169,7 +173,10 @@ def tune(
 ) -> None:
     """Finds the recipe with the most samples/s under a memory cap that still trains the same."""
     cli.check_writable(plot)
-    plan, values = training.plan(), {}
+    launch, values = script.launch(arguments or []), {}
+    if arguments and launch is None:
+        raise InvalidValue(f"tune was given '{arguments[0]}'", "Name your script with --script")
+    plan = watching.script_plan(launch, training.preset, training.seed) if launch else training.plan()
     for text in space or []:
         name, _, given = text.partition("=")
         values[name] = [parse_settings([f"{name}={value}"])[name.strip()] for value in given.split(",")]

@@ -219,9 +219,9 @@ class Recipe:
         text = json.dumps(self.to_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    def describe(self) -> str:
-        """The switches that differ from the baseline, in one line."""
-        changed = self.diff(Recipe())
+    def describe(self, baseline: Recipe | None = None) -> str:
+        """The switches that differ from a baseline, torch's defaults if None, in one line."""
+        changed = self.diff(baseline or Recipe())
         return ", ".join(f"{name}={shown(pair[0])}" for name, pair in changed.items()) or "baseline"
 
 

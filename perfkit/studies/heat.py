@@ -188,7 +188,9 @@ class Heat:
         pids = self._pids()
         since, before = time.time(), machine.cpu_times(pids)
         block = child.ask(MeasureBlock(preset.block_samples, preset.block_s, queues=preset.queues))
-        wants_ceiling = self._schedule.ceiling and len(self._rounds) < preset.rounds
+        wants_ceiling = (
+            self._schedule.ceiling and self._setup.holds_batches and len(self._rounds) < preset.rounds
+        )
         ceiling = child.ask(MeasureCeiling(preset.block_samples)) if wants_ceiling else None
         share = machine.taken_share(before, machine.cpu_times(pids))
         if uuid := self._setup.description.facts.uuid:

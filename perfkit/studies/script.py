@@ -20,7 +20,7 @@ from perfkit.process.watched import WatchedScript
 from perfkit.program.recipe import Recipe, Value, switches
 from perfkit.program.rules import Target
 from perfkit.results import parity
-from perfkit.results.parity import Check
+from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.studies.plan import Plan, plan
 from perfkit.studies.setup import Setup
@@ -77,6 +77,7 @@ class ScriptSetup(Setup):
             self.__exit__()
             raise
         self.plan = replace(self.plan, device=self.facts.device)
+        self.holds_batches = bool(self.facts.loader)
         options: dict[str, Any] = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
         self.description = Description(name(launch), options, [], self.facts.facts, self.facts.convolves)
         return self
@@ -161,3 +162,26 @@ def losses(a: Run, b: Run) -> Check:
     drawn = RANDOM_DATA if ours.workers != plain.workers and b.facts.get("data") == RANDOM_DATA else ""
     exactness = catalogue.exactness(ours, plain)
     return parity.losses(b.losses, a.losses, exactness, ours.amp != plain.amp, drawn)
+
+
+def space(own: Mapping[str, Value]) -> dict[str, tuple[Value, ...]]:
+    """The switches that a search over a script sets from outside; its own values are among theirs.
+
+    Not the batch size, which changes the training.
+    """
+    tried: dict[str, tuple[Value, ...]] = {
+        "workers": (0, 1, 2, 4, 8), "amp": ("off", "bf16"), "channels_last": (False, True),
+        "compile": (False, True), "optimizer_impl": ("fused",), "cpu_threads": (1,),
+        "prefetch_factor": (2, 4),
+    }  # fmt: skip
+    defaults = Recipe().replace(**own).to_dict()
+    return {key: tuple(dict.fromkeys((defaults[key], *values))) for key, values in tried.items()}
+
+
+def proof(title: str, baseline: Run, run: Run) -> Parity:
+    """Whether a run of a script trains as the script does by itself: by its first losses."""
+    ours, plain = Recipe.from_dict(run.recipe), Recipe.from_dict(baseline.recipe)
+    other_batch = ours.batch_size != plain.batch_size
+    both = {"candidate": run.losses, "float32": baseline.losses, "float64": list[float]()}
+    exactness = catalogue.exactness(ours, plain)
+    return Parity(title, exactness, [losses(baseline, run)], other_batch, both)

@@ -86,6 +86,8 @@ class Setup:
 
     description: Description
     """What the workload and the device report."""
+    holds_batches = True
+    """Whether a step on a batch that is held can be measured."""
 
     def __init__(self, plan: Plan, **watch: Unpack[Watch]) -> None:
         if plan.recorded:

@@ -21,11 +21,13 @@ from perfkit.errors import Cancelled, InvalidValue
 from perfkit.ladder.stages import AGAIN
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target, applicable
+from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.results.simulated import refuse
 from perfkit.results.store import RunStore
 from perfkit.results.tuning import Score, Tuned
 from perfkit.studies import predict
+from perfkit.studies import script as scripts
 from perfkit.studies.engine import Schedule, Trial, has_verdicts, measure
 from perfkit.studies.ladder import recipe_stages
 from perfkit.studies.parity import parity
@@ -60,7 +62,7 @@ def tune(
 
     Args:
         plan: workload, preset, device, seed.
-        space: values by switch; `SPACE` if None.
+        space: values by switch; `SPACE` if None, of a script `scripts.space`.
         memory_cap_bytes: runs above it are not picked.
         budget_s: seconds after which no further recipe starts.
         watch: `on_progress` and `cancelled`.
@@ -72,7 +74,10 @@ def tune(
     refuse(plan.device, "tuning", "the winner of a prediction may be its largest error")
     started = time.monotonic()
     with prepare(plan, **watch) as setup:
-        recipes = candidates(plan, setup.target, space or SPACE)
+        usual = scripts.space(setup.target.own) if plan.launch else SPACE
+        recipes = candidates(
+            plan, setup.target, {**usual, **(space or {})} if plan.launch else space or usual
+        )
         search = _Search(setup, recipes, memory_cap_bytes, started + budget_s)
         preset = plan.preset
         short = replace(preset, rounds=ROUNDS, loss_steps=2, warmup_s=preset.warmup_s / 2)
@@ -81,10 +86,10 @@ def tune(
             raise Cancelled("stopped on request")
         finals = search.finals()
     best = max(finals, key=search.speedup)
-    recipe = Recipe.from_dict(best.recipe)
+    settings = best.title if plan.launch else Recipe.from_dict(best.recipe).describe()
     return Tuned(
-        best=best, settings=recipe.describe(), gain=best.speedup("baseline"),
-        parity=parity(plan, best.title, recipe), tried=search.tried, considered=len(recipes),
+        best=best, settings=settings, gain=best.speedup("baseline"),
+        parity=_proof(plan, finals[0], best), tried=search.tried, considered=len(recipes),
         over_memory=[run for run in search.tried if not search.fits(run)], cap_bytes=memory_cap_bytes,
         score=search.score(), seconds=time.monotonic() - started,
     )  # fmt: skip
@@ -96,7 +101,7 @@ def candidates(plan: Plan, target: Target, space: Mapping[str, Sequence[Value]])
     Raises:
         InvalidValue: an unknown switch or a value that is not allowed.
     """
-    base, recipes = Recipe(batch_size=plan.preset.batch_size), list[Recipe]()
+    base, recipes = _base(plan, target), list[Recipe]()
     limit = 2 * machine.usable_cores()
     for values in itertools.product(*space.values()):
         settings = dict(zip(space, values, strict=True))
@@ -150,7 +155,7 @@ class _Search:
     @property
     def base(self) -> Recipe:
         """The recipe that all others are interleaved with."""
-        return Recipe(batch_size=self.setup.plan.preset.batch_size)
+        return _base(self.setup.plan, self.setup.target)
 
     def finals(self) -> list[Run]:
         """Measures the finalists for as long as the preset asks, and longer.
@@ -202,7 +207,8 @@ class _Search:
     def _trials(self, recipes: Sequence[Recipe], ends: float, later: int = 0) -> Iterator[Trial]:
         """A trial of each recipe until the budget is spent, at least one; `later` may follow them."""
         before = self.setup.progress.finished
-        titled = [(recipe.describe()[:120], recipe) for recipe in recipes]
+        plain = self.base if self.setup.plan.launch else Recipe()
+        titled = [(recipe.describe(plain)[:120], recipe) for recipe in recipes]
         for number, stage in enumerate(recipe_stages(titled, self.setup.target), before):
             if number > 0 and time.monotonic() > ends:
                 return
@@ -250,6 +256,17 @@ class _Search:
         fitting = {Recipe.from_dict(run.recipe) for run in self.tried if self.fits(run)}
         measured = [recipe for recipe in recipes if recipe in fitting]
         return sorted(measured, key=lambda recipe: -rates[recipe])[:count]
+
+
+def _base(plan: Plan, target: Target) -> Recipe:
+    """The plain program; a script as it stands."""
+    return Recipe(batch_size=plan.preset.batch_size).replace(**target.own)
+
+
+def _proof(plan: Plan, baseline: Run, best: Run) -> Parity:
+    if plan.launch:
+        return scripts.proof(best.title, baseline, best)
+    return parity(plan, best.title, Recipe.from_dict(best.recipe))
 
 
 def _modelled(recipe: Recipe) -> predict.SwitchKey:
