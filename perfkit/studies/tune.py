@@ -260,7 +260,7 @@ class _Search:
 
 def _base(plan: Plan, target: Target) -> Recipe:
     """The plain program; a script as it stands."""
-    return Recipe(batch_size=plan.preset.batch_size).replace(**target.own)
+    return Recipe().replace(**target.own) if plan.launch else Recipe(batch_size=plan.preset.batch_size)
 
 
 def _proof(plan: Plan, baseline: Run, best: Run) -> Parity:
