@@ -24,7 +24,7 @@
 # %%
 from perfkit import notebook as pk
 
-panel = pk.script_panel("data/scripts/plain_loop.py", args=["--images", 320])
+panel = pk.script_panel("data/scripts/plain_loop.py", args=["--images", 160])
 panel
 
 # %% [markdown]
@@ -152,7 +152,7 @@ else:
 # <details><summary>Answer</summary>
 #
 # ```python
-# trial = pk.script_panel("data/scripts/plain_loop.py", args=["--images", 320])
+# trial = pk.script_panel("data/scripts/plain_loop.py", args=["--images", 160])
 # trial.set(optimizer_impl="fused")
 # trial.run()
 # ```
