@@ -41,7 +41,7 @@ panel.report()
 # %% [markdown]
 # ## Set a switch from outside
 #
-# *Watch* greys the switches that cannot be set in this script; the mark beside each says why. The others are set while the script starts: a loader gets other arguments, a model another memory layout. Both sides are then alive, and are measured in turn, block by block, between their steps. The losses of the first steps show whether it still trains the same.
+# *Watch* greys the switches that cannot be set in this script; the mark beside each says why. The others are set while the script starts: a loader gets other arguments, a model another memory layout. Both sides are then alive; blocks of their steps are interleaved. The losses of the first steps show whether it still trains the same.
 
 # %%
 panel.set(channels_last=True)
