@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 from perfkit.program.recipe import Recipe
+from perfkit.simulate import accuracy
+from perfkit.simulate import anchors as published
 from perfkit.simulate.gpus import Gpu
 
 _CLAIMS = {
@@ -57,16 +59,11 @@ def of_memory(gpu: Gpu) -> float:
 
 
 def anchors(gpu: Gpu) -> dict[str, float]:
-    """The model's error for each published figure of a GPU: predicted / published - 1."""
-    return {}
+    """The model's error for each published rate of a GPU, of few models: predicted / published - 1."""
+    known = published.load()
+    every = [one for one in known.anchors if one.gpu == gpu.key and one.claim == "rate"] if known else []
+    return {f"{one.model}, {one.precision}, {one.what}": one.error for one in every if one.use != "held out"}
 
 
 def _band(gpu: Gpu, claim: str) -> float:
-    return {
-        "rate": 0.35,
-        "amp": 0.6,
-        "channels_last": 0.4,
-        "compile": 0.35,
-        "batch": 0.35,
-        "memory": 0.05,
-    }.get(claim, 0.2)
+    return accuracy.band(gpu, claim)
