@@ -339,6 +339,18 @@ class TestAutocast:
         )
         assert "        g_loss = g(critic(fake))\n    g_loss.backward()" in result
 
+    def test_a_loss_of_two_branches_is_inside_as_a_whole(self):
+        body = (
+            "    out = model(x)\n    if aux:\n        loss = f(out) + g(out)\n    else:\n"
+            "        loss = f(out)\n"
+            "    optimizer.zero_grad()\n    loss.backward()\n"
+        )
+        expected = (
+            "        if aux:\n            loss = f(out) + g(out)\n        else:\n            loss = f(out)\n"
+            "    optimizer.zero_grad()\n    loss.backward()\n"
+        )
+        assert expected in after(self.one(body))
+
     def test_a_loop_that_computes_the_next_loss_first_is_refused(self):
         body = "    loss.backward()\n    loss = f(model(x), y)\n"
         result = self.one(body)
