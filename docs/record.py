@@ -1,8 +1,9 @@
 """Makes everything in data/recordings/ again: `make recordings`.
 
-    python -m docs.record [--only traces,ladder,pictures] [--out FOLDER]
+    python -m docs.record [--only traces,ladder,simulated,pictures] [--out FOLDER]
 
 `traces` records the two traces of chapter 09, `ladder` measures the ladder at the preset `quick` on the CPU,
+`simulated` computes the article's ladder on simulated GPUs (again when the constants change),
 `pictures` draws the README's pictures from the recorded ladder and measures nothing. About ten minutes on two
 cores, unattended.
 
@@ -220,6 +221,7 @@ def check_claims(folder: Path) -> None:
 # ---------------------------------------------------------------- the parts
 
 LADDER, TRACES = "cpu-quick.json", {"baseline": None, "data_loading": "data_loading"}
+SIMULATED = {"sim-v100.json": "sim:v100", "sim-h100.json": "sim:h100"}
 THROUGHPUT, WORKBENCH = {"cpu-quick.png": False, "cpu-quick-dark.png": True}, "workbench.png"
 
 
@@ -262,6 +264,20 @@ def make_traces(folder: Path, cancelled: threading.Event) -> str:
     return ""
 
 
+def make_simulated(folder: Path, cancelled: threading.Event) -> str:
+    """The article's ladder on its own machine, with its GPU and with a newer one: computed, not measured."""
+    import perfkit
+    from perfkit.results.store import save_recording
+
+    for name, device in SIMULATED.items():
+        plan = perfkit.plan(device=device, host="article")
+        runs = perfkit.measure_ladder(plan, cancelled=cancelled, on_progress=_tell)
+        if failed := [f"{run.title}: {run.reason}" for run in runs if run.status in ("failed", "cancelled")]:
+            raise Refused("; ".join(failed))
+        save_recording(runs, folder / name)
+    return ""
+
+
 def make_pictures(folder: Path, cancelled: threading.Event) -> str:
     """The README's pictures, from the recorded ladder."""
     from docs import pictures
@@ -275,6 +291,7 @@ def make_pictures(folder: Path, cancelled: threading.Event) -> str:
 PARTS = (
     Part("traces", tuple(map(trace_name, TRACES)), make_traces, attempts=6),
     Part("ladder", (LADDER,), make_ladder, any_window=False),
+    Part("simulated", tuple(SIMULATED), make_simulated, measures=False),
     Part("pictures", (*THROUGHPUT, WORKBENCH), make_pictures, measures=False),
 )
 
@@ -288,7 +305,7 @@ def _require_commit(commit: str | None, out: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Records; 1 if refused."""
     parser = argparse.ArgumentParser(description="Makes data/recordings/ again, on a quiet machine only.")
-    parser.add_argument("--only", default="", help="some parts: traces,ladder,pictures (default: all)")
+    parser.add_argument("--only", default="", help="parts: traces,ladder,simulated,pictures (default: all)")
     parser.add_argument(
         "--out", type=Path, default=FOLDER, help="the folder to replace (default: %(default)s)"
     )

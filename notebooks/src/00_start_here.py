@@ -81,6 +81,21 @@ Markdown(
 )
 
 # %% [markdown]
+# ## Without a GPU
+#
+# Each panel begins with the buttons *Where*:
+#
+# - **this machine** measures. This is the default.
+# - **simulated GPU** runs the stages on a GPU that is not there. PyTorch plans the real training step on a device that computes nothing; a model predicts the time of each kernel, and the memory. With *this machine's* host, the loader, the copies in host memory and the launches of kernels are real and take their time. With *the article's* host they are computed as well, for the machine of the article.
+# - **recorded** plays a stored session, measured or simulated, with its date and its machine.
+#
+# Your choice holds for all panels that you make afterwards, until the kernel is restarted. In code it is `pk.use("sim:v100", host="article")`, or an argument of one panel: `pk.StagePanel("amp", device="sim:v100", host="article")`. `pk.use()` goes back to this machine.
+#
+# A simulated value looks like `~1,200 ±20% sim.`: about this much, give or take the error that the model has shown on published figures. There is no measured verdict, only *predicted faster*, *predicted slower*, or *too close to predict*. There are no losses, because nothing is computed. Never compare simulated with measured values.
+#
+# To add a recording of a GPU, run `perfkit run --record data/runs/recordings/NAME.json` there, and bring the file here: it appears among the buttons.
+
+# %% [markdown]
 # ## Terms
 #
 # - A **workload** is what is trained: dataset, model, loss, optimizer.

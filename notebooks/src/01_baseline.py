@@ -82,6 +82,22 @@ panel.proof()
 Markdown(f"```python\n{next(iter(plans.scripts(panel.runs).values()))}```")
 
 # %% [markdown]
+# ## The same on a simulated V100
+#
+# The article trained on a V100. If you have no GPU, you can still see how its baseline behaves: in a *simulation*. A model predicts the time of every kernel, and the rest is computed for the article's machine. Nothing is measured: each value is marked `sim.` and carries the error to expect of the model ([how to read it](00_start_here.ipynb)). The next cell opens a simulation that was recorded:
+
+# %%
+simulated = pk.StagePanel("baseline", device="recorded:sim-v100")
+simulated.run()
+simulated.table()
+
+# %%
+simulated.verdict()
+
+# %% [markdown]
+# With the buttons *Where*, each panel computes a simulation of its own.
+
+# %% [markdown]
 # ## When a baseline misleads
 #
 # - The article's profiler did not blame the loader: the loader's time was hidden under "CPU Exec" and "Other".

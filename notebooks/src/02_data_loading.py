@@ -75,8 +75,8 @@ panel.score()
 
 # %%
 before, after = panel.runs[0], panel.runs[1]
-same = before.losses == after.losses
-Markdown(f"{len(after.losses)} losses, {'the same bit for bit' if same else '**not** the same'}.")
+same = "the same bit for bit" if before.losses == after.losses else "**not** the same"
+Markdown(f"{len(after.losses)} losses, {same}." if after.losses else "There are no losses to compare.")
 
 # %% [markdown]
 # The evidence that each switch is in effect:
@@ -104,7 +104,24 @@ print(panel.runs[0].facts.get("compute threads", "not on a CPU"))
 
 # %% [markdown]
 # To see the effect, set `OMP_WAIT_POLICY=ACTIVE` before you start Jupyter, and run this chapter again. What we measured on our machine is in [How perfkit measures](../docs/measuring.md).
+
+# %% [markdown]
+# ## The same on a simulated V100
 #
+# A GPU computes a step faster than a CPU, so it asks for more data per second. This is the article's machine with its eight workers, as a recorded simulation (nothing is measured: see [00](00_start_here.ipynb)):
+
+# %%
+simulated = pk.StagePanel("data_loading", device="recorded:sim-v100")
+simulated.run()
+simulated.table()
+
+# %%
+simulated.verdict()
+
+# %% [markdown]
+# What if that GPU were in *your* machine? In a panel, choose *simulated GPU* with *this machine's* host: the loader then really runs, and only the GPU is simulated. With few cores, the loader stays the bottleneck in all later stages as well. That is not an error of the simulation. It is what this machine could feed to such a GPU.
+
+# %% [markdown]
 # ## When it does not help
 #
 # - If the model does not wait for data, there is no waiting to remove.

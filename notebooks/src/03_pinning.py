@@ -91,6 +91,19 @@ Markdown(
 )
 
 # %% [markdown]
+# ## The same on a simulated V100
+#
+# On a GPU there is a copy to shorten. This is the article's machine, as a recorded simulation (nothing is measured: see [00](00_start_here.ipynb)). What the article reports for this stage is quoted with the question above.
+
+# %%
+simulated = pk.StagePanel("pinning", device="recorded:sim-v100")
+simulated.run()
+simulated.table()
+
+# %%
+simulated.verdict()
+
+# %% [markdown]
 # ## When it does not help
 #
 # - If the step is bound by computation and the copy is short, there is little to gain. Open Hackathons' profiling bootcamp dropped its `non_blocking` exercise: with ResNet-18 at batch size 256 on an L4, it had no measurable effect.

@@ -75,6 +75,19 @@ panel.score()
 panel.proof()
 
 # %% [markdown]
+# ## The same on a simulated V100
+#
+# A small batch leaves a GPU partly idle: some kernels are too small to fill it, and launching them takes as long as running them. This is the article's machine with its own batch sizes, as a recorded simulation (nothing is measured: see [00](00_start_here.ipynb)):
+
+# %%
+simulated = pk.StagePanel("batch_size", device="recorded:sim-v100")
+simulated.run()
+simulated.table()
+
+# %%
+simulated.verdict()
+
+# %% [markdown]
 # ## When it does not help
 #
 # - A device that is already fully used does not get faster with larger batches; they only cost memory.

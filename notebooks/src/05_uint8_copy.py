@@ -88,6 +88,19 @@ pk.StagePanel("device_resize", workload="cifar_resnet18").diff()
 pk.StagePanel("zero_grad", workload="cifar_resnet18").question()
 
 # %% [markdown]
+# ## The same on a simulated V100
+#
+# The batch has a quarter of the bytes, and so has its copy to a GPU. Whether that shows depends on how much of the step the copy took. This is the article's machine, as a recorded simulation (nothing is measured: see [00](00_start_here.ipynb)):
+
+# %%
+simulated = pk.StagePanel("uint8_copy", device="recorded:sim-v100")
+simulated.run()
+simulated.table()
+
+# %%
+simulated.verdict()
+
+# %% [markdown]
 # ## When it does not help
 #
 # - If neither the loader nor the copy takes a visible part of the step, there is nothing to save.

@@ -83,6 +83,19 @@ panel.proof()
 pk.StagePanel("amp_fp16").diff()
 
 # %% [markdown]
+# ## The same on a simulated V100
+#
+# A V100 has Tensor Cores, but no bfloat16: AMP is fp16 with a gradient scaler there. As in the article, the batch is larger in this stage, so that the gain has two causes. This is the article's machine, as a recorded simulation (nothing is measured: see [00](00_start_here.ipynb)):
+
+# %%
+simulated = pk.StagePanel("amp", device="recorded:sim-v100")
+simulated.run()
+simulated.table()
+
+# %%
+simulated.verdict()
+
+# %% [markdown]
 # ## When it does not help
 #
 # - If the step waits for data, it waits as long as before.
@@ -107,9 +120,8 @@ else:
     assert changed <= {"channels_last"}, f"Leave the rest as it was: {', '.join(sorted(changed))}"
     for name, run in (("with channels_last", ours), ("without", yours)):
         rate = run.samples_per_s
-        print(
-            f"{name}: {rate.value:.0f} samples/s ({rate.low:.0f} to {rate.high:.0f}), first loss {run.losses[0]:.3f}"
-        )
+        loss = f", first loss {run.losses[0]:.3f}" if run.losses else ""
+        print(f"{name}: {rate.value:.0f} samples/s ({rate.low:.0f} to {rate.high:.0f}){loss}")
     print("Right. These two runs were not interleaved: if their intervals overlap, call it no difference.")
 
 # %% [markdown]

@@ -16,8 +16,6 @@
 # All stages, each on top of the earlier ones that work here. They are all started first, as many as fit in memory. Then each round measures one block of every stage, in random order, so that the drift of a shared machine cancels out and the bars, rates and ratios below come from the same rounds.
 
 # %%
-from pathlib import Path
-
 from IPython.display import Markdown
 
 from perfkit import notebook as pk
@@ -99,7 +97,7 @@ Markdown(
 # The workbook comes with a recorded ladder. A recording opens with the same tables and figures as your own runs. Its numbers belong to the machine that it names, so do not compare them with yours.
 
 # %%
-recorded = pk.recording(Path(pk.__file__).parents[2] / "data" / "recordings" / "cpu-quick.json")
+recorded = pk.recording("cpu-quick")
 Markdown(recorded.sections()[0])
 
 # %%
@@ -107,6 +105,33 @@ recorded.table("The ladder")
 
 # %%
 recorded.plot("throughput")
+
+# %% [markdown]
+# ## The article's ladder, simulated
+#
+# What would the article's machine show? A model predicts the kernels of its V100, and computes the loader, the copies and the launches of its host. Nothing is measured. Its recording opens in the same panel:
+
+# %%
+simulated = pk.LadderPanel(device="recorded:sim-v100")
+simulated.run()
+simulated.table()
+
+# %%
+simulated.plot("throughput")
+
+# %%
+simulated.verdict()
+
+# %% [markdown]
+# The simulation beside the article's own figures, to which the model was not fitted:
+
+# %%
+simulated.table("Simulated, beside the article")
+
+# %% [markdown]
+# Where the two agree, errors may have cancelled: a model that expects too much of one stage and too little of the next still ends near the right total. So compare the *gain* of each stage, and read its interval. Where that includes 1, the verdict is *too close to predict*.
+#
+# To use *your* loader in front of a simulated GPU, choose *simulated GPU* with *this machine's* host in any panel. On few cores the upper stages then wait for data: that is true of this machine. With *the article's* host you get the ladder above, computed again.
 
 # %% [markdown]
 # ## When the ladder misleads

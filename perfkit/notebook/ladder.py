@@ -116,6 +116,10 @@ class LadderPanel(Panel):
     def _prove(self) -> None:
         """Checks, after measuring, whether what was measured still trains the same."""
 
+    def _has_pictures(self) -> bool:
+        """A recording that only its outputs show, such as `table()`, appears at once."""
+        return not self.plan.recorded or self._reader is not None
+
     def _offer_report(self) -> None:
         """Links to the report; not while stages are measured, as its pictures are work for the processor.
 

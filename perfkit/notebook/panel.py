@@ -150,6 +150,8 @@ class Panel(layout.Boxed, Sectioned):
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         if self._reader is None:
             self._start_reading()
+            if self.runs:
+                self._draw()
         return super()._repr_mimebundle_(**kwargs)
 
     def _start_reading(self) -> None:
@@ -163,10 +165,14 @@ class Panel(layout.Boxed, Sectioned):
         runs, large = self._chosen(), self._large.value
         (self.box.add_class if large else self.box.remove_class)("pk-large")
         self._results.value = self._summary(runs) if runs else self.nothing
-        measured = any(run.status == "ok" for run in runs)
+        measured = self._has_pictures() and any(run.status == "ok" for run in runs)
         for slot, name in zip(self._plots, figures.VIEWS, strict=True):
             figure = figures.view(name, runs)
             slot.value = style.to_svg(figure.draw(large=large)) if measured and not figure.nothing else ""
+
+    def _has_pictures(self) -> bool:
+        """Whether figures are drawn, which takes most of the time."""
+        return True
 
     def _summary(self, runs: Sequence[Run]) -> str:
         ladder = replace(tables.ladder(runs).only(_COLUMNS), title="")

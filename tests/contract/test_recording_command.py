@@ -205,7 +205,7 @@ def test_what_is_shipped_names_a_commit() -> None:
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         record.main(["--only", "traces,tea"])
-    assert "no part tea. Allowed: traces, ladder, pictures" in capsys.readouterr().err
+    assert "no part tea. Allowed: traces, ladder, simulated, pictures" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- whose CPU time it is

@@ -21,6 +21,8 @@ from perfkit import trace
 from perfkit.ladder.stages import AGAIN
 from perfkit.results.run import Run
 from perfkit.results.store import Recording, load_recording
+from perfkit.simulate import host
+from perfkit.simulate.constants import constants
 from perfkit.trace import Analysis, diagnose
 
 ROOT = Path(__file__).parents[2]
@@ -114,6 +116,32 @@ def measured(recording: Recording) -> list[Run]:
 def rate(run: Run) -> float:
     assert run.samples_per_s
     return run.samples_per_s.value
+
+
+# ---------------------------------------------------------------- the simulated ladders
+
+
+@pytest.mark.parametrize("name", record.SIMULATED)
+def test_a_simulated_ladder_says_so_and_is_of_todays_model(name: str) -> None:
+    recording = load_recording(FOLDER / name)
+    again = "the model has changed: make recordings ARGS='--only simulated'"
+    for run in recording.runs:
+        assert run.device == record.SIMULATED[name]
+        assert run.status == "ok", f"{run.title}: {run.reason}"
+        assert run.simulated and run.simulated.is_virtual
+        today = (str(constants().version), constants().digest)
+        assert (run.simulated.model, run.simulated.constants) == today, again
+        assert run.simulated.band > 0 and not run.losses
+
+
+def test_the_articles_ladder_is_whole_and_its_stages_are_predicted_or_too_close() -> None:
+    runs = load_recording(FOLDER / "sim-v100.json").runs
+    assert [run.stage for run in runs] == ["baseline", *host.LADDER]
+    for run in runs[1:]:
+        ratio = run.speedup("previous")
+        assert ratio and ratio.verdict in ("predicted faster", "predicted slower", "too close to predict")
+    total = runs[-1].speedup("baseline")
+    assert total and total.verdict == "predicted faster"
 
 
 # ---------------------------------------------------------------- the pictures
