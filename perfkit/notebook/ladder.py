@@ -11,7 +11,7 @@ from typing import Any
 from perfkit.errors import PerfkitError, one_of
 from perfkit.ladder.stages import Stage
 from perfkit.notebook import layout
-from perfkit.notebook.panel import Panel, refuse_object, stored_runs
+from perfkit.notebook.panel import Panel, is_of, refuse_object, stored_runs
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.where import Chooser, Place
 from perfkit.program.recipe import Recipe
@@ -166,7 +166,7 @@ class LadderPanel(Panel):
             stored = [run for run in runs if run.session == session]
             place = (stored[0].preset, stored[0].device) == (self.plan.preset.name, self.plan.device)
             stages = [run.stage for run in results.stages(stored)]
-            if place and stages == list(names) and self._ran(stored):
+            if place and is_of(self.plan, stored[0]) and stages == list(names) and self._ran(stored):
                 break
         else:
             return

@@ -24,6 +24,7 @@ from perfkit.notebook.job import Job, Line, Status
 from perfkit.notebook.shown import Sectioned
 from perfkit.notebook.where import Chooser
 from perfkit.results.run import Run
+from perfkit.results.simulated import THIS_MACHINE
 from perfkit.results.store import RunStore
 from perfkit.show import document, figures, html, sentences, style, tables
 from perfkit.studies import plan as plans
@@ -210,6 +211,14 @@ def stored_runs(workload: str, limit: int) -> list[Run]:
         return list(reversed(RunStore().list(limit=limit, workload=workload)))
     except PerfkitError:
         return []
+
+
+def is_of(plan: plans.Plan, run: Run) -> bool:
+    """Whether a stored run may be shown beside those of a plan: a simulated one only on its GPU and host."""
+    known = run.simulated
+    if known is None or plan.gpu is None:
+        return known is None and plan.gpu is None
+    return run.device == plan.device and known.host == (plan.host.name if plan.host else THIS_MACHINE)
 
 
 def refuse_object(workload: Any) -> None:

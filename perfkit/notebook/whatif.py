@@ -7,11 +7,13 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from perfkit.errors import InvalidValue
+from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.notebook import layout
+from perfkit.notebook.where import Choice, Option
+from perfkit.results import recordings
 from perfkit.results.run import Run
-from perfkit.show import results, units
-from perfkit.show.document import Table
+from perfkit.show import results, sentences, units
+from perfkit.show.document import Notice, Table
 from perfkit.show.html import fragment
 from perfkit.studies import predict as whatif
 
@@ -29,17 +31,41 @@ class WhatIf(layout.Boxed):
     text = "perfkit what-if: run this cell for the controls"
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        self.model = whatif.fit(runs)
+        self._runs = runs
+        self._knobs = layout.row([])
+        self._prediction = layout.html_slot("pk-whatif")
+        self._source = Choice("Parts measured in:", "pk-parts", self._choose)
+        self._take(runs)
+        self._show_source("")
+        self._fill([self._source.widget, self._knobs, self._prediction])
+
+    def _show_source(self, name: str) -> None:
+        sources = {"": Option("these runs"), **{one: Option(one) for one in recordings.available()}}
+        self._source.show(sources, name)
+
+    def _choose(self, name: str) -> None:
+        """The parts of a recording in the place of the runs; those that cannot be used say why."""
+        try:
+            self._take(recordings.played(recordings.find(name)) if name else self._runs)
+        except PerfkitError as problem:
+            self._prediction.value = layout.message(str(problem))
+            self._show_source(self._source.value)
+            return
+        self._show_source(name)
+
+    def _take(self, runs: Sequence[Run]) -> None:
+        """Knobs for the parts of some runs."""
+        model = whatif.fit(runs)
         measured = [
-            run
-            for run in results.stages(runs)
-            if run.status == "ok" and whatif.predict(self.model, run.recipe)
+            run for run in results.stages(runs) if run.status == "ok" and whatif.predict(model, run.recipe)
         ]
         if not measured:
             raise InvalidValue(
                 "these runs do not hold the parts of a prediction",
                 "Measure the baseline (no workers) among them",
             )
+        self.model = model
+        self._notices = [Notice(text) for text in sentences.notices(runs)]
         self.score = whatif.score(self.model, measured, whatif.drift_corrected_rates(runs))
         self._by_title = {f"{run.title} (batch {run.recipe['batch_size']})": run for run in measured}
         titles, start = list(self._by_title), measured[-1].recipe
@@ -49,11 +75,10 @@ class WhatIf(layout.Boxed):
         self.batch = _number(widgets.BoundedIntText, "Batch size", int(start["batch_size"]), 1, 65536)
         self.speed = _number(widgets.BoundedFloatText, "Device speed, ×", 1.0, 0.01, 1000)
         self.link = _number(widgets.BoundedFloatText, "Link, GB/s (0: none)", 0.0, 0, 1000)
-        self._prediction = layout.html_slot("pk-whatif")
         knobs = [self.recipe, self.workers, self.cores, self.batch, self.speed, self.link]
         for knob in knobs:
             knob.observe(lambda _: self._draw(), "value")
-        self._fill([layout.row(knobs), self._prediction])
+        self._knobs.children = knobs
         self._draw()
 
     def predict(self, **changes: Any) -> whatif.Prediction | None:
@@ -80,7 +105,7 @@ class WhatIf(layout.Boxed):
             f"Scored against {score.count} measured runs: median error {score.median:.0%}, "
             f"90th percentile {score.p90:.0%}."
         )  # fmt: skip
-        self._prediction.value = fragment([Table(("predicted", ""), rows, note=note)])
+        self._prediction.value = fragment([*self._notices, Table(("predicted", ""), rows, note=note)])
 
 
 def _number(kind: Any, label: str, value: float, low: float, high: float) -> Any:

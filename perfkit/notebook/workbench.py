@@ -13,7 +13,7 @@ from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder.presets import PRESETS
 from perfkit.notebook import layout
 from perfkit.notebook.controls import Controls
-from perfkit.notebook.panel import Panel, refuse_object, stored_runs
+from perfkit.notebook.panel import Panel, is_of, refuse_object, stored_runs
 from perfkit.notebook.where import Chooser, Place
 from perfkit.program.recipe import Recipe, switches
 from perfkit.results import recordings
@@ -141,7 +141,8 @@ class Workbench(Panel):
     def _recall(self, plan: plans.Plan) -> None:
         """The runs to begin with: those of the recording, or the newest stored ones of the workload."""
         recorded = recordings.played(recordings.find(plan.recorded)) if plan.recorded else None
-        runs = stored_runs(plan.workload, _MOST) if recorded is None else recorded
+        stored = [run for run in stored_runs(plan.workload, _MOST) if is_of(plan, run)]
+        runs = stored if recorded is None else recorded
         self.runs = [run for run in results.stages(runs) if run.status == "ok"]
         self._list()
 

@@ -24,3 +24,12 @@ def test_a_knob_changes_the_prediction() -> None:
 def test_runs_without_the_parts_are_refused() -> None:
     with pytest.raises(InvalidValue, match="baseline"):
         pk.WhatIf(session()[2:3])
+
+
+def test_the_parts_may_be_those_of_a_recording_which_is_named() -> None:
+    panel = pk.WhatIf(session()[:2])
+    panel._source.buttons["cpu-quick"].value = True
+    assert panel.model.device == "cpu" and len(panel.recipe.options) > 2
+    assert "Nothing was measured now" in panel._prediction.value
+    panel._source.buttons[""].value = True
+    assert len(panel.recipe.options) == 2 and "Nothing was measured now" not in panel._prediction.value
