@@ -302,6 +302,16 @@ def _require_commit(commit: str | None, out: Path) -> None:
         raise Refused("this working tree has changes without a commit. Commit them first, or use --out")
 
 
+def _share_plans(data: Path) -> None:
+    """Plans of simulated steps are measured by nobody, and compiled ones take long: those in the cache serve."""
+    from perfkit import machine
+
+    plans = machine.cache_folder().absolute() / "plans"
+    plans.mkdir(parents=True, exist_ok=True)
+    (data / "cache").mkdir()
+    (data / "cache" / "plans").symlink_to(plans)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Records; 1 if refused."""
     parser = argparse.ArgumentParser(description="Makes data/recordings/ again, on a quiet machine only.")
@@ -319,6 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     with tempfile.TemporaryDirectory(prefix="perfkit-recordings-") as data:
         # Nothing of this user's: no stored A/A noise, no runs; children import this checkout.
+        _share_plans(Path(data))
         os.environ.update(PERFKIT_DATA=data, PYTHONPATH=str(ROOT))
         os.environ.pop("PERFKIT_PRESET", None)
         try:

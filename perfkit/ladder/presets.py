@@ -83,5 +83,7 @@ def sizing(preset: Preset, target: Target, cores: int) -> Sizing:
     """
     workers = max(1, cores // 2 if target.device == "cpu" else min(cores, MOST_WORKERS))
     threads = max(1, cores - workers) if target.device == "cpu" else cores
-    amp = "bf16" if target.bf16 else "fp16"
+    # On a simulated GPU, what a published figure vouches for.
+    bf16 = target.bf16 and (target.anchored is None or "bfloat16" in target.anchored)
+    amp = "bf16" if bf16 else "fp16"
     return Sizing(workers, preset.batch_size, preset.large_batch, preset.largest_batch, amp, threads)

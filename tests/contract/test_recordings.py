@@ -128,6 +128,7 @@ def test_a_simulated_ladder_says_so_and_is_of_todays_model(name: str) -> None:
     for run in recording.runs:
         assert run.device == record.SIMULATED[name]
         assert run.status == "ok", f"{run.title}: {run.reason}"
+        assert run.recipe["amp"] in ("off", "fp16"), "what a published figure vouches for"
         assert run.simulated and run.simulated.is_virtual
         today = (str(constants().version), constants().digest)
         assert (run.simulated.model, run.simulated.constants) == today, again
