@@ -303,7 +303,7 @@ def _require_commit(commit: str | None, out: Path) -> None:
 
 
 def _share_plans(data: Path) -> None:
-    """Plans of simulated steps are measured by nobody, and compiled ones take long: those in the cache serve."""
+    """Plans of simulated steps are no measurements, and compiled ones take long: those in the cache serve."""
     from perfkit import machine
 
     plans = machine.cache_folder().absolute() / "plans"
