@@ -19,8 +19,8 @@ import pytest
 TESTS = Path(__file__).parent
 CI = os.environ.get("CI", "").lower() in {"1", "true"}
 # In CI a skip passes only when its reason has one of these words: a machine without a GPU, or a checkout
-# without the folder of traces beside it.
-CI_MAY_LACK = ("gpu", "cuda", "traces")
+# without the folder of traces, or another version of torch, beside it.
+CI_MAY_LACK = ("gpu", "cuda", "traces", "another torch")
 # Marks, by inheritance, every process that this test run starts.
 MARK = "PERFKIT_TEST_ID"
 

@@ -96,7 +96,10 @@ def compiling(run: Callable[[Plan, Callable[[], Any], list[Any]], Any]) -> Itera
 
     whole, attention = compile_fx.compile_fx, fuse_attention._sfdp_init
     quiet = {"enable_autograd_cache": False}
-    with inductor_config.patch({"triton.cudagraphs": False}), autograd_config.patch(quiet):
+    with (
+        inductor_config.patch({"triton.cudagraphs": False, "compile_threads": 1}),
+        autograd_config.patch(quiet),
+    ):
         compile_fx.compile_fx = functools.partial(whole, inner_compile=inner)
         # The patterns of attention written out by hand are traced on the device, which needs a GPU.
         fuse_attention._sfdp_init = lambda *_: None  # type: ignore[assignment]

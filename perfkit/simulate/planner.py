@@ -115,7 +115,9 @@ class Planner:
     def _start(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._answers = queue.Queue()
-        environ = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        # No GPU, and no pool of compiling processes: nothing is computed or compiled here.
+        nothing = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        environ = os.environ | nothing
         self._process = subprocess.Popen(
             [sys.executable, "-m", "perfkit.simulate.planner"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._log, env=environ, start_new_session=True,

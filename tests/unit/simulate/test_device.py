@@ -29,9 +29,7 @@ def python(script: str, interpreter: str = sys.executable) -> subprocess.Complet
 def test_another_torch_passes_the_self_test() -> None:
     other = os.environ.get("PERFKIT_OTHER_TORCH")
     if not other:
-        pytest.skip(
-            "PERFKIT_OTHER_TORCH names no interpreter with another torch, such as 2.11 (no gpu needed)"
-        )
+        pytest.skip("PERFKIT_OTHER_TORCH names no interpreter with another torch, such as 2.11")
     done = python(CHECK, other)
     assert done.stdout.strip() == "passed", done.stderr[-1000:]
 
