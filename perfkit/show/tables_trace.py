@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perfkit.show import figures_trace, sentences, units
-from perfkit.show.document import Content, Section, Table, Timeline
+from perfkit.show.document import Content, Figure, Section, Table, Timeline
 from perfkit.show.figures_trace import reason, utilization
 from perfkit.trace.model import Analysis
 
@@ -38,7 +39,7 @@ def sections(
     return [
         f"{files} · {analysis.device['name'] or analysis.device['kind']}",
         Section("What stands out", [_health(analysis), diagnosis(findings)]),
-        Section("Figures", figures_trace.views(analysis, window)),
+        Section("Figures", [_titled(analysis, view) for view in figures_trace.views(analysis, window)]),
         Section("Timeline", [Timeline(window)] if window else []),
         Section("Where a step goes", [_steps(analysis), _mean_step(analysis), *loader]),
         Section("How well the device is used", [_utilization(analysis), _idle(analysis)]),
@@ -46,6 +47,12 @@ def sections(
         Section("Copies and waits", [_transfers(analysis), _syncs(analysis)]),
         Section("Ranks and memory", [_communication(analysis), _memory(analysis)]),
     ]
+
+
+def _titled(analysis: Analysis, view: Figure) -> Figure:
+    """A figure that says so where its trace is simulated."""
+    title = f"Simulated: {view.title[0].lower()}{view.title[1:]}"
+    return replace(view, title=title) if analysis.device["simulated"] else view
 
 
 def _us(value: float | None) -> str:

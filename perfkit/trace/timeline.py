@@ -48,7 +48,7 @@ def lanes(trace: Trace, step: int | str = 0, rank: int = 0, limit: int = 4000) -
     shown = rows[np.sort(longest)]
     return Lanes(
         name=chosen.steps.names[at], start_us=start / 1e3, duration_us=(end - start) / 1e3,
-        lanes=[_lane(columns, *lane, zero=start) for lane in _grouped(columns, shown)],
+        lanes=[_lane(columns, *lane, zero=start) for lane in _grouped(columns, shown, chosen)],
         phases=_phases(columns, start, end), omitted=len(rows) - len(shown),
     )  # fmt: skip
 
@@ -61,14 +61,17 @@ def _position(rank: Rank, step: int | str) -> int:
     return at
 
 
-def _grouped(columns: Columns, rows: Ints) -> Iterator[tuple[str, str, Ints]]:
+def _grouped(columns: Columns, rows: Ints, rank: Rank) -> Iterator[tuple[str, str, Ints]]:
     """Label, kind and rows of each lane: threads first, then streams, then copies of each device."""
     kinds = columns.kind[rows]
     stream, copies = kinds == Kind.KERNEL, np.isin(kinds, (Kind.MEMCPY, Kind.MEMSET))
     for mask, kind in ((~stream & ~copies, "thread"), (stream, "stream"), (copies, "copies")):
         for thread in np.unique(columns.thread[rows[mask]]).tolist():
             pid, tid = columns.threads[thread]
-            label = f"GPU {pid} stream {tid.removeprefix('stream ')}{' copies' * (kind == 'copies')}"
+            simulated = "simulated " if rank.simulated else ""
+            label = (
+                f"{simulated}GPU {pid} stream {tid.removeprefix('stream ')}{' copies' * (kind == 'copies')}"
+            )
             if kind == "thread":
                 label = columns.labels.get((pid, tid)) or f"thread {tid}"
             yield label, kind, rows[mask & (columns.thread[rows] == thread)]

@@ -138,4 +138,5 @@ def test_the_timeline_has_rows_for_threads_streams_and_copies(tmp_path: Path) ->
     labels = [(lane.kind, lane.label) for lane in window.lanes]
     assert ("thread", "simulated main thread") in labels
     assert {kind for kind, _ in labels} == {"thread", "stream", "copies"}
+    assert all("simulated" in label for _, label in labels)
     assert [bar.name for bar in window.phases] == ["forward", "backward", "optimizer"]
