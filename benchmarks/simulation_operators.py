@@ -57,6 +57,9 @@ class _Calls:
     def stream(self, number: int) -> None:
         pass
 
+    def hold(self, tree: Any) -> None:
+        pass
+
 
 def _identified(tree: Any) -> list[Identified]:
     tensors = filter(device.is_simulated, describe.tensors(tree))

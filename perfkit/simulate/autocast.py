@@ -115,7 +115,8 @@ def _summing(name: str) -> Any:
                 return operator(tensor, *args, **kwargs)
             if name in halves and tensor.dtype == torch.float16:
                 return halves[name](tensor, args[0], True)  # CUDA has one kernel for both, of float16 only
-            return operator(tensor, *args[:1], **kwargs | {"dtype": torch.float32})
+            kept = args[:1] if "softmax" in name else args  # their second is a dtype, of sums it is `keepdim`
+            return operator(tensor, *kept, **kwargs | {"dtype": torch.float32})
 
     return kernel
 
