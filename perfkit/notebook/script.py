@@ -103,7 +103,7 @@ class ScriptPanel(Panel):
 
     def _read(self) -> None:
         """Nothing is started before a person asks for it: the controls are greyed by the first look."""
-        self._status.show("ready; what can be set here is known after the first Watch or Run")
+        self._status.show("ready; Watch shows what can be set in this script")
 
     def _learn(self, target: Target) -> None:
         """Greys what cannot be set in this script; the others start from its own settings."""
@@ -230,7 +230,9 @@ class ScriptPanel(Panel):
         self.edit: Patch = patching.make(
             self.launch, self.settings, on_progress=self._follow, cancelled=self._job.cancelled
         )
-        text = self.edit.diff(self.launch.where)
+        file, where = self.launch.script, self.launch.where
+        outside = file is not None and not file.resolve().is_relative_to(where)
+        text = self.edit.diff(file.resolve().parent if file and outside else where)
         save = layout.download(text, "perfkit.diff", "text/x-diff").replace("Save perfkit.diff", "Save patch")
         refused = [f"{name}: {why}" for name, why in self.edit.refused.items()]
         told = [document.Bullets([*refused, *self.edit.notes])] if refused or self.edit.notes else []
