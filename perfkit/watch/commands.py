@@ -139,7 +139,7 @@ class Server:
 
     def tell(self, phase: str, done: int, total: int) -> None:
         """Progress, at most some times a second."""
-        if self._channel and (done >= total or clock() - self._told > 0.1):
+        if self._channel and (done >= total or clock() - self._told > 0.25):
             self._told = clock()
             self._channel.send({"type": "Progress", "phase": phase, "done": done, "total": total})
 

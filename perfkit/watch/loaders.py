@@ -58,8 +58,6 @@ class Loaders:
     """Bytes and samples of a batch of the training loader."""
     batch_ids: set[int] = field(default_factory=set)
     """The tensors of the last batch, by `id`, during the first steps."""
-    _kinds: dict[int, str] = field(default_factory=dict)
-    """`train` or `eval`, by the id of a loader."""
     _described: dict[int, dict[str, Any] | None] = field(default_factory=dict)
     """The call that made the first loader of a data set, by the id of the data set."""
     _fetched: list[_Fetched] = field(default_factory=list)
@@ -132,14 +130,14 @@ class Loaders:
             raise
         finally:
             self._inside = False
-            if self._kinds.get(id(loader)) != "eval":
+            if _kind(loader) != "eval":
                 script.steps.now.waited += clock() - start
         self._fetched.append(_Fetched(loader, samples, tokens))
-        self.iterator = iterator if self._kinds.get(id(loader)) != "eval" else self.iterator
+        self.iterator = iterator if _kind(loader) != "eval" else self.iterator
         if script.steps.count < script.FIRST:
             parts = list(tensors(batch))
             self.batch_ids = {id(tensor) for tensor in parts}
-            if self._kinds.get(id(loader)) != "eval":
+            if _kind(loader) != "eval":
                 self.batch_bytes = sum(tensor.nbytes for tensor in parts), samples
         return batch
 
@@ -157,7 +155,7 @@ class Loaders:
         samples, tokens = size(first)
         if isinstance(sent, list | tuple) and list(sent[:1]) != [None]:
             samples = len(sent)
-        if self.hold and self._kinds.get(id(loader)) == "train":
+        if self.hold and _kind(loader) == "train":
             self._held[id(loader)] = self._on_device(batch), samples, tokens
         return batch, samples, tokens
 
@@ -183,13 +181,13 @@ class Loaders:
     def settle(self) -> None:
         """A backward pass begins: which of the batches since the last one were for training."""
         for fetched in self._fetched:
-            key, last = id(fetched.loader), self._fetched[-1].loader
-            trains = self._kinds.get(key) == "train" or fetched.loader is last or not fetched.unused
-            self._kinds[key] = "train" if trains else "eval"
+            loader, last = fetched.loader, self._fetched[-1].loader
+            trains = _kind(loader) == "train" or loader is last or not fetched.unused
+            loader.__dict__["seen_kind"] = "train" if trains else "eval"
             if trains:
                 self.script.steps.now.samples += fetched.samples
                 self.script.steps.now.tokens += fetched.tokens
-                self.training = fetched.loader
+                self.training = loader
             else:
                 self.script.steps.now.marks.add("evaluation")
         self._fetched.clear()
@@ -211,6 +209,12 @@ class Loaders:
     def site(self) -> dict[str, Any] | None:
         """The user's call that made the training loader."""
         return self._described.get(id(getattr(self.training, "dataset", None)))
+
+
+def _kind(loader: Any) -> str | None:
+    """`train` or `eval`, once that is known. Kept in the loader: `id` is slow where audit hooks are set."""
+    kind: str | None = loader.__dict__.get("seen_kind")
+    return kind
 
 
 def _random_state() -> tuple[int, ...]:

@@ -58,8 +58,12 @@ class Models:
             self._autocast = None
 
     def stop_looking(self) -> None:
-        """Modules that have not been called yet are not looked for any more."""
-        _module()._compiled_call_impl = None
+        """Modules that have not been called yet are not looked for any more.
+
+        Set once only: each time a class changes, Python forgets where the methods of its subclasses are.
+        """
+        if nn.Module.__dict__["_compiled_call_impl"] is not None:
+            _module()._compiled_call_impl = None
 
     def autocast_entered(self, autocast: Any) -> None:
         """An autocast was entered, by the script or from outside."""

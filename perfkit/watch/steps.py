@@ -64,9 +64,9 @@ class Steps:
         """`time.time()` at which the first step began."""
         self.now = _Sums()
         self._since = clock()
-        self._main: int | None = None
+        self._main: object = None
         """The optimizer that ends a step: the last of a cycle."""
-        self._order: list[int] = []
+        self._order: list[object] = []
         self._first: _Sums | None = None
         """The sums at the last moment that can be the end of the first step …"""
         self._first_ended = 0.0
@@ -82,15 +82,14 @@ class Steps:
 
         That a cycle is complete shows when it begins again, so the first step is handed on with the second.
         """
-        which = id(optimizer)
-        if which in self._order:
-            self._main = self._main or self._order[-1]
+        if any(optimizer is known for known in self._order):
+            self._main = self._order[-1] if self._main is None else self._main
         else:  # one that shows up later is rarer, and ends a step from then on
-            self._order.append(which)
+            self._order.append(optimizer)
             self._main = None
             if self.count == 0:
                 self._first, self._first_ended = copy.deepcopy(self.now), clock()
-        if which == self._main:
+        if optimizer is self._main:
             self.end()
 
     def end(self) -> None:
