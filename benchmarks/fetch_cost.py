@@ -36,7 +36,7 @@ def main() -> None:
     torch.set_num_threads(1)
     workload = workloads.load("cifar_resnet18", {"image_size": 224, "samples": 256, "weights": "random"})
     recipes = [
-        Recipe(**dict(zip(SWITCHES, values, strict=True)))
+        Recipe().replace(**dict(zip(SWITCHES, values, strict=True)))
         for values in itertools.product((False, True), repeat=3)
     ]
     sets = [(recipe, workload.dataset(recipe)) for recipe in recipes]
