@@ -115,13 +115,13 @@ def epochs(loader: Iterable[Any]) -> Iterator[Any]:
 def make_model(workload: Any, recipe: Recipe, device: torch.device) -> Any:
     """The model on its device, in its memory layout, compiled if the recipe says so."""
     model: Any = workload.model()
+    if recipe.channels_last:
+        model = model.to(memory_format=torch.channels_last)
     if recipe.embedding_device == "cpu":
         place_around_embeddings(model, device)
     else:
         model = model.to(device)
     model.train()
-    if recipe.channels_last:
-        model = model.to(memory_format=torch.channels_last)
     if recipe.activation_checkpointing:
         for block in blocks(model):
             forget_activations(block)

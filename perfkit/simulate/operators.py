@@ -48,9 +48,8 @@ class OneSample:
 class _Shapes:
     """A workload whose data are the first sample, over and over."""
 
-    def __init__(self, workload: Any, recipe: Recipe) -> None:
+    def __init__(self, workload: Any) -> None:
         self._workload = workload
-        self._recipe = recipe
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._workload, name)
@@ -58,13 +57,9 @@ class _Shapes:
     def dataset(self, recipe: Any) -> Any:
         return OneSample(self._workload.dataset(recipe))
 
-    def model(self) -> Any:
+    def model(self) -> nn.Module:
         with without_numbers():
-            model: Any = self._workload.model()
-        if self._recipe.channels_last:  # now: weights without numbers cannot be replaced by others later
-            model = model.to(memory_format=torch.channels_last)
-            move = model.to
-            model.to = lambda *args, **kwargs: model if "memory_format" in kwargs else move(*args, **kwargs)
+            model: nn.Module = self._workload.model()
         return model
 
 
@@ -107,7 +102,7 @@ def _of_training(workload: Any, recipe: Recipe, seed: int, whole_step_first: boo
     simulated = device.register()
     compiling = _compiling(recording) if recipe.compile else nullcontext()
     with device.recording(recording), _phases(recording), compiling:
-        training = train.Training(_Shapes(workload, recipe), recipe.replace(log_every=0), simulated, seed)
+        training = train.Training(_Shapes(workload), recipe.replace(log_every=0), simulated, seed)
         loader: Any = training.loader
         if recipe.device_dataset:
             source = train.epochs(loader)
