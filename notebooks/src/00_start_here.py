@@ -91,7 +91,7 @@ Markdown(
 #
 # Your choice holds for all panels that you make afterwards, until the kernel is restarted. In code it is `pk.use("sim:v100", host="article")`, or an argument of one panel: `pk.StagePanel("amp", device="sim:v100", host="article")`. `pk.use()` goes back to this machine.
 #
-# A simulated value looks like `~1,200 ±20% sim.`: about this much, give or take the error that the model has shown on published figures. There is no measured verdict, only *predicted faster*, *predicted slower*, or *too close to predict*. There are no losses, because nothing is computed. Never compare simulated with measured values.
+# A simulated value looks like `~1,200 ±20% sim.`: about this much, give or take the error that the model has shown on published figures. There is no measured verdict, only *predicted faster*, *predicted slower*, or *too close to predict*. There are no losses, because nothing is computed. Never compare simulated with measured values. How good is the simulation? The command `perfkit simulation` shows predicted against published, the worst cases first.
 #
 # To add a recording of a GPU, run `perfkit run --record data/runs/recordings/NAME.json` there, and bring the file here: it appears among the buttons.
 

@@ -84,7 +84,7 @@ Markdown(f"```python\n{next(iter(plans.scripts(panel.runs).values()))}```")
 # %% [markdown]
 # ## The same on a simulated V100
 #
-# The article trained on a V100. If you have no GPU, you can still see how its baseline behaves: in a *simulation*. A model predicts the time of every kernel, and the rest is computed for the article's machine. Nothing is measured: each value is marked `sim.` and carries the error to expect of the model ([how to read it](00_start_here.ipynb)). The next cell opens a simulation that was recorded:
+# The article trained on a V100. If you have no GPU, you can still see how its baseline behaves: in a *simulation*. A model predicts the time of every kernel, and the rest is computed for the article's machine. Nothing is measured: each value is marked `sim.` and carries the error to expect of the model ([how to read it](00_start_here.ipynb), under *Without a GPU*). The next cell opens a simulation that was recorded:
 
 # %%
 simulated = pk.StagePanel("baseline", device="recorded:sim-v100")
