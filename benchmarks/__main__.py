@@ -51,9 +51,12 @@ BENCHMARKS = (
         "aa_and_power",
         instead="python benchmarks/aa_and_power.py --file groups.jsonl (about 1 hour; can be resumed)",
     ),
+    Benchmark("replay_time", instead="python -m benchmarks.replay_time (on a quiet machine)"),
+    Benchmark("fetch_cost", instead="python -m benchmarks.fetch_cost (on a quiet machine)"),
+    Benchmark("fit_simulation", instead="python -m benchmarks.fit_simulation --help (hours; needs timm)"),
     Benchmark("tuner_grid", instead="python benchmarks/tuner_grid.py (about 2 hours)"),
 )
-HELPERS = {"slowed"}
+HELPERS = {"simulation_fit", "simulation_operators", "simulation_volta", "slowed"}
 """Modules here that are no benchmarks."""
 
 

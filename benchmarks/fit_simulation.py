@@ -1,7 +1,7 @@
 r"""Fits the constants of simulated GPUs to published measurements, and states errors on what was left out.
 
-    python -m benchmarks.fit_simulation --figures ../shared/gpu-figures \
-        --trace ../shared/simulate/v100_ops.json --cache FOLDER [--models 150] [--write]
+    python -m benchmarks.fit_simulation --figures FOLDER \
+        --trace FILE.json --cache FOLDER [--models 150] [--write]
 
 Three stages: (1) classes of kernels, by training on an RTX 3090 and inference on an RTX 4090, for hundreds of
 models; (2) what is Volta's own, by the operators of one trace and ResNet-50; (3) factors of A100, H100 and

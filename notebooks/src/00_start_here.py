@@ -43,7 +43,7 @@ pk.doctor()
 # | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much do all of them gain together? | 6 | 10 | – |
 # | [09 reading a profile](09_reading_a_profile.ipynb) | where does a step's time go? | 1 | 2 | – |
 # | [10 the workbench](10_workbench.ipynb) | what do *you* want to try? | 2 to 3 | 3 | – |
-# | [11 your own](11_your_own.ipynb) | how fast is your training, and which switches help? | 3 | 4 | your code in a module |
+# | [11 your own](11_your_own.ipynb) | where does your script's time go, and which switches help? | 5 | 5 | a script that trains; or your code in a module |
 # | [12 what each is worth](12_what_each_is_worth.ipynb) | how much does each optimization contribute? | 4 | 4 | – |
 # | [13 what if](13_what_if.ipynb) | how fast would it be on other hardware, or with other switches? | 5 to 7 | 8 | – |
 # | [14 hidden transfers](14_hidden_transfers.ipynb) | which lines make the host wait? | 2 | 3 | – |

@@ -11,7 +11,7 @@
 #
 # **Where does the time of *your* training script go, which switches help, and what is the edit?**
 #
-# *About 5 minutes at the preset `quick` on two cores (planned, not timed). Needs: a script that trains; three examples are in `data/scripts/`.*
+# *About 5 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 5 (planned, not timed). Needs: a script that trains; three examples are in `data/scripts/`.*
 #
 # Name your script and its arguments. It is started as you start it, in a process of its own, and not a line of it changes: its steps are seen from outside, and it ends after those that are measured. It works in a mirror of its folder, so that no checkpoint or log of yours is touched.
 #

@@ -26,7 +26,8 @@ def commands(text: str) -> list[list[str]]:
     """The words after `perfkit` in lines of shell code and in code spans, up to a comment or a pipe."""
     lines = re.findall(r"^perfkit ([^#>|\n]+)", text, re.MULTILINE)
     spans = re.findall(r"`perfkit ([^`#>|]+)[^`]*`", text)
-    return [line.split() for line in lines + spans]
+    # What follows `--` are the arguments of a user's script.
+    return [line.partition(" -- ")[0].split() for line in lines + spans]
 
 
 def test_the_readme_names_commands() -> None:
