@@ -46,7 +46,7 @@ def live_line() -> Iterator[Callable[[str, float], None]]:
         yield lambda phase, fraction: tell(Progress("", phase, fraction))
 
 
-@cli.command(cli.MEASURE)
+@cli.command(cli.SCRIPT)
 def watch(
     program: Program,
     output: cli.Output,

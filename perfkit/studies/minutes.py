@@ -36,6 +36,7 @@ CHAPTERS = (
     Chapter("13 what if", (3,), 3),
     Chapter("14 hidden transfers", (1, 1), 0.5), Chapter("15 kernels and shapes", (7,), 2),
     Chapter("16 NVTX and Nsight", (2,), 1), Chapter("17 distributed", (6,), 1), Chapter("18 memory", (2,), 1),
+    Chapter("20 profiling by hand", (), 0.5),
 )  # fmt: skip
 """The chapters that measure."""
 
