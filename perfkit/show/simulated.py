@@ -80,8 +80,8 @@ def notices(runs: Sequence[Run]) -> list[str]:
     )
     errors = [abs(error) for error in known.anchors.values()]
     anchors = (
-        f"; of {len(errors)} published figures of this GPU the worst was missed by "
-        f"{units.percent(max(errors))}"
+        f"; it was fitted to {len(errors)} published figures of this GPU, and misses the worst of them by "
+        f"{units.percent(max(errors))}; the bands are its errors on models that it was not fitted to"
         if errors
         else ""
     )
