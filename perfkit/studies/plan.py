@@ -25,7 +25,7 @@ from perfkit.simulate.gpus import Gpu, gpu_of
 from perfkit.simulate.host import Host
 from perfkit.worker.messages import Description
 
-DEFAULT_WORKLOAD = {"quick": "photos"}
+DEFAULT_WORKLOAD = {"smoke": "photos", "quick": "photos"}
 """On a CPU the article's ResNet-18 is compute-bound; with `photos` the loader matters there too."""
 
 
