@@ -6,7 +6,7 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -15,11 +15,13 @@ from perfkit.cli import app as cli
 from perfkit.cli.watch import Arguments, Module, Program, showing_failures
 from perfkit.errors import InvalidValue
 from perfkit.process.launch import Launch
-from perfkit.program.patch import Patch
 from perfkit.program.recipe import parse_settings
 from perfkit.results.verification import Verification
 from perfkit.show import tables_script, terminal
 from perfkit.studies import patch as patching
+
+if TYPE_CHECKING:
+    from perfkit.program.patch import Patch  # libcst takes long to load
 
 
 @cli.command(cli.SCRIPT)

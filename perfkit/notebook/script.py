@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 from IPython.display import HTML
@@ -18,7 +18,6 @@ from perfkit.notebook.controls import Controls
 from perfkit.notebook.panel import Panel
 from perfkit.notebook.shown import Shown
 from perfkit.process.launch import Launch
-from perfkit.program.patch import Patch
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target, why_not
 from perfkit.results.comparison import Comparison
@@ -31,6 +30,9 @@ from perfkit.studies import patch as patching
 from perfkit.studies import script as scripts
 from perfkit.studies import watch as watching
 from perfkit.watch.report import Watched
+
+if TYPE_CHECKING:
+    from perfkit.program.patch import Patch  # libcst takes long to load
 
 TOGGLES = (
     "workers", "persistent_workers", "prefetch_factor", "pin_memory", "non_blocking", "batch_size", "amp",

@@ -109,12 +109,12 @@ def ratio_over_pairs(pairs: Sequence[tuple[Values, Values]], *, noise: float | N
         noise: A/A noise of one pair as a fraction (see `aa_noise_bound`), None if unknown. The mean of n
             pairs has 1/√n of it; smaller effects are not called effects.
     """
-    from scipy import stats
+    from scipy import special
 
     logs = np.array([float(np.log(own).mean() - np.log(other).mean()) for own, other in pairs])
     n, centre = logs.size, float(logs.mean())
     # Each is a mean already, so Student's interval covers 95%; a bootstrap of five values covers 92%.
-    half = float(stats.t.ppf(0.975, n - 1) * logs.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
+    half = float(special.stdtrit(n - 1, 0.975) * logs.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
     return _with_verdict(centre, centre - half, centre + half, math.log1p(noise or 0.0) / math.sqrt(n), n)
 
 
@@ -164,12 +164,12 @@ def narrow_enough(log_ratios: Values, precision: float) -> bool:
         log_ratios: one row a round, one column for each ratio.
         precision: half the width of the interval / ratio, at most. At 0 only the budget ends the measuring.
     """
-    from scipy import stats
+    from scipy import special
 
     rounds = len(log_ratios)
     if rounds < ENDING_ROUNDS:
         return False
-    half = stats.t.ppf(0.975, rounds - 1) * log_ratios.std(axis=0, ddof=1) / math.sqrt(rounds)
+    half = special.stdtrit(rounds - 1, 0.975) * log_ratios.std(axis=0, ddof=1) / math.sqrt(rounds)
     return bool((half <= precision).all())
 
 
@@ -180,9 +180,9 @@ def rounds_part(precision: float, noise: float | None) -> float:
 
 def half_width_per_pair(precision: float, count: int) -> float:
     """The half width that each of `count` pairs (two or more) needs so that their mean has `precision`."""
-    from scipy import stats
+    from scipy import special
 
-    wider = float(stats.t.ppf(0.975, count - 1) / stats.norm.ppf(0.975))
+    wider = float(special.stdtrit(count - 1, 0.975) / special.ndtri(0.975))
     return precision * math.sqrt(count) / wider
 
 
@@ -209,12 +209,12 @@ def aa_noise_bound(pairs: Sequence[AAPair]) -> float:
     Student's quantile. Until there are many, they are pooled with what was found elsewhere: that counts as
     `_PRIOR_PAIRS` pairs, so that one pair that happens to agree does not show that there is no noise.
     """
-    from scipy import stats
+    from scipy import special
 
     count = len(pairs) + _PRIOR_PAIRS
     scatter = sum(pair.scatter for pair in pairs) / count
     total = max(scatter, (_PRIOR_PAIRS * _PRIOR_NOISE**2 + sum(pair.log_ratio**2 for pair in pairs)) / count)
-    of_few, of_many = float(stats.t.ppf(0.975, count)), float(stats.norm.ppf(0.975))
+    of_few, of_many = float(special.stdtrit(count, 0.975)), float(special.ndtri(0.975))
     return math.expm1(math.sqrt(max(0.0, of_few**2 * total - of_many**2 * scatter)))
 
 
@@ -225,9 +225,9 @@ def _tail(n: int) -> float:
     (Hesterberg 2015, doi:10.1080/00031305.2015.1089789, section 3.3) uses the level at which it matches
     the t interval: Φ(−√(n/(n−1)) · t(0.025, n−1)).
     """
-    from scipy import stats
+    from scipy import special
 
-    return float(stats.norm.cdf(math.sqrt(n / (n - 1)) * stats.t.ppf(0.025, n - 1)))
+    return float(special.ndtr(math.sqrt(n / (n - 1)) * special.stdtrit(n - 1, 0.025)))
 
 
 def _interval(values: Values, statistic: Any) -> tuple[float, float]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from perfkit.program.patch import Patch
 from perfkit.program.recipe import shown, switches
 from perfkit.results.suggestion import Suggestion
 from perfkit.results.tracked import Tracked
@@ -16,6 +15,9 @@ from perfkit.show.sentences import clean
 from perfkit.show.tables_inside import syncs
 from perfkit.show.tables_trace import diagnosis
 from perfkit.watch.report import Watched
+
+if TYPE_CHECKING:
+    from perfkit.program.patch import Patch  # libcst takes long to load
 
 _STATES = {"try": "try", "edit": "edit the script", "refused": "no", "on": "has it"}
 

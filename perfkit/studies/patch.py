@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from perfkit import machine
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
 from perfkit.process.launch import Launch
-from perfkit.program.patch import Patch, patch
 from perfkit.program.recipe import Recipe, Value
 from perfkit.results import parity
 from perfkit.results.verification import Verification
@@ -20,6 +19,9 @@ from perfkit.studies.plan import Watch
 from perfkit.studies.script import ScriptSetup, script_plan
 from perfkit.studies.setup import prepare
 from perfkit.watch.messages import ScriptFacts
+
+if TYPE_CHECKING:
+    from perfkit.program.patch import Patch  # libcst takes long to load
 
 BUDGET_S = 30.0
 PRECISION = 0.03
@@ -36,6 +38,8 @@ def make(launch: Launch, settings: Mapping[str, Value], **watch: Unpack[Watch]) 
     Raises:
         PerfkitError: it cannot be started, failed, does not train, or is not valid Python.
     """
+    from perfkit.program.patch import patch
+
     with prepare(script_plan(launch), **watch) as setup:
         assert isinstance(setup, ScriptSetup)
         facts = setup.facts
