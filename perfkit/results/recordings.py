@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -57,11 +58,9 @@ def find(name: str) -> Recording:
 def readable() -> dict[str, Recording]:
     """Every recording that can be opened; a chooser leaves out the others."""
     recordings = {}
-    for name in available():
-        try:
-            recordings[name] = find(name)
-        except PerfkitError:
-            continue
+    for name, path in available().items():
+        with contextlib.suppress(PerfkitError):
+            recordings[name] = load_recording(path)
     return recordings
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import datetime
 import shlex
-import sqlite3
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results import run as runs
+from perfkit.results.database import errors_in_words, is_sound, move_aside, opened
+from perfkit.results.index import Entry, Index, Marks, entry
 from perfkit.results.run import Run
 
 SCHEMA = 1
@@ -37,9 +38,17 @@ _PART_OF = (
     """instr('.' || replace(workload, ':', '.') || '.', '.' || replace(:workload, ':', '.') || '.') > 0"""
 )
 _Runs = list[Run]
-_REPAIR = (
-    'To start a new one beside it: python -c "import perfkit; perfkit.RunStore.repair()"; nothing is deleted'
-)
+_Entries = list[Entry]
+
+
+class History(NamedTuple):
+    """Stored runs, newest first, without their measured series."""
+
+    entries: _Entries
+    marks: Mapping[str, Marks]
+    """What people wrote beside them, by id."""
+    missing: int
+    """Further runs, whose lines are not derived yet."""
 
 
 class RunStore:
@@ -54,9 +63,10 @@ class RunStore:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or default_path()
+        self.index = Index(self.path.with_name(f"{self.path.stem}-history.sqlite"))
         self.problems: list[str] = []
         """What the last reading had to leave out."""
-        with self._open() as database:
+        with opened(self.path) as database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
             runs.check_schema(str(self.path), version, SCHEMA)
             if version < SCHEMA:
@@ -70,8 +80,64 @@ class RunStore:
         """
         machine_id = str(run.machine.get("id", ""))
         row = (run.id, run.session, run.created, run.stage, run.workload, machine_id, run.status)
-        with self._open() as database:
+        with opened(self.path) as database:
             database.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, runs.encode(run)))
+        with contextlib.suppress(StoreError, *runs.INVALID):  # a line that is missing is derived when read
+            self.index.put([entry(run)])
+
+    def delete(self, ids: Iterable[str]) -> _Runs:
+        """Removes runs, all or none; returns them, so that `add` can bring them back.
+
+        Raises:
+            InvalidValue: one of them is not in the store.
+            StoreError: one of them is damaged, or the file cannot be written.
+        """
+        removed = [self.get(run_id) for run_id in ids]
+        with opened(self.path) as database:
+            database.executemany("DELETE FROM runs WHERE id = ?", [(run.id,) for run in removed])
+        with contextlib.suppress(StoreError):
+            self.index.remove(run.id for run in removed)
+        return removed
+
+    def history(self, limit: int = 10_000, workload: str | None = None, derive: int = 10_000) -> History:
+        """The lines of stored runs, and what people wrote beside them; `problems` says what is left out.
+
+        Args:
+            limit: at most this many.
+            workload: as for `list`.
+            derive: at most this many lines that the index lacks are derived, which takes milliseconds each.
+
+        Raises:
+            StoreError: the runs cannot be read.
+        """
+        self.problems = []
+        known, marks = self._indexed()
+        ids = [run_id for (run_id,) in self._rows("id", limit, workload=workload)]
+        lacking = [run_id for run_id in ids if run_id not in known]
+        derived = self._derived(lacking[:derive])
+        with contextlib.suppress(StoreError):  # it works without, only slower
+            self.index.put(derived.values())
+        lines = {**known, **derived}
+        entries = [lines[run_id] for run_id in ids if run_id in lines]
+        return History(entries, marks, max(0, len(lacking) - derive))
+
+    def _indexed(self) -> tuple[Mapping[str, Entry], Mapping[str, Marks]]:
+        try:
+            indexed = self.index.entries(), self.index.marks()
+        except StoreError as problem:
+            self.problems.append(f"names, stars and notes cannot be read: {problem}")
+            return {}, {}
+        self.problems += [self.index.problem] if self.index.problem else []
+        return indexed
+
+    def _derived(self, ids: Sequence[str]) -> Mapping[str, Entry]:
+        lines = {}
+        for run_id in ids:
+            try:
+                lines[run_id] = entry(self.get(run_id))
+            except (StoreError, InvalidValue, ArithmeticError, *runs.INVALID) as problem:
+                self.problems.append(f"run {run_id} was left out: {problem}")
+        return lines
 
     def get(self, run_id: str) -> Run:
         """A run by its id, or by a prefix that no other id has.
@@ -80,7 +146,7 @@ class RunStore:
             InvalidValue: no such run, or several.
             StoreError: the run is damaged, or of a newer perfkit.
         """
-        with self._open() as database:
+        with opened(self.path) as database:
             query = "SELECT id, body FROM runs WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id"
             matches = dict(database.execute(query, (run_id,)).fetchall())
         if run_id in matches or len(matches) == 1:
@@ -109,37 +175,30 @@ class RunStore:
 
     def sessions(self) -> Sequence[str]:
         """Every session, newest first."""
-        with self._open() as database:
+        with opened(self.path) as database:
             query = "SELECT session FROM runs GROUP BY session ORDER BY max(created) DESC, max(rowid) DESC"
             return [session for (session,) in database.execute(query)]
 
     def _select(self, limit: int, **wanted: str | None) -> _Runs:
-        given = {name: value for name, value in wanted.items() if value is not None}
-        terms = [_PART_OF if name == "workload" else f"{name} = :{name}" for name in given]
-        where = " AND ".join(["1", *terms])
         self.problems = []
         selected: list[Run] = []
-        with self._open() as database:
-            query = f"SELECT id, body FROM runs WHERE {where} ORDER BY created DESC, rowid DESC"
-            for run_id, body in database.execute(query, given):
-                if len(selected) == limit:
-                    break
-                try:
-                    selected.append(runs.decode(body))
-                except StoreError as problem:
-                    self.problems.append(f"run {run_id} was left out: {problem}")
+        for run_id, body in self._rows("id, body", None, **wanted):
+            if len(selected) == limit:
+                break
+            try:
+                selected.append(runs.decode(body))
+            except StoreError as problem:
+                self.problems.append(f"run {run_id} was left out: {problem}")
         return selected
 
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one transaction: none is shared by threads, none is left open."""
-        with _errors_in_words(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as database:
-                with contextlib.suppress(sqlite3.OperationalError):  # network disks cannot; it works without
-                    database.execute("PRAGMA journal_mode = WAL")
-                with database:
-                    yield database
+    def _rows(self, columns: str, limit: int | None, **wanted: str | None) -> Iterator[Any]:
+        """The newest rows of the runs with these values."""
+        given = {name: value for name, value in wanted.items() if value is not None}
+        terms = [_PART_OF if name == "workload" else f"{name} = :{name}" for name in given]
+        where, most = " AND ".join(["1", *terms]), -1 if limit is None else limit
+        query = f"SELECT {columns} FROM runs WHERE {where} ORDER BY created DESC, rowid DESC LIMIT {most:d}"
+        with opened(self.path) as database:
+            yield from database.execute(query, given)
 
     @staticmethod
     def repair(path: Path | None = None) -> Path | None:
@@ -149,63 +208,14 @@ class RunStore:
             Where the damaged file is now; None where there was nothing to repair.
         """
         path = path or default_path()
-        if not path.exists() or _sound(path):
+        if not path.exists() or is_sound(path, "runs"):
             return None
-        moved = path.with_name(f"{path.name}.damaged-{datetime.datetime.now():%Y%m%d-%H%M%S-%f}")
-        with _errors_in_words(path):
-            for end in ("-wal", "-shm", ""):
-                if Path(f"{path}{end}").exists():
-                    Path(f"{path}{end}").rename(f"{moved}{end}")
-        return moved
+        return move_aside(path)
 
 
 def default_path() -> Path:
     """The store of this user."""
     return machine.runs_folder() / "runs.sqlite"
-
-
-def _sound(path: Path) -> bool:
-    with _errors_in_words(path), contextlib.closing(sqlite3.connect(path, timeout=5)) as database:
-        try:
-            (version,) = database.execute("PRAGMA user_version").fetchone()
-            (state,) = database.execute("PRAGMA quick_check").fetchone()
-            (tables,) = database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'runs'").fetchone()
-            return bool(state == "ok" and (tables or version == 0))
-        except sqlite3.OperationalError:
-            raise
-        except sqlite3.DatabaseError:
-            return False
-
-
-@contextlib.contextmanager
-def _errors_in_words(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.IntegrityError:
-        raise StoreError(
-            f"{path} holds a run of this id already", "Runs never change: store a new one"
-        ) from None
-    except (sqlite3.DatabaseError, OSError) as problem:
-        what, remedy = _explained(str(problem))
-        raise StoreError(f"{what}: {path} ({problem})", remedy) from problem
-
-
-def _explained(message: str) -> tuple[str, str]:
-    """What happened, and the remedy, for a message of SQLite or the system."""
-    elsewhere = "or set PERFKIT_DATA to another folder"
-    space, damaged = f"Free some space, {elsewhere}", ("the store is damaged", _REPAIR)
-    access = ("the store cannot be read or written", f"Check the permissions of file and folder, {elsewhere}")
-    explanations = {
-        "No such file": access,
-        "full": ("the disk is full", space),
-        "No space": ("the disk is full", space),
-        "quota": ("the disk quota is used up", space),
-        "locked": ("the store is held by another process", "Wait until that has ended, then repeat"),
-        "malformed": damaged,
-        "not a database": damaged,
-        "no such": damaged,
-    }
-    return next((words for part, words in explanations.items() if part in message), access)
 
 
 # ---------------------------------------------------------------- recordings
@@ -252,12 +262,22 @@ def save_recording(recorded: Sequence[Run], path: Path) -> None:
         InvalidValue: they were played from a recording, which has its own provenance.
         StoreError: it cannot be written.
     """
+    text = recording_text(recorded)
+    with errors_in_words(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        machine.write_atomically(path, text)
+
+
+def recording_text(recorded: Sequence[Run]) -> bytes:
+    """Runs as the text of a recording.
+
+    Raises:
+        InvalidValue: they were played from a recording, which has its own provenance.
+    """
     if any(ORIGIN in run.facts for run in recorded):
         raise InvalidValue("these runs are of a recording already", "Copy its file instead")
     recording = Recording(provenance=provenance(), runs=list(recorded))
-    with _errors_in_words(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        machine.write_atomically(path, msgspec.json.format(msgspec.json.encode(recording), indent=1))
+    return msgspec.json.format(msgspec.json.encode(recording), indent=1)
 
 
 def load_recording(path: Path) -> Recording:
@@ -266,7 +286,7 @@ def load_recording(path: Path) -> Recording:
     Raises:
         StoreError: there is no such file, it is too large or not a recording, or a newer perfkit wrote it.
     """
-    with _errors_in_words(path):
+    with errors_in_words(path):
         if path.stat().st_size > MAX_RECORDING_BYTES:
             limit = f"{MAX_RECORDING_BYTES >> 20} MiB"
             raise StoreError(f"{path} has over {limit}", "perfkit writes no recording of that size")

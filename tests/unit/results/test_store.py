@@ -238,7 +238,7 @@ def test_what_sqlite_says_becomes_one_message_with_a_remedy(
     def refuse(*_: object, **__: object) -> None:
         raise sqlite3.OperationalError(said)
 
-    monkeypatch.setattr(module.sqlite3, "connect", refuse)
+    monkeypatch.setattr(sqlite3, "connect", refuse)
     with pytest.raises(StoreError, match=words) as caught:
         store.add(run())
     assert str(store.path) in str(caught.value)
@@ -253,7 +253,7 @@ def test_a_full_disk_loses_nothing_that_was_kept(store: RunStore, monkeypatch: p
         database.execute("PRAGMA max_page_count = 1")  # SQLite takes the pages that are there already
         return database
 
-    monkeypatch.setattr(module.sqlite3, "connect", small)
+    monkeypatch.setattr(sqlite3, "connect", small)
     with pytest.raises(StoreError, match="the disk is full"):
         store.add(run("r1", reason="x" * 1_000_000))
     monkeypatch.undo()
@@ -277,7 +277,7 @@ def test_a_store_that_may_only_be_read_is_one_message(
     def read_only(path: Path, **more: Any) -> sqlite3.Connection:  # chmod would not stop root
         return connect(f"file:{path}?mode=ro", uri=True, **more)
 
-    monkeypatch.setattr(module.sqlite3, "connect", read_only)
+    monkeypatch.setattr(sqlite3, "connect", read_only)
     assert [found.id for found in store.list()] == ["r0"]
     with pytest.raises(StoreError, match="permissions"):
         store.add(run("r1"))

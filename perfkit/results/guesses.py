@@ -1,0 +1,120 @@
+"""What a learner predicted, beside what came out: one small file, from which their calibration follows."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from perfkit import machine
+from perfkit.results.stats import Ratio
+
+Sure = Literal[50, 70, 90]
+SURE: tuple[Sure, ...] = (50, 70, 90)
+"""How sure one can be of a prediction, in percent."""
+WITHIN = 1.2
+"""A prediction holds if the result is within this factor of it, either way."""
+_KEPT = 500
+_MAX_BYTES = 1024**2
+_NO_VERDICT = ("disturbed", "too few rounds")
+
+Word = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class Guess(msgspec.Struct, frozen=True, kw_only=True):
+    """A prediction that was made before the result was seen, and that result."""
+
+    made: Word
+    """UTC, ISO 8601; it names the prediction."""
+    stage: Word
+    workload: Word
+    preset: Word
+    device: Word
+    """As for `perfkit.plan`: also `sim:v100`, `recorded:NAME`."""
+    times: Annotated[float, Meta(gt=0, le=1e6)]
+    confidence: Sure | None = None
+    """Percent."""
+    run: Word
+    """Id of the run that it is about."""
+    result: Ratio
+    """Against the stage before."""
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the result is within `WITHIN` of the prediction; None where it is open."""
+        low, high = self.times / WITHIN, self.times * WITHIN
+        if self.result.verdict in _NO_VERDICT:
+            return None
+        if low <= self.result.low and self.result.high <= high:
+            return True
+        return False if self.result.high < low or high < self.result.low else None
+
+
+def _file() -> Path:
+    return machine.runs_folder() / "predictions.json"
+
+
+def load() -> list[Guess]:
+    """Every prediction, the oldest first; none where the file is missing, damaged or far too large."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        with _file().open("rb") as file:
+            kept = msgspec.json.decode(file.read(_MAX_BYTES), type=list[Guess])
+        return [guess for guess in kept if 0 < guess.result.low <= guess.result.high < math.inf]
+    return []
+
+
+def keep(guess: Guess) -> None:
+    """Keeps a prediction with its result; the first result with a verdict is final, later ones are known."""
+    every = {one.made: one for one in load()}
+    before = every.get(guess.made)
+    if before is None or before.result.verdict in _NO_VERDICT:
+        every[guess.made] = guess
+        machine.runs_folder().mkdir(parents=True, exist_ok=True)
+        machine.write_atomically(_file(), msgspec.json.encode(list(every.values())[-_KEPT:]))
+
+
+def of_run(run_id: str) -> Guess | None:
+    """The prediction about a run."""
+    return next((guess for guess in reversed(load()) if guess.run == run_id), None)
+
+
+class Share(msgspec.Struct, frozen=True):
+    """How many of the predictions with one confidence hold."""
+
+    confidence: Sure
+    holds: int
+    count: int
+    """Those that can be judged."""
+    low: float
+    high: float
+    """95% interval of the share that holds (Wilson), 0 to 1."""
+
+    @property
+    def verdict(self) -> str:
+        """What this number of predictions shows, and no more."""
+        if self.confidence > 100 * self.high:
+            return "too sure"
+        return "not sure enough" if self.confidence < 100 * self.low else "too few to say otherwise"
+
+
+def shares(guesses: Sequence[Guess]) -> list[Share]:
+    """For each confidence that was used, the share of predictions that hold."""
+    found = []
+    for sure in SURE:
+        held = [one.inside for one in guesses if one.confidence == sure and one.inside is not None]
+        if held:
+            found.append(Share(sure, sum(held), len(held), *_wilson(sum(held), len(held))))
+    return found
+
+
+def _wilson(hits: int, count: int, z: float = 1.96) -> tuple[float, float]:
+    """Right for few trials too (Wilson 1927): near 0 and 1 it stays between them."""
+    share, about = hits / count, 1 + z * z / count
+    middle = (share + z * z / (2 * count)) / about
+    half = z / about * math.sqrt(share * (1 - share) / count + z * z / (4 * count**2))
+    return max(0.0, middle - half), min(1.0, middle + half)
