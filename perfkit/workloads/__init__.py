@@ -24,6 +24,7 @@ from perfkit.errors import InvalidValue, WorkloadError, one_of
 BUILT_IN = {
     "cifar_resnet18": "perfkit.workloads.cifar_resnet18:CifarResNet18",
     "photos": "perfkit.workloads.photos:Photos",
+    "tiny_gpt": "perfkit.workloads.tiny_gpt:TinyGPT",
 }
 
 _REQUIRED = ("dataset", "model", "loss", "optimizer")

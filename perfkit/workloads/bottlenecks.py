@@ -1,8 +1,10 @@
 """Workloads with one planted bottleneck each, for the reader to find first, then for the tools.
 
 `Chatty` makes the host wait for the device in every step; `clean=True` does the same work without waiting.
-The others spend their time on fetching (`DataBound`), on launching many small operators (`HostBound`) or on a
-few large ones (`DeviceBound`). `Recommender` has an embedding that does not fit on many devices.
+The others spend their time on fetching (`DataBound`), on launching many small operators (`HostBound`), on a
+few large ones (`DeviceBound`, and `Wide` with one matrix product), on reading and writing memory
+(`Pointwise`), or on gradients that no step needs (`Experts`). `Recommender` has an embedding that does not
+fit on many devices.
 """
 
 from __future__ import annotations
@@ -181,3 +183,104 @@ class Recommender(_Seeded):
     def optimizer(self, parameters: Any, **implementation: Any) -> Any:
         """Plain SGD: it takes sparse gradients."""
         return torch.optim.SGD(parameters, lr=0.1, **implementation)
+
+
+class _Product(nn.Module):
+    def __init__(self, width: int, rows: int) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.linspace(-1, 1, rows)[:, None])
+        self.product = nn.Linear(width, width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        hidden = inputs.flatten(1)[:, None, : self.product.in_features] * self.rows
+        return self.head(torch.relu(self.product(hidden)).mean(1))
+
+
+class Wide(_Seeded):
+    """One wide matrix product: nothing but the speed of matrix units matters.
+
+    Args:
+        width: of the square weight.
+        rows: that a sample contributes to the product.
+    """
+
+    presets = {  # noqa: RUF012
+        "smoke": {"width": 256, "rows": 2}, "quick": {"width": 2048, "rows": 16},
+        "paper": {"width": 3072, "rows": 64},
+    }  # fmt: skip
+
+    def __init__(self, width: int = 2048, rows: int = 16) -> None:
+        self.width, self.rows = width, rows
+
+    def model(self) -> nn.Module:
+        """Some multiples of each sample, a square linear layer, a head."""
+        return _Product(self.width, self.rows)
+
+    def step_flops(self, batch_size: int) -> int:
+        """Floating-point operations of the product and its two gradients in a step."""
+        return 3 * 2 * batch_size * self.rows * self.width**2
+
+
+class _Chain(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, width))
+        self.head = nn.Linear(96, 10)
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        hidden = inputs.mean(3).flatten(1)[:, :, None] * self.weight
+        for _ in range(7):
+            hidden = torch.relu(hidden) * 0.9 + 0.1
+        return self.head(hidden.mean(2))
+
+
+class Pointwise(_Seeded):
+    """A chain of element-wise operators on large tensors: each one reads and writes all of the memory again.
+
+    Args:
+        width: elements that each of a sample's 96 numbers is spread over.
+    """
+
+    presets = {"smoke": {"width": 64}, "quick": {"width": 1024}, "paper": {"width": 4096}}  # noqa: RUF012
+
+    def __init__(self, width: int = 1024) -> None:
+        self.width = width
+
+    def model(self) -> nn.Module:
+        """21 element-wise operators between a product and a mean."""
+        return _Chain(self.width)
+
+
+class _Routed(nn.Module):
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.stem = nn.Linear(96, width)
+        self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(count))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        chosen = int(inputs[0, 0, 0, 0].abs() * 997) % len(self.experts)
+        return self.head(torch.relu(self.experts[chosen](self.stem(inputs.mean(3).flatten(1)))))
+
+
+class Experts(_Seeded):
+    """Many large layers, of which each batch uses one: the others' gradients stay as `zero_grad` left them.
+
+    Args:
+        count: of the layers.
+        width: of their square weights.
+    """
+
+    presets = {"smoke": {"width": 64}, "quick": {"width": 3584}, "paper": {"width": 8192}}  # noqa: RUF012
+
+    def __init__(self, count: int = 8, width: int = 3584) -> None:
+        self.count, self.width = count, width
+
+    def model(self) -> nn.Module:
+        """The first sample of a batch decides which expert the batch goes through."""
+        return _Routed(self.count, self.width)
+
+    def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+        """Plain SGD: a gradient of zeros changes nothing, while momentum would go on moving the weight."""
+        return torch.optim.SGD(parameters, lr=0.01, **implementation)

@@ -184,7 +184,7 @@ class Photos:
         self.rounds = rounds
 
     def dataset(self, recipe: Any) -> Any:
-        """The folder, with the transforms that the recipe does on the host."""
+        """The folder, with the transforms on the host."""
         if recipe.batched_fetch:
             augment = v2.Compose([v2.RandomResizedCrop(self.image_size), v2.RandomHorizontalFlip()])
             return BatchedPhotoFolder(self.count, self.rounds, augment, self.batch_conversion(recipe))
@@ -206,7 +206,7 @@ class Photos:
         )
 
     def prepare(self, images: torch.Tensor, recipe: Any) -> torch.Tensor:
-        """The transforms that the recipe does on the device."""
+        """The transforms on the device."""
         if recipe.uint8_copy:
             images = (images.to(torch.float32) / 255 - 0.5) / 0.5
         return images
