@@ -96,6 +96,8 @@ class Heat:
         self._members = list(members)
         self._rounds: list[Round] = []
         self._until = until
+        self._taken: float | None = None
+        """Share of the cores that others took during the last block."""
 
     def is_crowded(self) -> bool:
         """Whether one more training may not fit into this machine's memory."""
@@ -160,8 +162,10 @@ class Heat:
         disturbed = 0.0
         for live in order:
             start = len(utilization)  # what was sampled before is of the others' blocks
+            self._setup.progress.block(live.stage.title, self._taken, utilization)
             try:
                 block, ceiling, share = self._blocks(live)
+                self._taken = share
                 if share > DISTURBED and repeats and not hopeless:
                     repeated[live.id] = block
                     block, ceiling, share = self._blocks(live)

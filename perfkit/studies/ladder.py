@@ -10,6 +10,7 @@ from perfkit import machine
 from perfkit.errors import InvalidValue
 from perfkit.ladder import presets
 from perfkit.ladder import stages as ladder
+from perfkit.ladder.catalogue import LADDER
 from perfkit.ladder.stages import Stage
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target, applicable, not_anchored, why_not
@@ -116,6 +117,12 @@ def switch_rule(plan: Plan, description: Description) -> Callable[[str, Recipe],
         return recorded.switch_rule(plan)
     where = target(plan, description)
     return lambda name, recipe: why_not(name, recipe, where)
+
+
+def top(plan: Plan, description: Description) -> Recipe:
+    """The whole default ladder, as far as it can act where a plan runs."""
+    *_, last = ladder_stages(replace(plan, stages=LADDER), target(plan, description))
+    return last.recipe
 
 
 def stage_diffs(plan: Plan, description: Description | None = None) -> list[tuple[str, str]]:

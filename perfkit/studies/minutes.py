@@ -29,12 +29,12 @@ class Chapter:
 
 CHAPTERS = (
     Chapter("01 baseline", (1,)), Chapter("02 data loading", (2,), 0.5), Chapter("03 pinning", (2,), 0.5),
-    Chapter("04 batch size", (2,), 0.5), Chapter("05 uint8 copy", (2,), 1), Chapter("06 AMP", (2,), 0.5),
+    Chapter("04 batch size", (2,), 0.5), Chapter("05 uint8 copy", (2, 3, 2), 1), Chapter("06 AMP", (2,), 0.5),
     Chapter("07 compile", (2,), 1), Chapter("08 the whole ladder", (10,)),
     Chapter("09 reading a profile", (), 1), Chapter("10 the workbench", (2,)),
     Chapter("11 your own", (2,), 0.5), Chapter("12 what each is worth", (), 4),
     Chapter("13 what if", (3,), 3),
-    Chapter("14 hidden transfers", (1, 1), 0.5), Chapter("15 kernels and shapes", (7,), 2),
+    Chapter("14 hidden transfers", (), 1.5), Chapter("15 kernels and shapes", (7,), 2),
     Chapter("16 NVTX and Nsight", (2,), 1), Chapter("17 distributed", (6,), 1), Chapter("18 memory", (2,), 1),
     Chapter("20 profiling by hand", (), 0.5),
 )  # fmt: skip

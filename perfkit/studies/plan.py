@@ -30,6 +30,20 @@ DEFAULT_WORKLOAD = {"smoke": "photos", "quick": "photos"}
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How fast the training that is under way is just now, and what else the machine does."""
+
+    title: str
+    """Of the trial."""
+    step_s: float
+    samples_per_step: int
+    others: float | None = None
+    """Share of the cores that other programs took during the last block (0 to 1)."""
+    gpu: float | None = None
+    """The GPU's utilisation by NVML (0 to 1)."""
+
+
+@dataclass(frozen=True)
 class Progress:
     """What a study is doing now."""
 
@@ -39,6 +53,8 @@ class Progress:
     """Of the whole study, 0 to 1."""
     run: Run | None = None
     """The run that has just ended, whatever its status."""
+    pace: Pace | None = None
+    """The newest steps, where some have ended since."""
 
     def describe(self) -> str:
         """One line for people; before the first stage there is only the phase."""

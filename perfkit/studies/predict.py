@@ -2,15 +2,15 @@
 
 For a sample the loader needs `fetch_s` of one core; the step on a batch that is already there needs
 `compute_s(batch)`. On a CPU the two add up without workers, and compete for the cores with them; with an
-accelerator they overlap, and the slower one is the bottleneck. What workers cost besides is measured by
-number of workers and batch size. The parts come from runs that were measured for other reasons.
+accelerator they overlap (`Pipeline`), and the slower one is the bottleneck. What workers cost besides is
+measured by number of workers and batch size. The parts come from runs that were measured for other reasons.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfkit.ladder import catalogue
+from perfkit.program.recipe import Recipe, switches
 from perfkit.results.run import Run
 from perfkit.results.tuning import Score
 
@@ -28,6 +29,8 @@ COMPUTE = tuple(name for name in catalogue.predicted("compute") if name != "batc
 """Without the batch size: the model has several batch sizes for each of these."""
 SwitchKey = tuple[object, ...]
 """The values of some switches."""
+_WORTH_A_SWITCH = 0.02
+"""A smaller share of a step, saved, is not worth a suggestion."""
 
 
 class Prediction(Struct, frozen=True, kw_only=True):
@@ -44,6 +47,49 @@ class Prediction(Struct, frozen=True, kw_only=True):
     def samples_per_s(self, batch: int) -> float:
         """Throughput at a batch size."""
         return batch / self.step_s
+
+
+class Pipeline(Struct, frozen=True, kw_only=True):
+    """A loop that feeds an accelerator, and the step that it settles into; the parts in seconds a batch.
+
+    Two queues connect three stages: batches wait for the host, kernels wait for the device.
+    `show/pipeline.html` is the same model in JavaScript; a test compares the two.
+    """
+
+    fetch_s: float
+    """Of one core."""
+    workers: int
+    """0: the host fetches."""
+    copy_s: float
+    launch_s: float = 0.0
+    """In which the host launches the kernels of a step; 0 if `kernels_s` was measured with it."""
+    kernels_s: float
+    pinned: bool = True
+    """The batch is in page-locked memory, and its copy does not block the host."""
+    second_stream: bool = False
+    """The copy has a stream of its own. On one stream it queues behind the kernels."""
+
+    @property
+    def device_s(self) -> float:
+        """Copy and kernels of a step."""
+        copy, kernels = self.copy_s, self.kernels_s
+        return max(copy, kernels) if self.second_stream else copy + kernels
+
+    @property
+    def step_s(self) -> float:
+        """The step once the queues are steady: the longest of what goes on at the same time."""
+        host = self.launch_s if self.workers else self.launch_s + self.fetch_s
+        if self.pinned:
+            step = max(host, self.device_s)
+        elif self.second_stream:
+            step = max(host + self.copy_s, self.kernels_s)
+        else:  # the host waits for the kernels before the copy, and for the copy
+            step = max(host, self.kernels_s) + self.copy_s
+        return max(step, self.fetch_s / self.workers) if self.workers else step
+
+    def bound(self, part: str) -> float:
+        """How many times as fast it would be if one part took no time: `fetch_s`, `copy_s` and so on."""
+        return self.step_s / (replace(self, **{part: 0.0}).step_s or math.inf)
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -156,16 +202,18 @@ def predict(
     compute = measured_s / speed
     fetch = model.fetch_s[data] * batch
     copy = batch * model.bytes_per_sample.get(data, 0) / link_bytes_per_s if link_bytes_per_s else 0.0
-    # On one stream the copy queues behind the kernels; only a second stream lets the two overlap.
-    device = max(copy, compute) if recipe["device_prefetch"] else copy + compute
     workers, usable = _number(recipe, "workers"), cores or model.cores
+    pipeline = Pipeline(
+        fetch_s=fetch, workers=min(workers, usable), copy_s=copy, kernels_s=compute,
+        pinned=bool(recipe["pin_memory"] and recipe["non_blocking"]),
+        second_stream=bool(recipe["device_prefetch"]),
+    )  # fmt: skip
+    device = pipeline.device_s
     if workers == 0:
-        step, bottleneck = (
-            _in_the_loop(model, recipe, fetch, copy, compute, device),
-            "data" if fetch > device else "compute",
-        )
+        step = fetch + device if model.device == "cpu" else pipeline.step_s
+        bottleneck = "data" if fetch > device else "compute"
     else:
-        parts = {"data": fetch / min(workers, usable), "compute": device}
+        parts = {"data": fetch / pipeline.workers, "compute": device}
         if model.device == "cpu":
             threads = _number(recipe, "cpu_threads") or usable
             parts["cores"] = (fetch + device * min(threads, usable)) / usable
@@ -174,18 +222,33 @@ def predict(
     return Prediction(step_s=step, bottleneck=bottleneck, fetch_s=fetch, copy_s=copy, compute_s=compute)
 
 
-def _in_the_loop(
-    model: Model, recipe: Mapping[str, object], fetch: float, copy: float, compute: float, device: float
-) -> float:
-    """A step without workers: the host fetches, and an accelerator works on what was enqueued meanwhile.
+def climb(
+    model: Model, start: Recipe, names: Iterable[str], acts: Callable[[Recipe], bool]
+) -> tuple[Recipe, float]:
+    """Changes one switch after the other, each time the one with the largest predicted gain.
 
-    The copy of a pageable batch blocks the host until the kernels before it and the copy itself are done; a
-    pinned batch that is copied with `non_blocking` frees the host at once.
+    Args:
+        model: the parts.
+        start: a recipe that can be predicted; otherwise it is the answer, with a gain of 1.
+        names: the switches that may change.
+        acts: whether a recipe can act where it is to run.
+
+    Returns:
+        The last recipe, and how many times as fast as the first one it is predicted to be.
     """
-    if model.device == "cpu":
-        return fetch + device
-    free = recipe["pin_memory"] and recipe["non_blocking"]
-    return max(fetch, device) if free else max(fetch, compute) + copy
+    first = predict(model, start.to_dict())
+    names, recipe, step_s = list(names), start, first.step_s if first else 0.0
+    while first:
+        changed = [recipe.replace(**{name: level}) for name in names for level in switches()[name].levels]
+        ahead = {
+            one: found.step_s for one in changed
+            if one.workers <= model.cores and acts(one) and (found := predict(model, one.to_dict()))
+        }  # fmt: skip
+        best = min(ahead, key=lambda one: ahead[one], default=recipe)
+        if ahead.get(best, step_s) > (1 - _WORTH_A_SWITCH) * step_s:
+            break
+        recipe, step_s = best, ahead[best]
+    return recipe, first.step_s / step_s if first else 1.0
 
 
 def _number(recipe: Mapping[str, object], name: str) -> int:

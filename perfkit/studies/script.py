@@ -12,12 +12,11 @@ from typing import Any, Self
 import msgspec
 
 from perfkit import machine
-from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
 from perfkit.process.child import Child
 from perfkit.process.launch import Launch
 from perfkit.process.watched import WatchedScript
-from perfkit.program.recipe import Recipe, Value, switches
+from perfkit.program.recipe import Recipe, Value, allowed, switches
 from perfkit.program.rules import Target
 from perfkit.results import parity
 from perfkit.results.parity import Check, Parity
@@ -96,11 +95,9 @@ class ScriptSetup(Setup):
         """The script, started with the switches of a recipe that differ from its own settings."""
         launch = workload if isinstance(workload, Launch) else self._launch
         toggles = changes(recipe, self.target.own) if recipe else {}
-        spare, self._spare = self._spare, None
-        if spare and launch == self._launch and not toggles:
+        if self._spare and launch == self._launch and not toggles:
+            spare, self._spare = self._spare, None
             return spare
-        if spare:
-            self._spare = spare
         return self._start(launch, toggles)
 
     def train(self, recipe: Recipe, *args: Any, **more: Any) -> tuple[Any, Trained]:
@@ -119,6 +116,7 @@ class ScriptSetup(Setup):
             on_progress=self.progress.phase, cancelled=self.cancelled, deadline=deadline,
         )  # fmt: skip
         self._alive.append(child)
+        child.on_steps = self.progress.steps
         return child
 
     def _loaders(self) -> Sequence[tuple[str, int, int]]:
@@ -133,7 +131,7 @@ RANDOM_DATA = "the data set draws random numbers, which in workers come from oth
 
 def target(facts: ScriptFacts) -> Target:
     """Where a script runs: with the settings it has by itself, and what cannot be set from outside."""
-    own = {key: value for key, value in facts.settings.items() if _is_allowed(key, value)}
+    own = allowed(facts.settings)
     # A switch that acts only combined with another one is judged with it, by the rules.
     combined = {key for key, switch in switches().items() if switch.idle_when and facts.loader}
     return Target(
@@ -141,14 +139,6 @@ def target(facts: ScriptFacts) -> Target:
         compiler=not machine.compiler_problem(facts.device), count=facts.facts.count or 1, own=own,
         refused={key: why for key, why in facts.refused.items() if key not in combined or key not in own},
     )  # fmt: skip
-
-
-def _is_allowed(switch: str, value: object) -> bool:
-    try:
-        switches()[switch].parse(value)
-    except (InvalidValue, KeyError):
-        return False
-    return True
 
 
 def changes(recipe: Recipe, own: Mapping[str, Value]) -> dict[str, Value]:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Self, Unpack
 
@@ -22,7 +22,7 @@ from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target
 from perfkit.results.run import Run
 from perfkit.simulate.prediction import Prediction, predict
-from perfkit.studies.plan import Plan, Progress, Watch, target
+from perfkit.studies.plan import Pace, Plan, Progress, Watch, target
 from perfkit.worker.messages import Describe, Description, Train, Trained
 
 _STARTING = 0.4
@@ -43,10 +43,14 @@ class Tracker:
         self._started = 0
         self._within = 0.0
         self._measured = 0.0
+        self._pace: Pace | None = None
+        self._trial = ""
+        self._others: float | None = None
+        self._gpu: Sequence[float] = ()
 
     def start(self, title: str, total: int) -> None:
         """A trial starts; the study is to have `total`, as far as is known."""
-        self._title, self._total, self._within = title, total, 0.0
+        self._title, self._total, self._within, self._trial = title, total, 0.0, title
 
     def started(self) -> None:
         """The trial is warm, or it cannot be measured."""
@@ -57,10 +61,26 @@ class Tracker:
         self._title = title
         self._measured = self.finished + min(1.0, share) * (self._started - self.finished)
 
+    def block(self, title: str, others: float | None, gpu: Sequence[float]) -> None:
+        """The next block is of this trial.
+
+        Args:
+            title: the trial's.
+            others: share of the cores that other programs took in the block before.
+            gpu: samples of the GPU's utilisation in percent, a list that grows.
+        """
+        self._trial, self._others, self._gpu = title, others, gpu
+
+    def steps(self, step_s: float, samples_per_step: int) -> None:
+        """Steps have ended; called by the child."""
+        gpu = self._gpu[-1] / 100 if self._gpu else None
+        self._pace = Pace(self._trial, step_s, samples_per_step, self._others, gpu)
+
     def phase(self, phase: str, fraction: float = 0.0) -> None:
         """A child is in a phase; called by the child."""
         self._within = max(self._within, _PHASES.get(phase, 0.0))
-        self._tell(Progress(self._title, phase, self._fraction()))
+        pace, self._pace = self._pace, None
+        self._tell(Progress(self._title, phase, self._fraction(), pace=pace))
 
     def finish(self, run: Run) -> None:
         """A trial has ended."""
@@ -207,6 +227,7 @@ class Setup:
         deadline = time.monotonic() + self.plan.timeout_s if self.plan.timeout_s else None
         child = Child(self.progress.phase, self.cancelled, deadline)
         self._alive.append(child)
+        child.on_steps = self.progress.steps
         try:
             return child, child.ask(self._describe(workload))
         except BaseException:

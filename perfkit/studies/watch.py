@@ -20,6 +20,7 @@ from perfkit.process.launch import Launch
 from perfkit.process.lock import device_lock
 from perfkit.process.watched import WatchedScript
 from perfkit.program.recipe import Recipe
+from perfkit.results.pairing import DISTURBED
 from perfkit.studies.script import target
 from perfkit.studies.suggest import Seen, suggest
 from perfkit.trace import diagnosis
@@ -197,7 +198,7 @@ def _warnings(trained: Trained, facts: ScriptFacts, seen: Observation, taken: fl
         yield "the script came to its end meanwhile: fewer steps were timed than was asked for"
     if seen.skipped:
         yield f"the gradient scaler skipped {seen.skipped} steps; they are counted as steps"
-    if taken > 0.05:
+    if taken > DISTURBED:
         yield f"other programs took {taken:.0%} of the cores: close them, then watch it again"
     for path in facts.written:
         yield f"the script writes to {path}, outside of its working directory"

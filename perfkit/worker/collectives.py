@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import copy
 import statistics
-import time
 from typing import Any
 
-import torch
-from torch import distributed
-
 from perfkit.results.run import Communication
+from perfkit.worker import all_reduce
 from perfkit.worker.harness import Harness
 from perfkit.worker.observe import inner_model
 
 _ROUNDS = 5
-_SMALL, _LARGE = 1 << 12, 1 << 24
-"""Bytes of the two collectives from which latency and bandwidth are estimated."""
 
 
 def measure(harness: Harness, samples: int) -> Communication:
@@ -35,19 +30,11 @@ def measure(harness: Harness, samples: int) -> Communication:
     inner_model(training.model).load_state_dict(before[0])
     training.optimizer.load_state_dict(before[1])
     training.optimizer.zero_grad(set_to_none=True)
-    buckets = _buckets(training)
-    small_s, large_s = (_all_reduce_s(harness, [size]) for size in (_SMALL, _LARGE))
-    slope = max((large_s - small_s) / (_LARGE - _SMALL), 1e-15)
+    sizes = _buckets(training)
+    costs = all_reduce.measure(sizes, statistics.median(without), training.device, harness.device.synchronize)
     once = 1 if training.recipe.no_sync else training.recipe.accumulation
-    own = torch.tensor([statistics.median(without)], device=training.device)
-    all_ranks = [torch.zeros_like(own) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(all_ranks, own)
-    return Communication(
-        bytes_per_step=sum(buckets) * once, step_s=statistics.median(with_it),
-        compute_s=statistics.median(without), alone_s=_all_reduce_s(harness, buckets) * once,
-        rank_compute_s=[float(value) for value in all_ranks],
-        start_s=max(small_s - slope * _SMALL, 1e-9), bytes_per_s=1 / slope,
-    )  # fmt: skip
+    costs["alone_s"] *= once
+    return Communication(bytes_per_step=sum(sizes) * once, step_s=statistics.median(with_it), **costs)
 
 
 def _step_s(harness: Harness, samples: int) -> float:
@@ -63,24 +50,4 @@ def _buckets(training: Any) -> list[int]:
         for p in training.model.parameters()
         if p.requires_grad
     ]
-    cap, buckets = training.recipe.bucket_cap_mb << 20, [0]
-    for size in sizes:
-        if buckets[-1] and buckets[-1] + size > cap:
-            buckets.append(0)
-        buckets[-1] += size
-    return buckets
-
-
-def _all_reduce_s(harness: Harness, sizes: list[int]) -> float:
-    """Median time of these collectives one after the other, with nothing else running."""
-    tensors = [torch.zeros(max(1, size // 4), device=harness.training.device) for size in sizes]
-    seconds = []
-    for _ in range(_ROUNDS + 1):
-        distributed.barrier()
-        harness.device.synchronize()
-        start = time.perf_counter()
-        for tensor in tensors:
-            distributed.all_reduce(tensor)
-        harness.device.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[1:])
+    return all_reduce.buckets(sizes, training.recipe.bucket_cap_mb << 20)

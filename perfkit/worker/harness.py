@@ -20,12 +20,15 @@ from perfkit.program.parts import mean_over_ranks
 from perfkit.program.train import Training
 from perfkit.results import stats
 from perfkit.results.run import Mechanism
-from perfkit.worker import checks, observe, peak
+from perfkit.worker import checks, observe
+from perfkit.worker.device import peak_bytes, reset_peak
 from perfkit.worker.loader import Source
 from perfkit.worker.messages import Block
 
 Clock = Callable[[], float]
-Progress = Callable[[str, int, int], None]
+Progress = Callable[..., None]
+"""Called with the phase, and what is done of a total; in a block also with its steps so far, in seconds, and
+the samples of a step."""
 
 _MIN_WARMUP_STEPS = 3
 _MAX_WARMUP_STEPS = 200
@@ -64,11 +67,11 @@ class Device:
 
     def reset_peak(self) -> None:
         """Starts a new memory peak."""
-        peak.reset_peak(self.device)
+        reset_peak(self.device)
 
     def peak(self) -> tuple[int | None, int | None]:
         """Peak bytes since the last reset: allocated and reserved on CUDA; this process on a CPU."""
-        return peak.peak_bytes(self.device)
+        return peak_bytes(self.device)
 
 
 class Harness:
@@ -79,7 +82,7 @@ class Harness:
         training: Training,
         clock: Clock = time.perf_counter,
         device: Device | None = None,
-        progress: Progress = lambda phase, done, total: None,
+        progress: Progress = lambda *about: None,
     ) -> None:
         self.training = training
         self.clock = clock
@@ -230,7 +233,7 @@ class Harness:
             step_s.append(now - before)
             data_wait_s.append(self.source.take_waited())
             before = now
-            self.progress(phase, len(losses), max(steps, len(losses)))
+            self.progress(phase, len(losses), max(steps, len(losses)), step_s, self.samples_per_step)
         self.device.synchronize()
         seconds, samples = self.clock() - start, len(losses) * self.samples_per_step
         block = Block(samples, seconds, step_s, data_wait_s, self.device.take_marked())

@@ -14,6 +14,7 @@ import msgspec
 from perfkit.results.run import Communication, Mechanism
 from perfkit.simulate.queue import Planned
 from perfkit.worker.reports import (
+    Judged,
     KernelReport,
     KernelsRecorded,
     MemoryReport,
@@ -249,10 +250,18 @@ class RecordKernels(Command[KernelsRecorded], frozen=True, kw_only=True):
     seed: int
 
 
+class JudgeAnswer(Command[Judged], frozen=True):
+    """Run a learner's answer to a puzzle, and the puzzle's checks on it."""
+
+    checks: str
+    source: str
+    """The learner's; both are Python."""
+
+
 AnyCommand = (
     Describe | Join | Train | MeasureBlock | MeasureCeiling | ReadPeak | MeasureCommunication | MeasureMemory
     | MeasureKernels | RecordProfile | FindSyncs | CheckParity
-    | RecordKernels
+    | RecordKernels | JudgeAnswer
 )  # fmt: skip
 
 # ---------------------------------------------------------------- what a child sends
@@ -264,6 +273,9 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     phase: str
     done: int
     total: int
+    step_s: float | None = None
+    """Mean of the steps since the last message; None where none ended."""
+    samples_per_step: int = 0
 
 
 class Failure(msgspec.Struct, frozen=True, tag=True):

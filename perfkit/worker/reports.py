@@ -8,6 +8,16 @@ from perfkit.results.parity import Check
 from perfkit.simulate.queue import Bar
 
 
+class Judged(msgspec.Struct, frozen=True):
+    """What the checks of a puzzle say of an answer."""
+
+    right: bool
+    sentence: str
+    """Which mistake it is, if it is not right."""
+    proofs: list[str] = []
+    """What was seen of a right answer."""
+
+
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """What holds memory in a training step; sizes in bytes."""
 

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,6 +28,7 @@ from perfkit.program.train import Training
 from perfkit.simulate.gpus import gpu_of
 from perfkit.worker import (
     collectives,
+    device,
     kernels,
     loader,
     memory,
@@ -92,6 +94,8 @@ class Session:
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._last_progress = 0.0
+        self._reported = 0
+        """Steps of the block under way that the parent knows."""
         self._workload: Any = None
         self._device: torch.device
         self._harness: Harness
@@ -102,11 +106,16 @@ class Session:
         self._out.write(messages.encode(event))
         self._out.flush()
 
-    def _progress(self, phase: str, done: int, total: int) -> None:
+    def _progress(
+        self, phase: str, done: int, total: int, step_s: Sequence[float] = (), samples_per_step: int = 0
+    ) -> None:
         now = time.monotonic()
         if done == total or now - self._last_progress >= _PROGRESS_INTERVAL_S:
             self._last_progress = now
-            self.send(messages.Progress(phase, done, total))
+            recent = step_s[self._reported if len(step_s) > self._reported else 0 :]
+            mean = sum(recent) / len(recent) if recent else None
+            self._reported = 0 if done == total else len(step_s)
+            self.send(messages.Progress(phase, done, total, mean, samples_per_step))
 
     def carry_out(self, command: messages.AnyCommand) -> msgspec.Struct:  # noqa: C901, PLR0911, PLR0912
         """The answer to a command."""
@@ -141,6 +150,10 @@ class Session:
                 from perfkit.worker import record_kernels  # it brings what plans steps, which others need not
 
                 return record_kernels.record(self._workload, command, self._device, self._progress)
+            case messages.JudgeAnswer(checks, source):
+                from perfkit.worker import judge  # a measuring process does not need it
+
+                return judge.judge(checks, source)
             case messages.CheckParity(exactness=exactness, seed=seed, steps=steps):
                 self._progress("comparing losses and outputs", 0, 1)
                 recipe = Recipe.from_dict(command.recipe)
@@ -151,7 +164,9 @@ class Session:
             self._workload = script.Script(Path(command.workload))
             self._workload.check_device(command.device)
             self._device = self._workload.device
-            return messages.Description(script.REFERENCE, {}, [], _device_facts(self._device))
+            return messages.Description(
+                script.REFERENCE, {}, [], messages.DeviceFacts(**device.facts(self._device))
+            )
         options = workloads.options_for(workloads.find(command.workload), command.preset, command.options)
         self._workload = workloads.load(command.workload, options)
         if sheet := gpu_of(command.device):
@@ -159,7 +174,7 @@ class Session:
         self._device = torch.device(command.device)
         return messages.Description(
             workloads.reference(command.workload), options, sorted(rules.offers(self._workload)),
-            _device_facts(self._device), workloads.convolves(self._workload),
+            _facts(self._device), workloads.convolves(self._workload),
         )  # fmt: skip
 
     def _train(self, command: messages.Train) -> messages.Trained:
@@ -205,13 +220,5 @@ def _join(command: messages.Join) -> messages.Ready:
     return messages.Ready()
 
 
-def _device_facts(device: torch.device) -> messages.DeviceFacts:
-    threads, version = torch.get_num_threads(), str(torch.__version__)
-    if device.type != "cuda":
-        return messages.DeviceFacts(threads, version)
-    properties = torch.cuda.get_device_properties(device)
-    return messages.DeviceFacts(
-        threads, version, torch.cuda.device_count(), properties.name, f"GPU-{properties.uuid}",
-        torch.cuda.is_bf16_supported(including_emulation=False), torch.version.cuda,
-        str(torch.backends.cudnn.version()),
-    )  # fmt: skip
+def _facts(where: torch.device) -> messages.DeviceFacts:
+    return messages.DeviceFacts(**device.facts(where))

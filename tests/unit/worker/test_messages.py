@@ -43,7 +43,7 @@ def test_a_command_crosses_and_names_the_type_of_its_answer(kind: Any) -> None:
 
 def test_every_command_is_known() -> None:
     own = [kind for kind in messages.Command.__subclasses__() if kind.__module__ == messages.__name__]
-    assert len(COMMANDS) == len(own) == 13
+    assert len(COMMANDS) == len(own) == 14
 
 
 @pytest.mark.parametrize("event", [Progress("warm-up", 1, 2), Failure("exception", "what", "remedy")])

@@ -1,11 +1,25 @@
-"""The memory peak of a process or of its device; quick to import, as a watched script does it too."""
+"""What torch says of a device: facts, and the memory peak; quick to import, as watched scripts do it."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from typing import Any
 
 import torch
+
+
+def facts(device: torch.device) -> dict[str, Any]:
+    """Plain data of `worker.messages.DeviceFacts`."""
+    values: dict[str, Any] = {"threads": torch.get_num_threads(), "torch": str(torch.__version__)}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        values |= {
+            "count": torch.cuda.device_count(), "name": properties.name, "uuid": f"GPU-{properties.uuid}",
+            "bf16": torch.cuda.is_bf16_supported(including_emulation=False), "cuda": torch.version.cuda,
+            "cudnn": str(torch.backends.cudnn.version()),
+        }  # fmt: skip
+    return values
 
 
 def reset_peak(device: torch.device) -> None:

@@ -1,0 +1,25 @@
+"""The speed of light of capstone.py: its model trains on a batch that is already there, and nothing else.
+
+No fetching, no printing, no metrics. Faster than this is only who makes the step itself faster.
+"""
+
+import torch
+from capstone import BATCH, Photos, make_model
+from torch import nn
+from torch.utils.data import default_collate
+
+
+def main():
+    dataset, model = Photos(BATCH), make_model()
+    images, labels = default_collate([dataset[index] for index in range(BATCH)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, fused=True)
+    criterion = nn.CrossEntropyLoss()
+    while True:
+        loss = criterion(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Every puzzle: its parts, two right answers that pass, three wrong ones and the cheats that do not."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import pytest
+
+from perfkit.notebook.tasks import Task, Verdict, source_of, tasks
+from perfkit.worker.judge import judge
+from perfkit.worker.reports import Judged
+
+ROOT = Path(__file__).parents[2]
+CHAPTERS = {path.stem for path in (ROOT / "notebooks" / "src").glob("*.py")} - {"00_start_here"}
+NOTEBOOKS = sorted((ROOT / "notebooks" / "src" / "puzzles").glob("[1-5]_*.py"))
+SOLUTIONS = sorted((ROOT / "notebooks" / "src" / "puzzles" / "solutions").glob("[1-5]_*.py"))
+
+each_puzzle = pytest.mark.parametrize(("name", "task"), tasks().items(), ids=list(tasks()))
+
+
+def test_there_are_puzzles_for_every_chapter() -> None:
+    assert len(tasks()) >= 24
+    assert {task.chapter for task in tasks().values()} == CHAPTERS
+
+
+@each_puzzle
+def test_a_puzzle_is_small_and_says_how_it_is_checked(name: str, task: Task) -> None:
+    assert "*Checked" in task.statement
+    assert len(set(task.hints)) == 3 and all(len(hint) > 20 for hint in task.hints)
+    assert ast.parse(task.starter).body
+
+
+@each_puzzle
+def test_the_starter_does_not_pass(name: str, task: Task) -> None:
+    judged = judge(task.checks, task.starter)
+    assert not judged.right
+    assert_helps(judged)
+
+
+def assert_helps(judged: Judged) -> None:
+    """The learner reads one line that is neither ours nor empty."""
+    assert len(judged.sentence) > 20 and "\n" not in judged.sentence
+    assert "Traceback" not in judged.sentence and "perfkit/" not in judged.sentence
+
+
+# ---------------------------------------------------------------- solutions
+
+
+def answers(kind: str) -> list[Any]:
+    """Every answer of a kind, with the cell of imports before it."""
+    cases, count = [], dict[str, int]()
+    for path in SOLUTIONS:
+        cells = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+        for cell in cells[1:]:
+            name, own = cell.metadata["tags"]
+            if own == kind:
+                count[name] = count.get(name, 0) + 1
+                source = f"{cells[0].source}\n{cell.source}"
+                cases.append(pytest.param(name, source, id=f"{name}-{count[name]}"))
+    return cases
+
+
+@pytest.mark.parametrize(("name", "source"), answers("right"))
+def test_a_right_answer_passes(name: str, source: str) -> None:
+    judged = judge(tasks()[name].checks, source)
+    assert judged.right, judged.sentence
+    assert judged.proofs
+
+
+@pytest.mark.parametrize(("name", "source"), answers("wrong"))
+def test_a_wrong_answer_is_told_its_mistake(name: str, source: str) -> None:
+    judged = judge(tasks()[name].checks, source)
+    (says,) = re.findall(r"^# says: (.+)$", source, re.MULTILINE)
+    assert not judged.right
+    assert says in judged.sentence
+    assert_helps(judged)
+
+
+def test_every_puzzle_has_two_right_answers_and_three_wrong_ones() -> None:
+    for kind, least in (("right", 2), ("wrong", 3)):
+        named = [case.values[0] for case in answers(kind)]
+        assert set(named) == set(tasks())
+        assert not [name for name in tasks() if named.count(name) < least]
+
+
+# ---------------------------------------------------------------- cheats
+
+CHEATS = tomllib.loads((ROOT / "tests" / "data" / "puzzle-cheats.toml").read_text(encoding="utf-8"))
+
+
+def answer(cheat: dict[str, str]) -> str:
+    """The cheat's own code, or the honest loop with the cheat in it."""
+    if "source" in cheat:
+        return cheat["source"]
+    changed = {**CHEATS["honest"], **cheat}
+    return str(changed["before"] + changed["loop"].format(**changed))
+
+
+def test_the_honest_loop_passes() -> None:
+    assert judge(tasks()["waits"].checks, answer({})).right
+
+
+@pytest.mark.parametrize("name", sorted(CHEATS.keys() - {"honest"}))
+def test_a_cheat_is_refused(name: str) -> None:
+    cheat = CHEATS[name]
+    judged = judge(tasks()[cheat.get("puzzle", "waits")].checks, answer(cheat))
+    assert not judged.right
+    assert cheat["says"] in judged.sentence
+    assert_helps(judged)
+
+
+def test_what_an_answer_replaced_is_put_back() -> None:
+    import time
+
+    before = time.perf_counter
+    judge("", "import time\ntime.perf_counter = lambda: 0.0")
+    assert time.perf_counter is before
+
+
+# ---------------------------------------------------------------- notebooks
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_of_puzzles_runs_and_leaves_them_to_the_learner(path: Path, shell: Any) -> None:
+    asked = set()
+    for cell in jupytext.read(path).cells:
+        if cell.cell_type == "code":
+            done = shell.run_cell(cell.source)
+            assert done.success, cell.source
+            if isinstance(done.result, Verdict):
+                assert "still the starter" in done.result.sentence, cell.source
+                asked.add(re.findall(r'pk\.puzzle\("(\w+)"\)\.check', cell.source)[0])
+    own = set(re.findall(r'^pk\.puzzle\("(\w+)"\)$', path.read_text(encoding="utf-8"), re.MULTILINE))
+    assert asked == own and own
+
+
+def test_every_puzzle_is_in_a_notebook() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in NOTEBOOKS)
+    assert {*re.findall(r'^pk\.puzzle\("(\w+)"\)$', text, re.MULTILINE)} == set(tasks())
+
+
+def test_an_answer_is_collected_from_the_cells_that_define_it(shell: Any) -> None:
+    shell.run_cell("import math as maths\nimport torch\nfrom torch import nn\nWIDTH = 4")
+    shell.run_cell("def twice(x):\n    return maths.floor(x) * 2")
+    shell.run_cell(
+        "class Net(nn.Module):\n    size = WIDTH\n    def forward(self, x):\n        return twice(x)\n"
+        "print('not copied')"
+    )
+    source = source_of((shell.user_ns["Net"],))
+    assert "print" not in source
+    scope: dict[str, Any] = {}
+    exec(source, scope)
+    assert scope["Net"]()(2.5) == 4 and scope["Net"].size == 4

@@ -1,0 +1,61 @@
+"""Answers to puzzles in a process of their own: right ones, crashes, loops without end."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfkit import notebook as pk
+from perfkit.errors import InvalidValue
+from perfkit.notebook import tasks
+
+RIGHT = """
+def endless(length, generator):
+    while True:
+        yield from torch.randperm(length, generator=generator).tolist()
+"""
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+
+def test_a_right_answer_shows_its_proof() -> None:
+    verdict = pk.puzzle("infinite_sampler").check(RIGHT)
+    assert verdict.right
+    assert "five epochs" in repr(verdict)
+    assert "<b>✓ Right.</b>" in verdict._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("while True:\n        pass", "is there a loop without end?"),
+        ("__import__('os')._exit(3)", "ended the process"),
+        ("yield 1 < lenght", "`yield 1 < lenght` raised NameError"),
+        ("return [] +", "Python cannot read line 2"),
+    ],
+)
+def test_an_answer_that_fails_leaves_one_sentence(
+    body: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "LIMIT_S", 4.0)
+    verdict = pk.puzzle("infinite_sampler").check(f"def endless(length, generator):\n    {body}")
+    assert not verdict.right
+    assert says in verdict.sentence
+    assert "1 < lenght" not in verdict._repr_html_()
+
+
+def test_what_is_no_answer_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="Did you mean 'loader'"):
+        pk.puzzle("loadr")
+    one = pk.puzzle("loader")
+    for given in ((), (3,), (len,)):
+        with pytest.raises(InvalidValue, match="check"):
+            one.check(*given)
+    with pytest.raises(InvalidValue, match="Allowed: 1, 2, 3"):
+        one.hint(4)
+
+
+def test_a_puzzle_shows_its_hints_folded_and_one_by_one() -> None:
+    one = pk.puzzle("loader")
+    assert one._repr_markdown_().count("<details>") == 3
+    assert "Hint 2 of 3" in one.hint(2).data
+    assert "`loader`" in pk.puzzles().data

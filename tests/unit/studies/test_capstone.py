@@ -1,0 +1,87 @@
+"""The capstone: the slow script and its solution train the same; other trainings get no score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import pytest
+import torch
+
+from perfkit import notebook as pk
+from perfkit.results.run import Run
+from perfkit.studies import capstone
+
+SOLUTION = Path(__file__).parents[3] / "notebooks" / "src" / "puzzles" / "solutions" / "6_capstone.py"
+
+
+class _Enough(Exception):
+    """Some backward passes are done."""
+
+
+def losses(source: str, count: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The losses of the first backward passes of a script's `main`."""
+    seen: list[float] = []
+    backward: Callable[..., Any] = torch.Tensor.backward
+
+    def counted(loss: torch.Tensor) -> None:
+        if len(seen) == count:
+            raise _Enough
+        seen.append(loss.item())
+        backward(loss)
+
+    scope: dict[str, Any] = {"__name__": "capstone"}
+    exec(source, scope)
+    scope["Photos"].__init__.__defaults__ = 128, 1  # drawing all of them takes longer than training
+    with monkeypatch.context() as patch, torch.autograd.set_detect_anomaly(False), suppress(_Enough):
+        patch.setattr(torch.Tensor, "backward", counted)
+        scope["main"]()
+    return seen
+
+
+def run(own: list[float], samples: int = 64) -> Any:
+    """As much of a run as the comparison reads."""
+    return type("OneRun", (), {"losses": own, "samples_per_step": samples})()
+
+
+SLOW: Run = run([0.06] * 32 + [0.05] * 32)
+
+
+def test_the_solution_trains_as_the_slow_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = losses(capstone.slow_script().read_text(), 32, monkeypatch)
+    code = [cell.source for cell in jupytext.read(SOLUTION).cells if cell.cell_type == "code"]
+    check = capstone.same_training(run(losses(code[0], 2, monkeypatch)), run(slow))
+    assert check.ok, check.evidence
+    assert "first 2 steps" in check.evidence
+
+
+@pytest.mark.parametrize(
+    "own", [[0.96, 0.96, 0.80, 0.80], [0.48] * 4 + [0.4] * 4, [0.061] * 32 + [0.05] * 32]
+)
+def test_a_step_may_have_any_number_of_parts(own: list[float]) -> None:
+    assert capstone.same_training(run(own), SLOW).ok
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        (run([0.96, 0.7]), "step 2 has the loss 0.7000 and should have 0.9600"),
+        (run([]), "no losses"),
+        (run([0.96] * 4, samples=32), "32 samples and should have 64"),
+        (run([float("nan")] * 4), "step 1"),
+    ],
+)
+def test_other_training_is_refused(own: Any, says: str) -> None:
+    check = capstone.same_training(own, SLOW)
+    assert not check.ok
+    assert says in check.evidence
+
+
+def test_the_first_call_makes_the_copy_and_measures_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    assert "Edit it" in pk.capstone(file).data  # type: ignore[union-attr]
+    assert file.read_bytes() == capstone.slow_script().read_bytes()
+    assert "Edit it" in pk.capstone(file).data  # type: ignore[union-attr]
