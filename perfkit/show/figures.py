@@ -7,14 +7,24 @@ is loaded when the first figure is drawn, so that a table costs none of its star
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from perfkit.errors import one_of
 from perfkit.results.run import Run
-from perfkit.show import document, figures_losses, results, rows, sentences, simulated, style, units
+from perfkit.show import (
+    document,
+    figures_losses,
+    figures_step,
+    results,
+    rows,
+    sentences,
+    simulated,
+    style,
+    units,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +35,8 @@ if TYPE_CHECKING:
 class View:
     """One kind of picture."""
 
+    tab: str
+    """Its title in a word or two."""
     title: str
     draw: Callable[[Sequence[Run], Axes, str], None]
     """Draws the runs on the axes, text and lines in the ink colour; nothing else."""
@@ -91,7 +103,10 @@ def _throughput_numbers(run: Run) -> str:
 
 def _extent(run: Run) -> float:
     rate = results.rate(run)
-    return max(rate.high if rate else 0.0, results.ceiling(run) or 0.0)
+    if not rate:
+        return 0.0
+    # A wide interval does not rule the axis: its ends stand at the right.
+    return max(min(rate.high, 1.25 * rate.value), results.ceiling(run) or 0.0)
 
 
 def _throughput_row(ax: Axes, ink: str, at: int, run: Run, runs: Sequence[Run]) -> None:
@@ -117,39 +132,6 @@ def _throughput_row(ax: Axes, ink: str, at: int, run: Run, runs: Sequence[Run]) 
     if ceiling:
         ax.plot([ceiling, ceiling], [at - 0.42, at + 0.42], color=style.VERMILLION, linewidth=2.5)
     rows.whisker(ax, ink, at, rate)
-
-
-def _step_time(runs: Sequence[Run], ax: Axes, ink: str) -> None:
-    """A bar for each stage: the median step, split into waiting for data and the rest."""
-    steps = [results.step_s(run) for run in runs]
-    longest = max([step.high for step in steps if step], default=0.0)
-    scale, unit = (1.0, "s") if longest >= 2 else (1e3, "ms")
-    label = f"time of a step [{unit}]: median, 95% interval; batch sizes may differ"
-    if simulated.any_of(runs):
-        label = f"simulated time of a step [{unit}]; batch sizes may differ"
-    rows.frame(ax, ink, runs, _step_time_numbers, label)
-    for at, (run, step) in enumerate(zip(runs, steps, strict=True)):
-        if step:
-            wait = step.value * (results.wait_share(run) or 0.0) * scale
-            rows.bar(ax, ink, at, 0, wait, style.ORANGE, style.WAIT_HATCH)
-            rows.bar(ax, ink, at, wait, step.value * scale - wait, *_look(run, style.BLUE))
-            rows.whisker(ax, ink, at, step, scale)
-    ax.set_xlim(0, longest * scale * 1.03 or 1)
-    entries = [("waits for data", style.ORANGE, style.WAIT_HATCH), _base(runs, "the rest", style.BLUE)]
-    rows.legend(ax, ink, [*entries, *rows.disturbed(ax, ink, runs)])
-
-
-def _step_time_numbers(run: Run) -> str:
-    """Step time with its interval, share of waiting, and time per sample."""
-    step, share = results.step_s(run), results.wait_share(run)
-    if not step:
-        return ""
-    clauses = [] if share is None else [f"{units.percent(share)} waits"]
-    if run.samples_per_step:
-        each = units.duration(step.value / run.samples_per_step)
-        clauses.append(f"{each} × {run.samples_per_step:,} samples")
-    mark = f" {sentences.SIGNS['disturbed']} disturbed" if results.disturbed(run) is not None else ""
-    return "\n".join(filter(None, (simulated.step_time(run) + mark, ", ".join(clauses))))
 
 
 def _memory(runs: Sequence[Run], ax: Axes, ink: str) -> None:
@@ -236,15 +218,21 @@ def _no_losses(runs: Sequence[Run]) -> str:
 
 
 VIEWS: dict[str, View] = {
-    "throughput": View("Throughput, stage by stage", _throughput, _throughput_numbers, again=True),
-    "step_time": View("Where a step's time goes", _step_time, _step_time_numbers, again=True),
-    "memory": View("Peak memory", _memory, _memory_numbers),
+    "step_time": View(
+        "Every stage", "Where a step's time goes", figures_step.draw, figures_step.numbers,
+        figures_step.height,
+    ),
+    "throughput": View(
+        "Throughput", "Throughput, stage by stage", _throughput, _throughput_numbers, again=True
+    ),
+    "memory": View("Memory", "Peak memory", _memory, _memory_numbers),
     "losses": View(
-        "Training loss over the first steps", figures_losses.draw, figures_losses.numbers,
+        "Losses", "Training loss over the first steps", figures_losses.draw, figures_losses.numbers,
         figures_losses.height, nothing=_no_losses,
     ),
     "utilization": View(
-        "GPU utilisation (sampled)", _utilization, _utilization_numbers, nothing=_no_utilization,
+        "Utilisation", "GPU utilisation (sampled)", _utilization, _utilization_numbers,
+        nothing=_no_utilization,
     ),
 }  # fmt: skip
 
@@ -272,6 +260,22 @@ def view(name: str, runs: Sequence[Run]) -> document.Figure:
     return document.Figure(
         name, title, alt, lambda ax, ink: kind.draw(runs, ax, ink), kind.height(runs), nothing
     )
+
+
+def headline(runs: Sequence[Run]) -> document.Figure:
+    """The one picture of a result: before above after on one axis of time, its title the result in words."""
+    both, _ = figures_step.pair(runs)
+    picture, title = view("step_time", both or runs), figures_step.headline(runs)
+    return replace(picture, title=title, alt=f"{title} · {picture.alt}") if title else picture
+
+
+def others(runs: Sequence[Run]) -> dict[str, document.Figure]:
+    """What stands behind the headline, by the words of its tab; a picture that says the same is left out."""
+    both, _ = figures_step.pair(runs)
+    pictures = {kind.tab: view(name, runs) for name, kind in VIEWS.items()}
+    if len(both) == len(results.stages(runs)):
+        del pictures[VIEWS["step_time"].tab]
+    return {tab: picture for tab, picture in pictures.items() if not picture.nothing}
 
 
 def figure(name: str, runs: Sequence[Run], dark: bool = False, large: bool = False) -> Drawn:

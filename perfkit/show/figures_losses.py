@@ -36,6 +36,8 @@ def draw(runs: Sequence[Run], ax: Axes, ink: str) -> None:
     reference = next(at for at, (_, loss) in enumerate(curves) if len(loss))
     text = f"samples trained on (dashed: {sentences.clean(sentences.name(runs[reference]), 30)})"
     text = text if len(runs) > 1 else "samples trained on"
+    values = [float(value) for _, loss in curves for value in loss]
+    text = "; ".join(filter(None, (text, style.outliers_note(values, "value", units.number))))
     ax.set_xlabel(style.mark(text), color=ink, fontsize=0.9 * style.type_size(ax))
     ax.set_ylabel("training loss", color=ink, fontsize=0.9 * style.type_size(ax))
     panels = _panels(ax, ink, len(runs))
@@ -100,8 +102,8 @@ def _panel(panel: Axes, ink: str, run: Run, curve: Curve, reference: Curve | Non
 
 def _same_axes(panels: Sequence[Axes], curves: Sequence[Curve]) -> None:
     samples = np.concatenate([samples for samples, _ in curves])
-    finite = np.concatenate([loss[np.isfinite(loss)] for _, loss in curves])
-    low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 1.0)
+    kept, _ = style.split_outliers(float(value) for _, loss in curves for value in loss)
+    low, high = (min(kept), max(kept)) if kept else (0.0, 1.0)
     room = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
     first, last = int(samples.min()), int(samples.max())
     for panel in panels:

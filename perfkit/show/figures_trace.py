@@ -56,13 +56,16 @@ def _breakdown(analysis: Analysis, ax: Axes, ink: str) -> None:
     names = [*(step.name.replace("ProfilerStep#", "step ") for step in steps), "mean"]
     whole = [*(step.duration_us for step in steps), analysis.mean_step_us or 0.0]
     times = [units.duration(us / 1e6) for us in whole]
-    rows.named(ax, ink, names, times, "ms; hidden time is not counted again")
+    kept, _ = style.split_outliers(whole)
+    note = style.outliers_note(whole, "step", lambda us: units.duration(us / 1e6))
+    text = "; ".join(filter(None, ("ms; hidden time is not counted again", note)))
+    rows.named(ax, ink, names, times, text)
     for at, parts in enumerate([*(step.breakdown_us for step in steps), analysis.mean_us]):
         left = 0.0
         for part, value in parts.items():
             rows.bar(ax, ink, at, left, (value or 0.0) / 1e3, *PARTS[part])
             left += (value or 0.0) / 1e3
-    ax.set_xlim(0, max(whole) * 1.03 / 1e3 or 1)
+    ax.set_xlim(0, max(kept) * 1.03 / 1e3 or 1)
     rows.legend(ax, ink, [(part, *PARTS[part]) for part, value in analysis.mean_us.items() if value])
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
@@ -34,6 +35,13 @@ def page(title: str, contents: Iterable[document.Content]) -> str:
     moves = any(isinstance(content, document.Timeline) for content in document.walk(contents))
     policy = timeline.policy() if moves else _POLICY
     return _template().render(fragment=False, title=title, contents=contents, policy=policy)
+
+
+def pipeline() -> str:
+    """The picture of a loop's two queues, with knobs, for a notebook; `pipeline.html` is a page by itself."""
+    text = Path(__file__).with_name("pipeline.html").read_text(encoding="utf-8")
+    frames: Any = _template().environment.get_template("frame.jinja").module
+    return str(frames.frame(text, "The pipeline of a training step", 640))
 
 
 @cache

@@ -76,8 +76,11 @@ def disturbed(ax: Axes, ink: str, runs: Sequence[Run]) -> list[tuple[str, str, s
     return [("disturbed by other programs", style.YELLOW, "^")] if rows else []
 
 
-def legend(ax: Axes, ink: str, entries: Sequence[tuple[str, str, str]]) -> None:
-    """What the pieces mean, above the rows: label, colour, hatch; `|` is a line, `^` marks disturbed rows."""
+def legend(ax: Axes, ink: str, entries: Sequence[tuple[str, str, str]], columns: int = 0) -> None:
+    """What the pieces mean, above the rows: label, colour, hatch; `|` is a line, `^` marks disturbed rows.
+
+    All in one line, or `columns` to a line.
+    """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -93,6 +96,6 @@ def legend(ax: Axes, ink: str, entries: Sequence[tuple[str, str, str]]) -> None:
     ]
     ax.legend(
         keys, [label for label, _, _ in entries], loc="lower left", bbox_to_anchor=(0, 1), frameon=False,
-        ncols=len(entries), labelcolor=ink, fontsize=0.9 * style.type_size(ax), borderaxespad=0.2,
+        ncols=columns or len(entries), labelcolor=ink, fontsize=0.9 * style.type_size(ax), borderaxespad=0.2,
         columnspacing=1.2, handlelength=1.6, handletextpad=0.5,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perfkit.results.index import Entry
 from perfkit.results.run import Run
 from perfkit.results.stats import Estimate
 from perfkit.show import results, units
@@ -28,7 +29,7 @@ def any_of(runs: Sequence[Run]) -> bool:
     return any(run.simulated for run in runs)
 
 
-def cell(run: Run, text: str, band: float | None = None, mark: str = "") -> str:
+def cell(run: Run | Entry, text: str, band: float | None = None, mark: str = "") -> str:
     """A value of a run for a cell; `band` is its error, as a fraction. Of a measured run, the text alone."""
     if not run.simulated or text == units.NOT_AVAILABLE:
         return text
@@ -36,7 +37,7 @@ def cell(run: Run, text: str, band: float | None = None, mark: str = "") -> str:
     return f"~{text}{error} {mark}".rstrip()
 
 
-def estimate(run: Run, value: Estimate | None) -> str:
+def estimate(run: Run | Entry, value: Estimate | None) -> str:
     """A rate with its interval; of a simulated run, with the model's error and the scatter together."""
     if value is None or not run.simulated:
         return units.interval(value)

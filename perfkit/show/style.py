@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,37 @@ def title(figure: Figure, text: str, colour: str) -> None:
 def mark(text: str) -> str:
     """Text for matplotlib in which a dollar sign does not start a formula."""
     return text.replace("$", r"\$")
+
+
+def split_outliers(values: Iterable[float]) -> tuple[list[float], list[float]]:
+    """Values that an axis should reach, and those far above most: named in a note, not drawn to.
+
+    Far above is more than 3 times the quartiles' distance above the upper one (Tukey 1977, "far out"), and
+    half as much again as the median.
+    """
+    import numpy as np
+
+    finite = np.array([value for value in values if math.isfinite(value)])
+    if not finite.size:
+        return [], []
+    low, middle, high = np.percentile(finite, (25, 50, 75))
+    fence = max(high + 3 * (high - low), middle + 0.5 * abs(middle))
+    return finite[finite <= fence].tolist(), finite[finite > fence].tolist()
+
+
+def outliers_note(values: Iterable[float], what: str, text: Callable[[float], str]) -> str:
+    """`2 steps above 120 ms, up to 1.10 s`; empty where an axis reaches all values.
+
+    Args:
+        values: that are drawn.
+        what: they are, one of them.
+        text: a value with its unit.
+    """
+    kept, outside = split_outliers(values)
+    if not outside:
+        return ""
+    count = f"{len(outside)} {what}{'s' * (len(outside) > 1)}"
+    return f"{count} above {text(max(kept))}, up to {text(max(outside))}"
 
 
 def say(ax: Axes, text: str, colour: str) -> None:

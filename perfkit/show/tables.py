@@ -149,6 +149,21 @@ def evidence_of(run: Run, parity: Parity | None = None) -> Table:
     return Table(("switch", "state", "evidence"), rows, "Every check", note)
 
 
+def proof(runs: Sequence[Run], parity: Parity | None = None) -> list[Content]:
+    """What proves the last stage: the switches that it changes and those not as set; the others folded."""
+    stages = results.stages(runs)
+    before, run = stages[-2:] if len(stages) > 1 else (stages[0], stages[0])
+    every = evidence_of(run, parity)
+    changed = {switch for switch, value in run.recipe.items() if value != before.recipe.get(switch)}
+    rows = [row for row in every.rows if row[0] in changed or row[1].startswith("NOT")]
+    others = [row for row in every.rows if row not in rows]
+    folded = f"{len(others)} {'other ' * bool(rows)}checks, all passed"
+    return [
+        *([Table(every.columns, rows, "Proof", every.note)] if rows or not others else []),
+        *([Section(folded, [Table(every.columns, others)], folded=True)] if others else []),
+    ]
+
+
 def _changes(runs: Sequence[Run]) -> list[str]:
     """For each switch that a stage changes, its evidence now and before."""
     measured = [run for run in results.stages(runs) if run.status == "ok"]
@@ -178,18 +193,6 @@ def _settings(runs: Sequence[Run]) -> Table:
     names = list(dict.fromkeys(switch for run in runs for switch in run.recipe))
     rows = [[switch, *(str(run.recipe.get(switch, "")) for run in runs)] for switch in names]
     return Table(["switch", *map(name, runs)], rows)
-
-
-def stored(runs: Sequence[Run]) -> Table:
-    """Stored runs, one row each."""
-    rows = [
-        [run.id, run.session, run.preset, run.workload.rpartition(":")[2], name(run), row(run)[1]]
-        for run in runs
-    ]
-    columns = ("id", "session", "preset", "workload", "stage", "samples/s")
-    return Table(
-        columns, rows, note="" if runs else "no runs are stored", narrow=("id", "stage", "samples/s")
-    )
 
 
 def one_line(run: Run) -> str:

@@ -158,9 +158,11 @@ def _each_step(result: Tracked) -> Figure:
             linestyle="--",
             label="waiting for data",
         )
-        ax.set_xlabel("step", color=ink)
+        kept, _ = style.split_outliers(result.step_s)
+        note = style.outliers_note(result.step_s, "step", units.duration)
+        ax.set_xlabel("; ".join(filter(None, ("step", note))), color=ink)
         ax.set_ylabel("ms", color=ink)
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.08e3 * max(kept) or 1)
         ax.legend(labelcolor=ink, frameon=False)
 
     return Figure("steps", "Each step of the loop", f"Times of {result.describe()}", paint, height=2.6)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perfkit.show import figures_trace, sentences, units
-from perfkit.show.document import Content, Figure, Section, Table, Timeline
+from perfkit.show.document import Code, Content, Figure, Section, Table, Timeline
 from perfkit.show.figures_trace import reason, utilization
 from perfkit.trace.model import Analysis
 
@@ -84,6 +84,12 @@ def diagnosis(findings: Iterable[Bottleneck]) -> Table:
     columns = ("bottleneck", "what", "evidence", "try next", "gain at most")
     note = "" if rows else "nothing stands out"
     return Table(columns, rows, "Diagnosis", note, ("bottleneck", "what", "try next", "gain at most"))
+
+
+def edits(diffs: Iterable[tuple[str, str]]) -> Section:
+    """What each suggested switch changes in a training program: headings with their diffs."""
+    shown = [Section(heading, [Code(text, "diff")]) for heading, text in diffs]
+    return Section("The edits, in perfkit's own training program", shown, folded=True)
 
 
 def _plain(value: object) -> str:

@@ -34,8 +34,8 @@ def legend(lanes: Lanes) -> dict[str, str]:
 
 
 def height(lanes: Lanes) -> int:
-    """Pixels of a frame that shows all rows."""
-    return 110 + 15 * sum(map(_depth, lanes.lanes)) + 7 * len(lanes.lanes)
+    """Pixels of a frame that shows all rows, and what is above and below them."""
+    return 330 + 15 * sum(map(_depth, lanes.lanes)) + 7 * len(lanes.lanes)
 
 
 def _depth(lane: Lane) -> int:
@@ -44,19 +44,21 @@ def _depth(lane: Lane) -> int:
 
 def data(lanes: Lanes) -> dict[str, Any]:
     """What the script draws: for each row starts and durations in µs, colours and names by number."""
-    parts, names = list(PARTS), dict[str, int]()
+    parts, names, places = list(PARTS), dict[str, int](), dict[str, int]()
     rows: list[dict[str, Any]] = []
     for lane in lanes.lanes:
-        levels = [dict[str, list[float]](s=[], d=[], c=[], n=[]) for _ in range(_depth(lane))]
+        levels = [dict[str, list[float]](s=[], d=[], c=[], n=[], p=[]) for _ in range(_depth(lane))]
         for bar in sorted(lane.bars, key=lambda bar: bar.start_us):
             row = levels[bar.depth]
             row["s"].append(round(bar.start_us, 3))
             row["d"].append(round(bar.duration_us, 3))
             row["c"].append(parts.index(bar.colour))
             row["n"].append(names.setdefault(sentences.clean(bar.name, 120), len(names)))
-        rows.append({"label": sentences.clean(lane.label, 60), "rows": levels})
+            place = sentences.clean(bar.place, 120)
+            row["p"].append(places.setdefault(place, len(places)) if place else -1)
+        rows.append({"label": sentences.clean(lane.label, 60), "kind": lane.kind, "rows": levels})
     return {
         "name": sentences.clean(lanes.name, 60), "duration_us": lanes.duration_us, "omitted": lanes.omitted,
-        "parts": {part: look[0] for part, look in PARTS.items()}, "names": list(names), "lanes": rows,
-        "phases": msgspec.to_builtins(lanes.phases),
+        "parts": {part: look[0] for part, look in PARTS.items()}, "names": list(names),
+        "places": list(places), "lanes": rows, "phases": msgspec.to_builtins(lanes.phases),
     }  # fmt: skip

@@ -52,7 +52,7 @@ def words_of(made: Figure) -> str:
 
 
 def test_there_are_five() -> None:
-    assert list(VIEWS) == ["throughput", "step_time", "memory", "losses", "utilization"]
+    assert list(VIEWS) == ["step_time", "throughput", "memory", "losses", "utilization"]
 
 
 def test_unknown_view_names_the_known_ones() -> None:
@@ -185,15 +185,6 @@ def test_throughput_has_whiskers_and_ceiling() -> None:
     assert ceiling[0].get_xdata() == pytest.approx([runs[0].ceiling_samples_per_s] * 2)
 
 
-def test_step_time_is_waiting_and_the_rest() -> None:
-    runs = session(gpu=True)
-    step = results.step_s(runs[0])
-    assert step
-    wait, rest = bars(axes(figure("step_time", runs)), 0)
-    assert wait == (0, pytest.approx(1e3 * step.value * 0.54))
-    assert sum(rest) == pytest.approx(1e3 * step.value)
-
-
 def test_memory_says_which() -> None:
     on_gpu, on_cpu = figure("memory", session(gpu=True)), figure("memory", session())
     assert bars(axes(on_gpu), 3) == [
@@ -218,14 +209,13 @@ def test_utilization_shows_every_sample() -> None:
     assert bars(ax, 0)[0][1] == pytest.approx(np.median(runs[0].raw.gpu_utilization_nvml))
 
 
-@pytest.mark.parametrize("name", ["throughput", "step_time"])
-def test_disturbed_rows_have_a_mark_of_their_own_and_words(name: str) -> None:
+def test_disturbed_rows_have_a_mark_of_their_own_and_words() -> None:
     runs = disturbed(again(session()))
-    marks = [line for line in axes(figure(name, runs)).lines if line.get_marker() == "^"]
+    marks = [line for line in axes(figure("throughput", runs)).lines if line.get_marker() == "^"]
     assert list(marks[0].get_ydata()) == [at for at, run in enumerate(runs) if run.status == "ok"]
-    assert "disturbed by other programs" in words_of(figure(name, runs))
-    assert "! disturbed" in describe(name, runs)
-    assert "disturbed" not in words_of(figure(name, session()))
+    assert "disturbed by other programs" in words_of(figure("throughput", runs))
+    assert "! disturbed" in describe("throughput", runs)
+    assert "disturbed" not in words_of(figure("throughput", session()))
 
 
 def test_the_baseline_again_is_a_bar_of_its_own_look() -> None:
@@ -234,7 +224,7 @@ def test_the_baseline_again_is_a_bar_of_its_own_look() -> None:
     assert "A/A 1.00×" in words_of(made)
     assert {patch.get_hatch() for patch in axes(made).patches} >= {style.AGAIN_HATCH}
     assert "baseline (again)" not in describe("losses", runs)
-    assert "baseline (again)" in describe("step_time", runs)
+    assert "baseline (again)" in describe("throughput", runs)
 
 
 def test_a_ceiling_below_the_rate_is_not_drawn_as_if_it_were_one() -> None:

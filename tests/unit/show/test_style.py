@@ -6,9 +6,14 @@ import re
 import threading
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from perfkit.show import style
+from perfkit.results.tracked import Tracked
+from perfkit.show import style, tables_script, units
+from perfkit.show.document import Figure
 from perfkit.show.figures import VIEWS
 from tests.unit.show.fake_runs import session
 from tests.unit.show.test_figures import describe, figure
@@ -79,3 +84,37 @@ def test_png_is_on_paper_and_large_type_is_larger() -> None:
     ordinary, large = (figure("memory", session(), large=large).axes[0] for large in (False, True))
     assert style.type_size(large) == 1.5 * style.type_size(ordinary)
     assert style.type_size(ordinary) >= 10
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=4, max_size=60), st.floats(3, 1e6))
+def test_an_outlier_is_named_not_drawn_to(values: list[float], factor: float) -> None:
+    outlier = factor * 4 * max(values)
+    kept, outside = style.split_outliers([*values, outlier])
+    assert sorted([*kept, *outside]) == sorted([*values, outlier])
+    assert kept
+    assert not outside or max(kept) < min(outside)
+    # Whatever its size, the axis is the same: one value moves no quartile of the others.
+    assert style.split_outliers([*values, 2 * outlier])[0] == kept or outlier in kept
+    assert bool(style.outliers_note([*values, outlier], "step", str)) == bool(outside)
+
+
+def test_a_note_counts_what_lies_outside() -> None:
+    values = [0.1, 0.11, 0.12] * 9 + [1.1, 1.0]
+    assert style.outliers_note(values, "step", units.duration) == "2 steps above 120 ms, up to 1.10 s"
+    assert style.outliers_note([1.0, 2.0, 3.0], "step", str) == ""
+    assert style.split_outliers([float("nan"), float("inf")]) == ([], [])
+
+
+def test_axes_of_losses_traces_and_loops_do_not_reach_for_an_outlier() -> None:
+    run = session()[0]
+    spiked = msgspec.structs.replace(run, losses=[2.4, 2.3, 2.2, 900.0, 2.1, 2.0, 1.9, 1.8])
+    drawn = figure("losses", [spiked])
+    assert drawn.axes[0].child_axes[0].get_ylim()[1] < 3
+    assert "1 value above 2.40, up to 900" in drawn.axes[0].get_xlabel()
+    result = Tracked()
+    result.step_s += [0.05] * 30 + [1.0]
+    result.wait_s += [0.0] * 31
+    (picture,) = (one for one in tables_script.tracked(result) if isinstance(one, Figure))
+    ax = picture.draw().axes[0]
+    assert ax.get_ylim()[1] < 60
+    assert "1 step above 50.0 ms, up to 1.00 s" in ax.get_xlabel()

@@ -1,0 +1,235 @@
+"""Where a step's time goes: the lanes of each run above those of the next, on one axis of time.
+
+A run holds how long its steps take and wait for data, the step on a batch that is already on the device, and
+of a simulated GPU the kernel time. What it does not hold is named below the axis, not guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from perfkit.results.run import Run
+from perfkit.results.stats import MIN_EFFECT, Ratio
+from perfkit.show import results, rows, sentences, simulated, style, units
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LOADS = ("loads data", style.GREEN, "..")
+_AHEAD = ("workers load ahead", "none", "..")
+_WAITS = ("waits for data", style.ORANGE, style.WAIT_HATCH)
+_COMPUTES = ("computes", style.BLUE, "")
+_HOST = ("copies, launches, waits", style.SKY, "")
+_KERNELS = ("kernels, simulated", style.SIMULATED, style.SIMULATED_HATCH)
+_BUSY = ("busy, by NVML", style.BLUE, "\\\\")
+_FREE = ("end if data were free", style.VERMILLION, "|")
+_LOOKS = (_LOADS, _AHEAD, _WAITS, _COMPUTES, _HOST, _KERNELS, _BUSY, _FREE)
+
+_LANE, _HEADING, _GAP = 0.21, 0.27, 0.12
+"""Inches at ordinary type."""
+_BEHIND = 0.05
+"""Workers are behind where steps wait for more than this share of their time."""
+_MOST_STEPS = 8
+"""Steps that are drawn one by one beside a larger batch; more of them are drawn as one."""
+
+
+class Lane(NamedTuple):
+    """One row of a step: pieces of (start, seconds, look), within the step."""
+
+    name: str
+    pieces: Sequence[tuple[float, float, tuple[str, str, str]]]
+
+
+def lanes(run: Run) -> list[Lane]:
+    """The lanes of a run's median step, in seconds; none where nothing was measured."""
+    step = results.step_s(run)
+    if not step or step.value <= 0:
+        return []
+    whole, workers = step.value, int(run.recipe.get("workers", 0) or 0)
+    wait = whole * (results.wait_share(run) or 0.0)
+    found = [Lane("loop", [(0.0, wait, _WAITS), (wait, whole - wait, _after_the_wait(run))])]
+    if not run.recipe.get("device_dataset"):
+        look = _LOADS if not workers or wait > _BEHIND * whole else _AHEAD
+        count = f"{workers} worker{'s' * (workers > 1)}" if workers else "loader"
+        found.insert(0, Lane(count, [(0.0, whole if workers else wait, look)]))
+    if run.simulated:
+        kernel = min(whole, run.simulated.kernel_s)
+        found.append(Lane("device", [(whole - kernel, kernel, _KERNELS)]))
+    elif samples := sorted(run.raw.gpu_utilization_nvml):
+        busy = whole * min(1.0, samples[len(samples) // 2] / 100)
+        found.append(Lane("device", [(whole - busy, busy, _BUSY)]))
+    return found
+
+
+def _after_the_wait(run: Run) -> tuple[str, str, str]:
+    return _HOST if results.on_gpu(run) else _COMPUTES
+
+
+def unmeasured(runs: Sequence[Run]) -> str:
+    """What these runs do not hold of a step, as a clause; empty where nothing was measured."""
+    missing = {
+        _COMPUTES: "forward, backward and optimizer", _HOST: "each copy and launch",
+        _KERNELS: "when kernels run", _BUSY: "when the device is busy", _AHEAD: "how long workers load",
+    }  # fmt: skip
+    looks = {look for run in runs for lane in lanes(run) for *_, look in lane.pieces}
+    clauses = [text for look, text in missing.items() if look in looks]
+    return f"not in a run, but in a profile: {', '.join(clauses)}" if clauses else ""
+
+
+def height(runs: Sequence[Run]) -> float:
+    """Inches at ordinary type."""
+    return 1.5 + sum(_HEADING + _GAP + _LANE * len(lanes(run)) for run in runs)
+
+
+def draw(runs: Sequence[Run], ax: Axes, ink: str) -> None:
+    """A group of lanes for each run, from the top, all for the same number of samples."""
+    style.plain_axes(ax, ink)
+    size, samples = style.type_size(ax), _samples(runs)
+    longest = max([step.value * _steps(run, samples) for run in runs if (step := results.step_s(run))] or [0])
+    scale, unit = (1.0, "s") if longest >= 2 else (1e3, "ms")
+    ticks, names, y = list[float](), list[str](), 0.0
+    used = set[tuple[str, str, str]]()
+    for run in runs:
+        _heading(ax, ink, y + _HEADING / 2, run, _steps(run, samples))
+        y += _HEADING
+        top = y
+        for lane in lanes(run):
+            used |= _lane(ax, ink, y + _LANE / 2, lane, run, samples, scale)
+            ticks.append(y + _LANE / 2)
+            names.append(lane.name)
+            y += _LANE
+        used |= _ends(ax, ink, run, top, y, samples, scale)
+        y += _GAP
+    ax.set_yticks(ticks, names, fontsize=0.9 * size, color=ink)
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(y or 1, 0)
+    ax.set_xlim(0, 1.06 * longest * scale or 1)
+    ax.locator_params(axis="x", nbins=6)
+    ax.xaxis.set_major_formatter("{x:,g}")
+    ax.grid(axis="x", color=ink, alpha=0.15, linewidth=0.6)
+    ax.spines["left"].set_visible(False)
+    what = f"{unit} for {samples:,} samples" if samples else f"{unit}, a step"
+    text = "; ".join(filter(None, (simulated.axis(f"{what}, medians", runs), unmeasured(runs))))
+    text = style.mark(sentences.wrapped(text, style.characters(ax, 0.85), 2))
+    ax.set_xlabel(text, color=ink, fontsize=0.9 * size)
+    rows.legend(ax, ink, [look for look in _LOOKS if look in used], columns=3)
+
+
+def _samples(runs: Sequence[Run]) -> int:
+    """For how many samples all are drawn: the most that a step has; 0 where that is not known."""
+    counts = [run.samples_per_step for run in runs if lanes(run)]
+    return max(counts) if counts and all(counts) else 0
+
+
+def _steps(run: Run, samples: int) -> float:
+    """Steps of this run for as many samples."""
+    return samples / run.samples_per_step if samples and run.samples_per_step else 1.0
+
+
+def _drawn(steps: float) -> int:
+    """How many of them are drawn one by one."""
+    return round(steps) if steps.is_integer() and steps <= _MOST_STEPS else 1
+
+
+def _heading(ax: Axes, ink: str, at: float, run: Run, steps: float) -> None:
+    """The run's name and its numbers, or why there are none."""
+    text = numbers(run).replace("\n", ", ") or sentences.outcome(run) or "n/a: this was not measured"
+    if steps > 1 and numbers(run):
+        text = f"{steps:,g} steps{' as one' * (_drawn(steps) == 1)}, each {text}"
+    fits, size = style.characters(ax, 0.8), style.type_size(ax)
+    title = sentences.clean(sentences.name(run), max(20, fits // 3))
+    line = f"{title}:  {sentences.clean(text, max(10, fits - len(title)))}"
+    place = ax.get_yaxis_transform()
+    ax.text(0.0, at, style.mark(line), transform=place, va="center", color=ink, fontsize=size)
+
+
+def _lane(
+    ax: Axes, ink: str, at: float, lane: Lane, run: Run, samples: int, scale: float
+) -> set[tuple[str, str, str]]:
+    """The pieces of a lane, for each step; returns the looks that it used."""
+    step = results.step_s(run)
+    count = _steps(run, samples)
+    repeats = _drawn(count)
+    stretch = scale * count / repeats
+    used = set()
+    for start, seconds, look in lane.pieces:
+        if seconds <= 0 or not step:
+            continue
+        used.add(look)
+        for number in range(repeats):
+            ax.barh(
+                at, seconds * stretch, 0.8 * _LANE, left=(number * step.value + start) * stretch,
+                color=look[1], edgecolor=ink, hatch=look[2], linewidth=0.7,
+            )  # fmt: skip
+    return used
+
+
+def _ends(
+    ax: Axes, ink: str, run: Run, top: float, bottom: float, samples: int, scale: float
+) -> set[tuple[str, str, str]]:
+    """The interval of the median, cut off at the edge where wide; where a step on free data would end."""
+    step, ceiling = results.step_s(run), results.ceiling(run)
+    if not step or bottom <= top:
+        return set()
+    count = _steps(run, samples) * scale
+    middle, low, high = (count * value for value in (step.value, step.low, step.high))
+    ends = [[max(0.0, middle - low)], [max(0.0, high - middle)]]
+    at = bottom - _LANE / 2
+    ax.errorbar(middle, at, xerr=ends, fmt="none", ecolor=ink, elinewidth=1.4, capsize=3)
+    if not ceiling or not run.samples_per_step:
+        return set()
+    free = run.samples_per_step / ceiling * count
+    ax.plot([free, free], [top, bottom], color=style.VERMILLION, linewidth=2.5)
+    return {_FREE}
+
+
+def numbers(run: Run) -> str:
+    """Step time with its interval, share of waiting, and time per sample."""
+    step, share = results.step_s(run), results.wait_share(run)
+    if not step:
+        return ""
+    clauses = [] if share is None else [f"{units.percent(share)} waits for data"]
+    if run.samples_per_step:
+        clauses.append(f"{units.duration(step.value / run.samples_per_step)} a sample")
+    mark = f" {sentences.SIGNS['disturbed']} disturbed" if results.disturbed(run) is not None else ""
+    return "\n".join(filter(None, (simulated.step_time(run) + mark, ", ".join(clauses))))
+
+
+def pair(runs: Sequence[Run]) -> tuple[list[Run], Ratio | None]:
+    """Before and after, and how they compare: the last run that was compared with another of these.
+
+    Where none was compared, the last measured one alone; none where nothing was measured.
+    """
+    measured = [run for run in results.stages(runs) if results.rate(run)]
+    for run in reversed(measured):
+        for role in ("baseline", "previous"):
+            pairing = run.pairing(role)
+            before = [other for other in measured if pairing and other.id == pairing.against]
+            if before and (ratio := results.speedup(run, role)):
+                return [before[0], run], ratio
+    return measured[-1:], None
+
+
+def headline(runs: Sequence[Run]) -> str:
+    """The result in words: `1.36× faster (1.21–1.52) · AMP against baseline`; empty where there is none."""
+    both, ratio = pair(runs)
+    if ratio is None:
+        return f"{sentences.name(both[0])}: {simulated.step_time(both[0])} a step" if both else ""
+    before, after = (sentences.clean(sentences.name(run), 40) for run in both)
+    times, versus = units.ratio(ratio), f"{after} against {before}"
+    match ratio.verdict:
+        case "faster" | "predicted faster":
+            text = ratio.verdict.replace("faster", times.replace("×", "× faster", 1))
+        case "slower" | "predicted slower":
+            text = ratio.verdict.replace("slower", times.replace("×", "× as fast, slower", 1))
+        case "no measurable difference":
+            effect = units.percent(max(ratio.half_width, MIN_EFFECT))
+            text = f"no measurable difference: an effect over {effect} would show; {times}"
+        case "disturbed":
+            text = f"no verdict, disturbed by other programs: {times}"
+        case "too few rounds":
+            text = f"no verdict from so few rounds: {times}"
+        case "too close to predict":
+            text = f"too close to predict: {times}"
+    return f"{text[0].upper()}{text[1:]} · {versus}"
