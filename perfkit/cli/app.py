@@ -45,7 +45,7 @@ MEASURE, COMPARE, INSIDE, SCRIPT, MACHINE = "Measure", "Compare", "Look inside",
 Texts = list[str] | None
 Minutes = Annotated[float, typer.Option(help="minutes of measuring", min=0)]
 Stages = Annotated[str | None, typer.Option(help="optimizations in order: a,b,c (default: the ladder)")]
-_WORKLOAD = "cifar_resnet18, photos, or your own as package.module:name"
+_WORKLOAD = "cifar_resnet18, photos, tiny_gpt, or your own as package.module:name"
 _DEVICE = "cuda, mps or cpu (default: the first available), or recorded:NAME to play a recording"
 
 

@@ -14,10 +14,12 @@ from perfkit import trace as traces
 from perfkit.cli import app as cli
 from perfkit.errors import one_of
 from perfkit.process import nsys as tool
+from perfkit.program.recipe import Recipe
 from perfkit.results.run import document
 from perfkit.show import figures_trace, tables_accuracy, tables_inside, tables_trace, terminal
 from perfkit.studies import accuracy, inspect
 from perfkit.studies import record_kernels as recording
+from perfkit.studies.edits import edits
 from perfkit.trace import diagnosis, nsight
 
 _RECORDED = ("shapes", "memory", "stacks")
@@ -44,6 +46,8 @@ def profile(
     window = result.lanes() if analysis.steps else None
     sections = tables_trace.sections(analysis, findings, window, [tables_trace.loading(result.loading)])
     document = analysis.to_dict(findings) | {"loading": msgspec.to_builtins(result.loading)}
+    if page.html:
+        sections.insert(2, tables_trace.edits(edits(findings, result.recipe, "cuda")))
     page.show_page("perfkit profile", [*sections, result.describe()], document)
 
 
@@ -141,6 +145,8 @@ def trace(
     findings = diagnosis.diagnose(analysis)
     document = analysis.to_dict(findings)
     sections = tables_trace.sections(analysis, findings, figures_trace.first_step(loaded))
+    if page.html:
+        sections.insert(2, tables_trace.edits(edits(findings, Recipe(), "cuda")))
     if other:
         changes = traces.compare(analysis, traces.analyse(other))
         document["comparison"] = changes

@@ -15,7 +15,7 @@ from perfkit.errors import InvalidValue
 from perfkit.results import recordings
 from perfkit.results.run import Run, document, summary
 from perfkit.results.store import RunStore, save_recording
-from perfkit.show import html, tables, terminal
+from perfkit.show import html, tables, tables_history, terminal
 from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
 from perfkit.studies.plan import Plan
@@ -79,7 +79,7 @@ def runs(
 ) -> None:
     """Lists the stored runs, newest first."""
     store = RunStore()
-    terminal.show([tables.stored(store.list(limit=limit, workload=workload))])
+    terminal.show([tables_history.stored(store.history(limit, workload))])
     for problem in store.problems:
         cli.complain(problem)
 

@@ -1,0 +1,1 @@
+"""A board for a workshop: predictions beside results, from every learner's machine."""
