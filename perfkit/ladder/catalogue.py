@@ -19,7 +19,9 @@ Exactness = Literal["bitwise", "tolerance", "changes training"]
 Bottleneck = Literal["data", "copy", "host", "device", "memory", "communication", "none"]
 
 _ANY_SIZES = Sizing(1, 32, 64, 64, "bf16", 1)
-_SECTIONS = ["How it works", "When it applies", "When it does not help", "How it is verified"]
+_SECTIONS = [
+    "How it works", "When it applies", "When it does not help", "What it costs", "How it is verified",
+]  # fmt: skip
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,6 +47,8 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     settings: Annotated[dict[str, Value], msgspec.Meta(min_length=1)]
     """The switches it sets. The first is its own: where that one cannot act, the optimization does not apply.
     `"$NAME"` is the number of that name in `Sizing`; a setting whose number is None is left out."""
+    documentation: Annotated[str, msgspec.Meta(pattern="^https://")]
+    """The official page on it."""
     exactness: Exactness
     """Of the change itself: switches that only make it possible, such as `ranks`, do not count."""
     bottleneck: Bottleneck
@@ -72,13 +76,18 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return {name: value for name, value in values.items() if value is not None}
 
     def card(self) -> str:
-        """The whole card, in Markdown."""
+        """The whole card, in Markdown: its parts are folded, and open on a click."""
         attacked = " and ".join([self.bottleneck, *self.also])
+        says = f"{self.published or 'Nothing of this optimization by itself'}."
+        parts = [*re.split(r"^## (.+)$", self.prose, flags=re.MULTILINE)[1:], "What the articles say", says]
+        folded = "\n\n".join(
+            f"<details><summary>{heading}</summary>\n\n{text.strip()}\n\n</details>"
+            for heading, text in zip(parts[::2], parts[1::2], strict=True)
+        )
         return (
-            f"# {self.title[:1].upper()}{self.title[1:]}\n\n"
-            f"*Exactness: {self.exactness} · bottleneck: {attacked}.*\n\n**{self.question}**\n\n"
-            f"{self.prose}\n\n## What the articles say\n\n"
-            f"{self.published or 'Nothing of this optimization by itself'}.\n"
+            f"**{self.title[:1].upper()}{self.title[1:]}: {self.question}**\n\n"
+            f"*Exactness: {self.exactness} · bottleneck: {attacked} · "
+            f"[official documentation]({self.documentation})*\n\n{folded}\n"
         )
 
 

@@ -7,6 +7,7 @@ from perfkit.notebook.functions import (
     TraceView,
     TuningResult,
     attribute,
+    calibration,
     doctor,
     find_syncs,
     kernels,
@@ -14,24 +15,31 @@ from perfkit.notebook.functions import (
     memory,
     minutes,
     nsys,
+    pipeline,
     profile,
     recording,
     simulation,
     source,
     torchrun,
+    training_loop,
     tune,
 )  # fmt: skip
 from perfkit.notebook.ladder import LadderPanel, RecipePanel
+from perfkit.notebook.layout import projector
+from perfkit.notebook.quizzes import quiz
 from perfkit.notebook.script import ScriptPanel, script_panel
+from perfkit.notebook.share import share
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.stage import StagePanel
+from perfkit.notebook.tasks import Puzzle, capstone, puzzle, puzzles
 from perfkit.notebook.whatif import WhatIf
 from perfkit.notebook.where import use
 from perfkit.notebook.workbench import Workbench
 
 __all__ = [
-    "AttributionResult", "Inspection", "LadderPanel", "RecipePanel", "ScriptPanel", "Shown", "StagePanel",
-    "SyncReport", "TraceView", "TuningResult", "WhatIf", "Workbench", "attribute", "doctor", "find_syncs",
-    "kernels", "machine", "memory", "minutes", "nsys", "profile", "recording", "script_panel", "simulation",
-    "source", "torchrun", "tune", "use",
+    "AttributionResult", "Inspection", "LadderPanel", "Puzzle", "RecipePanel", "ScriptPanel", "Shown",
+    "StagePanel", "SyncReport", "TraceView", "TuningResult", "WhatIf", "Workbench", "attribute",
+    "calibration", "capstone", "doctor", "find_syncs", "kernels", "machine", "memory", "minutes", "nsys",
+    "pipeline", "profile", "projector", "puzzle", "puzzles", "quiz", "recording", "script_panel", "share",
+    "simulation", "source", "torchrun", "training_loop", "tune", "use",
 ]  # fmt: skip

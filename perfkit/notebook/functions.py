@@ -16,19 +16,23 @@ import msgspec
 from IPython.display import HTML, Markdown
 
 from perfkit import trace
-from perfkit.errors import InvalidValue, PerfkitError
+from perfkit.errors import InvalidValue, PerfkitError, one_of
 from perfkit.machine import Check, checkup, describe, facts
 from perfkit.notebook.job import Line
 from perfkit.notebook.ladder import Recipes
 from perfkit.notebook.shown import Shown
+from perfkit.program import export
 from perfkit.program.recipe import Value
-from perfkit.results import recordings
+from perfkit.results import guesses, recordings
 from perfkit.results.attribution import Attribution
 from perfkit.results.run import Run
 from perfkit.results.tuning import Tuned
+from perfkit.show import calibration as calibrated
+from perfkit.show import html as page
 from perfkit.show import tables, tables_accuracy, tables_inside, tables_studies, tables_trace
-from perfkit.show.document import Timeline
+from perfkit.show.document import Bullets, Timeline
 from perfkit.show.html import fragment
+from perfkit.show.sentences import verdicts
 from perfkit.simulate.anchors import Anchors
 from perfkit.studies import accuracy, inspect, scaling
 from perfkit.studies import attribute as attributing
@@ -47,7 +51,8 @@ Inspection = Shown[Any]
 _Result = TypeVar("_Result")
 
 
-def _with_line(study: Callable[[Callable[[plans.Progress], None]], _Result]) -> _Result:
+def with_line(study: Callable[[Callable[[plans.Progress], None]], _Result]) -> _Result:
+    """Does a study while a line of progress is shown, which ends with its error."""
     line = Line()
     try:
         result = study(lambda step: line.progress(step.describe(), step.fraction))
@@ -70,7 +75,7 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
         PerfkitError: a name that is not allowed, or nothing could be measured.
     """
     plan = plans.plan(stages=["baseline"], **where)
-    found = _with_line(lambda show: attributing.attribute(plan, names, 60 * minutes, on_progress=show))
+    found = with_line(lambda show: attributing.attribute(plan, names, 60 * minutes, on_progress=show))
     return Shown(found, tables_studies.attribution(found))
 
 
@@ -91,7 +96,7 @@ def tune(
     """
     plan = plans.plan(stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None
-    found = _with_line(lambda show: tuning.tune(plan, space, cap, 60 * minutes, on_progress=show))
+    found = with_line(lambda show: tuning.tune(plan, space, cap, 60 * minutes, on_progress=show))
     return Shown(found, tables_studies.tuning(found))
 
 
@@ -171,18 +176,37 @@ class TraceView(Shown[trace.Analysis]):
         return self.profile.lanes(step) if self.profile else trace.lanes(self.trace, step)
 
 
-def recording(name: str | Path) -> Shown[list[Run]]:
+def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
     """Runs of `perfkit run --record`, from here or elsewhere, with the tables and figures of stored ones.
 
     Args:
         name: of a recording that ships with perfkit or of the user's own; or a file.
+        stage: show what this one did, beside the measured one before it; all of them if None.
 
     Raises:
-        InvalidValue: there is no such recording.
+        InvalidValue: there is no such recording, or no such stage in it.
         StoreError: the file is not one.
     """
     loaded = recordings.find(str(name))
-    return Shown(loaded.runs, [loaded.provenance.describe(), *tables.sections(loaded.runs)])
+    origin = loaded.provenance.describe()
+    if stage is None:
+        return Shown(loaded.runs, [origin, *tables.sections(loaded.runs)])
+    stages = [run.stage for run in loaded.runs]
+    if stage not in stages:
+        raise one_of(stage, stages, "stage of this recording")
+    at = stages.index(stage)
+    measured = [run for run in loaded.runs[:at] if run.status == "ok"]
+    pair = [*measured[-1:], loaded.runs[at]]
+    return Shown(pair, [Bullets(verdicts(pair)[-1:]), tables.ladder(pair), origin])
+
+
+def training_loop(runs: Sequence[Run]) -> Markdown:
+    """Loader and training loop of the first run's script; the whole of it is folded."""
+    script = next(iter(plans.scripts(runs).values()))
+    return Markdown(
+        f"```python\n{export.excerpt(script)}```\n\n<details><summary>The whole script, "
+        f"{len(script.splitlines())} lines</summary>\n\n```python\n{script}```\n\n</details>"
+    )
 
 
 def profile(*which: Any, **how: Any) -> TraceView:
@@ -190,9 +214,20 @@ def profile(*which: Any, **how: Any) -> TraceView:
     return TraceView(own=inspect.profile(*which, **how))
 
 
+def pipeline() -> HTML:
+    """A training loop as two queues, with knobs; it needs no kernel once it is shown."""
+    return HTML(page.pipeline())
+
+
+def calibration() -> Shown[list[guesses.Guess]]:
+    """How well you predict: your predictions of all chapters beside the results. Figure: calibration."""
+    known = guesses.load()
+    return Shown(known, calibrated.sections(known))
+
+
 def simulation() -> Shown[Anchors | None]:
     """How good the simulated GPUs are: predicted against published. Figures: rates, gains."""
-    known, digest, runs = _with_line(lambda show: accuracy.accuracy(on_progress=show))
+    known, digest, runs = with_line(lambda show: accuracy.accuracy(on_progress=show))
     return Shown(known, tables_accuracy.sections(known, digest, runs))
 
 
@@ -217,7 +252,7 @@ def minutes(**where: Any) -> Shown[timing.Probe]:
         PerfkitError: the plain loop cannot be trained.
     """
     plan = plans.plan(stages=["baseline"], **where)
-    one = _with_line(lambda show: timing.probe(plan, on_progress=show))
+    one = with_line(lambda show: timing.probe(plan, on_progress=show))
     rows = [(chapter.name, *timing.minutes(chapter, one, plan.preset)) for chapter in timing.CHAPTERS]
     about = f"About how long, at {plan.preset.name} on {plan.device}"
     return Shown(one, [tables_studies.minutes(rows, about)])

@@ -12,7 +12,9 @@ import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import Markdown, display
 
-from perfkit.notebook.layout import box, html_slot, message, row
+from perfkit.notebook.layout import Action, Offer, box, html_slot, message, row
+from perfkit.notebook.live import Live
+from perfkit.studies.plan import Progress
 
 
 class Job:
@@ -87,23 +89,26 @@ class Status:
     """Progress bar and messages of a panel; a cell that waits for the work has a line of its own."""
 
     def __init__(self) -> None:
-        self.bar = widgets.FloatProgress(min=0, max=1, layout={"width": "220px"})
+        self.bar = widgets.FloatProgress(min=0, max=1)
         self.bar.add_class("pk-progress")
         self.text = html_slot("pk-status")
         self.error = html_slot("pk-error")
-        self.widget = box([row([self.bar, self.text], align_items="center"), self.error])
+        self.offer, self.live = Offer(), Live()
+        self.widget = box([row([self.bar, self.text, self.offer.widget]), self.live.widget, self.error])
         self._started = 0.0
         self._line: Line | None = None
         self.show("ready")
 
-    def show(self, text: str) -> None:
-        """One line beside the bar."""
+    def show(self, text: str, action: Action | None = None) -> None:
+        """One line beside the bar, and what can be done about it."""
+        self.offer.show(action)
         self.text.value = f'<span role="status">{html.escape(text)}</span>'
 
     def begin(self, line: Line | None = None) -> None:
         """Starts a new piece of work; `line` shows the same as the panel."""
         self._started, self._line = time.monotonic(), line
         self.bar.value, self.error.value = 0.0, ""
+        self.live.clear()
         self.show("starting …")
 
     def progress(self, what: str, fraction: float) -> None:
@@ -115,11 +120,17 @@ class Status:
         if self._line:
             self._line.progress(what, fraction)
 
-    def end(self, text: str, error: str = "") -> None:
+    def follow(self, progress: Progress) -> None:
+        """The same, and how fast it is."""
+        self.progress(progress.describe(), progress.fraction)
+        self.live.follow(progress)
+
+    def end(self, text: str, error: str = "", action: Action | None = None) -> None:
         """Done, or why not."""
+        self.live.clear()
         self.bar.value = 0.0 if error else 1.0
         self.error.value = message(error)
-        self.show(text)
+        self.show(text, action)
         if self._line:
             self._line.end(error)
         self._line = None

@@ -90,8 +90,10 @@ class LadderPanel(Panel):
         """Another place was chosen: the stages are read again, and the results of the old one go."""
         self.plan, self._stages, self._unreadable = plan, None, ""
         self.runs, self._recalled, self._parity, self._report.value = [], False, None, ""
-        self._status.end("press Run")
+        self._status.begin()
+        self._status.show("press Run")
         self._draw()
+        self._draw_still()
         self._start_reading()
 
     # ------------------------------------------------------------ measuring
@@ -177,6 +179,7 @@ class LadderPanel(Panel):
         """Shows the results of an earlier session."""
         self.runs, self._recalled = stored, True
         self._draw()
+        self._draw_still()
         self._offer_report()
         self._status.show(f"results of {date(stored)}; Run measures again")
 
@@ -199,8 +202,8 @@ class LadderPanel(Panel):
 
     def proof(self) -> Shown[Run]:
         """What proves that each switch of the last stage is in effect, and that it still trains the same."""
-        run = results.stages(self._results_or_error())[-1]
-        return Shown(run, [tables.evidence_of(run, self._parity)])
+        runs = results.stages(self._results_or_error())
+        return Shown(runs[-1], tables.proof(runs, self._parity))
 
 
 class RecipePanel(LadderPanel):

@@ -8,28 +8,48 @@ from __future__ import annotations
 
 import base64
 import html
+import re
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from importlib import resources
+from typing import Any, NamedTuple
 
 import ipywidgets as widgets
 from markdown_it import MarkdownIt
 
-STYLE = """<style>
-.pk-panel { border: 1px solid var(--jp-border-color2, #bbb); border-radius: 4px; padding: 8px 12px; }
-.pk-panel, .pk-panel .widget-label, .pk-panel .widget-html-content { color: var(--jp-content-font-color1); }
-.pk-panel table { border-collapse: collapse; font-size: 13px; line-height: 1.4; }
-.pk-panel th, .pk-panel td { padding: 3px 9px; text-align: left; vertical-align: top;
-  border-bottom: 1px solid var(--jp-border-color2, #ccc); white-space: normal; }
-.pk-panel pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 12px; line-height: 1.35; }
-.pk-panel .pk-error p { border-left: 4px solid #d55e00; padding: 4px 10px; margin: 4px 0; }
-.pk-panel p, .pk-panel ul { margin: 4px 0; line-height: 1.45; }
-.pk-panel ul { padding-left: 20px; }
-.pk-panel .pk-card { max-width: 75ch; }
-.pk-panel svg { display: block; }
-.pk-panel a { text-decoration: underline; }
-.pk-large .widget-html-content, .pk-large .widget-label, .pk-large table { font-size: 19px !important; }
-.pk-large button { font-size: 18px; height: auto; }
-</style>"""
+STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
+
+
+class Action(NamedTuple):
+    """What a person can do about a message: a button."""
+
+    label: str
+    act: Callable[[], None]
+
+
+class Offer:
+    """The one button beside a message; hidden while there is nothing to do."""
+
+    def __init__(self) -> None:
+        self._action: Action | None = None
+        self.widget = button("", "pk-offer", "", self._press)
+        self.show(None)
+
+    def show(self, action: Action | None) -> None:
+        """Offers an action, or nothing."""
+        self._action = action
+        set_class(self.widget, "pk-off", action is None)
+        if action:
+            self.widget.description = self.widget.tooltip = action.label
+
+    def _press(self) -> None:
+        if self._action:
+            self._action.act()
+
+
+_boxed: weakref.WeakSet[Boxed] = weakref.WeakSet()
+_large = False
+"""Whether the whole notebook is in large type."""
 
 
 class Boxed:
@@ -40,6 +60,13 @@ class Boxed:
 
     def _fill(self, children: Sequence[widgets.Widget]) -> None:
         self.box = box([widgets.HTML(STYLE), *children], "pk-panel")
+        _boxed.add(self)
+        if _large:
+            self.enlarge(True)
+
+    def enlarge(self, large: bool) -> None:
+        """Large type in this box, or type of the usual size."""
+        set_class(self.box, "pk-large", large)
 
     def __repr__(self) -> str:
         return self.text
@@ -49,35 +76,65 @@ class Boxed:
         return {**bundle, "text/plain": self.text}
 
 
-def box(children: Sequence[widgets.Widget], *classes: str, **layout: str) -> widgets.VBox:
+class Projection(Boxed):
+    """A box whose cell, as long as it is in the page, makes the text of the notebook large as well."""
+
+    text = "perfkit: large type in a live notebook"
+
+    def __init__(self, words: str) -> None:
+        self._fill([html_slot(text=f'<span role="status">{words}</span>')])
+
+    def enlarge(self, large: bool) -> None:
+        """The notebook's text, too."""
+        super().enlarge(large)
+        set_class(self.box, "pk-projector", large)
+
+
+def projector(on: bool = True) -> Projection:
+    """Large type in the whole notebook, for a projector: every panel, the text and the code.
+
+    Args:
+        on: False puts back the usual size.
+    """
+    global _large  # noqa: PLW0603 - a choice for the session, made in one place
+    _large = on
+    for one in list(_boxed):
+        one.enlarge(on)
+    return Projection(
+        "Large type is on; <code>pk.projector(False)</code> ends it." if on else "The usual type."
+    )
+
+
+def box(children: Sequence[widgets.Widget], *classes: str) -> widgets.VBox:
     """Widgets below each other."""
-    return widgets.VBox(children, layout=layout, _dom_classes=classes)
+    return widgets.VBox(children, _dom_classes=classes)
 
 
-def row(children: Sequence[widgets.Widget], *classes: str, **layout: str) -> widgets.HBox:
+def row(children: Sequence[widgets.Widget], *classes: str) -> widgets.HBox:
     """Widgets beside each other, wrapping where there is no room."""
-    return widgets.HBox(children, layout={"flex_flow": "row wrap", **layout}, _dom_classes=classes)
+    return widgets.HBox(children, _dom_classes=classes)
 
 
 def html_slot(*classes: str, text: str = "") -> widgets.HTML:
     """An empty slot for HTML."""
-    return widgets.HTML(text, layout={"margin": "2px 0"}, _dom_classes=classes)
+    return widgets.HTML(text, _dom_classes=classes)
 
 
 def button(text: str, name: str, tooltip: str, act: Callable[[], None], kind: str = "") -> widgets.Button:
     """A button; `name` is the CSS class that tests and styles know it by."""
-    look = {"layout": {"width": "auto"}, "_dom_classes": [name], "button_style": kind}
-    widget = widgets.Button(description=text, tooltip=tooltip, **look)
+    widget = widgets.Button(description=text, tooltip=tooltip, button_style=kind, _dom_classes=[name])
     widget.on_click(lambda _: act())
     return widget
 
 
-def field(kind: Any, label: str, width: int, label_width: int, **traits: Any) -> Any:
-    """A labelled field of one of the kinds of ipywidgets; widths in pixels."""
-    return kind(
-        description=label, layout={"width": f"{width}px"}, style={"description_width": f"{label_width}px"},
-        **traits,
-    )  # fmt: skip
+def field(kind: Any, label: str, *classes: str, **traits: Any) -> Any:
+    """A labelled field of one of the kinds of ipywidgets."""
+    return kind(description=label, _dom_classes=classes, **traits)
+
+
+def set_class(widget: widgets.DOMWidget, name: str, on: bool) -> None:
+    """Gives a widget a CSS class, or takes it away."""
+    (widget.add_class if on else widget.remove_class)(name)
 
 
 def message(text: str) -> str:
@@ -89,6 +146,11 @@ def markdown(text: str) -> str:
     """Markdown as HTML, its headings small enough for a panel; HTML in it is shown as text."""
     renderer = MarkdownIt("commonmark", {"html": False})
     return str(renderer.render(text)).replace("<h2>", "<h4>").replace("</h2>", "</h4>")
+
+
+def code_spans(text: str) -> str:
+    """Text as HTML, with what stands in backticks as code; markup in it is shown as text."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text))
 
 
 def download(text: str, name: str, kind: str) -> str:

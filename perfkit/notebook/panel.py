@@ -2,8 +2,8 @@
 
 One `run()` serves button and cell. In a cell it blocks, with progress, and the kernel's stop button ends it,
 so a notebook also runs from top to bottom without a click; the Run button's work goes on in a thread, and
-other cells run meanwhile. `table()`, `plot()` and other outputs are ordinary HTML and PNG, which a reader
-without a kernel sees too.
+other cells run meanwhile. Results stand in the panel; the same cell keeps them as ordinary outputs, which a
+reader without a kernel sees in the panel's place.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from dataclasses import replace
 from typing import Any
 
 import ipywidgets as widgets
-from IPython.display import Markdown
+from IPython.core.getipython import get_ipython
+from IPython.display import Markdown, display
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
-from perfkit.notebook import layout
+from perfkit.notebook import layout, remedies
 from perfkit.notebook.job import Job, Line, Status
-from perfkit.notebook.shown import Sectioned
-from perfkit.notebook.where import Chooser
+from perfkit.notebook.layout import Action
+from perfkit.notebook.shown import Sectioned, Still
+from perfkit.notebook.where import Choice, Chooser, Option
+from perfkit.results.index import Entry
 from perfkit.results.run import Run
 from perfkit.results.simulated import THIS_MACHINE
 from perfkit.results.store import RunStore
@@ -64,21 +67,26 @@ class Panel(layout.Boxed, Sectioned):
         self._job = Job(self._set_busy)
         self._status = Status()
         self._reader: threading.Thread | None = None
+        self._still = Still()
+        self._shown_by: int | None = None
         tooltip = "Measure; other cells can run meanwhile"
         self._run = layout.button("Run", "pk-run", tooltip, lambda: self.run(block=False), "primary")
         self._cancel = layout.button("Cancel", "pk-cancel", "Stop; what is finished is kept", self.cancel)
         self._cancel.disabled = True
-        self._large = widgets.Checkbox(description="Large type", indent=False, layout={"width": "auto"})
+        self._large = widgets.Checkbox(description="Large type", indent=False)
         self._large.observe(lambda _: self._draw(), "value")
         self._results = layout.html_slot("pk-results")
-        self._plots = [layout.html_slot("pk-plot") for _ in figures.VIEWS]
+        self._headline, self._plot = layout.html_slot("pk-plot"), layout.html_slot("pk-plot")
+        self._pictures: dict[str, document.Figure] = {}
+        self._more = Choice("More:", "pk-tabs", self._show_plot)
         self._fill([
             *self._above, layout.row([self._run, self._cancel, *self._buttons, self._large]),
-            self._status.widget, *self._between, self._results, *self._plots, *self._below,
+            self._status.widget, *self._between, self._headline, self._results, self._more.widget, self._plot,
+            *self._below,
         ])  # fmt: skip
         older, _newest[key] = _newest.get(key), self
         if older:
-            older.cancel()
+            older.retire()
 
     @abstractmethod
     def _read(self) -> None:
@@ -100,26 +108,34 @@ class Panel(layout.Boxed, Sectioned):
         """What a reader must know before the table."""
         return [document.Notice(text) for text in sentences.notices(runs)]
 
-    def _remarks(self, runs: Sequence[Run]) -> str:
-        """What else to say of the runs, as HTML."""
-        return ""
+    def _remarks(self, runs: Sequence[Run]) -> list[document.Content]:
+        """What else to say of the runs."""
+        return []
 
     # ------------------------------------------------------------ work
 
     def run(self, block: bool = True) -> None:
         """Measures. What goes wrong is shown as one message; the notebook stays usable.
 
+        A panel that no cell has displayed yet appears below this one.
+
         Args:
             block: wait for the end, with progress in this cell; the kernel's stop button ends it.
         """
+        if block and not self._still.is_shown and get_ipython():
+            display(self)
         self._start(self._measure, block)
 
     def cancel(self) -> None:
         """Stops the work under way; finished runs are kept."""
         self._job.cancel()
 
+    def retire(self) -> None:
+        """A newer panel takes its place: its work ends."""
+        self.cancel()
+
     def _start(self, work: Callable[[], list[Run] | None], block: bool) -> None:
-        line = Line() if block else None
+        line = Line() if block and not self._is_here() else None
         if not self._job.start(lambda: self._guard(work, line), block) and line:
             line.end("this panel is measuring already; wait for it, or cancel it")
 
@@ -137,10 +153,19 @@ class Panel(layout.Boxed, Sectioned):
             self.error = str(problem)
         except Exception as problem:  # a thread has nobody to raise it to: it is shown in the panel
             self.error = f"{type(problem).__name__}: {problem}. This is a bug in perfkit: please report it"
-        self._status.end("stopped" if self.error else "done", self.error)
+        self._status.end("stopped" if self.error else "done", self.error, self._remedy(self.error))
+        self._draw_still()
+
+    def enlarge(self, large: bool) -> None:
+        """Large type in this panel, also in its figures."""
+        self._large.value = large
+
+    def _remedy(self, reason: str) -> Action | None:
+        """What can be done about a reason in this panel."""
+        return remedies.find(reason, self._status.show, getattr(self, "_where", None))
 
     def _follow(self, progress: plans.Progress) -> None:
-        self._status.progress(progress.describe(), progress.fraction)
+        self._status.follow(progress)
         if progress.run:
             self._keep(progress.run)
 
@@ -148,12 +173,21 @@ class Panel(layout.Boxed, Sectioned):
         self._run.disabled, self._cancel.disabled = busy, not busy
         self._where.set_busy(busy)
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+    def _ipython_display_(self) -> None:
+        if self._is_here():
+            return
+        self._shown_by = _cell()
+        display(self._repr_mimebundle_(), raw=True)
+        self._still.show()
         if self._reader is None:
             self._start_reading()
             if self.runs:
                 self._draw()
-        return super()._repr_mimebundle_(**kwargs)
+        self._draw_still()
+
+    def _is_here(self) -> bool:
+        """Whether the cell that runs has displayed the panel: it would be there twice."""
+        return self._shown_by is not None and self._shown_by == _cell()
 
     def _start_reading(self) -> None:
         self._reader = threading.Thread(target=self._read, name="perfkit-read", daemon=True)
@@ -165,24 +199,40 @@ class Panel(layout.Boxed, Sectioned):
         """Shows the chosen runs; from any thread."""
         runs, large = self._chosen(), self._large.value
         (self.box.add_class if large else self.box.remove_class)("pk-large")
-        self._results.value = self._summary(runs) if runs else self.nothing
+        self._results.value = html.fragment(self._contents(runs)) if runs else self.nothing
         measured = self._has_pictures() and any(run.status == "ok" for run in runs)
-        for slot, name in zip(self._plots, figures.VIEWS, strict=True):
-            figure = figures.view(name, runs)
-            slot.value = style.to_svg(figure.draw(large=large)) if measured and not figure.nothing else ""
+        self._headline.value = style.to_svg(figures.headline(runs).draw(large=large)) if measured else ""
+        self._pictures = figures.others(runs) if measured else {}
+        self._show_plot(self._more.value if self._more.value in self._pictures else "")
+
+    def _show_plot(self, tab: str) -> None:
+        """Draws one of the other pictures, if any: each takes longer than everything else together."""
+        self._more.show({name: Option(name) for name in self._pictures}, tab)
+        figure = self._pictures.get(tab)
+        self._plot.value = style.to_svg(figure.draw(large=self._large.value)) if figure else ""
+
+    def _draw_still(self) -> None:
+        """The same for a reader without a kernel; at the end of a run, as it is work for the processor."""
+        if not self._still.is_shown:
+            return
+        if not (runs := self._chosen()):
+            return self._still.update(None, [])
+        where = document.Section("Where and when", tables.summary(runs)[:2], folded=True)
+        self._still.update(figures.headline(runs), [*self._contents(runs), where])
 
     def _has_pictures(self) -> bool:
         """Whether figures are drawn, which takes most of the time."""
         return True
 
-    def _summary(self, runs: Sequence[Run]) -> str:
+    def _contents(self, runs: Sequence[Run]) -> list[document.Content]:
+        """What the panel says of the runs, apart from its pictures."""
         ladder = replace(tables.ladder(runs).only(_COLUMNS), title="")
         count = len({warning for run in runs for warning in run.warnings})
         heading = f"{count} warning{'s' * (count != 1)}, and facts" if count else "Facts about these runs"
         notes = tables.notes(runs)
         folded = [document.Section(heading, [document.Bullets(notes)], folded=True)] if notes else []
-        results = html.fragment([*self._notices(runs), ladder, document.Bullets(self._sentences(runs))])
-        return f"{results}{self._remarks(runs)}{html.fragment(folded)}"
+        said = document.Bullets(self._sentences(runs))
+        return [*self._notices(runs), ladder, said, *self._remarks(runs), *folded]
 
     def _sentences(self, runs: Sequence[Run]) -> list[str]:
         return sentences.verdicts(runs)
@@ -205,6 +255,12 @@ class Panel(layout.Boxed, Sectioned):
         return self._chosen()
 
 
+def _cell() -> int | None:
+    """The number of the cell that runs; None without a kernel."""
+    shell = get_ipython()
+    return shell.execution_count if shell else None
+
+
 def stored_runs(workload: str, limit: int) -> list[Run]:
     """The newest stored runs of a workload, the oldest of them first; none where the store cannot be read."""
     try:
@@ -213,7 +269,7 @@ def stored_runs(workload: str, limit: int) -> list[Run]:
         return []
 
 
-def is_of(plan: plans.Plan, run: Run) -> bool:
+def is_of(plan: plans.Plan, run: Run | Entry) -> bool:
     """Whether a stored run may be shown beside those of a plan: a simulated one only on its GPU and host."""
     known = run.simulated
     if known is None or plan.gpu is None:

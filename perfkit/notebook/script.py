@@ -78,7 +78,11 @@ class ScriptPanel(Panel):
         """What was compared, the newest last."""
         self.watched: Watched | None = None
         self.target: Target | None = None
-        self._controls = Controls(TOGGLES, on_change=lambda recipe: self._status.show("press Run to measure"))
+        change = "press Run to measure"
+        self._controls = Controls(
+            TOGGLES, on_change=lambda recipe: self._status.show(change), base="The script",
+            presets={"Suggested": self._suggested}, remedy=self._remedy,
+        )  # fmt: skip
         title = layout.html_slot("pk-question", text=f"<h3>{html.escape(self.launch.describe())}</h3>")
         self._above = [title, self._controls.widget]
         about = "Some steps as they are: rate, waiting, profile, and what to try"
@@ -86,7 +90,6 @@ class ScriptPanel(Panel):
         self._acts = [
             layout.button("Watch", "pk-watch", about, lambda: self.watch(block=False)),
             layout.button("Patch", "pk-patch", edit, lambda: self.patch(block=False)),
-            layout.button("Reset", "pk-reset", "As the script is", self._put_back),
         ]
         self._buttons = self._acts
         self._ideas = layout.row([], "pk-apply")
@@ -105,14 +108,13 @@ class ScriptPanel(Panel):
 
     def _read(self) -> None:
         """Nothing is started before a person asks for it: the controls are greyed by the first look."""
+        self._controls.presets.update()
         self._status.show("ready; Watch shows what can be set in this script")
 
     def _learn(self, target: Target) -> None:
         """Greys what cannot be set in this script; the others start from its own settings."""
         if self.target is None:
-            wanted = dict(self._controls.changes(Recipe()))
             self._controls.set_base(Recipe().replace(**target.own))
-            self._controls.show(Recipe().replace(**{**target.own, **wanted}))
         self.target = target
         self._controls.set_rule(lambda name, recipe: why_not(name, recipe, target))
 
@@ -134,8 +136,12 @@ class ScriptPanel(Panel):
             )
         self._controls.show(self._controls.recipe.replace(**settings))
 
-    def _put_back(self) -> None:
-        self._controls.show(Recipe().replace(**(self.target.own if self.target else {})))
+    def _suggested(self) -> Recipe | str:
+        """What is predicted to help most, of what watching the script has shown."""
+        ideas = self.watched.suggestions if self.watched else []
+        settings = next((one.settings for one in ideas if one.state == "try"), None)
+        nothing = "Nothing that can be set from outside" if self.watched else "Watch the script first"
+        return self._controls.recipe.replace(**settings) if settings else nothing
 
     # ------------------------------------------------------------ watching
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import html
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,13 +15,16 @@ from IPython.display import Markdown
 from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import optimization
 from perfkit.ladder.stages import Stage
-from perfkit.notebook import layout
+from perfkit.notebook import layout, presets, remedies
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel, date
+from perfkit.notebook.layout import Action
+from perfkit.notebook.panel import is_of, stored_runs
 from perfkit.program.recipe import Recipe
+from perfkit.results import guesses
 from perfkit.results.run import Run
-from perfkit.show import results, simulated, units
-from perfkit.show.document import Code, Section
+from perfkit.show import results, simulated, tables, units
+from perfkit.show.document import Code, Content, Section
 from perfkit.show.html import fragment
 from perfkit.studies import ladder as ladders
 from perfkit.studies import parity as proving
@@ -43,27 +48,35 @@ class StagePanel(LadderPanel):
     def __init__(self, stage: str, **more: Any) -> None:
         self.optimization = optimization(stage)
         self.prediction: float | None = None
-        self._controls = Controls(self.optimization.settings, on_change=lambda recipe: self._apply_controls())
+        self.confidence: float | None = None
+        """In the prediction, 0 to 1."""
+        self._made = ""
+        """When the prediction was made; empty if the result was known by then."""
+        self._controls = Controls(
+            self.optimization.settings, on_change=lambda _: self._apply_controls(), base="The rung below",
+            presets={"The ladder's rung": self._rung, "Best so far": self._best, "Suggested": self._suggest},
+        )  # fmt: skip
         self._diff = layout.html_slot("pk-diff", text="<p>reading the workload …</p>")
         prose = self.optimization.prose.removeprefix("## How it works")
         card = layout.html_slot("pk-card", text=layout.markdown(prose))
         titles = ("What changes in the script", "How it works")
         self._folded = widgets.Accordion([self._diff, card], titles=titles, selected_index=None)
         self._folded.observe(lambda _: self._show_diff(), "selected_index")
-        # A number field, as ipywidgets' slider has no accessible name (axe: aria-input-field-name).
-        number, range_ = widgets.BoundedFloatText, {"min": 0.05, "max": 100, "step": 0.05}
-        self._guess = layout.field(number, "Your guess: times as fast", 270, 170, value=1.0, **range_)
-        self._part = layout.field(widgets.Dropdown, "What shrinks?", 290, 110, options=SHRINKS)
-        self._guess.add_class("pk-predict")
-        self._guess.observe(lambda change: setattr(self, "prediction", change["new"]), "value")
+        # Text, as number fields are never empty: a guess that stands there already would be taken.
+        self._guess = layout.field(
+            widgets.Text, "Your guess: times as fast", "pk-predict", placeholder="such as 1.5"
+        )
+        sure = [("", None), *((f"{percent}%", percent) for percent in guesses.SURE)]
+        self._sure = layout.field(widgets.Dropdown, "How sure?", "pk-sure", options=sure)
+        self._part = layout.field(widgets.Dropdown, "What shrinks?", "pk-part", options=("", *SHRINKS))
+        self._told = layout.html_slot("pk-told")
         title = layout.html_slot("pk-question", text=f"<h3>{html.escape(self.optimization.question)}</h3>")
         self._held: list[Run] = []
         help_text = "Keeps your guess, and shows results of an earlier session if there are any"
-        ready = layout.button("Predict", "pk-guess", help_text, lambda: self.predict(self._guess.value))
-        guesses = layout.row([self._guess, self._part, ready])
-        self._above = [title, self._controls.widget, self._folded, guesses]
-        self._reset = layout.button("Reset", "pk-reset", "The ladder's own values", self._put_back)
-        self._buttons = [self._reset]
+        ready = layout.button("Predict", "pk-guess", help_text, self._take_guess)
+        form = [layout.row([self._guess, self._sure, self._part, ready]), self._told]
+        alone = stage == "baseline"  # there is nothing that it could be faster than
+        self._above = [title, self._controls.widget, self._folded, *([] if alone else form)]
         super().__init__([stage], **more)
 
     # ------------------------------------------------------------ controls and diff
@@ -74,6 +87,8 @@ class StagePanel(LadderPanel):
 
     def _recall(self, stored: list[Run]) -> None:
         """Results of an earlier session would answer the question: they wait for the prediction."""
+        if guess := guesses.of_run(results.stages(stored)[-1].id):
+            self._fill_in(guess.times, guess.confidence)
         if self.prediction is None:
             self._held = stored
             self._status.show(f"results of {date(stored)} are stored: predict to see them, or press Run")
@@ -81,12 +96,13 @@ class StagePanel(LadderPanel):
             super()._recall(stored)
 
     def _show_stages(self, stages: Sequence[Stage]) -> None:
+        self._stored = [] if self.plan.recorded else stored_runs(self.plan.workload, 60)
         self._controls.set_rule(ladders.switch_rule(self.plan, self._described))
+        self._controls.set_base(stages[0].recipe)
         self._controls.show(stages[-1].recipe)
-        if stages[-1].reason:
-            self._status.show(
-                f"n/a {'in this recording' if self.plan.recorded else 'here'}: {stages[-1].reason}"
-            )
+        if reason := stages[-1].reason.partition(";")[0]:
+            where = "in this recording" if self.plan.recorded else "here"
+            self._status.show(f"n/a {where}: {reason}", self._remedy(reason))
         self._apply_controls()
 
     def _apply_controls(self) -> None:
@@ -97,11 +113,33 @@ class StagePanel(LadderPanel):
         self.plan = replace(self.plan, changes=changes)
         self._show_diff()
         if self.runs and changes:
-            self._status.show("the settings have changed: press Run")
+            self._status.show("the settings have changed: predict again, and press Run")
+            self._empty()
 
-    def _put_back(self) -> None:
-        self._controls.show(self._stages[-1].recipe if self._stages else Recipe())
-        self._apply_controls()
+    def _remedy(self, reason: str) -> Action | None:
+        return remedies.find(
+            reason, self._status.show, self._where, lambda: setattr(self._folded, "selected_index", 0)
+        )
+
+    def _rung(self) -> Recipe | str:
+        return self._stages[-1].recipe if self._stages else "The workload is being read"
+
+    def _alike(self) -> list[Run]:
+        """The runs, here and in the store, that differ from this stage in its own switches only."""
+        if not self._stages:
+            return []
+        runs = [run for run in self._stored if run.preset == self.plan.preset.name and is_of(self.plan, run)]
+        return presets.alike([*runs, *self.runs], self._stages[-1].recipe, self._controls.by_name)
+
+    def _best(self) -> Recipe | str:
+        return presets.best(self._alike())
+
+    def _suggest(self) -> Recipe | str:
+        return presets.suggested(self._alike(), self._controls.by_name, self._controls.can_act)
+
+    def _draw(self) -> None:
+        super()._draw()
+        self._controls.presets.update()
 
     def _show_diff(self) -> None:
         """Fills in the diff while it is unfolded; before that it would be work for nobody.
@@ -115,6 +153,22 @@ class StagePanel(LadderPanel):
 
     # ------------------------------------------------------------ proof and score
 
+    def _measure(self) -> list[Run]:
+        runs = super()._measure()
+        self._keep_guess(runs)
+        return runs
+
+    def _keep_guess(self, runs: Sequence[Run]) -> None:
+        """Keeps a prediction that was made before its result was known, for `pk.calibration()`."""
+        run = results.stages(runs)[-1]
+        ratio = run.speedup("previous")
+        if self._made and self.prediction and ratio:
+            guesses.keep(guesses.Guess(
+                made=self._made, stage=run.stage, workload=run.workload, preset=run.preset,
+                device=self.plan.device, times=self.prediction, confidence=self._sure.value, run=run.id,
+                result=ratio,
+            ))  # fmt: skip
+
     def _prove(self) -> None:
         run = results.stages(self.runs)[-1]
         if run.status == "ok" and not (self.plan.recorded or run.simulated):
@@ -123,10 +177,10 @@ class StagePanel(LadderPanel):
                 on_progress=lambda progress: self._status.progress(progress.phase, 0.99),
             )  # fmt: skip
 
-    def _remarks(self, runs: Sequence[Run]) -> str:
+    def _remarks(self, runs: Sequence[Run]) -> list[Content]:
         proof = self._parity.describe() if self._parity else simulated.no_parity(runs)
-        score = self._score() if self.prediction is not None and len(runs) > 1 else ""
-        return f"<p class='pk-parity'>{html.escape(proof)}</p><p class='pk-score'>{html.escape(score)}</p>"
+        score = self._score() if len(runs) > 1 else ""
+        return [*filter(None, (score, self._article(), proof)), *tables.proof(runs, self._parity)]
 
     def _score(self) -> str:
         run = results.stages(self.runs)[-1]
@@ -142,7 +196,8 @@ class StagePanel(LadderPanel):
         factor = max(self.prediction / ratio.ratio, ratio.ratio / self.prediction)
         inside = ratio.low <= self.prediction <= ratio.high
         judgement = "inside the interval" if inside else f"off by a factor of {factor:.2f}"
-        guess = f"You predicted {self.prediction:.2f}×; {measured}. Your guess was {judgement}."
+        sure = f", {self.confidence:.0%} sure" if self.confidence else ""
+        guess = f"You predicted {self.prediction:.2f}×{sure}; {measured}. Your guess was {judgement}."
         return guess + self._shrank()
 
     def _shrank(self) -> str:
@@ -156,15 +211,18 @@ class StagePanel(LadderPanel):
         less = [part for part, was, now in zip(SHRINKS, *seconds, strict=False) if now < 0.95 * was]
         answer = "both" if len(less) > 1 else less[0] if less else "neither"
         guess = "as you guessed" if answer == self._part.value else f"your guess: {self._part.value}"
-        return f" What shrank: {answer} ({guess})."
+        return f" What shrank: {answer}{f' ({guess})' * bool(self._part.value)}."
 
     # ------------------------------------------------------------ ordinary outputs
 
     def question(self) -> Markdown:
         """What this stage asks, and what the articles measured."""
+        return Markdown(f"**{self.optimization.question}**\n\n{self._article()}")
+
+    def _article(self) -> str:
+        """What the article measured: shown after the prediction only."""
         published = self.optimization.published
-        theirs = f"\n\n*The article: {published}.*" if published else ""
-        return Markdown(f"**{self.optimization.question}**{theirs}")
+        return f"The article: {published}." if published else ""
 
     def card(self) -> Markdown:
         """The stage's card: how it works, when it applies, when it does not help."""
@@ -179,19 +237,48 @@ class StagePanel(LadderPanel):
         titles = (f"**{html.escape(title)}**" for title, _ in diffs)
         return Markdown("\n\n".join(map("".join, zip(titles, blocks, strict=True))))
 
-    def predict(self, times: float) -> None:
+    def _empty(self) -> None:
+        """Other switches are another question."""
+        self.prediction = self.confidence = self._sure.value = None
+        self._made = self._guess.value = self._part.value = self._told.value = ""
+
+    def _take_guess(self) -> None:
+        """What stands in the fields, when the button is pressed."""
+        try:
+            times = float(self._guess.value.replace(",", ".").strip("×x "))
+        except ValueError:
+            times = 0.0
+        try:
+            self.predict(times, self._sure.value)
+        except InvalidValue as problem:
+            self._told.value = layout.message(str(problem))
+
+    def predict(self, times: float, confidence: int | None = None) -> None:
         """Your guess, before you run: how many times as fast will it be? Below 1 is slower.
 
+        Args:
+            times: the rate with this stage over the rate without it.
+            confidence: how sure you are that the result is within a fifth of it: 50, 70 or 90 percent.
+
         Raises:
-            InvalidValue: not a number above 0.
+            InvalidValue: not a number above 0, or no such confidence.
         """
-        if not times > 0:
-            raise InvalidValue(f"you predicted {times} times as fast", "Give a number above 0")
-        self._guess.value = times
-        self.prediction = times
+        if not 0 < times < math.inf:
+            raise InvalidValue("this is no prediction", "Give a number above 0, such as 1.5")
+        if confidence not in (None, *guesses.SURE):
+            choices = ", ".join(map(str, guesses.SURE))
+            raise InvalidValue(f"{confidence}% is no choice", f"Choose one of {choices}")
         held, self._held = self._held, []
+        known = held or self.runs or self._job.busy
+        self._made = "" if known else datetime.datetime.now(datetime.UTC).isoformat()
+        self._fill_in(times, confidence)
         if held and not (self.runs or self._job.busy):
             self._recall(held)
+
+    def _fill_in(self, times: float, confidence: int | None) -> None:
+        self._guess.value, self._sure.value = f"{times:g}", confidence
+        self.prediction, self.confidence = times, confidence and confidence / 100
+        self._told.value = layout.markdown(self._article())
 
     def score(self) -> Markdown:
         """Your prediction beside what was measured."""

@@ -32,9 +32,9 @@ class WhatIf(layout.Boxed):
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
-        self._knobs = layout.row([])
+        self._knobs = layout.box([], "pk-grid", "pk-knobs")
         self._prediction = layout.html_slot("pk-whatif")
-        self._source = Choice("Parts measured in:", "pk-parts", self._choose)
+        self._source = Choice("Parts measured in", "pk-parts", self._choose)
         self._take(runs)
         self._show_source("")
         self._fill([self._source.widget, self._knobs, self._prediction])
@@ -69,7 +69,7 @@ class WhatIf(layout.Boxed):
         self.score = whatif.score(self.model, measured, whatif.drift_corrected_rates(runs))
         self._by_title = {f"{run.title} (batch {run.recipe['batch_size']})": run for run in measured}
         titles, start = list(self._by_title), measured[-1].recipe
-        self.recipe = layout.field(widgets.Dropdown, "Recipe of", 270, 140, options=titles, value=titles[-1])
+        self.recipe = layout.field(widgets.Dropdown, "Recipe of", options=titles, value=titles[-1])
         self.workers = _number(widgets.BoundedIntText, "Workers", int(start["workers"]), 0, 256)
         self.cores = _number(widgets.BoundedIntText, "Cores", self.model.cores, 1, 1024)
         self.batch = _number(widgets.BoundedIntText, "Batch size", int(start["batch_size"]), 1, 65536)
@@ -105,8 +105,10 @@ class WhatIf(layout.Boxed):
             f"Scored against {score.count} measured runs: median error {score.median:.0%}, "
             f"90th percentile {score.p90:.0%}."
         )  # fmt: skip
-        self._prediction.value = fragment([*self._notices, Table(("predicted", ""), rows, note=note)])
+        self._prediction.value = fragment(
+            [*self._notices, Table(("of a step", "predicted"), rows, note=note)]
+        )
 
 
 def _number(kind: Any, label: str, value: float, low: float, high: float) -> Any:
-    return layout.field(kind, label, 270, 140, value=value, min=low, max=high)
+    return layout.field(kind, label, value=value, min=low, max=high)

@@ -11,6 +11,7 @@ import ipywidgets as widgets
 from perfkit import machine
 from perfkit.errors import PerfkitError
 from perfkit.notebook import layout
+from perfkit.notebook.layout import Action
 from perfkit.results import recordings
 from perfkit.simulate import gpus
 from perfkit.studies.plan import Plan
@@ -73,7 +74,7 @@ class Choice:
         self._quiet = False
         self.value = ""
         self.buttons: dict[str, widgets.ToggleButton] = {}
-        self.widget = layout.row([], name, align_items="center")
+        self.widget = layout.row([], name)
 
     def show(self, options: Mapping[str, Option], value: str) -> None:
         """The options by their values, and the one that is chosen."""
@@ -90,7 +91,7 @@ class Choice:
         chosen = value == self.value
         button = widgets.ToggleButton(
             chosen, description="✓ " * chosen + option.label, tooltip=option.reason or option.label,
-            disabled=bool(option.reason), layout={"width": "auto"},
+            disabled=bool(option.reason),
         )  # fmt: skip
         button.reason = option.reason
         button.observe(lambda change: self._pressed(value, button), "value")
@@ -123,9 +124,9 @@ class Chooser:
         self._planned, self._on_change = planned, on_change
         self.place, self.plan, self._problem = self._first(start)
         self._offers = self._offered()
-        self.kind = Choice("Where:", "pk-where", self._choose_kind)
+        self.kind = Choice("Where", "pk-where", self._choose_kind)
         self.device = Choice("", "pk-device", lambda device: self.choose(_at(device, self.place.host)))
-        self.host = Choice("Host:", "pk-host", lambda host: self.choose(_at(self.place.device, host)))
+        self.host = Choice("Host", "pk-host", lambda host: self.choose(_at(self.place.device, host)))
         self.note = layout.html_slot("pk-where-note")
         choices = [choice.widget for choice in (self.kind, self.device, self.host)]
         self.widget = layout.box([layout.row(choices), self.note])
@@ -148,6 +149,15 @@ class Chooser:
         use(*place)
         self._show()
         self._on_change(self.plan)
+
+    def simulation(self) -> Action | None:
+        """Moves the panel to the first simulated GPU that it can run on, unless it is on one."""
+        if self.place.kind == "simulated":
+            return None
+        offers = self._offers["simulated"].items()
+        device, option = next(((d, o) for d, o in offers if not o.reason), ("", Option("")))
+        move = lambda: self.choose(_at(device, "mine"))  # noqa: E731
+        return Action(f"Simulate a {option.label}", move) if device else None
 
     def _choose_kind(self, kind: str) -> None:
         device = next(device for device, option in self._offers[kind].items() if not option.reason)

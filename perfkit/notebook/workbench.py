@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,26 +10,28 @@ import ipywidgets as widgets
 
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder.presets import PRESETS
-from perfkit.notebook import layout
+from perfkit.notebook import diagnosis, exports, layout, presets
 from perfkit.notebook.controls import Controls
-from perfkit.notebook.panel import Panel, is_of, refuse_object, stored_runs
+from perfkit.notebook.history import RunHistory, compared
+from perfkit.notebook.panel import STOPPED, Panel, is_of, refuse_object
+from perfkit.notebook.queue import Measurement, Queue
 from perfkit.notebook.where import Chooser, Place
 from perfkit.program.recipe import Recipe, switches
 from perfkit.results import recordings
+from perfkit.results.index import Entry
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.show import document, results, tables, tables_trace
-from perfkit.show.html import fragment, session
+from perfkit.show import document, tables_history, tables_trace
+from perfkit.show.html import fragment
 from perfkit.studies import inspect
 from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
 
 _AGAINST = ("the baseline", "the best so far", "nothing")
-_MOST = 50
-_COPY = (
-    '<button class="pk-copy jupyter-button" onclick="navigator.clipboard.writeText('
-    "this.closest('.pk-script').querySelector('pre').innerText); this.innerText = 'Copied'\">Copy</button>"
-)
+_NEWEST = 20
+"""Runs from which a suggestion is computed."""
+_Asked = tuple[str | None, str | None, dict[str, Any] | None]
+"""Workload, preset, and the workload's options."""
 
 
 class Workbench(Panel):
@@ -49,30 +50,35 @@ class Workbench(Panel):
 
     text = "perfkit workbench: run this cell for the controls"
     nothing = "<p>Set switches, then press Run.</p>"
-    missing = ("no run is ticked", "Tick one in the list of runs, or press Run")
+    missing = ("no run is ticked", "Tick one in the history, or press Run")
 
     def __init__(
         self, workload: str | None = None, preset: str | None = None, device: str | None = None,
         options: dict[str, Any] | None = None, host: str | None = None,
     ) -> None:  # fmt: skip
         refuse_object(workload)
-        self._asked = workload, preset, options
+        self._asked: _Asked = workload, preset, options
         if device:  # a recording must be of all that was asked for
             plans.plan(workload, preset, ["baseline"], None, device, options, host=host)
         self._where = Chooser(self._planned, Place(device, host), self._move)
         first = self._where.plan
         self._moving = False
-        self._ticks: dict[str, widgets.Checkbox] = {}
+        self._is_open = False
+        self.history, self.queue = RunHistory(self._show_ticked, self._complain), Queue()
+        self._since: Measurement | str = ""
+        """Where the switches in the controls come from."""
+        self._now: Measurement | None = None
+        self._listed = ""
+        """The workload of the history."""
         self._build_controls(first)
         self._build_results()
         super().__init__(f"Workbench {first.workload}")
         self._recall(first)
+        self.runs = self.ticked()
+        self._is_open = True
 
     def _build_controls(self, first: plans.Plan) -> None:
-        def field(kind: Any, label: str, **traits: Any) -> Any:
-            return layout.field(kind, label, 235, 80, **traits)
-
-        menu, button = widgets.Dropdown, layout.button
+        field, menu, button = layout.field, widgets.Dropdown, layout.button
         self._workload = field(widgets.Text, "Workload", continuous_update=False)
         self._preset = field(menu, "Preset", options=list(PRESETS))
         self._show_workload(first)
@@ -81,41 +87,48 @@ class Workbench(Panel):
         for control in (self._workload, self._preset):
             control.observe(lambda _: self._other_workload(), "value")
         change = "press Run to measure"
-        self.controls = Controls(switches(), self._plain(), lambda recipe: self._status.show(change))
-        fields = layout.row([self._workload, self._preset, self._against, self._name])
+        self._ladder: Recipe | str = "The workload is being read"
+        self.controls = Controls(
+            switches(), self._plain(), lambda recipe: self._status.show(change), remedy=self._remedy,
+            presets={"The articles' ladder": lambda: self._ladder, "Best so far": self._best_recipe,
+                     "Suggested": self._suggested},
+        )  # fmt: skip
+        fields = layout.box([self._workload, self._preset, self._against, self._name], "pk-grid", "pk-fields")
         self._above = [self._where.widget, fields, self.controls.widget]
         help_text = "Some steps under the profiler"
         self._profile = button("Profile", "pk-profile", help_text, lambda: self.profile(block=False))
-        self._buttons = [
-            self._profile,
-            button("Reset to baseline", "pk-reset", "Every switch off", self._to_baseline),
-            button("Reset to best", "pk-best", "The switches of the fastest run", self._to_best),
-        ]
+        self._buttons = [self._profile]
 
     def _build_results(self) -> None:
         button = layout.button
-        self._history = layout.box([], "pk-history", max_height="230px", overflow="auto")
         self._made = layout.html_slot("pk-script")
-        acts = [
-            button("Script", "pk-export", "The standalone script of the ticked run", self.show_script),
-            button("Report", "pk-make-report", "One HTML file of the ticked runs", self.show_report),
-            button("Use its switches", "pk-use", "Set the controls to those of the ticked run", self._use),
-        ]
-        self._between = [self._history, layout.row(acts), self._made]
+        use = button("Use its switches", "pk-use", "Set the controls to those of the ticked run", self._use)
+        acts = [use, *map(self._export, exports.EXPORTS), self.history.delete, self.history.undo]
+        self._between = [self.queue.widget, self.history.grid, layout.row(acts), self._made]
         self._profiled = layout.html_slot("pk-profiled")
-        self._suggestions = layout.row([], "pk-apply")
+        self._suggestions = layout.box([], "pk-apply")
         self._below = [self._profiled, self._suggestions]
 
     def _set_busy(self, busy: bool) -> None:
+        """While something is measured, Run puts the recipe into the queue; then the next one begins."""
         super()._set_busy(busy)
-        self._profile.disabled = busy
+        self._profile.disabled, self._run.disabled = busy, False
+        self._run.description = "Add to queue" if busy else "Run"
+        if not busy:
+            if self.queue.names and self._now and self.error not in ("", STOPPED):
+                self.queue.went_wrong(f"{self._now.name}: {self.error}")
+            self._now = None
+            self._begin_next()
+
+    def _complain(self, text: str) -> None:
+        self._status.error.value = layout.message(text)
 
     # ------------------------------------------------------------ where
 
-    def _planned(self, place: Place) -> plans.Plan:
+    def _planned(self, place: Place, asked: _Asked | None = None) -> plans.Plan:
         """A plan of the workload that was asked for; a recording brings its own."""
         recorded = (place.device or "").startswith(recordings.PREFIX)
-        workload, preset, options = (None, None, None) if recorded else self._asked
+        workload, preset, options = (None, None, None) if recorded else asked or self._asked
         return plans.plan(workload, preset, ["baseline"], None, place.device, options, host=place.host)
 
     def _move(self, plan: plans.Plan) -> None:
@@ -124,7 +137,9 @@ class Workbench(Panel):
         self._show_workload(plan)
         self._moving = False
         self._recall(plan)
-        self.controls.show(self._plain())
+        self.controls.set_base(self._plain())
+        if plan.recorded:
+            self.controls.show(self._plain())
         self._start_reading()
 
     def _show_workload(self, plan: plans.Plan) -> None:
@@ -136,37 +151,63 @@ class Workbench(Panel):
         """The workload or the preset was changed by hand."""
         if not self._moving:
             self._asked = self._workload.value, self._preset.value, self._asked[2]
+            self.controls.set_base(self._plain())
+            if self._workload.value != self._listed:
+                self._show_history(self._workload.value)
             self._start_reading()
 
     def _recall(self, plan: plans.Plan) -> None:
-        """The runs to begin with: those of the recording, or the newest stored ones of the workload."""
-        recorded = recordings.played(recordings.find(plan.recorded)) if plan.recorded else None
-        stored = [run for run in stored_runs(plan.workload, _MOST) if is_of(plan, run)]
-        runs = stored if recorded is None else recorded
-        self.runs = [run for run in results.stages(runs) if run.status == "ok"]
-        self._list()
+        """The runs to begin with: those of the recording, or the stored ones of the workload."""
+        self._since = ""
+        if plan.recorded:
+            self.history.show_recorded(recordings.played(recordings.find(plan.recorded)))
+        else:
+            self._show_history(plan.workload)
+
+    def _show_history(self, workload: str) -> None:
+        self._listed = workload
+        self.history.show_stored(workload, lambda one: is_of(self._where.plan, one))
 
     # ------------------------------------------------------------ measuring
 
-    def _plan(self, recipes: Sequence[tuple[str, Recipe]] = ()) -> plans.Plan:
-        return replace(self._planned(self._where.place), recipes=tuple(recipes))
+    def run(self, block: bool = True) -> None:
+        """Measures the recipe of the controls. While another is measured, the Run button adds it to a queue.
 
-    def _read(self) -> None:
-        """Asks a fresh process what the workload offers: the controls follow."""
-        try:
-            plan = self._plan()
-            described, _ = ladders.resolve(plan)
-        except PerfkitError as problem:
-            self._status.end("not ready", str(problem))
-            return
-        self._status.error.value = ""
-        self.controls.set_rule(ladders.switch_rule(plan, described))
+        Args:
+            block: wait for the end, with progress in this cell; the kernel's stop button ends it.
+        """
+        if block:
+            self._start(self._measure, block=True)
+        else:
+            if not self._job.busy:
+                self.queue.forget_problems()
+            self.queue.add(self._pressed())
+            self._begin_next()
+
+    def retire(self) -> None:
+        """A newer panel takes its place: its work ends, and nothing of its queue begins."""
+        self.queue.clear()
+        super().retire()
+
+    def _begin_next(self) -> None:
+        if self.queue.names and not self._job.busy:
+            self._start(self._measure_next, block=False)
+
+    def _measure_next(self) -> list[Run]:
+        measurement = self.queue.take()
+        return self._do(measurement) if measurement else []
 
     def _measure(self) -> list[Run]:
-        recipe = self.controls.recipe
+        return self._do(self._pressed())
+
+    def _pressed(self) -> Measurement:
+        """The recipe, its name, opponent and place, as they stand now."""
+        recipe, plain, place, asked = self.controls.recipe, self._plain(), self._where.place, self._asked
         name = self._name.value.strip() or recipe.describe()[:60]
-        plan = self._plan([*self._opponent(), (name, recipe)])
-        try:
+        recipes = (*self._opponent(), (name, recipe))
+
+        def measure() -> list[Run]:
+            plan = replace(self._planned(place, asked), recipes=recipes)
             runs = ladders.measure_ladder(
                 plan, RunStore(), on_progress=self._follow, cancelled=self._job.cancelled
             )
@@ -175,13 +216,33 @@ class Workbench(Panel):
                     f"this recipe is {runs[-1].reason}", "Tick one of its runs, Use its switches"
                 )
             return runs
-        finally:
-            self._name.value = ""
+
+        chips = tables_history.changes(recipe.to_dict(), plain.to_dict())
+        self._since = Measurement(name, chips, measure, self._since)
+        self._name.value = ""
+        return self._since
+
+    def _do(self, measurement: Measurement) -> list[Run]:
+        self._now = measurement
+        return measurement.measure()
+
+    def _read(self) -> None:
+        """Asks a fresh process what the workload offers: the controls follow."""
+        try:
+            plan = self._planned(self._where.place)
+            described, _ = ladders.resolve(plan)
+        except PerfkitError as problem:
+            self._status.end("not ready", str(problem))
+            return
+        self._status.error.value = ""
+        played = "A recording has runs of its own: choose among them"
+        self._ladder = played if plan.recorded else ladders.top(plan, described)
+        self.controls.set_rule(ladders.switch_rule(plan, described))
 
     def _opponent(self) -> list[tuple[str, Recipe]]:
         """What the recipe is measured against, interleaved with it."""
         if self._against.value == "the best so far" and (best := self._best()):
-            return [(f"{best.title} (again)"[:60], Recipe.from_dict(best.recipe))]
+            return [(f"{self.history.name(best.id)} (again)"[:60], Recipe.from_dict(best.recipe))]
         return [] if self._against.value == "nothing" else [("baseline", self._plain())]
 
     def _plain(self) -> Recipe:
@@ -195,7 +256,7 @@ class Workbench(Panel):
         self._start(self._record, block)
 
     def _record(self) -> None:
-        plan = self._plan()
+        plan = self._planned(self._where.place)
         profile = inspect.profile(
             plan.workload, self.controls.recipe, on_progress=self._status.progress,
             cancelled=self._job.cancelled, preset=plan.preset.name, device=plan.device, options=plan.options,
@@ -203,97 +264,77 @@ class Workbench(Panel):
         timeline = [document.Timeline(profile.lanes())] if profile.analysis.steps else []
         tables = [tables_trace.diagnosis(profile.findings), tables_trace.loading(profile.loading)]
         self._profiled.value = fragment([*tables, *timeline, profile.describe()])
-        names = dict.fromkeys(name for finding in profile.findings for name in finding.try_next)
-        self._suggestions.children = [
-            self._suggestion(name) for name in names if not self.controls.reasons.get(name)
-        ]
-
-    def _suggestion(self, name: str) -> widgets.Button:
-        """A button that sets a suggested switch to the next of its values."""
-        switch = switches()[name]
-
-        def act() -> None:
-            now = getattr(self.controls.recipe, name)
-            at = switch.levels.index(now) if now in switch.levels else 0
-            level = switch.levels[(at + 1) % len(switch.levels)] if switch.levels else switch.default
-            self.controls.show(self.controls.recipe.replace(**{name: level}))
-            self._status.show(f"{switch.label} is set: press Run to see whether it helps")
-
-        return layout.button(f"Try {switch.label}", f"pk-try-{name}", switch.help, act)
+        self._suggestions.children = diagnosis.rows(
+            profile.findings, self.controls, self._newest(), self._status.show
+        )
 
     # ------------------------------------------------------------ history
 
     def _keep(self, run: Run) -> None:
-        if run.status != "ok" or results.is_again(run):
-            return
-        self.runs = [*(other for other in self.runs if other.id != run.id), run][-_MOST:]
-        ticked = self.ticked()
-        same = any(other.session == run.session for other in ticked)
-        self._list({run.id, *(other.id for other in ticked if same)})
+        now, parent = self._now, ""
+        if now and run.title == now.name:
+            now.run_id, parent = run.id, now.parent
+        self.history.keep(run, parent)
+        self.controls.presets.update()
 
-    def _list(self, ticked: set[str] | None = None) -> None:
-        """The history, newest first; by default the newest session is ticked."""
-        newest = self.runs[-1].session if self.runs else ""
-        self._ticks, lines = {}, []
-        for run in reversed(self.runs):
-            chosen = run.id in ticked if ticked is not None else run.session == newest
-            tick = widgets.Checkbox(
-                chosen, description=run.title[:48], indent=False, layout={"width": "270px"}
-            )
-            tick.observe(lambda _: self._draw(), "value")
-            self._ticks[run.id] = tick
-            cells = tables.row(run)
-            about = f"{cells[1]} samples/s · × baseline {cells[3]} · {run.created[:16].replace('T', ' ')}"
-            place = {"align_items": "center", "flex": "none"}  # the list scrolls, its lines do not shrink
-            lines.append(layout.row([tick, widgets.HTML(html.escape(about))], **place))
-        heading = widgets.HTML(f"<b>Runs</b> ({len(lines)}): tick those to compare")
-        self._history.children = [heading, *lines]
-        self._draw()
+    def _chosen(self) -> list[Run]:
+        self.runs = self.history.runs()
+        return self.ticked()
+
+    def _show_ticked(self) -> None:
+        if self._is_open:  # before that they are drawn once the controls are displayed: it takes far longer
+            self._draw()
 
     def ticked(self) -> list[Run]:
         """The runs that are ticked, oldest first."""
-        return [run for run in self.runs if (tick := self._ticks.get(run.id)) and tick.value]
+        return self.history.ticked()
 
-    _chosen = ticked
+    def _here(self) -> list[Entry]:
+        """What was measured with this preset at this place, newest first."""
+        plan, preset = self._where.plan, self._preset.value
+        return [one for one in self.history.entries if one.preset == preset and is_of(plan, one)]
 
-    def _best(self) -> Run | None:
-        here = (run for run in self.runs if run.preset == self._preset.value)
-        rates = {run.id: rate.value for run in here if (rate := run.samples_per_s)}
-        return max((r for r in self.runs if r.id in rates), key=lambda r: rates[r.id], default=None)
+    def _best(self) -> Entry | None:
+        return presets.fastest(self._here())
 
-    def _remarks(self, runs: Sequence[Run]) -> str:
-        """A word of caution where the ticked runs were not interleaved."""
+    def _remarks(self, runs: Sequence[Run]) -> list[document.Content]:
+        """Every run beside the oldest one, and a word of caution where they were not interleaved."""
+        if len(runs) < 2:
+            return []
         count = len({run.session for run in runs})
         text = f"These runs are from {count} sessions, not interleaved: drift is part of their difference."
-        return f"<p class='pk-mixed'>{text}</p>" if count > 1 else ""
+        return [text, compared(runs)] if count > 1 else [compared(runs)]
 
     # ------------------------------------------------------------ what to do with a run
 
-    def show_script(self) -> None:
-        """The standalone script of the newest ticked run, to copy or to save."""
+    def _export(self, export: exports.Export) -> widgets.Button:
+        def act() -> None:
+            self._made.value = export.make(self._results_or_error, self.history)
 
-        def work() -> None:
-            (text,) = plans.scripts(self._results_or_error()[-1:]).values()
-            save = layout.download(text, "train.py", "text/x-python")
-            self._made.value = f"<p>{save} {_COPY}</p><pre tabindex='0'>{html.escape(text)}</pre>"
-
-        self._guard(work)
-
-    def show_report(self) -> None:
-        """One HTML file of the ticked runs."""
-
-        def work() -> None:
-            runs = self._results_or_error()
-            self._made.value = f"<p>{layout.report_link(session(runs, plans.scripts(runs)))}</p>"
-
-        self._guard(work)
+        return layout.button(export.text, export.name, export.tooltip, lambda: self._try(act))
 
     def _use(self) -> None:
-        self._guard(lambda: self.controls.show(Recipe.from_dict(self._results_or_error()[-1].recipe)))
+        def act() -> None:
+            run = self._results_or_error()[-1]
+            self.controls.show(Recipe.from_dict(run.recipe))
+            self._since = run.id
 
-    def _to_baseline(self) -> None:
-        self.controls.show(self._plain())
+        self._try(act)
 
-    def _to_best(self) -> None:
-        if best := self._best():
-            self.controls.show(Recipe.from_dict(best.recipe))
+    def _try(self, act: Callable[[], None]) -> None:
+        """Does what takes no time, also while something is measured."""
+        try:
+            self._complain("")
+            act()
+        except PerfkitError as problem:
+            self._complain(str(problem))
+
+    def _best_recipe(self) -> Recipe | str:
+        return presets.best(self._here())
+
+    def _newest(self) -> list[Run]:
+        """What predictions are made from."""
+        return [run for one in self._here()[:_NEWEST] if (run := self.history.run(one.id))]
+
+    def _suggested(self) -> Recipe | str:
+        return presets.suggested(self._newest(), self.controls.by_name, self.controls.can_act)

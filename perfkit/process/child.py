@@ -51,6 +51,8 @@ class Child:
         deadline: float | None = None,
     ) -> None:
         self._on_progress = on_progress
+        self.on_steps: Callable[[float, int], None] = lambda step_s, samples_per_step: None
+        """Called before `on_progress` where steps ended since: their mean, and the samples of each."""
         self._cancelled = cancelled or threading.Event()
         self.deadline = deadline
         self.started = time.time()
@@ -140,7 +142,9 @@ class Child:
             case None:
                 self._events.put(None)  # for whoever asks next
                 raise self._death()
-            case messages.Progress(phase, done, total):
+            case messages.Progress(phase, done, total, step_s, samples_per_step):
+                if step_s:
+                    self.on_steps(step_s, samples_per_step)
                 self._on_progress(phase, done / max(1, total))
             case messages.Failure():
                 raise failures.as_error(event)

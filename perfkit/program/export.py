@@ -59,7 +59,15 @@ def script(
 @lru_cache(maxsize=64)
 def _written(recipe: Recipe, head: str, main: str, own: bool, *parts: str) -> str:
     modules = [fold(part, recipe, external=not own) for part in parts]
-    return _tidy(_merged_imports(_drop_unused(head + _join(modules, main))))
+    text = head + _join(modules, main)
+    return _tidy(_merged_imports(_drop_unused(_without_idle_step(text) if own else text)))
+
+
+def _without_idle_step(text: str) -> str:
+    """Calls a workload's `prepare` without asking whether there is one; not at all if it does nothing."""
+    idle = re.search(r'def prepare\(self, images\b[^\n]*\n +"""[^\n]*"""\n +return images\n', text)
+    call = "" if idle or "def prepare(" not in text else r"\1\2"
+    return re.sub(r'( +)if hasattr\(workload, "prepare"\):\n +(inputs = [^\n]+\n)', call, text)
 
 
 def _heading(what: str, device: str, start: str) -> str:
@@ -75,6 +83,16 @@ def diff(before: str, after: str, names: tuple[str, str] = ("before", "after")) 
     """A unified diff of two scripts without their headers; empty where they are the same."""
     sides = [text.split("\n\n", 1)[-1].splitlines(keepends=True) for text in (before, after)]
     return "".join(difflib.unified_diff(sides[0], sides[1], names[0], names[1], n=2))
+
+
+_LOOP = ("make_loader", "to_device", "forward", "Training")
+
+
+def excerpt(script: str) -> str:
+    """The part of a script that one reads first: its loader and its training loop."""
+    lines = script.splitlines(keepends=True)
+    chosen = [node for node in ast.parse(script).body if getattr(node, "name", "") in _LOOP]
+    return "\n\n".join("".join(lines[_lines(node).start - 1 : _lines(node).stop - 1]) for node in chosen)
 
 
 def _module_source(module_name: str) -> str:

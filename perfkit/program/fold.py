@@ -48,6 +48,18 @@ _DROPPED = m.SimpleStatementLine(
 )
 _NULLCONTEXT = m.With(items=[m.WithItem(item=m.Call(func=m.Name("nullcontext")), asname=None)])
 _NO_ITERATION = m.Call(func=m.Name("range"), args=[m.Arg(m.Integer("0"))])
+_DEFAULTS = {
+    "collate_fn": "None", "gradient_as_bucket_view": "False", "non_blocking": "False",
+    "persistent_workers": "False", "pin_memory": "False", "prefetch_factor": "None",
+    "set_to_none": "True", "static_graph": "False",
+}  # fmt: skip
+"""Arguments that are torch's own defaults with these values: a script leaves them out."""
+_DEFAULT_ARGUMENT = m.OneOf(
+    *(m.Arg(keyword=m.Name(name), value=m.Name(value)) for name, value in _DEFAULTS.items())
+)
+_DEFAULT_SETTING = m.SimpleStatementLine(
+    body=[m.Assign([m.AssignTarget(m.Attribute(attr=m.Name("benchmark")))], value=m.Name("False"))]
+)
 _RETURN = m.SimpleStatementLine(body=[m.Return()])
 
 _OPERATORS: dict[type, Any] = {
@@ -169,8 +181,9 @@ class _Fold(cst.CSTTransformer):
         return node.with_changes(params=_without_last_comma(kept) if len(kept) < len(old.params) else kept)
 
     def leave_Call(self, old: cst.Call, node: cst.Call) -> cst.Call:
-        """Drops the argument `recipe`; a workload that is not perfkit's own gets the recipe as an object.
+        """Drops the argument `recipe`, and those that have torch's default.
 
+        A workload that is not perfkit's own gets the recipe as an object.
         A phase of the step becomes the named range that it is with `nvtx_ranges`, or nothing.
         """
         if m.matches(node.func, m.Name("phase")):
@@ -178,6 +191,8 @@ class _Fold(cst.CSTTransformer):
             return cst.Call(named_range, _without_last_comma([node.args[0]]))
         kept: list[cst.Arg] = []
         for argument in node.args:
+            if m.matches(argument, _DEFAULT_ARGUMENT):
+                continue
             if not m.matches(argument.value, _RECIPE):
                 kept.append(argument)
             elif self.external and m.matches(old.func, _WORKLOAD_METHOD):
@@ -187,7 +202,8 @@ class _Fold(cst.CSTTransformer):
         return node.with_changes(args=_without_last_comma(kept) if shorter and on_one_line else kept)
 
     def leave_SimpleStatementLine(self, old: cst.SimpleStatementLine, node: cst.SimpleStatementLine) -> Any:
-        return cst.RemoveFromParent() if m.matches(old, _DROPPED) else node
+        dropped = m.matches(old, _DROPPED) or m.matches(node, _DEFAULT_SETTING)
+        return cst.RemoveFromParent() if dropped else node
 
     def leave_IndentedBlock(self, old: cst.IndentedBlock, node: cst.IndentedBlock) -> cst.IndentedBlock:
         """Drops what follows a `return` in the same block."""

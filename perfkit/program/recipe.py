@@ -6,18 +6,22 @@ widget, the command-line setting, the levels of a search and the documentation d
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, Literal, get_args
 
 from perfkit.errors import InvalidValue, one_of
 from perfkit.results import former_names
 
 Value = bool | int | str
+Group = Literal["Data", "Copy", "Compute", "Memory", "Several ranks"]
+"""Where a switch acts."""
+GROUPS: tuple[Group, ...] = get_args(Group)
 
 _WORDS = dict.fromkeys(("true", "on", "yes", "1"), True) | dict.fromkeys(("false", "off", "no", "0"), False)
 
@@ -27,6 +31,7 @@ class Switch:
     """One thing that can be changed about a training run."""
 
     name: str
+    group: Group
     kind: type
     default: Value
     label: str
@@ -66,113 +71,121 @@ class Switch:
         return number if self.low <= number <= self.high else None
 
 
-def _switch(default: Value, label: str, help: str, choices: tuple[str, ...] = (), **more: Any) -> Any:
+def _switch(
+    group: Group, default: Value, label: str, help: str, choices: tuple[str, ...] = (), **more: Any
+) -> Any:
     levels = (False, True) if isinstance(default, bool) else choices
     details = {"label": label, "help": help, "choices": choices, "levels": levels, **more}
-    return field(default=default, metadata={"kind": type(default), "default": default, **details})
+    return field(
+        default=default, metadata={"group": group, "kind": type(default), "default": default, **details}
+    )
+
+
+_data, _copy, _compute, _memory, _ranks = (partial(_switch, group) for group in GROUPS)
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Every switch of a training run. The defaults are the baseline: a plain loop with torch's defaults."""
 
-    batch_size: int = _switch(
+    batch_size: int = _data(
         32, "Batch size", "samples per batch, on each rank", low=1, high=65536, levels=(32, 64, 128)
     )
-    workers: int = _switch(
+    workers: int = _data(
         0, "Loader workers", "processes that load data; 0 = the loop itself", high=256, levels=(0, 1, 2, 4, 8)
     )
-    persistent_workers: bool = _switch(
+    persistent_workers: bool = _data(
         False, "Keep workers", "keep the workers alive between epochs", idle_when=("workers", 0)
     )
-    prefetch_factor: int = _switch(
+    prefetch_factor: int = _data(
         2, "Prefetch", "batches that each worker loads ahead", low=1, high=64, levels=(2, 4),
         idle_when=("workers", 0),
     )  # fmt: skip
-    infinite_sampler: bool = _switch(
+    infinite_sampler: bool = _data(
         False, "Infinite sampler", "one order without end: workers prefetch across the end of an epoch",
         idle_when=("workers", 0),
     )  # fmt: skip
-    batched_fetch: bool = _switch(
+    batched_fetch: bool = _data(
         False, "Batched fetch", "fetch a batch in one call (`__getitems__`), without PIL", needs="workload"
     )
-    pin_memory: bool = _switch(False, "Pin memory", "batches in page-locked host memory", needs="cuda")
-    non_blocking: bool = _switch(
+    pin_memory: bool = _copy(False, "Pin memory", "batches in page-locked host memory", needs="cuda")
+    non_blocking: bool = _copy(
         False, "Non-blocking copy", "the host does not wait for the copy to the device", needs="cuda"
     )
-    device_prefetch: bool = _switch(
-        False, "Device prefetch", "copy the next batch on a second CUDA stream", needs="cuda"
-    )
-    uint8_copy: bool = _switch(
+    device_prefetch: bool = _copy(
+        False, "Device prefetch", "copy the next batch on a second CUDA stream", needs="cuda",
+        idle_when=("pin_memory", False),
+    )  # fmt: skip
+    uint8_copy: bool = _copy(
         False, "uint8 copy", "copy uint8; cast and normalise on the device", needs="workload"
     )
-    device_resize: bool = _switch(
+    device_resize: bool = _copy(
         False, "Resize on device", "copy the small images; resize them on the device", needs="workload"
     )
-    device_dataset: bool = _switch(
+    device_dataset: bool = _data(
         False, "Data set on device", "the whole data set on the device, no loader", needs="workload"
     )
-    zero_grad_set_to_none: bool = _switch(
+    zero_grad_set_to_none: bool = _memory(
         True, "zero_grad to None", "set gradients to None, torch's default; off = fill them with zeros",
         levels=(True, False),
     )  # fmt: skip
-    channels_last: bool = _switch(False, "channels_last", "NHWC memory layout")
-    amp: str = _switch(
+    channels_last: bool = _compute(False, "channels_last", "NHWC memory layout")
+    amp: str = _compute(
         "off", "AMP", "autocast to 16 bits (fp16: with gradient scaling)", ("off", "bf16", "fp16")
     )
-    fp32_precision: str = _switch(
+    fp32_precision: str = _compute(
         "default", "float32 precision",
         "how a GPU computes float32; default = torch's own: convolutions in TF32, matrix products not",
         ("default", "tf32", "ieee"),
     )  # fmt: skip
-    cudnn_benchmark: bool = _switch(
+    cudnn_benchmark: bool = _compute(
         False, "cuDNN benchmark", "time cuDNN's algorithms and keep the fastest", needs="cuda"
     )
-    optimizer_impl: str = _switch(
+    optimizer_impl: str = _compute(
         "default", "Optimizer", "how the optimizer updates the parameters; default = torch's own choice",
         ("default", "loop", "foreach", "fused"), levels=("loop", "foreach", "fused"),
     )  # fmt: skip
-    compile: bool = _switch(False, "torch.compile", "compile the model")
-    compile_mode: str = _switch(
+    compile: bool = _compute(False, "torch.compile", "compile the model")
+    compile_mode: str = _compute(
         "default", "Compile mode", "what torch.compile optimises for",
         ("default", "reduce-overhead", "max-autotune"), idle_when=("compile", False),
     )  # fmt: skip
-    cpu_threads: int = _switch(0, "CPU threads", "compute threads; 0 = one per usable core", high=1024)
-    accumulation: int = _switch(
+    cpu_threads: int = _compute(0, "CPU threads", "compute threads; 0 = one per usable core", high=1024)
+    accumulation: int = _memory(
         1, "Accumulation", "batches per optimizer step", low=1, high=1024, levels=(1, 2, 4)
     )
-    activation_checkpointing: bool = _switch(
+    activation_checkpointing: bool = _memory(
         False, "Checkpointing", "keep only the input of each block, recompute its activations in backward"
     )
-    embedding_device: str = _switch(
+    embedding_device: str = _memory(
         "device", "Embedding on", "where embeddings are kept: on the device or in host memory",
         ("device", "cpu"), needs="workload",
     )  # fmt: skip
-    log_every: int = _switch(
+    log_every: int = _compute(
         0, "Log every", "read the loss every N steps (each time a wait for the device); 0 = only at the end",
         high=1_000_000, levels=(0, 1, 30),
     )  # fmt: skip
-    nvtx_ranges: bool = _switch(False, "NVTX ranges", "NVTX and profiler ranges around the parts of a step")
-    ranks: int = _switch(1, "Ranks", "processes that train together (DDP)", low=1, high=1024, levels=(1, 2))
-    no_sync: bool = _switch(
+    nvtx_ranges: bool = _compute(False, "NVTX ranges", "NVTX and profiler ranges around the parts of a step")
+    ranks: int = _ranks(1, "Ranks", "processes that train together (DDP)", low=1, high=1024, levels=(1, 2))
+    no_sync: bool = _ranks(
         False, "no_sync", "average gradients once per optimizer step, not after every batch",
         idle_when=("accumulation", 1),
     )  # fmt: skip
-    bucket_cap_mb: int = _switch(
+    bucket_cap_mb: int = _ranks(
         25, "Bucket size", "MiB of gradients per collective", low=1, high=4096, levels=(1, 25, 100),
         idle_when=("ranks", 1),
     )  # fmt: skip
-    gradient_as_bucket_view: bool = _switch(
+    gradient_as_bucket_view: bool = _ranks(
         False, "Bucket views", "gradients are views of DDP's buckets: one copy fewer", idle_when=("ranks", 1)
     )
-    static_graph: bool = _switch(
+    static_graph: bool = _ranks(
         False, "Static graph", "every step uses the same parameters in the same way", idle_when=("ranks", 1)
     )
-    gradient_compression: str = _switch(
+    gradient_compression: str = _ranks(
         "off", "Compression", "send gradients between ranks in 16 bits", ("off", "bf16", "fp16"),
         idle_when=("ranks", 1),
     )  # fmt: skip
-    infiniband: bool = _switch(
+    infiniband: bool = _ranks(
         True, "InfiniBand", "NCCL may use InfiniBand or RoCE between machines; off = TCP", needs="cuda",
         idle_when=("ranks", 1),
     )  # fmt: skip
@@ -230,6 +243,11 @@ def shown(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def spoken(value: object) -> str:
+    """A value as a person reads it: `on` and `off` in the place of True and False."""
+    return ("off", "on")[value] if isinstance(value, bool) else str(value)
+
+
 @cache
 def switches() -> dict[str, Switch]:
     """Every switch by name, in the order of declaration."""
@@ -240,6 +258,16 @@ def _known(name: str) -> Switch:
     if name not in switches():
         raise one_of(name, list(switches()), "switch")
     return switches()[name]
+
+
+def allowed(values: Mapping[str, Any]) -> dict[str, Value]:
+    """Those of some values that their switches allow; what is no switch is left out too."""
+    kept = {}
+    for name, value in values.items():
+        with contextlib.suppress(InvalidValue, KeyError):
+            switches()[name].parse(value)
+            kept[name] = value
+    return kept
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Value]:

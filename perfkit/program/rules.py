@@ -92,8 +92,6 @@ _RULES: tuple[_Rule, ...] = (
      "reduce-overhead uses CUDA graphs, which this device does not have"),
     ("compile_mode", lambda r, t: r.compile_mode == "max-autotune" and t.anchored is not None,
      "which kernels max-autotune would find is not simulated"),
-    ("device_prefetch", lambda r, t: not r.pin_memory,
-     "only copies from pinned memory overlap with computation; switch pin_memory on"),
     ("activation_checkpointing", lambda r, t: r.compile,
      "torch.compile decides itself what to recompute in backward; perfkit does not combine the two"),
     ("embedding_device", lambda r, t: t.device == "cpu",

@@ -113,7 +113,7 @@ def epochs(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def make_model(workload: Any, recipe: Recipe, device: torch.device) -> Any:
-    """The model on its device, in its memory layout, compiled if the recipe says so."""
+    """The model on its device, ready to train."""
     model: Any = workload.model()
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -142,7 +142,7 @@ def make_model(workload: Any, recipe: Recipe, device: torch.device) -> Any:
 
 
 def make_optimizer(workload: Any, recipe: Recipe, model: nn.Module) -> Any:
-    """The workload's optimizer, in the implementation that the recipe names."""
+    """The workload's optimizer."""
     if recipe.optimizer_impl == "fused":
         return workload.optimizer(model.parameters(), fused=True)
     if recipe.optimizer_impl == "foreach":

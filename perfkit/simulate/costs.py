@@ -165,9 +165,3 @@ def _name(work: Work, event: object) -> str:
     operator = event.name.removeprefix("aten.") if isinstance(event, Operator) else ""
     precision = f" {work.precision}" if work.m else ""
     return f"{work.kind}{precision} ({operator})"
-
-
-def host_seconds(operator: Operator, launches: int, values: Constants | None = None) -> float:
-    """What an operator costs the host's core in eager mode: dispatch, and one launch a kernel."""
-    constant = (values or constants()).values
-    return (constant["host.operator_us"] + launches * constant["host.launch_us"]) * 1e-6

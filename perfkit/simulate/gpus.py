@@ -122,14 +122,3 @@ def gpu_of(device: str) -> Gpu | None:
     """
     kind, _, key = device.partition(":")
     return gpu(key) if kind == "sim" else None
-
-
-def check_anchored(sheet: Gpu, precision: Precision) -> None:
-    """Raises InvalidValue, with the reason, if nothing published can check a prediction of this precision."""
-    sheet.peak_flops(precision)
-    if precision not in sheet.anchored:
-        allowed = ", ".join(sheet.anchored) or "none yet"
-        raise InvalidValue(
-            f"{sheet.name} is not simulated in {precision}: no published measurement to check it against",
-            f"Precisions with one: {allowed}.",
-        )

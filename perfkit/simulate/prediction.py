@@ -45,11 +45,10 @@ class Prediction:
 
     def simulated(self, host: str, step_s: float) -> Simulated:
         """What a run of it rests on, where a step takes this long."""
-        known = sum(kernel.seconds for kernel in self.kernels if kernel.source == "recorded")
         return Simulated(
             gpu=self.gpu.name, host=host, model=str(constants().version), constants=constants().digest,
             band=self.band(step_s), memory_band=bands.of_memory(self.gpu), anchors=bands.anchors(self.gpu),
-            kernel_s=self.kernel_s, recorded=known / self.kernel_s if self.kernel_s else 0.0,
+            kernel_s=self.kernel_s, recorded=recorded.recorded_share(self.kernels),
             torch=self.step.torch,
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ own, beside a real loader (`simulate.replay`).
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -204,10 +204,6 @@ class Queue:
         """When everything that is queued now is done."""
         return max(self._free.values(), default=0.0)
 
-    def end_of_kernels(self) -> float:
-        """When the kernels of the default stream that are queued now are done."""
-        return self._free[0]
-
     def _launch(self, launch: Launch) -> None:
         if launch.host_s:
             self.clock.work(launch.host_s)
@@ -247,8 +243,3 @@ class Queue:
         self._queued.append(self._free[copy.stream])
         if not copy.non_blocking:
             self.clock.wait_until(self._free[copy.stream])
-
-
-def kernel_seconds(found: Sequence[Action]) -> float:
-    """Device time of a step's kernels."""
-    return sum(sum(action.kernel_s) for action in found if isinstance(action, Launch))

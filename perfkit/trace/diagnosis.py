@@ -133,7 +133,7 @@ def _device(analysis: Analysis) -> _Case:
         **{f"tensor_core_{answer}": share for answer, share in cores.items()},
     }
     capability = float(analysis.device["compute_capability"] or 0)
-    faster = ["amp", "tf32"] if capability >= 8 else ["amp"] if capability >= 7 else []
+    faster = ["amp", "fp32_precision"] if capability >= 8 else ["amp"] if capability >= 7 else []
     tried = cores.get("yes", 0.0) >= 0.5
     rest = ["channels_last", "compile", "cudnn_benchmark"]
     return analysis.mean_us["kernel"] or 0.0, evidence, rest if tried else [*faster, *rest]

@@ -96,6 +96,16 @@ class Links:
         """Operator and `file.py:line` of host rows (-1: none), given the positions of their operators."""
         return list(zip(self.op_names(ops), self._frames(calls, ops), strict=True))
 
+    def frames(self, rows: Ints) -> list[str | None]:
+        """`file.py:line` of the user's code that led to each row; None where no stack was recorded."""
+        if not len(self._python.rows) and not any(self._stack_frames):
+            return [None] * len(rows)
+        on_device = np.isin(rows, self.device)
+        call = np.where(on_device, _lookup(self.device, self.launch, rows), rows)
+        itself = _lookup(self.ops.rows, np.arange(len(self.ops.rows)), rows)
+        around = np.where(itself >= 0, itself, self.ops.innermost(rows))
+        return self._frames(call, np.where(on_device, _lookup(self.device, self.device_op, rows), around))
+
     @cached_property
     def _python(self) -> CallForest:
         """The Python frames of the user's own code, if stacks were recorded."""

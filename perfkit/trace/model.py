@@ -98,13 +98,17 @@ class Idle(Struct, frozen=True, kw_only=True):
 
 
 class Bar(Struct, frozen=True, kw_only=True):
-    """One event. `start_us` from the window's start; `depth`: level of nesting; `colour`: a part's name."""
+    """One event. `start_us` from the window's start; `depth`: level of nesting; `colour`: a part's name.
+
+    `place`: the user's `file.py:line` that led to it; empty where no stack was recorded.
+    """
 
     name: str
     start_us: float
     duration_us: float
     colour: str
     depth: int
+    place: str = ""
 
 
 class Lane(Struct, frozen=True, kw_only=True):

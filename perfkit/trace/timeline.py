@@ -48,7 +48,7 @@ def lanes(trace: Trace, step: int | str = 0, rank: int = 0, limit: int = 4000) -
     shown = rows[np.sort(longest)]
     return Lanes(
         name=chosen.steps.names[at], start_us=start / 1e3, duration_us=(end - start) / 1e3,
-        lanes=[_lane(columns, *lane, zero=start) for lane in _grouped(columns, shown, chosen)],
+        lanes=[_lane(chosen, *lane, zero=start) for lane in _grouped(columns, shown, chosen)],
         phases=_phases(columns, start, end), omitted=len(rows) - len(shown),
     )  # fmt: skip
 
@@ -77,13 +77,14 @@ def _grouped(columns: Columns, rows: Ints, rank: Rank) -> Iterator[tuple[str, st
             yield label, kind, rows[mask & (columns.thread[rows] == thread)]
 
 
-def _lane(columns: Columns, label: str, kind: str, rows: Ints, zero: int) -> Lane:
-    forest = CallForest(columns, rows)
+def _lane(rank: Rank, label: str, kind: str, rows: Ints, zero: int) -> Lane:
+    columns, forest = rank.columns, CallForest(rank.columns, rows)
     start, end = columns.start[forest.rows], columns.end[forest.rows]
     order = zip(*(column.tolist() for column in (forest.rows, start, end, forest.depth)), strict=True)
+    frames = rank.links.frames(forest.rows)
     bars = [
-        _bar(columns.names[columns.name[row]], begin, finish, zero, _colour(columns, row), depth)
-        for row, begin, finish, depth in order
+        _bar(columns.names[columns.name[row]], begin, finish, zero, _colour(columns, row), depth, frame or "")
+        for (row, begin, finish, depth), frame in zip(order, frames, strict=True)
     ]
     return Lane(label=label, kind=kind, bars=bars)
 
@@ -114,7 +115,7 @@ def _phases(columns: Columns, start: int, end: int) -> list[Bar]:
     return [_bar(name, *span, start, name) for name, span in phases if span]
 
 
-def _bar(name: str, start: int, end: int, zero: int, colour: str, depth: int = 0) -> Bar:
+def _bar(name: str, start: int, end: int, zero: int, colour: str, depth: int = 0, place: str = "") -> Bar:
     """From times in ns on the trace's clock."""
     start_us, duration_us = (start - zero) / 1e3, (end - start) / 1e3
-    return Bar(name=name, start_us=start_us, duration_us=duration_us, colour=colour, depth=depth)
+    return Bar(name=name, start_us=start_us, duration_us=duration_us, colour=colour, depth=depth, place=place)

@@ -14,7 +14,7 @@ import torch
 from perfkit.watch import toggles
 from perfkit.watch.models import compile_counters
 from perfkit.watch.steps import Step, clock
-from perfkit.worker.peak import reset_peak
+from perfkit.worker.device import reset_peak
 
 if TYPE_CHECKING:
     from perfkit.watch.script import Script
@@ -264,11 +264,9 @@ class Blocks:
 
     def recipe(self) -> dict[str, Any]:
         """All switches: as read, and the defaults of what cannot be read."""
-        from perfkit.program.recipe import Recipe, switches
+        from perfkit.program.recipe import Recipe, allowed
 
-        read = toggles.settings(self._script)
-        known = {name: value for name, value in read.items() if _allowed(switches()[name], value)}
-        return Recipe().replace(**known).to_dict()
+        return Recipe().replace(**allowed(toggles.settings(self._script))).to_dict()
 
     def _facts(self) -> dict[str, str]:
         script = self._script
@@ -280,14 +278,6 @@ class Blocks:
     def _has_batch_norm(self) -> bool:
         kinds = torch.nn.modules.batchnorm._BatchNorm
         return any(isinstance(m, kinds) for model in self._script.models.found for m in model.modules())
-
-
-def _allowed(switch: Any, value: Any) -> bool:
-    try:
-        switch.parse(value)
-    except Exception:
-        return False
-    return True
 
 
 def block(steps: Rows, seconds: float) -> dict[str, Any]:

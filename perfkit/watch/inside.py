@@ -15,7 +15,8 @@ from perfkit.watch.blocks import Ended, Job, synchronize
 from perfkit.watch.models import compile_counters
 from perfkit.watch.outputs import WriteRefused
 from perfkit.watch.sites import is_users
-from perfkit.worker.peak import peak_bytes
+from perfkit.worker.device import facts as device_facts
+from perfkit.worker.device import peak_bytes
 
 if TYPE_CHECKING:
     from perfkit.watch.channel import Channel
@@ -30,7 +31,7 @@ def facts(script: Script) -> dict[str, Any]:
     script.sites.keep(loaders.site())
     kinds = (torch.nn.modules.conv._ConvNd,)
     return {
-        "device": device.type, "facts": _device_facts(device),
+        "device": device.type, "facts": device_facts(device),
         "rank": int(os.environ.get("RANK", "0")), "world": int(os.environ.get("WORLD_SIZE", "1")),
         "models": [type(getattr(m, "_orig_mod", m)).__name__ for m in models.found],
         "parameters": sum(p.numel() for m in models.found for p in m.parameters()),
@@ -44,18 +45,6 @@ def facts(script: Script) -> dict[str, Any]:
         "mechanisms": toggles.mechanisms(script), "refused": toggles.why_not(script),
         "sites": script.sites.all(), "notes": script.notes, "written": script.outputs.written,
     }  # fmt: skip
-
-
-def _device_facts(device: torch.device) -> dict[str, Any]:
-    values: dict[str, Any] = {"threads": torch.get_num_threads(), "torch": torch.__version__}
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        values |= {
-            "count": torch.cuda.device_count(), "name": properties.name, "uuid": str(properties.uuid),
-            "bf16": torch.cuda.is_bf16_supported(including_emulation=False), "cuda": torch.version.cuda,
-            "cudnn": str(torch.backends.cudnn.version()),
-        }  # fmt: skip
-    return values
 
 
 def peak(script: Script) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import BatchSampler
 
 from perfkit.watch.edits import EDITS
+from perfkit.watch.loaders import SWITCHES
 
 if TYPE_CHECKING:
     from perfkit.watch.script import Script
@@ -168,8 +169,7 @@ def why_not(script: Script) -> dict[str, str]:
     loader, models = script.loaders.training, script.models
     if loader is None:
         missing = "the script has no DataLoader: change how it makes its batches"
-        names = ("workers", "persistent_workers", "prefetch_factor", "pin_memory", "batch_size")
-        reasons |= dict.fromkeys(names, missing)
+        reasons |= dict.fromkeys(SWITCHES, missing)
     else:
         reasons |= script.loaders.why_not(loader.dataset, loader.num_workers, _has_own_batches(loader))
     if models.device().type != "cuda":

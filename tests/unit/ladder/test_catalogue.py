@@ -17,6 +17,7 @@ CARD = """+++
 title = "mine"
 question = "Why?"
 settings = { workers = "$workers" }
+documentation = "https://example.org"
 exactness = "bitwise"
 bottleneck = "data"
 position = 0
@@ -30,6 +31,8 @@ Text.
 ## When it applies
 
 ## When it does not help
+
+## What it costs
 
 ## How it is verified
 """
@@ -46,10 +49,10 @@ def test_a_card_is_read_whole(tmp_path: Path) -> None:
     assert (optimization.name, optimization.title, optimization.switch) == ("baseline", "mine", "workers")
     assert str(optimization.published) == "37 ms per step (V100; derived from it: 865 samples/s)"
     text = optimization.card()
-    assert text.startswith(
-        "# Mine\n\n*Exactness: bitwise · bottleneck: data.*\n\n**Why?**\n\n## How it works"
-    )
-    assert text.endswith("37 ms per step (V100; derived from it: 865 samples/s).\n")
+    assert text.startswith("**Mine: Why?**\n\n*Exactness: bitwise · bottleneck: data · ")
+    assert "(https://example.org)" in text
+    assert "<details><summary>How it works</summary>\n\nText.\n\n</details>" in text
+    assert text.endswith("37 ms per step (V100; derived from it: 865 samples/s).\n\n</details>\n")
     assert "+++" not in text
 
 
@@ -65,6 +68,7 @@ def test_a_size_stands_for_its_number_on_the_machine(tmp_path: Path) -> None:
         ('title = "mine"', "title = mine", "Invalid value"),
         ('title = "mine"\n', "", "missing required field `title`"),
         ("question", "questoin", "unknown field `questoin`"),
+        ("https", "http", "matching regex"),
         ('"data"', '"dada"', "Invalid enum value 'dada' - at `$.bottleneck`"),
         ('"$workers"', '"$wrokers"', "no attribute 'wrokers'"),
         ('"$workers"', "-1", "'workers' was given '-1'"),

@@ -22,7 +22,7 @@ def test_a_study_has_a_line_of_progress(capsys: pytest.CaptureFixture[str]) -> N
         show(plans.Progress("amp", "measuring", 0.5))
         return "found"
 
-    assert functions._with_line(study) == "found"
+    assert functions.with_line(study) == "found"
     line = capsys.readouterr().err
     assert "amp: measuring" in line
     assert "done" in line
@@ -33,7 +33,7 @@ def test_a_study_that_fails_leaves_its_error_in_the_line(capsys: pytest.CaptureF
         raise WorkloadError("no such workload", "Choose another")
 
     with pytest.raises(WorkloadError):
-        functions._with_line(study)
+        functions.with_line(study)
     assert "Choose another" in capsys.readouterr().err
 
 

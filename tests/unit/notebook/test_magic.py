@@ -1,7 +1,6 @@
 """`%%watch` above a cell: its loop runs as ever, is observed, and the next step is named."""
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from perfkit.errors import InvalidValue
@@ -21,13 +20,9 @@ done = True
 """
 
 
-@pytest.fixture
-def shell():
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
+@pytest.fixture(autouse=True)
+def _with_perfkit(shell):
     shell.run_line_magic("load_ext", "perfkit")
-    yield shell
-    InteractiveShell.clear_instance()
 
 
 def test_a_cell_is_observed_in_the_kernel(shell):

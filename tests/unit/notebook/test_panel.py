@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue, WorkloadError
+from perfkit.notebook import panel as panels
+from perfkit.notebook import shown
 from tests.unit.notebook.fakes import FakeStudy, until_cancelled, wait_until
 from tests.unit.show.fake_runs import session
 
@@ -113,10 +116,7 @@ def test_a_cell_run_again_ends_the_older_panels_work(monkeypatch: pytest.MonkeyP
 
 
 def test_a_panel_without_a_browser_says_what_to_do() -> None:
-    panel = pk.StagePanel("amp")
-    assert "run this cell" in panel._repr_mimebundle_()["text/plain"]
-    assert panel._reader
-    panel._reader.join()  # its child must not outlive this test
+    assert "run this cell" in pk.StagePanel("amp")._repr_mimebundle_()["text/plain"]
     assert "run this cell" in pk.Workbench()._repr_mimebundle_()["text/plain"]
 
 
@@ -140,9 +140,44 @@ def test_large_type_is_a_class_of_the_box(monkeypatch: pytest.MonkeyPatch) -> No
     FakeStudy(monkeypatch)
     panel = pk.LadderPanel(["data_loading"])
     panel.run()
-    ordinary = panel._plots[0].value
+    ordinary = panel._headline.value
     panel._large.value = True
     assert "pk-large" in panel.box._dom_classes
-    assert panel._plots[0].value != ordinary
+    assert panel._headline.value != ordinary
     panel._large.value = False
     assert "pk-large" not in panel.box._dom_classes
+
+
+def test_a_panel_is_shown_once_and_a_run_replaces_what_other_readers_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cell, widgets, outputs = SimpleNamespace(execution_count=1), list[Any](), dict[str, Any]()
+
+    def keep(bundle: Any, raw: bool, display_id: str, metadata: Any = None) -> None:
+        outputs[display_id] = bundle
+
+    monkeypatch.setattr(panels, "get_ipython", lambda: cell)
+    monkeypatch.setattr(
+        panels, "display", lambda it, raw=False: widgets.append(it) if raw else it._ipython_display_()
+    )
+    monkeypatch.setattr(shown, "display", keep)
+    monkeypatch.setattr(shown, "update_display", keep)
+    monkeypatch.setattr(pk.StagePanel, "_start_reading", lambda panel: None)
+    FakeStudy(monkeypatch)
+    panel = pk.StagePanel("data_loading")
+    panel.run()  # a panel that was not displayed yet appears
+    panel._ipython_display_()
+    assert len(widgets) == 1
+    picture, words = outputs.values()
+    assert "image/png" in picture
+    assert "data loading" in words["text/plain"]
+    assert "<svg" not in words["text/html"], "where HTML is cleaned, only the text of a picture would be left"
+    cell.execution_count = 2
+    panel.predict(1.5)
+    panel.run()
+    assert (len(widgets), len(outputs)) == (1, 2)
+    assert "You predicted" in [*outputs.values()][1]["text/html"]
+    panel._move(panel.plan)
+    assert {output["text/plain"].strip() for output in outputs.values()} == {""}, (
+        "another place: no old results"
+    )

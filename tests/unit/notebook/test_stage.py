@@ -15,20 +15,22 @@ from tests.unit.show.fake_runs import again, disturbed, session
 def test_run_draws_the_results_and_scores_the_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeStudy(monkeypatch)
     panel = pk.StagePanel("data_loading")
-    panel.predict(1.5)
-    assert panel._guess.value == 1.5
+    assert not panel._guess.value, "it is empty until somebody fills it in"
+    panel.predict(1.5, 70)
+    assert (panel._guess.value, panel._sure.value) == ("1.5", 70)
     panel.run()
     assert [run.status for run in panel.runs] == ["ok", "ok"]
     assert "<table" in panel._results.value
     assert "You predicted 1.50" in panel._results.value
     assert "What shrank" in panel._results.value
     assert "bit for bit" in panel._results.value
-    assert "equal" in panel.proof().table().data
+    assert "equal" in panel.proof()._repr_mimebundle_()["text/html"]
     assert "Measured earlier" not in panel._results.value
-    assert sum("<svg" in plot.value for plot in panel._plots) >= 3
+    assert "<svg" in panel._headline.value
+    assert list(panel._pictures) == ["Throughput", "Memory", "Losses"]
     assert not panel._run.disabled
     assert panel._cancel.disabled
-    assert set(panel._part.options) == set(SHRINKS)
+    assert set(panel._part.options) == {"", *SHRINKS}
 
 
 def test_the_baseline_again_is_not_the_stage(monkeypatch: pytest.MonkeyPatch, no_pictures: None) -> None:
@@ -46,8 +48,29 @@ def test_the_baseline_again_is_not_the_stage(monkeypatch: pytest.MonkeyPatch, no
 
 
 def test_a_prediction_is_a_positive_number() -> None:
-    with pytest.raises(InvalidValue, match="above 0"):
-        pk.StagePanel("amp").predict(0)
+    panel = pk.StagePanel("amp")
+    for times in (0, float("nan"), float("inf")):
+        with pytest.raises(InvalidValue, match="above 0"):
+            panel.predict(times)
+    with pytest.raises(InvalidValue, match="50, 70, 90"):
+        panel.predict(1.5, 60)
+    panel._guess.value = "a lot"
+    panel._take_guess()
+    assert "such as 1.5" in panel._told.value
+    assert panel.prediction is None
+    panel._guess.value = "1,5×"
+    panel._take_guess()
+    assert panel.prediction == 1.5
+    assert "The article" in panel._told.value
+
+
+def test_without_a_prediction_the_results_say_so(monkeypatch: pytest.MonkeyPatch, no_pictures: None) -> None:
+    FakeStudy(monkeypatch)
+    panel = pk.StagePanel("data_loading")
+    assert "article" not in panel._told.value
+    panel.run()
+    assert "No prediction was made" in panel._results.value
+    assert "The article" in panel._results.value
 
 
 def test_the_panel_runs_the_values_of_its_controls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +84,7 @@ def test_the_panel_runs_the_values_of_its_controls(monkeypatch: pytest.MonkeyPat
     assert "prefetch_factor=8" in panel._diff.value
     panel.run()
     assert study.plans[0].changes == {"prefetch_factor": 8}
-    panel._reset.click()
+    panel._controls.presets.buttons["The ladder's rung"].click()
     assert panel.plan.changes == {}
 
 
@@ -74,3 +97,37 @@ def test_the_card_is_in_the_panel(name: str) -> None:
     assert "<h4>When it does not help</h4>" in card.value
     assert OPTIMIZATIONS[name].question in panel.question().data
     assert "When it applies" in panel.card().data
+
+
+def test_a_prediction_is_kept_with_its_result_and_known_after_a_restart(
+    monkeypatch: pytest.MonkeyPatch, no_pictures: None
+) -> None:
+    FakeStudy(monkeypatch)
+    panel = pk.StagePanel("data_loading")
+    panel.run()
+    panel.predict(3.0, 90)  # the result is known by now
+    panel.run()
+    assert pk.calibration().found == []
+    panel = pk.StagePanel("data_loading")
+    panel.predict(1.5, 70)
+    panel.run()
+    assert "You predicted 1.50×, 70% sure" in panel.score().data
+    (kept,) = pk.calibration().found
+    assert (kept.times, kept.confidence, kept.run) == (1.5, 70, panel.runs[-1].id)
+    again = pk.StagePanel("data_loading")
+    again._recall(panel.runs)
+    assert (again.prediction, again.confidence, again._sure.value) == (1.5, 0.7, 70)
+    assert again.runs, "what was predicted already is shown at once"
+
+
+def test_other_switches_are_another_question(monkeypatch: pytest.MonkeyPatch, no_pictures: None) -> None:
+    FakeStudy(monkeypatch)
+    panel = pk.StagePanel("data_loading")
+    panel._resolve()
+    panel.predict(1.5, 70)
+    panel._controls.by_name["prefetch_factor"].value = 8
+    assert panel.prediction == 1.5, "nothing was measured yet: the prediction stands"
+    panel.run()
+    panel._controls.by_name["prefetch_factor"].value = 4
+    assert panel.prediction is None
+    assert (panel._guess.value, panel._sure.value, panel._part.value) == ("", None, "")

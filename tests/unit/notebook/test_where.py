@@ -161,7 +161,7 @@ def test_the_workbench_shows_the_runs_of_a_recording_and_finds_them_by_their_swi
     assert bench.controls.reasons["log_every"] == "not in this recording"
     assert not bench.controls.reasons["workers"]
     count = len(bench.runs)
-    bench._to_best()
+    bench.controls.presets.buttons["Best so far"].click()
     bench.run()
     assert not bench.error and len(bench.runs) == count
     bench.controls.by_name["workers"].value = 9

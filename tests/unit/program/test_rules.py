@@ -54,7 +54,7 @@ def test_the_baseline_can_act_everywhere() -> None:
         ({"channels_last": True}, "channels_last", Target("cuda", convolves=False), "no convolution"),
         ({"compile": True}, "compile", Target("cpu", compiler=False), "perfkit doctor"),
         ({"compile": True, "compile_mode": "reduce-overhead"}, "compile_mode", CPU, "CUDA graphs"),
-        ({"device_prefetch": True}, "device_prefetch", CUDA, "switch pin_memory on"),
+        ({"device_prefetch": True}, "device_prefetch", CUDA, "acts only with Pin memory"),
         ({"no_sync": True, "accumulation": 2}, "no_sync", CUDA, "there is only one"),
     ],
 )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from perfkit.errors import InvalidValue
 from perfkit.simulate.constants import constants
 from perfkit.simulate.costs import kernels
-from perfkit.simulate.gpus import GPUS, check_anchored, gpu
+from perfkit.simulate.gpus import GPUS, gpu
 from perfkit.simulate.step import Operator, Step, Tensor
 
 
@@ -76,13 +76,11 @@ def test_kernels_of_a_multi_tensor_operator_are_launched_in_groups() -> None:
     assert sum(kernel.nbytes for kernel in found) == 3 * sum(tensor.nbytes for tensor in weights)
 
 
-def test_an_unknown_gpu_and_a_precision_without_anchor_are_refused() -> None:
+def test_an_unknown_gpu_and_a_precision_that_it_lacks_are_refused() -> None:
     with pytest.raises(InvalidValue, match="v100"):
         gpu("v1000")
-    with pytest.raises(InvalidValue, match="no published measurement"):
-        check_anchored(gpu("rtx3090"), "float32")
     with pytest.raises(InvalidValue, match="no bfloat16"):
-        check_anchored(gpu("v100"), "bfloat16")
+        gpu("v100").peak_flops("bfloat16")
 
 
 def test_the_digest_changes_with_any_value() -> None:

@@ -40,7 +40,7 @@ def test_device_bound_asks_for_tensor_cores_only_where_there_are_some(tmp_path):
     made.head["deviceProperties"] = [
         {"id": 0, "name": "A100", "computeMajor": 8, "computeMinor": 0, "numSms": 108}
     ]
-    assert found(made, tmp_path)["device-bound"].try_next[:2] == ["amp", "tf32"]
+    assert found(made, tmp_path)["device-bound"].try_next[:2] == ["amp", "fp32_precision"]
 
 
 def test_copy_sync_memory_and_communication(tmp_path):

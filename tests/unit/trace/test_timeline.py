@@ -25,3 +25,13 @@ def test_lanes_have_threads_streams_and_copies_and_the_longest_events(tmp_path):
     for wrong in ({"step": "ProfilerStep#9"}, {"step": 5}, {"rank": 1}):
         with pytest.raises(TraceError):
             lanes(trace, **wrong)
+
+
+def test_bars_know_the_line_of_the_users_code_that_led_to_them(tmp_path):
+    stack = "/x/site-packages/torch/a.py(3): f;/home/me/loop.py(44): <module>"
+    made = Recording().step(1, 1000, 100).op("aten::mm", 1005, 30, **{"Call stack": stack})
+    made.launch("kernel", 1012, (1050, 9)).op("aten::add", 1060, 5)
+    bars = {bar.name: bar.place for lane in lanes(made.load(tmp_path)).lanes for bar in lane.bars}
+    line = "/home/me/loop.py:44"
+    assert (bars["aten::mm"], bars["kernel"], bars["cudaLaunchKernel"]) == (line, line, line)
+    assert bars["aten::add"] == ""

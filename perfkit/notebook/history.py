@@ -1,0 +1,238 @@
+"""The history: a grid of the runs to sort, filter, tick, name and note; what is ticked is compared."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import msgspec
+import traitlets
+
+from perfkit.errors import InvalidValue, PerfkitError
+from perfkit.ladder.stages import AGAIN
+from perfkit.notebook import layout
+from perfkit.results.index import Entry, Marks, entry
+from perfkit.results.run import Run
+from perfkit.results.store import History, RunStore
+from perfkit.show import tables_history, units
+from perfkit.show.document import Table
+from perfkit.studies.compare import compare_stored
+
+_AT_ONCE = 25
+"""Lines that are derived before the grid is shown; a thread derives the others."""
+_FOLDER = Path(__file__).parent
+
+
+class Grid(anywidget.AnyWidget):
+    """The table in the page; its script and its style are the files beside this one."""
+
+    _esm = _FOLDER / "history.js"
+    _css = _FOLDER / "history.css"
+    rows: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    ticked: traitlets.List[str] = traitlets.List().tag(sync=True)
+    """Ids."""
+
+
+class RunHistory:
+    """Every measured run of a workload, or the runs of a recording, and what people wrote beside them.
+
+    Args:
+        on_tick: called when other runs are ticked, or those that are have other names.
+        on_problem: called with what could not be done.
+    """
+
+    def __init__(self, on_tick: Callable[[], None], on_problem: Callable[[str], None]) -> None:
+        self._on_tick, self._on_problem = on_tick, on_problem
+        self._entries: dict[str, Entry] = {}
+        """Newest first."""
+        self._marks: Mapping[str, Marks] = {}
+        self._runs: dict[str, Run] = {}
+        """Those that were read."""
+        self._removed: list[Run] = []
+        self._recorded = False
+        self._lock = threading.RLock()
+        self._quiet = False
+        self.grid = Grid(_dom_classes=["pk-history"])
+        self.grid.observe(lambda _: self._quiet or self._on_tick(), "ticked")
+        self.grid.on_msg(lambda _, content, __: self._act(content))
+        self.delete = layout.button("Delete", "pk-delete", "Remove the ticked runs", self._delete_ticked)
+        self.undo = layout.button(
+            "Undo delete", "pk-undo", "Bring back what was removed last", self._bring_back
+        )
+        self.undo.disabled = True
+
+    # ------------------------------------------------------------ which runs
+
+    def show_recorded(self, runs: Sequence[Run]) -> None:
+        """The measured runs of a recording, given oldest first; all of them are ticked."""
+        shown = [run for run in runs if _is_shown(run)]
+        self._recorded, self._runs = True, {run.id: run for run in shown}
+        self._entries = {run.id: entry(run) for run in reversed(shown)}
+        self._marks = self._asked(lambda store: store.index.marks()) or {}
+        self._draw(list(self._runs))
+
+    def show_stored(self, workload: str, tick: Callable[[Entry], bool]) -> None:
+        """The measured runs of a workload; those of the newest session that suit `tick` are ticked."""
+        self._recorded, self._runs, self._entries = False, {}, {}
+        runs = self._runs
+        missing = self._read(workload)
+        session = next((one.session for one in self.entries if tick(one)), None)
+        self._draw([one.id for one in self.entries if one.session == session and tick(one)])
+
+        def derive() -> None:
+            while runs is self._runs and self._read(workload):
+                self._draw()
+            self._draw()
+
+        if missing:
+            threading.Thread(target=derive, name="perfkit-history", daemon=True).start()
+
+    def keep(self, run: Run, parent: str) -> None:
+        """A run that has just ended, and the id of the one whose switches it started from; it is ticked."""
+        if not _is_shown(run):
+            return
+        with self._lock:
+            self._runs[run.id] = run
+            self._entries = {run.id: entry(run)} | self._entries
+            self._sort()
+        if parent and parent != run.id:
+            self._mark(run.id, parent=parent)
+        same = [one for one in self.grid.ticked if self._entries[one].session == run.session]
+        self._draw([*(one for one in same if one != run.id), run.id])
+
+    @property
+    def entries(self) -> Iterable[Entry]:
+        """Of every run, the newest first."""
+        return list(self._entries.values())
+
+    def name(self, run_id: str) -> str:
+        """What a run is called."""
+        return tables_history.name(self._entries[run_id], self._marks.get(run_id, Marks()))
+
+    def runs(self) -> list[Run]:
+        """Those that were measured or ticked here, oldest first, by the names that people gave them."""
+        return self._named([self._runs[one.id] for one in self.entries if one.id in self._runs])
+
+    def ticked(self) -> list[Run]:
+        """The runs that are ticked, oldest first, by the names that people gave them."""
+        wanted = set(self.grid.ticked)
+        return self._named([run for one in self.entries if one.id in wanted and (run := self.run(one.id))])
+
+    def csv(self) -> str:
+        """Every run of the grid, for a spreadsheet."""
+        return tables_history.as_csv(History(list(self.entries), self._marks, 0))
+
+    def _read(self, workload: str) -> int:
+        """Takes over what the store holds now; returns how many lines are still to be derived."""
+        history = self._asked(lambda store: store.history(workload=workload, derive=_AT_ONCE))
+        if history is None:
+            return 0
+        with self._lock:
+            found = {one.id: one for one in history.entries if _is_shown(one)}
+            self._entries = {one: self._entries[one] for one in self._runs if one in self._entries} | found
+            self._marks = history.marks
+            self._sort()
+        return int(history.missing)
+
+    def _sort(self) -> None:
+        order = sorted(self._entries.values(), key=lambda one: one.created, reverse=True)
+        self._entries = {one.id: one for one in order}
+
+    def run(self, run_id: str) -> Run | None:
+        """A run with its measured series; None, and a message, where it cannot be read."""
+        if run_id not in self._runs and (run := self._asked(lambda store: store.get(run_id))):
+            self._runs[run_id] = run
+        return self._runs.get(run_id)
+
+    def _named(self, newest_first: Sequence[Run]) -> list[Run]:
+        return [msgspec.structs.replace(run, title=self.name(run.id)) for run in reversed(newest_first)]
+
+    def _draw(self, ticked: Sequence[str] | None = None) -> None:
+        """Shows every line; where `ticked` is given, what is compared is drawn again too."""
+        with self._lock:
+            rows = tables_history.lines(History(list(self.entries), self._marks, 0))
+            self._quiet = True
+            with self.grid.hold_sync():
+                self.grid.rows = msgspec.to_builtins(rows)
+                self.grid.ticked = self.grid.ticked if ticked is None else list(ticked)
+            self._quiet = False
+        if ticked is not None:
+            self._on_tick()
+
+    # ------------------------------------------------------------ what is done with them
+
+    def _act(self, content: Mapping[str, Any]) -> None:
+        """Something was done in the page."""
+        act, run_id, value = content.get("do"), str(content.get("id")), content.get("value", "")
+        if run_id not in self._entries:
+            return
+        if act == "delete":
+            self._delete([run_id])
+        elif act in ("star", "name", "note"):
+            self._mark(run_id, **{act: value})
+            self._draw(self.grid.ticked if act == "name" and run_id in self.grid.ticked else None)
+
+    def _mark(self, run_id: str, **values: str | bool) -> None:
+        self._asked(lambda store: store.index.mark(run_id, **values))
+        self._marks = self._asked(lambda store: store.index.marks()) or self._marks
+
+    def _delete_ticked(self) -> None:
+        if not self.grid.ticked:
+            self._on_problem("no run is ticked. Tick those to delete")
+        self._delete(self.grid.ticked)
+
+    def _delete(self, ids: Sequence[str]) -> None:
+        if self._recorded:
+            self._on_problem("these runs are of a recording, which is a file: nothing was deleted")
+            return
+        if removed := self._asked(lambda store: store.delete(ids)):
+            self._removed, self.undo.disabled = removed, False
+            with self._lock:
+                for run in removed:
+                    del self._entries[run.id]
+                    self._runs.pop(run.id, None)
+            self._draw([one for one in self.grid.ticked if one in self._entries])
+
+    def _bring_back(self) -> None:
+        removed, self._removed, self.undo.disabled = self._removed, [], True
+        for run in removed:
+            self._asked(lambda store, run=run: store.add(run))  # type: ignore[misc]
+            if not self._recorded and (not self._entries or run.workload in self._workloads()):
+                self._entries[run.id], self._runs[run.id] = entry(run), run
+        with self._lock:
+            self._sort()
+        self._draw([*self.grid.ticked, *(run.id for run in removed if run.id in self._entries)])
+
+    def _workloads(self) -> set[str]:
+        return {one.workload for one in self.entries}
+
+    def _asked(self, act: Callable[[RunStore], Any]) -> Any:
+        """What the store answers; None, and a message, where it cannot."""
+        try:
+            return act(RunStore())
+        except PerfkitError as problem:
+            self._on_problem(str(problem))
+            return None
+
+
+def compared(runs: Sequence[Run]) -> Table:
+    """Every run beside the first one: how many times as fast, and what differs in its recipe."""
+    first, *others = runs
+    rows = []
+    for run in others:
+        try:
+            ratio = compare_stored(first, run).ratio
+            text = f"{units.ratio(ratio)} {ratio.verdict}"
+        except InvalidValue as problem:
+            text = f"{units.NOT_AVAILABLE}: {problem.what}"
+        differs = tables_history.changes(run.recipe, first.recipe)
+        rows.append((run.title, text, ", ".join(differs) or "no switch"))
+    return Table(("run", f"against {first.title}", "what differs"), rows, "Compared")
+
+
+def _is_shown(run: Run | Entry) -> bool:
+    """Failed runs have nothing to compare, and the baseline once more is no recipe of its own."""
+    return run.status == "ok" and run.stage != AGAIN
