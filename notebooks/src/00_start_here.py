@@ -11,7 +11,11 @@
 #
 # You start from a plain training loop. In each chapter you switch on **one** optimization, predict its effect, run the loop without it and with it, and read from the result whether it helped *on your machine*.
 #
-# *This page: 2 minutes. Needs: nothing but this notebook's kernel.*
+# *This page: 12 minutes, ten of them for the picture. Needs: nothing but this notebook's kernel.*
+#
+# **You should know** how a PyTorch training loop is written: a `DataLoader`, a model, `loss.backward()`, an optimizer. You need not know anything about GPUs or profilers. Terms are in the [glossary](../docs/glossary.md).
+#
+# **You will be able to** say what limits a training loop, choose the change that helps, prove that it did, and know when it is no use. The goal has two parts: first keep the device busy all the time, then make it need less time. Each is a loop of its own: *profile, find the largest part, change one thing, measure, and begin again*.
 
 # %% [markdown]
 # ## Your machine
@@ -29,6 +33,44 @@ pk.machine()
 pk.doctor()
 
 # %% [markdown]
+# ## Two queues
+#
+# Nearly everything in this workbook follows from one picture. A training loop is a pipeline with three stations and a queue between each two:
+#
+# - The **loader** fetches samples and makes batches of them. With workers, several processes do so, and finished batches wait in the *first queue*.
+# - The **host** is the Python process. It takes a batch, starts its copy to the device, and *launches* the operations of forward, backward and optimizer: it puts each as a kernel into the *second queue*, and does not wait for the result.
+# - The **device** (the GPU) takes copies and kernels from that queue, and runs those of one *stream* one after the other.
+#
+# All three work at the same time, each on another batch. So the slowest sets the pace: the stations before it run ahead until their queue is full, those behind it wait at an empty one. That gives three regimes:
+#
+# | regime | the queues | you see | what helps |
+# |---|---|---|---|
+# | **data-bound** | the first is empty | the host waits in `next(loader)`; or the device waits for long copies | workers ([02](02_data_loading.ipynb)), fewer bytes ([05](05_uint8_copy.ipynb)), faster copies ([03](03_pinning.ipynb)) |
+# | **host-bound** | the second is empty | short kernels with gaps between them | fewer, larger kernels ([04](04_batch_size.ipynb), [07](07_compile.ipynb)), fewer waits ([14](14_hidden_transfers.ipynb)) |
+# | **device-bound** | both are filled | kernels without gaps | faster kernels ([06](06_amp.ipynb), [07](07_compile.ipynb), [15](15_kernels_and_shapes.ipynb)) |
+#
+# A change that speeds up a station that is *not* the slowest gains nothing. That is why the same tip makes one training twice as fast and leaves another as it was.
+#
+# Try it. The picture starts with the article's plain loop: its time for fetching, copies and kernels follow from the article's figures. **Before each button, guess:** which regime, and how much faster? Then read the last column of the table: how much a part could gain if it cost nothing at all (Amdahl's law).
+
+# %%
+pk.pipeline()
+
+# %% [markdown]
+# Things to look for:
+#
+# 1. *plain loop*: nothing is drawn above the host. It fetches, then launches, and the device does nothing meanwhile.
+# 2. *8 workers*: each batch still takes as long to fetch. There are more of them at a time.
+# 3. *pinned memory*: the copy is shorter, and the host no longer waits for it (the dashed bars are gone). The copy still stands *between* the kernels: on one stream it never overlaps with them.
+# 4. *second stream*: now it does. How much is that worth once the copy is short?
+# 5. *many tiny kernels*: the device could do more, but the host cannot launch fast enough. No faster GPU helps here.
+# 6. Now find settings in which one more worker makes nothing faster, and settings in which it does.
+#
+# The picture leaves out much: kernels that differ, batches that take longer than others, workers that compete for cores. It is the model that perfkit predicts with, and [chapter 13](13_what_if.ipynb) measures how far it is from the truth. It runs in your browser and needs no kernel: [the page by itself](../perfkit/show/pipeline.html).
+#
+# Without a GPU there is only one queue: host and device are the same cores, which also run the workers. A step is then data-bound or compute-bound.
+
+# %% [markdown]
 # ## The chapters
 #
 # | chapter | question | minutes: `quick`, two cores | `paper`, a GPU, at most | needs |
@@ -37,7 +79,7 @@ pk.doctor()
 # | [02 data loading](02_data_loading.ipynb) | does the model wait for data? | 3 | 4 | two cores |
 # | [03 pinning](03_pinning.ipynb) | does copying from page-locked memory shorten the step? | 1 | 4 | a CUDA GPU; without one, a calculation |
 # | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better? | 3 | 4 | – |
-# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 4 | 4 | – |
+# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 7 | 10 | – |
 # | [06 AMP](06_amp.ipynb) | how much faster are 16-bit matrix products? | 3 | 4 | Tensor Cores or AMX, to be faster |
 # | [07 compile](07_compile.ipynb) | how much do fused kernels gain? | 3 to 4 | 4 | a C++ compiler; on a GPU, Triton and a C compiler |
 # | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much do all of them gain together? | 6 | 10 | – |
@@ -53,6 +95,8 @@ pk.doctor()
 # | [18 memory](18_memory.ipynb) | what uses the memory in a step? | 3 to 4 | 4 | – |
 # | [19 checking the articles](19_checking_the_articles.ipynb) | do the published figures agree with each other? | reading | reading | – |
 # | [20 profiling by hand](20_profiling_by_hand.ipynb) | how do you profile without perfkit, and what is a faster loop worth? | 1 | 1 | – |
+#
+# [**Puzzles**](puzzles/0_puzzles.ipynb): with each chapter, a few lines of code that you write yourself, and that are checked.
 #
 # Each chapter stands alone. The order is that of the article which this workbook follows.
 #
@@ -91,7 +135,7 @@ Markdown(
 #
 # Your choice holds for all panels that you make afterwards, until the kernel is restarted. In code it is `pk.use("sim:v100", host="article")`, or an argument of one panel: `pk.StagePanel("amp", device="sim:v100", host="article")`. `pk.use()` goes back to this machine.
 #
-# A simulated value looks like `~1,200 ±20% sim.`: about this much, give or take the error that the model has shown on published figures. There is no measured verdict, only *predicted faster*, *predicted slower*, or *too close to predict*. There are no losses, because nothing is computed. Never compare simulated with measured values. How good is the simulation? The command `perfkit simulation` shows predicted against published, the worst cases first.
+# A simulated value looks like `~1,200 ±20% sim.`: about this much, give or take the error that the model has shown on published figures. There is no measured verdict, only *predicted faster*, *predicted slower*, or *too close to predict*. There are no losses, because nothing is computed. Never compare simulated with measured values. How good is the simulation? [Chapter 19](19_checking_the_articles.ipynb) shows predicted against published, the worst cases first (`perfkit simulation` in a shell). Chapters 01 to 08 open a recorded simulation by themselves; `pk.profile`, `pk.memory`, `pk.kernels` and `pk.find_syncs` also take `device="sim:v100"`.
 #
 # To add a recording of a GPU, run `perfkit run --record data/runs/recordings/NAME.json` there, and bring the file here: it appears among the buttons.
 
@@ -102,6 +146,8 @@ Markdown(
 # - A **recipe** is how it is trained: one value that holds every **switch**.
 # - An **optimization** is one named change to a recipe. The **ladder** is an ordered list of optimizations; each **stage** adds one of them.
 # - A **run** is the raw result of one recipe, measured in its own process.
+#
+# All others are in the [glossary](../docs/glossary.md).
 #
 # ## How to read a table
 #

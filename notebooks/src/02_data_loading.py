@@ -11,7 +11,9 @@
 #
 # *About 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: two cores or more.*
 #
-# Worker processes (`workers`) load the next batches while the model trains. `persistent_workers` keeps them alive from one epoch to the next; `prefetch_factor` is the number of batches that each worker loads in advance. Workers remove the waiting as long as there are CPU cores for them. The article's machine had 8 vCPUs, and so it used 8 workers. How many are best depends on the machine; here the stage takes one for every two cores on a CPU, which also has to train the model.
+# Worker processes (`workers`) load the next batches while the model trains. `persistent_workers` keeps them alive from one epoch to the next; `prefetch_factor` is the number of batches that each worker loads in advance. Workers remove the waiting as long as there are CPU cores for them. The article's machine had 8 vCPUs, and so it used 8 workers. One for each core is a good first guess on a machine with a GPU; how many are best depends on the machine and on what a sample costs. Here the stage takes one for every two cores on a CPU, which also has to train the model. (The article wished for an automatic choice. `perfkit tune` and [chapter 13](13_what_if.ipynb) make one, by measuring.)
+#
+# Finished batches pass from a worker to the training process through shared memory (`/dev/shm` on Linux, which is small in many containers: [00](00_start_here.ipynb) checks it).
 
 # %%
 from IPython.display import Markdown
@@ -19,10 +21,12 @@ from IPython.display import Markdown
 from perfkit import notebook as pk
 
 panel = pk.StagePanel("data_loading")
-panel
+
+# %% [markdown]
+# The card of this optimization, in parts that open on a click:
 
 # %%
-panel.question()
+panel.card()
 
 # %% [markdown]
 # ## What changes in the script
@@ -35,54 +39,28 @@ panel.diff()
 # %% [markdown]
 # ## Predict before you run
 #
-# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number.
+# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number, and how sure you are that it is within a fifth of what will be measured; then press *Predict*. The panel answers with the article's figure. (In code: `panel.predict(1.5, confidence=70)`.)
 
 # %%
-panel.predict(1.5)
+panel
 
 # %% [markdown]
 # ## Run
+#
+# Press *Run* in the panel, or run the next cell: the results appear in the panel.
 
 # %%
 panel.run()
 
-# %%
-panel.table()
-
-# %%
-panel.plot("throughput")
-
-# %%
-panel.plot("step_time")
-
-# %%
-panel.plot("memory")
-
-# %%
-panel.plot("losses")
-
 # %% [markdown]
 # ## Did it help *here*, and why?
-
-# %%
-panel.verdict()
-
-# %%
-panel.score()
-
-# %% [markdown]
-# Workers change *when* a batch is loaded, not *what* is in it. The losses of the first steps should therefore agree to the last bit:
+#
+# The panel says so, with the evidence that each switch is in effect. Workers change *when* a batch is loaded, not *what* is in it. The losses of the first steps should therefore agree to the last bit:
 
 # %%
 before, after = panel.runs[0], panel.runs[1]
 same = "the same bit for bit" if before.losses == after.losses else "**not** the same"
 Markdown(f"{len(after.losses)} losses, {same}." if after.losses else "There are no losses to compare.")
-
-# %% [markdown]
-# The evidence that each switch is in effect:
-
-# %%
-panel.proof()
 
 # %% [markdown]
 # ## Threads that wait without working
@@ -111,12 +89,7 @@ print(panel.runs[0].facts.get("compute threads", "not on a CPU"))
 # A GPU computes a step faster than a CPU, so it asks for more data per second. This is the article's machine with its eight workers, as a recorded simulation (nothing is measured: see [00](00_start_here.ipynb)):
 
 # %%
-simulated = pk.StagePanel("data_loading", device="recorded:sim-v100")
-simulated.run()
-simulated.table()
-
-# %%
-simulated.verdict()
+pk.recording("sim-v100", "data_loading")
 
 # %% [markdown]
 # What if that GPU were in *your* machine? In a panel, choose *simulated GPU* with *this machine's* host: the loader then really runs, and only the GPU is simulated. With few cores, the loader stays the bottleneck in all later stages as well. That is not an error of the simulation. It is what this machine could feed to such a GPU.
@@ -129,6 +102,24 @@ simulated.verdict()
 # - If a sample is cheap to make, passing it between processes can cost more than making it. Then load a whole batch at once without PIL (`batched_fetch`), or keep the dataset on the device (`device_dataset`): see chapter 08.
 # - At the end of each epoch the queue runs empty, and the next epoch waits until it fills again. If epochs are short, a sampler without an end (`infinite_sampler`) avoids that.
 #
+# ## In a log
+#
+# Some training logs print both parts of a step, in seconds. The slides quote one of DeepLabv3+: with 2 workers the article's `reader_cost` is about half of its `batch_cost` of 0.49, at 8 samples/s; with 8 workers it is below 0.001 of 0.24, at 17 samples/s. Print these two numbers in your own loop: they cost nothing, and tell you at once when the data falls behind.
+#
+# ## What to remember
+#
+# - Workers remove waiting, and nothing else. Once `next(loader)` returns at once, stop adding them.
+# - A queue evens out slow batches; it does not help a loader that is too slow on average.
+# - If workers are not enough: fewer bytes ([05](05_uint8_copy.ipynb)), cheaper samples, another loader ([20](20_profiling_by_hand.ipynb)).
+#
+# ## Check yourself
+#
+# Open an answer: it says whether it is right, and why.
+
+# %%
+pk.quiz("02")
+
+# %% [markdown]
 # ## Exercise
 #
 # Would one more worker be better still? Run the recipe that you just measured with a different number of `workers`. A recipe is plain data, so change one entry of it; a ladder with only the stage `baseline` is a single run.

@@ -11,6 +11,8 @@
 #
 # *About 1 minute at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: a CUDA GPU; without one the stage is n/a, and you calculate what it could gain.*
 #
+# In [the picture of two queues](00_start_here.ipynb), this chapter is about the copy, and about the host that waits for it.
+#
 # To copy from ordinary (pageable) memory, the driver first copies the data into a page-locked buffer of its own, and the host waits for that. From page-locked memory (`pin_memory`) the device reads directly: the copy is faster, and with `non_blocking` the host does not wait for it. In the article, 10 of the 37 ms of a step were such copies.
 #
 # On one CUDA stream the copy still queues with the kernels: it runs after those launched before it, and those launched after it wait for it. To overlap the copy with computation, it needs a *second stream*, and pinned memory. That is the switch `device_prefetch`. (The article's own figures show no overlap either: [chapter 19](19_checking_the_articles.ipynb).)
@@ -21,10 +23,12 @@ from IPython.display import Markdown
 from perfkit import notebook as pk
 
 panel = pk.StagePanel("pinning", workload="cifar_resnet18")
-panel
+
+# %% [markdown]
+# The card of this optimization, in parts that open on a click:
 
 # %%
-panel.question()
+panel.card()
 
 # %% [markdown]
 # ## What changes in the script
@@ -37,43 +41,23 @@ panel.diff()
 # %% [markdown]
 # ## Predict before you run
 #
-# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number.
+# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number, and how sure you are that it is within a fifth of what will be measured; then press *Predict*. The panel answers with the article's figure. (In code: `panel.predict(1.5, confidence=70)`.)
 
 # %%
-panel.predict(1.2)
+panel
 
 # %% [markdown]
 # ## Run
+#
+# Press *Run* in the panel, or run the next cell: the results appear in the panel.
 
 # %%
 panel.run()
 
-# %%
-panel.table()
-
-# %%
-panel.plot("throughput")
-
-# %%
-panel.plot("step_time")
-
-# %%
-panel.plot("memory")
-
 # %% [markdown]
 # ## Did it help *here*, and why?
-
-# %%
-panel.verdict()
-
-# %%
-panel.score()
-
-# %% [markdown]
-# Without an accelerator nothing is copied from host to device, so there is nothing to pin: the stage is n/a with its reason, and never counts as measured. On a GPU, this is the evidence that the switches are in effect:
-
-# %%
-panel.proof()
+#
+# Without an accelerator nothing is copied from host to device, so there is nothing to pin: the stage is n/a with its reason, and never counts as measured. On a GPU, the panel shows the evidence that the switches are in effect.
 
 # %% [markdown]
 # ## What could it gain?
@@ -93,15 +77,10 @@ Markdown(
 # %% [markdown]
 # ## The same on a simulated V100
 #
-# On a GPU there is a copy to shorten. This is the article's machine, as a recorded simulation (nothing is measured: see [00](00_start_here.ipynb)). What the article reports for this stage is quoted with the question above.
+# On a GPU there is a copy to shorten. [Chapter 09](09_reading_a_profile.ipynb) shows the timeline of the step before: the copy, and the host that waits for it. This is the article's machine, as a recorded simulation (nothing is measured: see [00](00_start_here.ipynb)). What the article reports for this stage is quoted in the panel.
 
 # %%
-simulated = pk.StagePanel("pinning", device="recorded:sim-v100")
-simulated.run()
-simulated.table()
-
-# %%
-simulated.verdict()
+pk.recording("sim-v100", "pinning")
 
 # %% [markdown]
 # ## When it does not help
@@ -110,6 +89,20 @@ simulated.verdict()
 # - `non_blocking` does little for pageable memory: the host still waits while the driver copies the data into its own buffer.
 # - Pinning is not free: page-locked memory cannot be swapped or used by other processes. Calling `pin_memory()` on each batch in the training loop can be slower than a plain copy.
 #
+# ## What to remember
+#
+# - Pinned memory makes the copy faster; `non_blocking` frees the host; a second stream hides the copy. Three switches, three effects.
+# - The copy bounds the gain: bytes ÷ bandwidth, compared with the step.
+# - In the article the copies were still visible after pinning. The next thing to try is fewer bytes: [05](05_uint8_copy.ipynb).
+#
+# ## Check yourself
+#
+# Open an answer: it says whether it is right, and why.
+
+# %%
+pk.quiz("03")
+
+# %% [markdown]
 # ## Exercise
 #
 # Suppose the copy, at this bandwidth, came on top of the step above. What is the largest speed-up if the copy then cost nothing at all?

@@ -12,15 +12,20 @@
 # *About 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: nothing special.*
 #
 # With a larger batch (`batch_size`), each kernel has more work and the optimizer takes fewer steps. It also needs more memory, and it **changes the training**: fewer, larger steps for the same samples.
+#
+# `HostBound` trains here: a model of hundreds of tiny operators. Every operator costs some microseconds of Python and dispatch before it computes anything, and a step has the same number of operators whatever the batch. With 4 samples this overhead is most of the step, on a CPU as on a GPU. So a batch several times as large takes hardly longer:
 
 # %%
 from perfkit import notebook as pk
 
-panel = pk.StagePanel("batch_size")
-panel
+name = "perfkit.workloads.bottlenecks:HostBound"
+panel = pk.StagePanel("batch_size", workload=name, settings={"batch_size": 4})
+
+# %% [markdown]
+# The card of this optimization, in parts that open on a click:
 
 # %%
-panel.question()
+panel.card()
 
 # %% [markdown]
 # ## What changes in the script
@@ -33,46 +38,37 @@ panel.diff()
 # %% [markdown]
 # ## Predict before you run
 #
-# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number.
+# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number, and how sure you are that it is within a fifth of what will be measured; then press *Predict*. The panel answers with the article's figure. (In code: `panel.predict(1.5, confidence=70)`.)
 
 # %%
-panel.predict(1.3)
+panel
 
 # %% [markdown]
 # ## Run
+#
+# Press *Run* in the panel, or run the next cell: the results appear in the panel.
 
 # %%
 panel.run()
 
-# %%
-panel.table()
-
-# %%
-panel.plot("throughput")
-
-# %%
-panel.plot("step_time")
-
-# %%
-panel.plot("memory")
+# %% [markdown]
+# ## Did it help *here*, and why?
+#
+# Compare samples/s, not step time: a larger batch has longer steps. The losses are plotted against *samples* for the same reason. They differ, because this stage changes the training:
 
 # %%
 panel.plot("losses")
 
+# %%
+small, large = panel.runs[:2]
+samples, longer = (
+    large.recipe["batch_size"] / small.recipe["batch_size"],
+    large.step_s.value / small.step_s.value,
+)
+print(f"{samples:.0f} times the samples in a step that takes {longer:.1f} times as long")
+
 # %% [markdown]
-# ## Did it help *here*, and why?
-
-# %%
-panel.verdict()
-
-# %%
-panel.score()
-
-# %% [markdown]
-# Compare samples/s, not step time: a larger batch has longer steps. The losses are plotted against *samples* for the same reason. They differ, because this stage changes the training. The evidence that it is in effect:
-
-# %%
-panel.proof()
+# The more a sample has to compute, the less there is to gain: overhead is a smaller part of its step. Compare with a transformer (`pk.StagePanel("batch_size", workload="tiny_gpt")`), whose matrix products keep a CPU busy at any batch size, or with a real input pipeline (`workload="photos"`), whose step waits for data.
 
 # %% [markdown]
 # ## The same on a simulated V100
@@ -82,10 +78,6 @@ panel.proof()
 # %%
 simulated = pk.StagePanel("batch_size", device="recorded:sim-v100")
 simulated.run()
-simulated.table()
-
-# %%
-simulated.verdict()
 
 # %% [markdown]
 # ## When it does not help
@@ -94,12 +86,20 @@ simulated.verdict()
 # - If the step waits for data, the larger batch just waits longer.
 # - With fewer updates per epoch, training may need a different learning rate, or more epochs. What counts in the end is the time to a good model; samples/s is only half of that.
 #
+# ## Check yourself
+#
+# Open an answer: it says whether it is right, and why.
+
+# %%
+pk.quiz("04")
+
+# %% [markdown]
 # ## Exercise
 #
 # `accumulation` adds up the gradients of several small batches before one optimizer step. It has the effective batch size of the larger batch without its memory. (The training is the same only for models without batch normalisation, which computes its statistics for each small batch.) Is it as fast, too? Run the recipe from *before* this stage, accumulating as many batches as make up the larger batch.
 
 # %% tags=["exercise"]
-trial = None  # pk.LadderPanel(["baseline"], settings=...), then trial.run()
+trial = None  # pk.LadderPanel(["baseline"], workload=name, settings=...), then trial.run()
 
 # %% tags=["check"]
 if trial is None:
@@ -123,11 +123,11 @@ else:
 # ```python
 # now = panel.runs[0].recipe
 # times = panel.runs[1].recipe["batch_size"] // now["batch_size"]
-# trial = pk.LadderPanel(["baseline"], settings=now | {"accumulation": times})
+# trial = pk.LadderPanel(["baseline"], workload=name, settings=now | {"accumulation": times})
 # trial.run()
 # ```
 #
-# The kernels are as small as before, so accumulation saves optimizer steps and nothing else.
+# The kernels are as small as before, and there are as many: accumulation saves optimizer steps and nothing else.
 #
 # </details>
 

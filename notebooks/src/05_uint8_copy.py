@@ -9,18 +9,23 @@
 # %% [markdown]
 # # 05 · uint8 copy
 #
-# *About 4 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: nothing special; only a GPU has a copy to the device.*
+# *About 7 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 10 (planned, not timed). Needs: nothing special; only a GPU has a copy to the device.*
 #
 # A decoded image consists of bytes. With `uint8_copy` it stays `uint8` until it is on the device, which converts it to float and normalises it. Collating, queueing and copying then handle a quarter of the bytes.
+#
+# The article's images train a very small model here (`CifarPatches`), so that the loader is the bottleneck on any machine. With the article's ResNet-18 (`workload="cifar_resnet18"`), a CPU computes for so long that it hardly notices what loading costs.
 
 # %%
 from perfkit import notebook as pk
 
-panel = pk.StagePanel("uint8_copy", workload="cifar_resnet18")
-panel
+name = "perfkit.workloads.cifar_resnet18:CifarPatches"
+panel = pk.StagePanel("uint8_copy", workload=name)
+
+# %% [markdown]
+# The card of this optimization, in parts that open on a click:
 
 # %%
-panel.question()
+panel.card()
 
 # %% [markdown]
 # ## What changes in the script
@@ -33,43 +38,29 @@ panel.diff()
 # %% [markdown]
 # ## Predict before you run
 #
-# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number.
+# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number, and how sure you are that it is within a fifth of what will be measured; then press *Predict*. The panel answers with the article's figure. (In code: `panel.predict(1.5, confidence=70)`.)
 
 # %%
-panel.predict(1.1)
+panel
 
 # %% [markdown]
 # ## Run
+#
+# Press *Run* in the panel, or run the next cell: the results appear in the panel.
 
 # %%
 panel.run()
 
-# %%
-panel.table()
-
-# %%
-panel.plot("throughput")
-
-# %%
-panel.plot("step_time")
-
-# %%
-panel.plot("memory")
-
 # %% [markdown]
 # ## Did it help *here*, and why?
+#
+# The bytes per sample show that the switch works, whether or not it makes the step faster:
 
 # %%
-panel.verdict()
-
-# %%
-panel.score()
-
-# %% [markdown]
-# The *bytes/sample* in the table show that the switch works, whether or not it makes the step faster. The evidence:
-
-# %%
-panel.proof()
+before, after = panel.runs[0], panel.runs[1]
+print(
+    f"{before.batch_bytes_per_sample:,} bytes per sample before, {after.batch_bytes_per_sample or 0:,} after"
+)
 
 # %% [markdown]
 # ## One step further: resize on the device
@@ -77,15 +68,44 @@ panel.proof()
 # This workload enlarges its small images before they are copied. With `device_resize` they are copied small and enlarged on the device:
 
 # %%
-pk.StagePanel("device_resize", workload="cifar_resnet18").diff()
+pk.StagePanel("device_resize", workload=name).diff()
+
+# %% [markdown]
+# ## And not one image at a time
+#
+# The loader so far calls the data set once per image: a PIL object, its transforms, then a copy into the batch. A data set with `__getitems__` fetches a batch in one call (`batched_fetch`), and its transforms run once per batch. All three together leave the loader next to nothing to do:
+
+# %%
+fetching = pk.RecipePanel(
+    {
+        "one image at a time": {},
+        "a batch in one call": {"batched_fetch": True},
+        "in uint8, enlarged on the device": {
+            "batched_fetch": True,
+            "uint8_copy": True,
+            "device_resize": True,
+        },
+    },
+    workload=name,
+)
+fetching.run()
+
+# %% [markdown]
+# Here too, the model's processor is the loader's. What enlarging costs the CPU is saved on a GPU, which does it in passing.
 
 # %% [markdown]
 # ## A tip that has expired
 #
-# The article's next step, `zero_grad(set_to_none=True)`, discards gradients instead of filling them with zeros. It has been PyTorch's default since version 2.0, the article's own version, so there was nothing to switch on ([chapter 19](19_checking_the_articles.ipynb)). The stage `zero_grad` goes the other way: it fills the gradients with zeros (`zero_grad_set_to_none=false`), to measure what the tip was worth. *No measurable difference* is a result, too:
+# The article's next step, `zero_grad(set_to_none=True)`, discards gradients instead of filling them with zeros. It has been PyTorch's default since version 2.0, the article's own version, so there was nothing to switch on ([chapter 19](19_checking_the_articles.ipynb)). The stage `zero_grad` goes the other way: it fills the gradients with zeros (`zero_grad_set_to_none=false`), to measure what the tip was worth.
+#
+# In most models that is next to nothing: zeros are written, and then the gradients are added to them. It matters where a step leaves many weights out, as with the experts of this model: each batch goes through one large layer out of eight. Gradients that are `None` are skipped by the optimizer; gradients of zeros are filled, read and added to the weights, in every step, for all eight:
 
 # %%
-pk.StagePanel("zero_grad", workload="cifar_resnet18").question()
+experts = pk.LadderPanel(["zero_grad"], workload="perfkit.workloads.bottlenecks:Experts")
+experts.run()
+
+# %% [markdown]
+# With plain SGD, as here, the losses are the same. With momentum or Adam they would not be: a gradient of zeros still moves a weight that has momentum, and a missing one does not.
 
 # %% [markdown]
 # ## The same on a simulated V100
@@ -95,10 +115,6 @@ pk.StagePanel("zero_grad", workload="cifar_resnet18").question()
 # %%
 simulated = pk.StagePanel("uint8_copy", device="recorded:sim-v100")
 simulated.run()
-simulated.table()
-
-# %%
-simulated.verdict()
 
 # %% [markdown]
 # ## When it does not help
@@ -107,12 +123,20 @@ simulated.verdict()
 # - Casting and resizing become the device's work. When the CPU trains the model, that is the same processor as before.
 # - If an augmentation needs float input, run it on the device too, or you ship floats again.
 #
+# ## Check yourself
+#
+# Open an answer: it says whether it is right, and why.
+
+# %%
+pk.quiz("05")
+
+# %% [markdown]
 # ## Exercise
 #
 # Measure both on top of the recipe that you just ran: a ladder of `zero_grad` and `device_resize`, on the same workload.
 
 # %% tags=["exercise"]
-trial = None  # pk.LadderPanel([...], workload="cifar_resnet18", settings=...), then trial.run()
+trial = None  # pk.LadderPanel([...], workload=name, settings=...), then trial.run()
 
 # %% tags=["check"]
 if trial is None:
@@ -130,9 +154,7 @@ else:
 # <details><summary>Answer</summary>
 #
 # ```python
-# trial = pk.LadderPanel(
-#     ["zero_grad", "device_resize"], workload="cifar_resnet18", settings=panel.runs[1].recipe
-# )
+# trial = pk.LadderPanel(["zero_grad", "device_resize"], workload=name, settings=panel.runs[1].recipe)
 # trial.run()
 # ```
 #

@@ -12,15 +12,23 @@
 # *About 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: to be faster, a GPU with Tensor Cores or a CPU with AMX; AVX512-BF16 alone does not always suffice.*
 #
 # Autocast (`amp`) runs matrix products and convolutions in 16 bits, in which matrix units are several times faster. `bf16` has the range of float32. `fp16` does not, so the loss is scaled up to keep small gradients from becoming zero (`GradScaler`). `channels_last` stores tensors in the layout that these units read. TF32 lets float32 use the same units, with a 10-bit mantissa: PyTorch does so for convolutions by default, and the stage `tf32`, two stages before this one, also for matrix products (`fp32_precision`).
+#
+# `Wide` trains here, one matrix product that is all of the step. It shows what *this* processor can do with 16 bits: on a GPU with Tensor Cores, or a CPU with AMX or AVX512-BF16, it is faster. A CPU without such instructions has to convert every number, and is slower.
 
 # %%
+import torch
+from torch import nn
+
 from perfkit import notebook as pk
 
-panel = pk.StagePanel("amp")
-panel
+name = "perfkit.workloads.bottlenecks:Wide"
+panel = pk.StagePanel("amp", workload=name)
+
+# %% [markdown]
+# The card of this optimization, in parts that open on a click:
 
 # %%
-panel.question()
+panel.card()
 
 # %% [markdown]
 # ## What changes in the script
@@ -33,49 +41,78 @@ panel.diff()
 # %% [markdown]
 # ## Predict before you run
 #
-# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number.
+# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number, and how sure you are that it is within a fifth of what will be measured; then press *Predict*. The panel answers with the article's figure. (In code: `panel.predict(1.5, confidence=70)`.)
 
 # %%
-panel.predict(2)
+panel
 
 # %% [markdown]
 # ## Run
+#
+# Press *Run* in the panel, or run the next cell: the results appear in the panel.
 
 # %%
 panel.run()
 
-# %%
-panel.table()
-
-# %%
-panel.plot("throughput")
-
-# %%
-panel.plot("step_time")
-
-# %%
-panel.plot("memory")
+# %% [markdown]
+# ## Did it help *here*, and why?
+#
+# Losses agree within a tolerance, not bit for bit, because values are rounded to 16 bits. Accumulation inside a matrix product, reductions, the statistics of norm layers and the loss stay in float32; element-wise sums of 16-bit tensors, such as residual connections, do not. (The preset `paper` also raises the batch size in this stage, as the article did, so its gain has two causes.) The proof in the panel shows whether 16 bits are used.
 
 # %%
 panel.plot("losses")
 
 # %% [markdown]
-# ## Did it help *here*, and why?
+# A product of square matrices of width `n` with `m` rows takes `2·m·n²` operations, and its gradients twice as many. So the step time says how many operations per second the processor did. In [chapter 15](15_kernels_and_shapes.ipynb) you measure the roof over them:
 
 # %%
-panel.verdict()
-
-# %%
-panel.score()
+for run in panel.runs[:2]:
+    rows = run.recipe["batch_size"] * run.options["rows"]
+    flops = 3 * 2 * rows * run.options["width"] ** 2
+    done = f"{flops / run.step_s.value / 1e9:,.0f} GFLOP/s" if run.step_s else f"n/a: {run.reason}"
+    print(f"{run.title}: {done}")
 
 # %% [markdown]
-# Losses agree within a tolerance, not bit for bit, because values are rounded to 16 bits. Accumulation inside a matrix product, reductions, the statistics of norm layers and the loss stay in float32; element-wise sums of 16-bit tensors, such as residual connections, do not. (The preset `paper` also raises the batch size in this stage, as the article did, so its gain has two causes.) The evidence that 16 bits are used:
-
-# %%
-panel.proof()
-
-# %% [markdown]
+# A whole model gains less: only its products run in 16 bits, and only wide ones are worth the casts. Try a transformer (`pk.StagePanel("amp", workload="tiny_gpt")`) or convolutions (`workload="photos"`).
+#
 # ## fp16 and its scaler
+#
+# float16 has no room for numbers below about 6·10⁻⁸: they become zero. The gradients of a loss that is small, or averaged over many samples, are such numbers. Here one linear layer learns small targets three times, with the same weights and data:
+
+# %%
+random = torch.Generator().manual_seed(0)
+inputs = torch.randn(1024, 16, generator=random)
+targets = inputs @ (1e-7 * torch.randn(16, 1, generator=random))
+
+
+def learn(amp, scaled):
+    """The share of the first gradients that are 0, and of the loss that is left after some steps."""
+    layer = nn.Linear(16, 1, bias=False)
+    nn.init.zeros_(layer.weight)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=1e-8, eps=1e-12)
+    scaler = torch.amp.GradScaler("cpu", enabled=scaled)
+    for step in range(40):
+        with torch.autocast("cpu", torch.float16, enabled=amp):
+            loss = (layer(inputs).float() - targets).square().mean()
+        scaler.scale(loss).backward()
+        if step == 0:
+            first, zeros = loss.item(), (layer.weight.grad == 0).float().mean().item()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    return zeros, loss.item() / first
+
+
+for title, amp, scaled in (
+    ("float32", False, False),
+    ("fp16 without a scaler", True, False),
+    ("fp16 with a scaler", True, True),
+):
+    zeros, left = learn(amp, scaled)
+    print(f"{title}: {zeros:.0%} of the first gradients are 0, {left:.1%} of the loss is left")
+
+# %% [markdown]
+# `GradScaler` multiplies the loss, and with it every gradient, by a large number, and divides the gradients by it before the optimizer uses them. When one overflows, it skips the step and takes a smaller number. bf16 has the range of float32 and needs none of this.
 #
 # What fp16 would change on top of the ladder, on a machine that can run it:
 
@@ -90,10 +127,6 @@ pk.StagePanel("amp_fp16").diff()
 # %%
 simulated = pk.StagePanel("amp", device="recorded:sim-v100")
 simulated.run()
-simulated.table()
-
-# %%
-simulated.verdict()
 
 # %% [markdown]
 # ## When it does not help
@@ -102,37 +135,45 @@ simulated.verdict()
 # - Without 16-bit matrix units, the casts only cost time.
 # - Small layers, and layers with odd sizes, do not fill matrix units: sizes that are multiples of 8 do better.
 #
+# ## Check yourself
+#
+# Open an answer: it says whether it is right, and why.
+
+# %%
+pk.quiz("06")
+
+# %% [markdown]
 # ## Exercise
 #
-# The ladder switched on `channels_last` one stage before AMP. How much of AMP's gain depends on it? Run the recipe with AMP, but without `channels_last`.
+# How wide must a product be? Measure AMP on the same workload with a width of at most an eighth (`options={"width": …}`).
 
 # %% tags=["exercise"]
-trial = None  # pk.LadderPanel(["baseline"], settings=...), then trial.run()
+trial = None  # pk.LadderPanel(["amp"], workload=name, options=...), then trial.run()
 
 # %% tags=["check"]
 if trial is None:
     print("Your turn: replace None in the cell above.")
 else:
-    ours, yours = panel.runs[1], trial.runs[-1]
-    assert yours.status == "ok", f"It was not measured: {yours.reason}"
-    assert not yours.recipe["channels_last"], "Switch channels_last off"
-    changed = {name for name, value in yours.recipe.items() if value != ours.recipe[name]}
-    assert changed <= {"channels_last"}, f"Leave the rest as it was: {', '.join(sorted(changed))}"
-    for name, run in (("with channels_last", ours), ("without", yours)):
-        rate = run.samples_per_s
-        loss = f", first loss {run.losses[0]:.3f}" if run.losses else ""
-        print(f"{name}: {rate.value:.0f} samples/s ({rate.low:.0f} to {rate.high:.0f}){loss}")
-    print("Right. These two runs were not interleaved: if their intervals overlap, call it no difference.")
+    wide = panel.runs[1]
+    narrow = next((run for run in trial.runs if run.stage == "amp"), None)
+    assert narrow, "Measure the stage amp"
+    assert narrow.workload == wide.workload, "Measure it on the same workload"
+    assert narrow.status == "ok", f"It was not measured: {narrow.reason}"
+    assert 8 * narrow.options["width"] <= wide.options["width"], "Choose a width of at most an eighth"
+    for run in (wide, narrow):
+        change = run.speedup("previous")
+        print(f"width {run.options['width']:,}: {change.ratio:.2f}× ({change.verdict})")
+    print("Right. The smaller the product, the more of the step is casts and overhead.")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # ```python
-# trial = pk.LadderPanel(["baseline"], settings=panel.runs[1].recipe | {"channels_last": False})
+# trial = pk.LadderPanel(["amp"], workload=name, options={"width": 32})
 # trial.run()
 # ```
 #
-# The first losses are nearly the same, because the initial weights and the data are the same. Optimizations depend on each other, so a stage's gain depends on the stages before it.
+# A product does `n` times as many operations as the numbers it casts. So narrow products pay for the casts without getting anything for them.
 #
 # </details>
 

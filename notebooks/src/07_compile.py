@@ -12,17 +12,27 @@
 # *About 3 to 4 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: on a CPU, a C++ compiler; on a GPU, Triton, a C compiler and Python's headers.*
 #
 # `torch.compile` (the switch `compile`) captures the model as a graph and generates fused kernels for it: less memory traffic, fewer kernel launches, less Python. With `compile_mode` it also searches for faster kernels while it compiles.
+#
+# `Pointwise` trains here: a chain of element-wise operators on large tensors. Run one by one, each of them reads all of its input from memory and writes all of its output there. Fused into one loop, the chain reads and writes once.
 
 # %%
+import re
+
+import torch
 from IPython.display import Markdown
+from torch._inductor import config
+from torch._inductor.utils import run_and_get_code
 
 from perfkit import notebook as pk
 
-panel = pk.StagePanel("compile")
-panel
+name = "perfkit.workloads.bottlenecks:Pointwise"
+panel = pk.StagePanel("compile", workload=name)
+
+# %% [markdown]
+# The card of this optimization, in parts that open on a click:
 
 # %%
-panel.question()
+panel.card()
 
 # %% [markdown]
 # ## What changes in the script
@@ -35,49 +45,23 @@ panel.diff()
 # %% [markdown]
 # ## Predict before you run
 #
-# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number.
+# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number, and how sure you are that it is within a fifth of what will be measured; then press *Predict*. The panel answers with the article's figure. (In code: `panel.predict(1.5, confidence=70)`.)
 
 # %%
-panel.predict(1.2)
+panel
 
 # %% [markdown]
 # ## Run
+#
+# Press *Run* in the panel, or run the next cell: the results appear in the panel.
 
 # %%
 panel.run()
 
-# %%
-panel.table()
-
-# %%
-panel.plot("throughput")
-
-# %%
-panel.plot("step_time")
-
-# %%
-panel.plot("memory")
-
-# %%
-panel.plot("losses")
-
 # %% [markdown]
 # ## Did it help *here*, and why?
-
-# %%
-panel.verdict()
-
-# %%
-panel.score()
-
-# %% [markdown]
-# The evidence that the model is compiled:
-
-# %%
-panel.proof()
-
-# %% [markdown]
-# The model is compiled once, in the first step. That time is reported separately and never averaged into the step time:
+#
+# The proof in the panel shows whether the model is compiled. It is compiled once, in the first step. That time is reported separately and never averaged into the step time:
 
 # %%
 before, after = panel.runs[0], panel.runs[1]
@@ -87,6 +71,31 @@ Markdown(
     if after.compile_s is not None
     else f"Not measured here: {after.reason or 'a simulation does not compile'}."
 )
+
+# %% [markdown]
+# A real model is a mixture. Convolutions and matrix products stay library calls, and what is fused is between them: `pk.StagePanel("compile", workload="tiny_gpt")` has norms, GELUs and sums between its products, and `workload="photos"` batch norms and ReLUs between its convolutions.
+#
+# ## The generated code
+#
+# This is what the compiler (TorchInductor) writes for such a chain on a CPU: C++, in which one loop does every operator, and the values in between stay in registers (`tmp0`, `tmp1` …). On a GPU it writes Triton. `TORCH_LOGS=output_code python train.py` prints the code of any script:
+
+
+# %%
+def chain(hidden):
+    """Three rounds of the chain that the workload trains."""
+    for _ in range(3):
+        hidden = torch.relu(hidden) * 0.9 + 0.1
+    return hidden
+
+
+config.compile_threads = 1  # no pool of compiling processes beside this notebook
+try:
+    code = run_and_get_code(torch.compile(chain), torch.randn(64, 1024))[1][0]
+    kernel = re.search(r"extern \"C\".*?(?=\n\s*'{3})", code, re.DOTALL)
+    shown = f"```cpp\n{kernel[0] if kernel else code}\n```"
+except Exception as problem:  # most often there is no C++ compiler
+    shown = f"n/a: {type(problem).__name__}. `perfkit doctor` says what compiling needs here"
+Markdown(shown)
 
 # %% [markdown]
 # ## Without a compiler
@@ -104,10 +113,6 @@ pk.StagePanel("fused_optimizer").diff()
 # %%
 simulated = pk.StagePanel("compile", device="recorded:sim-v100")
 simulated.run()
-simulated.table()
-
-# %%
-simulated.verdict()
 
 # %% [markdown]
 # ## When it does not help
@@ -117,6 +122,14 @@ simulated.verdict()
 # - A short training never earns the compile time back.
 # - A second input shape triggers another compilation. By default, its result handles dynamic shapes, so later shapes mostly reuse it; it can be slower than code compiled for one fixed shape.
 #
+# ## Check yourself
+#
+# Open an answer: it says whether it is right, and why.
+
+# %%
+pk.quiz("07")
+
+# %% [markdown]
 # ## Exercise
 #
 # After how many steps has compiling paid for itself here? If the compiled step is not shorter, the answer is `float("inf")`.

@@ -52,13 +52,18 @@ before.timeline()
 # What is the bottleneck of this loop: data, the host, or the device?
 
 # %%
-my_guess = "device-bound"
+my_guess = None  # such as "device-bound"
 
 # %%
 before.table("Diagnosis")
 
 # %%
-print("You guessed", my_guess, "- diagnosed:", ", ".join(f.bottleneck for f in before.findings) or "nothing")
+print(
+    "You guessed",
+    my_guess or "nothing",
+    "- diagnosed:",
+    ", ".join(f.bottleneck for f in before.findings) or "nothing",
+)
 
 # %% [markdown]
 # Amdahl's law bounds the gain: removing *all* exposed time gives this speed-up, so no fix for it can give more.
@@ -72,6 +77,32 @@ after = pk.TraceView(folder / "photos-data_loading.pt.trace.json.gz")
 before.compare(after)
 
 # %% [markdown]
+# ## The timeline of a GPU
+#
+# A trace of a GPU has more rows. This one is *simulated*: the article's loop with eight workers and without pinned memory, on its V100. The kernels are predicted one by one, no profiler ran, and the file has the form of PyTorch's traces.
+
+# %%
+gpu = pk.TraceView(folder / "sim-v100-data_loading.pt.trace.json.gz")
+gpu.plot("timeline")
+
+# %%
+gpu.timeline()
+
+# %% [markdown]
+# Read it from the bottom:
+#
+# - **Streams of the GPU**: kernels and copies, in the order in which they ran. Where are the gaps? At the start of a step, the device waits for data; between short kernels, it waits for the host. Here the kernels wait for the copy: both are in one stream.
+# - **Threads of the host**: the main thread launches forward, a thread of autograd launches backward. Both are done long before the kernels: the host is ahead.
+# - **Waits** on the host: the long bar is the call that starts the copy. From pageable memory it blocks until the kernels before it and the copy itself are done. [Chapter 03](03_pinning.ipynb) removes that.
+#
+# Then the numbers, and what follows from them:
+
+# %%
+gpu.table("Diagnosis")
+
+# %% [markdown]
+# To simulate your own recipe, write `pk.profile("cifar_resnet18", "compile", device="sim:v100", host="article")`; it takes some seconds. Its file opens in [ui.perfetto.dev](https://ui.perfetto.dev), too.
+#
 # ## Your own run
 #
 # The profiler runs in a fresh process. Here the loader's workers also record when they fetch and collate each batch.
@@ -102,6 +133,20 @@ mine.table("Diagnosis")
 # - A loader hidden behind kernels costs nothing now, but it may become the bottleneck as soon as the GPU gets faster. Compare supply with demand.
 # - High utilisation does not mean good kernels: check the rows below it, down to Tensor Core time.
 #
+# ## What to remember
+#
+# - Timeline first, tables second: a summary hides what it has no category for.
+# - A profile says *where*; measure *how much* without it.
+# - Every gap has an owner: find out who was late, the loader or the host.
+#
+# ## Check yourself
+#
+# Open an answer: it says whether it is right, and why.
+
+# %%
+pk.quiz("09")
+
+# %% [markdown]
 # ## Exercise
 #
 # Which part of the mean step is the largest in your own run? Give its key in `mine.analysis.mean_us`.

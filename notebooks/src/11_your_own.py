@@ -47,15 +47,6 @@ panel.report()
 panel.set(channels_last=True)
 panel.run()
 
-# %%
-panel.table()
-
-# %%
-panel.plot("step_time")
-
-# %%
-panel.verdict()
-
 # %% [markdown]
 # ## Take the edit
 #

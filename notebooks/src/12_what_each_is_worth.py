@@ -26,7 +26,7 @@ names = ["data_loading", "channels_last", "amp"]
 # Which one is worth most on average? And is it worth more alone, or when the others are already on?
 
 # %%
-my_guess = "data_loading"
+my_guess = None  # such as "data_loading"
 
 # %% [markdown]
 # ## Run
@@ -51,7 +51,7 @@ worth.table("Interactions")
 
 # %%
 best = max(worth.found.effects, key=lambda effect: effect.shapley or 0)
-print(f"You guessed {my_guess}; on average {best.name} is worth most here.")
+print(f"You guessed {my_guess or 'nothing'}; on average {best.name} is worth most here.")
 
 # %% [markdown]
 # ## When the answer misleads
@@ -59,6 +59,11 @@ print(f"You guessed {my_guess}; on average {best.name} is worth most here.")
 # - If the intervals of two optimizations overlap, you cannot tell which is worth more: allow more minutes, or use a longer preset.
 # - The result holds for this machine, this workload and this batch size. On another machine the ranking may be reversed.
 # - With many optimizations, only some of the orders are measured; the interval includes the error from that.
+#
+# ## What to remember
+#
+# - "It gave 30%" has no meaning without *on top of what*.
+# - A pair can be worth more together than apart: what removes a bottleneck makes room for what was hidden behind it.
 #
 # ## Exercise
 #

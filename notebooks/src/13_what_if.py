@@ -13,7 +13,9 @@
 #
 # *About 5 to 7 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 8 (planned, not timed). Needs: nothing special.*
 #
-# A step has few parts: the time one core needs to load a sample, the time to copy a batch, and the time to compute on it. Once measured, they predict the speed of recipes that were never run. Workers compete for cores and spend time passing batches. perfkit measures that cost on this machine; predictions for other core counts ignore it. A prediction can be wrong, so each is scored against measurements.
+# The profiler article wished for a tool that finds the right number of workers by itself. This chapter has one: it predicts, measures the best guesses, and picks only what it has measured.
+#
+# A step has few parts: the time one core needs to load a sample, the time to copy a batch, and the time to compute on it. Once measured, they predict the speed of recipes that were never run. Workers compete for cores and spend time passing batches. perfkit measures that cost on this machine; predictions for other core counts ignore it. A prediction can be wrong, so each is scored against measurements. Beside a GPU it is the model of [the picture of two queues](00_start_here.ipynb).
 #
 # ## Measure the parts
 
@@ -22,10 +24,6 @@ from perfkit import notebook as pk
 
 panel = pk.LadderPanel(["batch_size", "data_loading"], workload="photos")
 panel.run()
-panel.table()
-
-# %%
-panel.plot("step_time")
 
 # %% [markdown]
 # ## Predict before you turn the knobs
@@ -67,6 +65,13 @@ search.table()
 # - Each part is measured in a process that has the machine to itself. Caches, memory bandwidth and clock speeds that loader and model share are not modelled.
 # - A switch that was never measured cannot be predicted; the effects of two switches that were never measured together are multiplied.
 # - That is why the tuner (also `perfkit tune`) uses predictions only to choose what to measure, and never picks a recipe that it has not measured.
+#
+# A simulated GPU is a prediction as well, from published figures instead of your own measurements. `device="sim:v100"` works for panels, and under *Parts measured in* you can turn the knobs on the parts of a recorded simulation. How far off it is: [chapter 19](19_checking_the_articles.ipynb).
+#
+# ## What to remember
+#
+# - A few measured parts predict a step well enough to choose what to measure next, and not well enough to skip measuring.
+# - Twice the cores, or twice the device, helps only while that part is the bottleneck.
 #
 # ## Exercise
 #

@@ -23,11 +23,20 @@ kernels = pk.kernels(name)
 kernels.table("Roofs")
 
 # %% [markdown]
-# These roofs have just been measured, with large matrix products and a large copy. A data sheet promises more.
+# These roofs have just been measured, with large matrix products and a large copy. A data sheet promises more. `DeviceBound` consists of convolutions; with `name = "tiny_gpt"` this chapter looks at a transformer, whose products are narrower.
 #
 # ## Shapes
 #
-# The article's product is [16 · 36, 1504] × [1504, 10000] (on a CPU, M and N are a quarter of that). On a V100 the article measured 1.340 ms in fp32 and 0.267 ms in fp16, a speed-up of 5.02×. With K = 1500 or N = 9999, which are not multiples of 8, nearly all of the article's fp16 speed-up was lost (1.05× and 1.01×). The article's fourth row, with 16 · 35, says nothing about M, because 16 · 35 is a multiple of 8 as well ([chapter 19](19_checking_the_articles.ipynb)). The sweep below has an odd M. Since cuBLAS 11, Tensor Cores accept any size, but multiples of 8 are still faster.
+# The article's product is [16 · 36, 1504] × [1504, 10000] (on a CPU, M and N are a quarter of that). On a V100 the article measured 1.340 ms in fp32 and 0.267 ms in fp16, a speed-up of 5.02×. With K = 1500 or N = 9999, which are not multiples of 8, nearly all of the article's fp16 speed-up was lost (1.05× and 1.01×). The article's fourth row, with 16 · 35, says nothing about M, because 16 · 35 is a multiple of 8 as well ([chapter 19](19_checking_the_articles.ipynb)). The sweep below has an odd M. Since cuBLAS 11, Tensor Cores accept any size, but multiples of 8 are still faster. NVIDIA's rule for M, N and K, as the slides quote it:
+#
+# | type | before cuBLAS 11 (cuDNN 7.6.3) | since; most efficient with multiples of | on an A100 |
+# |---|---|---|---|
+# | INT8 | multiples of 16 | 16 | 128 |
+# | FP16 (and BF16) | multiples of 8 | 8 | 64 |
+# | TF32 | – | 4 | 32 |
+# | FP64 | – | 2 | 16 |
+#
+# The multiples are always 16 bytes, and 128 bytes on an A100: what is read from memory at a time. For images, the rule concerns the numbers of channels, together with the layout NHWC (`channels_last`); for language models, vocabulary, hidden sizes, and tokens per batch.
 #
 # Predict: which of the neighbouring shapes below is slow *here*?
 
@@ -59,6 +68,10 @@ kernels.table("A step of")
 kernels.table("Layers")
 
 # %% [markdown]
+# ## Who chooses the kernel?
+#
+# For one operation there are often a dozen kernels, and none is the fastest for all sizes. By default a library chooses by rules of thumb, which costs nothing and is not always right. The alternative is to try: *observe* the first steps, *measure* the candidates for each shape, then *run* with the fastest. `cudnn_benchmark` does that for convolutions, `compile_mode="max-autotune"` for what the compiler generates. Both pay only if shapes repeat.
+#
 # ## Before and after
 #
 # Memory layout, fused optimizer, TF32, cuDNN's search and compilation change which kernels run. They are switches like the others: `channels_last`, `optimizer_impl`, `fp32_precision`, `cudnn_benchmark`, `compile`. A recipe whose switch has no effect on this machine is n/a, with the reason.
@@ -80,12 +93,6 @@ panel
 
 # %%
 panel.run()
-
-# %%
-panel.table()
-
-# %%
-panel.verdict()
 
 # %% [markdown]
 # ## Fusion, counted
@@ -113,6 +120,22 @@ for title, count in counts.items():
 # - A matrix product that is limited by memory bandwidth gains nothing from better tiles.
 # - Padding a layer changes the model; do it where the model is defined, not after training.
 #
+# A simulated GPU has roofs, shapes and a step of its own: `pk.kernels(name, device="sim:v100")`. No kernel runs there, and the values are predictions.
+#
+# ## What to remember
+#
+# - First find out which roof is near: operations or bytes. The remedies are different.
+# - Sizes in multiples of 8 (64 on newer GPUs) are free when a model is designed, and expensive later.
+# - Busy is not fast: compare with the roof, not with 100%.
+#
+# ## Check yourself
+#
+# Open an answer: it says whether it is right, and why.
+
+# %%
+pk.quiz("15")
+
+# %% [markdown]
 # ## Exercise
 #
 # Take the first layer in the table above. By what fraction do its FLOPs grow when it is padded?

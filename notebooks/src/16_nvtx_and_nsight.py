@@ -13,7 +13,7 @@
 #
 # *About 3 to 4 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: nothing special; Nsight Systems only for its own section.*
 #
-# Names make a timeline readable. The switch `nvtx_ranges` marks each part of the step (data, copy, forward, backward, optimizer) as a named range, both for NVTX and for the PyTorch profiler. How much time does that cost?
+# Names make a timeline readable. The switch `nvtx_ranges` marks each part of the step (data, copy, forward, backward, optimizer) as a named range, both for NVTX and for the PyTorch profiler. How much time does that cost? In your own code, write `with torch.cuda.nvtx.range("augment"):` or put `@torch.cuda.nvtx.range("augment")` above a function; C++ code has `nvtxRangePush` and `nvtxRangePop`.
 
 # %%
 from perfkit import notebook as pk
@@ -26,12 +26,6 @@ panel
 # %%
 panel.run()
 
-# %%
-panel.table()
-
-# %%
-panel.verdict()
-
 # %% [markdown]
 # ## Nsight Systems
 #
@@ -41,7 +35,9 @@ panel.verdict()
 pk.nsys("perfkit.workloads.bottlenecks:HostBound")
 
 # %% [markdown]
-# `perfkit nsys` runs it and converts the SQLite export into a trace for all tables and plots of chapter 09. There are three ways to find interesting kernels on a timeline: by their share of the time, by calls that are much slower than others of the same kernel, and by the named range that launched them.
+# `perfkit nsys` runs it and converts the SQLite export into a trace for all tables and plots of chapter 09. The slides read such a timeline in five steps: (1) which *named range* takes most of the step; (2) which *kernels* take most of the time, though their share does not yet show for which sizes; (3) among the calls of one kernel, are there some that are much *slower* than the others; (4) which *operator and range* launched those; (5) unfold the rows of the *threads*: what do they wait for?
+#
+# The rows of a GPU: one for each stream (often one for the kernels and one for copies), and one for all of them together. Their gaps are idle time.
 #
 # ## Three training loops, one bottleneck each
 #
@@ -52,6 +48,19 @@ pk.nsys("perfkit.workloads.bottlenecks:HostBound")
 # | **data** | gaps between iterations, and copies |
 # | **host** | long blanks in the device's row; on a CPU, many tiny operators with gaps between them |
 # | **device** | a full row, with slow operators or very many of them |
+#
+# The slides' cases, from models of their own: a convolution whose algorithm was chosen again and again on the CPU (host); threads that waited for a lock, `pthread_mutex_lock`, in the thread rows (host); a temporal shift with a slow kernel of its own (device: write a better kernel); weight decay as many small kernels of its own (device: let the optimizer's kernel do it, as PyTorch's optimizers do).
+#
+# And their levers, with the place in this workbook:
+#
+# | lever | here |
+# |---|---|
+# | reading data: asynchronous, parallel, in C++, on the GPU | [02](02_data_loading.ipynb), [20](20_profiling_by_hand.ipynb) |
+# | copying data: asynchronous, and no back and forth between devices | [03](03_pinning.ipynb), [05](05_uint8_copy.ipynb), [14](14_hidden_transfers.ipynb) |
+# | scheduling: less work on the host for each operator | [04](04_batch_size.ipynb), [07](07_compile.ipynb) |
+# | low precision | [06](06_amp.ipynb) |
+# | operators and graphs: better kernels, fusion, code generation | [07](07_compile.ipynb), [15](15_kernels_and_shapes.ipynb) |
+# | the model's own code | [11](11_your_own.ipynb), [14](14_hidden_transfers.ipynb) |
 #
 # Here are A, B and C, in random order. Look at them first, then say which is which in the exercise.
 
@@ -79,10 +88,20 @@ for letter, reading in readings.items():
     print(f"{letter}: a step of {step.duration_us / 1e3:.1f} ms, {calls:,.0f} operator calls")
 
 # %% [markdown]
+# On a simulated GPU you can look at the same three loops with a device's row: `pk.profile("perfkit.workloads.bottlenecks:HostBound", device="sim:v100", host="article")`.
+#
 # ## When it does not help
 #
 # Named ranges make nothing faster. A profile of the first steps shows warm-up; a profile of a step that waits for data says little about kernels.
 #
+# ## Check yourself
+#
+# Open an answer: it says whether it is right, and why.
+
+# %%
+pk.quiz("16")
+
+# %% [markdown]
 # ## Exercise
 #
 # Which bottleneck does each of the three have?

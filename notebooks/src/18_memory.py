@@ -34,6 +34,9 @@ ledger.table("At the peak")
 ledger.plot("held")
 
 # %% [markdown]
+# What dominates depends on the model and the optimizer. A transformer with AdamW (`pk.memory(recipes, workload="tiny_gpt")`) keeps two numbers of optimizer state for each weight; SGD with momentum, as here, keeps one.
+
+# %% [markdown]
 # ## When, and where
 #
 # The highest point of each phase, and the lines of code with the most memory at the peak of the plain loop:
@@ -59,12 +62,6 @@ panel
 panel.run()
 
 # %%
-panel.table()
-
-# %%
-panel.verdict()
-
-# %%
 panel.parity("checkpointing")
 
 # %% [markdown]
@@ -72,7 +69,17 @@ panel.parity("checkpointing")
 #
 # A run that does not fit ends with a message that says so, and what to reduce; the notebook and the other runs continue. On a GPU, the table also has the allocator's own figures. Memory that is *reserved* but not *allocated* is kept for later. If there is a lot of it, the cause may be fragmentation; a large temporary peak leaves the same picture.
 #
-# A large embedding table can stay in host memory if each step uses only a few of its rows: the switch `embedding_device=cpu` leaves embeddings there. In the article, a float32 table of 10,000,000 × 150 takes 5.59 GiB of device memory. Keeping it on the host saves that, and also the gradient of the same size (unless gradients are sparse) and the optimizer state. Try it on a GPU with the workload `perfkit.workloads.bottlenecks:Recommender`.
+# The allocator asks the driver for memory in large blocks and keeps what is freed, because asking is slow and makes the host wait. The distributed article sets how much is taken at the start, and warns of a share of 0, with which every request goes to the driver. PyTorch's allocator grows as needed; its settings:
+#
+# | setting | does |
+# |---|---|
+# | `PYTORCH_ALLOC_CONF=expandable_segments:True` | blocks that grow: less fragmentation where sizes vary |
+# | `…=max_split_size_mb:N` | does not split blocks larger than this |
+# | `torch.cuda.memory.set_per_process_memory_fraction(0.5)` | an upper limit, for a GPU that is shared |
+# | `torch.cuda.empty_cache()` | gives unused blocks back to the driver; in a loop it makes training slower |
+# | `PYTORCH_NO_CUDA_MEMORY_CACHING=1` | no caching, every request goes to the driver: for finding memory errors only |
+#
+# A large embedding table can stay in host memory if each step uses only a few of its rows: the switch `embedding_device=cpu` leaves embeddings there. In the article, a float32 table of 10,000,000 × 150 takes 5.59 GiB of device memory. Keeping it on the host saves that, and also the gradient of the same size (unless gradients are sparse) and the optimizer state. If the device's memory suffices, leave the table there: each step waits for its rows. Try it on a GPU with the workload `perfkit.workloads.bottlenecks:Recommender`.
 #
 # ## When it does not help
 #
@@ -80,6 +87,19 @@ panel.parity("checkpointing")
 # - Autocast keeps the weights in 32 bits and adds 16-bit copies of them: with a small batch it can need more memory than before.
 # - `accumulation` saves memory only if you also make the batches smaller.
 #
+# ## What to remember
+#
+# - Find out what the memory is used for before you save any: activations, gradients and optimizer state have different remedies.
+# - Free memory on a GPU buys nothing by itself. In the article less than 1 of 16 GB was used, which often, not always, means that a larger batch would use the device better ([04](04_batch_size.ipynb)).
+#
+# ## Check yourself
+#
+# Open an answer: it says whether it is right, and why.
+
+# %%
+pk.quiz("18")
+
+# %% [markdown]
 # ## Exercise
 #
 # SGD with momentum stores one value for each trained weight. In the recipe `gradients zeroed`, which has all gradients at the peak, what is the ratio of the optimizer's bytes to those of the gradients?

@@ -15,6 +15,8 @@
 #
 # This workbook follows four articles: a walk through PyTorch's profiler, slides on finding bottlenecks, a guide to distributed training, and a guide to device placement. Nearly all of their advice is good, and in a few places their figures contradict each other. You need neither their machine nor their code to see it: a rate is samples ÷ time, a step is the sum of its parts, and a total is the sum of its rows. Use the same checks on any benchmark you read, and on your own.
 #
+# Which chapter takes up which of their facts is listed in [Where the articles' facts are](../docs/coverage.md).
+#
 # Every figure on this page is an article's, or calculated from an article's. None of them was measured here.
 
 # %% [markdown]
@@ -153,6 +155,20 @@ print(f"saved: {before - after:.2f} ms; by the two operators that the fix touche
 # | uint8 needs a quarter of the bytes | 1 byte instead of 4 |
 # | compiling gains 32% in the article, all stages together eight times | 3,268 ÷ 2,477 = 1.32; 3,268 ÷ (32 ÷ 0.080) = 8.2 |
 #
+# ## Checking the simulation, too
+#
+# This workbook has figures of its own that nobody measured: those of simulated GPUs. They get the same treatment. The model was fitted to published measurements; what counts is its error on models that took no part in the fit. [How a simulated GPU predicts times](../docs/simulation.md) says what was tried, and what is known to be wrong.
+
+# %%
+from perfkit import notebook as pk
+
+simulation = pk.simulation()
+simulation.table("Errors")
+
+# %%
+simulation.table("Simulated, beside")
+
+# %% [markdown]
 # ## When such a check misleads
 #
 # - It shows that two figures disagree, not which one is wrong; that needs a third figure, as above.
