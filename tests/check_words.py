@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TABLE = re.compile(r"<!-- words -->\n(.*?)<!-- /words -->", re.DOTALL)
 QUOTED = "words: quoted"
-PYTHON = ("perfkit/**/*.py", "notebooks/src/*.py", "benchmarks/**/*.py", "docs/**/*.py", "tests/**/*.py")
+PYTHON = ("perfkit/**/*.py", "notebooks/src/**/*.py", "benchmarks/**/*.py", "docs/**/*.py", "tests/**/*.py")
 TEXT = (
     "*.md",
     "docs/**/*.md",
@@ -27,6 +27,7 @@ TEXT = (
     "perfkit/**/*.jinja",
     "Makefile",
     "pyproject.toml",
+    "data/puzzles/*.toml",
 )
 PARTS_OF_STRINGS = {token.STRING, getattr(token, "FSTRING_MIDDLE", token.STRING)}
 """Before Python 3.12 an f-string is one token, from 3.12 its text comes in parts."""

@@ -10,7 +10,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import hypothesis
 import psutil
@@ -161,3 +161,13 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PERFKIT_DATA", str(folder))
     return folder
+
+
+@pytest.fixture
+def shell() -> Iterator[Any]:
+    """IPython in this process, for one test: while it is there, `get_ipython()` finds it."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    InteractiveShell.clear_instance()
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()

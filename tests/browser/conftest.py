@@ -71,6 +71,7 @@ def page(chromium: Browser, console_errors: list[str]) -> Iterator[Page]:
     context = chromium.new_context(
         viewport={"width": 1280, "height": 720},
         reduced_motion="reduce",
+        color_scheme="null",  # otherwise frames are not told theirs
         locale="en-US",
         accept_downloads=True,
     )

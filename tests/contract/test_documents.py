@@ -12,7 +12,9 @@ from perfkit.cli import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/measuring.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/measuring.md", "docs/glossary.md")),
+    ROOT / "docs" / "coverage.md",
+    *sorted((ROOT / "docs" / "teaching").glob("*.md")),
     *sorted((ROOT / "notebooks" / "src").glob("*.py")),
 ]
 NOT_IN_GIT = {"tests/browser/artefacts/", "perfkit/ladder/cards/NAME.md"}
@@ -58,7 +60,9 @@ def test_files_and_folders_exist(page: Path) -> None:
     links = re.findall(r"\]\(((?!http)[\w./]+)\)", text)
     missing = [place for place in places if not (ROOT / place).exists()]
     missing += [
-        link for link in links if not (ROOT / link).exists() and not (ROOT / "notebooks" / link).exists()
+        link
+        for link in links
+        if not any((folder / link).exists() for folder in (ROOT, page.parent, ROOT / "notebooks"))
     ]
     assert [place for place in missing if place not in NOT_IN_GIT] == []
 
@@ -68,6 +72,15 @@ def test_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
     assert named <= targets
+
+
+def test_every_fact_of_the_articles_has_its_chapter() -> None:
+    rows = re.findall(
+        r"^\| (.+) \|$", (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    facts = [row for row in rows if not row.startswith(("the article ", "the slides ", "---"))]
+    assert len(facts) >= 45
+    assert [row for row in facts if "](../notebooks/" not in row] == []
 
 
 def test_the_architecture_names_files_that_exist() -> None:

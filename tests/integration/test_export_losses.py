@@ -24,6 +24,7 @@ from perfkit.worker import parity
 
 CIFAR = workloads.reference("cifar_resnet18")
 PHOTOS = workloads.reference("photos")
+GPT = workloads.reference("tiny_gpt")
 SMALL = {"image_size": 40, "samples": 64, "weights": "random"}
 STEPS = 3
 
@@ -78,6 +79,13 @@ def test_it_does_for_photos_with_their_random_augmentation(name: str, tmp_path: 
     recipe = Recipe(**{"batch_size": 8, **RECIPES[name]})
     options = {"image_size": 32, "count": 48}
     assert losses_of_script(recipe, PHOTOS, options, tmp_path) == losses_here(recipe, PHOTOS, options)
+
+
+def test_it_does_for_a_transformer_on_a_text(tmp_path: Path) -> None:
+    recipe = Recipe(batch_size=8, uint8_copy=True, batched_fetch=True, workers=1, amp="bf16")
+    text = Path(__file__).parents[2] / "data/texts/workbook.txt"  # the script stands in a folder of its own
+    options = {"context": 16, "width": 16, "layers": 2, "heads": 2, "text": str(text)}
+    assert losses_of_script(recipe, GPT, options, tmp_path) == losses_here(recipe, GPT, options)
 
 
 EVERYTHING = Target(

@@ -1,0 +1,127 @@
+"""The timeline by itself, in a page and in a frame of a notebook: search, folding, selection, gaps, lines."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import pytest
+from PIL import Image, ImageStat
+from playwright.sync_api import Browser, Page, expect
+
+from perfkit.show import html
+from perfkit.show.document import Timeline
+from perfkit.trace import Bar, Lane, Lanes
+from tests.browser.lab import ARTEFACTS
+
+
+def bar(name: str, start: float, duration: float, colour: str, depth: int = 0, place: str = "") -> Bar:
+    return Bar(
+        name=name, start_us=start, duration_us=duration, colour=colour, depth=depth, place=place
+    )  # fmt: skip
+
+
+HOST = [
+    bar("forward", 0, 40, "annotation", place="train.py:7"),
+    bar("conv", 0, 30, "cpu_op", 1, "train.py:7"),
+    bar("launch", 5, 10, "runtime", 2),
+    bar("step", 50, 10, "cpu_op", 0, "train.py:9"),
+]
+DEVICE = [bar("kernel_a", 10, 10, "kernel"), bar("kernel_b", 60, 30, "kernel")]
+LANES = Lanes(
+    name="step", start_us=0, duration_us=100, phases=[], omitted=0,
+    lanes=[Lane(label="main", kind="thread", bars=HOST), Lane(label="GPU", kind="stream", bars=DEVICE)],
+)  # fmt: skip
+
+
+@pytest.fixture
+def timeline(chromium: Browser) -> Iterator[Page]:
+    page = chromium.new_page(viewport={"width": 1280, "height": 720})
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.set_content(html.page("Timeline", [Timeline(LANES)]))
+    page.wait_for_function("() => window.pkFrames > 0")
+    yield page
+    page.close()
+    assert problems == []
+
+
+def test_time_by_kind_leaves_out_what_runs_inside(timeline: Page) -> None:
+    summary = timeline.locator("#pk-timeline-sum")
+    expect(summary).to_contain_text("kernel 40.0 µs (40%, 2×)")
+    expect(summary).to_contain_text("cpu_op 30.0 µs (30%, 2×)")
+    expect(summary).to_contain_text("annotation 10.0 µs")
+
+
+def test_the_longest_gap_is_selected_then_the_next(timeline: Page) -> None:
+    timeline.locator("#pk-timeline").press("g")
+    expect(timeline.locator("#pk-timeline-event")).to_have_text(
+        "Gap 1, the longest: 40.0 µs in which the device does nothing"
+    )
+    expect(timeline.locator("#pk-timeline-span")).to_have_text("Selected 40.0 µs:")
+    expect(timeline.locator("#pk-timeline-sum")).to_contain_text("annotation 10.0 µs")
+    timeline.get_by_role("button", name="Longest gap").click()
+    expect(timeline.locator("#pk-timeline-event")).to_contain_text("10.0 µs in which the device")
+    timeline.get_by_role("button", name="All").click()
+    expect(timeline.locator("#pk-timeline-span")).to_have_text("In view, 100.0 µs:")
+
+
+def test_search_finds_names_and_lines_of_code(timeline: Page) -> None:
+    timeline.locator("#pk-timeline").press("/")
+    timeline.keyboard.type("kernel_")
+    expect(timeline.locator("#pk-timeline-hits")).to_have_text("2 events, 40.0 µs in all")
+    find = timeline.get_by_label("Find events")
+    find.fill("conv")
+    find.press("Enter")
+    expect(timeline.locator("#pk-timeline-event")).to_contain_text("main · train.py:7")
+    timeline.get_by_role("button", name="All of train.py:7").click()
+    expect(timeline.locator("#pk-timeline-hits")).to_have_text("2 events, 40.0 µs in all")
+    find.fill("nowhere")
+    expect(timeline.locator("#pk-timeline-hits")).to_have_text("nothing is called that")
+
+
+def test_a_lane_folds_by_its_box_and_by_a_click_on_its_name(timeline: Page) -> None:
+    canvas = timeline.locator("#pk-timeline")
+    high = canvas.bounding_box()["height"]  # type: ignore[index]
+    timeline.get_by_text("Unfolded lanes").click()
+    timeline.get_by_label("main").uncheck()
+    assert canvas.bounding_box()["height"] == high - 30  # type: ignore[index]
+    canvas.click(position={"x": 20, "y": 30})
+    assert canvas.bounding_box()["height"] == high  # type: ignore[index]
+    expect(timeline.get_by_label("GPU")).to_be_disabled()
+
+
+def test_a_span_is_selected_with_the_mouse_and_with_the_keyboard(timeline: Page) -> None:
+    canvas = timeline.locator("#pk-timeline")
+    canvas.press("Shift+ArrowRight")
+    expect(timeline.locator("#pk-timeline-span")).to_have_text("Selected 5.0 µs:")
+    canvas.press("Escape")
+    expect(timeline.locator("#pk-timeline-span")).to_have_text("In view, 100.0 µs:")
+    box = canvas.bounding_box()
+    assert box
+    timeline.keyboard.down("Shift")
+    timeline.mouse.move(box["x"] + 300, box["y"] + 40)
+    timeline.mouse.down()
+    timeline.mouse.move(box["x"] + 500, box["y"] + 40)
+    timeline.mouse.up()
+    timeline.keyboard.up("Shift")
+    expect(timeline.locator("#pk-timeline-span")).to_contain_text("Selected")
+
+
+def test_a_frame_has_the_colours_of_the_notebook_around_it(chromium: Browser) -> None:
+    page = chromium.new_page(viewport={"width": 1280, "height": 720}, color_scheme="null")
+    brightness = {}
+    for is_light in ("true", "false"):
+        paper = "#fff" if is_light == "true" else "#111"
+        body = f"<body data-jp-theme-light='{is_light}' style='background:{paper}'>"
+        page.set_content(f"<!DOCTYPE html><html>{body}{html.fragment([Timeline(LANES)])}")
+        frame = page.frame_locator("iframe.pk-frame")
+        expect(frame.locator("#pk-timeline-sum")).to_contain_text("kernel 40.0 µs")
+        picture = page.locator("iframe.pk-frame").screenshot(path=ARTEFACTS / f"timeline-{is_light}.png")
+        with Image.open(io.BytesIO(picture)) as image:
+            brightness[is_light] = ImageStat.Stat(image.convert("L")).mean[0] / 255
+            blue = (0, 114, 178)  # of kernels: the real colour in both themes
+            assert blue in {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or []}
+    page.close()
+    assert brightness["true"] > 0.8
+    assert brightness["false"] < 0.3
