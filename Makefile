@@ -17,12 +17,12 @@ PYTHON ?= $(firstword $(shell for p in python3 python3.14 python3.13 python3.12 
 # One empty file for each finished step, so that a second call installs nothing.
 STAMPS := $(VENV)/.stamps
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet
-SOURCES   := $(wildcard notebooks/src/*.py)
+SOURCES   := $(wildcard notebooks/src/*.py notebooks/src/*/*.py notebooks/src/*/*/*.py)
 NOTEBOOKS := $(patsubst notebooks/src/%.py,notebooks/%.ipynb,$(SOURCES))
-MISSING   := $(filter-out $(wildcard notebooks/*.ipynb),$(NOTEBOOKS))
+MISSING   := $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS))
 CODE      := $(wildcard perfkit tests benchmarks docs notebooks/src)
 
-.PHONY: help lab run test check lint types imports pytest format notebooks bench diagram recordings install install-dev chromium clean distclean
+.PHONY: help lab run test check lint types imports pytest format notebooks bench diagram recordings book slides bundle install install-dev chromium clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -57,11 +57,12 @@ format: $(STAMPS)/dev  ## ruff: fix what it can, then format
 	$(BIN)/ruff check --fix-only $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-notebooks: $(STAMPS)/install  ## rewrite notebooks/*.ipynb from notebooks/src/*.py
+notebooks: $(STAMPS)/install  ## rewrite every notebook from its source in notebooks/src
 	@test -n "$(SOURCES)" || { echo "no sources in notebooks/src"; exit 1; }
-	@for source in $(SOURCES); do \
-		$(BIN)/jupytext --quiet --update --to ipynb "$$source" \
-			--output "notebooks/$$(basename "$$source" .py).ipynb" || exit 1; done
+	@mkdir -p $(sort $(dir $(NOTEBOOKS)))
+	@for source in $(SOURCES:notebooks/src/%.py=%); do \
+		$(BIN)/jupytext --quiet --update --to ipynb "notebooks/src/$$source.py" \
+			--output "notebooks/$$source.ipynb" || exit 1; done
 	@echo "wrote $(words $(SOURCES)) notebooks"
 
 bench: $(STAMPS)/dev $(STAMPS)/chromium  ## the project's own speed: one table, within ten minutes
@@ -72,6 +73,15 @@ diagram: $(STAMPS)/dev  ## redraw docs/architecture.svg from the imports
 
 recordings: $(STAMPS)/dev $(STAMPS)/chromium  ## measure and draw data/recordings/ again; refuses a busy machine
 	$(BIN)/python -m docs.record $(ARGS)
+
+book: $(STAMPS)/book  ## the chapters as pages that open without a server: build/book/html, build/perfkit-book.zip
+	$(BIN)/python -m docs.book $(ARGS)
+
+slides: $(STAMPS)/book  ## chapters 00 to 08 as slides, one file each: build/slides
+	$(BIN)/python -m docs.book.slides $(ARGS)
+
+bundle: $(STAMPS)/install  ## a folder that installs without a network: build/perfkit-bundle
+	$(BIN)/python -m docs.bundle $(ARGS)
 
 install: $(STAMPS)/install  ## the virtual environment, without starting anything
 
@@ -104,7 +114,11 @@ $(STAMPS)/install: pyproject.toml $(STAMPS)/requirements
 	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(STAMPS)/dev: requirements-dev.txt $(STAMPS)/install
+$(STAMPS)/book: requirements-book.txt $(STAMPS)/install
+	$(PIP) -r requirements-book.txt
+	@touch $@
+
+$(STAMPS)/dev: requirements-dev.txt requirements-book.txt $(STAMPS)/install
 	$(PIP) -r requirements-dev.txt
 	@touch $@
 

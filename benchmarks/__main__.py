@@ -45,6 +45,7 @@ BENCHMARKS = (
     Benchmark("harness_overhead", ("--rounds", "6"), limit_s=150, lines=3),
     Benchmark("watch_overhead", ("--rounds", "6"), limit_s=90),
     Benchmark("scripts", limit_s=150, lines=3),
+    Benchmark("history", limit_s=180, lines=3),
     Benchmark("notebook_speed", limit_s=120, lines=5),
     Benchmark("cpu_speedup", instead="python benchmarks/cpu_speedup.py (about 10 minutes)"),
     Benchmark(
@@ -54,6 +55,7 @@ BENCHMARKS = (
     Benchmark("replay_time", instead="python -m benchmarks.replay_time (on a quiet machine)"),
     Benchmark("fetch_cost", instead="python -m benchmarks.fetch_cost (on a quiet machine)"),
     Benchmark("fit_simulation", instead="python -m benchmarks.fit_simulation --help (hours; needs timm)"),
+    Benchmark("effects", instead="python -m benchmarks.effects (about an hour on a quiet machine)"),
     Benchmark("tuner_grid", instead="python benchmarks/tuner_grid.py (about 2 hours)"),
 )
 HELPERS = {"simulation_fit", "simulation_operators", "simulation_volta", "slowed"}
