@@ -196,10 +196,14 @@ def main() -> None:
     gone = select.poll()
     gone.register(link, 0)  # a hang-up is always reported
     os.close(os.pidfd_open(os.getpid()))  # where that is forbidden, no process can be followed
+    # An import of torch takes seconds, on a busy machine many: it ends with the parent. By a timer, not in a
+    # thread, because a process with threads must not fork.
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0) if gone.poll(0) else None)
+    signal.setitimer(signal.ITIMER_REAL, _POLL_S, _POLL_S)
     for name in _IMPORTED:
-        if gone.poll(0):
-            return
         importlib.import_module(name)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     import psutil
 
     imports_s = time.time() - psutil.Process().create_time()
@@ -213,6 +217,7 @@ def main() -> None:
             else:
                 _report(*running.pop(ready))  # type: ignore[arg-type]
                 os.close(ready)  # type: ignore[arg-type]
+    os._exit(0)  # nothing is left to do, and taking all of torch apart takes a second or more
 
 
 def _serve(link: Connection, running: dict[int, tuple[int, Connection]], imports_s: float) -> None:

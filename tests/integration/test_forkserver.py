@@ -8,6 +8,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -164,3 +165,30 @@ def test_the_server_ends_with_the_process_it_belongs_to() -> None:
     left = [psutil.Process(pid) for pid in map(int, said.split()) if psutil.pid_exists(pid)]
     assert len(said.split()) == 2
     assert not psutil.wait_procs(left, timeout=5)[1]
+
+
+def test_a_server_that_still_imports_ends_with_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importing = tmp_path / "importing"
+    plant(
+        tmp_path,
+        f"import pathlib, time; pathlib.Path({str(importing)!r}).touch(); time.sleep(120)",
+        monkeypatch,
+    )
+    me, stop = psutil.Process(), threading.Event()
+    before = set(me.children())
+
+    def start() -> None:
+        with pytest.raises(Cancelled):
+            Child(cancelled=stop)
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    while not importing.exists():
+        time.sleep(0.05)
+    (server,) = set(me.children()) - before
+    stop.set()
+    starting.join()
+    fork.restart()
+    assert not psutil.wait_procs([server], timeout=30)[1]
