@@ -86,6 +86,12 @@ simulated.run()
 # - If the step waits for data, the larger batch just waits longer.
 # - With fewer updates per epoch, training may need a different learning rate, or more epochs. What counts in the end is the time to a good model; samples/s is only half of that.
 #
+# ## What to remember
+#
+# - When the batch size changes, compare samples/s and not the time of a step.
+# - A larger batch pays where overhead is a large part of the step: many small operators, or a device that is partly idle.
+# - It changes the training. What counts is the time to a good model, so tune the learning rate again before you conclude anything.
+#
 # ## Check yourself
 #
 # Open an answer: it says whether it is right, and why.

@@ -123,6 +123,12 @@ simulated.run()
 # - Casting and resizing become the device's work. When the CPU trains the model, that is the same processor as before.
 # - If an augmentation needs float input, run it on the device too, or you ship floats again.
 #
+# ## What to remember
+#
+# - Bytes are the cheapest thing to save: pass on what the file holds, and let the device make floats of it.
+# - One call per batch instead of one per image can save more than any change of the data type.
+# - A tip has a date: look up the default of your version before you follow it.
+#
 # ## Check yourself
 #
 # Open an answer: it says whether it is right, and why.

@@ -135,6 +135,12 @@ simulated.run()
 # - Without 16-bit matrix units, the casts only cost time.
 # - Small layers, and layers with odd sizes, do not fill matrix units: sizes that are multiples of 8 do better.
 #
+# ## What to remember
+#
+# - 16 bits are faster where a processor has units for them and the products are wide enough to fill these units. Measure it; do not assume it.
+# - bf16 needs no scaler. fp16 does: without one, small gradients become zero and no error tells you so.
+# - Losses agree within a tolerance. Compare them over more than a few steps before you trust a new data type.
+#
 # ## Check yourself
 #
 # Open an answer: it says whether it is right, and why.

@@ -120,7 +120,14 @@ simulated.run()
 # - Convolutions and large matrix products are library calls, compiled or not; only the operations between them are fused.
 # - If the step waits for data, it waits as long as before.
 # - A short training never earns the compile time back.
+# - Python that cannot be captured breaks the graph: what lies between the parts runs uncompiled. `torch.compile(model, fullgraph=True)` raises an error there instead, which names the line.
 # - A second input shape triggers another compilation. By default, its result handles dynamic shapes, so later shapes mostly reuse it; it can be slower than code compiled for one fixed shape.
+#
+# ## What to remember
+#
+# - Compiling pays for operations between the large products: it saves memory traffic and launches, not arithmetic.
+# - Keep the compile time out of the step time, and ask after how many steps it is earned back.
+# - Keep shapes fixed and the graph whole; `TORCH_LOGS=graph_breaks,recompiles` tells you when they are not.
 #
 # ## Check yourself
 #

@@ -132,6 +132,12 @@ panel.run()
 # - If the step waits for data anyway, the device is idle with or without the wait.
 # - Waits before the loop starts do not slow the loop down.
 #
+# ## What to remember
+#
+# - Any line that needs a *value* from the device, or a size that only the device knows, makes the host wait.
+# - A wait costs what it keeps from overlapping: next to nothing once in a hundred steps, a large part of the step in each.
+# - Guard a loop that has none with a test (`perfkit.assert_no_sync()`): the next `print(loss)` is easily written.
+#
 # ## Check yourself
 #
 # Open an answer: it says whether it is right, and why.
