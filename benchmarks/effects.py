@@ -1,11 +1,13 @@
 """Does each chapter's own panel show its effect on this machine? Measures it several times, counts verdicts.
 
-    python -m benchmarks.effects [--times 10] [--limit 45] [CHAPTER ...]     (04 05 06 07 14 if none is named)
+    python -m benchmarks.effects [--times 10] [--limit 45] [--busy] [CHAPTER ...]     (02 04 05 06 07 14 if none)
 
 The panels are those of `notebooks/src`: every `name = pk.StagePanel(…)`, `LadderPanel` or `RecipePanel` that
 is not of a recording. Each one is measured at the preset `quick` in a new data folder, as in a first session.
 The last stage is compared with the first; parity is not checked. Target on two quiet cores without a GPU:
 `faster` or `slower` (or predicted so, on a simulated device) in at least 9 of 10, in about a minute each.
+With `--busy`, a process that only loops takes one core meanwhile: each verdict must be the quiet machine's, or
+`disturbed`.
 """
 
 from __future__ import annotations
@@ -13,9 +15,12 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
+import contextlib
 import dataclasses
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,7 +32,7 @@ from perfkit.studies.ladder import measure_ladder
 from perfkit.studies.plan import Plan
 
 SOURCES = Path(__file__).parents[1] / "notebooks" / "src"
-CHAPTERS = ("04", "05", "06", "07", "14")
+CHAPTERS = ("02", "04", "05", "06", "07", "14")
 DECIDED = ("faster", "slower")
 PANELS = ("StagePanel", "LadderPanel", "RecipePanel")
 
@@ -56,12 +61,30 @@ def outcome(plan: Plan, limit_s: float) -> tuple[str, float | None]:
 
 
 def main() -> None:
-    """Prints a line for each panel."""
+    """Reads the options and measures."""
     parser = argparse.ArgumentParser(description="Verdicts of the chapters' own panels, counted.")
     parser.add_argument("chapters", nargs="*", default=CHAPTERS)
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--limit", type=float, default=45.0, help="seconds after which a panel's rounds end")
+    parser.add_argument("--busy", action="store_true", help="beside a process that loops on one core")
     given = parser.parse_args()
+    with busy_core() if given.busy else contextlib.nullcontext():
+        measure(given)
+
+
+@contextlib.contextmanager
+def busy_core() -> Iterator[None]:
+    """A process that takes one core while the block runs."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def measure(given: argparse.Namespace) -> None:
+    """Measures every panel of the chapters as often as asked, and prints a line for each."""
     os.environ["PERFKIT_PRESET"] = "quick"
     for chapter in given.chapters:
         for name, plan in plans(next(SOURCES.glob(f"{chapter}_*.py"))):
