@@ -30,8 +30,8 @@ def compare(
         cli.Texts,
         typer.Argument(
             metavar="A B",
-            help="each a stage, settings (workers=2,amp=bf16), a run's id, or an exported script; B is "
-            "compared with A. With --script: its own arguments, after --",
+            help="each a stage, settings (workers=2,amp=bf16), a run's id, or a training script; B is "
+            "compared with A. With scripts: their own arguments, after --",
         ),
     ] = None,
     *,
@@ -49,10 +49,12 @@ def compare(
 ) -> None:
     """Is B faster than A? Interleaves blocks of both in random order until the interval is narrow enough.
 
-    With --script, A is your own script as it stands and B the same with every --set switch set from outside.
+    Two scripts are compared as they stand, with the same arguments. With --script, A is that script as it
+    stands and B the same with every --set switch set from outside.
     """
     limit, given, launch = _percent(fail_if_slower), sides or [], script.launch(sides or [])
-    if launch is None and len(given) != 2:
+    two_scripts = launch is None and any(side.endswith(".py") for side in given[:2])
+    if len(given) < 2 if two_scripts else launch is None and len(given) != 2:
         raise InvalidValue(
             f"compare was given {len(given)} sides",
             "Name two: A and B, or --script FILE with --set switch=value",
@@ -74,7 +76,7 @@ def compare(
         **msgspec.to_builtins(result.ratio),
     }  # fmt: skip
     sections: list[document.Content] = [result.describe()]
-    if launch:
+    if launch or two_scripts:
         check = watching.losses(result.a, result.b)
         record["losses"] = msgspec.to_builtins(check)
         sections = [*sections, *tables_studies.script_sides(result, check)]
@@ -91,20 +93,36 @@ def compare(
 def _sides(
     training: cli.Recipe, launch: Launch | None, given: list[str]
 ) -> tuple[Plan, tuple[comparing.Candidate, comparing.Candidate]]:
-    """The plan and both sides: of a script, as it is and with switches set."""
+    """The plan and both sides: of a script, as it is and with switches set; of two scripts, as they are."""
     if launch is None:
         if training.settings:
             raise InvalidValue(
                 "--set goes with --script", "Write settings as A or B, such as workers=2,amp=bf16"
             )
+        if any(side.endswith(".py") for side in given[:2]):
+            return _scripts(training, given)
         plan = training.plan()
-        return plan, comparing.candidates(given[0], given[1], plan)
+        return plan, (comparing.candidate(given[0], plan), comparing.candidate(given[1], plan))
     switches = training.switches()
     if not switches:
         raise InvalidValue("there is nothing to compare the script with", "Add --set switch=value")
     title = ", ".join(training.settings or [])
     pair = comparing.Candidate("as it is"), comparing.Candidate(title, changes=switches)
     return watching.script_plan(launch, training.preset, training.seed), pair
+
+
+def _scripts(
+    training: cli.Recipe, given: list[str]
+) -> tuple[Plan, tuple[comparing.Candidate, comparing.Candidate]]:
+    """The plan and both sides of a comparison of two scripts."""
+    files = [Path(side) for side in given[:2]]
+    if any(file.suffix != ".py" for file in files):
+        raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
+    launches = [Launch(str(file), tuple(given[2:])) for file in files]
+    launches[1].command()  # that there is such a file
+    names = given[:2] if files[0].name == files[1].name else [file.name for file in files]
+    a, b = (comparing.Candidate(name, launch=start) for name, start in zip(names, launches, strict=True))
+    return watching.script_plan(launches[0], training.preset, training.seed), (a, b)
 
 
 def refuse_gate(device: str) -> None:

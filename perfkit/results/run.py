@@ -147,6 +147,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return Estimate(*(value * drift for value in msgspec.structs.astuple(estimate)))
 
     @property
+    def is_script(self) -> bool:
+        """Whether a script of the user's own trained, so that the recipe is only what was seen of it."""
+        return "script SHA-256" in self.facts or self.workload == "script"  # what earlier versions wrote
+
+    @property
     def utilization(self) -> float | None:
         """Kernel time of a step / the step, 0 to 1, of a simulated run; None for measured ones."""
         step = self.step_s

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Unpack
 
 import msgspec
@@ -17,7 +16,6 @@ from perfkit.process import fork
 from perfkit.process.launch import Launch
 from perfkit.program.recipe import Recipe, Value, parse_settings
 from perfkit.program.rules import Target
-from perfkit.program.script import REFERENCE, is_script
 from perfkit.results import noise, stats
 from perfkit.results.comparison import Comparison
 from perfkit.results.run import Pairing, Rounds, Run
@@ -49,8 +47,6 @@ class Candidate:
 
     title: str
     recipe: Recipe = _BASELINE
-    script: Path | None = None
-    """An exported script, which is run as it stands, with its own workload, in place of a recipe."""
     changes: Mapping[str, Value] = field(default_factory=dict)
     """Of a user's script: the switches that are set from outside, on top of its own settings."""
     launch: Launch | None = None
@@ -59,11 +55,6 @@ class Candidate:
     def on(self, target: Target) -> Recipe:
         """Its recipe where it is to run: a script keeps its own settings."""
         return self.recipe.replace(**{**target.own, **self.changes})
-
-    @property
-    def workload(self) -> str | Launch | None:
-        """What trains in the place of the plan's workload."""
-        return str(self.script.absolute()) if self.script else self.launch
 
 
 def candidate(text: str, plan: Plan) -> Candidate:
@@ -86,27 +77,9 @@ def candidate(text: str, plan: Plan) -> Candidate:
             f"Allowed: a stage ({', '.join(LADDER)} …), settings such as workers=2,amp=bf16, or the "
             "id of a run (perfkit runs)",
         ) from None
-    if run.workload == REFERENCE:
+    if run.is_script:
         raise InvalidValue(f"run '{text}' is of a script", "Give the file itself, and another one as A or B")
     return Candidate(run.title or run.id, Recipe.from_dict(run.recipe))
-
-
-def candidates(a: str, b: str, plan: Plan) -> tuple[Candidate, Candidate]:
-    """Both sides by name: two recipes (see `candidate`), or two exported scripts.
-
-    Raises:
-        InvalidValue: no such recipe or file, or one of each kind.
-    """
-    if is_script(a) != is_script(b):
-        raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
-    if not is_script(a):
-        return candidate(a, plan), candidate(b, plan)
-    files = Path(a), Path(b)
-    for file in files:
-        if not file.is_file():
-            raise InvalidValue(f"there is no file '{file}'", "Name a script that `perfkit export` wrote")
-    names = (a, b) if files[0].name == files[1].name else (files[0].name, files[1].name)
-    return Candidate(names[0], script=files[0]), Candidate(names[1], script=files[1])
 
 
 def pairs_for(noise: float | None, precision: float) -> int:
@@ -212,12 +185,10 @@ def _measure_pair(
     """Both sides in a pair of fresh processes; the second one is left for the caller to store."""
     runs: list[Run] = []
     fork.restart()
-    if sides[0].script:
-        plan = replace(plan, workload=str(sides[0].script.absolute()))
     with prepare(plan, **watch) as setup:
         stages = recipe_stages([(side.title, side.on(setup.target)) for side in sides], setup.target)
         trials = (
-            Trial(stage, 2, side.workload or plan.workload) for stage, side in zip(stages, sides, strict=True)
+            Trial(stage, 2, side.launch or plan.workload) for stage, side in zip(stages, sides, strict=True)
         )
         virtual = compute(stages, setup, 2, None, []) if plan.host else None
         for run in virtual or measure(trials, setup, schedule):

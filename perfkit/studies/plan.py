@@ -17,7 +17,6 @@ from perfkit.process.launch import Launch
 from perfkit.process.ranks import Nodes
 from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target
-from perfkit.program.script import REFERENCE
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.simulate import host as hosts
@@ -260,5 +259,5 @@ def scripts(runs: Sequence[Run]) -> dict[str, str]:
             len(run.losses) or 8,
         )
         for run in runs
-        if run.status == "ok" and run.workload != REFERENCE and run.stage != AGAIN
+        if run.status == "ok" and not run.is_script and run.stage != AGAIN
     }

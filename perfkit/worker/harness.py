@@ -205,13 +205,6 @@ class Harness:
         block, _ = self._run(batches, self._whole_steps(samples), "ceiling")
         return block
 
-    def count_samples(self, steps: int) -> int:
-        """Counts a step's samples over the first `steps`, for a script; returns the bytes of a sample."""
-        batches = max(1, len(self.source.stamps) // steps)
-        batch = next(self.source)
-        self.samples_per_step = len(batch[0]) * batches
-        return checks.bytes_per_sample(batch)
-
     def mechanisms(self) -> tuple[list[Mechanism], int]:
         """The check of every switch, and the bytes of a sample in a batch of the loader."""
         step = observe.observe_step(self.training, self.source, self.first_graphs)

@@ -15,14 +15,13 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
 import torch
 
 from perfkit import machine, workloads
-from perfkit.program import rules, script
+from perfkit.program import rules
 from perfkit.program.recipe import Recipe
 from perfkit.program.train import Training
 from perfkit.simulate.gpus import gpu_of
@@ -160,13 +159,6 @@ class Session:
                 return parity.check(self._workload, recipe, self._device, exactness, seed, steps)
 
     def _describe(self, command: messages.Describe) -> messages.Description:
-        if script.is_script(command.workload):
-            self._workload = script.Script(Path(command.workload))
-            self._workload.check_device(command.device)
-            self._device = self._workload.device
-            return messages.Description(
-                script.REFERENCE, {}, [], messages.DeviceFacts(**device.facts(self._device))
-            )
         options = workloads.options_for(workloads.find(command.workload), command.preset, command.options)
         self._workload = workloads.load(command.workload, options)
         if sheet := gpu_of(command.device):
@@ -183,24 +175,17 @@ class Session:
             self._is_simulated = True
             self._harness, trained = simulated.train(self._workload, command, self._progress)
             return trained
-        own_script = self._workload if isinstance(self._workload, script.Script) else None
-        training = (
-            own_script.training() if own_script
-            else Training(self._workload, Recipe.from_dict(command.recipe), self._device, command.seed)
-        )  # fmt: skip
+        training = Training(self._workload, Recipe.from_dict(command.recipe), self._device, command.seed)
         if command.batch_times:
             loader.time_loader(training.loader, command.batch_times)
         self._harness = harness = Harness(training, progress=self._progress)
         startup_s = time.time() - command.started
         first, losses = harness.first_steps(command.loss_steps)
-        # A script may have been changed at will: its samples are counted, and no switch can be checked.
-        mechanisms, batch_bytes = (
-            ([], harness.count_samples(command.loss_steps)) if own_script else harness.mechanisms()
-        )
+        mechanisms, batch_bytes = harness.mechanisms()
         warm = harness.warm_up(command.warmup_s)
         harness.device.reset_peak()
         return messages.Trained(
-            recipe=training.recipe.to_dict(), facts=own_script.facts() if own_script else {},
+            recipe=training.recipe.to_dict(),
             startup_s=startup_s, first=first, warm=warm, losses=losses, mechanisms=mechanisms,
             batch_bytes_per_sample=batch_bytes, samples_per_step=harness.samples_per_step,
             compiled=observe.is_compiled(training.model),

@@ -118,12 +118,6 @@ def test_what_an_interrupted_comparison_has_measured_is_kept(machine: FakeMachin
     assert machine.alive() == []
 
 
-def test_scripts_are_run_as_they_stand(machine: FakeMachine, where: Plan, tmp_path: Path) -> None:
-    files = [tmp_path / "a.py", tmp_path / "b.py"]
-    compare(Candidate("a.py", script=files[0]), Candidate("b.py", script=files[1]), where, budget_s=0)
-    assert [child.workload for child in machine.children] == [str(file) for file in files]
-
-
 def test_noise_is_what_equal_processes_differ_by(machine: FakeMachine, where: Plan) -> None:
     found = comparing.measure_noise(where, pairs=2, budget_s=0)
     assert [one.ratio.ratio for one in found] == [1.0, 1.0]
