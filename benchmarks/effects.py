@@ -1,13 +1,13 @@
 """Does each chapter's own panel show its effect on this machine? Measures it several times, counts verdicts.
 
-    python -m benchmarks.effects [--times 10] [--limit 45] [--busy] [CHAPTER ...]     (02 04 05 06 07 14 if none)
+    python -m benchmarks.effects [--times 10] [--limit 45] [--busy] [CHAPTER ...]
 
 The panels are those of `notebooks/src`: every `name = pk.StagePanel(…)`, `LadderPanel` or `RecipePanel` that
 is not of a recording. Each one is measured at the preset `quick` in a new data folder, as in a first session.
 The last stage is compared with the first; parity is not checked. Target on two quiet cores without a GPU:
 `faster` or `slower` (or predicted so, on a simulated device) in at least 9 of 10, in about a minute each.
-With `--busy`, a process that only loops takes one core meanwhile: each verdict must be the quiet machine's, or
-`disturbed`.
+With `--busy`, a process that only loops takes one core meanwhile: each verdict must be the quiet machine's,
+or `disturbed`.
 """
 
 from __future__ import annotations
