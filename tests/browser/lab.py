@@ -70,6 +70,7 @@ class LabServer:
             *("--IdentityProvider.token=", "--ServerApp.password="),
             "--ServerApp.disable_check_xsrf=True",  # so that a test can ask the REST interface without a page
             "--LabApp.expose_app_in_browser=True",
+            "--JupyterNotebookApp.expose_app_in_browser=True",
             "--KernelManager.shutdown_wait_time=2",
         ]
 
@@ -167,9 +168,12 @@ class LabPage:
         }}"""
         return self.page.evaluate(script, [arg, timeout_s])
 
-    def open_notebook(self, name: str, timeout_s: float = 90) -> None:
-        """Open a notebook of the server's root (`01_baseline.ipynb`) alone, with an idle kernel."""
-        self.page.goto(f"{self.server.url}doc/tree/{name}?reset", timeout=timeout_s * 1000)
+    def open_notebook(self, name: str, timeout_s: float = 90, at: str = "doc/tree/{}?reset") -> None:
+        """Open a notebook of the server's root (`01_baseline.ipynb`) alone, with an idle kernel.
+
+        `at` is its address: JupyterLab's, or Notebook 7's, which the same server serves.
+        """
+        self.page.goto(f"{self.server.url}{at.format(name)}", timeout=timeout_s * 1000)
         self.page.wait_for_function(
             """name => {
                 const panel = window.jupyterapp?.shell?.currentWidget;

@@ -1,0 +1,42 @@
+"""The panels in Notebook 7, which the server of the browser tests serves beside JupyterLab."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.lab import LabPage
+from tests.browser.test_panels import DONE, SETUP, TOY, status
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+
+def test_a_panel_and_the_history_work_in_notebook_7(lab: LabPage, console_errors: list[str]) -> None:
+    lab.server.write_notebook(
+        "seven.ipynb",
+        f"{SETUP}panel = pk.StagePanel('data_loading', workload={TOY})\npanel",
+        "pk.Workbench()",
+    )
+    lab.open_notebook("seven.ipynb", at="notebooks/{}")
+    lab.run_cell(0)
+    panel = lab.page.locator(".pk-panel").first
+    expect(panel.locator(".pk-switch-workers input")).to_have_value("1", timeout=DONE)
+    panel.locator("button.pk-run").click()
+    status(panel, "done")
+    expect(panel.locator(".pk-plot svg").first).to_be_visible()
+    expect(panel.locator(".pk-results table").first).to_contain_text("data loading")
+    lab.screenshot("notebook7-stage")
+    lab.run_cell(1)
+    grid = lab.page.locator(".pk-runs").last
+    expect(grid.locator("table")).to_be_visible(timeout=DONE)
+    expect(grid.locator("tbody tr").first).to_be_visible()
+    wide = lab.page.evaluate(
+        "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    )
+    assert wide <= 0, "no sideways scrolling"
+    lab.screenshot("notebook7-workbench")
+    # Notebook's own: it loads the settings of an extension that only JupyterLab has.
+    own = re.compile(r"reading 'schema'\).*notebook_core", re.DOTALL)
+    console_errors[:] = [error for error in console_errors if not own.search(error)]
