@@ -45,14 +45,19 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
     """Against the stage before."""
 
     @property
-    def inside(self) -> bool | None:
-        """Whether the result is within `WITHIN` of the prediction; None where it is open."""
-        low, high = self.times / WITHIN, self.times * WITHIN
-        if self.result.verdict in _NO_VERDICT:
-            return None
-        if low <= self.result.low and self.result.high <= high:
-            return True
-        return False if self.result.high < low or high < self.result.low else None
+    def holds(self) -> bool | None:
+        """Whether it holds; None where that is open."""
+        return holds(self.times, self.result)
+
+
+def holds(times: float, result: Ratio) -> bool | None:
+    """Whether a result is within `WITHIN` of its prediction; None where the rounds cannot tell."""
+    low, high = times / WITHIN, times * WITHIN
+    if result.verdict in _NO_VERDICT:
+        return None
+    if low <= result.low and result.high <= high:
+        return True
+    return False if result.high < low or high < result.low else None
 
 
 def _file() -> Path:
@@ -106,7 +111,7 @@ def shares(guesses: Sequence[Guess]) -> list[Share]:
     """For each confidence that was used, the share of predictions that hold."""
     found = []
     for sure in SURE:
-        held = [one.inside for one in guesses if one.confidence == sure and one.inside is not None]
+        held = [one.holds for one in guesses if one.confidence == sure and one.holds is not None]
         if held:
             found.append(Share(sure, sum(held), len(held), *_wilson(sum(held), len(held))))
     return found

@@ -16,9 +16,11 @@ import msgspec
 
 from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError
+from perfkit.results.guesses import holds
 from perfkit.results.run import INVALID
 from perfkit.room.shared import Entry
 from perfkit.show import units
+from perfkit.show.calibration import judgement
 from perfkit.show.sentences import clean
 
 MAX_ENTRIES = 2_000
@@ -175,10 +177,11 @@ def _summary(entries: Sequence[Entry]) -> str:
     """How the room did, in a sentence."""
     guesses = [entry.prediction for entry in entries if entry.prediction]
     results = [entry.ratio.ratio for entry in entries if entry.ratio]
-    both = [entry for entry in entries if entry.off]
+    both = [holds(entry.prediction, entry.ratio) for entry in entries if entry.prediction and entry.ratio]
+    judged = [one for one in both if one is not None]
     parts = [f"{len(guesses)} predictions (median {median(guesses):.2f}×)"] if guesses else []
     parts += [f"{len(results)} results (median {median(results):.2f}×)"] if results else []
-    parts += [f"{sum(e.inside for e in both)} of {len(both)} inside the interval"] if both else []
+    parts += [f"{sum(judged)} of {len(judged)} within a fifth"] if judged else []
     return "; ".join(parts)
 
 
@@ -187,5 +190,5 @@ def _template(name: str) -> jinja2.Template:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"clean": clean, "ratio": units.ratio}
-    environment.globals |= {"WIDTH": WIDTH}
+    environment.globals |= {"WIDTH": WIDTH, "judgement": judgement}
     return environment.get_template(f"{name}.jinja")

@@ -25,8 +25,8 @@ Client = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Word = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
-class Shared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One learner's prediction, result, or both, for one stage."""
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """Who predicted what, for one stage."""
 
     client: Client
     """A random number of this kernel: two learners of one name stay apart."""
@@ -37,28 +37,25 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     device: Word
     machine: Annotated[str, Meta(max_length=200)] = ""
     """In a line; that of the run counts, where there is one."""
-    role: Role = "previous"
     prediction: Annotated[float, Meta(ge=0.001, le=1000)] | None = None
-    """Times as fast as what `role` names."""
+    """Times as fast."""
     confidence: Annotated[float, Meta(ge=0, le=1)] | None = None
-    """That the prediction is right, 0 to 1."""
+    """That the prediction holds, 0 to 1."""
+
+
+class Shared(Prediction, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One learner's prediction, result, or both, for one stage."""
+
+    role: Role = "previous"
+    """What the run is compared with."""
     run: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(Prediction, frozen=True, kw_only=True):
     """A row of the board."""
 
-    client: str
-    name: str
-    workload: str
-    stage: str
-    title: str
-    device: str
-    machine: str
     when: str
     """UTC, ISO 8601."""
-    prediction: float | None = None
-    confidence: float | None = None
     ratio: Ratio | None = None
     origin: str = ""
     """`simulated`, `recorded`, or nothing: measured."""
@@ -69,18 +66,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[str, ...]:
         """Sharing again replaces what has the same key."""
         return self.client, self.workload, self.stage, self.device
-
-    @property
-    def off(self) -> float | None:
-        """Factor between prediction and result, 1 or more."""
-        if self.prediction is None or self.ratio is None:
-            return None
-        return max(self.prediction / self.ratio.ratio, self.ratio.ratio / self.prediction)
-
-    @property
-    def inside(self) -> bool:
-        """Whether the prediction is in the interval of the result."""
-        return bool(self.prediction and self.ratio and self.ratio.low <= self.prediction <= self.ratio.high)
 
 
 def slim(run: Run) -> Run:
@@ -116,7 +101,7 @@ def _entry(shared: Shared, run: Run | None) -> Entry:
         raise ValueError("it has neither a prediction nor a run")
     row = Entry(
         when=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        **{name: getattr(shared, name) for name in _COPIED},
+        **{name: getattr(shared, name) for name in Prediction.__struct_fields__},
     )
     if run is None:
         return row
@@ -133,11 +118,6 @@ def _entry(shared: Shared, run: Run | None) -> Entry:
         row, machine=machine.describe(run.machine)[:200], ratio=ratio, reason=run.reason[:200],
         origin="simulated" if run.simulated else "recorded" if ORIGIN in run.facts else "",
     )  # fmt: skip
-
-
-_COPIED = (
-    "client", "name", "workload", "stage", "title", "device", "machine", "prediction", "confidence"
-)  # fmt: skip
 
 
 def _check_numbers(run: Run) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perfkit.ladder.catalogue import OPTIMIZATIONS
-from perfkit.results.guesses import WITHIN, Guess, Share, shares
+from perfkit.results.guesses import WITHIN, Guess, Share, holds, shares
+from perfkit.results.stats import Ratio
 from perfkit.show import style, units
 from perfkit.show.document import Bullets, Content, Figure, Table
 
@@ -22,6 +23,17 @@ _TICKS = (0.1, 0.2, 0.5, 0.8, 1, 1.25, 1.5, 2, 3, 5, 10, 20, 50, 100)
 _RULE = f"A prediction holds if the result is within a fifth of it (a factor of {WITHIN:g}, either way)."
 
 
+def judgement(times: float, result: Ratio) -> str:
+    """A prediction beside its result, by the rule of all predictions."""
+    factor = max(times / result.ratio, result.ratio / times)
+    words = {
+        True: "within a fifth",
+        False: f"off by a factor of {factor:.2f}",
+        None: "open, the rounds cannot tell",
+    }
+    return words[holds(times, result)]
+
+
 def sections(guesses: Sequence[Guess]) -> list[Content]:
     """Every prediction beside its result, what follows from them, and one figure."""
     if not guesses:
@@ -31,7 +43,7 @@ def sections(guesses: Sequence[Guess]) -> list[Content]:
         ]
     rows = [
         [
-            _title(one), f"{one.times:.2f}×", _sure(one), units.ratio(one.result), _HOLDS[one.inside],
+            _title(one), f"{one.times:.2f}×", _sure(one), units.ratio(one.result), _HOLDS[one.holds],
             f"{one.device}, {one.preset}",
         ]
         for one in guesses
@@ -64,8 +76,8 @@ def _row(share: Share) -> list[str]:
 
 
 def _words(guesses: Sequence[Guess]) -> list[str]:
-    judged = [one for one in guesses if one.inside is not None]
-    held = sum(bool(one.inside) for one in judged)
+    judged = [one for one in guesses if one.holds is not None]
+    held = sum(bool(one.holds) for one in judged)
     words = [f"{held} of {len(judged)} predictions that can be judged hold."]
     if judged:
         above = sum(one.times > one.result.ratio for one in judged)

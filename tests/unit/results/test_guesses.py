@@ -37,7 +37,7 @@ def guess(times: float, low: float, high: float, verdict: Any = "faster", **more
 def test_a_prediction_holds_within_a_fifth(
     times: float, low: float, high: float, verdict: str, holds: bool | None
 ) -> None:
-    assert guess(times, low, high, verdict).inside is holds
+    assert guess(times, low, high, verdict).holds is holds
 
 
 def test_the_first_result_with_a_verdict_is_final() -> None:

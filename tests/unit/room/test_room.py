@@ -16,6 +16,7 @@ from perfkit.errors import InvalidValue, StoreError
 from perfkit.results.run import Run
 from perfkit.room import server, shared
 from perfkit.room.board import MAX_ENTRIES, Board
+from perfkit.show.calibration import judgement
 from tests.unit.room.conftest import TOKEN, Room, measured, post
 from tests.unit.show.test_html import EVIL, Page
 
@@ -31,6 +32,7 @@ def test_a_prediction_then_its_result_are_one_row(room: Room) -> None:
     assert row.prediction == 1.5 and row.confidence == 0.8
     assert row.ratio == ratio and ratio is not None
     text = Page(room.board.body()).text
+    assert judgement(1.5, ratio) in text
     assert "1.50×" in text and "80% sure" in text and ratio.verdict in text and "2 cores" in text
 
 

@@ -25,6 +25,11 @@ def test_every_prediction_stands_beside_its_result() -> None:
     assert [row[4] for row in rows] == ["yes", "no", "open"]
 
 
+def test_panel_and_board_judge_by_the_same_rule() -> None:
+    words = [calibration.judgement(one.times, one.result) for one in SOME]
+    assert words == ["within a fifth", "off by a factor of 1.91", "open, the rounds cannot tell"]
+
+
 def test_without_predictions_it_says_how_to_make_one() -> None:
     (sentence,) = calibration.sections([])
     assert "press Predict" in str(sentence)
