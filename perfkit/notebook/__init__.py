@@ -1,11 +1,8 @@
 """What people touch in a notebook. Holds no measuring code; everything else works without this package."""
 
 from perfkit.notebook.functions import (
-    AttributionResult,
-    Inspection,
     SyncReport,
     TraceView,
-    TuningResult,
     attribute,
     calibration,
     doctor,
@@ -37,9 +34,8 @@ from perfkit.notebook.where import use
 from perfkit.notebook.workbench import Workbench
 
 __all__ = [
-    "AttributionResult", "Inspection", "LadderPanel", "Puzzle", "RecipePanel", "ScriptPanel", "Shown",
-    "StagePanel", "SyncReport", "TraceView", "TuningResult", "WhatIf", "Workbench", "attribute",
-    "calibration", "capstone", "doctor", "find_syncs", "kernels", "machine", "memory", "minutes", "nsys",
-    "pipeline", "profile", "projector", "puzzle", "puzzles", "quiz", "recording", "script_panel", "share",
-    "simulation", "source", "torchrun", "training_loop", "tune", "use",
+    "LadderPanel", "Puzzle", "RecipePanel", "ScriptPanel", "Shown", "StagePanel", "SyncReport", "TraceView",
+    "WhatIf", "Workbench", "attribute", "calibration", "capstone", "doctor", "find_syncs", "kernels",
+    "machine", "memory", "minutes", "nsys", "pipeline", "profile", "projector", "puzzle", "puzzles", "quiz",
+    "recording", "script_panel", "share", "simulation", "source", "torchrun", "training_loop", "tune", "use",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -27,7 +28,7 @@ class Controls:
         names: the switches to show; the others keep the values of `start`.
         start: the recipe to begin with, and to come back to.
         on_change: called with the recipe after every change by hand.
-        presets: recipes that a button each sets, by the buttons' texts.
+        presets: recipes that a button each sets, by the buttons' texts; or the reason why there is none.
         base: the text of the first of these buttons, which sets the recipe to come back to.
         remedy: what can be done about a reason; the first group that has such a reason offers it.
     """
@@ -52,10 +53,15 @@ class Controls:
             if (inside := {n: c for n, c in self.by_name.items() if switches()[n].group == title})
         }
         self.chips = Chips(self._put_back, f"as {base.lower()}")
-        self.presets = Presets({base: lambda: self._base, **(presets or {})}, self._set)
+        recipes: dict[str, Preset] = {base: lambda: self._base, **(presets or {})}
+        self.presets = {
+            text: layout.button(text, "pk-preset", text, functools.partial(self._start_from, recipe))
+            for text, recipe in recipes.items()
+        }
         self.why = layout.html_slot("pk-why")
+        start_from = layout.row([layout.html_slot(text="Start from"), *self.presets.values()], "pk-line")
         groups = [group.widget for group in self.groups.values()]
-        self.widget = layout.box([self.presets.widget, self.chips.widget, *groups, self.why], "pk-controls")
+        self.widget = layout.box([start_from, self.chips.widget, *groups, self.why], "pk-controls")
         self._refresh()
 
     @property
@@ -87,7 +93,6 @@ class Controls:
         """Why a switch cannot have a recipe's value where it is to run; empty where it can."""
         self._why_not = why_not
         self._refresh()
-        self.presets.update()
 
     def can_act(self, recipe: Recipe) -> bool:
         """Whether every switch that this recipe sets can act where it is to run."""
@@ -97,14 +102,26 @@ class Controls:
         """The shown switches that differ from a recipe."""
         return {name: pair[0] for name, pair in self._recipe.diff(against).items() if name in self.by_name}
 
+    def offer(self, text: str, settings: Mapping[str, Value], why: str) -> widgets.Button:
+        """A button that sets some switches, as a hand does."""
+        act = lambda: self._set(self._recipe.replace(**settings))  # noqa: E731
+        return layout.button(text, f"pk-try-{next(iter(settings))}", why, act)
+
     def _set(self, recipe: Recipe) -> None:
         """By hand, all at once."""
         self.show(self._recipe.replace(**{name: getattr(recipe, name) for name in self.by_name}))
         self._on_change(self._recipe)
 
+    def _start_from(self, preset: Preset) -> None:
+        recipe = preset()
+        if isinstance(recipe, str):
+            self.why.value = layout.message(recipe)
+        else:
+            self._set(recipe)
+
     def _put_back(self, name: str) -> None:
         self._set(self._recipe.replace(**{name: getattr(self._base, name)}))
-        self.presets.focus()
+        next(iter(self.presets.values())).focus()
 
     def _changed(self, change: Mapping[str, Any]) -> None:
         if self._quiet:
@@ -206,37 +223,6 @@ class Chips:
         chip = layout.button("", "pk-chip", f"Remove {label} from the recipe", lambda: self._put_back(name))
         chip.icon = "times"
         return chip
-
-
-class Presets:
-    """Buttons that set a whole recipe; disabled, with the reason, where there is none."""
-
-    def __init__(self, presets: Mapping[str, Preset], set_recipe: Callable[[Recipe], None]) -> None:
-        self._presets, self._set_recipe = presets, set_recipe
-        self.buttons = {
-            text: layout.button(text, "pk-preset", text, lambda text=text: self._press(text))  # type: ignore[misc]
-            for text in presets
-        }
-        start = layout.html_slot(text="Start from")
-        self.widget = layout.row([start, *self.buttons.values()], "pk-line")
-        for button in self.buttons.values():
-            button.disabled, button.tooltip = True, "Nothing is known of the workload yet"
-
-    def update(self) -> None:
-        """Looks which recipes there are: once the panel is built, after a run, at another place."""
-        for text, button in self.buttons.items():
-            found = self._presets[text]()
-            button.disabled = isinstance(found, str)
-            button.tooltip = found if isinstance(found, str) else found.describe()
-
-    def focus(self) -> None:
-        """The keyboard's focus goes to the first of the buttons."""
-        next(iter(self.buttons.values())).focus()
-
-    def _press(self, text: str) -> None:
-        found = self._presets[text]()
-        if isinstance(found, Recipe):
-            self._set_recipe(found)
 
 
 def _short(switch: Switch, reason: str) -> str:

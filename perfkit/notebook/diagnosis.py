@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import ipywidgets as widgets
 
@@ -17,26 +17,25 @@ from perfkit.studies.edits import following
 from perfkit.trace.diagnosis import Bottleneck
 
 
-def rows(
-    findings: Iterable[Bottleneck], controls: Controls, runs: Sequence[Run], tell: Callable[[str], None]
-) -> list[widgets.Widget]:
+def rows(findings: Iterable[Bottleneck], controls: Controls, runs: Sequence[Run]) -> list[widgets.Widget]:
     """A row for each bottleneck: what it is, then a button for each switch that can act here.
 
     Args:
         findings: of a profile of the recipe that the controls show.
         controls: which the buttons set.
         runs: measured ones of the same workload and place, for the predictions.
-        tell: shows a line in the panel.
     """
     model, recipe = predict.fit(runs), controls.recipe
     lines: list[widgets.Widget] = []
     for finding in findings:
         about = f"<b>{html.escape(finding.bottleneck)}</b>: {html.escape(finding.message)}"
-        offers = [
-            _offer(name, other, controls, _gain(model, recipe, other, finding), tell)
-            for name in finding.try_next
-            if (other := following(recipe, name)) != recipe and controls.can_act(other)
-        ]
+        offers = []
+        for name in finding.try_next:
+            other, switch = following(recipe, name), switches()[name]
+            if other != recipe and controls.can_act(other):
+                value, gain = getattr(other, name), _gain(model, recipe, other, finding)
+                text = f"Set {switch.label}: {spoken(value)} ({gain})"
+                offers.append(controls.offer(text, {name: value}, switch.help))
         lines.append(layout.row([layout.html_slot(text=about), *offers], "pk-finding"))
     return lines
 
@@ -48,16 +47,3 @@ def _gain(model: predict.Model, recipe: Recipe, other: Recipe, finding: Bottlene
         samples = [one.batch_size * one.accumulation for one in (recipe, other)]
         return f"predicted {units.times(samples[1] / after.step_s / (samples[0] / before.step_s))}"
     return f"at most {units.times(finding.gain_at_most)}" if finding.gain_at_most else "no prediction"
-
-
-def _offer(
-    name: str, other: Recipe, controls: Controls, gain: str, tell: Callable[[str], None]
-) -> widgets.Button:  # fmt: skip
-    switch, value = switches()[name], getattr(other, name)
-    setting = f"{switch.label}: {spoken(value)}"
-
-    def act() -> None:
-        controls.show(controls.recipe.replace(**{name: value}))
-        tell(f"{setting} is set ({gain}): press Run to see whether it helps")
-
-    return layout.button(f"Set {setting} ({gain})", f"pk-try-{name}", switch.help, act)

@@ -42,12 +42,6 @@ from perfkit.studies import tune as tuning
 from perfkit.trace import diagnosis
 from perfkit.worker import reports
 
-AttributionResult = Shown[Attribution]
-"""What each optimization is worth: `words()`, tables `What each` and `Interactions`, figure `worth`."""
-TuningResult = Shown[Tuned]
-"""The fastest recipe of a search: `words()`, table `Tried`, figure `pareto`."""
-Inspection = Shown[Any]
-"""What a step is made of."""
 _Result = TypeVar("_Result")
 
 
@@ -63,8 +57,10 @@ def with_line(study: Callable[[Callable[[plans.Progress], None]], _Result]) -> _
     return result
 
 
-def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where: Any) -> AttributionResult:
+def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where: Any) -> Shown[Attribution]:
     """Measures what each optimization is worth; the stop button ends it, and what was measured is kept.
+
+    Tables: What each, Interactions. Figure: worth.
 
     Args:
         names: optimizations; those of the default ladder that can act here if None.
@@ -82,8 +78,10 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
 def tune(
     space: Mapping[str, Sequence[Value]] | None = None, minutes: float = 10.0, memory_gb: float | None = None,
     **where: Any,
-) -> TuningResult:  # fmt: skip
+) -> Shown[Tuned]:  # fmt: skip
     """Finds the fastest recipe of a space; the stop button ends it, and what was measured is kept.
+
+    Table: Tried. Figure: pareto.
 
     Args:
         space: values by switch; the usual ones if None.
@@ -100,7 +98,7 @@ def tune(
     return Shown(found, tables_studies.tuning(found))
 
 
-def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Inspection:
+def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown[Any]:
     """What holds memory in a step of each recipe; arguments as for `perfkit.profile`. Figure: held."""
     ledgers = [
         msgspec.structs.replace(inspect.memory(workload, settings=changes, **where), recipe=title)
@@ -109,7 +107,7 @@ def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Inspe
     return Shown(ledgers, tables_inside.memory(ledgers))
 
 
-def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Inspection:
+def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Shown[Any]:
     """The device's roofs, shapes, and a step's share of them; arguments as for `perfkit.profile`.
 
     Figures: roofline, shapes.

@@ -45,7 +45,7 @@ class RunHistory:
     """
 
     def __init__(self, on_tick: Callable[[], None], on_problem: Callable[[str], None]) -> None:
-        self._on_tick, self._on_problem = on_tick, on_problem
+        self.on_tick, self._on_problem = on_tick, on_problem
         self._entries: dict[str, Entry] = {}
         """Newest first."""
         self._marks: Mapping[str, Marks] = {}
@@ -56,7 +56,7 @@ class RunHistory:
         self._lock = threading.RLock()
         self._quiet = False
         self.grid = Grid(_dom_classes=["pk-history"])
-        self.grid.observe(lambda _: self._quiet or self._on_tick(), "ticked")
+        self.grid.observe(lambda _: self._quiet or self.on_tick(), "ticked")
         self.grid.on_msg(lambda _, content, __: self._act(content))
         self.delete = layout.button("Delete", "pk-delete", "Remove the ticked runs", self._delete_ticked)
         self.undo = layout.button(
@@ -78,14 +78,15 @@ class RunHistory:
         """The measured runs of a workload; those of the newest session that suit `tick` are ticked."""
         self._recorded, self._runs, self._entries = False, {}, {}
         runs = self._runs
-        missing = self._read(workload)
+        missing = self._read(workload, _AT_ONCE)
         session = next((one.session for one in self.entries if tick(one)), None)
         self._draw([one.id for one in self.entries if one.session == session and tick(one)])
 
         def derive() -> None:
-            while runs is self._runs and self._read(workload):
+            self._asked(lambda store: store.history(workload=workload))  # keeps the lines that it derives
+            if runs is self._runs:
+                self._read(workload, missing + _AT_ONCE)
                 self._draw()
-            self._draw()
 
         if missing:
             threading.Thread(target=derive, name="perfkit-history", daemon=True).start()
@@ -125,9 +126,9 @@ class RunHistory:
         """Every run of the grid, for a spreadsheet."""
         return tables_history.as_csv(History(list(self.entries), self._marks, 0))
 
-    def _read(self, workload: str) -> int:
+    def _read(self, workload: str, derive: int) -> int:
         """Takes over what the store holds now; returns how many lines are still to be derived."""
-        history = self._asked(lambda store: store.history(workload=workload, derive=_AT_ONCE))
+        history = self._asked(lambda store: store.history(workload=workload, derive=derive))
         if history is None:
             return 0
         with self._lock:
@@ -160,7 +161,7 @@ class RunHistory:
                 self.grid.ticked = self.grid.ticked if ticked is None else list(ticked)
             self._quiet = False
         if ticked is not None:
-            self._on_tick()
+            self.on_tick()
 
     # ------------------------------------------------------------ what is done with them
 

@@ -18,7 +18,7 @@ from perfkit.program.recipe import Recipe
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
-from perfkit.show import html, results, tables, tables_studies
+from perfkit.show import html, results, tables_studies
 from perfkit.show.document import Content
 from perfkit.studies import ladder as ladders
 from perfkit.studies import parity as proving
@@ -54,6 +54,7 @@ class LadderPanel(Panel):
     from_below = False
     """Whether the first stage is the default ladder below the others, not the plain loop."""
     _titles: Recipes = MappingProxyType({})
+    _where: Chooser
 
     def __init__(
         self, stages: Sequence[str] | None = None, workload: str | None = None, preset: str | None = None,
@@ -197,13 +198,6 @@ class LadderPanel(Panel):
                 return False
             failed += [stage.name] * (run.status != "ok")
         return True
-
-    # ------------------------------------------------------------ ordinary outputs
-
-    def proof(self) -> Shown[Run]:
-        """What proves that each switch of the last stage is in effect, and that it still trains the same."""
-        runs = results.stages(self._results_or_error())
-        return Shown(runs[-1], tables.proof(runs, self._parity))
 
 
 class RecipePanel(LadderPanel):

@@ -56,6 +56,7 @@ class Boxed:
     """Something that a cell shows as a box of widgets; without a browser, as a sentence."""
 
     box: widgets.VBox
+    large = False
     text = "perfkit panel: run this cell for the controls, or call .run() to measure"
 
     def _fill(self, children: Sequence[widgets.Widget]) -> None:
@@ -66,6 +67,7 @@ class Boxed:
 
     def enlarge(self, large: bool) -> None:
         """Large type in this box, or type of the usual size."""
+        self.large = large
         set_class(self.box, "pk-large", large)
 
     def __repr__(self) -> str:

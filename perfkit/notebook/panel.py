@@ -53,13 +53,14 @@ class Panel(layout.Boxed, Sectioned):
     """What stands in the place of results while there are none."""
     missing = ("nothing was measured yet", "Run the cell with .run() first")
     """The error of an output that needs results, and its remedy."""
-    _where: Chooser
-    """Where it runs, set first as well."""
+    _where: Chooser | None = None
+    """Where it runs, if that can be chosen."""
+    _buttons: Sequence[widgets.Button] = ()
+    """Other work, which cannot begin either while something runs."""
     _above: Sequence[widgets.Widget] = ()
-    _buttons: Sequence[widgets.Widget] = ()
     _between: Sequence[widgets.Widget] = ()
     _below: Sequence[widgets.Widget] = ()
-    """Widgets above the buttons, beside them, between progress and results, at the end: set them first."""
+    """Widgets above the buttons, between progress and results, at the end: all of these are set first."""
 
     def __init__(self, key: str) -> None:
         self.runs: list[Run] = []
@@ -73,14 +74,12 @@ class Panel(layout.Boxed, Sectioned):
         self._run = layout.button("Run", "pk-run", tooltip, lambda: self.run(block=False), "primary")
         self._cancel = layout.button("Cancel", "pk-cancel", "Stop; what is finished is kept", self.cancel)
         self._cancel.disabled = True
-        self._large = widgets.Checkbox(description="Large type", indent=False)
-        self._large.observe(lambda _: self._draw(), "value")
         self._results = layout.html_slot("pk-results")
         self._headline, self._plot = layout.html_slot("pk-plot"), layout.html_slot("pk-plot")
         self._pictures: dict[str, document.Figure] = {}
         self._more = Choice("More:", "pk-tabs", self._show_plot)
         self._fill([
-            *self._above, layout.row([self._run, self._cancel, *self._buttons, self._large]),
+            *self._above, layout.row([self._run, self._cancel, *self._buttons]),
             self._status.widget, *self._between, self._headline, self._results, self._more.widget, self._plot,
             *self._below,
         ])  # fmt: skip
@@ -158,11 +157,12 @@ class Panel(layout.Boxed, Sectioned):
 
     def enlarge(self, large: bool) -> None:
         """Large type in this panel, also in its figures."""
-        self._large.value = large
+        super().enlarge(large)
+        self._draw()
 
     def _remedy(self, reason: str) -> Action | None:
         """What can be done about a reason in this panel."""
-        return remedies.find(reason, self._status.show, getattr(self, "_where", None))
+        return remedies.find(reason, self._status.show, self._where)
 
     def _follow(self, progress: plans.Progress) -> None:
         self._status.follow(progress)
@@ -170,8 +170,11 @@ class Panel(layout.Boxed, Sectioned):
             self._keep(progress.run)
 
     def _set_busy(self, busy: bool) -> None:
-        self._run.disabled, self._cancel.disabled = busy, not busy
-        self._where.set_busy(busy)
+        for button in (self._run, *self._buttons):
+            button.disabled = busy
+        self._cancel.disabled = not busy
+        if self._where:
+            self._where.set_busy(busy)
 
     def _ipython_display_(self) -> None:
         if self._is_here():
@@ -197,11 +200,10 @@ class Panel(layout.Boxed, Sectioned):
 
     def _draw(self) -> None:
         """Shows the chosen runs; from any thread."""
-        runs, large = self._chosen(), self._large.value
-        (self.box.add_class if large else self.box.remove_class)("pk-large")
+        runs = self._chosen()
         self._results.value = html.fragment(self._contents(runs)) if runs else self.nothing
         measured = self._has_pictures() and any(run.status == "ok" for run in runs)
-        self._headline.value = style.to_svg(figures.headline(runs).draw(large=large)) if measured else ""
+        self._headline.value = style.to_svg(figures.headline(runs).draw(large=self.large)) if measured else ""
         self._pictures = figures.others(runs) if measured else {}
         self._show_plot(self._more.value if self._more.value in self._pictures else "")
 
@@ -209,7 +211,7 @@ class Panel(layout.Boxed, Sectioned):
         """Draws one of the other pictures, if any: each takes longer than everything else together."""
         self._more.show({name: Option(name) for name in self._pictures}, tab)
         figure = self._pictures.get(tab)
-        self._plot.value = style.to_svg(figure.draw(large=self._large.value)) if figure else ""
+        self._plot.value = style.to_svg(figure.draw(large=self.large)) if figure else ""
 
     def _draw_still(self) -> None:
         """The same for a reader without a kernel; at the end of a run, as it is work for the processor."""

@@ -44,7 +44,6 @@ class Queue:
         self._problems: list[str] = []
         self._lock = threading.RLock()
         self._lines: dict[Measurement, Any] = {}
-        self._texts: dict[Measurement, Any] = {}
         self._errors, self._heading = layout.html_slot("pk-error"), layout.html_slot()
         clear = layout.button("Remove all", "pk-queue-clear", "Empty the queue", self.clear)
         self._above = layout.row([self._heading, clear])
@@ -115,15 +114,15 @@ class Queue:
             layout.set_class(line, "pk-off", one not in waiting)
         for at, one in enumerate(waiting):
             chips = " · ".join(map(html.escape, one.chips)) or "the baseline"
-            self._texts[one].value = f"{at + 1}. <b>{html.escape(one.name)}</b>: {chips}"
-            self._lines[one].layout.order = str(at)
+            line = self._lines[one]
+            line.children[-1].value = f"{at + 1}. <b>{html.escape(one.name)}</b>: {chips}"
+            line.layout.order = str(at)
         if new:
             self._list.children = list(self._lines.values())
 
     def _line(self, one: Measurement) -> Any:
-        button, text = layout.button, layout.html_slot("pk-queued")
-        self._texts[one] = text
+        button = layout.button
         earlier = button("Earlier", "pk-earlier", f"Measure {one.name} earlier", lambda: self.move(one, -1))
         later = button("Later", "pk-later", f"Measure {one.name} later", lambda: self.move(one, 1))
         out = button("Remove", "pk-remove", f"Do not measure {one.name}", lambda: self.remove(one))
-        return layout.row([earlier, later, out, text])
+        return layout.row([earlier, later, out, layout.html_slot("pk-queued")])

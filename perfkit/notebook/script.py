@@ -5,9 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import ipywidgets as widgets
 from IPython.display import HTML
 
 import perfkit
@@ -87,11 +86,10 @@ class ScriptPanel(Panel):
         self._above = [title, self._controls.widget]
         about = "Some steps as they are: rate, waiting, profile, and what to try"
         edit = "The edit of your file that sets these switches"
-        self._acts = [
+        self._buttons = [
             layout.button("Watch", "pk-watch", about, lambda: self.watch(block=False)),
             layout.button("Patch", "pk-patch", edit, lambda: self.patch(block=False)),
         ]
-        self._buttons = self._acts
         self._ideas = layout.row([], "pk-apply")
         self._history = layout.html_slot("pk-history")
         self._seen, self._edit = layout.html_slot("pk-profiled"), layout.html_slot("pk-diff")
@@ -99,16 +97,10 @@ class ScriptPanel(Panel):
         super().__init__(f"Script {self.launch.describe()}")
         self._show_seen()
 
-    def _set_busy(self, busy: bool) -> None:
-        self._run.disabled, self._cancel.disabled = busy, not busy
-        for button in self._acts:
-            button.disabled = busy
-
     # ------------------------------------------------------------ controls
 
     def _read(self) -> None:
         """Nothing is started before a person asks for it: the controls are greyed by the first look."""
-        self._controls.presets.update()
         self._status.show("ready; Watch shows what can be set in this script")
 
     def _learn(self, target: Target) -> None:
@@ -155,20 +147,11 @@ class ScriptPanel(Panel):
             self.launch, steps, on_progress=self._status.progress, cancelled=self._job.cancelled
         )
         self._learn(scripts.target(self.watched.script))
+        ideas = [one for one in self.watched.suggestions if one.state == "try"]
         self._ideas.children = [
-            self._idea(one) for one in self.watched.suggestions if one.state == "try"
-        ]  # fmt: skip
+            self._controls.offer(f"Try {one.title} ({_gain(one)})", one.settings, one.why) for one in ideas
+        ]
         self._show_seen()
-
-    def _idea(self, idea: Suggestion) -> widgets.Button:
-        gain = "?" if idea.gain is None else f"{'≤ ' * idea.at_most}{units.times(idea.gain)}"
-
-        def act() -> None:
-            self.set(**idea.settings)
-            self._status.show(f"{idea.title} is set: press Run to see whether it helps")
-
-        name = next(iter(idea.settings))
-        return layout.button(f"Try {idea.title} ({gain})", f"pk-try-{name}", idea.why, act)
 
     def _show_seen(self) -> None:
         if self.watched:
@@ -259,6 +242,8 @@ class ScriptPanel(Panel):
         return HTML(self._edit.value)
 
 
-def script_panel(script: str | Path, args: Sequence[object] = (), **more: Any) -> ScriptPanel:
-    """A panel for your own training script; arguments as for `ScriptPanel`."""
-    return ScriptPanel(script, args, **more)
+def _gain(idea: Suggestion) -> str:
+    return "?" if idea.gain is None else f"{'≤ ' * idea.at_most}{units.times(idea.gain)}"
+
+
+script_panel = ScriptPanel

@@ -23,7 +23,7 @@ from perfkit.notebook.panel import is_of, stored_runs
 from perfkit.program.recipe import Recipe
 from perfkit.results import guesses
 from perfkit.results.run import Run
-from perfkit.show import results, simulated, tables, units
+from perfkit.show import calibration, results, simulated, tables, units
 from perfkit.show.document import Code, Content, Section
 from perfkit.show.html import fragment
 from perfkit.studies import ladder as ladders
@@ -96,7 +96,6 @@ class StagePanel(LadderPanel):
             super()._recall(stored)
 
     def _show_stages(self, stages: Sequence[Stage]) -> None:
-        self._stored = [] if self.plan.recorded else stored_runs(self.plan.workload, 60)
         self._controls.set_rule(ladders.switch_rule(self.plan, self._described))
         self._controls.set_base(stages[0].recipe)
         self._controls.show(stages[-1].recipe)
@@ -128,18 +127,16 @@ class StagePanel(LadderPanel):
         """The runs, here and in the store, that differ from this stage in its own switches only."""
         if not self._stages:
             return []
-        runs = [run for run in self._stored if run.preset == self.plan.preset.name and is_of(self.plan, run)]
-        return presets.alike([*runs, *self.runs], self._stages[-1].recipe, self._controls.by_name)
+        stored = [] if self.plan.recorded else stored_runs(self.plan.workload, 60)
+        here = [run for run in stored if run.preset == self.plan.preset.name and is_of(self.plan, run)]
+        runs = {run.id: run for run in [*here, *self.runs]}.values()
+        return presets.alike(runs, self._stages[-1].recipe, self._controls.by_name)
 
     def _best(self) -> Recipe | str:
         return presets.best(self._alike())
 
     def _suggest(self) -> Recipe | str:
         return presets.suggested(self._alike(), self._controls.by_name, self._controls.can_act)
-
-    def _draw(self) -> None:
-        super()._draw()
-        self._controls.presets.update()
 
     def _show_diff(self) -> None:
         """Fills in the diff while it is unfolded; before that it would be work for nobody.
@@ -191,13 +188,9 @@ class StagePanel(LadderPanel):
         measured = f"{how}: {units.ratio(ratio)}, {ratio.verdict}"
         if self.prediction is None:
             return f"No prediction was made; {measured}."
-        if ratio.verdict == "disturbed":
-            return f"You predicted {self.prediction:.2f}×; {measured}: close other programs and run it again."
-        factor = max(self.prediction / ratio.ratio, ratio.ratio / self.prediction)
-        inside = ratio.low <= self.prediction <= ratio.high
-        judgement = "inside the interval" if inside else f"off by a factor of {factor:.2f}"
         sure = f", {self.confidence:.0%} sure" if self.confidence else ""
-        guess = f"You predicted {self.prediction:.2f}×{sure}; {measured}. Your guess was {judgement}."
+        judgement = calibration.judgement(self.prediction, ratio)
+        guess = f"You predicted {self.prediction:.2f}×{sure}; {measured}. Your guess: {judgement}."
         return guess + self._shrank()
 
     def _shrank(self) -> str:
@@ -214,10 +207,6 @@ class StagePanel(LadderPanel):
         return f" What shrank: {answer}{f' ({guess})' * bool(self._part.value)}."
 
     # ------------------------------------------------------------ ordinary outputs
-
-    def question(self) -> Markdown:
-        """What this stage asks, and what the articles measured."""
-        return Markdown(f"**{self.optimization.question}**\n\n{self._article()}")
 
     def _article(self) -> str:
         """What the article measured: shown after the prediction only."""
@@ -279,8 +268,3 @@ class StagePanel(LadderPanel):
         self._guess.value, self._sure.value = f"{times:g}", confidence
         self.prediction, self.confidence = times, confidence and confidence / 100
         self._told.value = layout.markdown(self._article())
-
-    def score(self) -> Markdown:
-        """Your prediction beside what was measured."""
-        self._results_or_error()
-        return Markdown(html.escape(self._score()))

@@ -51,6 +51,7 @@ class Workbench(Panel):
     text = "perfkit workbench: run this cell for the controls"
     nothing = "<p>Set switches, then press Run.</p>"
     missing = ("no run is ticked", "Tick one in the history, or press Run")
+    _where: Chooser
 
     def __init__(
         self, workload: str | None = None, preset: str | None = None, device: str | None = None,
@@ -63,8 +64,7 @@ class Workbench(Panel):
         self._where = Chooser(self._planned, Place(device, host), self._move)
         first = self._where.plan
         self._moving = False
-        self._is_open = False
-        self.history, self.queue = RunHistory(self._show_ticked, self._complain), Queue()
+        self.history, self.queue = RunHistory(lambda: None, self._complain), Queue()
         self._since: Measurement | str = ""
         """Where the switches in the controls come from."""
         self._now: Measurement | None = None
@@ -75,7 +75,7 @@ class Workbench(Panel):
         super().__init__(f"Workbench {first.workload}")
         self._recall(first)
         self.runs = self.ticked()
-        self._is_open = True
+        self.history.on_tick = self._draw  # the first runs are drawn once the panel is displayed
 
     def _build_controls(self, first: plans.Plan) -> None:
         field, menu, button = layout.field, widgets.Dropdown, layout.button
@@ -96,8 +96,7 @@ class Workbench(Panel):
         fields = layout.box([self._workload, self._preset, self._against, self._name], "pk-grid", "pk-fields")
         self._above = [self._where.widget, fields, self.controls.widget]
         help_text = "Some steps under the profiler"
-        self._profile = button("Profile", "pk-profile", help_text, lambda: self.profile(block=False))
-        self._buttons = [self._profile]
+        self._buttons = [button("Profile", "pk-profile", help_text, lambda: self.profile(block=False))]
 
     def _build_results(self) -> None:
         button = layout.button
@@ -112,7 +111,7 @@ class Workbench(Panel):
     def _set_busy(self, busy: bool) -> None:
         """While something is measured, Run puts the recipe into the queue; then the next one begins."""
         super()._set_busy(busy)
-        self._profile.disabled, self._run.disabled = busy, False
+        self._run.disabled = False
         self._run.description = "Add to queue" if busy else "Run"
         if not busy:
             if self.queue.names and self._now and self.error not in ("", STOPPED):
@@ -264,9 +263,7 @@ class Workbench(Panel):
         timeline = [document.Timeline(profile.lanes())] if profile.analysis.steps else []
         tables = [tables_trace.diagnosis(profile.findings), tables_trace.loading(profile.loading)]
         self._profiled.value = fragment([*tables, *timeline, profile.describe()])
-        self._suggestions.children = diagnosis.rows(
-            profile.findings, self.controls, self._newest(), self._status.show
-        )
+        self._suggestions.children = diagnosis.rows(profile.findings, self.controls, self._newest())
 
     # ------------------------------------------------------------ history
 
@@ -275,15 +272,10 @@ class Workbench(Panel):
         if now and run.title == now.name:
             now.run_id, parent = run.id, now.parent
         self.history.keep(run, parent)
-        self.controls.presets.update()
 
     def _chosen(self) -> list[Run]:
         self.runs = self.history.runs()
         return self.ticked()
-
-    def _show_ticked(self) -> None:
-        if self._is_open:  # before that they are drawn once the controls are displayed: it takes far longer
-            self._draw()
 
     def ticked(self) -> list[Run]:
         """The runs that are ticked, oldest first."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
+from perfkit.errors import StoreError
 from perfkit.notebook import history as module
 from perfkit.notebook.history import RunHistory, compared
+from perfkit.results.index import Index
 from perfkit.results.run import Run, decode
 from perfkit.results.store import RunStore
 from tests.unit.notebook.fakes import wait_until
@@ -66,6 +69,22 @@ def test_older_lines_are_derived_while_the_grid_is_there(
     history.show_stored(WORKLOAD, lambda entry: True)
     wait_until(lambda: len(history.grid.rows) == 6)
     assert sorted(history.grid.ticked) == ["r4", "r5"]
+
+
+def test_every_line_is_shown_where_none_can_be_kept(
+    history: RunHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(6)
+    RunStore().index.path.unlink()
+    monkeypatch.setattr(module, "_AT_ONCE", 2)
+
+    def full(*_: Any) -> None:
+        raise StoreError("the disk is full", "Make room")
+
+    monkeypatch.setattr(Index, "put", full)
+    history.show_stored(WORKLOAD, lambda entry: True)
+    wait_until(lambda: len(history.grid.rows) == 6)
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name == "perfkit-history"])
 
 
 def test_what_is_done_in_the_page_is_kept_beside_the_runs(history: RunHistory) -> None:

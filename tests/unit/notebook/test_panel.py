@@ -141,10 +141,10 @@ def test_large_type_is_a_class_of_the_box(monkeypatch: pytest.MonkeyPatch) -> No
     panel = pk.LadderPanel(["data_loading"])
     panel.run()
     ordinary = panel._headline.value
-    panel._large.value = True
+    panel.enlarge(True)
     assert "pk-large" in panel.box._dom_classes
     assert panel._headline.value != ordinary
-    panel._large.value = False
+    panel.enlarge(False)
     assert "pk-large" not in panel.box._dom_classes
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.errors import InvalidValue
-from perfkit.notebook import quizzes
+from perfkit.notebook import layout, quizzes
 
 SOURCES = {path.stem[:2]: path for path in (Path(__file__).parents[3] / "notebooks" / "src").glob("*.py")}
 ASKING = {*(f"{number:02}" for number in (*range(1, 10), *range(14, 19)))}
@@ -43,7 +43,7 @@ def test_the_right_answer_is_not_always_at_the_same_place() -> None:
 
 
 def test_code_is_marked_and_markup_is_escaped() -> None:
-    assert quizzes._text("`a < b` & c") == "<code>a &lt; b</code> &amp; c"
+    assert layout.code_spans("`a < b` & c") == "<code>a &lt; b</code> &amp; c"
 
 
 def test_a_chapter_without_questions_is_one_clear_message() -> None:

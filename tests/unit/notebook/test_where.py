@@ -85,7 +85,7 @@ def test_a_recording_is_played_through_the_panel() -> None:
     assert not panel.error
     assert [run.stage for run in panel.runs] == ["channels_last", "amp"]
     assert "Nothing was measured now" in panel._results.value
-    assert "You predicted 2.00×" in panel.score().data
+    assert "You predicted 2.00×" in panel._score()
     assert "torch.autocast" in panel.diff().data
     assert panel._parity is None
     assert panels.stored_runs("photos", 9) == [], "what was played is not stored as if it were measured here"
@@ -161,7 +161,7 @@ def test_the_workbench_shows_the_runs_of_a_recording_and_finds_them_by_their_swi
     assert bench.controls.reasons["log_every"] == "not in this recording"
     assert not bench.controls.reasons["workers"]
     count = len(bench.runs)
-    bench.controls.presets.buttons["Best so far"].click()
+    bench.controls.presets["Best so far"].click()
     bench.run()
     assert not bench.error and len(bench.runs) == count
     bench.controls.by_name["workers"].value = 9

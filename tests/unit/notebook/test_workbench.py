@@ -46,11 +46,10 @@ def test_the_workbench_runs_lists_ticks_and_exports(monkeypatch: pytest.MonkeyPa
     assert "no run is ticked" in bench._status.error.value
     bench.history.grid.ticked = [runs[1].id]
     assert bench._status.error.value and "data loading" in bench._results.value
-    bench.controls.presets.buttons["The baseline"].click()
+    bench.controls.presets["The baseline"].click()
     assert not bench.controls.recipe.channels_last
     bench._preset.value = runs[0].preset
-    bench.controls.presets.update()
-    bench.controls.presets.buttons["Best so far"].click()
+    bench.controls.presets["Best so far"].click()
     assert bench.controls.recipe == Recipe.from_dict(bench._best().recipe)  # type: ignore[union-attr]
 
 
@@ -88,7 +87,7 @@ def test_a_diagnosis_offers_its_switch_with_the_prediction_beside_it() -> None:
         bottleneck="data-bound", message="40% of a step: <waiting>", exposed_us=1.0, share_of_step=0.4,
         gain_at_most=1.67, evidence={}, try_next=["workers", "pin_memory"],
     )  # fmt: skip
-    (row,) = diagnosis.rows([finding], bench.controls, [], bench._status.show)
+    (row,) = diagnosis.rows([finding], bench.controls, [])
     about, button, *_ = row.children
     assert about.value == "<b>data-bound</b>: 40% of a step: &lt;waiting&gt;"
     assert "at most 1.67×" in button.description
@@ -96,7 +95,7 @@ def test_a_diagnosis_offers_its_switch_with_the_prediction_beside_it() -> None:
     assert bench.controls.recipe.workers == 1
     assert "press Run" in bench._status.text.value
     bench.controls.show(Recipe.from_dict(session()[0].recipe))
-    (row,) = diagnosis.rows([finding], bench.controls, session()[:2], bench._status.show)
+    (row,) = diagnosis.rows([finding], bench.controls, session()[:2])
     assert "predicted 1." in row.children[1].description
 
 
