@@ -19,7 +19,7 @@ from unittest import mock
 import torch
 import torch.optim.optimizer as optimizers
 from torch._subclasses import fake_impls
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import backend_registration
 
 from perfkit.simulate import autocast, shapes
@@ -57,10 +57,6 @@ class _Mode(FakeTensorMode):
     recorder: Recorder | None = None
     depth = 0
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.known: dict[Any, Any] = {}
-
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.depth == 0 and func in _ANSWERS:
@@ -69,42 +65,12 @@ class _Mode(FakeTensorMode):
                 return answer
         self.depth += 1
         try:
-            out = self._result(func, types, args, kwargs)
+            out = super().dispatch(func, types, args, kwargs)
         finally:
             self.depth -= 1
         if self.recorder and self.depth == 0 and func.namespace != "prim":
             self.recorder.operator(func, args, kwargs, out)
         return out
-
-    def _result(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """What an operator gives; torch is asked once for each set of shapes, because asking takes long."""
-        how = shapes.how(func) if self.depth == 1 and func not in _VARIABLE else "ask"
-        if how == "nothing":
-            return None
-        if how == "in place":
-            return args[0]
-        if how == "detach":
-            with in_kernel_invocation_manager(self):
-                elements = func(*args)
-            return FakeTensor(self, elements, args[0].fake_device)
-        key = shapes.key((func, args, kwargs)) if how == "fresh" else None
-        if key is None or key not in self.known:
-            out = super().dispatch(func, types, args, kwargs)
-            if key is not None:
-                self.known[key] = shapes.template(out)
-            return out
-        template = self.known[key]
-        return super().dispatch(func, types, args, kwargs) if template is None else _made(template)
-
-
-_VARIABLE = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
-
-
-def _made(template: Any) -> Any:
-    if isinstance(template, list):
-        return tuple(map(_made, template))
-    shape, stride, dtype = template
-    return _fake(torch.empty_strided(shape, stride, dtype=dtype, device="meta"))
 
 
 _ordinary = object()
@@ -124,17 +90,14 @@ def _not_protected(tensor: torch.Tensor, stream: Any) -> None:
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Tells `recorder` of everything that happens on the device meanwhile."""
-    before, mode().recorder = mode().recorder, recorder
     with (
+        mock.patch.object(mode(), "recorder", recorder),
         # train.py names CUDA's streams: a build without CUDA has none that could be made.
         mock.patch.multiple(torch.cuda, Stream=Stream, current_stream=current_stream, stream=use_stream),
         # The allocator does not reuse a block while another stream reads it: not modelled.
         mock.patch.object(torch.Tensor, "record_stream", _not_protected),
     ):
-        try:
-            yield
-        finally:
-            mode().recorder = before
+        yield
 
 
 def is_simulated(tensor: object) -> bool:
@@ -253,12 +216,8 @@ def register() -> torch.device:
     return torch.device(NAME)
 
 
-def _fake(elements: torch.Tensor) -> FakeTensor:
-    return FakeTensor(mode(), elements, torch.device(NAME, 0))
-
-
 def _new(elements: torch.Tensor) -> FakeTensor:
-    made = _fake(elements)
+    made = FakeTensor(mode(), elements, torch.device(NAME, 0))
     if (recorder := mode().recorder) and not mode().depth:
         recorder.hold(made)
     return made

@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 import torch._dynamo
@@ -94,19 +95,17 @@ def compiling(run: Callable[[Plan, Callable[[], Any], list[Any]], Any]) -> Itera
         graph._boxed_call = True  # type: ignore[attr-defined]
         return graph
 
-    whole, attention = compile_fx.compile_fx, fuse_attention._sfdp_init
-    quiet = {"enable_autograd_cache": False}
+    planning = functools.partial(compile_fx.compile_fx, inner_compile=inner)
     with (
         inductor_config.patch({"triton.cudagraphs": False, "compile_threads": 1}),
-        autograd_config.patch(quiet),
-    ):
-        compile_fx.compile_fx = functools.partial(whole, inner_compile=inner)
+        autograd_config.patch({"enable_autograd_cache": False}),
+        mock.patch.object(compile_fx, "compile_fx", planning),
         # The patterns of attention written out by hand are traced on the device, which needs a GPU.
-        fuse_attention._sfdp_init = lambda *_: None  # type: ignore[assignment]
+        mock.patch.object(fuse_attention, "_sfdp_init", return_value=None),
+    ):
         try:
             yield
         finally:
-            compile_fx.compile_fx, fuse_attention._sfdp_init = whole, attention
             torch._dynamo.reset()
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import msgspec
 import torch
@@ -70,18 +70,11 @@ def repeated(batch: Any, count: int) -> Any:
     )
 
 
-@contextmanager
-def without_numbers() -> Iterator[None]:
+def without_numbers() -> Any:
     """Leaves weights as they are where a model would draw them at random: it takes seconds for large ones."""
-    names = ("normal_", "uniform_", "erfinv_", "exponential_", "trunc_normal_")
-    kept = {name: getattr(torch.Tensor, name) for name in names if hasattr(torch.Tensor, name)}
-    for name in kept:
-        setattr(torch.Tensor, name, lambda tensor, *_, **__: tensor)
-    try:
-        yield
-    finally:
-        for name, method in kept.items():
-            setattr(torch.Tensor, name, method)
+    names = ("normal_", "uniform_", "erfinv_", "exponential_")
+    same: dict[str, Any] = dict.fromkeys(names, lambda tensor, *_, **__: tensor)
+    return mock.patch.multiple(torch.Tensor, **same)
 
 
 def of_training(workload: Any, recipe: Recipe, seed: int = 0) -> Step:
@@ -90,13 +83,6 @@ def of_training(workload: Any, recipe: Recipe, seed: int = 0) -> Step:
     Raises:
         Unpredictable: it needs the values of tensors, or something that is not modelled.
     """
-    if recipe.zero_grad_set_to_none and not recipe.compile and not recipe.device_dataset:
-        with contextlib.suppress(_SomeUnused):
-            return _of_training(workload, recipe, seed, whole_step_first=False)
-    return _of_training(workload, recipe, seed, whole_step_first=True)
-
-
-def _of_training(workload: Any, recipe: Recipe, seed: int, whole_step_first: bool) -> Step:
     recording = Recording()
     recording.pinned = recipe.pin_memory
     simulated = device.register()
@@ -113,15 +99,9 @@ def _of_training(workload: Any, recipe: Recipe, seed: int, whole_step_first: boo
         batches: Any = training.batches(source)
         if recipe.device_prefetch:
             batches.fetch()
-
-        def update() -> None:
-            if recipe.amp == "fp16":
-                training.scaler.scale(torch.empty((), device=simulated))
-            training.update()
-
         step = _recorded(
             recording, lambda: training.step(batches), training.model, training.optimizer,
-            recipe.batch_size * recipe.accumulation, update=None if whole_step_first else update,
+            recipe.batch_size * recipe.accumulation,
         )  # fmt: skip
     if recipe.compile and recipe.compile_mode == "reduce-overhead":
         step = msgspec.structs.replace(step, graph=True)
@@ -136,8 +116,7 @@ def _compiling(recording: Recording) -> Any:
     return fusion.compiling(recording.graph)
 
 
-@contextmanager
-def _phases(recording: Recording) -> Iterator[None]:
+def _phases(recording: Recording) -> Any:
     @contextmanager
     def observer(name: str, named_range: Any) -> Iterator[None]:
         recording.phase = _PHASES.get(name, recording.phase)
@@ -146,17 +125,12 @@ def _phases(recording: Recording) -> Iterator[None]:
         if name == "copy":
             recording.phase = "prepare"
 
-    before, train.observer = train.observer, observer
-    try:
-        yield
-    finally:
-        train.observer = before
+    return mock.patch.object(train, "observer", observer)
 
 
 def _recorded(
-    recording: Recording, step: Callable[[], Any], model: nn.Module, optimizer: Any, samples: int, *,
-    update: Callable[[], None] | None = None,
-) -> Step:  # fmt: skip
+    recording: Recording, step: Callable[[], Any], model: nn.Module, optimizer: Any, samples: int
+) -> Step:
     """Records a steady step, after what only the first one does.
 
     Args:
@@ -165,15 +139,11 @@ def _recorded(
         model: what trains.
         optimizer: of its weights; None for inference.
         samples: in a step.
-        update: the optimizer's part of a step, which makes its state. It is enough for most models and much
-            faster than a whole step; None takes a whole step first.
     """
-    gradients: list[bool] = []
 
     def before_update(used: Any, *_: Any) -> None:
         weights = [weight for group in used.param_groups for weight in group["params"]]
         recording.name([weight.grad for weight in weights], "gradients")
-        gradients[:] = [weight.grad is not None for weight in weights]
 
     if optimizer:
         optimizer.register_step_pre_hook(before_update)
@@ -182,18 +152,11 @@ def _recorded(
     compiled = isinstance(model, torch._dynamo.OptimizedModule)
     # Inside of a compiled model there are no calls of modules, and a hook would be compiled with it.
     with nullcontext() if compiled else recording.modules(model):
-        if update:
-            for weight in model.parameters():
-                weight.grad = torch.empty_like(weight) if weight.requires_grad else None
-            update()
-        else:
-            step()
+        step()
         gc.collect()  # or what came before would be given back in the recorded step
         recording.start(model, optimizer)
         step()
         events, resident = recording.stop()
-    if update and not all(gradients):
-        raise _SomeUnused
     return Step(
         events=events, resident=resident, resident_bytes=sum(block.nbytes for block in resident),
         samples=samples, compiled=compiled, torch=str(torch.__version__),
@@ -203,15 +166,9 @@ def _recorded(
     )  # fmt: skip
 
 
-class _SomeUnused(Exception):
-    """Some weights have no gradient: only a whole step shows which."""
-
-
 def of_model(
     make_model: Callable[[], nn.Module],
     inputs: Sequence[Tensor],
-    loss: Callable[[Any], torch.Tensor] | None = None,
-    optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
     *,
     amp: str = "off",
     channels_last: bool = False,
@@ -220,11 +177,11 @@ def of_model(
 ) -> Step:
     """The operators of one step of a model whose inputs are already on the device.
 
+    It trains with SGD with momentum and cross entropy of the first tensor that the model gives.
+
     Args:
         make_model: gives the model, on the CPU; its weights are not used.
         inputs: shapes and dtypes of what it is called with.
-        loss: of its outputs, a scalar; if None, cross entropy with the first tensor of them.
-        optimizer: of its parameters; SGD with momentum if None.
         amp: `off`, `fp16` (training: with gradient scaling) or `bf16`.
         channels_last: of the model and its four-dimensional inputs.
         train: forward, backward and optimizer step; else forward alone, without gradients.
@@ -244,13 +201,8 @@ def of_model(
         model = model.to(simulated)
         model = torch.compile(model) if compiled else model
         given = [_given(one, simulated, channels_last) for one in inputs]
-        parameters = [*model.parameters()]
-        optimizing: Any = None
-        if train:
-            optimizing = (optimizer or (lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9)))(
-                parameters
-            )
-        scaler = torch.amp.GradScaler(NAME) if train and amp == "fp16" else None
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9) if train else None
+        scaler = torch.amp.GradScaler(NAME, enabled=train and amp == "fp16")
         casting = {"off": nullcontext, "fp16": torch.autocast, "bf16": torch.autocast}[amp]
         dtypes = {"off": (), "fp16": (NAME, torch.float16), "bf16": (NAME, torch.bfloat16)}[amp]
 
@@ -258,24 +210,22 @@ def of_model(
             recording.phase = "forward"
             with casting(*dtypes), torch.set_grad_enabled(train):
                 outputs = model(*given)
-                if not train:
+                if not optimizer:
                     return
-                found = (loss or _cross_entropy)(outputs)
+                loss = _cross_entropy(outputs)
             recording.phase = "backward"
-            (scaler.scale(found) if scaler else found).backward()
+            scaler.scale(loss).backward()
             recording.phase = "optimizer"
-            scaler.step(optimizing) if scaler else optimizing.step()
-            if scaler:
-                scaler.update()
-            optimizing.zero_grad()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
 
-        return _recorded(recording, step, model, optimizing, inputs[0].shape[0])
+        return _recorded(recording, step, model, optimizer, inputs[0].shape[0])
 
 
 def _given(wanted: Tensor, simulated: torch.device, channels_last: bool) -> torch.Tensor:
     tensor = torch.empty(wanted.shape, dtype=getattr(torch, wanted.dtype), device=simulated)
-    last = wanted.layout == "channels_last" or (channels_last and tensor.dim() == 4)
-    return tensor.to(memory_format=torch.channels_last) if last else tensor
+    return tensor.to(memory_format=torch.channels_last) if channels_last and tensor.dim() == 4 else tensor
 
 
 def _cross_entropy(outputs: Any) -> torch.Tensor:

@@ -157,7 +157,11 @@ class Recording:
             self._quiet = False
         if self.on:
             names = {id(leaf): name for leaf, name in zip(outputs, plan.outputs, strict=True)}
-            own = {names[id(leaf)]: block for leaf in made if (block := self._held(leaf))}
+            own = {
+                names[id(leaf)]: self._made[block]
+                for leaf in made
+                if (block := self._block_of(leaf)) is not None
+            }
             freed = {name: self._made[block] for name, block in blocks.items() if block in self._gone}
             self.events += self._played(plan, own, freed)
         return outputs
@@ -190,8 +194,9 @@ class Recording:
                     launch.site, self._stream,
                 )  # fmt: skip
             unused = [buffer.name for buffer in launch.makes if plan.last_use[buffer.name] == number]
-            for name in {*dying, *unused} & {*alive}:
-                yield _returned(alive.pop(name))
+            for name in dict.fromkeys([*dying, *unused]):
+                if name in alive:
+                    yield _returned(alive.pop(name))
         yield from map(_returned, alive.values())
 
     def _reused(self, launch: Launch, dying: list[str], alive: dict[str, Allocate]) -> list[str]:
@@ -202,10 +207,6 @@ class Recording:
                 sizes.remove(alive[name].nbytes)
                 reused.append(name)
         return reused
-
-    def _held(self, leaf: Any) -> Allocate | None:
-        number = self._block_of(leaf)
-        return None if number is None else self._made[number]
 
     def _block_of(self, leaf: Any) -> int | None:
         if not device.is_simulated(leaf):

@@ -1,8 +1,7 @@
-"""What operators give on the simulated device: as on CUDA, and without asking torch twice."""
+"""What operators give on the simulated device where torch's fake tensors would not do as CUDA does."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -10,64 +9,6 @@ import torch
 from perfkit.simulate.describe import is_channels_last, tensors
 
 aten = torch.ops.aten
-
-
-@functools.cache
-def how(func: Any) -> str:
-    """Whether the result of an operator follows from its schema (`in place`, `nothing`), or is new memory."""
-    returns, schema = func._schema.returns, func._schema
-    if func is aten.detach.default:
-        return "detach"
-    if func.namespace != "aten" or torch.Tag.inplace_view in func.tags or func.is_view:
-        return "ask"
-    if not schema.is_mutable:
-        return "ask" if any(one.alias_info for one in returns) else "fresh"
-    if not returns:
-        return "nothing" if func.overloadpacket.__name__.startswith("_foreach") else "ask"
-    first = schema.arguments[0].alias_info
-    return "in place" if len(returns) == 1 and first and first.is_write else "ask"
-
-
-class _NoKey(Exception):
-    pass
-
-
-def key(tree: Any) -> Any:
-    """What decides the result of a call: shapes, strides, dtypes, numbers; None if there is more to it."""
-    try:
-        return _hashable(tree)
-    except _NoKey:
-        return None
-
-
-def _hashable(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        shape = tuple(leaf.shape)
-        if not leaf.device.type == "sim" or any(type(side) is not int for side in shape):
-            raise _NoKey
-        return (shape, leaf.stride(), leaf.dtype)
-    if isinstance(leaf, list | tuple):
-        return tuple(map(_hashable, leaf))
-    if isinstance(leaf, dict):
-        return tuple((name, _hashable(value)) for name, value in leaf.items())
-    if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
-        raise _NoKey
-    return (type(leaf), leaf)
-
-
-def template(out: Any) -> Any:
-    """How to make a result again; None if it is anything but tensors in memory of their own."""
-    if isinstance(out, torch.Tensor):
-        own = (
-            out.device.type == "sim"
-            and out.storage_offset() == 0
-            and all(type(side) is int for side in out.shape)
-        )
-        return (tuple(out.shape), out.stride(), out.dtype) if own else None
-    if isinstance(out, list | tuple):
-        parts = [template(part) for part in out]
-        return None if None in parts else parts
-    return None
 
 
 def as_cudnn(fake: Any) -> Any:

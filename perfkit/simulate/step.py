@@ -16,8 +16,8 @@ Phase = Literal["copy", "prepare", "forward", "backward", "optimizer"]
 MemoryKind = Literal["parameters", "gradients", "optimizer", "activations", "inputs", "temporary"]
 
 _SIZES = {
-    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4,
-    "int64": 8, "float64": 8,
+    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2, "int32": 4,
+    "uint32": 4, "float32": 4, "int64": 8, "uint64": 8, "float64": 8, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from perfkit.simulate import memory
-from perfkit.simulate.step import Copy, Fetch, Operator, Step, Wait
+from perfkit.simulate import costs, memory
+from perfkit.simulate.gpus import gpu
+from perfkit.simulate.step import Allocate, Copy, Fetch, Operator, Step, Wait
 from tests.support import plans
 
 PHOTO = 3 * 48 * 48 * 4  # bytes of one float32 image
@@ -39,6 +40,7 @@ CASES = {
     "logged": resnet(log_every=30, fp32_precision="ieee", cudnn_benchmark=True),
     "mlp": {"module": ["mlp", [[8, 100], "float32"]]},
     "inference": {"module": ["mlp", [[8, 100], "float32"]], "options": {"train": False}},
+    "sequence": {"module": ["mlp", [[2, 4, 100], "float32"]], "options": {"train": False}},
     "attention": {"module": ["attention", [[2, 16, 64], "float32"]], "options": {"amp": "fp16"}},
     "recurrent": {"module": ["recurrent", [[4, 2, 8], "float32"]]},
     "chatty": {"workload": "perfkit.workloads.bottlenecks:Chatty", "recipe": {}},
@@ -227,6 +229,13 @@ def test_attention_is_one_operator(step: Step) -> None:
     assert names(step)["aten._scaled_dot_product_flash_attention"] == 1
     assert names(step)["aten._scaled_dot_product_flash_attention_backward"] == 1
     assert names(step)["aten.bmm"] == 0
+    assert all(kernel.seconds > 0 for kernel in costs.kernels(step, gpu("a100")))
+
+
+@case("sequence")
+def test_a_view_of_a_product_holds_no_memory_of_its_own(step: Step) -> None:
+    taken = [event.nbytes for event in of(step, Allocate) if event.nbytes > 0]
+    assert taken == [4 * 8 * 200, 4 * 8 * 200, 4 * 8 * 10]
 
 
 @pytest.mark.parametrize(
