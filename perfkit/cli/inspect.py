@@ -123,9 +123,9 @@ def record_kernels(
 def simulation(page: cli.Page) -> None:
     """How good the simulated GPUs are: predicted against published, with the worst cases."""
     with cli.study_progress() as bar:
-        known, digest, runs = accuracy.accuracy(on_progress=bar)
-    sections = tables_accuracy.sections(known, digest, runs)
-    body = {"constants": digest, "anchors": known, "article": document(runs)}
+        known, runs = accuracy.accuracy(on_progress=bar)
+    sections = tables_accuracy.sections(known, runs)
+    body = {"constants": known.constants, "anchors": known, "article": document(runs)}
     page.show_page("How good is the simulation?", sections, body)
 
 

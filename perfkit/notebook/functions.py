@@ -223,10 +223,10 @@ def calibration() -> Shown[list[guesses.Guess]]:
     return Shown(known, calibrated.sections(known))
 
 
-def simulation() -> Shown[Anchors | None]:
+def simulation() -> Shown[Anchors]:
     """How good the simulated GPUs are: predicted against published. Figures: rates, gains."""
-    known, digest, runs = with_line(lambda show: accuracy.accuracy(on_progress=show))
-    return Shown(known, tables_accuracy.sections(known, digest, runs))
+    known, runs = with_line(lambda show: accuracy.accuracy(on_progress=show))
+    return Shown(known, tables_accuracy.sections(known, runs))
 
 
 def machine() -> Markdown:

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfkit.results.run import Run
 from perfkit.show import results, style, tables_simulated, units
-from perfkit.show.document import Bullets, Content, Figure, Notice, Section, Table
+from perfkit.show.document import Bullets, Content, Figure, Section, Table
 from perfkit.simulate import article
 from perfkit.simulate.anchors import Anchor, Anchors, grouped, summary
 
@@ -24,39 +24,18 @@ _LOOK = (
 _WORST = 10
 
 
-def sections(anchors: Anchors | None, digest: str, runs: Sequence[Run]) -> list[Content]:
+def sections(anchors: Anchors, runs: Sequence[Run]) -> list[Content]:
     """Everything about the model's errors.
 
     Args:
-        anchors: published figures with predictions; None if there are none.
-        digest: of the constants in use.
+        anchors: published figures with predictions.
         runs: the article's ladder on its virtual host.
     """
     opening = (
         "No kernel ran for any predicted number here. The model's constants were fitted to published "
         "measurements; what counts is the error on models that were not fitted."
     )
-    return [
-        opening,
-        *([*_stale(anchors, digest), *_published(anchors.anchors)] if anchors else [_missing(digest)]),
-        *_ladder(runs),
-    ]
-
-
-def _missing(digest: str) -> Notice:
-    return Notice(
-        f"No predictions of published figures are stored for these constants ({digest}): "
-        "`python -m benchmarks.fit_simulation` computes them."
-    )
-
-
-def _stale(anchors: Anchors, digest: str) -> list[Content]:
-    if anchors.constants == digest:
-        return []
-    return [Notice(
-        f"These errors are those of other constants ({anchors.constants}) than the ones in use ({digest}): "
-        "`python -m benchmarks.fit_simulation --write` computes them again."
-    )]  # fmt: skip
+    return [opening, *_published(anchors.anchors), *_ladder(runs)]
 
 
 def _published(anchors: Sequence[Anchor]) -> list[Content]:
@@ -109,10 +88,6 @@ def _kind(anchor: Anchor) -> str:
 
 
 def _figure(name: str, unit: str, anchors: Sequence[Anchor]) -> Figure:
-    if not anchors:
-        return Figure(
-            name, f"Predicted against published {unit}", "nothing", _nothing, nothing="no such figures"
-        )
     one = summary(anchors)
     alt = (
         f"{one.count} points: half of the predictions are within {units.percent(one.median)} of the "
@@ -121,10 +96,6 @@ def _figure(name: str, unit: str, anchors: Sequence[Anchor]) -> Figure:
     )
     title = f"Simulated against published {unit}"
     return Figure(name, title, alt, lambda ax, ink: _scatter(anchors, unit, ax, ink), 5.2)
-
-
-def _nothing(ax: Axes, ink: str) -> None:
-    """Draws nothing."""
 
 
 def _scatter(anchors: Sequence[Anchor], unit: str, ax: Axes, ink: str) -> None:

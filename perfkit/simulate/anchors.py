@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import resources
 from typing import Literal
 
 import msgspec
 import numpy as np
 from msgspec import Struct
-
-from perfkit.errors import StoreError
 
 FILE = "anchors.json"
 
@@ -64,21 +63,10 @@ class Summary(Struct, frozen=True, kw_only=True):
     worst: Anchor
 
 
-def load() -> Anchors | None:
-    """Those of this version of perfkit; None if there are none.
-
-    Raises:
-        StoreError: the file is damaged.
-    """
-    file = resources.files("perfkit.simulate").joinpath(FILE)
-    if not file.is_file():
-        return None
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Anchors)
-    except msgspec.DecodeError as error:
-        raise StoreError(
-            f"{FILE} of this installation is damaged ({error})", "Install perfkit again"
-        ) from error
+@cache
+def load() -> Anchors:
+    """Those of this version of perfkit."""
+    return msgspec.json.decode(resources.files("perfkit.simulate").joinpath(FILE).read_bytes(), type=Anchors)
 
 
 def summary(anchors: Sequence[Anchor]) -> Summary:

@@ -1,7 +1,7 @@
 """Predicted times of kernels on one GPU: each is limited by arithmetic or by memory, at a share of the peak.
 
 Which share depends on the class of the kernel and on its size. The constants are fitted to published
-measurements of whole steps (`benchmarks.fit_simulation`) and checked on others (`simulate.accuracy`).
+measurements of whole steps (`benchmarks.fit_simulation`) and checked on others (`simulate.bands`).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Prediction:
         """What a run of it rests on, where a step takes this long."""
         return Simulated(
             gpu=self.gpu.name, host=host, model=str(constants().version), constants=constants().digest,
-            band=self.band(step_s), memory_band=bands.of_memory(self.gpu), anchors=bands.anchors(self.gpu),
+            band=self.band(step_s), memory_band=bands.MEMORY_BAND, anchors=bands.anchors(self.gpu),
             kernel_s=self.kernel_s, recorded=recorded.recorded_share(self.kernels),
             torch=self.step.torch,
         )  # fmt: skip

@@ -15,8 +15,8 @@ from perfkit.studies.ladder import measure_ladder
 from perfkit.studies.plan import Watch, plan
 
 
-def accuracy(**watch: Unpack[Watch]) -> tuple[Anchors | None, str, list[Run]]:
-    """Published figures with predictions, the digest of the constants in use, and the article's ladder.
+def accuracy(**watch: Unpack[Watch]) -> tuple[Anchors, list[Run]]:
+    """Published figures with predictions, and the article's ladder.
 
     The ladder is that of the recording if there is one of today's model: it would come out the same.
 
@@ -27,9 +27,9 @@ def accuracy(**watch: Unpack[Watch]) -> tuple[Anchors | None, str, list[Run]]:
         PerfkitError: the ladder cannot be planned here.
     """
     if recorded := _recorded(constants().digest):
-        return anchors.load(), constants().digest, recorded
+        return anchors.load(), recorded
     where = plan(article.WORKLOAD, "paper", device=f"sim:{article.GPU}", host="article")
-    return anchors.load(), constants().digest, measure_ladder(where, **watch)
+    return anchors.load(), measure_ladder(where, **watch)
 
 
 def _recorded(digest: str) -> list[Run]:

@@ -105,7 +105,7 @@ def memory(prediction: Prediction) -> MemoryReport:
         places=[one for one in largest if one[1] not in _LASTING][:8]
         + [one for one in largest if one[1] in _LASTING][:6],
         allocated=prediction.planned.peak_bytes, reserved=prediction.planned.reserved_bytes,
-        recipe=prediction.recipe.describe(), simulated=label(gpu, bands.of_memory(gpu)),
+        recipe=prediction.recipe.describe(), simulated=label(gpu, bands.MEMORY_BAND),
     )  # fmt: skip
 
 

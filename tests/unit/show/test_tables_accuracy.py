@@ -7,7 +7,7 @@ import math
 import pytest
 
 from perfkit.show import tables_accuracy
-from perfkit.show.document import Notice, figure, table, walk
+from perfkit.show.document import figure, table
 from perfkit.simulate.anchors import Anchor, Anchors, summary
 
 
@@ -34,7 +34,7 @@ def test_errors_are_over_the_published_figures() -> None:
 
 
 def test_the_table_has_a_row_for_each_gpu_claim_and_use_and_names_the_worst() -> None:
-    contents = tables_accuracy.sections(Anchors("abc", ANCHORS), "abc", [])
+    contents = tables_accuracy.sections(Anchors("abc", ANCHORS), [])
     rows = table(contents, "Errors").rows
     assert [row[:5] for row in rows] == [
         ["rtx3090", "float16", "channels_last", "training", "held out"],
@@ -43,24 +43,11 @@ def test_the_table_has_a_row_for_each_gpu_claim_and_use_and_names_the_worst() ->
     ]
     assert rows[1][-1] == "vit +40%"
     assert table(contents, "The largest").rows[0][0] == "vit"
-    assert not [one for one in walk(contents) if isinstance(one, Notice)]
-
-
-def test_errors_of_other_constants_are_said_to_be_old() -> None:
-    contents = tables_accuracy.sections(Anchors("abc", ANCHORS), "def", [])
-    (notice,) = [one for one in walk(contents) if isinstance(one, Notice)]
-    assert "abc" in notice.text
-    assert "def" in notice.text
-
-
-def test_without_anchors_the_page_says_so() -> None:
-    (notice,) = [one for one in walk(tables_accuracy.sections(None, "def", [])) if isinstance(one, Notice)]
-    assert "fit_simulation" in notice.text
 
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_figure_has_every_point_where_its_numbers_are(dark: bool) -> None:
-    contents = tables_accuracy.sections(Anchors("abc", ANCHORS), "abc", [])
+    contents = tables_accuracy.sections(Anchors("abc", ANCHORS), [])
     ax = figure(contents, "rates").draw(dark).axes[0]
     points = {
         (x, y) for line in ax.lines if line.get_marker() not in ("None", None, "")
