@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,6 @@ class RunHistory:
     def __init__(self, on_tick: Callable[[], None], on_problem: Callable[[str], None]) -> None:
         self.on_tick, self._on_problem = on_tick, on_problem
         self._entries: dict[str, Entry] = {}
-        """Newest first."""
         self._marks: Mapping[str, Marks] = {}
         self._runs: dict[str, Run] = {}
         """Those that were read."""
@@ -70,7 +69,7 @@ class RunHistory:
         """The measured runs of a recording, given oldest first; all of them are ticked."""
         shown = [run for run in runs if _is_shown(run)]
         self._recorded, self._runs = True, {run.id: run for run in shown}
-        self._entries = {run.id: entry(run) for run in reversed(shown)}
+        self._entries = {run.id: entry(run) for run in shown}
         self._marks = self._asked(lambda store: store.index.marks()) or {}
         self._draw(list(self._runs))
 
@@ -96,18 +95,16 @@ class RunHistory:
         if not _is_shown(run):
             return
         with self._lock:
-            self._runs[run.id] = run
-            self._entries = {run.id: entry(run)} | self._entries
-            self._sort()
+            self._runs[run.id], self._entries[run.id] = run, entry(run)
         if parent and parent != run.id:
             self._mark(run.id, parent=parent)
         same = [one for one in self.grid.ticked if self._entries[one].session == run.session]
         self._draw([*(one for one in same if one != run.id), run.id])
 
     @property
-    def entries(self) -> Iterable[Entry]:
-        """Of every run, the newest first."""
-        return list(self._entries.values())
+    def entries(self) -> list[Entry]:
+        """Of every run, the newest first; of one time, the one that came last."""
+        return sorted(self._entries.values(), key=lambda one: one.created)[::-1]
 
     def name(self, run_id: str) -> str:
         """What a run is called."""
@@ -124,7 +121,7 @@ class RunHistory:
 
     def csv(self) -> str:
         """Every run of the grid, for a spreadsheet."""
-        return tables_history.as_csv(History(list(self.entries), self._marks, 0))
+        return tables_history.as_csv(History(self.entries, self._marks, 0))
 
     def _read(self, workload: str, derive: int) -> int:
         """Takes over what the store holds now; returns how many lines are still to be derived."""
@@ -132,15 +129,10 @@ class RunHistory:
         if history is None:
             return 0
         with self._lock:
-            found = {one.id: one for one in history.entries if _is_shown(one)}
-            self._entries = {one: self._entries[one] for one in self._runs if one in self._entries} | found
+            found = {one.id: one for one in reversed(history.entries) if _is_shown(one)}
+            self._entries = found | {one: self._entries[one] for one in self._runs if one in self._entries}
             self._marks = history.marks
-            self._sort()
         return int(history.missing)
-
-    def _sort(self) -> None:
-        order = sorted(self._entries.values(), key=lambda one: one.created, reverse=True)
-        self._entries = {one.id: one for one in order}
 
     def run(self, run_id: str) -> Run | None:
         """A run with its measured series; None, and a message, where it cannot be read."""
@@ -154,7 +146,7 @@ class RunHistory:
     def _draw(self, ticked: Sequence[str] | None = None) -> None:
         """Shows every line; where `ticked` is given, what is compared is drawn again too."""
         with self._lock:
-            rows = tables_history.lines(History(list(self.entries), self._marks, 0))
+            rows = tables_history.lines(History(self.entries, self._marks, 0))
             self._quiet = True
             with self.grid.hold_sync():
                 self.grid.rows = msgspec.to_builtins(rows)
@@ -203,8 +195,6 @@ class RunHistory:
             self._asked(lambda store, run=run: store.add(run))  # type: ignore[misc]
             if not self._recorded and (not self._entries or run.workload in self._workloads()):
                 self._entries[run.id], self._runs[run.id] = entry(run), run
-        with self._lock:
-            self._sort()
         self._draw([*self.grid.ticked, *(run.id for run in removed if run.id in self._entries)])
 
     def _workloads(self) -> set[str]:

@@ -71,38 +71,31 @@ class Choice:
     def __init__(self, label: str, name: str, on_choose: Callable[[str], None]) -> None:
         self._label = widgets.HTML(html.escape(label))
         self._on_choose = on_choose
-        self._quiet = False
+        self._options: Mapping[str, Option] = {}
         self.value = ""
-        self.buttons: dict[str, widgets.ToggleButton] = {}
+        self.buttons: dict[str, widgets.Button] = {}
         self.widget = layout.row([], name)
 
     def show(self, options: Mapping[str, Option], value: str) -> None:
         """The options by their values, and the one that is chosen."""
-        self.value = value
+        self.value, self._options = value, options
         self.buttons = {one: self._button(one, option) for one, option in options.items()}
         self.widget.children = [self._label, *self.buttons.values()] if options else []
 
     def set_busy(self, busy: bool) -> None:
         """Nothing can be chosen while something runs."""
-        for button in self.buttons.values():
-            button.disabled = busy or bool(button.reason)
+        for value, button in self.buttons.items():
+            button.disabled = busy or bool(self._options[value].reason)
 
-    def _button(self, value: str, option: Option) -> widgets.ToggleButton:
-        chosen = value == self.value
-        button = widgets.ToggleButton(
-            chosen, description="✓ " * chosen + option.label, tooltip=option.reason or option.label,
-            disabled=bool(option.reason),
-        )  # fmt: skip
-        button.reason = option.reason
-        button.observe(lambda change: self._pressed(value, button), "value")
+    def _button(self, value: str, option: Option) -> widgets.Button:
+        text, tooltip = "✓ " * (value == self.value) + option.label, option.reason or option.label
+        button = layout.button(text, "pk-choice", tooltip, lambda: self._press(value))
+        layout.set_class(button, "mod-active", value == self.value)
+        button.disabled = bool(option.reason)
         return button
 
-    def _pressed(self, value: str, button: widgets.ToggleButton) -> None:
-        if self._quiet:
-            return
-        if value == self.value:  # pressed again: it stays chosen
-            self._quiet, button.value, self._quiet = True, True, False
-        else:
+    def _press(self, value: str) -> None:
+        if value != self.value:
             self._on_choose(value)
 
 

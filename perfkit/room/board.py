@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -49,15 +50,11 @@ class Board:
 
     def __init__(self, path: Path, token: str | None = None) -> None:
         self.path = path
-        self._state = _read(path) if path.exists() else State(token=secrets.token_urlsafe(9))
-        self._state.token = token or self._state.token
-        self._by_key = {entry.key: entry for entry in self._state.entries}
-        self._write()
-
-    @property
-    def token(self) -> str:
+        state = _read(path) if path.exists() else State(token=secrets.token_urlsafe(9))
+        self.token = token or state.token
         """What posts and readers must give."""
-        return self._state.token
+        self._by_key: dict[tuple[str, ...], Entry] = {}
+        self._write({entry.key: entry for entry in state.entries})
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -78,26 +75,20 @@ class Board:
             raise InvalidValue(f"the board is full ({MAX_ENTRIES} rows)", "Start another with --state FILE")
         if before and entry.prediction is None:
             entry = msgspec.structs.replace(entry, prediction=before.prediction, confidence=before.confidence)
-        self._by_key[entry.key] = entry
-        try:
-            self._write()
-        except StoreError:
-            if before:
-                self._by_key[entry.key] = before
-            else:
-                del self._by_key[entry.key]
-            raise
+        self._write({**self._by_key, entry.key: entry})
 
-    def _write(self) -> None:
-        self._state.entries = list(self._by_key.values())
+    def _write(self, by_key: dict[tuple[str, ...], Entry]) -> None:
+        """Puts rows on the disk, then in the place of those that were here."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            machine.write_atomically(self.path, msgspec.json.encode(self._state))
+            state = State(token=self.token, entries=list(by_key.values()))
+            machine.write_atomically(self.path, msgspec.json.encode(state))
             self.path.chmod(0o600)  # it holds the token
         except OSError as problem:
             raise StoreError(
                 f"cannot write {self.path}: {problem.strerror}", "Check the folder and its free space"
             ) from None
+        self._by_key = by_key
 
     # ------------------------------------------------------------ shown
 
@@ -150,20 +141,13 @@ class Question(NamedTuple):
 
 def _questions(entries: Sequence[Entry]) -> Iterator[Question]:
     """The newest question first."""
-    order = {(entry.workload, entry.stage): at for at, entry in enumerate(sorted(entries, key=_when))}
-    rows = sorted(entries, key=lambda entry: (-order[_about(entry)], entry.name))
-    for (workload, _), group in groupby(rows, _about):
+    about, when = attrgetter("workload", "stage"), attrgetter("when")
+    order = {about(entry): at for at, entry in enumerate(sorted(entries, key=when))}
+    rows = sorted(entries, key=lambda entry: (-order[about(entry)], entry.name))
+    for (workload, _), group in groupby(rows, about):
         every = list(group)
         title = f"{every[0].title} · {workload.rpartition(':')[2]}"
         yield Question(title, every, _scale(every), _summary(every))
-
-
-def _about(entry: Entry) -> tuple[str, str]:
-    return entry.workload, entry.stage
-
-
-def _when(entry: Entry) -> str:
-    return entry.when
 
 
 def _scale(entries: Sequence[Entry]) -> Scale:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
-from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
+from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandler, stream_request_body
 
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.room import shared
@@ -29,8 +29,6 @@ _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_HERE = Path(__file__).parent
-_FILES = {"board.css": "text/css", "board.js": "text/javascript"}
 
 
 class _Answer(RequestHandler):
@@ -125,12 +123,6 @@ class _Rows(_Answer):
         self.finish(self.board.body())
 
 
-class _File(_Answer):
-    def get(self, name: str) -> None:
-        self.set_header("Content-Type", f"{_FILES[name]}; charset=utf-8")
-        self.finish((_HERE / name).read_bytes())
-
-
 @stream_request_body
 class _Share(_Answer):
     """Takes a post apart as it arrives, so that a large one needs no memory."""
@@ -162,10 +154,10 @@ class _Share(_Answer):
 def application(board: Board) -> Application:
     """The room's addresses."""
     posts = {"board": board, "posts": Limit(POSTS_PER_MINUTE)}
-    files = "|".join(name.replace(".", r"\.") for name in _FILES)
+    files = {"path": Path(__file__).parent}
     return Application(
         [("/", _Page, posts), ("/board", _Rows, posts), ("/share", _Share, posts),
-         (f"/({files})", _File, posts)],
+         (r"/(board\.(?:css|js))", StaticFileHandler, files)],
         default_handler_class=_Nothing, default_handler_args=posts, log_function=_quiet,
     )  # fmt: skip
 

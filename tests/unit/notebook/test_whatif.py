@@ -28,8 +28,8 @@ def test_runs_without_the_parts_are_refused() -> None:
 
 def test_the_parts_may_be_those_of_a_recording_which_is_named() -> None:
     panel = pk.WhatIf(session()[:2])
-    panel._source.buttons["cpu-quick"].value = True
+    panel._source.buttons["cpu-quick"].click()
     assert panel.model.device == "cpu" and len(panel.recipe.options) > 2
     assert "Nothing was measured now" in panel._prediction.value
-    panel._source.buttons[""].value = True
+    panel._source.buttons[""].click()
     assert len(panel.recipe.options) == 2 and "Nothing was measured now" not in panel._prediction.value

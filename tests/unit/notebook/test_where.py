@@ -34,11 +34,11 @@ def labels(panel: Any) -> dict[str, str]:
 def choose(panel: Any, device: str, host: str | None = None) -> None:
     """Presses the buttons of a place."""
     place = where.Place(device, host)
-    panel._where.kind.buttons[place.kind].value = True
+    panel._where.kind.buttons[place.kind].click()
     if device != panel._where.place.device and panel._where.device.buttons:
-        panel._where.device.buttons[device].value = True
+        panel._where.device.buttons[device].click()
     if host and host != panel._where.place.host:
-        panel._where.host.buttons[host].value = True
+        panel._where.host.buttons[host].click()
 
 
 def read(panel: Any) -> None:
@@ -178,9 +178,9 @@ def test_a_simulated_gpu_has_a_host_to_choose() -> None:
     assert not panel._where.host.buttons
     choose(panel, "sim:v100", "article")
     assert panel.plan.device == "sim:v100" and panel.plan.host and panel.plan.host.name == "article"
-    assert panel._where.host.value == "article" and panel._where.host.buttons["article"].value
-    panel._where.host.buttons["article"].value = False  # pressed again: it stays chosen
-    assert panel._where.host.buttons["article"].value and panel._where.place.host == "article"
+    assert panel._where.host.value == "article" and panel._where.host.buttons["article"].description[0] == "✓"
+    panel._where.host.buttons["article"].click()  # pressed again: it stays chosen
+    assert panel._where.host.buttons["article"].description[0] == "✓" and panel._where.place.host == "article"
     assert panel._reader
     panel._reader.join()
     choose(panel, "cpu")
