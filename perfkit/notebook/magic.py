@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import types
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +33,13 @@ def watch(shell: Any, line: str, cell: str) -> None:
     """
     if line.strip():
         save(Path(line.strip()), [*shell.history_manager.input_hist_raw[:-1], cell])
-    before = names_from_before(cell, shell.user_ns)
     with loop.observed() as tracked:
         shell.run_cell(cell)
-    display(Shown(tracked, sections(tracked, before)))
+    display(Shown(tracked, sections(tracked)))
 
 
-def sections(tracked: Tracked, before: list[str]) -> list[Content]:
-    """What was seen, and how to set switches.
-
-    Args:
-        tracked: the steps.
-        before: variables that the cell has from other cells.
-    """
-    objects = ", ".join(before) if before else "what the cell makes"
+def sections(tracked: Tracked) -> list[Content]:
+    """What was seen, and how to set switches."""
     ways = [
         "Save the cells that you have run as a script: %%watch train.py above this one",
         "See what to try: !perfkit watch train.py",
@@ -56,9 +47,8 @@ def sections(tracked: Tracked, before: list[str]) -> list[Content]:
         "Get the edit of your code: !perfkit patch train.py --set amp=bf16",
     ]
     reason = (
-        f"Switches cannot be set for a cell: its objects ({objects}) are in this kernel, so they cannot be "
-        "made again with other settings, and no second process can train beside it. A script can be started "
-        "twice:"
+        "Switches cannot be set for a cell: its model and loader are in this kernel, so they cannot be made "
+        "again with other settings, and no second process can train beside it. A script can be started twice:"
     )
     return [*tables_script.tracked(tracked), Section("To set switches", [reason, Bullets(ways)])]
 
@@ -76,18 +66,3 @@ def save(path: Path, cells: list[str]) -> None:
     lines = [[line for line in cell.splitlines() if not line.startswith(("%", "!"))] for cell in cells]
     texts = filter(str.strip, map("\n".join, lines))
     path.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
-
-
-def names_from_before(cell: str, known: dict[str, Any]) -> list[str]:
-    """The variables of a cell that other cells have made, sorted; modules, functions and classes apart."""
-    try:
-        tree = ast.parse(cell)
-    except SyntaxError:  # magics and shell commands: the kernel reads them
-        return []
-    used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    kinds = (types.ModuleType, types.FunctionType, type)
-    return [
-        name
-        for name in sorted(set(used))
-        if name in known and not name.startswith("_") and not isinstance(known[name], kinds)
-    ]  # fmt: skip

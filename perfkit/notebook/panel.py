@@ -8,6 +8,7 @@ reader without a kernel sees in the panel's place.
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from abc import abstractmethod
@@ -20,7 +21,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import Markdown, display
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
-from perfkit.notebook import layout, remedies
+from perfkit.notebook import layout
 from perfkit.notebook.job import Job, Line, Status
 from perfkit.notebook.layout import Action
 from perfkit.notebook.shown import Sectioned, Still
@@ -37,6 +38,7 @@ _COLUMNS = (
     "stage", "samples/s", "× previous", "× baseline", "waits for data", "step time", "peak memory", "note",
 )  # fmt: skip
 """What fits beside a notebook's margin."""
+_NEEDS_GPU = re.compile(r"needs? (a|an|one) (CUDA|GPU)|formats? of CUDA|CUDA graphs|compute in bfloat16")
 
 _newest: weakref.WeakValueDictionary[str, Panel] = weakref.WeakValueDictionary()
 
@@ -162,7 +164,7 @@ class Panel(layout.Boxed, Sectioned):
 
     def _remedy(self, reason: str) -> Action | None:
         """What can be done about a reason in this panel."""
-        return remedies.find(reason, self._status.show, self._where)
+        return self._where.simulation() if self._where and _NEEDS_GPU.search(reason) else None
 
     def _follow(self, progress: plans.Progress) -> None:
         self._status.follow(progress)

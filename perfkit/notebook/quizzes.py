@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
+import msgspec.toml
 from IPython.display import HTML
 
 from perfkit.errors import one_of
@@ -35,8 +34,8 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def questions() -> dict[str, list[Question]]:
     """All questions, by the number of their chapter (`02`)."""
-    text = Path(__file__).with_name("quizzes.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(text), dict[str, list[Question]])
+    text = Path(__file__).with_name("quizzes.toml").read_bytes()
+    return msgspec.toml.decode(text, type=dict[str, list[Question]])
 
 
 def quiz(chapter: str) -> HTML:

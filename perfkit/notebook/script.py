@@ -80,7 +80,7 @@ class ScriptPanel(Panel):
         change = "press Run to measure"
         self._controls = Controls(
             TOGGLES, on_change=lambda recipe: self._status.show(change), base="The script",
-            presets={"Suggested": self._suggested}, remedy=self._remedy,
+            presets={"Suggested": self._suggested},
         )  # fmt: skip
         title = layout.html_slot("pk-question", text=f"<h3>{html.escape(self.launch.describe())}</h3>")
         self._above = [title, self._controls.widget]

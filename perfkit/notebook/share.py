@@ -86,7 +86,11 @@ def _address(url: str, token: str) -> tuple[str, str]:
 
 def _shared(panel: LadderPanel, name: str) -> Shared:
     last = results.stages(panel.runs)[-1] if panel.runs else None
-    plan, prediction = panel.plan, getattr(panel, "prediction", None)
+    plan, prediction, sure = (
+        panel.plan,
+        getattr(panel, "prediction", None),
+        getattr(panel, "confidence", None),
+    )
     if last is None and prediction is None:
         raise InvalidValue(
             "this panel has neither a prediction nor a result", "Predict first, or run it, then share it"
@@ -101,6 +105,6 @@ def _shared(panel: LadderPanel, name: str) -> Shared:
     facts = recordings.find(plan.recorded).provenance.machine if plan.recorded else machine.facts()
     return Shared(
         client=_CLIENT, name=name[:40], machine=machine.describe(facts)[:200], prediction=prediction,
-        confidence=getattr(panel, "confidence", None),
+        confidence=sure and sure / 100,
         run=msgspec.Raw(runs.encode(slim(last)) if last else b"null"), **about,
     )  # fmt: skip

@@ -15,10 +15,9 @@ from IPython.display import Markdown
 from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import optimization
 from perfkit.ladder.stages import Stage
-from perfkit.notebook import layout, presets, remedies
+from perfkit.notebook import layout, presets
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel, date
-from perfkit.notebook.layout import Action
 from perfkit.notebook.panel import is_of, stored_runs
 from perfkit.program.recipe import Recipe
 from perfkit.results import guesses
@@ -28,8 +27,6 @@ from perfkit.show.document import Code, Content, Section
 from perfkit.show.html import fragment
 from perfkit.studies import ladder as ladders
 from perfkit.studies import parity as proving
-
-SHRINKS = ("waiting for data", "computing", "both", "neither")
 
 
 class StagePanel(LadderPanel):
@@ -48,8 +45,8 @@ class StagePanel(LadderPanel):
     def __init__(self, stage: str, **more: Any) -> None:
         self.optimization = optimization(stage)
         self.prediction: float | None = None
-        self.confidence: float | None = None
-        """In the prediction, 0 to 1."""
+        self.confidence: guesses.Sure | None = None
+        """In the prediction, percent."""
         self._made = ""
         """When the prediction was made; empty if the result was known by then."""
         self._controls = Controls(
@@ -68,13 +65,12 @@ class StagePanel(LadderPanel):
         )
         sure = [("", None), *((f"{percent}%", percent) for percent in guesses.SURE)]
         self._sure = layout.field(widgets.Dropdown, "How sure?", "pk-sure", options=sure)
-        self._part = layout.field(widgets.Dropdown, "What shrinks?", "pk-part", options=("", *SHRINKS))
         self._told = layout.html_slot("pk-told")
         title = layout.html_slot("pk-question", text=f"<h3>{html.escape(self.optimization.question)}</h3>")
         self._held: list[Run] = []
         help_text = "Keeps your guess, and shows results of an earlier session if there are any"
         ready = layout.button("Predict", "pk-guess", help_text, self._take_guess)
-        form = [layout.row([self._guess, self._sure, self._part, ready]), self._told]
+        form = [layout.row([self._guess, self._sure, ready]), self._told]
         alone = stage == "baseline"  # there is nothing that it could be faster than
         self._above = [title, self._controls.widget, self._folded, *([] if alone else form)]
         super().__init__([stage], **more)
@@ -114,11 +110,6 @@ class StagePanel(LadderPanel):
         if self.runs and changes:
             self._status.show("the settings have changed: predict again, and press Run")
             self._empty()
-
-    def _remedy(self, reason: str) -> Action | None:
-        return remedies.find(
-            reason, self._status.show, self._where, lambda: setattr(self._folded, "selected_index", 0)
-        )
 
     def _rung(self) -> Recipe | str:
         return self._stages[-1].recipe if self._stages else "The workload is being read"
@@ -162,7 +153,7 @@ class StagePanel(LadderPanel):
         if self._made and self.prediction and ratio:
             guesses.keep(guesses.Guess(
                 made=self._made, stage=run.stage, workload=run.workload, preset=run.preset,
-                device=self.plan.device, times=self.prediction, confidence=self._sure.value, run=run.id,
+                device=self.plan.device, times=self.prediction, confidence=self.confidence, run=run.id,
                 result=ratio,
             ))  # fmt: skip
 
@@ -188,23 +179,22 @@ class StagePanel(LadderPanel):
         measured = f"{how}: {units.ratio(ratio)}, {ratio.verdict}"
         if self.prediction is None:
             return f"No prediction was made; {measured}."
-        sure = f", {self.confidence:.0%} sure" if self.confidence else ""
+        sure = f", {self.confidence}% sure" if self.confidence else ""
         judgement = calibration.judgement(self.prediction, ratio)
         guess = f"You predicted {self.prediction:.2f}×{sure}; {measured}. Your guess: {judgement}."
         return guess + self._shrank()
 
     def _shrank(self) -> str:
-        """Which part of a step's time per sample shrank, beside the guess."""
+        """Which part of a step's time per sample shrank."""
         seconds = []
         for run in (self.runs[0], results.stages(self.runs)[-1]):
             if run.samples_per_s is None or run.data_wait_share is None:
                 return ""
             rate, share = run.samples_per_s.value, run.data_wait_share
             seconds.append((share / rate, (1 - share) / rate))
-        less = [part for part, was, now in zip(SHRINKS, *seconds, strict=False) if now < 0.95 * was]
-        answer = "both" if len(less) > 1 else less[0] if less else "neither"
-        guess = "as you guessed" if answer == self._part.value else f"your guess: {self._part.value}"
-        return f" What shrank: {answer}{f' ({guess})' * bool(self._part.value)}."
+        parts = ("waiting for data", "computing")
+        less = [part for part, was, now in zip(parts, *seconds, strict=True) if now < 0.95 * was]
+        return f" What shrank: {' and '.join(less) or 'neither waiting for data nor computing'}."
 
     # ------------------------------------------------------------ ordinary outputs
 
@@ -229,7 +219,7 @@ class StagePanel(LadderPanel):
     def _empty(self) -> None:
         """Other switches are another question."""
         self.prediction = self.confidence = self._sure.value = None
-        self._made = self._guess.value = self._part.value = self._told.value = ""
+        self._made = self._guess.value = self._told.value = ""
 
     def _take_guess(self) -> None:
         """What stands in the fields, when the button is pressed."""
@@ -242,7 +232,7 @@ class StagePanel(LadderPanel):
         except InvalidValue as problem:
             self._told.value = layout.message(str(problem))
 
-    def predict(self, times: float, confidence: int | None = None) -> None:
+    def predict(self, times: float, confidence: guesses.Sure | None = None) -> None:
         """Your guess, before you run: how many times as fast will it be? Below 1 is slower.
 
         Args:
@@ -264,7 +254,7 @@ class StagePanel(LadderPanel):
         if held and not (self.runs or self._job.busy):
             self._recall(held)
 
-    def _fill_in(self, times: float, confidence: int | None) -> None:
+    def _fill_in(self, times: float, confidence: guesses.Sure | None) -> None:
         self._guess.value, self._sure.value = f"{times:g}", confidence
-        self.prediction, self.confidence = times, confidence and confidence / 100
+        self.prediction, self.confidence = times, confidence
         self._told.value = layout.markdown(self._article())

@@ -12,13 +12,12 @@ import functools
 import linecache
 import symtable
 import time
-import tomllib
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import msgspec.toml
 from IPython.display import Markdown
 
 from perfkit import machine
@@ -67,8 +66,8 @@ def tasks() -> Mapping[str, Task]:
     files = sorted((tree / "data" / "puzzles").glob("*.toml")) if tree else []
     if not files:
         raise InvalidValue("there are no puzzles here", "Work in a copy of perfkit's repository")
-    tables = [tomllib.loads(file.read_text(encoding="utf-8")) for file in files]
-    return {name: msgspec.convert(entry, Task) for table in tables for name, entry in table.items()}
+    tables = [msgspec.toml.decode(file.read_bytes(), type=dict[str, Task]) for file in files]
+    return {name: task for table in tables for name, task in table.items()}
 
 
 class Verdict:

@@ -7,7 +7,7 @@ import hmac
 import json
 import socket
 import time
-from collections import defaultdict, deque
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,20 +95,15 @@ class Limit:
 
     def __init__(self, a_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = a_minute, clock
-        self._times: dict[str, deque[float]] = defaultdict(deque)
+        self._minute, self._counts = 0.0, Counter[str]()
 
     def take(self, address: str) -> bool:
-        """Whether one more is allowed now; it counts if so."""
-        now = self._clock()
-        for other in [other for other, times in self._times.items() if now - times[-1] > 60]:
-            del self._times[other]
-        times = self._times[address]
-        while times and now - times[0] > 60:
-            times.popleft()
-        allowed = len(times) < self._most
-        if allowed:
-            times.append(now)
-        return allowed
+        """Whether one more is allowed now."""
+        minute = self._clock() // 60
+        if minute != self._minute:
+            self._minute, self._counts = minute, Counter()
+        self._counts[address] += 1
+        return self._counts[address] <= self._most
 
 
 class _Page(_Answer):

@@ -9,7 +9,6 @@ import pytest
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import OPTIMIZATIONS
-from perfkit.notebook.stage import SHRINKS
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import again, disturbed, session
 
@@ -31,7 +30,6 @@ def test_run_draws_the_results_and_scores_the_prediction(monkeypatch: pytest.Mon
     assert list(panel._pictures) == ["Throughput", "Memory", "Losses"]
     assert not panel._run.disabled
     assert panel._cancel.disabled
-    assert set(panel._part.options) == {"", *SHRINKS}
 
 
 def test_the_baseline_again_is_not_the_stage(monkeypatch: pytest.MonkeyPatch, no_pictures: None) -> None:
@@ -110,13 +108,14 @@ def test_a_prediction_is_kept_with_its_result_and_known_after_a_restart(
     assert pk.calibration().found == []
     panel = pk.StagePanel("data_loading")
     panel.predict(1.5, 70)
+    panel._sure.value = 90  # no longer part of the prediction
     panel.run()
     assert "You predicted 1.50×, 70% sure" in panel._score()
     (kept,) = pk.calibration().found
     assert (kept.times, kept.confidence, kept.run) == (1.5, 70, panel.runs[-1].id)
     again = pk.StagePanel("data_loading")
     again._recall(panel.runs)
-    assert (again.prediction, again.confidence, again._sure.value) == (1.5, 0.7, 70)
+    assert (again.prediction, again.confidence, again._sure.value) == (1.5, 70, 70)
     assert again.runs, "what was predicted already is shown at once"
 
 
@@ -130,4 +129,4 @@ def test_other_switches_are_another_question(monkeypatch: pytest.MonkeyPatch, no
     panel.run()
     panel._controls.by_name["prefetch_factor"].value = 4
     assert panel.prediction is None
-    assert (panel._guess.value, panel._sure.value, panel._part.value) == ("", None, "")
+    assert (panel._guess.value, panel._sure.value) == ("", None)

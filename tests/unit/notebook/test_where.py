@@ -13,6 +13,8 @@ from perfkit import notebook as pk
 from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.notebook import panel as panels
 from perfkit.notebook import where
+from perfkit.program.recipe import Recipe
+from perfkit.program.rules import Target, why_not
 from perfkit.results import recordings
 from perfkit.studies import setup
 from tests.unit.notebook.fakes import wait_until
@@ -20,6 +22,7 @@ from tests.unit.notebook.fakes import wait_until
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 PLAYED = "recorded:cpu-quick"
+CPU = Target(device="cpu")
 
 
 def labels(panel: Any) -> dict[str, str]:
@@ -186,3 +189,20 @@ def test_a_simulated_gpu_has_a_host_to_choose() -> None:
     choose(panel, "cpu")
     assert panel.plan.host is None and not panel._where.host.buttons
     assert pk.LadderPanel(device="sim:v100", host="cores=4").plan.host.cores == 4
+
+
+def remedy(panel: pk.LadderPanel, switch: str, value: object) -> str:
+    action = panel._remedy(why_not(switch, Recipe().replace(**{switch: value}), CPU))
+    return action.label if action else ""
+
+
+def test_a_switch_that_needs_a_gpu_offers_a_simulated_one_and_moves_the_panel_there() -> None:
+    panel = pk.LadderPanel(["data_loading"], device="cpu")
+    assert remedy(panel, "pin_memory", True) == remedy(panel, "fp32_precision", "tf32") == "Simulate a V100"
+    action = panel._where.simulation()
+    assert action
+    action.act()
+    assert panel.plan.device == "sim:v100"
+    assert panel._where.simulation() is None
+    assert not remedy(panel, "pin_memory", True)
+    assert not remedy(panel, "uint8_copy", True), "the workload does not offer it: nothing to press"
