@@ -164,7 +164,7 @@ def _update(recorder: _Calls, logits: torch.Tensor, optimizer: torch.optim.Optim
 def step_of(found: list[Call], batch_size: int) -> Step:
     """As the simulator takes it."""
     events = [call.operator for call in found]
-    return Step(events=list(events), resident_bytes=0, samples=batch_size, torch=str(torch.__version__))
+    return Step(events=list(events), samples=batch_size, torch=str(torch.__version__))
 
 
 # ---------------------------------------------------------------- an approximation of torch.compile
@@ -202,7 +202,7 @@ def fused(found: list[Call], batch_size: int) -> Step:
             _join(i, call, producer, order)
     events = [one if isinstance(one, Operator) else _kernel(one, last_use, len(found)) for one in order]
     kept = [event for event in events if event is not None]
-    return Step(events=list(kept), resident_bytes=0, samples=batch_size, torch="", compiled=True)
+    return Step(events=list(kept), samples=batch_size, torch="", compiled=True)
 
 
 def _is_library(operator: Operator) -> bool:

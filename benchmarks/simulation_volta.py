@@ -22,7 +22,7 @@ def of_trace(path: Path) -> list[Case]:
     for name, shapes, microseconds, calls, kernels in json.loads(path.read_text()):
         operator = _operator(name.removeprefix("aten::").removeprefix("cudnn_"), shapes, " ".join(kernels))
         if operator:
-            step = Step(events=[operator], resident_bytes=0, samples=32, torch="")
+            step = Step(events=[operator], samples=32, torch="")
             seconds = microseconds / calls * 1e-6 * SCALE
             title = f"{name} {shapes}"
             found.append(case(step, title, "trace", "v100", "operator", seconds, WEIGHT, host=False))

@@ -28,7 +28,7 @@ _MAIN, _AUTOGRAD = 1, 2
 """Threads of the host."""
 _STREAM = 7
 """What a CUDA trace calls the default stream; the others follow it."""
-_ARCHITECTURES = {"volta": (7, 0), "turing": (7, 5), "ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0)}
+_ARCHITECTURES = {"volta": (7, 0), "ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0)}
 _TYPES = {"float32": "float", "float16": "c10::Half", "bfloat16": "c10::BFloat16", "uint8": "unsigned char",
           "int64": "long int", "bool": "bool"}  # fmt: skip
 

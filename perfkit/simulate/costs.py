@@ -6,6 +6,7 @@ measurements of whole steps (`benchmarks.fit_simulation`) and checked on others 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,7 +20,7 @@ from perfkit.simulate.work import HALF, Work, of_operator
 
 Floats = NDArray[np.float64]
 
-_PRECISIONS: list[Precision] = ["float32", "tf32", "float16", "bfloat16"]
+_PRECISIONS: list[Precision] = ["float32", "tf32", "float16"]
 _NO_TENSOR_CORES = ("depthwise",)
 
 
@@ -69,15 +70,13 @@ def _memory_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
 
 def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     share = np.array([values.of(kind, "compute", gpu.architecture) for kind in columns.kinds])[columns.kind]
-    peaks, tuned = [], []
-    for precision in _PRECISIONS:
-        exists = precision != "bfloat16" and not (precision == "tf32" and gpu.tf32_tflops is None)
-        peaks.append(gpu.peak_flops(precision) if exists else np.inf)
-        unit = {"tf32": "tf32", "float32": "float32"}.get(precision, "tensor")
-        tuned.append(
-            values.values.get(f"{gpu.key}.{unit}", values.values.get(f"{gpu.architecture}.{unit}", 1.0))
-        )
-    rate = np.array(peaks)[columns.precision] * np.array(tuned)[columns.precision] * share
+    peaks = []
+    units = ("float32", gpu.float32_tflops), ("tf32", gpu.tf32_tflops), ("tensor", gpu.half_tflops)
+    for unit, tflops in units:  # in the order of _PRECISIONS
+        of_architecture = values.values.get(f"{gpu.architecture}.{unit}", 1.0)
+        tuned = values.values.get(f"{gpu.key}.{unit}", of_architecture)
+        peaks.append((tflops or math.inf) * 1e12 * tuned)  # a step without TF32 has no work for it
+    rate = np.array(peaks)[columns.precision] * share
     with np.errstate(divide="ignore"):
         direct = columns.flops / (rate * _size_share(columns, gpu, values))
     if columns.winograd.any():
@@ -116,15 +115,13 @@ def _winograd(columns: Columns, gpu: Gpu, values: Constants, direct: Floats) -> 
     return np.asarray(np.minimum(direct, np.minimum(fused, unfused)))
 
 
-def kernels(step: Step, gpu: Gpu, values: Constants | None = None) -> list[Kernel]:
+def kernels(step: Step, gpu: Gpu) -> list[Kernel]:
     """The kernels of a step's operators on a GPU, in order, with predicted times.
 
     Args:
         step: a planned step.
         gpu: its data sheet.
-        values: constants of the model; the ones in use by default.
     """
-    values = values or constants()
     if gpu.tf32_tflops is None:  # what may be computed in TF32 is computed in float32 there
         step = replace(step, fp32_precision="ieee", matmul_precision="ieee")
     works, owners = [], []
@@ -136,7 +133,7 @@ def kernels(step: Step, gpu: Gpu, values: Constants | None = None) -> list[Kerne
     if not works:
         return []
     columns = Columns(works)
-    times = seconds(columns, gpu, values)
+    times = seconds(columns, gpu, constants())
     return [
         Kernel(
             name=_name(work, step.events[owner]), kind=_coarse(work.kind),

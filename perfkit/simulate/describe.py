@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
+from torch.utils._pytree import tree_iter
 
 from perfkit.simulate.step import Operator, Tensor
 
@@ -25,13 +26,7 @@ _LAUNCH_NOTHING = {
 
 def tensors(tree: Any) -> Iterator[torch.Tensor]:
     """The tensors in nested lists, tuples and dictionaries."""
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, list | tuple):
-        for leaf in tree:
-            yield from tensors(leaf)
-    elif isinstance(tree, dict):
-        yield from tensors([*tree.values()])
+    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor))
 
 
 def is_channels_last(tensor: torch.Tensor) -> bool:

@@ -158,8 +158,7 @@ def _recorded(
         step()
         events, resident = recording.stop()
     return Step(
-        events=events, resident=resident, resident_bytes=sum(block.nbytes for block in resident),
-        samples=samples, compiled=compiled, torch=str(torch.__version__),
+        events=events, resident=resident, samples=samples, compiled=compiled, torch=str(torch.__version__),
         cudnn_benchmark=torch.backends.cudnn.benchmark,
         fp32_precision="tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "ieee",
         matmul_precision="tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee",

@@ -79,17 +79,13 @@ def predict(
     if reserved is None:
         raise _does_not_fit(gpu, peak)
     kernels = recorded.with_recorded(costs.kernels(step, gpu), step, gpu.key)
+    values = constants().values
+    host = queue.HostCosts(values["host.operator_us"] * 1e-6, values["host.launch_us"] * 1e-6)
     planned = queue.Planned(
-        actions=queue.actions(step, kernels, host_costs()), link_gbs=gpu.link_gbs, pageable_gbs=PAGEABLE_GBS,
+        actions=queue.actions(step, kernels, host), link_gbs=gpu.link_gbs, pageable_gbs=PAGEABLE_GBS,
         peak_bytes=peak, reserved_bytes=reserved, mechanisms=mechanisms(step, recipe),
     )  # fmt: skip
     return Prediction(gpu, recipe, step, kernels, planned)
-
-
-def host_costs() -> queue.HostCosts:
-    """What operators and launches cost the host, by the model's constants."""
-    values = constants().values
-    return queue.HostCosts(values["host.operator_us"] * 1e-6, values["host.launch_us"] * 1e-6)
 
 
 def _does_not_fit(gpu: Gpu, needed: int) -> RunFailed:

@@ -17,6 +17,8 @@ from perfkit.simulate.step import Allocate, Copy, Event, Fetch, Kernel, Operator
 
 RUN_AHEAD = 1024
 """Launches that the driver queues before the host has to wait (the queue of a CUDA stream)."""
+COPY_S = 5e-6
+"""What starting a copy costs the host's core, if it does not wait for the copy; assumed."""
 
 
 class Clock(Protocol):
@@ -54,10 +56,10 @@ class VirtualClock:
 class HostCosts(msgspec.Struct, frozen=True):
     """What issuing work costs the host's core, in seconds."""
 
-    operator_s: float = 18e-6
+    operator_s: float
     """An operator in eager mode: Python, dispatch, autograd."""
-    launch_s: float = 5e-6
-    """The launch of a kernel, or of a copy."""
+    launch_s: float
+    """The launch of a kernel."""
 
 
 class Launch(msgspec.Struct, frozen=True, tag="launch"):
@@ -158,11 +160,10 @@ class Queue:
     Args:
         clock: the host's.
         link: between host and device.
-        call_s: of the host's core, to start a copy that it does not wait for.
     """
 
-    def __init__(self, clock: Clock, link: Link, call_s: float = HostCosts().launch_s) -> None:
-        self.clock, self.link, self._call_s = clock, link, call_s
+    def __init__(self, clock: Clock, link: Link) -> None:
+        self.clock, self.link = clock, link
         self.kernel_s = 0.0
         """Kernel time so far."""
         self._free: dict[int, float] = collections.defaultdict(float)
@@ -235,7 +236,7 @@ class Queue:
             self.note("copy", start, stream=copy.stream)
             return
         called = self.clock.now()
-        self.clock.work(self._call_s)
+        self.clock.work(COPY_S)
         self.note("launch", called)
         start = max(self.clock.now(), self._free[copy.stream], self._engine_free)
         self._free[copy.stream] = self._engine_free = start + copy.nbytes / self.link.pinned

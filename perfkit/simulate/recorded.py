@@ -110,17 +110,12 @@ def folder() -> Path:
     return machine.data_folder() / "recordings" / "kernels"
 
 
-def find(gpu: str) -> KernelRecording | None:
-    """The recording for a simulated GPU; None if there is none.
+def find(gpu: str) -> Times | None:
+    """What was recorded for a simulated GPU; None if there is no recording.
 
     Raises:
         StoreError: there is one, but it cannot be read.
     """
-    times = _find(gpu)
-    return times.recording if times else None
-
-
-def _find(gpu: str) -> Times | None:
     path = folder() / f"{gpu}.json"
     return _load(path, path.stat().st_mtime_ns) if path.is_file() else None
 
@@ -143,7 +138,7 @@ def with_recorded(kernels: Iterable[Kernel], step: Step, gpu: str) -> list[Kerne
     Raises:
         StoreError: the recording for this GPU cannot be read.
     """
-    times, result = _find(gpu), list[Kernel]()
+    times, result = find(gpu), list[Kernel]()
     if times is None:
         return list(kernels)
     for index, group in groupby(kernels, key=lambda kernel: kernel.operator):

@@ -87,7 +87,9 @@ class Replay:
         self.queue.begin_step()
         for action in self.actions:
             if isinstance(action, Fetch):
+                start = self.queue.clock.now()
                 parts = [part for part in next(batches) if isinstance(part, torch.Tensor)]
+                self.queue.note("fetch", start)
             elif isinstance(action, Copy) and action.to == "device":
                 part = parts.pop(0) if parts else None
                 if part is None or not part.is_meta:

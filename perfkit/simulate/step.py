@@ -100,10 +100,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One steady training step, in the order in which the host issues it."""
 
     events: list[Event]
-    resident_bytes: int
-    """Device memory in use before the step: weights, optimizer state, a resident data set."""
     resident: list[Allocate] = []
-    """The same, block by block; the step may give some of them back."""
+    """Device memory in use before the step: weights, optimizer state, a resident data set. The step may give
+    some of it back."""
     samples: int
     torch: str
     """The version that planned it."""
@@ -114,6 +113,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Of convolutions, and of matrix products if `matmul_precision` is empty: `ieee` or `tf32`."""
     matmul_precision: str = ""
     cudnn_benchmark: bool = False
+
+    @property
+    def resident_bytes(self) -> int:
+        """Device memory in use before the step."""
+        return sum(block.nbytes for block in self.resident)
 
     @property
     def copied_bytes(self) -> int:

@@ -75,11 +75,8 @@ def memory(prediction: Prediction) -> MemoryReport:
     """What holds device memory in a step, from the plan's allocations."""
     step, gpu = prediction.step, prediction.gpu
     live = {block.block: (block.nbytes, _KINDS[block.kind], _KINDS[block.kind]) for block in step.resident}
-    now = step.resident_bytes
-    rest = now - sum(size for size, _, _ in live.values())
-    if rest > 0:  # a plan without single blocks
-        live[-1] = (rest, "weights", "before the step")
-    at_peak, peak, peak_phase, phase, where = dict(live), now, "data", "data", "data"
+    now = peak = step.resident_bytes
+    at_peak, peak_phase, phase, where = dict(live), "data", "data", "data"
     phases: dict[str, int] = defaultdict(int)
     for event in step.events:
         if isinstance(event, Operator):
@@ -168,9 +165,7 @@ def kernels(prediction: Prediction, step_s: float) -> KernelReport:
     big = Tensor((_BIG,), "uint8")
     bytes_per_s = 2 * _BIG / _seconds(gpu, Operator("aten.clone", "forward", [big], [big]))
     used = {"off": "float32", "bf16": "bfloat16", "fp16": "float16"}[prediction.recipe.amp]
-    operators = [
-        roofline.Operator(int(one.flops), int(one.nbytes)) for one in _by_operator(prediction.kernels)
-    ]
+    operators = _work(prediction.kernels)
     flops, moved = map(sum, zip(*operators, strict=True)) if operators else (0, 0)
     work = (
         StepWork(None, None, "", "counted on the recipe without compile") if step.compiled
@@ -184,21 +179,17 @@ def kernels(prediction: Prediction, step_s: float) -> KernelReport:
     )  # fmt: skip
 
 
-def _by_operator(found: Iterable[Kernel]) -> list[Kernel]:
-    """One for each operator: what all its kernels compute and move."""
-    merged: dict[int, Kernel] = {}
-    for one in found:
-        flops = one.flops if one.kind in _PRODUCTS else 0.0
-        before = merged.get(one.operator)
-        merged[one.operator] = Kernel(
-            one.name, one.kind, 0.0, one.operator, flops + (before.flops if before else 0.0),
-            one.nbytes + (before.nbytes if before else 0.0),
-        )  # fmt: skip
-    return list(merged.values())
+def _work(kernels: Iterable[Kernel]) -> list[roofline.Operator]:
+    """What all kernels of each operator compute and move."""
+    work = defaultdict[int, list[float]](lambda: [0.0, 0.0])
+    for one in kernels:
+        work[one.operator][0] += one.flops if one.kind in _PRODUCTS else 0.0
+        work[one.operator][1] += one.nbytes
+    return [roofline.Operator(int(flops), int(nbytes)) for flops, nbytes in work.values()]
 
 
 def _seconds(gpu: Gpu, operator: Operator) -> float:
-    step = Step(events=[operator], resident_bytes=0, samples=1, torch="", fp32_precision="tf32",
+    step = Step(events=[operator], samples=1, torch="", fp32_precision="tf32",
                 matmul_precision="ieee")  # fmt: skip
     return sum(kernel.seconds for kernel in costs.kernels(step, gpu))
 

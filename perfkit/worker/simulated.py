@@ -6,7 +6,6 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from perfkit.program import rules
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Mechanism
 from perfkit.simulate.gpus import Gpu
-from perfkit.simulate.queue import Link, Planned, Queue
+from perfkit.simulate.queue import Link, Planned
 from perfkit.simulate.replay import Replay
 from perfkit.worker import checks, loader, messages
 from perfkit.worker.harness import Device, Harness, Progress
@@ -108,12 +107,11 @@ def profile(harness: Harness, command: messages.RecordProfile) -> ProfileReport:
     skipped = command.wait + command.warmup
     marks = []
     harness.source.stamps.clear()
-    batches = _noting(harness.batches, replay.queue)
     for step in range(skipped + command.active):
         if step == skipped:
             replay.queue.bars = []
         marks.append(time.perf_counter())
-        replay.step(batches)
+        replay.step(harness.batches)
         harness.progress("recording", step + 1, skipped + command.active)
     bars, replay.queue.bars = replay.queue.bars or [], None
     harness.device.synchronize()
@@ -121,15 +119,6 @@ def profile(harness: Harness, command: messages.RecordProfile) -> ProfileReport:
     taken = [stamp for stamp in harness.source.stamps if marks[skipped] <= stamp[2] <= marks[-1]]
     plain_step_s = statistics.median(plain.device_step_s or plain.step_s)
     return ProfileReport(plain_step_s, taken, marks[skipped:], [], bars)
-
-
-def _noting(batches: Iterator[Any], queue: Queue) -> Iterator[Any]:
-    """The same batches; how long the loop waits for each is a bar."""
-    while True:
-        start = queue.clock.now()
-        batch = next(batches)
-        queue.note("fetch", start)
-        yield batch
 
 
 def _mechanisms(replay: Replay, planned: Planned, batch: Any, harness: Harness) -> list[Mechanism]:

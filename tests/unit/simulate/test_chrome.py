@@ -47,8 +47,8 @@ COSTS = HostCosts(operator_s=5 * US, launch_s=3 * US)
 
 def written(folder: Path, events: list[Event] = EVENTS, steps: int = 3, **more: Any) -> trace.Analysis:
     """Steps whose loader takes 40 µs, on a link of 12 GB/s (pinned) and 2 (pageable)."""
-    step = Step(events=events, resident_bytes=4096, samples=8, torch="2.15.0", **more)
-    queue = Queue(VirtualClock(), Link(12e9, 2e9), COSTS.launch_s)
+    step = Step(events=events, resident=[Allocate(4096, "parameters", 0)], samples=8, torch="2.15.0", **more)
+    queue = Queue(VirtualClock(), Link(12e9, 2e9))
     queue.bars = []
     for _ in range(steps):
         for action in actions(step, KERNELS, COSTS):

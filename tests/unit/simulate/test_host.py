@@ -138,7 +138,7 @@ def test_actions_are_those_of_the_plan_in_its_order() -> None:
         Operator("fused", "backward", [tensor], [tensor]), Wait("item"),
     ]  # fmt: skip
     kernels = [Kernel("a", "gemm", 1e-3, 2), Kernel("b", "gemm", 2e-3, 2), Kernel("c", "fused", 3e-3, 3)]
-    plan = Step(events=events, resident_bytes=0, samples=2, torch="2.15")
+    plan = Step(events=events, samples=2, torch="2.15")
     found = actions(plan, kernels, HostCosts(1e-5, 2e-6))
     assert found == [
         Fetch(), Copy(8), Launch(1e-5, 2e-6, [1e-3, 2e-3]), Launch(0.0, 2e-6, [3e-3]), Wait("item"),
@@ -160,7 +160,9 @@ def test_hosts_by_name_and_by_numbers() -> None:
     assert own.pageable_gbs == ARTICLE.pageable_gbs
 
 
-@pytest.mark.parametrize("text", ["nobody", "cores=0", "cores=x", "cores=4,speed=2", "cores", "cores=1e999"])
+@pytest.mark.parametrize(
+    "text", ["nobody", "cores=0", "cores=x", "cores=4,speed=2", "cores", "cores=1e999", "cores=nan"]
+)
 def test_other_hosts_are_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(InvalidValue, match="Allowed: mine, article, ideal, or numbers"):
         hosts.host(text)

@@ -13,7 +13,7 @@ HALF_NHWC = Tensor((32, 3, 8, 8), "float16", "channels_last")
 
 
 def plan(*events: Event, **more: Any) -> Step:
-    return Step(events=[Fetch(), *events], resident_bytes=0, samples=32, torch="2.15", **more)
+    return Step(events=[Fetch(), *events], samples=32, torch="2.15", **more)
 
 
 def found(step: Step, **switches: Any) -> dict[str, tuple[bool, str]]:

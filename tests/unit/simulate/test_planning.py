@@ -105,7 +105,7 @@ def test_the_cache_keeps_the_plans_that_were_used_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "MOST_PLANS", 3)
-    step = Step(events=[], resident_bytes=0, samples=1, torch="2.15.0")
+    step = Step(events=[], samples=1, torch="2.15.0")
     for number in range(5):
         planning._write(tmp_path / "plans" / f"{number}.json", planner.Planned(step, {}))
     assert len([*(tmp_path / "plans").iterdir()]) == 3

@@ -44,7 +44,7 @@ def recording(*entries: Entry) -> KernelRecording:
 
 
 def step(*operators: Operator, **more: object) -> Step:
-    return Step(events=list(operators), resident_bytes=0, samples=32, torch="2.15.0", **more)
+    return Step(events=list(operators), samples=32, torch="2.15.0", **more)
 
 
 def seconds(operator: Operator, *entries: Entry, **more: object) -> float | None:

@@ -36,7 +36,7 @@ EVENTS: list[Event] = [
 @pytest.fixture
 def prediction() -> Prediction:
     resident = [Allocate(1000, "parameters", 8), Allocate(1000, "optimizer", 9)]
-    step = Step(events=EVENTS, resident_bytes=2000, resident=resident, samples=8, torch="2.15.0")
+    step = Step(events=EVENTS, resident=resident, samples=8, torch="2.15.0")
     planned = Planned(actions=[], link_gbs=12.0, pageable_gbs=6.0, peak_bytes=4800, reserved_bytes=5000)
     gpu = GPUS["v100"]
     return Prediction(gpu, Recipe(batch_size=8), step, costs.kernels(step, gpu), planned)

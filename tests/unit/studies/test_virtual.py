@@ -33,7 +33,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> FakeMachine:
         copy = Copy(10_000 * size, pinned=recipe.pin_memory, non_blocking=recipe.non_blocking)
         block = Allocate(20_000_000 * size, "activations", 1)
         events = [Operator("aten.mm", "forward", [], []), Fetch(), copy, block]
-        return Step(events=events, resident_bytes=1000, resident=[], samples=size, torch="2.15")
+        return Step(events=events, samples=size, torch="2.15")
 
     def kernels(step: Step, gpu: Any, *_: Any) -> list[Kernel]:
         return [Kernel("k", "gemm", 1e-4 * step.samples, 0)]
