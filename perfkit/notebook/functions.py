@@ -136,7 +136,7 @@ def find_syncs(*which: Any, steps: int = 4, **how: Any) -> SyncReport:
 
 
 class TraceView(Shown[trace.Analysis]):
-    """What a trace says. Figures: `breakdown`, `pie`, `ladder`, `operators`, `kernels`, `memory`, `timeline`.
+    """What a trace says. Figures: `breakdown`, `ladder`, `operators`, `kernels`, `memory`, `timeline`.
 
     Args:
         files: `*.pt.trace.json[.gz]`, one per rank.

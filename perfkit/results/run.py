@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -85,8 +86,11 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.rank_compute_s) / float(np.median(self.rank_compute_s))
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One workload under one recipe on one machine. Immutable; a failed run is a run too."""
+class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One workload under one recipe on one machine. Immutable; a failed run is a run too.
+
+    Bootstraps over long series are slow, so a run keeps their results.
+    """
 
     schema: int = SCHEMA
     id: str
@@ -128,7 +132,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Further facts: weights, precision policy, switches that were not applied and why."""
     warnings: list[str] = []
 
-    @property
+    @cached_property
     def samples_per_s(self) -> Estimate | None:
         """Throughput: geometric mean over the blocks that count, 95% bootstrap interval.
 
@@ -165,7 +169,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return float(shares[shares > DISTURBED].mean())
 
-    @property
+    @cached_property
     def step_s(self) -> Estimate | None:
         """Time of a step, data wait included: median over the steps that count."""
         step = stats.median(self._measured(self.raw.step_s))

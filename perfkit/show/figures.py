@@ -79,7 +79,7 @@ def _look(run: Run, colour: str) -> tuple[str, str]:
     return (style.SIMULATED, style.SIMULATED_HATCH) if run.simulated else (colour, "")
 
 
-def _base(runs: Sequence[Run], text: str, colour: str) -> tuple[str, str, str]:
+def _base(runs: Sequence[Run], text: str, colour: str) -> rows.Look:
     """The same for the legend."""
     chosen = next((run for run in runs if run.simulated), None)
     return (f"{text}, simulated" if chosen else text, *(_look(chosen, colour) if chosen else (colour, "")))
@@ -145,10 +145,8 @@ def _memory(runs: Sequence[Run], ax: Axes, ink: str) -> None:
         if not _memory_numbers(run):
             continue
         own = (run.peak_memory_bytes or 0) / scale
-        rows.bar(ax, ink, at, 0, own, *_look(run, style.BLUE))
-        spare = _reserved(run) / scale - own
-        if spare > 0:
-            rows.bar(ax, ink, at, own, spare, style.SKY, style.SPARE_HATCH)
+        spare = (_reserved(run) / scale - own, style.SKY, style.SPARE_HATCH)
+        rows.stack(ax, ink, at, [(own, *_look(run, style.BLUE)), spare])
     ax.set_xlim(0, most / scale * 1.03 or 1)
     if gpu:
         spare_key = ("reserved on top", style.SKY, style.SPARE_HATCH)

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from perfkit.results.run import Run
 from perfkit.results.stats import MIN_EFFECT, Ratio
 from perfkit.show import results, rows, sentences, simulated, style, units
+from perfkit.show.rows import Look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,17 +41,18 @@ class Lane(NamedTuple):
     """One row of a step: pieces of (start, seconds, look), within the step."""
 
     name: str
-    pieces: Sequence[tuple[float, float, tuple[str, str, str]]]
+    pieces: Sequence[tuple[float, float, Look]]
 
 
 def lanes(run: Run) -> list[Lane]:
     """The lanes of a run's median step, in seconds; none where nothing was measured."""
     step = results.step_s(run)
-    if not step or step.value <= 0:
+    if not step:
         return []
     whole, workers = step.value, int(run.recipe.get("workers", 0) or 0)
     wait = whole * (results.wait_share(run) or 0.0)
-    found = [Lane("loop", [(0.0, wait, _WAITS), (wait, whole - wait, _after_the_wait(run))])]
+    then = _HOST if results.on_gpu(run) else _COMPUTES
+    found = [Lane("loop", [(0.0, wait, _WAITS), (wait, whole - wait, then)])]
     if not run.recipe.get("device_dataset"):
         look = _LOADS if not workers or wait > _BEHIND * whole else _AHEAD
         count = f"{workers} worker{'s' * (workers > 1)}" if workers else "loader"
@@ -60,10 +64,6 @@ def lanes(run: Run) -> list[Lane]:
         busy = whole * min(1.0, samples[len(samples) // 2] / 100)
         found.append(Lane("device", [(whole - busy, busy, _BUSY)]))
     return found
-
-
-def _after_the_wait(run: Run) -> tuple[str, str, str]:
-    return _HOST if results.on_gpu(run) else _COMPUTES
 
 
 def unmeasured(runs: Sequence[Run]) -> str:
@@ -88,31 +88,31 @@ def draw(runs: Sequence[Run], ax: Axes, ink: str) -> None:
     size, samples = style.type_size(ax), _samples(runs)
     longest = max([step.value * _steps(run, samples) for run in runs if (step := results.step_s(run))] or [0])
     scale, unit = (1.0, "s") if longest >= 2 else (1e3, "ms")
-    ticks, names, y = list[float](), list[str](), 0.0
-    used = set[tuple[str, str, str]]()
+    ticks, names, y = list[float](), list[str](), -_GAP
+    used = set[Look]()
     for run in runs:
-        _heading(ax, ink, y + _HEADING / 2, run, _steps(run, samples))
-        y += _HEADING
-        top = y
+        step, count = results.step_s(run), _steps(run, samples)
+        top = y = y + _GAP + _HEADING
+        _heading(ax, ink, top - _HEADING / 2, run, count)
+        if not step:
+            continue
         for lane in lanes(run):
-            used |= _lane(ax, ink, y + _LANE / 2, lane, run, samples, scale)
+            used |= _lane(ax, ink, y + _LANE / 2, lane, step.value, count, scale)
             ticks.append(y + _LANE / 2)
             names.append(lane.name)
             y += _LANE
-        used |= _ends(ax, ink, run, top, y, samples, scale)
-        y += _GAP
+        rows.whisker(ax, ink, y - _LANE / 2, step, count * scale)  # cut off at the edge where wide
+        if (ceiling := results.ceiling(run)) and run.samples_per_step:
+            free = run.samples_per_step / ceiling * count * scale
+            ax.plot([free, free], [top, y], color=style.VERMILLION, linewidth=2.5)
+            used.add(_FREE)
     ax.set_yticks(ticks, names, fontsize=0.9 * size, color=ink)
-    ax.tick_params(axis="y", length=0)
-    ax.set_ylim(y or 1, 0)
+    ax.set_ylim(y + _GAP or 1, 0)
     ax.set_xlim(0, 1.06 * longest * scale or 1)
-    ax.locator_params(axis="x", nbins=6)
-    ax.xaxis.set_major_formatter("{x:,g}")
-    ax.grid(axis="x", color=ink, alpha=0.15, linewidth=0.6)
     ax.spines["left"].set_visible(False)
     what = f"{unit} for {samples:,} samples" if samples else f"{unit}, a step"
     text = "; ".join(filter(None, (simulated.axis(f"{what}, medians", runs), unmeasured(runs))))
-    text = style.mark(sentences.wrapped(text, style.characters(ax, 0.85), 2))
-    ax.set_xlabel(text, color=ink, fontsize=0.9 * size)
+    rows.scale(ax, ink, sentences.wrapped(text, style.characters(ax, 0.85), 2))
     rows.legend(ax, ink, [look for look in _LOOKS if look in used], columns=3)
 
 
@@ -144,44 +144,17 @@ def _heading(ax: Axes, ink: str, at: float, run: Run, steps: float) -> None:
     ax.text(0.0, at, style.mark(line), transform=place, va="center", color=ink, fontsize=size)
 
 
-def _lane(
-    ax: Axes, ink: str, at: float, lane: Lane, run: Run, samples: int, scale: float
-) -> set[tuple[str, str, str]]:
+def _lane(ax: Axes, ink: str, at: float, lane: Lane, step_s: float, steps: float, scale: float) -> set[Look]:
     """The pieces of a lane, for each step; returns the looks that it used."""
-    step = results.step_s(run)
-    count = _steps(run, samples)
-    repeats = _drawn(count)
-    stretch = scale * count / repeats
-    used = set()
-    for start, seconds, look in lane.pieces:
-        if seconds <= 0 or not step:
-            continue
-        used.add(look)
-        for number in range(repeats):
-            ax.barh(
-                at, seconds * stretch, 0.8 * _LANE, left=(number * step.value + start) * stretch,
-                color=look[1], edgecolor=ink, hatch=look[2], linewidth=0.7,
-            )  # fmt: skip
-    return used
-
-
-def _ends(
-    ax: Axes, ink: str, run: Run, top: float, bottom: float, samples: int, scale: float
-) -> set[tuple[str, str, str]]:
-    """The interval of the median, cut off at the edge where wide; where a step on free data would end."""
-    step, ceiling = results.step_s(run), results.ceiling(run)
-    if not step or bottom <= top:
-        return set()
-    count = _steps(run, samples) * scale
-    middle, low, high = (count * value for value in (step.value, step.low, step.high))
-    ends = [[max(0.0, middle - low)], [max(0.0, high - middle)]]
-    at = bottom - _LANE / 2
-    ax.errorbar(middle, at, xerr=ends, fmt="none", ecolor=ink, elinewidth=1.4, capsize=3)
-    if not ceiling or not run.samples_per_step:
-        return set()
-    free = run.samples_per_step / ceiling * count
-    ax.plot([free, free], [top, bottom], color=style.VERMILLION, linewidth=2.5)
-    return {_FREE}
+    repeats = _drawn(steps)
+    stretch, starts = scale * steps / repeats, step_s * np.arange(repeats)
+    pieces = [piece for piece in lane.pieces if piece[1] > 0]
+    for start, seconds, (_, colour, hatch) in pieces:
+        ax.barh(
+            at, seconds * stretch, 0.8 * _LANE, left=stretch * (starts + start), color=colour, edgecolor=ink,
+            hatch=hatch, linewidth=0.7,
+        )  # fmt: skip
+    return {look for *_, look in pieces}
 
 
 def numbers(run: Run) -> str:

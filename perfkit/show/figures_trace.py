@@ -61,26 +61,9 @@ def _breakdown(analysis: Analysis, ax: Axes, ink: str) -> None:
     text = "; ".join(filter(None, ("ms; hidden time is not counted again", note)))
     rows.named(ax, ink, names, times, text)
     for at, parts in enumerate([*(step.breakdown_us for step in steps), analysis.mean_us]):
-        left = 0.0
-        for part, value in parts.items():
-            rows.bar(ax, ink, at, left, (value or 0.0) / 1e3, *PARTS[part])
-            left += (value or 0.0) / 1e3
+        rows.stack(ax, ink, at, [((us or 0.0) / 1e3, *PARTS[part]) for part, us in parts.items()])
     ax.set_xlim(0, max(kept) * 1.03 / 1e3 or 1)
     rows.legend(ax, ink, [(part, *PARTS[part]) for part, value in analysis.mean_us.items() if value])
-
-
-def _pie(analysis: Analysis, ax: Axes, ink: str) -> None:
-    """The mean step as the articles show it."""
-    whole = analysis.mean_step_us or 1.0
-    parts = {part: value for part, value in analysis.mean_us.items() if value}
-    shares = {part: value / whole for part, value in parts.items()}
-    labels = [f"{part} {units.percent(share)}" if share >= 0.02 else "" for part, share in shares.items()]
-    wedges = ax.pie(
-        list(parts.values()), labels=labels, colors=[PARTS[part][0] for part in parts], startangle=90,
-        counterclock=False, textprops={"color": ink, "fontsize": style.type_size(ax)},
-    )[0]  # fmt: skip
-    for part, wedge in zip(parts, wedges, strict=True):
-        wedge.set(edgecolor=ink, hatch=PARTS[part][1], linewidth=0.7)
 
 
 def _operators(analysis: Analysis, ax: Axes, ink: str) -> None:
@@ -131,7 +114,6 @@ def _ladder(analysis: Analysis, ax: Axes, ink: str) -> None:
 def _memory(analysis: Analysis, ax: Axes, ink: str) -> None:
     """Allocated bytes over time, and reserved ones as a dashed line."""
     style.plain_axes(ax, ink)
-    size = 0.9 * style.type_size(ax)
     devices = (analysis.memory or {}).get("devices", [])
     start = min((d["time_us"][0] for d in devices), default=0.0)
     for device, colour in zip(devices, (style.BLUE, style.VERMILLION, style.GREEN) * 9, strict=False):
@@ -145,13 +127,12 @@ def _memory(analysis: Analysis, ax: Axes, ink: str) -> None:
         top = max(range(len(held)), key=held.__getitem__)
         ax.annotate(
             f"peak {units.size(1e6 * held[top])}", (at[top], held[top]), (0, 3), textcoords="offset points",
-            ha="right" if at[top] > max(at) / 2 else "left", color=ink, fontsize=size,
+            ha="right" if at[top] > max(at) / 2 else "left", color=ink, fontsize=0.9 * style.type_size(ax),
         )  # fmt: skip
     ax.margins(y=0.15)
-    ax.set_xlabel("ms", color=ink, fontsize=size)
-    ax.set_ylabel("MB", color=ink, fontsize=size)
     ax.grid(color=ink, alpha=0.15, linewidth=0.6)
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, labelcolor=ink, fontsize=size)
+    style.axis_labels(ax, ink, "ms", "MB")
+    style.legend_below(ax, ink, 3)
 
 
 def _timeline(lanes: Lanes, ax: Axes, ink: str) -> None:
@@ -222,7 +203,6 @@ def views(analysis: Analysis, window: Lanes | None = None) -> list[Figure]:
     lanes = [lane.label for lane in window.lanes] if window else []
     return [
         view("breakdown", "Where the steps' time goes", _breakdown, 4.2, measured, _named(means)),
-        view("pie", "The mean step", _pie, 4.2, measured, _named(means)),
         view("ladder", "Utilisation, from lenient to strict", _ladder, 4.0, True, rungs),
         view("operators", "Operators", _operators, 5.4, bool(ran), _named(ran[:5])),
         view("kernels", "Kernels", _kernels, 5.4, bool(kernel_times), _named(kernel_times[:5])),

@@ -1,10 +1,9 @@
-"""What tables and figures read out of a run; bootstraps over long series are slow, so they are cached."""
+"""What tables and figures read out of a run; None where it cannot be shown."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 
@@ -14,44 +13,24 @@ from perfkit.results.run import Run
 from perfkit.results.stats import Estimate, Ratio
 
 
-class _Key:
-    """A run as a key of a cache: runs never change, but hold dictionaries, which cannot be hashed."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        raw = run.raw
-        values = [raw.block_samples_per_s, raw.disturbed, raw.step_s]
-        values += [pairing.other_samples_per_s for pairing in run.pairings]
-        self._content = (run.id, run.reference_samples_per_s, *map(tuple, values))
-
-    def __hash__(self) -> int:
-        return hash(self._content[0])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self._content == other._content
-
-
-@lru_cache(maxsize=512)
-def _estimate(key: _Key, name: str) -> Estimate | None:
-    estimate: Estimate | None = getattr(key.run, name)
-    return estimate if estimate and math.isfinite(estimate.value) else None
-
-
 def rate(run: Run) -> Estimate | None:
     """samples/s with its interval; None where nothing was measured, whatever else the run holds."""
     measured = run.status == "ok" and min(run.raw.block_samples_per_s, default=0.0) > 0
-    return _estimate(_Key(run), "samples_per_s") if measured else None
+    return _positive(run.samples_per_s) if measured else None
 
 
 def step_s(run: Run) -> Estimate | None:
     """Time of a step with its interval."""
-    return _estimate(_Key(run), "step_s") if run.status == "ok" else None
+    return _positive(run.step_s) if run.status == "ok" else None
+
+
+def _positive(estimate: Estimate | None) -> Estimate | None:
+    return estimate if estimate and math.isfinite(estimate.value) and estimate.value > 0 else None
 
 
 def wait_share(run: Run) -> float | None:
     """Waiting for data / whole step, 0 to 1."""
-    step = step_s(run)
-    return run.data_wait_share if step and step.value > 0 else None
+    return run.data_wait_share if step_s(run) else None
 
 
 def ceiling(run: Run) -> float | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from perfkit.results.run import Run
 from perfkit.results.stats import Estimate
@@ -11,6 +11,9 @@ from perfkit.show import results, sentences, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+Look: TypeAlias = "tuple[str, str, str]"
+"""What a piece of a bar means, its colour and hatch. A hatch `|` is a line, `^` marks a disturbed row."""
 
 BAR = 0.62
 """Height of a bar; rows are 1 apart."""
@@ -34,16 +37,21 @@ def named(ax: Axes, ink: str, names: Sequence[str], texts: Sequence[str], unit: 
     labels = [style.mark(sentences.wrapped(name, style.characters(ax, 0.2), 2)) for name in names]
     ax.set_yticks(rows, labels, fontsize=size, color=ink)
     ax.set_ylim(len(names) - 0.45, -0.55)
-    ax.tick_params(axis="y", length=0)
-    ax.set_xlabel(unit, color=ink, fontsize=0.9 * size)
     ax.set_xlim(0, 1)
-    ax.grid(axis="x", color=ink, alpha=0.15, linewidth=0.6)
-    ax.locator_params(axis="x", nbins=6)
-    ax.xaxis.set_major_formatter("{x:,g}")
+    scale(ax, ink, unit)
     right = ax.secondary_yaxis("right")
     right.set_yticks(rows, [style.mark(text) for text in texts], fontsize=0.9 * size, color=ink)
     right.tick_params(length=0)
     right.spines["right"].set_visible(False)
+
+
+def scale(ax: Axes, ink: str, unit: str) -> None:
+    """The axis below the rows."""
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel(style.mark(unit), color=ink, fontsize=0.9 * style.type_size(ax))
+    ax.grid(axis="x", color=ink, alpha=0.15, linewidth=0.6)
+    ax.locator_params(axis="x", nbins=6)
+    ax.xaxis.set_major_formatter("{x:,g}")
 
 
 def reason(ax: Axes, ink: str, at: int, text: str) -> None:
@@ -59,14 +67,23 @@ def bar(ax: Axes, ink: str, at: int, start: float, width: float, colour: str, ha
     ax.barh(at, width, BAR, left=start, color=colour, edgecolor=ink, hatch=hatch, linewidth=0.7)
 
 
-def whisker(ax: Axes, ink: str, at: int, estimate: Estimate, scale: float = 1.0) -> None:
+def stack(ax: Axes, ink: str, at: int, pieces: Iterable[tuple[float, str, str]]) -> None:
+    """A row's bar of pieces from 0 on, each its width, colour and hatch."""
+    end = 0.0
+    for width, colour, hatch in pieces:
+        if width > 0:
+            bar(ax, ink, at, end, width, colour, hatch)
+            end += width
+
+
+def whisker(ax: Axes, ink: str, at: float, estimate: Estimate, scale: float = 1.0) -> None:
     """The 95% interval about the value."""
     middle, low, high = (scale * value for value in (estimate.value, estimate.low, estimate.high))
     ends = [[max(0.0, middle - low)], [max(0.0, high - middle)]]
     ax.errorbar(middle, at, xerr=ends, fmt="none", ecolor=ink, elinewidth=1.4, capsize=4)
 
 
-def disturbed(ax: Axes, ink: str, runs: Sequence[Run]) -> list[tuple[str, str, str]]:
+def disturbed(ax: Axes, ink: str, runs: Sequence[Run]) -> list[Look]:
     """A mark at the foot of each bar that rests on disturbed rounds; its entry for the legend, if any."""
     rows = [at for at, run in enumerate(runs) if results.disturbed(run) is not None]
     ax.plot(
@@ -76,11 +93,8 @@ def disturbed(ax: Axes, ink: str, runs: Sequence[Run]) -> list[tuple[str, str, s
     return [("disturbed by other programs", style.YELLOW, "^")] if rows else []
 
 
-def legend(ax: Axes, ink: str, entries: Sequence[tuple[str, str, str]], columns: int = 0) -> None:
-    """What the pieces mean, above the rows: label, colour, hatch; `|` is a line, `^` marks disturbed rows.
-
-    All in one line, or `columns` to a line.
-    """
+def legend(ax: Axes, ink: str, entries: Sequence[Look], columns: int = 0) -> None:
+    """What the pieces mean, above the rows: all in one line, or `columns` to a line."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from perfkit.show import style, units
 from perfkit.show.document import Content, Figure, Notice, Section, Table
+from perfkit.show.rows import legend, named, stack
 from perfkit.worker.reports import KernelReport, MemoryReport, SyncReport
 
 if TYPE_CHECKING:
@@ -16,11 +17,9 @@ if TYPE_CHECKING:
 
 _LOOK = {"float32": (style.BLUE, "o"), "bfloat16": (style.ORANGE, "D"), "float16": (style.PURPLE, "s")}
 _KINDS = {
-    "weights": style.BLUE, "gradients": style.SKY, "optimizer": style.PURPLE, "batch": "#999999",
-    "activations": style.ORANGE, "workspace": style.YELLOW,
+    "weights": (style.BLUE, ""), "gradients": (style.SKY, "//"), "optimizer": (style.PURPLE, "xx"),
+    "batch": (style.GREY, "--"), "activations": (style.ORANGE, ".."), "workspace": (style.YELLOW, "\\\\"),
 }  # fmt: skip
-
-
 _ALIGNMENT = "what sizes that divide by less cost is not simulated: only a real GPU shows it"
 
 
@@ -40,7 +39,7 @@ def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
     title = _titled("What holds memory at the peak of a step", first.simulated)
     figure = Figure(
         "held", title, f"Memory at the peak: {numbers}",
-        lambda ax, ink: _held(ledgers, ax, ink), 2.0 + 0.5 * len(ledgers),
+        lambda ax, ink: _held(ledgers, ax, ink), style.rows_height(ledgers),
     )  # fmt: skip
     tables = [
         Table(["what", *titles], kinds, f"At the peak (in {first.peak_phase})"),
@@ -59,22 +58,12 @@ def _simulated(label: str) -> list[Content]:
 
 
 def _held(ledgers: Sequence[MemoryReport], ax: Axes, ink: str) -> None:
-    style.plain_axes(ax, ink)
-    size = style.type_size(ax)
+    peaks = [units.size(ledger.peak) for ledger in ledgers]
+    named(ax, ink, [ledger.recipe for ledger in ledgers], peaks, "MB at the peak")
     for at, ledger in enumerate(ledgers):
-        left = 0.0
-        for kind, colour in _KINDS.items():
-            width = ledger.parts[kind] / 1e6
-            label = kind if at == 0 else None
-            ax.barh(at, width, left=left, color=colour, edgecolor=ink, linewidth=0.6, label=label)
-            left += width
-        ax.text(left, at, f" {units.size(ledger.peak)}", va="center", color=ink, fontsize=0.9 * size)
-    titles = [style.mark(ledger.recipe) for ledger in ledgers]
-    ax.set_yticks(range(len(ledgers)), titles, color=ink, fontsize=size)
-    ax.invert_yaxis()
-    ax.set_xlim(0, 1.18 * max(ledger.peak for ledger in ledgers) / 1e6)
-    style.axis_labels(ax, ink, "MB at the peak")
-    style.legend_below(ax, ink, 6)
+        stack(ax, ink, at, [(ledger.parts[kind] / 1e6, *look) for kind, look in _KINDS.items()])
+    ax.set_xlim(0, 1.03 * max(ledger.peak for ledger in ledgers) / 1e6)
+    legend(ax, ink, [(kind, *look) for kind, look in _KINDS.items()])
 
 
 def kernels(result: KernelReport) -> list[Content]:

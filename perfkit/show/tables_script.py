@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfkit.program.recipe import shown, switches
 from perfkit.results.suggestion import Suggestion
@@ -17,6 +17,8 @@ from perfkit.show.tables_trace import diagnosis
 from perfkit.watch.report import Watched
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from perfkit.program.patch import Patch  # libcst takes long to load
 
 _STATES = {"try": "try", "edit": "edit the script", "refused": "no", "on": "has it"}
@@ -148,21 +150,16 @@ def tracked(result: Tracked) -> list[Content]:
 
 
 def _each_step(result: Tracked) -> Figure:
-    def paint(ax: Any, ink: str) -> None:
+    def paint(ax: Axes, ink: str) -> None:
+        style.plain_axes(ax, ink)
         steps = range(1, len(result.step_s) + 1)
         ax.plot(steps, [1e3 * value for value in result.step_s], color=style.BLUE, label="step")
-        ax.plot(
-            steps,
-            [1e3 * value for value in result.wait_s],
-            color=style.VERMILLION,
-            linestyle="--",
-            label="waiting for data",
-        )
+        waits = [1e3 * value for value in result.wait_s]
+        ax.plot(steps, waits, "--", color=style.VERMILLION, label="waiting for data")
         kept, _ = style.split_outliers(result.step_s)
         note = style.outliers_note(result.step_s, "step", units.duration)
-        ax.set_xlabel("; ".join(filter(None, ("step", note))), color=ink)
-        ax.set_ylabel("ms", color=ink)
         ax.set_ylim(0, 1.08e3 * max(kept) or 1)
-        ax.legend(labelcolor=ink, frameon=False)
+        style.axis_labels(ax, ink, "; ".join(filter(None, ("step", note))), "ms")
+        style.legend_below(ax, ink, 2)
 
     return Figure("steps", "Each step of the loop", f"Times of {result.describe()}", paint, height=2.6)

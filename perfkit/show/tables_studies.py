@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfkit import machine
 from perfkit.results.attribution import Attribution, Effect
 from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check, Parity
-from perfkit.results.run import Run
+from perfkit.results.run import Mechanism, Run
 from perfkit.results.tuning import Tuned, rate
 from perfkit.show import results, style, units
 from perfkit.show.document import Bullets, Content, Figure, Notice, Section, Table
@@ -132,25 +132,23 @@ def _places(runs: Sequence[Run]) -> tuple[list[float], list[float]]:
 
 def parity(result: Parity) -> list[Content]:
     """Whether a recipe trains the same, check by check."""
-    rows = [[check.name, _SIGNS[check.ok], check.evidence] for check in result.checks]
-    return [Table(("check", "holds", "evidence"), rows, "Parity"), result.describe()]
+    return [_checks("Parity", result.checks), result.describe()]
+
+
+def _checks(title: str, checks: Iterable[Check | Mechanism]) -> Table:
+    rows = [
+        [one.name if isinstance(one, Check) else one.switch, _SIGNS[one.ok], one.evidence] for one in checks
+    ]
+    return Table(("check", "holds", "evidence"), rows, title)
 
 
 def script_sides(result: Comparison, losses: Check) -> list[Content]:
     """What was set from outside in a script, with its proof, what was not, and the losses of both sides."""
-    rows = [[proof.switch, _SIGNS[proof.ok], proof.evidence] for proof in result.b.mechanism]
     refused = [
         f"{fact.removeprefix('not applied: ')} was not set: {why}"
         for fact, why in result.b.facts.items() if fact.startswith("not applied: ")
     ]  # fmt: skip
-    return [
-        *map(Notice, refused),
-        Table(
-            ("check", "holds", "evidence"),
-            [*rows, [losses.name, _SIGNS[losses.ok], losses.evidence]],
-            "Checks",
-        ),
-    ]
+    return [*map(Notice, refused), _checks("Checks", [*result.b.mechanism, losses])]
 
 
 def communication(runs: Sequence[Run]) -> Table:

@@ -63,15 +63,18 @@ def _place(*parts: str | None) -> str:
     return sentences.clean(" · ".join(filter(None, parts)), 60) or "not recorded"
 
 
-def _more(rows: Sequence[object]) -> str:
-    return f"The first {ROWS} of {len(rows)}; --json has all." if len(rows) > ROWS else ""
+def _table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], none: str, narrow: Sequence[str] = ()
+) -> Table:
+    """The first rows, and how many there are; without rows, why there are none."""
+    more = f"The first {ROWS} of {len(rows)}; --json has all." if len(rows) > ROWS else ""
+    return Table(columns, rows[:ROWS], title, more if rows else none, narrow)
 
 
 def _health(analysis: Analysis) -> Table:
     banners = sorted(analysis.health, key=lambda banner: _RANK.get(banner.severity, 0))
     rows = [[b.severity, b.message, ", ".join(b.spoils) or "nothing"] for b in banners]
-    note = "" if rows else "sound"
-    return Table(("severity", "what", "figures it spoils"), rows, "Health of the trace", note)
+    return _table("Health of the trace", ("severity", "what", "figures it spoils"), rows, "sound")
 
 
 def diagnosis(findings: Iterable[Bottleneck]) -> Table:
@@ -112,9 +115,9 @@ def _steps(analysis: Analysis) -> Table:
            for us in (s.duration_us, *(s.breakdown_us[part] for part in parts)))]
         for s in analysis.steps
     ]  # fmt: skip
-    note = "Parts that are missing here are 0 or n/a: see the mean step. " if len(parts) < 8 else ""
-    note = note + _more(rows) if rows else reason(analysis)
-    return Table(("step", "duration", *parts), rows[:ROWS], "Steps (ms)", note)
+    table = _table("Steps (ms)", ("step", "duration", *parts), rows, reason(analysis))
+    missing = "Parts that are missing here are 0 or n/a: see the mean step. " * (len(parts) < 8)
+    return replace(table, note=missing + table.note) if rows else table
 
 
 def _mean_step(analysis: Analysis) -> Table:
@@ -142,11 +145,11 @@ def _operators(analysis: Analysis) -> Table:
     rows = [
         [sentences.clean(o.name, 60), sentences.clean(o.input_shapes or "not recorded", 44), f"{o.calls:,}",
          *map(_us, (o.host_self_us, o.host_total_us, o.device_self_us, o.device_total_us))]
-        for o in analysis.operators[:ROWS]
+        for o in analysis.operators
     ]  # fmt: skip
     columns = ("operator", "shapes", "calls", "host self", "host total", "device self", "device total")
-    note = _more(analysis.operators) if rows else "no operators were recorded"
-    return Table(columns, rows, "Operators", note, ("operator", "calls", "host self", "device self"))
+    narrow = ("operator", "calls", "host self", "device self")
+    return _table("Operators", columns, rows, "no operators were recorded", narrow)
 
 
 def _kernels(analysis: Analysis) -> Table:
@@ -154,13 +157,13 @@ def _kernels(analysis: Analysis) -> Table:
         [sentences.clean(k.name, 60), f"{k.calls:,}", _us(k.total_us), _us(k.mean_us),
          units.number(k.blocks_per_sm), units.percent(k.occupancy), k.tensor_core,
          _place(k.operator, k.frame)]
-        for k in analysis.kernels[:ROWS]
+        for k in analysis.kernels
     ]  # fmt: skip
     columns = (
         "kernel", "calls", "total", "mean", "blocks/SM", "occupancy", "Tensor Cores", "launched by",
     )  # fmt: skip
-    note = _more(analysis.kernels) if rows else reason(analysis)
-    return Table(columns, rows, "Kernels", note, ("kernel", "calls", "total", "mean", "occupancy"))
+    narrow = ("kernel", "calls", "total", "mean", "occupancy")
+    return _table("Kernels", columns, rows, reason(analysis), narrow)
 
 
 def _transfers(analysis: Analysis) -> Table:
@@ -168,12 +171,11 @@ def _transfers(analysis: Analysis) -> Table:
         [t.direction, t.host_memory or "not recorded", units.number(t.calls_per_step), _us(t.us_per_step),
          units.size(t.bytes), f"{units.number(t.gb_per_s)} GB/s" if t.gb_per_s is not None else "n/a",
          _place(t.operator, t.frame)]
-        for t in analysis.transfers[:ROWS]
+        for t in analysis.transfers
     ]  # fmt: skip
     columns = ("copy", "host memory", "calls/step", "time/step", "total bytes", "rate", "from")
     none = "no copies were recorded" if analysis.has_accelerator else reason(analysis)
-    note = _more(analysis.transfers) if rows else none
-    return Table(columns, rows, "Copies", note, ("copy", "time/step", "rate", "from"))
+    return _table("Copies", columns, rows, none, ("copy", "time/step", "rate", "from"))
 
 
 def _syncs(analysis: Analysis) -> Table:
@@ -195,14 +197,14 @@ def _idle(analysis: Analysis) -> Table:
     ]  # fmt: skip
     none = "the device is never idle" if analysis.has_accelerator else reason(analysis, "idle")
     columns = ("the device is idle for", "time/step", "of the step", "gaps", "longest")
-    return Table(columns, rows, "Idle time by cause", "" if rows else none)
+    return _table("Idle time by cause", columns, rows, none)
 
 
 def _communication(analysis: Analysis) -> Table:
     times = analysis.communication or {}
     keys = ("total", "exposed", "overlapped", "waiting")
     rows = [[key, _us(times.get(f"{key}_us_per_step"))] for key in keys] if times else []
-    return Table(("part", "time/step"), rows, "Communication", "" if rows else "no collectives were recorded")
+    return _table("Communication", ("part", "time/step"), rows, "no collectives were recorded")
 
 
 def _memory(analysis: Analysis) -> Table:
@@ -214,8 +216,8 @@ def _memory(analysis: Analysis) -> Table:
             [d["device"], f"{units.size(peak)}{' above the start' if d['relative'] else ''}",
              units.size(d["peak_reserved_bytes"]), _place(owner.get("operator"))]
         )  # fmt: skip
-    note = "" if rows else "n/a: the profiler ran without profile_memory"
-    return Table(("device", "peak allocated", "peak reserved", "largest owner"), rows, "Memory", note)
+    columns = ("device", "peak allocated", "peak reserved", "largest owner")
+    return _table("Memory", columns, rows, "n/a: the profiler ran without profile_memory")
 
 
 def loading(loader: Loading | None) -> Table:
@@ -251,12 +253,11 @@ def comparison(changes: TraceComparison) -> Section:
         (f"Changed operators ({changes.operator_time} self time, per step)", changes.operators),
         ("Changed kernels (per step)", changes.kernels),
     ):
-        changed = [line for line in lines if line.status != "same"]
         rows = [
             [sentences.clean(c.name, 60), c.status, _us(c.a_us_per_step), _us(c.b_us_per_step),
              units.number(c.a_calls_per_step), units.number(c.b_calls_per_step)]
-            for c in changed[:ROWS]
+            for c in lines if c.status != "same"
         ]  # fmt: skip
         columns = ("name", "changed", "this", "other", "calls", "calls, other")
-        tables.append(Table(columns, rows, title, _more(changed) if rows else "nothing changed"))
+        tables.append(_table(title, columns, rows, "nothing changed"))
     return Section("What changed", tables)

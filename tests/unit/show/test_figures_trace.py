@@ -8,7 +8,7 @@ from perfkit import trace
 from perfkit.errors import InvalidValue
 from perfkit.show import document, figures_trace, style
 
-NAMES = ("breakdown", "pie", "ladder", "operators", "kernels", "memory", "timeline")
+NAMES = ("breakdown", "ladder", "operators", "kernels", "memory", "timeline")
 
 
 @pytest.mark.parametrize("name", NAMES)
