@@ -39,6 +39,9 @@ STAGES = (
     Published(stage="compile", batch_size=1024, samples_per_s=3268),
 )
 
+LADDER = tuple(one.stage for one in STAGES[1:])
+"""Its optimizations, in its order; not `set_to_none=True`, which is torch's default, then as now."""
+
 INCONSISTENCIES = (
     "The article gives 46 ms for the step of pinning; 32 samples at its 1,200 samples/s take 26.7 ms, and "
     "46 ms would be slower than the stage before: the rate is used here.",

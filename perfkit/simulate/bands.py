@@ -29,7 +29,7 @@ _DATA = {
 """Switches that leave the kernels as they are: their effect follows from bytes, waits and bottlenecks."""
 
 
-def of_rate(gpu: Gpu, recipe: Recipe, kernel_share: float) -> float:
+def of_rate(gpu: Gpu, kernel_share: float) -> float:
     """Error of samples/s to expect, as a fraction.
 
     The model's error is one of kernel time. A step of which kernels are a part moves by as much of it: so far
@@ -37,7 +37,6 @@ def of_rate(gpu: Gpu, recipe: Recipe, kernel_share: float) -> float:
 
     Args:
         gpu: data sheet.
-        recipe: what trains.
         kernel_share: kernel time / step.
     """
     return math.expm1(math.log1p(band(gpu.key, "rate")) * min(1.0, kernel_share))

@@ -62,9 +62,6 @@ ARTICLE = Host(
 )
 """The article's machine, an Amazon p3.2xlarge; no value of it was chosen to fit the article's table."""
 
-LADDER = ("data_loading", "pinning", "batch_size", "uint8_copy", "amp", "compile")
-"""The article's stages, in its order; not its `set_to_none=True`, which is torch's default, then as now."""
-
 IDEAL = Host(name="ideal", processors=1, cores=1, fetch_s=0.0, pageable_gbs=1e9, link_gbs=1e9)
 """The data are already on the device."""
 

@@ -43,10 +43,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     kind: str
     what: str
     remedy: str
-
-
-class Stale(msgspec.Struct, frozen=True, tag="stale"):
-    """No plan: a source file has changed since the process imported it."""
+    sources: dict[str, str]
+    """As of a plan."""
 
 
 _ERRORS: dict[str, type[PerfkitError]] = {
@@ -54,12 +52,17 @@ _ERRORS: dict[str, type[PerfkitError]] = {
 }
 
 
-def digest_of(path: str) -> str:
+def _digest(path: str) -> str:
     """Of a file's content; empty if it cannot be read."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
     except OSError:
         return ""
+
+
+def have_changed(sources: dict[str, str]) -> bool:
+    """Whether any of these files has another digest today."""
+    return any(_digest(path) != digest for path, digest in sources.items())
 
 
 class Planner:
@@ -71,6 +74,8 @@ class Planner:
         self._process: subprocess.Popen[bytes] | None = None
         self._answers: queue.Queue[bytes] = queue.Queue()
         self._log: Any = None
+        self._sources: dict[str, str] = {}
+        """Digests of the source files that the process has imported, as it first told them."""
 
     def ask(self, request: Request, cancelled: threading.Event) -> Planned:
         """Plans a step.
@@ -82,17 +87,15 @@ class Planner:
             Cancelled: `cancelled` was set; the process is ended.
         """
         with self._lock:
-            for _ in range(2):
-                match self._asked(request, cancelled):
-                    case Planned() as planned:
-                        return planned
-                    case Refused(kind, what, remedy):
-                        raise _ERRORS[kind](what, remedy)
-                    case Stale():
-                        self._end()
-        raise RunFailed("source files changed while the step was planned", "Start it again")
+            if have_changed(self._sources):
+                self._end()
+            reply = self._asked(request, cancelled)
+            self._sources = reply.sources | self._sources
+        if isinstance(reply, Refused):
+            raise _ERRORS[reply.kind](reply.what, reply.remedy)
+        return reply
 
-    def _asked(self, request: Request, cancelled: threading.Event) -> Planned | Refused | Stale:
+    def _asked(self, request: Request, cancelled: threading.Event) -> Planned | Refused:
         if self._process is None or self._process.poll() is not None:
             self._start()
         process = self._process
@@ -110,11 +113,11 @@ class Planner:
                 break
         if not line:
             raise self._death()
-        return msgspec.json.decode(line, type=Planned | Refused | Stale)
+        return msgspec.json.decode(line, type=Planned | Refused)
 
     def _start(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        self._answers = queue.Queue()
+        self._answers, self._sources = queue.Queue(), {}
         # No GPU, and no pool of compiling processes: nothing is computed or compiled here.
         nothing = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         environ = os.environ | nothing
@@ -184,7 +187,7 @@ def sources() -> dict[str, str]:
     installed = tuple({paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
     files = {getattr(module, "__file__", None) or "" for module in [*sys.modules.values()]}
     return {
-        file: digest_of(file)
+        file: _digest(file)
         for file in sorted(files)
         if file.endswith(".py") and not file.startswith(installed) and "site-packages" not in file
     }
@@ -204,25 +207,20 @@ def answer(request: Request) -> Planned | Refused:
         step = operators.of_training(workloads.load(name, options), recipe)
         return Planned(step, sources())
     except PerfkitError as problem:
-        return Refused(type(problem).__name__, problem.what, problem.remedy)
+        return Refused(type(problem).__name__, problem.what, problem.remedy, sources())
     except Exception as problem:
         reason = recording.reason(problem)
         what = f"a step of '{name}' cannot be simulated: {reason}"
-        return Refused("InvalidValue", what, "Measure it on a device that is here (--device cpu, cuda)")
+        remedy = "Measure it on a device that is here (--device cpu, cuda)"
+        return Refused("InvalidValue", what, remedy, sources())
 
 
 def serve() -> None:
     """Answers requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a workload prints must not come between the answers
-    known: dict[str, str] = {}
     for line in sys.stdin.buffer:
-        request = msgspec.json.decode(line, type=Request)
-        if any(digest_of(path) != digest for path, digest in known.items()):
-            reply: Planned | Refused | Stale = Stale()
-        else:
-            reply = answer(request)
-            known = sources() | known
+        reply = answer(msgspec.json.decode(line, type=Request))
         answers.write(msgspec.json.encode(reply) + b"\n")
         answers.flush()
 

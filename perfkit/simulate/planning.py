@@ -19,7 +19,7 @@ import msgspec
 from perfkit.errors import InvalidValue
 from perfkit.machine.folders import cache_folder, write_atomically
 from perfkit.program.recipe import Recipe
-from perfkit.simulate.planner import Planned, Request, digest_of, planner
+from perfkit.simulate.planner import Planned, Request, have_changed, planner
 from perfkit.simulate.step import Step
 from perfkit.workloads import reference
 
@@ -96,7 +96,7 @@ def _read(file: Path) -> Planned | None:
         kept = msgspec.json.decode(file.read_bytes(), type=Planned)
     except (OSError, msgspec.DecodeError):
         return None
-    if any(digest_of(path) != digest for path, digest in kept.sources.items()):
+    if have_changed(kept.sources):
         return None
     os.utime(file)
     return kept

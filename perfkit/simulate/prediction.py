@@ -41,7 +41,7 @@ class Prediction:
 
     def band(self, step_s: float) -> float:
         """Error of samples/s to expect, as a fraction, where a step takes this long."""
-        return bands.of_rate(self.gpu, self.recipe, self.kernel_s / step_s)
+        return bands.of_rate(self.gpu, self.kernel_s / step_s)
 
     def simulated(self, host: str, step_s: float) -> Simulated:
         """What a run of it rests on, where a step takes this long."""

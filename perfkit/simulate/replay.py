@@ -66,6 +66,8 @@ class Replay:
     """
 
     device = ON_DEVICE
+    model = torch.nn.Module()
+    """No layer computes anything."""
 
     def __init__(
         self, workload: Any, recipe: Recipe, actions: Sequence[Action], link: Link, seed: int = 0,
@@ -112,13 +114,13 @@ class Replay:
 def _loader(workload: Any, recipe: Recipe, seed: int) -> Any:
     """The real loader; batches that would be pinned go through a thread that copies them."""
     if recipe.device_dataset:
-        return _OnDevice(workload.dataset(recipe), recipe.batch_size)
+        return ResidentLoader(workload.dataset(recipe), recipe.batch_size)
     # This machine may have no page-locked memory to offer; what pinning costs the host is a copy.
     loader = make_loader(workload, recipe.replace(pin_memory=False), torch.device("cpu"), seed)
     return PinnedLoader(loader, recipe.workers > 0) if recipe.pin_memory else loader
 
 
-class _OnDevice:
+class ResidentLoader:
     """A data set that is on the device: batches without a loader."""
 
     def __init__(self, dataset: Any, batch_size: int) -> None:

@@ -19,6 +19,7 @@ from perfkit.program.recipe import Recipe, Value
 from perfkit.program.rules import Target
 from perfkit.results import recordings
 from perfkit.results.run import Run
+from perfkit.simulate import article
 from perfkit.simulate import host as hosts
 from perfkit.simulate.gpus import Gpu, gpu_of
 from perfkit.simulate.host import Host
@@ -150,7 +151,7 @@ def plan(
     size = presets.preset(preset, "cuda" if sheet else where.split(":")[0])
     if virtual == hosts.ARTICLE and preset is None:
         size = presets.PRESETS["paper"]  # the article's sizes, whatever the environment says
-    names = tuple(stages) if stages is not None else hosts.LADDER if virtual == hosts.ARTICLE else LADDER
+    names = tuple(stages) if stages is not None else article.LADDER if virtual == hosts.ARTICLE else LADDER
     for name in names:
         optimization(name)
     default = {} if sheet else DEFAULT_WORKLOAD

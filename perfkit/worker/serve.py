@@ -98,7 +98,6 @@ class Session:
         self._workload: Any = None
         self._device: torch.device
         self._harness: Harness
-        self._is_simulated = False
 
     def send(self, event: messages.AnyEvent) -> None:
         """One event to the parent."""
@@ -141,8 +140,9 @@ class Session:
             case messages.MeasureKernels():
                 return kernels.measure(self._harness)
             case messages.RecordProfile():
-                profile = simulated.profile if self._is_simulated else profiler.profile
-                return profile(self._harness, command)
+                if isinstance(self._harness, simulated.SimulatedHarness):
+                    return simulated.profile(self._harness, command)
+                return profiler.profile(self._harness, command)
             case messages.FindSyncs(steps):
                 return syncs.report(self._harness, steps)
             case messages.RecordKernels():
@@ -162,23 +162,27 @@ class Session:
         options = workloads.options_for(workloads.find(command.workload), command.preset, command.options)
         self._workload = workloads.load(command.workload, options)
         if sheet := gpu_of(command.device):
-            return simulated.describe(self._workload, command, options, sheet)
-        self._device = torch.device(command.device)
+            facts = simulated.facts(sheet)
+        else:
+            self._device = torch.device(command.device)
+            facts = _facts(self._device)
         return messages.Description(
-            workloads.reference(command.workload), options, sorted(rules.offers(self._workload)),
-            _facts(self._device), workloads.convolves(self._workload),
+            workloads.reference(command.workload), options, sorted(rules.offers(self._workload)), facts,
+            workloads.convolves(self._workload),
         )  # fmt: skip
 
     def _train(self, command: messages.Train) -> messages.Trained:
         self._progress("building", 0, 1)
+        harness: Harness
         if command.planned:
-            self._is_simulated = True
-            self._harness, trained = simulated.train(self._workload, command, self._progress)
-            return trained
-        training = Training(self._workload, Recipe.from_dict(command.recipe), self._device, command.seed)
-        if command.batch_times:
-            loader.time_loader(training.loader, command.batch_times)
-        self._harness = harness = Harness(training, progress=self._progress)
+            harness = simulated.SimulatedHarness(self._workload, command, self._progress)
+        else:
+            recipe = Recipe.from_dict(command.recipe)
+            made = Training(self._workload, recipe, self._device, command.seed)
+            if command.batch_times:
+                loader.time_loader(made.loader, command.batch_times)
+            harness = Harness(made, progress=self._progress)
+        self._harness, training = harness, harness.training
         startup_s = time.time() - command.started
         first, losses = harness.first_steps(command.loss_steps)
         mechanisms, batch_bytes = harness.mechanisms()
@@ -191,7 +195,8 @@ class Session:
             compiled=observe.is_compiled(training.model),
             compile_counters=observe.compile_counters(), data_on_device=observe.is_resident(training.loader),
             batch_norm=any("BatchNorm" in type(part).__name__ for part in training.model.modules()),
-            weights=getattr(self._workload, "weights", ""), malloc=os.environ.get("GLIBC_TUNABLES", ""),
+            weights="" if command.planned else getattr(self._workload, "weights", ""),
+            malloc=os.environ.get("GLIBC_TUNABLES", ""),
             wait_policy=os.environ.get("OMP_WAIT_POLICY", ""),
         )  # fmt: skip
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
 import time
 from typing import Any
 
 import torch
 
-from perfkit import workloads
-from perfkit.program import rules
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Mechanism
 from perfkit.simulate.gpus import Gpu
@@ -58,51 +55,44 @@ class SimulatedDevice(Device):
         return self._planned.peak_bytes, self._planned.reserved_bytes
 
 
-def describe(
-    workload: Any, command: messages.Describe, options: dict[str, Any], sheet: Gpu
-) -> messages.Description:
-    """What a workload offers, and what the simulated GPU is."""
-    facts = messages.DeviceFacts(
+class SimulatedHarness(Harness):
+    """Runs a replay in blocks; it takes the place of a training."""
+
+    def __init__(self, workload: Any, command: messages.Train, progress: Progress) -> None:
+        assert command.planned
+        self.planned, recipe = command.planned, Recipe.from_dict(command.recipe)
+        if recipe.cpu_threads > 0:
+            torch.set_num_threads(recipe.cpu_threads)
+        link = Link(pinned=self.planned.link_gbs * 1e9, pageable=self.planned.pageable_gbs * 1e9)
+        self.replay = Replay(workload, recipe, self.planned.actions, link, command.seed)
+        if command.batch_times:
+            loader.time_loader(getattr(self.replay.loader, "loader", self.replay.loader), command.batch_times)
+        device = SimulatedDevice(self.replay, self.planned)
+        super().__init__(self.replay, device=device, progress=progress)  # type: ignore[arg-type]
+
+    def mechanisms(self) -> tuple[list[Mechanism], int]:
+        """What the real loader shows of its switches, and the plan of the others; bytes of a sample."""
+        batch = next(self.source)
+        step = ObservedStep(self.replay, batch=batch)  # type: ignore[arg-type]
+        step.iterator = getattr(self.replay.loader, "iterator", None) or self.source.iterator
+        known = {proof.switch: proof for proof in self.planned.mechanisms}
+        if not self.replay.recipe.device_dataset:
+            known |= {proof.switch: proof for proof in checks.verify(step, _OF_THE_LOADER)}
+        ordered = [known[switch] for switch in self.replay.recipe.to_dict() if switch in known]
+        return ordered, checks.bytes_per_sample(batch)
+
+
+def facts(sheet: Gpu) -> messages.DeviceFacts:
+    """What the simulated GPU is."""
+    return messages.DeviceFacts(
         torch.get_num_threads(), str(torch.__version__), 1, f"simulated {sheet.name}",
         bf16=sheet.architecture != "volta",
     )  # fmt: skip
-    return messages.Description(
-        workloads.reference(command.workload), options, sorted(rules.offers(workload)), facts,
-        workloads.convolves(workload),
-    )  # fmt: skip
 
 
-def train(workload: Any, command: messages.Train, progress: Progress) -> tuple[Harness, messages.Trained]:
-    """A replay that is checked and warm."""
-    planned = command.planned
-    assert planned
-    recipe = Recipe.from_dict(command.recipe)
-    if recipe.cpu_threads > 0:
-        torch.set_num_threads(recipe.cpu_threads)
-    link = Link(pinned=planned.link_gbs * 1e9, pageable=planned.pageable_gbs * 1e9)
-    replay = Replay(workload, recipe, planned.actions, link, command.seed)
-    if command.batch_times:
-        loader.time_loader(getattr(replay.loader, "loader", replay.loader), command.batch_times)
-    harness = Harness(replay, device=SimulatedDevice(replay, planned), progress=progress)  # type: ignore[arg-type]
-    startup_s = time.time() - command.started
-    first, _ = harness.first_steps(command.loss_steps)
-    batch = next(harness.source)
-    mechanisms = _mechanisms(replay, planned, batch, harness)
-    warm = harness.warm_up(command.warmup_s)
-    return harness, messages.Trained(
-        recipe=recipe.to_dict(), startup_s=startup_s, first=first, warm=warm, losses=[],
-        mechanisms=mechanisms, batch_bytes_per_sample=checks.bytes_per_sample(batch),
-        samples_per_step=harness.samples_per_step, compiled=False,
-        compile_counters=messages.CompileCounters(0, 0, 0, 0), data_on_device=recipe.device_dataset,
-        batch_norm=False, weights="", malloc=os.environ.get("GLIBC_TUNABLES", ""),
-        wait_policy=os.environ.get("OMP_WAIT_POLICY", ""),
-    )  # fmt: skip
-
-
-def profile(harness: Harness, command: messages.RecordProfile) -> ProfileReport:
+def profile(harness: SimulatedHarness, command: messages.RecordProfile) -> ProfileReport:
     """Takes steps and keeps what the queue did in the recorded ones; the parent makes a trace of it."""
-    replay = harness.training
-    assert isinstance(replay, Replay)
+    replay = harness.replay
     plain = harness.block(harness.samples_per_step, settle=True)
     skipped = command.wait + command.warmup
     marks = []
@@ -119,13 +109,3 @@ def profile(harness: Harness, command: messages.RecordProfile) -> ProfileReport:
     taken = [stamp for stamp in harness.source.stamps if marks[skipped] <= stamp[2] <= marks[-1]]
     plain_step_s = statistics.median(plain.device_step_s or plain.step_s)
     return ProfileReport(plain_step_s, taken, marks[skipped:], [], bars)
-
-
-def _mechanisms(replay: Replay, planned: Planned, batch: Any, harness: Harness) -> list[Mechanism]:
-    """What the real loader shows of its switches, and the plan of the others."""
-    step = ObservedStep(replay, batch=batch)  # type: ignore[arg-type]
-    step.iterator = getattr(replay.loader, "iterator", None) or harness.source.iterator
-    known = {proof.switch: proof for proof in planned.mechanisms}
-    if not replay.recipe.device_dataset:
-        known |= {proof.switch: proof for proof in checks.verify(step, _OF_THE_LOADER)}
-    return [known[switch] for switch in replay.recipe.to_dict() if switch in known]

@@ -21,7 +21,7 @@ from perfkit import trace
 from perfkit.ladder.stages import AGAIN
 from perfkit.results.run import Run
 from perfkit.results.store import Recording, load_recording
-from perfkit.simulate import host
+from perfkit.simulate import article
 from perfkit.simulate.constants import constants
 from perfkit.trace import Analysis, diagnose
 
@@ -137,7 +137,7 @@ def test_a_simulated_ladder_says_so_and_is_of_todays_model(name: str) -> None:
 
 def test_the_articles_ladder_is_whole_and_its_stages_are_predicted_or_too_close() -> None:
     runs = load_recording(FOLDER / "sim-v100.json").runs
-    assert [run.stage for run in runs] == ["baseline", *host.LADDER]
+    assert [run.stage for run in runs] == ["baseline", *article.LADDER]
     for run in runs[1:]:
         ratio = run.speedup("previous")
         assert ratio and ratio.verdict in ("predicted faster", "predicted slower", "too close to predict")

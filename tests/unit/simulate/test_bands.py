@@ -12,7 +12,7 @@ V100 = gpu("v100")
 
 
 def test_a_rate_is_as_uncertain_as_kernels_decide_it() -> None:
-    whole, half, none = (bands.of_rate(V100, Recipe(), share) for share in (1.0, 0.5, 0.0))
+    whole, half, none = (bands.of_rate(V100, share) for share in (1.0, 0.5, 0.0))
     assert whole > half > none == 0
     assert (1 + half) ** 2 == pytest.approx(1 + whole)
 
