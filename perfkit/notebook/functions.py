@@ -129,9 +129,8 @@ class SyncReport(Shown[Any]):
         return sum(place.count for place in self.places) / self.steps
 
 
-def find_syncs(*which: Any, steps: int = 4, **how: Any) -> SyncReport:
+def find_syncs(*which: Any, **how: Any) -> SyncReport:
     """Watches some training steps in a fresh process; arguments as for `perfkit.profile`."""
-    how["steps"] = steps
     return SyncReport(inspect.syncs(*which, **how))
 
 

@@ -15,6 +15,7 @@ from perfkit.notebook.panel import Panel, is_of, refuse_object, stored_runs
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.where import Chooser, Place
 from perfkit.program.recipe import Recipe
+from perfkit.results.guesses import Sure
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
@@ -53,6 +54,10 @@ class LadderPanel(Panel):
 
     from_below = False
     """Whether the first stage is the default ladder below the others, not the plain loop."""
+    prediction: float | None = None
+    """How many times as fast the last stage will be; only `StagePanel` asks for it."""
+    confidence: Sure | None = None
+    """In the prediction, percent."""
     _titles: Recipes = MappingProxyType({})
     _where: Chooser
 

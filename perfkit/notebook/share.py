@@ -10,7 +10,6 @@ import urllib.parse
 import urllib.request
 import uuid
 from http.client import HTTPException
-from typing import Any
 
 import msgspec
 from IPython.display import Markdown
@@ -86,25 +85,19 @@ def _address(url: str, token: str) -> tuple[str, str]:
 
 def _shared(panel: LadderPanel, name: str) -> Shared:
     last = results.stages(panel.runs)[-1] if panel.runs else None
-    plan, prediction, sure = (
-        panel.plan,
-        getattr(panel, "prediction", None),
-        getattr(panel, "confidence", None),
-    )
-    if last is None and prediction is None:
+    if last is None and panel.prediction is None:
         raise InvalidValue(
             "this panel has neither a prediction nor a result", "Predict first, or run it, then share it"
         )
+    plan = panel.plan
     stage = last.stage if last else plan.stages[-1]
     title = last.title if last else optimization(stage).title
-    about: dict[str, Any] = {
-        "stage": stage, "title": title or stage, "device": plan.device,
-        "role": "previous" if panel.from_below else "baseline",
-        "workload": last.workload if last else workloads.reference(plan.workload),
-    }  # fmt: skip
     facts = recordings.find(plan.recorded).provenance.machine if plan.recorded else machine.facts()
     return Shared(
-        client=_CLIENT, name=name[:40], machine=machine.describe(facts)[:200], prediction=prediction,
-        confidence=sure and sure / 100,
-        run=msgspec.Raw(runs.encode(slim(last)) if last else b"null"), **about,
+        client=_CLIENT, name=name[:40], stage=stage, title=title or stage, device=plan.device,
+        workload=last.workload if last else workloads.reference(plan.workload),
+        machine=machine.describe(facts)[:200], prediction=panel.prediction,
+        confidence=panel.confidence and panel.confidence / 100,
+        role="previous" if panel.from_below else "baseline",
+        run=msgspec.Raw(runs.encode(slim(last)) if last else b"null"),
     )  # fmt: skip

@@ -44,9 +44,6 @@ class StagePanel(LadderPanel):
 
     def __init__(self, stage: str, **more: Any) -> None:
         self.optimization = optimization(stage)
-        self.prediction: float | None = None
-        self.confidence: guesses.Sure | None = None
-        """In the prediction, percent."""
         self._made = ""
         """When the prediction was made; empty if the result was known by then."""
         self._controls = Controls(

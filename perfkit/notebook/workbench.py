@@ -90,8 +90,8 @@ class Workbench(Panel):
         self._ladder: Recipe | str = "The workload is being read"
         self.controls = Controls(
             switches(), self._plain(), lambda recipe: self._status.show(change), remedy=self._remedy,
-            presets={"The articles' ladder": lambda: self._ladder, "Best so far": self._best_recipe,
-                     "Suggested": self._suggested},
+            presets={"The articles' ladder": lambda: self._ladder,
+                     "Best so far": lambda: presets.best(self._here()), "Suggested": self._suggested},
         )  # fmt: skip
         fields = layout.box([self._workload, self._preset, self._against, self._name], "pk-grid", "pk-fields")
         self._above = [self._where.widget, fields, self.controls.widget]
@@ -176,7 +176,7 @@ class Workbench(Panel):
             block: wait for the end, with progress in this cell; the kernel's stop button ends it.
         """
         if block:
-            self._start(self._measure, block=True)
+            super().run()
         else:
             if not self._job.busy:
                 self.queue.forget_problems()
@@ -193,11 +193,12 @@ class Workbench(Panel):
             self._start(self._measure_next, block=False)
 
     def _measure_next(self) -> list[Run]:
-        measurement = self.queue.take()
-        return self._do(measurement) if measurement else []
+        self._now = self.queue.take()
+        return self._now.measure() if self._now else []
 
     def _measure(self) -> list[Run]:
-        return self._do(self._pressed())
+        self._now = self._pressed()
+        return self._now.measure()
 
     def _pressed(self) -> Measurement:
         """The recipe, its name, opponent and place, as they stand now."""
@@ -220,10 +221,6 @@ class Workbench(Panel):
         self._since = Measurement(name, chips, measure, self._since)
         self._name.value = ""
         return self._since
-
-    def _do(self, measurement: Measurement) -> list[Run]:
-        self._now = measurement
-        return measurement.measure()
 
     def _read(self) -> None:
         """Asks a fresh process what the workload offers: the controls follow."""
@@ -320,9 +317,6 @@ class Workbench(Panel):
             act()
         except PerfkitError as problem:
             self._complain(str(problem))
-
-    def _best_recipe(self) -> Recipe | str:
-        return presets.best(self._here())
 
     def _newest(self) -> list[Run]:
         """What predictions are made from."""
