@@ -98,9 +98,10 @@ class Controls:
         """Whether every switch that this recipe sets can act where it is to run."""
         return not any(self._why_not(name, recipe) for name in recipe.diff(self._base))
 
-    def changes(self, against: Recipe) -> Mapping[str, Value]:
-        """The shown switches that differ from a recipe."""
-        return {name: pair[0] for name, pair in self._recipe.diff(against).items() if name in self.by_name}
+    def changes(self, against: Recipe | None = None) -> Mapping[str, Value]:
+        """The shown switches that differ from a recipe; from the one to come back to if None."""
+        differ = self._recipe.diff(against or self._base)
+        return {name: pair[0] for name, pair in differ.items() if name in self.by_name}
 
     def offer(self, text: str, settings: Mapping[str, Value], why: str) -> widgets.Button:
         """A button that sets some switches, as a hand does."""
@@ -137,7 +138,7 @@ class Controls:
 
     def _refresh(self) -> None:
         """Decides what is offered; a switch that is on can always be put back."""
-        on = self.changes(self._base)
+        on = self.changes()
         self.reasons = {name: self._reason(switches()[name]) for name in self.by_name}
         waiting = {name for name in self.by_name if name not in on and self._waits(switches()[name])}
         refused = {n: why for n, why in self.reasons.items() if why and n not in {*on, *waiting}}

@@ -29,7 +29,6 @@ from perfkit.notebook.where import Choice, Chooser, Option
 from perfkit.results.index import Entry
 from perfkit.results.run import Run
 from perfkit.results.simulated import THIS_MACHINE
-from perfkit.results.store import RunStore
 from perfkit.show import document, figures, html, sentences, style, tables
 from perfkit.studies import plan as plans
 
@@ -263,14 +262,6 @@ def _cell() -> int | None:
     """The number of the cell that runs; None without a kernel."""
     shell = get_ipython()
     return shell.execution_count if shell else None
-
-
-def stored_runs(workload: str, limit: int) -> list[Run]:
-    """The newest stored runs of a workload, the oldest of them first; none where the store cannot be read."""
-    try:
-        return list(reversed(RunStore().list(limit=limit, workload=workload)))
-    except PerfkitError:
-        return []
 
 
 def is_of(plan: plans.Plan, run: Run | Entry) -> bool:

@@ -25,11 +25,6 @@ def best(runs: Iterable[Timed]) -> Recipe | str:
     return Recipe.from_dict(first.recipe) if first else "Nothing was measured here yet: press Run"
 
 
-def alike(runs: Iterable[Run], recipe: Recipe, names: Iterable[str]) -> list[Run]:
-    """Those of the runs that differ from a recipe in these switches only."""
-    return [run for run in runs if not set(Recipe.from_dict(run.recipe).diff(recipe)) - set(names)]
-
-
 def suggested(
     runs: Sequence[Run], names: Iterable[str], acts: Callable[[Recipe], bool]
 ) -> Recipe | str:  # fmt: skip

@@ -18,7 +18,7 @@ from perfkit.notebook.panel import Panel
 from perfkit.notebook.shown import Shown
 from perfkit.process.launch import Launch
 from perfkit.program.recipe import Recipe, Value
-from perfkit.program.rules import Target, why_not
+from perfkit.program.rules import why_not
 from perfkit.results.comparison import Comparison
 from perfkit.results.run import Run
 from perfkit.results.suggestion import Suggestion
@@ -76,12 +76,9 @@ class ScriptPanel(Panel):
         self.comparisons: list[Comparison] = []
         """What was compared, the newest last."""
         self.watched: Watched | None = None
-        self.target: Target | None = None
-        change = "press Run to measure"
         self._controls = Controls(
-            TOGGLES, on_change=lambda recipe: self._status.show(change), base="The script",
-            presets={"Suggested": self._suggested},
-        )  # fmt: skip
+            TOGGLES, on_change=lambda recipe: self._status.show("press Run to measure"), base="The script"
+        )
         title = layout.html_slot("pk-question", text=f"<h3>{html.escape(self.launch.describe())}</h3>")
         self._above = [title, self._controls.widget]
         about = "Some steps as they are: rate, waiting, profile, and what to try"
@@ -95,7 +92,6 @@ class ScriptPanel(Panel):
         self._seen, self._edit = layout.html_slot("pk-profiled"), layout.html_slot("pk-diff")
         self._between, self._below = [self._ideas, self._edit, self._history], [self._seen]
         super().__init__(f"Script {self.launch.describe()}")
-        self._show_seen()
 
     # ------------------------------------------------------------ controls
 
@@ -103,18 +99,10 @@ class ScriptPanel(Panel):
         """Nothing is started before a person asks for it: the controls are greyed by the first look."""
         self._status.show("ready; Watch shows what can be set in this script")
 
-    def _learn(self, target: Target) -> None:
-        """Greys what cannot be set in this script; the others start from its own settings."""
-        if self.target is None:
-            self._controls.set_base(Recipe().replace(**target.own))
-        self.target = target
-        self._controls.set_rule(lambda name, recipe: why_not(name, recipe, target))
-
     @property
     def settings(self) -> dict[str, Value]:
         """The switches that are set: those that differ from the script's own."""
-        base = Recipe().replace(**self.target.own) if self.target else Recipe()
-        return dict(self._controls.changes(base))
+        return dict(self._controls.changes())
 
     def set(self, **settings: Value) -> None:
         """Sets switches, as the controls do.
@@ -128,13 +116,6 @@ class ScriptPanel(Panel):
             )
         self._controls.show(self._controls.recipe.replace(**settings))
 
-    def _suggested(self) -> Recipe | str:
-        """What is predicted to help most, of what watching the script has shown."""
-        ideas = self.watched.suggestions if self.watched else []
-        settings = next((one.settings for one in ideas if one.state == "try"), None)
-        nothing = "Nothing that can be set from outside" if self.watched else "Watch the script first"
-        return self._controls.recipe.replace(**settings) if settings else nothing
-
     # ------------------------------------------------------------ watching
 
     def watch(self, block: bool = True) -> None:
@@ -146,25 +127,18 @@ class ScriptPanel(Panel):
         self.watched, _ = watching.watch(
             self.launch, steps, on_progress=self._status.progress, cancelled=self._job.cancelled
         )
-        self._learn(scripts.target(self.watched.script))
+        target = scripts.target(self.watched.script)
+        self._controls.set_base(Recipe().replace(**target.own))
+        self._controls.set_rule(lambda name, recipe: why_not(name, recipe, target))
         ideas = [one for one in self.watched.suggestions if one.state == "try"]
         self._ideas.children = [
             self._controls.offer(f"Try {one.title} ({_gain(one)})", one.settings, one.why) for one in ideas
         ]
-        self._show_seen()
-
-    def _show_seen(self) -> None:
-        if self.watched:
-            folded = document.Section("What watching it has shown", self._watched_sections())
-            self._seen.value = fragment([folded])
-
-    def _watched_sections(self) -> list[document.Content]:
-        assert self.watched
         sections = tables_script.watched(self.watched)
         if self.watched.trace:
             recorded = traces.load(self.watched.trace)
             sections.append(document.Timeline(traces.lanes(recorded, 0)))
-        return sections
+        self._seen.value = fragment([document.Section("What watching it has shown", sections)])
 
     def report(self) -> Shown[Watched]:
         """What watching has shown, as ordinary tables.

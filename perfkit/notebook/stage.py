@@ -15,10 +15,9 @@ from IPython.display import Markdown
 from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import optimization
 from perfkit.ladder.stages import Stage
-from perfkit.notebook import layout, presets
+from perfkit.notebook import layout
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel, date
-from perfkit.notebook.panel import is_of, stored_runs
 from perfkit.program.recipe import Recipe
 from perfkit.results import guesses
 from perfkit.results.run import Run
@@ -48,7 +47,7 @@ class StagePanel(LadderPanel):
         """When the prediction was made; empty if the result was known by then."""
         self._controls = Controls(
             self.optimization.settings, on_change=lambda _: self._apply_controls(), base="The rung below",
-            presets={"The ladder's rung": self._rung, "Best so far": self._best, "Suggested": self._suggest},
+            presets={"The ladder's rung": self._rung},
         )  # fmt: skip
         self._diff = layout.html_slot("pk-diff", text="<p>reading the workload …</p>")
         prose = self.optimization.prose.removeprefix("## How it works")
@@ -110,21 +109,6 @@ class StagePanel(LadderPanel):
 
     def _rung(self) -> Recipe | str:
         return self._stages[-1].recipe if self._stages else "The workload is being read"
-
-    def _alike(self) -> list[Run]:
-        """The runs, here and in the store, that differ from this stage in its own switches only."""
-        if not self._stages:
-            return []
-        stored = [] if self.plan.recorded else stored_runs(self.plan.workload, 60)
-        here = [run for run in stored if run.preset == self.plan.preset.name and is_of(self.plan, run)]
-        runs = {run.id: run for run in [*here, *self.runs]}.values()
-        return presets.alike(runs, self._stages[-1].recipe, self._controls.by_name)
-
-    def _best(self) -> Recipe | str:
-        return presets.best(self._alike())
-
-    def _suggest(self) -> Recipe | str:
-        return presets.suggested(self._alike(), self._controls.by_name, self._controls.can_act)
 
     def _show_diff(self) -> None:
         """Fills in the diff while it is unfolded; before that it would be work for nobody.

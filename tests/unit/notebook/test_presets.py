@@ -1,4 +1,4 @@
-"""Recipes that a button sets: the fastest, those alike, and what the measured parts predict."""
+"""Recipes that a button sets: the fastest, and what the measured parts predict."""
 
 from __future__ import annotations
 
@@ -15,15 +15,6 @@ def test_the_fastest_run_gives_the_recipe_and_none_gives_the_reason() -> None:
     assert found == Recipe.from_dict(fastest.recipe)
     assert "press Run" in str(presets.best([]))
     assert "press Run" in str(presets.suggested([], switches(), lambda recipe: True))
-
-
-def test_only_runs_that_differ_in_the_given_switches_are_alike() -> None:
-    runs = [run for run in recordings.played(recordings.find("cpu-quick")) if run.status == "ok"]
-    first = Recipe.from_dict(runs[0].recipe)
-    alike = presets.alike(runs, first, ["workers", "persistent_workers", "prefetch_factor"])
-    assert runs[0] in alike and 0 < len(alike) < len(runs)
-    assert all(set(Recipe.from_dict(run.recipe).diff(first)) <= {"workers", "persistent_workers",
-               "prefetch_factor"} for run in alike)  # fmt: skip
 
 
 def test_a_suggestion_is_predicted_from_the_baseline_and_can_act() -> None:

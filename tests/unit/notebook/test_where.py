@@ -11,11 +11,11 @@ import pytest
 from perfkit import machine
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue, WorkloadError
-from perfkit.notebook import panel as panels
 from perfkit.notebook import where
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target, why_not
 from perfkit.results import recordings
+from perfkit.results.store import RunStore
 from perfkit.studies import setup
 from tests.unit.notebook.fakes import wait_until
 
@@ -91,7 +91,9 @@ def test_a_recording_is_played_through_the_panel() -> None:
     assert "You predicted 2.00×" in panel._score()
     assert "torch.autocast" in panel.diff().data
     assert panel._parity is None
-    assert panels.stored_runs("photos", 9) == [], "what was played is not stored as if it were measured here"
+    assert RunStore().list(workload="photos") == [], (
+        "what was played is not stored as if it were measured here"
+    )
 
 
 def test_a_switch_that_the_recording_lacks_says_so() -> None:
