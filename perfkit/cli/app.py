@@ -125,10 +125,14 @@ class Output:
         """Refuses a file that cannot be written."""
         check_writable(*(getattr(self, field.name) for field in fields(self)))
 
-    def show(self, sections: Iterable[Content], document: object) -> None:
-        """Writes the document, then prints the sections (`| head` may end the printing)."""
+    def write(self, document: object) -> None:
+        """Writes the document, if it was asked for."""
         if self.json_file:
             write(self.json_file, msgspec.json.format(msgspec.json.encode(document)))
+
+    def show(self, sections: Iterable[Content], document: object) -> None:
+        """Writes the document, then prints the sections (`| head` may end the printing)."""
+        self.write(document)
         terminal.show(sections, to_stderr=str(self.json_file) == "-")
 
 
@@ -147,16 +151,27 @@ class Page(Output):
 
 def parse_options(texts: list[str] | None) -> dict[str, Any]:
     """`name=value` texts as a workload's arguments; a value that is not JSON is a text."""
-    options = {}
-    for text in texts or []:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise InvalidValue(f"cannot read the option '{text}'", "Write name=value, such as image_size=64")
+    options: dict[str, Any] = {}
+    for name, value in pairs(texts, "option", "name=value, such as image_size=64"):
         try:
             options[name] = json.loads(value)
         except ValueError:
             options[name] = value
     return options
+
+
+def pairs(texts: list[str] | None, what: str, form: str) -> list[tuple[str, str]]:
+    """`name=value` texts, split.
+
+    Args:
+        texts: of a repeatable option.
+        what: one of them is, for an error.
+        form: to write it in, for an error.
+    """
+    for text in texts or []:
+        if text.find("=") < 1:
+            raise InvalidValue(f"cannot read the {what} '{text}'", f"Write {form}")
+    return [(name, value) for name, _, value in (text.partition("=") for text in texts or [])]
 
 
 def names(text: str | None) -> list[str] | None:

@@ -21,6 +21,7 @@ from perfkit.studies import compare as comparing
 from perfkit.studies import parity as proving
 from perfkit.studies import script as watching
 from perfkit.studies import tune as tuning
+from perfkit.studies.compare import Candidate
 from perfkit.studies.plan import Plan
 
 
@@ -64,9 +65,9 @@ def compare(
     if stored:
         result = comparing.compare_stored(*(RunStore().get(side) for side in given))
     else:
-        plan, pair = _sides(training, launch, given)
+        plan, a, b = _sides(training, launch, given, two_scripts)
         with cli.study_progress() as show:
-            result = comparing.compare(*pair, plan, budget, precision, on_progress=show)
+            result = comparing.compare(a, b, plan, budget, precision, on_progress=show)
     if limit is not None:
         refuse_gate(result.a.device)
     record = {
@@ -91,38 +92,27 @@ def compare(
 
 
 def _sides(
-    training: cli.Recipe, launch: Launch | None, given: list[str]
-) -> tuple[Plan, tuple[comparing.Candidate, comparing.Candidate]]:
+    training: cli.Recipe, launch: Launch | None, given: list[str], two_scripts: bool
+) -> tuple[Plan, Candidate, Candidate]:
     """The plan and both sides: of a script, as it is and with switches set; of two scripts, as they are."""
-    if launch is None:
-        if training.settings:
-            raise InvalidValue(
-                "--set goes with --script", "Write settings as A or B, such as workers=2,amp=bf16"
-            )
-        if any(side.endswith(".py") for side in given[:2]):
-            return _scripts(training, given)
+    if launch:
+        if not training.settings:
+            raise InvalidValue("there is nothing to compare the script with", "Add --set switch=value")
+        b = Candidate(", ".join(training.settings), changes=training.switches())
+        return watching.script_plan(launch, training.preset, training.seed), Candidate("as it is"), b
+    if training.settings:
+        raise InvalidValue("--set goes with --script", "Write settings as A or B, such as workers=2,amp=bf16")
+    if not two_scripts:
         plan = training.plan()
-        return plan, (comparing.candidate(given[0], plan), comparing.candidate(given[1], plan))
-    switches = training.switches()
-    if not switches:
-        raise InvalidValue("there is nothing to compare the script with", "Add --set switch=value")
-    title = ", ".join(training.settings or [])
-    pair = comparing.Candidate("as it is"), comparing.Candidate(title, changes=switches)
-    return watching.script_plan(launch, training.preset, training.seed), pair
-
-
-def _scripts(
-    training: cli.Recipe, given: list[str]
-) -> tuple[Plan, tuple[comparing.Candidate, comparing.Candidate]]:
-    """The plan and both sides of a comparison of two scripts."""
+        return plan, comparing.candidate(given[0], plan), comparing.candidate(given[1], plan)
     files = [Path(side) for side in given[:2]]
     if any(file.suffix != ".py" for file in files):
         raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
-    launches = [Launch(str(file), tuple(given[2:])) for file in files]
-    launches[1].command()  # that there is such a file
+    first, second = (Launch(str(file), tuple(given[2:])) for file in files)
+    second.command()  # that there is such a file
     names = given[:2] if files[0].name == files[1].name else [file.name for file in files]
-    a, b = (comparing.Candidate(name, launch=start) for name, start in zip(names, launches, strict=True))
-    return watching.script_plan(launches[0], training.preset, training.seed), (a, b)
+    plan = watching.script_plan(first, training.preset, training.seed)
+    return plan, Candidate(names[0], launch=first), Candidate(names[1], launch=second)
 
 
 def refuse_gate(device: str) -> None:
@@ -195,8 +185,7 @@ def tune(
     if arguments and launch is None:
         raise InvalidValue(f"tune was given '{arguments[0]}'", "Name your script with --script")
     plan = watching.script_plan(launch, training.preset, training.seed) if launch else training.plan()
-    for text in space or []:
-        name, _, given = text.partition("=")
+    for name, given in cli.pairs(space, "space", "switch=value,value, such as workers=0,2,4"):
         values[name] = [parse_settings([f"{name}={value}"])[name.strip()] for value in given.split(",")]
     cap = int(memory * 1e9) if memory else None
     with cli.study_progress() as show:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from perfkit.cli import app as cli
@@ -29,6 +28,7 @@ def patch(
     program: Program,
     arguments: Arguments = None,
     *,
+    output: cli.Output,
     module: Module = False,
     settings: Annotated[cli.Texts, typer.Option("--set", help="switch=value; repeatable")] = None,
     write: Annotated[
@@ -42,12 +42,9 @@ def patch(
     ] = True,
     budget: Annotated[float, typer.Option(help="seconds of rounds to verify it", min=0)] = patching.BUDGET_S,
     preset: Annotated[str | None, typer.Option(help="smoke, quick or paper: how large blocks are")] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="write the result here, - for stdout")
-    ] = None,
 ) -> None:
     """Prints the edit of your own script that sets switches, at the calls seen while it trained."""
-    cli.check_writable(out, json_file)
+    cli.check_writable(out)
     switches = parse_settings(settings or [])
     if not switches:
         raise InvalidValue("there is nothing to set", "Add --set switch=value, such as --set amp=bf16")
@@ -59,9 +56,8 @@ def patch(
         if verify and changed:
             verification = patching.verify(launch, result, switches, budget, preset=preset, on_progress=show)
     text = result.diff(launch.where)
-    if json_file:
-        cli.write(json_file, msgspec.json.format(msgspec.json.encode(_document(result, text, verification))))
-    if str(json_file) != "-":
+    output.write(_document(result, text, verification))
+    if str(output.json_file) != "-":
         sys.stdout.write(text)
     command = _command(launch, result)
     terminal.show(tables_script.patch(result, command, verification), to_stderr=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -39,13 +38,6 @@ def showing_failures() -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def live_line() -> Iterator[Callable[[str, float], None]]:
-    """A line on stderr that says what is going on."""
-    with cli.study_progress() as tell:
-        yield lambda phase, fraction: tell(Progress("", phase, fraction))
-
-
 @cli.command(cli.SCRIPT)
 def watch(
     program: Program,
@@ -67,28 +59,20 @@ def watch(
     if trace and not trace.name.endswith((".json", ".json.gz")):
         raise InvalidValue(f"cannot write a trace to {trace}", "Give a name that ends in .json or .json.gz")
     launch = Launch(program, tuple(arguments or ()), module)
-    with showing_failures(), live_line() as line:
-        shown = run_on or show_output
+    variables = dict(cli.pairs(env, "variable", "NAME=VALUE"))
 
-        def started(script: WatchedScript) -> None:
-            if shown:
-                script.on_output.append(sys.stderr)
+    def started(script: WatchedScript) -> None:
+        if run_on or show_output:
+            script.on_output.append(sys.stderr)
 
+    with showing_failures(), cli.study_progress() as show:
         result, running = studies.watch(
-            launch, steps, run_on, in_place or run_on, trace, on_progress=line, cancelled=threading.Event(),
-            timeout_s=60 * timeout, on_start=started, environment=_variables(env),
+            launch, steps, run_on, in_place or run_on, trace, timeout_s=60 * timeout, on_start=started,
+            on_progress=lambda phase, fraction: show(Progress("", phase, fraction)), environment=variables,
         )  # fmt: skip
     output.show(tables_script.watched(result), result)
     if running:
         finish(running)
-
-
-def _variables(texts: list[str] | None) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts or []]
-    for name, equals, _ in pairs:
-        if not (name and equals):
-            raise InvalidValue(f"cannot read the variable '{name}'", "Write NAME=VALUE")
-    return {name: value for name, _, value in pairs}
 
 
 def finish(script: WatchedScript) -> None:
