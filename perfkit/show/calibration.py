@@ -50,15 +50,15 @@ def sections(guesses: Sequence[Guess]) -> list[Content]:
     ]  # fmt: skip
     note = f"{_RULE} Open: the interval is too wide to say, or there is no verdict."
     columns = ("chapter", "predicted", "how sure", "result (95% interval)", "holds", "where")
+    sure = [_row(one) for one in shares(guesses)]
+    none = "" if sure else "no prediction with a confidence can be judged yet"
+    columns_sure = ("how sure", "hold", "share that holds (95% interval)", "shows")
     return [
-        Bullets(_words(guesses)), Table(columns, rows, "Your predictions", note),
-        Table(
-            ("how sure", "hold", "share that holds (95% interval)", "shows"),
-            [_row(one) for one in shares(guesses)], "How sure, and how often right",
-            "" if shares(guesses) else "no prediction with a confidence can be judged yet",
-        ),
+        Bullets(_words(guesses)),
+        Table(columns, rows, "Your predictions", note),
+        Table(columns_sure, sure, "How sure, and how often right", none),
         _figure(guesses),
-    ]  # fmt: skip
+    ]
 
 
 def _title(guess: Guess) -> str:
@@ -82,10 +82,6 @@ def _words(guesses: Sequence[Guess]) -> list[str]:
     if judged:
         above = sum(one.times > one.result.ratio for one in judged)
         words.append(f"{above} of them were above what came out, {len(judged) - above} below or equal.")
-    words += [
-        f"Of those with {one.confidence}% confidence {one.holds} of {one.count} hold: {one.verdict}."
-        for one in shares(guesses)
-    ]
     if len(judged) < 10:
         words.append("So few predictions show little: the intervals say how little.")
     return words

@@ -96,8 +96,7 @@ def _standing(run: Run) -> str:
 
 def _evidence(run: Run, previous: Run | None, against: Ratio) -> list[str]:
     """The numbers that support the verdict, those that contradict it, and what there was to gain."""
-    changes = _wait_move, _ceiling_move, _kernel_move, _share_move
-    moves = [move for change in changes if (move := change(run, previous))]
+    moves = _moves(run, previous) if previous else []
     close = against.verdict == "too close to predict"
     none, rounds = close or against.verdict == "no measurable difference", results.rounds(run)
     if against.verdict == "disturbed":
@@ -115,61 +114,50 @@ def _evidence(run: Run, previous: Run | None, against: Ratio) -> list[str]:
     return clauses + _price(run, previous) + [_LOW_CEILING] * results.low_ceiling(run)
 
 
-def _wait_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
-    """Whether the share of waiting improved, and how it changed; None where it hardly did."""
-    now, before = results.wait_share(run), results.wait_share(previous) if previous else None
-    if now is None or before is None or abs(now - before) < _NOTICEABLE:
-        return None
-    moved = "fell" if now < before else "rose"
-    return now < before, (
-        f"waiting for data {moved} from {units.percent(before)} to {units.percent(now)} of the step"
-    )
+def _moves(run: Run, before: Run) -> list[tuple[bool, str]]:
+    """What changed noticeably since the run before: whether it is better now, and in words."""
+    moves = []
+    waits = _both(results.wait_share, before, run)
+    if waits and abs(waits[1] - waits[0]) >= _NOTICEABLE:
+        moves.append((waits[1] < waits[0], f"waiting for data {_moved(*waits, units.percent)} of the step"))
+    ceiling = results.ceiling_change(run, before)
+    if ceiling and (ceiling.is_faster or ceiling.is_slower) and abs(ceiling.ratio - 1) >= _NOTICEABLE:
+        times = units.number(ceiling.ratio, max(1.0, ceiling.ratio))
+        moves.append((ceiling.ratio > 1, f"with data already on the device it computes {times}× as fast"))
+    kernels, shares = _both(_kernel_s, before, run), _both(lambda one: one.utilization, before, run)
+    if kernels and abs(kernels[1] / kernels[0] - 1) >= _NOTICEABLE:
+        was, now = map(units.duration, kernels)
+        moves.append((kernels[1] < kernels[0], f"the kernels of a sample take {now} instead of {was}"))
+    elif shares and abs(shares[1] - shares[0]) >= _NOTICEABLE:
+        moved = _moved(*shares, units.percent)
+        moves.append((shares[1] > shares[0], f"the kernels' share of the step {moved}"))
+    return moves
 
 
-def _ceiling_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
-    """The same for the step on a batch that is already on the device."""
-    change = results.ceiling_change(run, previous) if previous else None
-    if not change or not (change.is_faster or change.is_slower) or abs(change.ratio - 1) < _NOTICEABLE:
-        return None
-    times = units.number(change.ratio, max(1.0, change.ratio))
-    return change.ratio > 1, f"with data already on the device it computes {times}× as fast"
+def _both(value: Callable[[Run], float | None], before: Run, run: Run) -> tuple[float, float] | None:
+    """A value before and now; None where one of them is not known."""
+    was, now = value(before), value(run)
+    return None if was is None or now is None else (was, now)
 
 
-def _kernel_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
-    """The same for the kernel time of a sample, in simulated runs."""
-    now, before = (_kernel_s(one) if one else None for one in (run, previous))
-    if not now or not before or abs(now / before - 1) < _NOTICEABLE:
-        return None
-    return now < before, (
-        f"the kernels of a sample take {units.duration(now)} instead of {units.duration(before)}"
-    )
+def _moved(was: float, now: float, text: Callable[[float], str]) -> str:
+    return f"{'fell' if now < was else 'rose'} from {text(was)} to {text(now)}"
 
 
 def _kernel_s(run: Run) -> float | None:
+    """Kernel time of a sample, in simulated runs."""
     known = run.simulated
-    return known.kernel_s / run.samples_per_step if known and run.samples_per_step else None
-
-
-def _share_move(run: Run, previous: Run | None) -> tuple[bool, str] | None:
-    """The same for the kernels' share of a step, in simulated runs whose kernels stay as they are."""
-    now, before = run.utilization, previous.utilization if previous else None
-    if now is None or before is None or abs(now - before) < _NOTICEABLE or _kernel_move(run, previous):
-        return None
-    moved = "rose" if now > before else "fell"
-    return now > before, (
-        f"the kernels' share of the step {moved} from {units.percent(before)} to {units.percent(now)}"
-    )
+    return (known.kernel_s / run.samples_per_step or None) if known and run.samples_per_step else None
 
 
 def _no_room(run: Run, previous: Run | None, moved: bool) -> list[str]:
     """Why this kind of optimization had nothing to gain, where the numbers say so."""
     share, efficiency = results.wait_share(previous or run), results.efficiency(previous or run)
     bottleneck = OPTIMIZATIONS[run.stage].bottleneck if run.stage in OPTIMIZATIONS else "none"
-    if share is None or bottleneck not in ("data", "copy", "host", "device"):
+    data, computing = bottleneck in ("data", "copy"), bottleneck in ("host", "device")
+    if share is None or not (data or (computing and not run.simulated)):
         return []
-    if run.simulated and bottleneck not in ("data", "copy"):
-        return []
-    if bottleneck not in ("data", "copy"):
+    if computing:
         waits = (
             f"{units.percent(share)} of the step is waiting for data, which faster computing cannot reduce"
         )
@@ -245,5 +233,4 @@ def _price(run: Run, previous: Run | None) -> list[str]:
     now, before = run.peak_memory_bytes, previous.peak_memory_bytes if previous else None
     if not now or not before or 0.8 < now / before < 1.25:
         return []
-    moved = "rose" if now > before else "fell"
-    return [f"peak memory {moved} from {units.size(before)} to {units.size(now)}"]
+    return [f"peak memory {_moved(before, now, units.size)}"]
