@@ -39,9 +39,11 @@ class LabServer:
 
     Args:
         home: an empty folder for everything that Jupyter and IPython keep.
+        module: `jupyterlab`, or `notebook` for Notebook 7.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, module: str = "jupyterlab") -> None:
+        self._module = module
         self.root = home / "root"
         self.root.mkdir(parents=True)
         if (notebooks := REPO / "notebooks").is_dir():
@@ -61,16 +63,16 @@ class LabServer:
         self.url = self._wait_until_up(timeout_s=90)
 
     def _command(self) -> list[str]:
+        app = {"jupyterlab": "LabApp", "notebook": "JupyterNotebookApp"}[self._module]
         with socket.socket() as probe:  # should another take the port meanwhile, the server tries the next
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         return [
-            *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"),
+            *(sys.executable, "-m", self._module, "--no-browser", "--allow-root"),
             *("--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", f"--ServerApp.root_dir={self.root}"),
             *("--IdentityProvider.token=", "--ServerApp.password="),
             "--ServerApp.disable_check_xsrf=True",  # so that a test can ask the REST interface without a page
-            "--LabApp.expose_app_in_browser=True",
-            "--JupyterNotebookApp.expose_app_in_browser=True",
+            f"--{app}.expose_app_in_browser=True",
             "--KernelManager.shutdown_wait_time=2",
         ]
 
@@ -171,7 +173,7 @@ class LabPage:
     def open_notebook(self, name: str, timeout_s: float = 90, at: str = "doc/tree/{}?reset") -> None:
         """Open a notebook of the server's root (`01_baseline.ipynb`) alone, with an idle kernel.
 
-        `at` is its address: JupyterLab's, or Notebook 7's, which the same server serves.
+        `at` is its address in JupyterLab; in Notebook 7 it is `notebooks/{}`.
         """
         self.page.goto(f"{self.server.url}{at.format(name)}", timeout=timeout_s * 1000)
         self.page.wait_for_function(

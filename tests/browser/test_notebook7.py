@@ -1,16 +1,25 @@
-"""The panels in Notebook 7, which the server of the browser tests serves beside JupyterLab."""
+"""The panels in Notebook 7."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
-from tests.browser.lab import LabPage
+from tests.browser.lab import LabPage, LabServer
 from tests.browser.test_panels import DONE, SETUP, TOY, status
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
+
+
+@pytest.fixture(scope="module")
+def lab_server(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    """Notebook 7 in the place of JupyterLab, whose own server it would change."""
+    server = LabServer(tmp_path_factory.mktemp("notebook"), "notebook")
+    yield server
+    server.stop()
 
 
 def test_a_panel_and_the_history_work_in_notebook_7(lab: LabPage, console_errors: list[str]) -> None:
