@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -24,7 +23,6 @@ from perfkit.room.shared import Shared, slim
 from perfkit.show import results
 
 _CLIENT = uuid.uuid4().hex
-_ATTEMPTS = 4
 
 
 def share(panel: LadderPanel, url: str, token: str = "", name: str = "") -> Markdown:
@@ -47,15 +45,11 @@ def share(panel: LadderPanel, url: str, token: str = "", name: str = "") -> Mark
     request = urllib.request.Request(
         f"{address}/share", body, {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
     )
-    for attempt in range(_ATTEMPTS):
-        status, sentence = _post(request)
-        if status == 200:
-            return Markdown(f"Shared with [{html.escape(address)}]({html.escape(address)}).")
-        if status not in (0, 429) or attempt + 1 == _ATTEMPTS:
-            break
-        time.sleep(0.5 * 2**attempt)
-    remedy = "Check its address, and that it is open" if status == 0 else ""
-    raise InvalidValue(f"the room at {address} did not take it: {sentence}", remedy)
+    status, sentence = _post(request)
+    if status != 200:
+        remedy = "" if status else "Check its address, and that it is open"
+        raise InvalidValue(f"the room at {address} did not take it: {sentence}", remedy)
+    return Markdown(f"Shared with [{html.escape(address)}]({html.escape(address)}).")
 
 
 def _post(request: urllib.request.Request) -> tuple[int, str]:

@@ -99,9 +99,9 @@ class Workbench(Panel):
         self._buttons = [button("Profile", "pk-profile", help_text, lambda: self.profile(block=False))]
 
     def _build_results(self) -> None:
-        button = layout.button
         self._made = layout.html_slot("pk-script")
-        use = button("Use its switches", "pk-use", "Set the controls to those of the ticked run", self._use)
+        about = "Set the controls to those of the ticked run"
+        use = layout.button("Use its switches", "pk-use", about, lambda: self._try(self._use))
         acts = [use, *map(self._export, exports.EXPORTS), self.history.delete, self.history.undo]
         self._between = [self.queue.widget, self.history.grid, layout.row(acts), self._made]
         self._profiled = layout.html_slot("pk-profiled")
@@ -303,12 +303,9 @@ class Workbench(Panel):
         return layout.button(export.text, export.name, export.tooltip, lambda: self._try(act))
 
     def _use(self) -> None:
-        def act() -> None:
-            run = self._results_or_error()[-1]
-            self.controls.show(Recipe.from_dict(run.recipe))
-            self._since = run.id
-
-        self._try(act)
+        run = self._results_or_error()[-1]
+        self.controls.show(Recipe.from_dict(run.recipe))
+        self._since = run.id
 
     def _try(self, act: Callable[[], None]) -> None:
         """Does what takes no time, also while something is measured."""

@@ -34,7 +34,6 @@ def test_a_whole_ladder_is_compared_with_the_plain_loop(room: Room) -> None:  # 
 
 
 def test_what_cannot_be_shared_says_why(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # the room is on this network: no proxy is asked
     panel = pk.StagePanel("data_loading", device=RECORDED)
     panel.predict(2)
