@@ -42,11 +42,6 @@ def name_of(func: Any) -> str:
     return f"{func.namespace}.{packet.__name__}" if packet else getattr(func, "__name__", str(func))
 
 
-def overload_name(func: Any) -> str:
-    """Of an operator, without its namespace: `add_`."""
-    return name_of(func).rpartition(".")[2]
-
-
 def described(tensor: torch.Tensor) -> Tensor:
     """A tensor without its numbers."""
     layout: Layout

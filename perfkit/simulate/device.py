@@ -10,6 +10,7 @@ would seem to have no effect.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -111,12 +112,11 @@ def is_simulated(tensor: object) -> bool:
 class Stream:
     """A stream, as far as the training program uses them; number 0 is the default one."""
 
-    _count = 0
+    _numbers = itertools.count()
     _current: Any = None
 
-    def __init__(self, device: Any = None, number: int | None = None) -> None:
-        Stream._count += number is None
-        self.number = Stream._count if number is None else number
+    def __init__(self, device: Any = None) -> None:
+        self.number = next(Stream._numbers)
 
     def wait_stream(self, other: Stream) -> None:
         """What is launched on this stream from now on waits for what the other one has to do."""
@@ -129,8 +129,7 @@ class Stream:
             recorder.waits("Stream.synchronize")
 
 
-_DEFAULT = Stream(number=0)
-Stream._current = _DEFAULT
+Stream._current = Stream()
 
 
 def current_stream(device: Any = None) -> Stream:

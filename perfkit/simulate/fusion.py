@@ -241,11 +241,13 @@ def _origin(node: Any) -> Any:
     kernel = getattr(node.node, "op_overload", None)
     origins = [each for each in node.node.get_origins() if each.op == "call_function"]
     exact = [each for each in origins if each.target is kernel]
-    heavy = [each for each in origins if describe.overload_name(each.target) in _HEAVY]
+    heavy = [each for each in origins if describe.name_of(each.target) in _HEAVY]
     return next(iter([*exact, *heavy]), None)
 
 
-_HEAVY = {"convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm"}
+_HEAVY = {
+    "aten.convolution", "aten.convolution_backward", "aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm",
+}  # fmt: skip
 
 
 def _operators(node: Any) -> list[str]:

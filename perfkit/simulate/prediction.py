@@ -82,7 +82,7 @@ def predict(
     values = constants().values
     host = queue.HostCosts(values["host.operator_us"] * 1e-6, values["host.launch_us"] * 1e-6)
     planned = queue.Planned(
-        actions=queue.actions(step, kernels, host), link_gbs=gpu.link_gbs, pageable_gbs=PAGEABLE_GBS,
+        actions=queue.actions(step, kernels, host), link=queue.Link(gpu.link_gbs * 1e9, PAGEABLE_GBS * 1e9),
         peak_bytes=peak, reserved_bytes=reserved, mechanisms=mechanisms(step, recipe),
     )  # fmt: skip
     return Prediction(gpu, recipe, step, kernels, planned)

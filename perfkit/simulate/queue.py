@@ -77,14 +77,20 @@ class Launch(msgspec.Struct, frozen=True, tag="launch"):
 Action = Launch | Fetch | Copy | Wait
 
 
+class Link(msgspec.Struct, frozen=True):
+    """Between host and device, in bytes per second."""
+
+    pinned: float
+    pageable: float
+    """The host's own copy into the driver's staging memory included."""
+
+
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """A training step on a simulated GPU, ready to be issued."""
 
     actions: list[Action]
-    link_gbs: float
-    """GB/s (10^9) of copies from pinned memory."""
-    pageable_gbs: float
-    """GB/s at most of copies from pageable memory, beside a real host that copies itself."""
+    link: Link
+    """Beside a real host that copies pageable memory itself: there, the most that it reaches."""
     peak_bytes: int
     """Device memory."""
     reserved_bytes: int
@@ -102,14 +108,6 @@ class Bar(NamedTuple):
     end: float
     stream: int = -1
     """Of kernels and copies."""
-
-
-class Link(msgspec.Struct, frozen=True):
-    """Between host and device, in bytes per second."""
-
-    pinned: float
-    pageable: float
-    """The host's own copy into the driver's staging memory included."""
 
 
 def actions(step: Step, kernels: Iterable[Kernel], costs: HostCosts) -> list[Action]:

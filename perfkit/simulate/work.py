@@ -158,7 +158,7 @@ def _is_mixed(op: Operator) -> bool:
     if not op.outputs:  # it works in place only
         return False
     big = [t for t in op.inputs + op.outputs if math.prod(t.shape) >= 0.5 * math.prod(op.outputs[0].shape)]
-    return len({t.layout for t in big}) > 1 if op.outputs else False
+    return len({t.layout for t in big}) > 1
 
 
 def _copied(op: Operator, step: Step) -> list[Work]:
@@ -196,6 +196,15 @@ def _fused(op: Operator, step: Step) -> list[Work]:
     return [Work("fused.reduction" if reduction else "fused", _nbytes(op.inputs + op.outputs))]
 
 
+_BATCH_NORMS = (
+    "native_batch_norm",
+    "cudnn_batch_norm",
+    "_native_batch_norm_legit",
+    "_batch_norm_with_update",
+)
+_BATCH_NORMS_BACKWARD = ("native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward")
+_POOLS = ("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d")
+_SOFTMAXES = ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 _REDUCTIONS = (
     "sum",
@@ -250,29 +259,16 @@ _RULES: dict[str, Callable[[Operator, Step], list[Work]]] = {
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "fused": _fused,
-    "native_batch_norm": _norm("batch_norm.forward", 0),
-    "cudnn_batch_norm": _norm("batch_norm.forward", 0),
-    "_native_batch_norm_legit": _norm("batch_norm.forward", 0),
-    "_batch_norm_with_update": _norm("batch_norm.forward", 0),
-    "native_batch_norm_backward": _norm("batch_norm.backward", 1),
-    "cudnn_batch_norm_backward": _norm("batch_norm.backward", 1),
-    "batch_norm_backward": _norm("batch_norm.backward", 1),
+    **dict.fromkeys(_BATCH_NORMS, _norm("batch_norm.forward", 0)),
+    **dict.fromkeys(_BATCH_NORMS_BACKWARD, _norm("batch_norm.backward", 1)),
     "native_layer_norm": _norm("layer_norm.forward", 0),
     "native_layer_norm_backward": _norm("layer_norm.backward", 1),
     "native_group_norm": _norm("group_norm.forward", 0),
     "native_group_norm_backward": _norm("group_norm.backward", 1),
-    "max_pool2d_with_indices": _moved("pool.forward", True),
-    "avg_pool2d": _moved("pool.forward", True),
-    "_adaptive_avg_pool2d": _moved("pool.forward", True),
-    "max_pool2d_with_indices_backward": _moved("pool.backward", True),
-    "avg_pool2d_backward": _moved("pool.backward", True),
-    "_adaptive_avg_pool2d_backward": _moved("pool.backward", True),
-    "_softmax": _moved("softmax"),
-    "_log_softmax": _moved("softmax"),
-    "_softmax_backward_data": _moved("softmax"),
-    "_log_softmax_backward_data": _moved("softmax"),
-    "cat": _moved("cat"),
-    "stack": _moved("cat"),
+    **dict.fromkeys(_POOLS, _moved("pool.forward", True)),
+    **dict.fromkeys([f"{name}_backward" for name in _POOLS], _moved("pool.backward", True)),
+    **dict.fromkeys(_SOFTMAXES, _moved("softmax")),
+    **dict.fromkeys(("cat", "stack"), _moved("cat")),
     **dict.fromkeys(_PRODUCTS, _product),
     **dict.fromkeys(_REDUCTIONS, _moved("reduction", True)),
     **dict.fromkeys(_GATHERS, _moved("gather")),

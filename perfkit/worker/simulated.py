@@ -12,7 +12,7 @@ import torch
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Mechanism
 from perfkit.simulate.gpus import Gpu
-from perfkit.simulate.queue import Link, Planned
+from perfkit.simulate.queue import Planned
 from perfkit.simulate.replay import Replay
 from perfkit.worker import checks, loader, messages
 from perfkit.worker.harness import Device, Harness, Progress
@@ -63,8 +63,7 @@ class SimulatedHarness(Harness):
         self.planned, recipe = command.planned, Recipe.from_dict(command.recipe)
         if recipe.cpu_threads > 0:
             torch.set_num_threads(recipe.cpu_threads)
-        link = Link(pinned=self.planned.link_gbs * 1e9, pageable=self.planned.pageable_gbs * 1e9)
-        self.replay = Replay(workload, recipe, self.planned.actions, link, command.seed)
+        self.replay = Replay(workload, recipe, self.planned.actions, self.planned.link, command.seed)
         if command.batch_times:
             loader.time_loader(getattr(self.replay.loader, "loader", self.replay.loader), command.batch_times)
         device = SimulatedDevice(self.replay, self.planned)

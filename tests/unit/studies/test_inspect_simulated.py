@@ -10,7 +10,7 @@ from perfkit.show.document import figure, table
 from perfkit.simulate import costs
 from perfkit.simulate.gpus import GPUS
 from perfkit.simulate.prediction import Prediction
-from perfkit.simulate.queue import Planned
+from perfkit.simulate.queue import Link, Planned
 from perfkit.simulate.step import Allocate, Copy, Event, Fetch, Operator, Step, Tensor, Wait
 from perfkit.studies import inspect_simulated
 
@@ -37,7 +37,7 @@ EVENTS: list[Event] = [
 def prediction() -> Prediction:
     resident = [Allocate(1000, "parameters", 8), Allocate(1000, "optimizer", 9)]
     step = Step(events=EVENTS, resident=resident, samples=8, torch="2.15.0")
-    planned = Planned(actions=[], link_gbs=12.0, pageable_gbs=6.0, peak_bytes=4800, reserved_bytes=5000)
+    planned = Planned(actions=[], link=Link(12e9, 6e9), peak_bytes=4800, reserved_bytes=5000)
     gpu = GPUS["v100"]
     return Prediction(gpu, Recipe(batch_size=8), step, costs.kernels(step, gpu), planned)
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from perfkit.program.recipe import Recipe
-from perfkit.simulate.queue import Launch, Planned
+from perfkit.simulate.queue import Launch, Link, Planned
 from perfkit.simulate.step import Fetch
 from perfkit.worker import messages
 from perfkit.worker.messages import Answer, Block, Failure, Progress
@@ -22,7 +22,7 @@ VALUES: dict[Any, Any] = {
     str: "x", int: 3, float: 0.5, bool: True, dict[str, Any]: Recipe().to_dict(),
     list[dict[str, Any]]: [Recipe().to_dict()],
     Planned | None: Planned(
-        actions=[Fetch(), Launch(1e-6, 2e-6, [3e-6])], link_gbs=12.0, pageable_gbs=6.0, peak_bytes=1,
+        actions=[Fetch(), Launch(1e-6, 2e-6, [3e-6])], link=Link(12e9, 6e9), peak_bytes=1,
         reserved_bytes=2,
     ),
 }  # fmt: skip
