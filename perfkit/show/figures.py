@@ -50,7 +50,6 @@ class View:
     """Whether it shows the baseline's second process too."""
 
 
-_SCALES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _FEW = 5
 
 
@@ -138,7 +137,7 @@ def _memory(runs: Sequence[Run], ax: Axes, ink: str) -> None:
     """A bar for each stage; on a GPU with the memory that was reserved but not allocated."""
     gpu = any(map(results.on_gpu, runs))
     most = max(map(_most, runs), default=0.0)
-    scale, unit = next(((scale, unit) for scale, unit in _SCALES if most >= scale), (1.0, "B"))
+    scale, unit = units.size_unit(most)
     what = "GPU memory, allocator's peak" if gpu else "memory of the training process (RSS, without workers)"
     rows.frame(ax, ink, runs, _memory_numbers, simulated.axis(f"{what} [{unit}]", runs))
     for at, run in enumerate(runs):

@@ -50,10 +50,8 @@ def _template(large: bool = False) -> jinja2.Template:
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {
         "clean": clean, "cell": _whole_interval, "svg": lambda figure: style.to_svg(figure.draw(large=large)),
-        "timeline_data": timeline.data, "timeline_legend": timeline.legend,
-        "timeline_height": timeline.height,
     }  # fmt: skip
-    environment.globals |= {"timeline_script": timeline.script, "timeline_policy": timeline.policy}
+    environment.globals["of_timeline"] = timeline
     environment.policies["json.dumps_kwargs"] = {}  # the order of the parts counts
     environment.tests["kind"] = lambda content, name: type(content).__name__ == name
     return environment.get_template("page.jinja")

@@ -30,10 +30,8 @@ def interval(estimate: Estimate | None, scale: float = 1.0, unit: str = "") -> s
 
 
 def _time_unit(seconds: float) -> tuple[float, str]:
-    for scale, unit in ((1.0, " s"), (1e3, " ms")):
-        if abs(seconds) * scale >= 1:
-            return scale, unit
-    return 1e6, " µs"
+    units = ((1.0, " s"), (1e3, " ms"))
+    return next((one for one in units if abs(seconds) * one[0] >= 1), (1e6, " µs"))
 
 
 def duration(seconds: float | None) -> str:
@@ -53,11 +51,14 @@ def size(count: float | None) -> str:
     """Bytes with three digits: `512 B`, `602 kB`, `11.3 GB` (powers of 1,000)."""
     if count is None:
         return NOT_AVAILABLE
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 999.5:
-            return f"{number(count)} {unit}" if unit != "B" else f"{count:.0f} B"
-        count /= 1000
-    return f"{number(count)} TB"
+    scale, unit = size_unit(count)
+    return f"{number(count / scale)} {unit}" if unit != "B" else f"{count:.0f} B"
+
+
+def size_unit(count: float) -> tuple[float, str]:
+    """Bytes of the unit that suits a number of bytes, and its name."""
+    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+    return next((one for one in units if abs(count) >= 0.9995 * one[0]), (1.0, "B"))
 
 
 def percent(share: float | None) -> str:
