@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -179,6 +178,10 @@ def names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function, eval_str=True).parameters.values())
+
+
 def command(panel: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Registers a function as a command: a parameter of an options class becomes its fields' options.
 
@@ -187,14 +190,13 @@ def command(panel: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        hints = typing.get_type_hints(function, include_extras=True)
-        groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-        parameters = []
-        for name, parameter in inspect.signature(function).parameters.items():
-            types = typing.get_type_hints(groups[name], include_extras=True) if name in groups else hints
-            for option in fields(groups[name]) if name in groups else [parameter]:
-                own = {"default": option.default, "annotation": types[option.name]}
-                parameters.append(inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, **own))
+        own = _parameters(function)
+        groups: dict[str, Any] = {one.name: one.annotation for one in own if is_dataclass(one.annotation)}
+        parameters = [
+            option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for one in own
+            for option in (_parameters(groups[one.name]) if one.name in groups else [one])
+        ]
 
         @functools.wraps(function)
         def run(**given: Any) -> None:

@@ -28,7 +28,6 @@ def patch(
     program: Program,
     arguments: Arguments = None,
     *,
-    output: cli.Output,
     module: Module = False,
     settings: Annotated[cli.Texts, typer.Option("--set", help="switch=value; repeatable")] = None,
     write: Annotated[
@@ -42,6 +41,7 @@ def patch(
     ] = True,
     budget: Annotated[float, typer.Option(help="seconds of rounds to verify it", min=0)] = patching.BUDGET_S,
     preset: Annotated[str | None, typer.Option(help="smoke, quick or paper: how large blocks are")] = None,
+    output: cli.Output,
 ) -> None:
     """Prints the edit of your own script that sets switches, at the calls seen while it trained."""
     cli.check_writable(out)
