@@ -251,9 +251,8 @@ class RecipePanel(LadderPanel):
         return scaling.efficiency(self[one], self[many])
 
     def forecast(
-        self, title: str, latency_s: float | None = None, bytes_per_s: float | None = None,
-        counts: Sequence[int] = scaling.COUNTS,
-    ) -> Shown[list[scaling.Forecast]]:  # fmt: skip
+        self, title: str, latency_s: float | None = None, bytes_per_s: float | None = None
+    ) -> Shown[list[scaling.Forecast]]:
         """Predicted efficiency with more ranks, from what a recipe measured; see `studies.scaling`."""
-        rows = scaling.forecast(self[title], counts, latency_s, bytes_per_s)
+        rows = scaling.forecast(self[title], latency_s=latency_s, bytes_per_s=bytes_per_s)
         return Shown(rows, [tables_studies.forecast(rows)])

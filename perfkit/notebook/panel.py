@@ -139,7 +139,7 @@ class Panel(layout.Boxed, Sectioned):
         if not self._job.start(lambda: self._guard(work, line), block) and line:
             line.end("this panel is measuring already; wait for it, or cancel it")
 
-    def _guard(self, work: Callable[[], list[Run] | None], line: Line | None = None) -> None:
+    def _guard(self, work: Callable[[], list[Run] | None], line: Line | None) -> None:
         """Does a piece of work, which may return runs; however it and they end, the panel says so."""
         self._status.begin(line)
         try:
