@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from perfkit.cli import app as cli
@@ -104,9 +101,9 @@ def show(
         contents = [*tables.sections([stored]), tables.evidence_of(stored)]
         data = summary(stored) | {"machine": stored.machine}
     if as_json:
-        sys.stdout.write(json.dumps(msgspec.to_builtins(data), indent=1) + "\n")
+        cli.Output(Path("-")).write(data)
     else:
-        cli.Output().show(contents, None)
+        terminal.show(contents)
 
 
 @cli.command(cli.MEASURE)

@@ -73,7 +73,7 @@ def _operators(analysis: Analysis, ax: Axes, ink: str) -> None:
         own = o.device_self_us if analysis.has_accelerator else o.host_self_us
         times[o.name] = times.get(o.name, 0.0) + (own or 0.0)
     where = "device" if analysis.has_accelerator else "host"
-    _ranked(ax, ink, times, f"ms of {where} time of their own, all steps", style.SKY)
+    _ranked(ax, ink, times, f"ms of {where} time of their own, all steps", lambda name: (style.SKY, ""))
 
 
 def _kernels(analysis: Analysis, ax: Axes, ink: str) -> None:
@@ -86,13 +86,13 @@ def _kernels(analysis: Analysis, ax: Axes, ink: str) -> None:
 
 
 def _ranked(
-    ax: Axes, ink: str, times: dict[str, float], unit: str, look: str | Callable[[str], tuple[str, str]]
+    ax: Axes, ink: str, times: dict[str, float], unit: str, look: Callable[[str], tuple[str, str]]
 ) -> None:
     top = sorted((pair for pair in times.items() if pair[1] > 0), key=lambda pair: -pair[1])[:10]
     names = [name.removeprefix("void ").replace("at::native::", "") for name, _ in top]
     rows.named(ax, ink, names, [units.duration(us / 1e6) for _, us in top], unit)
     for at, (name, us) in enumerate(top):
-        rows.bar(ax, ink, at, 0, us / 1e3, *((look,) if isinstance(look, str) else look(name)))
+        rows.bar(ax, ink, at, 0, us / 1e3, *look(name))
     ax.set_xlim(0, top[0][1] * 1.03 / 1e3 if top else 1)
 
 

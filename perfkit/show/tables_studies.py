@@ -60,7 +60,8 @@ def attribution(result: Attribution) -> list[Content]:
 
 def _worth(effects: Sequence[Effect], ax: Axes, ink: str) -> None:
     """A bar for the mean over the orders with its interval; marks for alone and after the others."""
-    named(ax, ink, [e.title for e in effects], [units.times(e.shapley) for e in effects], "")
+    marks = "times as fast (circle: alone on the baseline · diamond: on top of all the others)"
+    named(ax, ink, [e.title for e in effects], [units.times(e.shapley) for e in effects], marks)
     values = [
         1.0,
         *(v for e in effects for v in (e.alone, e.last, e.shapley, e.low, e.high) if v is not None),
@@ -77,8 +78,6 @@ def _worth(effects: Sequence[Effect], ax: Axes, ink: str) -> None:
     ax.set_xlim(min(values) - 0.05 * room, max(values) + 0.06 * room)
     ax.axvline(1.0, color=ink, linewidth=1)
     legend(ax, ink, [("mean over orders", style.BLUE, "")])
-    marks = "times as fast (circle: alone on the baseline · diamond: on top of all the others)"
-    ax.set_xlabel(marks, color=ink, fontsize=0.9 * style.type_size(ax))
 
 
 def tuning(result: Tuned) -> list[Content]:
