@@ -20,6 +20,7 @@ import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import Markdown, display
 
+from perfkit import machine
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.notebook import layout
 from perfkit.notebook.job import Job, Line, Status
@@ -37,7 +38,8 @@ _COLUMNS = (
     "stage", "samples/s", "× previous", "× baseline", "waits for data", "step time", "peak memory", "note",
 )  # fmt: skip
 """What fits beside a notebook's margin."""
-_NEEDS_GPU = re.compile(r"needs? (a|an|one) (CUDA|GPU)|formats? of CUDA|CUDA graphs|compute in bfloat16")
+NEEDS_GPU = re.compile(r"needs? (a|an|one) (CUDA|GPU)|formats? of CUDA|CUDA graphs|compute in bfloat16")
+_NEEDS_COMPILER = re.compile(r"finds? no compiler|compiler is missing|no C(\+\+)? compiler")
 
 _newest: weakref.WeakValueDictionary[str, Panel] = weakref.WeakValueDictionary()
 
@@ -163,7 +165,14 @@ class Panel(layout.Boxed, Sectioned):
 
     def _remedy(self, reason: str) -> Action | None:
         """What can be done about a reason in this panel."""
-        return self._where.simulation() if self._where and _NEEDS_GPU.search(reason) else None
+        if _NEEDS_COMPILER.search(reason):
+            return Action("Install a compiler", self._tell_compiler)
+        return self._where.simulation() if self._where and NEEDS_GPU.search(reason) else None
+
+    def _tell_compiler(self) -> None:
+        problem = machine.compiler_problem(self._where.plan.device if self._where else "cpu")
+        how = f"in a terminal: {problem.partition(': ')[2] or problem}" if problem else "there is one now"
+        self._status.show(f"{how}; then restart the kernel")
 
     def _follow(self, progress: plans.Progress) -> None:
         self._status.follow(progress)

@@ -18,6 +18,8 @@ from perfkit.ladder.stages import Stage
 from perfkit.notebook import layout
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel, date
+from perfkit.notebook.layout import Action
+from perfkit.notebook.panel import NEEDS_GPU
 from perfkit.program.recipe import Recipe
 from perfkit.results import guesses
 from perfkit.results.run import Run
@@ -106,6 +108,11 @@ class StagePanel(LadderPanel):
         if self.runs and changes:
             self._status.show("the settings have changed: predict again, and press Run")
             self._empty()
+
+    def _remedy(self, reason: str) -> Action | None:
+        """Where no GPU can be simulated either, what would change for one."""
+        show_diff = Action("Show the CUDA diff", lambda: setattr(self._folded, "selected_index", 0))
+        return super()._remedy(reason) or (show_diff if NEEDS_GPU.search(reason) else None)
 
     def _rung(self) -> Recipe | str:
         return self._stages[-1].recipe if self._stages else "The workload is being read"

@@ -208,3 +208,22 @@ def test_a_switch_that_needs_a_gpu_offers_a_simulated_one_and_moves_the_panel_th
     assert panel._where.simulation() is None
     assert not remedy(panel, "pin_memory", True)
     assert not remedy(panel, "uint8_copy", True), "the workload does not offer it: nothing to press"
+
+
+def test_where_no_gpu_can_be_simulated_a_stage_shows_its_diff(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = pk.StagePanel("pinning", device="cpu")
+    monkeypatch.setattr(panel._where, "simulation", lambda: None)
+    action = panel._remedy("Pin memory needs a CUDA device; this run is on cpu")
+    assert action and action.label == "Show the CUDA diff"
+    action.act()
+    assert panel._folded.selected_index == 0
+
+
+def test_a_missing_compiler_tells_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "compiler_problem", lambda device: "no C++ compiler (g++): apt install g++")
+    panel = pk.StagePanel("compile", device="cpu")
+    action = panel._remedy(why_not("compile", Recipe(compile=True), Target(device="cpu", compiler=False)))
+    assert action and action.label == "Install a compiler"
+    action.act()
+    assert "apt install g++" in panel._status.text.value
+    assert panel._remedy("the loss became NaN") is None
