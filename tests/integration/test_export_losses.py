@@ -3,9 +3,6 @@ declared `bitwise` changes none of them."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target
 from perfkit.program.train import train
 from perfkit.worker import parity
+from tests.support import scripts
 
 CIFAR = workloads.reference("cifar_resnet18")
 PHOTOS = workloads.reference("photos")
@@ -60,12 +58,7 @@ def losses_of_script(recipe: Recipe, workload: str, options: dict[str, Any], fol
     assert "from perfkit" not in text
     assert "import perfkit" not in text
     (folder / "train.py").write_text(text)
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "train.py"], check=False, capture_output=True, text=True, cwd=folder, env=env
-    )
-    assert done.returncode == 0, done.stderr
-    return [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()]
+    return [float(line.rpartition(" ")[2]) for line in scripts.run(folder / "train.py").splitlines()]
 
 
 @pytest.mark.parametrize("name", RECIPES)
