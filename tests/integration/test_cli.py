@@ -1,9 +1,8 @@
-"""The command line as a person uses it, in processes of their own."""
+"""The command line as a person uses it; the README's example in processes of its own."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.cli import ROOT, perfkit, perfkit_alone
+
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
-ROOT = Path(__file__).parents[2]
 ESTIMATE = {"value", "low", "high"}
 FIELDS = """
     name recipe status reason samples_per_s step_s data_wait_s data_wait_share ceiling_samples_per_s
@@ -24,27 +24,14 @@ FIELDS = """
 RATIO = {"ratio", "low", "high", "verdict"}
 
 
-def perfkit(*arguments: str, cwd: Path = ROOT, code: int = 0, **env: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "perfkit", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-    return done
-
-
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One run of five stages of the article's workload; everything below looks at it."""
     folder = tmp_path_factory.mktemp("cli")
     outputs = ("--json", str(folder / "out.json"), "--report", str(folder / "out.html"))
     stages = "data_loading,pinning,uint8_copy,device_resize,amp"
-    done = perfkit("run", "--workload", "cifar_resnet18", "--stages", stages, "--device", "cpu", *outputs)
+    named = ("--workload", "cifar_resnet18", "--stages", stages, "--device", "cpu")
+    done = perfkit("run", *named, *outputs)
     return {
         "text": done.stdout,
         "json": json.loads((folder / "out.json").read_text()),
@@ -172,10 +159,10 @@ def test_the_readme_s_own_workload_works(tmp_path: Path) -> None:
     assert code
     (tmp_path / "my_workload.py").write_text(code.group(1))
     stages = ("--workload", "my_workload:Waves", "--stages", "data_loading,uint8_copy,amp")
-    perfkit("run", *stages, "--json", "out.json", cwd=tmp_path)
+    perfkit_alone("run", *stages, "--json", "out.json", cwd=tmp_path)
     document = json.loads((tmp_path / "out.json").read_text())
     assert [stage["status"] for stage in document["stages"]] == ["ok"] * 4
-    script = perfkit(
+    script = perfkit_alone(
         "export", "--workload", "my_workload:Waves", "--stage", "uint8_copy", cwd=tmp_path
     ).stdout
     (tmp_path / "train.py").write_text(script)

@@ -5,25 +5,35 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from perfkit.program.recipe import Recipe
 from perfkit.results import noise
 from perfkit.results.store import RunStore
+from perfkit.studies import compare as comparing
 from perfkit.studies.compare import Candidate, compare, compare_stored
 from perfkit.studies.plan import plan
-from tests.integration.test_cli import perfkit
+from tests.support.cli import perfkit
 
-pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir")
+pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir", "restart")
 
 TOY = ("--workload", "tests.support.toy:Toy", "--device", "cpu")
+
+
+@pytest.fixture
+def restart(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Notes each new fork server that is asked for; one serves all, as a new one would import torch first."""
+    fork = Mock()
+    monkeypatch.setattr(comparing, "fork", fork)
+    return fork.restart
 
 
 def test_two_recipes_are_compared_in_turn_and_the_result_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     fast, slow = "batch_size=64", "batch_size=8"
-    done = perfkit("compare", slow, fast, *TOY, "--budget", "10", "--json", str(out))
+    done = perfkit("compare", slow, fast, *TOY, "--budget", "3", "--json", str(out))
     found = json.loads(out.read_text())
     assert found["rounds"] >= 5
     assert found["interleaved"] is True
@@ -32,7 +42,7 @@ def test_two_recipes_are_compared_in_turn_and_the_result_is_kept(tmp_path: Path)
     assert found["verdict"] in ("faster", "disturbed")
     assert found["low"] > 1
     assert found["verdict"] in done.stdout
-    failing = perfkit("compare", fast, slow, *TOY, "--budget", "10", "--fail-if-slower", "3%", code=1)
+    failing = perfkit("compare", fast, slow, *TOY, "--budget", "3", "--fail-if-slower", "3%", code=1)
     assert "slower than A by more than 3.0%" in failing.stderr
     ids = re.findall(r"^ *(\d{8}-\d{6}-\w+)", perfkit("runs").stdout, re.MULTILINE)
     assert len(ids) == 4
@@ -87,13 +97,14 @@ def test_noise_is_measured_kept_and_shown() -> None:
 
 
 def test_pairs_of_fresh_processes_are_compared_and_kept_as_one(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, restart: Mock
 ) -> None:
     monkeypatch.setattr(noise, "load", lambda device: 0.03)
     found = compare(
         Candidate("small", Recipe(batch_size=8)), Candidate("large", Recipe(batch_size=64)),
         plan(TOY[1], "smoke", device="cpu"), budget_s=0.0, pairs=2,
     )  # fmt: skip
+    assert restart.call_count == 2, "each pair has a fork server of its own"
     assert "10 interleaved rounds in 2 pairs of processes, A/A noise 3.0%" in found.describe()
     assert found.ratio.verdict in ("too few rounds", "disturbed"), "of two pairs"
     assert {run.id for run in RunStore().list()} == {found.a.id, found.b.id}, "those of the first pair alone"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_cli import perfkit
+from tests.support.cli import perfkit
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfkit import trace
-from tests.integration.test_cli import perfkit
+from tests.support.cli import perfkit
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

@@ -164,7 +164,7 @@ def test_the_server_ends_with_the_process_it_belongs_to() -> None:
     ).stdout
     left = [psutil.Process(pid) for pid in map(int, said.split()) if psutil.pid_exists(pid)]
     assert len(said.split()) == 2
-    assert not psutil.wait_procs(left, timeout=5)[1]
+    assert not psutil.wait_procs(left, timeout=20)[1]
 
 
 def test_a_server_that_still_imports_ends_with_its_parent(

@@ -16,7 +16,7 @@ from perfkit.process.launch import Launch
 from perfkit.process.watched import WatchedScript
 from perfkit.program.patch import Patch
 from perfkit.studies import patch as patching
-from perfkit.worker.messages import Train
+from perfkit.worker.messages import Train, Trained
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -52,11 +52,11 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def first_losses(launch: Launch, toggles: dict[str, Any]) -> list[float]:
+def first_steps(launch: Launch, toggles: dict[str, Any]) -> Trained:
     script = WatchedScript(launch, toggles, seed=0, environment={"HF_HUB_OFFLINE": "1"})
     try:
         command = Train(recipe={}, seed=0, loss_steps=5, warmup_s=0.0, started=script.started)
-        return script.ask(command).losses
+        return script.ask(command)
     finally:
         script.stop()
 
@@ -73,9 +73,10 @@ def test_a_patched_script_trains_as_the_toggled_one(case: str, project: Path) ->
     for line in expected:
         assert line in diff
     assert not result.refused and set(result.edits) == set(settings)
-    toggled = first_losses(launch, settings)
-    assert first_losses(patching.patched(launch, result), {}) == toggled
-    assert len(toggled) >= 5 and first_losses(launch, {}) != toggled
+    toggled = first_steps(launch, settings)
+    assert {proof.switch for proof in toggled.mechanisms if proof.ok} == set(settings)
+    assert first_steps(patching.patched(launch, result), {}).losses == toggled.losses
+    assert len(toggled.losses) >= 5
     assert script.read_bytes() == before and [*project.iterdir()] == [script]
 
 
@@ -86,8 +87,8 @@ def test_a_module_that_makes_its_loader_elsewhere(project: Path) -> None:
     assert result.arguments == ["--batch-size", "2"]
     assert "def make_loader(batch_size, workers=1):" in result.diff(project)
     assert "a/parcel/data.py" in result.diff(project) and "a/parcel/train.py" in result.diff(project)
-    toggled = first_losses(launch, {"workers": 1, "batch_size": 2, "zero_grad_set_to_none": True})
-    assert first_losses(patching.patched(launch, result), {}) == toggled
+    toggled = first_steps(launch, {"workers": 1, "batch_size": 2, "zero_grad_set_to_none": True})
+    assert first_steps(patching.patched(launch, result), {}).losses == toggled.losses
 
 
 def patch_at_the_command_line(*words: str) -> tuple[int, str, str]:

@@ -1,0 +1,44 @@
+"""`perfkit` as one types it: in this process, or in one of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from typer.testing import CliRunner
+
+from perfkit.cli import app
+
+ROOT = Path(__file__).parents[2]
+
+
+class Done(NamedTuple):
+    """What a command has printed."""
+
+    stdout: str
+    stderr: str
+
+
+def perfkit(*arguments: str, code: int = 0) -> Done:
+    """A command in this process, which forks its measuring processes from one server for all commands."""
+    with contextlib.chdir(ROOT):
+        done = CliRunner().invoke(app, arguments, prog_name="perfkit")
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return Done(done.stdout, done.stderr)
+
+
+def perfkit_alone(*arguments: str, cwd: Path = ROOT, code: int = 0) -> Done:
+    """A command in a process of its own, as it is started from a shell."""
+    done = subprocess.run(
+        [sys.executable, "-m", "perfkit", *arguments], check=False, capture_output=True, text=True, cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    return Done(done.stdout, done.stderr)
