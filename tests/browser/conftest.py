@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Generator, Iterator
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.browser.lab import ARTEFACTS, LabPage, LabServer
 
@@ -29,6 +29,10 @@ NOISE = {
     r"^Could not restore the debugger state: Canceled future": "the debugger asks a kernel that restarts",
 }
 
+PATIENCE_MS = 60_000
+"""For what takes no time on an idle machine; tests run beside each other."""
+
+expect.set_options(timeout=PATIENCE_MS)
 FAILED = pytest.StashKey[bool]()
 
 
@@ -65,9 +69,9 @@ def console_errors() -> list[str]:
     return []
 
 
-@pytest.fixture
-def page(chromium: Browser, console_errors: list[str]) -> Iterator[Page]:
-    """A fresh page of 1280×720 without animations; complaints on its console go to `console_errors`."""
+@pytest.fixture(scope="session")
+def browsing(chromium: Browser) -> Iterator[BrowserContext]:
+    """What all pages share: JupyterLab's scripts, which are fetched and compiled once. No animations."""
     context = chromium.new_context(
         viewport={"width": 1280, "height": 720},
         reduced_motion="reduce",
@@ -75,7 +79,15 @@ def page(chromium: Browser, console_errors: list[str]) -> Iterator[Page]:
         locale="en-US",
         accept_downloads=True,
     )
-    page = context.new_page()
+    context.set_default_timeout(PATIENCE_MS)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(browsing: BrowserContext, console_errors: list[str]) -> Iterator[Page]:
+    """A page of 1280×720; complaints on its console go to `console_errors`."""
+    page = browsing.new_page()
 
     def on_console(message: ConsoleMessage) -> None:
         text = f"{message.text} ({message.location.get('url', '')})"
@@ -85,7 +97,7 @@ def page(chromium: Browser, console_errors: list[str]) -> Iterator[Page]:
     page.on("console", on_console)
     page.on("pageerror", lambda error: console_errors.append(f"uncaught: {error.stack or error}"))
     yield page
-    context.close()
+    page.close()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,13 @@ class LabPage:
         if answer["status"] != "ok":
             raise AssertionError(f"kernel_eval({expression!r}): {answer['ename']}: {answer['evalue']}")
         return json.loads(ast.literal_eval(answer["data"]["text/plain"]))
+
+    def eventually(self, check: Callable[[], bool], timeout_s: float = 60) -> None:
+        """Wait until a check passes, for what `expect` cannot see."""
+        until = time.monotonic() + timeout_s
+        while not check():
+            assert time.monotonic() < until, f"not so within {timeout_s:.0f} s"
+            self.page.wait_for_timeout(100)
 
     def interrupt(self) -> None:
         """The stop button."""
