@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -22,10 +23,14 @@ def lab_server(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> I
     server.stop()
 
 
-def test_a_panel_and_the_history_work_in_notebook_7(lab: LabPage, console_errors: list[str]) -> None:
+def test_a_panel_and_the_history_work_in_notebook_7(
+    lab: LabPage, console_errors: list[str], data_dir: Path
+) -> None:
+    # A folder of its own: stored results would be shown to the next test that opens this panel.
+    first = f"import os\nos.environ['PERFKIT_DATA'] = {str(data_dir)!r}\n{SETUP}"
     lab.server.write_notebook(
         "seven.ipynb",
-        f"{SETUP}panel = pk.StagePanel('data_loading', workload={TOY})\npanel",
+        f"{first}panel = pk.StagePanel('data_loading', workload={TOY})\npanel",
         "pk.Workbench()",
     )
     lab.open_notebook("seven.ipynb", at="notebooks/{}")

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from PIL import Image, ImageStat
@@ -23,9 +24,10 @@ DONE = 90_000
 RUNS = re.compile("building|first step|warm-up|measuring|settling")
 
 
-def stage(lab: LabPage, workload: str = TOY, *more: str) -> Locator:
-    """A notebook with one stage panel, run and with its diff read."""
-    cell = f"{SETUP}panel = pk.StagePanel('data_loading', workload={workload})\npanel"
+def stage(lab: LabPage, workload: str = TOY, *more: str, data: Path | None = None) -> Locator:
+    """A notebook with one stage panel, run and with its diff read; in an empty folder it finds no results."""
+    first = f"import os\nos.environ['PERFKIT_DATA'] = {str(data)!r}\n" if data else ""
+    cell = f"{first}{SETUP}panel = pk.StagePanel('data_loading', workload={workload})\npanel"
     lab.server.write_notebook("panel.ipynb", cell, *more)
     lab.open_notebook("panel.ipynb")
     lab.run_cell(0)
@@ -38,8 +40,8 @@ def status(panel: Locator, text: str | re.Pattern[str]) -> None:
     expect(panel.locator(".pk-status")).to_have_text(text, timeout=DONE)
 
 
-def test_a_stage_from_click_to_result_while_other_cells_run(lab: LabPage) -> None:
-    panel = stage(lab, TOY, "[6 * 7, panel._job.busy]")
+def test_a_stage_from_click_to_result_while_other_cells_run(lab: LabPage, data_dir: Path) -> None:
+    panel = stage(lab, TOY, "[6 * 7, panel._job.busy]", data=data_dir)
     panel.get_by_text("What changes in the script").click()
     expect(panel.locator(".pk-diff pre").first).to_contain_text("num_workers=1")
     panel.locator(".pk-predict input").fill("1.5")
