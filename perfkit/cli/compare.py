@@ -50,8 +50,7 @@ def compare(
 ) -> None:
     """Is B faster than A? Interleaves blocks of both in random order until the interval is narrow enough.
 
-    Two scripts are compared as they stand, with the same arguments. With --script, A is that script as it
-    stands and B the same with every --set switch set from outside.
+    Two scripts are compared as they stand. With --script, B is that script with every --set switch set.
     """
     limit, given, launch = _percent(fail_if_slower), sides or [], script.launch(sides or [])
     two_scripts = launch is None and any(side.endswith(".py") for side in given[:2])
