@@ -78,7 +78,8 @@ def _workers(script: Script) -> Reading:
     alive = sum(worker.is_alive() for worker in getattr(script.loaders.iterator, "_workers", ()))
     if script.loaders.training is None:
         return None, "no DataLoader"
-    return alive, f"{alive} worker processes alive" if alive else "data is fetched in the training process"
+    found = f"{alive} worker process{'es' if alive > 1 else ''} alive"
+    return alive, found if alive else "data is fetched in the training process"
 
 
 def _prefetch_factor(script: Script) -> Reading:

@@ -54,7 +54,8 @@ def _holds(ok: bool, evidence: str) -> Reading:
 
 def _workers(s: ObservedStep) -> Reading:
     alive = sum(worker.is_alive() for worker in getattr(s.iterator, "_workers", []))
-    return alive, f"{alive} worker processes alive" if alive else "data is fetched in the training process"
+    found = f"{alive} worker process{'es' if alive > 1 else ''} alive"
+    return alive, found if alive else "data is fetched in the training process"
 
 
 def _persistent_workers(s: ObservedStep) -> Reading:
