@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection, wait
 from typing import IO, Any
@@ -190,12 +190,12 @@ def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
 
 def main() -> None:
     """Forks a process for each request, and reports when one ends, until the parent has gone."""
-    link = Connection(os.dup(0))
+    link, parent = Connection(os.dup(0)), os.pidfd_open(os.getppid())  # readable when the parent has ended
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     gone = select.poll()
     gone.register(link, 0)  # a hang-up is always reported
-    os.close(os.pidfd_open(os.getpid()))  # where that is forbidden, no process can be followed
+    gone.register(parent, select.POLLIN)
     # An import of torch takes seconds, on a busy machine many: it ends with the parent. By a timer, not in a
     # thread, because a process with threads must not fork.
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0) if gone.poll(0) else None)
@@ -211,16 +211,29 @@ def main() -> None:
     gc.freeze()  # a collection in a child would copy every page of what is shared
     running: dict[int, tuple[int, Connection]] = {}  # by a descriptor that is readable when the process ends
     while running or not link.closed:
-        for ready in wait([*running, *([] if link.closed else [link])]):
-            if ready is link:
-                _serve(link, running, imports_s)
+        for ready in wait([parent, *running, *([] if link.closed else [link])]):
+            if ready == parent:  # a process that still imports, or is in a long call, would not notice
+                _kill(pid for pid, _ in running.values())
+                os._exit(0)
+            elif ready is link:
+                _serve(link, parent, running, imports_s)
             else:
                 _report(*running.pop(ready))  # type: ignore[arg-type]
                 os.close(ready)  # type: ignore[arg-type]
     os._exit(0)  # nothing is left to do, and taking all of torch apart takes a second or more
 
 
-def _serve(link: Connection, running: dict[int, tuple[int, Connection]], imports_s: float) -> None:
+def _kill(pids: Iterable[int]) -> None:
+    """Kills processes with all that they have started; one that was just forked has no group yet."""
+    for pid in pids:
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError):
+                kill(pid, signal.SIGKILL)
+
+
+def _serve(
+    link: Connection, parent: int, running: dict[int, tuple[int, Connection]], imports_s: float
+) -> None:
     try:
         request = json.loads(link.recv_bytes())
         *streams, status = (reduction.recv_handle(link) for _ in range(4))
@@ -232,7 +245,7 @@ def _serve(link: Connection, running: dict[int, tuple[int, Connection]], imports
         try:
             for connection in (link, *(other for _, other in running.values())):
                 connection.close()
-            for end in (status, *running):
+            for end in (status, parent, *running):
                 os.close(end)
             _become_worker(request, streams)
         except BaseException:

@@ -20,6 +20,8 @@ from perfkit.process import fork
 from perfkit.process.child import Child
 from perfkit.worker.messages import Describe
 
+ROOT = Path(__file__).parents[2]
+
 pytestmark = [
     pytest.mark.usefixtures("no_orphans"),
     pytest.mark.skipif(sys.platform != "linux", reason="a fork without exec is safe on Linux alone"),
@@ -192,3 +194,28 @@ def test_a_server_that_still_imports_ends_with_its_parent(
     starting.join()
     fork.restart()
     assert not psutil.wait_procs([server], timeout=30)[1]
+
+
+def test_a_child_that_cannot_notice_its_parent_s_end_is_killed(tmp_path: Path) -> None:
+    """A call that holds the interpreter's lock keeps the thread from running that reads the commands."""
+    held = tmp_path / "held"
+    code = f"import ctypes, pathlib; pathlib.Path({str(held)!r}).touch(); ctypes.PyDLL(None).sleep(120)"
+    (tmp_path / "stuck.py").write_text(code)
+    script = """
+        import os, pathlib, psutil, signal, sys, time
+        from perfkit.process.child import Child
+        from perfkit.worker.messages import Describe
+        child = Child()
+        print(child.pid, psutil.Process(child.pid).ppid(), flush=True)
+        child.send(Describe(workload="stuck:Stuck", preset="smoke", options={}, device="cpu"))
+        while not pathlib.Path("held").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    said = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, check=False,
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ).stdout  # fmt: skip
+    assert len(said.split()) == 2
+    left = [psutil.Process(pid) for pid in map(int, said.split()) if psutil.pid_exists(pid)]
+    assert not psutil.wait_procs(left, timeout=30)[1]
