@@ -13,7 +13,7 @@ from perfkit.program import patch_libraries as libraries
 from perfkit.program import patch_process as process
 from perfkit.program.patch_autocast import Autocast
 from perfkit.program.patch_call import argument, followed_by, with_argument, without_argument, written
-from perfkit.program.patch_model import argument_of, given_to_trainer, made
+from perfkit.program.patch_model import argument_of, given_to_trainer, made, parameters
 from perfkit.program.patch_source import Refused, Source
 from perfkit.program.patch_values import Option, given_at, options, origin, packed, with_flag
 from perfkit.program.recipe import Value, switches
@@ -208,7 +208,7 @@ class LoopEdits:
         scope = source.function(value)
         if not (isinstance(value, cst.Name) and isinstance(scope, cst.FunctionDef) and len(frames) > 1):
             return source, value
-        params = [*scope.params.params, *scope.params.kwonly_params]
+        params = parameters(scope)
         parameter = next((one for one in params if one.name.value == value.value), None)
         if parameter is None:
             return source, value

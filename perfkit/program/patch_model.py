@@ -89,8 +89,13 @@ def _after(source: Source, assigned: Sequence[cst.CSTNode], used: cst.CSTNode, n
 def _parameter(scope: cst.CSTNode | None, name: str) -> int | None:
     if not isinstance(scope, cst.FunctionDef):
         return None
-    params = [*scope.params.posonly_params, *scope.params.params, *scope.params.kwonly_params]
-    return next((at for at, one in enumerate(params) if one.name.value == name), None)
+    return next((at for at, one in enumerate(parameters(scope)) if one.name.value == name), None)
+
+
+def parameters(function: cst.FunctionDef) -> list[cst.Param]:
+    """The parameters that have a name, in their order; those given by position first."""
+    params = function.params
+    return [*params.posonly_params, *params.params, *params.kwonly_params]
 
 
 def argument_of(call: cst.Call, name: str, position: int, scope: cst.CSTNode | None) -> cst.BaseExpression:
@@ -102,13 +107,21 @@ def argument_of(call: cst.Call, name: str, position: int, scope: cst.CSTNode | N
     by_name = argument(call, name)
     if by_name is not None:
         return by_name.value
-    if isinstance(scope, cst.FunctionDef) and isinstance(call.func, cst.Attribute):
-        first = scope.params.params[0].name.value if scope.params.params else ""
-        position -= first in ("self", "cls")
+    if isinstance(scope, cst.FunctionDef) and _is_bound(call, scope):
+        position -= 1
     plain = [one for one in call.args[: position + 1] if one.keyword is None and not one.star]
     if len(plain) <= position:
         raise Refused(f"what {name} is in the call cannot be read")
     return plain[position].value
+
+
+def _is_bound(call: cst.Call, function: cst.FunctionDef) -> bool:
+    """Whether a call leaves `self` or `cls` out, which the function has: `loader.make(8)`, `Loader(8)`."""
+    first = next((one.name.value for one in parameters(function)), "")
+    own = isinstance(call.func, cst.Attribute) or function.name.value == "__init__"
+    given = call.args[0].value if call.args else None
+    explicit = isinstance(given, cst.Name) and given.value == first  # Base.__init__(self, 8)
+    return first in ("self", "cls") and own and not explicit
 
 
 def _in_class(source: Source, used: cst.CSTNode, name: str) -> Place:

@@ -252,6 +252,39 @@ class TestLoader:
         result = patched(text, {"batch_size": 8}, [site(text, "loader", "DataLoader", "make")])
         assert "size=8" in after(result)
 
+    @pytest.mark.parametrize(
+        ("made", "called", "changed"),
+        [
+            (
+                "class Data:\n    def __init__(self, size, k):\n        self.one = DataLoader(data, size)\n"
+                "batches = Data(16, 4)\n",
+                "Data",
+                "Data(8, 4)",
+            ),
+            (
+                "class Data:\n    def __init__(self, size):\n        self.one = DataLoader(data, size)\n"
+                "class Own(Data):\n    def __init__(self):\n        Data.__init__(self, 16)\n",
+                "Data.__init__",
+                "Data.__init__(self, 8)",
+            ),
+            (
+                "class Data:\n    def make(self, size, ahead):\n        return DataLoader(data, size)\n"
+                "loader = Data().make(16, 4)\n",
+                "Data().make",
+                "Data().make(8, 4)",
+            ),
+            (
+                "def make(data, /, size):\n    return DataLoader(data, size)\nloader = make(data, 16)\n",
+                "make",
+                "make(data, 8)",
+            ),
+        ],
+    )
+    def test_the_position_of_a_parameter_is_that_of_the_call(self, made, called, changed):
+        text = f"import torch\n{made}"
+        result = patched(text, {"batch_size": 8}, [site(text, "loader", "DataLoader", called)])
+        assert changed in after(result)
+
     def test_no_loader(self):
         result = patched(LOOP, {"workers": 2}, [])
         assert "no DataLoader" in result.refused["workers"]
