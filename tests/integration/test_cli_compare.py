@@ -15,7 +15,7 @@ from perfkit.results.store import RunStore
 from perfkit.studies import compare as comparing
 from perfkit.studies.compare import Candidate, compare, compare_stored
 from perfkit.studies.plan import plan
-from tests.support.cli import perfkit
+from tests.support.cli import ROOT, perfkit
 
 pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir", "restart")
 
@@ -53,7 +53,8 @@ def test_two_recipes_are_compared_in_turn_and_the_result_is_kept(tmp_path: Path)
     assert "<svg" in page.read_text()
 
 
-def test_scripts_are_compared_as_they_stand(tmp_path: Path) -> None:
+def test_scripts_are_compared_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # the scripts import the tests' own model
     plain = tmp_path / "plain.py"
     plain.write_text(perfkit("export", "--set", "batch_size=16", *TOY).stdout)
     changed = tmp_path / "changed.py"
