@@ -30,9 +30,14 @@ def _all() -> dict[str, list[AAPair]]:
     return {}
 
 
-def load(device: str) -> float | None:
-    """The noise of a device as a fraction, from the pairs that were measured here; None where none was."""
-    pairs = _all().get(device)
+def load(device: str, further: Sequence[AAPair] = ()) -> float | None:
+    """The noise of a device as a fraction; None where no pair was measured here.
+
+    Args:
+        device: whose pairs are kept.
+        further: pairs that are not kept yet.
+    """
+    pairs = [*_all().get(device, []), *further]
     return stats.aa_noise_bound(pairs) if pairs else None
 
 

@@ -44,6 +44,8 @@ class Schedule:
     """Whether the first rounds also measure the step on a batch that is already on the device."""
     precision: float | None = None
     """Further rounds, until half the width of every interval / ratio is at most this …"""
+    adds_noise: bool = False
+    """Whether that width also holds the A/A noise: what is known of it, and the A/A row as it is so far."""
     budget_s: float = 0.0
     """… or until this many seconds of rounds are spent for each trial."""
     limit_s: float = math.inf
@@ -60,11 +62,11 @@ def schedule_of(plan: Plan) -> Schedule:
     preset, verdicts = plan.preset, has_verdicts(plan.preset)
     if plan.nodes.count > 1:  # every machine must take the same rounds, whatever it sees
         return Schedule(preset, together=1)
-    precision = stats.rounds_part(preset.precision, noise.load(plan.device)) if verdicts else None
     return Schedule(
         preset,
         again=verdicts and not plan.gpu,
-        precision=precision,
+        precision=preset.precision if verdicts else None,
+        adds_noise=True,
         budget_s=preset.budget_s,
         limit_s=preset.limit_s,
     )

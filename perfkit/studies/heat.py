@@ -13,10 +13,10 @@ import numpy as np
 
 from perfkit import machine
 from perfkit.errors import Cancelled, PerfkitError
-from perfkit.ladder.stages import Stage
+from perfkit.ladder.stages import AGAIN, Stage
 from perfkit.process.child import Child
 from perfkit.process.ranks import RankGroup
-from perfkit.results import stats
+from perfkit.results import noise, stats
 from perfkit.results.pairing import DISTURBED
 from perfkit.results.run import Run
 from perfkit.studies.record import Measurement, Round, RunBuilder
@@ -144,10 +144,15 @@ class Heat:
         precision = self._schedule.precision
         if precision is None or len(self._members) < 2:
             return True
-        logs = np.log([
+        rates = np.array([
             [round.blocks[live.id].samples_per_s for live in self._members]
             for round in self._rounds if round.disturbed <= DISTURBED
         ])  # fmt: skip
+        if self._schedule.adds_noise:
+            again = self._members[-1].stage.name == AGAIN
+            pairs = [stats.aa_pair(rates[:, -1], rates[:, 0])] if again else []
+            precision = stats.rounds_part(precision, noise.load(self._setup.plan.device, pairs))
+        logs = np.log(rates)
         differences = np.hstack([logs[:, 1:] - logs[:, :-1], logs[:, 2:] - logs[:, :1]])
         return stats.narrow_enough(differences, precision)
 

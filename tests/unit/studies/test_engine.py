@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from perfkit.errors import PerfkitError, RunFailed
@@ -153,6 +154,22 @@ def test_of_the_two_equal_processes_either_is_the_baseline(machine: FakeMachine,
         *_, again = run_all(replace(where, seed=seed), [trial(8), trial(16)], {"again": True})
         ratios.add(round(again.pairings[0].ratio.ratio, 2))
     assert ratios == {0.98, 1.02}
+
+
+def test_rounds_go_on_until_the_shown_interval_is_narrow_noise_included(
+    machine: FakeMachine, where: Plan
+) -> None:
+    """On a first run the A/A noise is known only from the row of this ladder."""
+    shown = []
+    for adds_noise in (False, True):
+        noise._file().unlink(missing_ok=True)
+        random_numbers = np.random.default_rng(0)
+        machine.rate = lambda recipe, r=random_numbers: float(RATES[recipe.batch_size] * r.normal(1, 0.07))  # type: ignore[misc]
+        schedule = {"precision": 0.05, "budget_s": 1e9, "again": True, "adds_noise": adds_noise}
+        _, second, _ = run_all(where, [trial(8), trial(16)], schedule)
+        shown.append(second.pairings[0].ratio.half_width)
+    assert shown[0] > 0.055
+    assert shown[1] < 0.052
 
 
 def test_nothing_is_measured_again_where_nothing_was_compared(machine: FakeMachine, where: Plan) -> None:
