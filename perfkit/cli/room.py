@@ -30,7 +30,7 @@ def room(
         Path | None, typer.Option(help="the file of its rows; a restart goes on with it")
     ] = None,
 ) -> None:
-    """Opens a board for a workshop: learners share predictions and results with pk.share. Ctrl-C ends it."""
+    """Opens a board for a workshop: learners join it with pk.join. Ctrl-C ends it."""
     try:
         from perfkit.room import board, server
     except ModuleNotFoundError as missing:
@@ -43,7 +43,7 @@ def room(
         shown = server.address_on_network() if host in _EVERYWHERE else host
         url = f"http://{f'[{shown}]' if ':' in shown else shown}:{bound}"
         typer.echo(f"the board:    {url}/?token={rows.token}")
-        typer.echo(f'to share:     pk.share(panel, "{url}", "{rows.token}")')
+        typer.echo(f'to join:      pk.join("{url}", "{rows.token}", name="anything")')
         typer.echo(f"its rows are in {rows.path} ({len(rows.entries)} now); Ctrl-C ends it")
 
     with contextlib.suppress(KeyboardInterrupt):

@@ -25,7 +25,7 @@ from perfkit.notebook.ladder import LadderPanel, RecipePanel
 from perfkit.notebook.layout import projector
 from perfkit.notebook.quizzes import quiz
 from perfkit.notebook.script import ScriptPanel, script_panel
-from perfkit.notebook.share import share
+from perfkit.notebook.share import join, leave, share
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.stage import StagePanel
 from perfkit.notebook.tasks import Puzzle, capstone, puzzle, puzzles
@@ -35,7 +35,8 @@ from perfkit.notebook.workbench import Workbench
 
 __all__ = [
     "LadderPanel", "Puzzle", "RecipePanel", "ScriptPanel", "Shown", "StagePanel", "SyncReport", "TraceView",
-    "WhatIf", "Workbench", "attribute", "calibration", "capstone", "doctor", "find_syncs", "kernels",
-    "machine", "memory", "minutes", "nsys", "pipeline", "profile", "projector", "puzzle", "puzzles", "quiz",
-    "recording", "script_panel", "share", "simulation", "source", "torchrun", "training_loop", "tune", "use",
+    "WhatIf", "Workbench", "attribute", "calibration", "capstone", "doctor", "find_syncs", "join", "kernels",
+    "leave", "machine", "memory", "minutes", "nsys", "pipeline", "profile", "projector", "puzzle", "puzzles",
+    "quiz", "recording", "script_panel", "share", "simulation", "source", "torchrun", "training_loop",
+    "tune", "use",
 ]  # fmt: skip

@@ -46,7 +46,7 @@ class Job:
                 work()
             finally:
                 self._lock.release()
-                self._on_change(False)
+                self._on_change(self.busy)  # other work may have begun in between
 
         if block:
             locked()

@@ -91,7 +91,7 @@ def entry(post: bytes) -> Entry:
         raise InvalidValue(problem.what, _REMEDY) from None
 
 
-_REMEDY = "Share a panel with pk.share(panel, url, token), with the version of perfkit that the room has"
+_REMEDY = "Share a panel with pk.share(panel), with the version of perfkit that the room has"
 
 
 def _entry(shared: Shared, run: Run | None) -> Entry:
