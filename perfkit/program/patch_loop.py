@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -245,15 +245,19 @@ class LoopEdits:
         source = self.open(site.frames[0].file)
         return source, source.call_at(site.frames[0]), site
 
+    def _calls(self, role: str) -> Iterator[tuple[Source, cst.Call, Site]]:
+        """Every call of a role in the script's own code."""
+        for site in self.sites:
+            if site.role == role and site.frames and not site.library:
+                source = self.open(site.frames[0].file)
+                yield source, source.call_at(site.frames[0]), site
+
     def _non_blocking(self, value: Value) -> list[str]:
         self._own("copy", "no copy of a batch to the device was seen")
-        done = []
-        for site in self.sites:
-            if site.role == "copy" and site.frames and not site.library:
-                source = self.open(site.frames[0].file)
-                call = source.call_at(site.frames[0])
-                done.append(self._arguments(source, call, {"non_blocking": str(value)}, site.keywords))
-        return done
+        given = {"non_blocking": str(value)}
+        return [
+            self._arguments(source, call, given, site.keywords) for source, call, site in self._calls("copy")
+        ]
 
     def _zero_grad_set_to_none(self, value: Value) -> list[str]:
         if value and self._site("zero_grad") is None:
@@ -272,13 +276,9 @@ class LoopEdits:
     def _optimizer_impl(self, value: Value) -> list[str]:
         self._own("optimizer", "no optimizer of torch was seen")
         given = _IMPLEMENTATIONS.get(str(value), {"fused": "", "foreach": ""})
-        done = []
-        for site in self.sites:
-            if site.role == "optimizer" and site.frames and not site.library:
-                source = self.open(site.frames[0].file)
-                call = source.call_at(site.frames[0])
-                done.append(self._arguments(source, call, given, ("fused", "foreach")))
-        return done
+        return [
+            self._arguments(source, call, given, tuple(given)) for source, call, _ in self._calls("optimizer")
+        ]
 
     # ------------------------------------------------------------ the model
 
@@ -287,20 +287,15 @@ class LoopEdits:
             raise Refused("remove the .to(memory_format=torch.channels_last) of the model and of its inputs")
         to_last = ".to(memory_format=torch.channels_last)"
         done = self._on_models(to_last)
-        for site in self.sites:
-            if site.role == "forward" and site.frames and not site.library:
-                source = self.open(site.frames[0].file)
-                call = source.call_at(site.frames[0])
-                images = [image for name in site.images if (image := written(call, name))]
-                if len(images) < len(site.images):
-                    self.notes.append(
-                        f"{source.where(call)}: an input is not written out, and stays as it is"
-                    )
-                for given in images:
-                    if "channels_last" not in source.code(given.value):
-                        process.needs_torch(source)
-                        source.change(given.value, partial(followed_by, code=to_last))
-                        done.append(f"{source.where(call)}: {source.code(given.value)}{to_last}")
+        for source, call, site in self._calls("forward"):
+            images = [image for name in site.images if (image := written(call, name))]
+            if len(images) < len(site.images):
+                self.notes.append(f"{source.where(call)}: an input is not written out, and stays as it is")
+            for given in images:
+                if "channels_last" not in source.code(given.value):
+                    process.needs_torch(source)
+                    source.change(given.value, partial(followed_by, code=to_last))
+                    done.append(f"{source.where(call)}: {source.code(given.value)}{to_last}")
         return done
 
     def _compile(self, value: Value) -> list[str]:

@@ -132,27 +132,30 @@ class Index:
         Raises:
             StoreError: the file cannot be written.
         """
-        for name, value in values.items():
-            assert name in Marks.__struct_fields__  # it becomes part of the statement
-            kept = bool(value) if name == "star" else " ".join(str(value).split())[:MAX_TEXT]
-            statement = (
-                f"INSERT INTO marks (id, {name}) VALUES (?, ?) "
-                f"ON CONFLICT (id) DO UPDATE SET {name} = excluded.{name}"
-            )
-            self._do(lambda rows, do=statement, given=kept: rows.execute(do, (run_id, given)))
+        assert values.keys() <= set(Marks.__struct_fields__)  # they become part of the statement
+        kept = {
+            name: bool(value) if name == "star" else " ".join(str(value).split())[:MAX_TEXT]
+            for name, value in values.items()
+        }
+        statement = (
+            f"INSERT INTO marks (id, {', '.join(kept)}) VALUES (?{', ?' * len(kept)}) "
+            f"ON CONFLICT (id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in kept)}"
+        )
+        self._do(lambda rows: rows.execute(statement, (run_id, *kept.values())))
 
     def _do(self, act: Any) -> Any:
         """One transaction; in a new file where this one is damaged."""
         try:
-            with opened(self.path) as rows:
-                rows.executescript(_TABLES)
-                return act(rows)
+            return self._done(act)
         except StoreError as problem:
             damaged = isinstance(problem.__cause__, sqlite3.DatabaseError) and "damaged" in problem.what
             if not damaged:
                 raise
         moved = move_aside(self.path)
         self.problem = f"the history was damaged: its names, stars and notes are in {moved}; no run is lost"
+        return self._done(act)
+
+    def _done(self, act: Any) -> Any:
         with opened(self.path) as rows:
             rows.executescript(_TABLES)
             return act(rows)
