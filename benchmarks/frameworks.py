@@ -156,7 +156,7 @@ def main() -> None:
             (folder / f"{title}.py").write_text(text, encoding="utf-8")
         plan = script_plan(Launch("exported.py", ("1000000",), folder=folder), "quick")
         for title in given.names:
-            other = Candidate(title, launch=Launch(f"{title}.py", folder=folder))
+            other = Candidate(title, launch=Launch(f"with_{title}.py", folder=folder))
             try:
                 found = compare(
                     Candidate("exported"), other, plan, given.budget, 0.03, pairs=1, ceiling=False
