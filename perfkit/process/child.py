@@ -32,6 +32,12 @@ Progress = Callable[[str, float], None]
 """Called with the phase and how much of it is done (0 to 1)."""
 
 POLL_S = 0.1
+ALLOCATOR = {
+    "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
+}
+"""glibc adapts its threshold for returning memory to what happened before, so that equal processes train at
+different speeds for good: by 4 to 6% (standard deviation of 6 processes, small conv net, two cores), by 0.6%
+with these settings; by 4.7% and 2.1% (6 pairs of two small scripts that are watched)."""
 _GRACE_S = 3.0
 
 
@@ -226,12 +232,8 @@ def child_environment() -> dict[str, str]:
     added = [path for path in sys.path if path and path not in own and "lib-dynload" not in path]
     paths = [here, *filter(None, [inherited.get("PYTHONPATH")]), *added]
     cache = machine.cache_folder().absolute() / "inductor"
-    # glibc adapts its threshold for returning memory to what happened before, so that equal processes train
-    # at different speeds for good: by 4 to 6% (standard deviation of 6 processes, small conv net, two cores),
-    # by 0.6% with these settings.
-    malloc = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
     defaults = {
-        "GLIBC_TUNABLES": malloc,
+        **ALLOCATOR,
         # libgomp's threads spin at barriers, which takes the core from whatever they wait for. Photos at
         # quick, two cores: 40 samples/s spinning and 87 passive beside a busy process, 94 and 134 with a
         # loader worker.

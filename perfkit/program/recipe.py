@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Literal, get_args
 
+from perfkit import former_names
 from perfkit.errors import InvalidValue, one_of
-from perfkit.results import former_names
 
 Value = bool | int | str
 Group = Literal["Data", "Copy", "Compute", "Memory", "Several ranks"]

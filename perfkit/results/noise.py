@@ -41,6 +41,17 @@ def load(device: str, further: Sequence[AAPair] = ()) -> float | None:
     return stats.aa_noise_bound(pairs) if pairs else None
 
 
+def expected(device: str, script: bool = False) -> tuple[float | None, bool]:
+    """The noise that verdicts on a device take into account, and whether it is assumed.
+
+    On a CPU where no pair was measured, processes are taken to differ as they did elsewhere; those of a
+    user's script, of which no ladder measures a pair, never by less.
+    """
+    known, elsewhere = load(device), stats.aa_noise_bound(())
+    assumed = device == "cpu" and (known is None or (script and known < elsewhere))
+    return (elsewhere, True) if assumed else (known, False)
+
+
 def add(device: str, pairs: Sequence[AAPair]) -> None:
     """Keeps further pairs of a device; all later verdicts take them into account.
 

@@ -69,6 +69,8 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     noise: float | None = None
     """The machine's A/A noise when this was measured: smaller effects are not called effects; None
     if unknown."""
+    assumed: bool = False
+    """Whether that noise was not measured here, but on another machine."""
     seconds: float = 0.0
     """How long the rounds took."""
     band: float | None = None

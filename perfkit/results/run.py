@@ -10,8 +10,9 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from perfkit import former_names
 from perfkit.errors import StoreError
-from perfkit.results import former_names, stats
+from perfkit.results import stats
 from perfkit.results.pairing import DISTURBED, Pairing, Role, Rounds, undisturbed
 from perfkit.results.simulated import Simulated
 from perfkit.results.stats import Estimate, Ratio, Values

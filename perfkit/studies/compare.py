@@ -238,9 +238,11 @@ def compare_stored(a: Run, b: Run) -> Comparison:
             "one of the runs holds no measurement", "Choose one that ended well (perfkit runs)"
         )
     together = next((pairing for pairing in b.pairings if pairing.against == a.id), None)
+    aa_noise, assumed = noise.expected(a.device, a.is_script)
     apart = Pairing(
         own, other, b.raw.disturbed, against=a.id, role="previous", interleaved=False,
-        noise=noise.load(a.device), band=_band(a, b), computed=bool(a.simulated and a.simulated.is_virtual),
+        noise=aa_noise, assumed=assumed, band=_band(a, b),
+        computed=bool(a.simulated and a.simulated.is_virtual),
     )  # fmt: skip
     return Comparison(a, b, together or apart)
 

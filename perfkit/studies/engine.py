@@ -224,7 +224,8 @@ class _Session:
             except (Cancelled, KeyboardInterrupt) as stop:
                 self.stopped = stop
         self._learn_noise()
-        known = noise.load(self.setup.plan.device)
+        plan = self.setup.plan
+        known = noise.expected(plan.device, script=plan.launch is not None)
         for live in self.waiting:
             live.run = live.run or self._run(live, known)
             if live.run.status == "ok" and live.stage.name != AGAIN:
@@ -248,8 +249,8 @@ class _Session:
             if pairing.interleaved and not pairing.is_disturbed and len(pairing.rates[0]) >= stats.MIN_ROUNDS:
                 noise.add(self.setup.plan.device, [stats.aa_pair(*pairing.rates)])
 
-    def _run(self, live: Live, known: float | None) -> Run:
-        """The run of a trial that was started; `known` is this device's A/A noise."""
+    def _run(self, live: Live, known: tuple[float | None, bool]) -> Run:
+        """The run of a trial that was started; `known` is this device's A/A noise, `noise.expected`."""
         if not live.measured.rounds:
             warm = live.measured.trained.warm
             about = f"; its warm-up ran at {warm.samples_per_s:.3g} samples/s" if warm.samples else ""
@@ -260,7 +261,7 @@ class _Session:
         previous = None if live.stage.name == AGAIN else self.previous
         roles: list[tuple[Role, Live | None]] = [("previous", previous), ("baseline", base)]
         pairings = [
-            live.measured.pairing(role, other.measured, base.measured, known)
+            live.measured.pairing(role, other.measured, base.measured, *known)
             for role, other in roles
             if other
         ]

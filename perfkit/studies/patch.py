@@ -118,6 +118,8 @@ def verify(
     # The number of samples in a step is the same on both sides here.
     set_to = base.replace(**{name: value for name, value in made.items() if name != "batch_size"})
     exactness = catalogue.exactness(set_to, base)
+    if made.get("compile"):  # of the model's call from outside, of the model in the patch: other kernels
+        exactness = "tolerance"
     check = parity.losses(
         comparison.b.losses, comparison.a.losses, exactness, made.get("amp", "off") != "off"
     )

@@ -89,8 +89,9 @@ class Measurement:
         )
 
     def pairing(
-        self, role: Role, other: Measurement, baseline: Measurement | None, noise: float | None
-    ) -> Pairing:
+        self, role: Role, other: Measurement, baseline: Measurement | None, noise: float | None,
+        assumed: bool = False,
+    ) -> Pairing:  # fmt: skip
         """Its rounds beside those of another run: the same rounds, or relative to the baseline in each."""
         together, mine = _common(self, other), list[Round]()
         if together:
@@ -103,7 +104,7 @@ class Measurement:
             own, others, shares = self.rates(self.rounds), other.rates(other.rounds), _shares(self.rounds)
         return Pairing(
             own, others, shares, against=other.id, role=role, interleaved=bool(together),
-            relative=bool(not together and mine), noise=noise, band=self._band(other),
+            relative=bool(not together and mine), noise=noise, assumed=assumed, band=self._band(other),
             seconds=sum(round.seconds for round in together or self.rounds),
         )  # fmt: skip
 

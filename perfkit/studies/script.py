@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import msgspec
 
 from perfkit import machine
 from perfkit.ladder import catalogue
-from perfkit.process.child import Child
+from perfkit.process.child import ALLOCATOR, Child
 from perfkit.process.launch import Launch
 from perfkit.process.watched import WatchedScript
 from perfkit.program.recipe import Recipe, Value, allowed, switches
@@ -111,8 +112,9 @@ class ScriptSetup(Setup):
 
     def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
         deadline = time.monotonic() + self.plan.timeout_s if self.plan.timeout_s else None
+        steadier = {} if "GLIBC_TUNABLES" in os.environ else ALLOCATOR
         child = WatchedScript(
-            launch, toggles, seed=self.plan.seed, loaders=self._loaders(),
+            launch, toggles, seed=self.plan.seed, loaders=self._loaders(), environment=steadier,
             on_progress=self.progress.phase, cancelled=self.cancelled, deadline=deadline,
         )  # fmt: skip
         self._alive.append(child)

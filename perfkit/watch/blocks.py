@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import sys
 import time
@@ -91,7 +92,8 @@ class Blocks:
             "samples_per_step": self._samples_per_step(warm or first),
             "compiled": bool(compile_counters()["graphs"]), "compile_counters": compile_counters(),
             "data_on_device": script.loaders.training is None, "batch_norm": self._has_batch_norm(),
-            "weights": "", "malloc": "",
+            "weights": "", "malloc": os.environ.get("GLIBC_TUNABLES", ""),
+            "wait_policy": os.environ.get("OMP_WAIT_POLICY", ""),
         }  # fmt: skip
 
     def block(self, samples: int, seconds: float = 0.0, settle: bool = True, queues: int = 1) -> Job:

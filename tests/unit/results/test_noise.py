@@ -20,6 +20,20 @@ def test_noise_is_kept_for_each_device_and_unknown_before(data_dir: Path) -> Non
     assert noise.load("cuda") == stats.aa_noise_bound([AAPair(0.1, 0.0)])
 
 
+def test_processes_of_a_script_are_never_taken_to_differ_less_than_those_elsewhere(data_dir: Path) -> None:
+    elsewhere = stats.aa_noise_bound(())
+    assert noise.expected("cpu") == (elsewhere, True)
+    assert noise.expected("cuda") == (None, False)
+    noise.add("cpu", [AAPair(0.0, 0.0)] * 10)
+    known = noise.load("cpu")
+    assert known is not None
+    assert known < elsewhere
+    assert noise.expected("cpu") == (known, False)
+    assert noise.expected("cpu", script=True) == (elsewhere, True)
+    noise.add("cpu", [AAPair(0.1, 0.0)] * 10)
+    assert noise.expected("cpu", script=True) == (noise.load("cpu"), False)
+
+
 def test_only_the_newest_pairs_of_a_device_count(data_dir: Path) -> None:
     noise.add("cpu", [AAPair(0.5, 0.0)] * 30)
     noise.add("cpu", [AAPair(0.0, 0.0)] * 30)

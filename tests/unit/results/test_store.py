@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfkit import former_names
 from perfkit.errors import InvalidValue, StoreError
-from perfkit.results import former_names
 from perfkit.results import store as module
 from perfkit.results.run import SCHEMA, Mechanism, Pairing, Raw, Run
 from perfkit.results.store import RunStore, load_recording, save_recording

@@ -43,7 +43,9 @@ def trained(machine: FakeMachine) -> list[tuple[int, int]]:
 def test_a_pair_of_processes_is_compared_and_stored(machine: FakeMachine, where: Plan) -> None:
     found = compare(A, B, where, budget_s=0)
     assert found.ratio.ratio == pytest.approx(1.2)
-    assert (found.pairs, found.rounds, found.pairing.noise) == (1, 5, None)
+    assert (found.pairs, found.rounds) == (1, 5)
+    assert (found.pairing.noise, found.pairing.assumed) == (statistics.aa_noise_bound(()), True)
+    assert "A/A noise 4.3% assumed: perfkit noise measures it" in found.describe()
     assert [run.id for run in reversed(RunStore().list())] == [found.a.id, found.b.id]
     assert compare_stored(*map(RunStore().get, (found.a.id, found.b.id))) == found
 

@@ -179,9 +179,13 @@ def test_nothing_is_measured_again_where_nothing_was_compared(machine: FakeMachi
     assert [run.status for run in runs] == ["ok", "not_applicable"]
 
 
-def test_noise_that_was_never_measured_is_unknown(machine: FakeMachine, where: Plan) -> None:
-    _, second = run_all(where, [trial(8), trial(16)])
-    assert [p.noise for p in second.pairings] == [None, None]
+def test_noise_that_was_never_measured_is_taken_from_elsewhere_on_a_cpu(
+    machine: FakeMachine, where: Plan
+) -> None:
+    for device, expected in (("cpu", stats.aa_noise_bound(())), ("mps", None)):
+        _, second = run_all(replace(where, device=device), [trial(8), trial(16)])
+        assert [p.noise for p in second.pairings] == [expected, expected]
+        assert [p.assumed for p in second.pairings] == [device == "cpu"] * 2
 
 
 # ---------------------------------------------------------------- other programs
