@@ -6,6 +6,7 @@ A prediction is made only from what was seen: the wait for data and the step on 
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from perfkit.worker.reports import SyncReport
 
 _WAITS = 0.03
 """A smaller share of waiting is not worth a worker."""
+_FAULTS = 64  # fewer page faults a step are no large block that is freed and fetched again
 _PRODUCTS = re.compile(
     r"aten::(_?convolution|mkldnn_convolution|cudnn_convolution|convolution_backward|slow_conv"
     r"|mm$|addmm|bmm|baddbmm|linear|matmul|_scaled_dot|scaled_dot|_flash|_efficient|lstm|gru|mkldnn_linear)"
@@ -58,6 +60,10 @@ class Seen:
     """… in this many seconds."""
     optimizer_s: float | None = None
     """Of the block's seconds, those in optimizers; None where that was not timed."""
+    system_s: float = 0.0
+    """Of `whole_s`, processor time of the system …"""
+    page_faults: int = 0
+    """… and pages of memory that it gave the script in it."""
     peaks: Mapping[str, float] | None = None
     """FLOP/s of large products on the device, by type; None if not measured."""
 
@@ -282,6 +288,20 @@ def _threads(seen: Seen) -> Iterator[Suggestion]:
         yield _idea(seen, "CPU threads", {"cpu_threads": seen.cores}, why, None, basis)
 
 
+def _allocator(seen: Seen) -> Iterator[Suggestion]:
+    """Large blocks that are freed go back to the system: the next step gets them anew, page by page."""
+    share = min(0.95, seen.system_s / seen.whole_s) if seen.whole_s else 0.0
+    faults = seen.page_faults * seen.step_s / seen.whole_s if seen.whole_s else 0.0
+    if seen.target.device != "cpu" or platform.libc_ver()[0] != "glibc" or faults < _FAULTS or share < 0.03:
+        return
+    why = f"a step gets memory anew that the last one freed, in {faults:.0f} page faults: the system takes"
+    yield Suggestion(
+        title="Keep freed memory", state="edit", gain=_amdahl(share), at_most=True,
+        why=f"{why} {share:.0%} of the time. Start it with MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1",
+        basis="as if the system took no time",
+    )  # fmt: skip
+
+
 def _on_cuda(seen: Seen) -> Iterator[Suggestion]:
     if seen.target.device != "cuda":
         return
@@ -324,6 +344,6 @@ def _percent(what: str, share: float | None) -> str:
 
 
 _RULES = (
-    _workers, _restarts, _copies, _amp, _channels_last, _compile, _optimizer, _gradients, _threads, _on_cuda,
-    _waits, _batch,
+    _workers, _restarts, _copies, _amp, _channels_last, _compile, _optimizer, _gradients, _threads,
+    _allocator, _on_cuda, _waits, _batch,
 )  # fmt: skip

@@ -121,6 +121,7 @@ def _watch(script: WatchedScript, steps: int, run_on: bool, out: Path) -> Watche
     suggestions = suggest(Seen(
         own=own, target=target(facts), block=seen.block, cores=machine.usable_cores(), ceiling=ceiling,
         analysis=analysis, syncs=syncs, restarts_s=restarts, whole_s=whole, optimizer_s=seen.optimizer_s,
+        system_s=seen.system_s, page_faults=seen.page_faults,
     ))  # fmt: skip
     return Watched(
         command=script.launch.describe(), script=facts, own=own.to_dict(), startup_s=trained.startup_s,
@@ -157,6 +158,7 @@ def _joined(one: Observation, other: Observation) -> Observation:
     return msgspec.structs.replace(
         other, block=one.block + other.block, tokens=one.tokens + other.tokens, outside=outside,
         optimizer_s=_sum(one.optimizer_s, other.optimizer_s),
+        system_s=one.system_s + other.system_s, page_faults=one.page_faults + other.page_faults,
     )  # fmt: skip
 
 
@@ -199,6 +201,8 @@ def _warnings(trained: Trained, facts: ScriptFacts, seen: Observation, taken: fl
     if seen.skipped:
         yield f"the gradient scaler skipped {seen.skipped} steps; they are counted as steps"
     if taken > DISTURBED:
-        yield f"other programs took {taken:.0%} of the cores: close them, then watch it again"
+        spinning = facts.device == "cpu" and not trained.wait_policy
+        remedy = ", or start it with OMP_WAIT_POLICY=PASSIVE: threads that spin lose most" * spinning
+        yield f"other programs took {taken:.0%} of the cores: close them, then watch it again{remedy}"
     for path in facts.written:
         yield f"the script writes to {path}, outside of its working directory"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import statistics
 import sys
 import time
@@ -128,7 +129,7 @@ class Blocks:
         """At least this many plain steps, and what else there was."""
         yield from self._settle()
         rows, plain, samples, seconds, ended = Rows(), Rows(), 0, 0.0, False
-        start = clock()
+        start, (system_s, faults) = clock(), _used()
         try:
             while len(plain) < steps:
                 step = yield
@@ -141,7 +142,9 @@ class Blocks:
                 raise
             ended = True
         synchronize()
-        return self._observation(rows, plain, clock() - start, ended)
+        total, (system_to, faults_to) = clock() - start, _used()
+        memory = {"system_s": system_to - system_s, "page_faults": faults_to - faults}
+        return self._observation(rows, plain, total, ended) | memory
 
     def _observation(self, rows: Rows, plain: Rows, total: float, ended: bool) -> dict[str, Any]:
         outside: dict[str, tuple[int, float]] = {}
@@ -280,6 +283,12 @@ class Blocks:
     def _has_batch_norm(self) -> bool:
         kinds = torch.nn.modules.batchnorm._BatchNorm
         return any(isinstance(m, kinds) for model in self._script.models.found for m in model.modules())
+
+
+def _used() -> tuple[float, int]:
+    """Seconds that the system has worked for this process, and page faults by which it gave it memory."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_stime, usage.ru_minflt
 
 
 def block(steps: Rows, seconds: float) -> dict[str, Any]:

@@ -57,6 +57,10 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0
     optimizer_s: float | None = None
     """Of the plain steps' seconds, those in optimizers; None on a GPU, which works on by itself."""
+    system_s: float = 0.0
+    """Processor time that the system took for the process, of all steps …"""
+    page_faults: int = 0
+    """… and pages of memory that it gave it, as they were first touched."""
     outside: dict[str, tuple[int, float]] = {}
     """Steps with a new epoch, an evaluation or a checkpoint in them: how many, and their seconds."""
     skipped: int = 0

@@ -26,6 +26,7 @@ class Optimizers:
         self.sets_to_none: bool | None = None
         """The argument of the last `zero_grad`; None if it was never called."""
         self._inside = 0
+        self._closure_s = 0.0
 
     def run(self, step: Any, args: Any, kwargs: Any) -> Any:
         """One step of one optimizer."""
@@ -33,13 +34,18 @@ class Optimizers:
         if not any(optimizer is known for known in self.found):
             self.found.append(optimizer)
             self._set_implementation(optimizer)
-        self._inside, self.last, start = self._inside + 1, optimizer, clock()
+        self._inside, self.last = self._inside + 1, optimizer
+        if len(args) > 1:
+            args = (optimizer, self._timed(args[1]), *args[2:])
+        elif "closure" in kwargs:
+            kwargs = {**kwargs, "closure": self._timed(kwargs["closure"])}
+        start, self._closure_s = clock(), 0.0
         try:
             result = step(*args, **kwargs)
         finally:
             self._inside -= 1
             if not self._inside:
-                self.script.steps.now.updated += clock() - start
+                self.script.steps.now.updated += clock() - start - self._closure_s
         if not self._inside:  # an optimizer inside another one makes no step of its own
             if self.script.gradients.inside:  # one for each parameter, inside backward: that pass is the step
                 self.script.gradients.step_inside = True
@@ -47,6 +53,20 @@ class Optimizers:
                 self.script.models.leave_autocast()
                 self.script.steps.optimizer_stepped(optimizer)
         return result
+
+    def _timed(self, closure: Any) -> Any:
+        """A closure, whose forward and backward pass are not the optimizer's own work."""
+        if not callable(closure):
+            return closure
+
+        def timed() -> Any:
+            start = clock()
+            try:
+                return closure()
+            finally:
+                self._closure_s += clock() - start
+
+        return timed
 
     def _set_implementation(self, optimizer: Any) -> None:
         kind = self.script.toggles.get("optimizer_impl", "default")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from perfkit.cli import app
 from perfkit.errors import Cancelled, InvalidValue
+from perfkit.process.child import ALLOCATOR
 from perfkit.process.launch import Launch
 from perfkit.process.watched import ScriptFailed, WatchedScript
 from perfkit.watch.messages import DescribeScript, Observe, Release
@@ -147,6 +149,19 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path) 
     assert script.log[0] == f"to stderr {folder}"
     assert trace.exists()
     assert {path.name for path in folder.iterdir()} == {"train.py", "steps.json"}
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator than glibc's")
+def test_memory_that_goes_back_to_the_system_is_fetched_anew_in_each_step(folder: Path) -> None:
+    frees = PLAIN.replace("loss.item()", "loss.item(); torch.ones(10 * 2**20)")
+    suggested = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
+    for environment, kept in (({"GLIBC_TUNABLES": None}, False), (ALLOCATOR, True), (suggested, True)):
+        with started(frees, environment=environment) as script:
+            train(script)
+            seen = script.ask(Observe(8))
+            steps = len(seen.block.step_s) + sum(count for count, _ in seen.outside.values())
+            assert (seen.page_faults / steps < 16) is kept
+            assert seen.system_s > 0 or kept
 
 
 def test_toggles_prove_themselves_and_change_no_loss_where_they_are_exact(folder: Path) -> None:

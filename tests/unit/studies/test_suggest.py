@@ -116,3 +116,17 @@ def test_what_would_gain_nothing_is_not_worth_a_try():
     seen = replace(SEEN, analysis=analysis(mm=1.0), peaks={"float32": 2e11, "bfloat16": 1e11})
     assert of(seen, "AMP").state == "refused" and "gain nothing" in of(seen, "AMP").why
     assert of(seen, "Optimizer").gain is None
+
+
+def test_memory_that_each_step_fetches_anew_is_kept_by_the_allocator(monkeypatch):
+    monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
+    seen = replace(SEEN, whole_s=3.2, system_s=0.64, page_faults=10 * 900)
+    idea = of(seen, "Keep freed memory")
+    assert idea.state == "edit" and idea.settings == {} and idea.gain == pytest.approx(1 / 0.8)
+    assert "in 900 page faults" in idea.why and "MALLOC_MMAP_MAX_=0" in idea.why
+    for other in (
+        replace(seen, page_faults=100), replace(seen, system_s=0.05), replace(seen, target=Target("cuda"))
+    ):  # fmt: skip
+        assert not any(one.title == "Keep freed memory" for one in suggest(other))
+    monkeypatch.setattr("platform.libc_ver", lambda: ("", ""))
+    assert not any(one.title == "Keep freed memory" for one in suggest(seen))
