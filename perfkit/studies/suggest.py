@@ -289,12 +289,12 @@ def _threads(seen: Seen) -> Iterator[Suggestion]:
 
 
 def _allocator(seen: Seen) -> Iterator[Suggestion]:
-    """Large blocks that are freed go back to the system: the next step gets them anew, page by page."""
+    """Large blocks that are freed go back to the system: the next step gets them again, page by page."""
     share = min(0.95, seen.system_s / seen.whole_s) if seen.whole_s else 0.0
     faults = seen.page_faults * seen.step_s / seen.whole_s if seen.whole_s else 0.0
     if seen.target.device != "cpu" or platform.libc_ver()[0] != "glibc" or faults < _FAULTS or share < 0.03:
         return
-    why = f"a step gets memory anew that the last one freed, in {faults:.0f} page faults: the system takes"
+    why = f"a step gets memory again that the last one gave back, in {faults:.0f} page faults: the system takes"
     yield Suggestion(
         title="Keep freed memory", state="edit", gain=_amdahl(share), at_most=True,
         why=f"{why} {share:.0%} of the time. Start it with MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1",

@@ -152,7 +152,7 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path) 
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator than glibc's")
-def test_memory_that_goes_back_to_the_system_is_fetched_anew_in_each_step(folder: Path) -> None:
+def test_memory_that_goes_back_to_the_system_is_fetched_again_in_each_step(folder: Path) -> None:
     frees = PLAIN.replace("loss.item()", "loss.item(); torch.ones(10 * 2**20)")
     suggested = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
     for environment, kept in (({"GLIBC_TUNABLES": None}, False), (ALLOCATOR, True), (suggested, True)):

@@ -118,7 +118,7 @@ def test_what_would_gain_nothing_is_not_worth_a_try():
     assert of(seen, "Optimizer").gain is None
 
 
-def test_memory_that_each_step_fetches_anew_is_kept_by_the_allocator(monkeypatch):
+def test_memory_that_each_step_fetches_again_is_kept_by_the_allocator(monkeypatch):
     monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
     seen = replace(SEEN, whole_s=3.2, system_s=0.64, page_faults=10 * 900)
     idea = of(seen, "Keep freed memory")

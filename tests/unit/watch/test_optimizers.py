@@ -1,4 +1,4 @@
-"""Whose time an optimizer's step is, told by a clock that goes on by one each time it is read."""
+"""What counts as an optimizer's own time; the clock goes on by one each time it is read."""
 
 from __future__ import annotations
 
