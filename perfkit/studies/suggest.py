@@ -294,7 +294,7 @@ def _allocator(seen: Seen) -> Iterator[Suggestion]:
     faults = seen.page_faults * seen.step_s / seen.whole_s if seen.whole_s else 0.0
     if seen.target.device != "cpu" or platform.libc_ver()[0] != "glibc" or faults < _FAULTS or share < 0.03:
         return
-    why = f"a step gets memory again that the last one gave back, in {faults:.0f} page faults: the system takes"
+    why = f"a step fetches memory that the last one gave back, in {faults:.0f} page faults: the system takes"
     yield Suggestion(
         title="Keep freed memory", state="edit", gain=_amdahl(share), at_most=True,
         why=f"{why} {share:.0%} of the time. Start it with MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1",
