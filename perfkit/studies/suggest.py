@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfkit.program.recipe import Recipe, Value, shown, switches
@@ -64,8 +64,8 @@ class Seen:
     """Of `whole_s`, processor time of the system …"""
     page_faults: int = 0
     """… and pages of memory that it gave the script in it."""
-    peaks: Mapping[str, float] | None = None
-    """FLOP/s of large products on the device, by type; None if not measured."""
+    in_16_bits: float | None = None
+    """How many times as fast a step on a held batch is under autocast to bfloat16; None if not tried."""
 
     @property
     def waits(self) -> float:
@@ -215,17 +215,17 @@ def _copies(seen: Seen) -> Iterator[Suggestion]:
 
 
 def _amp(seen: Seen) -> Iterator[Suggestion]:
-    kind = "bf16" if seen.target.bf16 else "fp16"
     if seen.own.amp != "off":
         yield Suggestion(title="AMP", state="on", why=f"the script computes in {seen.own.amp} already")
         return
-    share, peaks = seen.share(_PRODUCTS), seen.peaks or {}
-    why = _percent("matrix products and convolutions", share)
-    single, half = peaks.get("float32"), peaks.get({"bf16": "bfloat16"}.get(kind, "float16"))
-    gain, basis = None, "how fast this device computes in 16 bits was not measured"
-    if share is not None and single and half:
-        gain = _amdahl(share, half / single)
-        basis = f"large products run {half / single:.2f}× as fast in {kind} here; casts cost nothing"
+    kind = "bf16" if seen.target.bf16 else "fp16"
+    gain, basis = None, f"a step in {kind} was not tried"
+    if seen.in_16_bits and seen.ceiling and kind == "bf16":
+        samples = seen.block.samples / max(1, len(seen.block.step_s))
+        held_s = samples / seen.ceiling.samples_per_s
+        gain = seen.step_s / (max(seen.step_s - held_s, 0) + held_s / seen.in_16_bits)
+        basis = f"tried on a held batch: {seen.in_16_bits:.2f}× as fast in {kind}; the wait for data stays"
+    why = _percent("matrix products and convolutions", seen.share(_PRODUCTS))
     yield _idea(seen, "AMP", {"amp": kind}, why, gain, basis, at_most=False)
 
 

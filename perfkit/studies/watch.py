@@ -24,7 +24,7 @@ from perfkit.results.pairing import DISTURBED
 from perfkit.studies.script import target
 from perfkit.studies.suggest import Seen, suggest
 from perfkit.trace import diagnosis
-from perfkit.watch.messages import DescribeScript, Observation, Observe, Release, ScriptFacts
+from perfkit.watch.messages import DescribeScript, Observation, Observe, Release, ScriptFacts, TryAmp
 from perfkit.watch.report import Watched
 from perfkit.worker.messages import (
     Block,
@@ -110,6 +110,8 @@ def _watch(script: WatchedScript, steps: int, run_on: bool, out: Path) -> Watche
     seen, ceiling, ranks = _rounds(script, steps, holds=not run_on and bool(facts.loader))
     taken = machine.taken_share(before, machine.cpu_times(script.pids))
     peak = script.ask(ReadPeak())
+    tries = ceiling and not seen.ended and target(facts).bf16 and facts.settings.get("amp") == "off"
+    in_16_bits = _in_16_bits(script, seen.block.samples // _ROUNDS) if tries else None
     communication = None
     if not run_on and script.ranks > 1:
         communication = _optional(script, MeasureCommunication(4 * facts.samples_per_step * script.ranks))
@@ -120,8 +122,8 @@ def _watch(script: WatchedScript, steps: int, run_on: bool, out: Path) -> Watche
     restarts, whole = _restarts(seen)
     suggestions = suggest(Seen(
         own=own, target=target(facts), block=seen.block, cores=machine.usable_cores(), ceiling=ceiling,
-        analysis=analysis, syncs=syncs, restarts_s=restarts, whole_s=whole, optimizer_s=seen.optimizer_s,
-        system_s=seen.system_s, page_faults=seen.page_faults,
+        in_16_bits=in_16_bits, analysis=analysis, syncs=syncs, restarts_s=restarts, whole_s=whole,
+        optimizer_s=seen.optimizer_s, system_s=seen.system_s, page_faults=seen.page_faults,
     ))  # fmt: skip
     return Watched(
         command=script.launch.describe(), script=facts, own=own.to_dict(), startup_s=trained.startup_s,
@@ -148,6 +150,17 @@ def _rounds(script: WatchedScript, steps: int, holds: bool) -> tuple[Observation
             held = held + block if held else block
     assert total
     return total, held, ranks if len(ranks) > 1 else []
+
+
+def _in_16_bits(script: WatchedScript, samples: int) -> float | None:
+    """How many times as fast steps on a held batch are in bfloat16; None where that cannot be tried."""
+    plain, amp = 0.0, 0.0
+    for _ in range(_ROUNDS):
+        held, half = script.ask(MeasureCeiling(samples)), _optional(script, TryAmp(samples))
+        if half is None:
+            return None
+        plain, amp = plain + 1 / held.samples_per_s, amp + 1 / half.samples_per_s
+    return plain / amp
 
 
 def _joined(one: Observation, other: Observation) -> Observation:

@@ -125,6 +125,19 @@ class Blocks:
             loaders.release()
         return block(rows, took)
 
+    def ceiling_with_amp(self, samples: int) -> Job:
+        """The same, under an autocast to bfloat16 that ends with it."""
+        script = self._script
+        parameters = [p for model in script.models.found for p in model.parameters()]
+        if script.models.compiled_by_script or any(p.dtype != torch.float32 for p in parameters):
+            raise Unavailable("autocast cannot be set for some steps only")
+        script.toggles["amp"] = "bf16"
+        try:
+            return (yield from self.ceiling(samples))
+        finally:
+            script.models.leave_autocast()
+            del script.toggles["amp"]
+
     def observe(self, steps: int) -> Job:
         """At least this many plain steps, and what else there was."""
         yield from self._settle()

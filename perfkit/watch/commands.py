@@ -113,6 +113,8 @@ class Server:
                 )  # fmt: skip
             case "MeasureCeiling":
                 return steps.ceiling(command["samples"])
+            case "TryAmp":
+                return steps.ceiling_with_amp(command["samples"])
             case "MeasureCommunication":
                 return ranks.communication(script, steps, command["samples"])
             case "Observe":

@@ -81,6 +81,12 @@ class Observe(Command[Observation], frozen=True):
     steps: int
 
 
+class TryAmp(Command[Block], frozen=True):
+    """As `MeasureCeiling`, in bfloat16: autocast is set from outside for these steps only."""
+
+    samples: int
+
+
 class Release(Command[Ready], frozen=True):
     """Let the script run on by itself."""
 

@@ -20,7 +20,7 @@ from perfkit.errors import Cancelled, InvalidValue
 from perfkit.process.child import ALLOCATOR
 from perfkit.process.launch import Launch
 from perfkit.process.watched import ScriptFailed, WatchedScript
-from perfkit.watch.messages import DescribeScript, Observe, Release
+from perfkit.watch.messages import DescribeScript, Observe, Release, TryAmp
 from perfkit.worker.messages import (
     FindSyncs,
     MeasureBlock,
@@ -117,6 +117,7 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path) 
         assert {"evaluation + new epoch"} == set(seen.outside)  # at each 16th step
         held = script.ask(MeasureCeiling(64))
         assert held.samples == 64 and sum(held.data_wait_s) < 0.5 * held.seconds
+        assert script.ask(TryAmp(64)).samples == 64
         assert (script.ask(ReadPeak()).allocated or 0) > 1e7
         places = script.ask(FindSyncs(3)).places
         assert [(place.where, place.call, place.count) for place in places] == [("train.py:22", "item", 3)]
@@ -154,14 +155,38 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path) 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator than glibc's")
 def test_memory_that_goes_back_to_the_system_is_fetched_again_in_each_step(folder: Path) -> None:
     frees = PLAIN.replace("loss.item()", "loss.item(); torch.ones(10 * 2**20)")
+    pages = 40 * 2**20 / os.sysconf("SC_PAGESIZE")
     suggested = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
     for environment, kept in (({"GLIBC_TUNABLES": None}, False), (ALLOCATOR, True), (suggested, True)):
         with started(frees, environment=environment) as script:
             train(script)
-            seen = script.ask(Observe(8))
+            seen = script.ask(Observe(24))
             steps = len(seen.block.step_s) + sum(count for count, _ in seen.outside.values())
-            assert (seen.page_faults / steps < 16) is kept
+            assert (seen.page_faults / steps < pages / 2) is kept  # the heap may grow in some steps
             assert seen.system_s > 0 or kept
+
+
+def test_autocast_is_tried_for_some_steps_and_leaves_nothing(folder: Path) -> None:
+    told = PLAIN.replace(
+        "loss = nn.functional.cross_entropy(model(x), y)",
+        """out = model(x)
+            print(out.dtype, x.data_ptr(), flush=True)
+            loss = nn.functional.cross_entropy(out, y)""",
+    )
+    with started(told) as script:
+        train(script)
+        script.output.clear()
+        block = script.ask(TryAmp(64))
+        tried = [line.split() for line in script.output]
+        script.output.clear()
+        script.ask(Observe(4))
+        after = [line.split() for line in script.output]
+        own = script.ask(DescribeScript()).settings
+    assert block.samples == 64
+    assert {kind for kind, _ in tried[1:]} == {"torch.bfloat16"}
+    assert len({at for _, at in tried[3:]}) == 1, "the same batch each time"
+    assert {kind for kind, _ in after[1:]} == {"torch.float32"}
+    assert own["amp"] == "off"
 
 
 def test_toggles_prove_themselves_and_change_no_loss_where_they_are_exact(folder: Path) -> None:
