@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import operator
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -25,13 +26,30 @@ def fold(source: str, recipe: Recipe, external: bool) -> cst.Module:
         recipe: the values.
         external: the workload is not perfkit's own, so its methods get the object `RECIPE` for `recipe`.
     """
-    return _parsed(source).visit(_Fold(recipe, external))
+    module, values = _parsed(source), recipe.to_dict()
+    body: list[Any] = []
+    for statement in module.body:
+        used = tuple((name, values[name]) for name in _switches(statement) if name in values)
+        body += _folded(statement, used, external)
+    return module.with_changes(body=body)
 
 
 @lru_cache(maxsize=32)
 def _parsed(source: str) -> cst.Module:
     """Parsing is a third of an export and its inputs are few; trees are immutable, so they can be shared."""
     return cst.parse_module(source)
+
+
+@lru_cache(maxsize=512)
+def _switches(statement: Any) -> list[str]:
+    """The switches that a definition may depend on: the same one is folded again for each recipe."""
+    code = cst.Module([statement]).code
+    return sorted({"nvtx_ranges", *re.findall(r"recipe\.(\w+)", code)})
+
+
+@lru_cache(maxsize=1024)
+def _folded(statement: Any, values: tuple[tuple[str, Any], ...], external: bool) -> Any:
+    return cst.Module([statement]).visit(_Fold(dict(values), external)).body
 
 
 def _own(name: str) -> m.OneOf[m.Name | m.Attribute]:
@@ -115,9 +133,9 @@ def _without_last_comma(items: list[Any]) -> list[Any]:
 class _Fold(cst.CSTTransformer):
     """Puts the values in from the leaves up, so that a test is a literal by the time its branch is left."""
 
-    def __init__(self, recipe: Recipe, external: bool) -> None:
+    def __init__(self, values: dict[str, Any], external: bool) -> None:
         super().__init__()
-        self.values = recipe.to_dict()
+        self.values = values
         self.external = external
         self.branches: set[cst.CSTNode] = set()
         """`elif` and `else` parts: such a part is replaced by one node, never by a run of statements."""
