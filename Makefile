@@ -37,7 +37,7 @@ run: $(STAMPS)/install  ## run the whole ladder in this terminal
 test: lint types imports pytest  ## every check and every test; what is missing gets installed
 
 check: lint types imports  ## the inner loop: every check, the unit and contract tests (under 90 s on two cores)
-	$(BIN)/python -m pytest -n 2 tests/unit tests/contract $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit tests/contract $(ARGS)
 
 lint: $(STAMPS)/dev  ## ruff: rules and format; the words of CONTRIBUTING.md
 	$(BIN)/ruff check $(CODE)
