@@ -33,6 +33,8 @@ _LANE, _HEADING, _GAP = 0.21, 0.27, 0.12
 """Inches at ordinary type."""
 _BEHIND = 0.05
 """Workers are behind where steps wait for more than this share of their time."""
+_MOST_ROOM = 1.25
+"""Of the axis, in multiples of the longest step: an interval that is wider is cut off."""
 _MOST_STEPS = 8
 """Steps that are drawn one by one beside a larger batch; more of them are drawn as one."""
 
@@ -86,7 +88,9 @@ def draw(runs: Sequence[Run], ax: Axes, ink: str) -> None:
     """A group of lanes for each run, from the top, all for the same number of samples."""
     style.plain_axes(ax, ink)
     size, samples = style.type_size(ax), _samples(runs)
-    longest = max([step.value * _steps(run, samples) for run in runs if (step := results.step_s(run))] or [0])
+    timed = [(step, _steps(run, samples)) for run in runs if (step := results.step_s(run))]
+    longest = max([step.value * count for step, count in timed] or [0])
+    widest = max([1.03 * step.high * count for step, count in timed] or [0])
     scale, unit = (1.0, "s") if longest >= 2 else (1e3, "ms")
     ticks, names, y = list[float](), list[str](), -_GAP
     used = set[Look]()
@@ -101,14 +105,14 @@ def draw(runs: Sequence[Run], ax: Axes, ink: str) -> None:
             ticks.append(y + _LANE / 2)
             names.append(lane.name)
             y += _LANE
-        rows.whisker(ax, ink, y - _LANE / 2, step, count * scale)  # cut off at the edge where wide
+        rows.whisker(ax, ink, y - _LANE / 2, step, count * scale)  # cut off at the edge where very wide
         if (ceiling := results.ceiling(run)) and run.samples_per_step:
             free = run.samples_per_step / ceiling * count * scale
             ax.plot([free, free], [top, y], color=style.VERMILLION, linewidth=2.5)
             used.add(_FREE)
     ax.set_yticks(ticks, names, fontsize=0.9 * size, color=ink)
     ax.set_ylim(y + _GAP or 1, 0)
-    ax.set_xlim(0, 1.06 * longest * scale or 1)
+    ax.set_xlim(0, max(1.06 * longest, min(widest, _MOST_ROOM * longest)) * scale or 1)
     ax.spines["left"].set_visible(False)
     what = f"{unit} for {samples:,} samples" if samples else f"{unit}, a step"
     text = "; ".join(filter(None, (simulated.axis(f"{what}, medians", runs), unmeasured(runs))))
