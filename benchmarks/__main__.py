@@ -43,7 +43,7 @@ BENCHMARKS = (
     Benchmark("trace_speed", (TRACE, "--rounds", "3"), lines=2),
     Benchmark("trace_growth", (TRACE, "--largest", "300000"), limit_s=90),
     Benchmark("harness_overhead", ("--rounds", "6"), limit_s=150, lines=3),
-    Benchmark("watch_overhead", ("--rounds", "6"), limit_s=90),
+    Benchmark("watch_overhead", ("--pairs", "2"), limit_s=90),
     Benchmark("scripts", limit_s=150, lines=3),
     Benchmark("history", limit_s=180, lines=3),
     Benchmark("notebook_speed", limit_s=120, lines=5),
