@@ -34,12 +34,13 @@ class Optimizers:
         if not any(optimizer is known for known in self.found):
             self.found.append(optimizer)
             self._set_implementation(optimizer)
-        self._inside, self.last = self._inside + 1, optimizer
-        if len(args) > 1:
-            args = (optimizer, self._timed(args[1]), *args[2:])
-        elif "closure" in kwargs:
-            kwargs = {**kwargs, "closure": self._timed(kwargs["closure"])}
-        start, self._closure_s = clock(), 0.0
+        if not self._inside:  # an optimizer inside another one is handed the closure that is timed already
+            self._closure_s = 0.0
+            if len(args) > 1:
+                args = (optimizer, self._timed(args[1]), *args[2:])
+            elif "closure" in kwargs:
+                kwargs = {**kwargs, "closure": self._timed(kwargs["closure"])}
+        self._inside, self.last, start = self._inside + 1, optimizer, clock()
         try:
             result = step(*args, **kwargs)
         finally:

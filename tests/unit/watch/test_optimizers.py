@@ -41,3 +41,16 @@ def test_without_a_closure_all_of_it_is(watched: Any) -> None:
     watched.run(step, (optimizer, None), {})
     watched.run(step, (optimizer,), {"closure": None})
     assert watched.script.steps.now.updated == 2
+
+
+def test_a_closure_that_is_handed_on_to_an_inner_optimizer_counts_once(watched: Any) -> None:
+    inner, outer, closure = object(), object(), Mock(return_value=0.5)
+
+    def hands_on(_: object, given: Any) -> Any:
+        return watched.run(step, (inner, given), {})
+
+    assert watched.run(hands_on, (outer, closure), {}) == 0.5
+    closure.assert_called_once_with()
+    # Five readings: the start of both, around the closure, the end; one interval is the closure's.
+    assert watched.script.steps.now.updated == 4 - 1
+    watched.script.steps.optimizer_stepped.assert_called_once_with(outer)
