@@ -22,6 +22,8 @@ from playwright.sync_api import Page
 
 REPO = Path(__file__).parents[2]
 ARTEFACTS = Path(__file__).parent / "artefacts"
+SETUP = f"import sys\nsys.path.insert(0, {str(REPO)!r})\nfrom perfkit import notebook as pk\n"
+"""The first lines of a notebook."""
 
 # No news prompt, no autosave under the test's feet, no completer requests beside the kernel's own work.
 SETTINGS = {
@@ -33,6 +35,11 @@ SETTINGS = {
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
     "@jupyterlab/completer-extension/manager": {"autoCompletion": False},
 }
+
+
+def setup_in(data: Path) -> str:
+    """The first lines of a notebook whose results are in a folder of its own."""
+    return f"import os\nos.environ['PERFKIT_DATA'] = {str(data)!r}\n{SETUP}"
 
 
 class LabServer:

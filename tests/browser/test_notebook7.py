@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.lab import LabPage, LabServer
-from tests.browser.test_panels import DONE, SETUP, TOY, status
+from tests.browser.lab import LabPage, LabServer, setup_in
+from tests.browser.test_panels import DONE, TOY, status
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -27,7 +27,7 @@ def test_a_panel_and_the_history_work_in_notebook_7(
     lab: LabPage, console_errors: list[str], data_dir: Path
 ) -> None:
     # A folder of its own: stored results would be shown to the next test that opens this panel.
-    first = f"import os\nos.environ['PERFKIT_DATA'] = {str(data_dir)!r}\n{SETUP}"
+    first = setup_in(data_dir)
     lab.server.write_notebook(
         "seven.ipynb",
         f"{first}panel = pk.StagePanel('data_loading', workload={TOY})\npanel",

@@ -12,12 +12,11 @@ import pytest
 from PIL import Image, ImageStat
 from playwright.sync_api import Locator, expect
 
-from tests.browser.lab import REPO, LabPage
+from tests.browser.lab import REPO, SETUP, LabPage, setup_in
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
-SETUP = f"import sys\nsys.path.insert(0, {str(REPO)!r})\nfrom perfkit import notebook as pk\n"
 TOY = "'tests.support.toy:Toy'"
 SLOW = "'tests.support.toy:Slow'"
 DONE = 90_000
@@ -26,8 +25,8 @@ RUNS = re.compile("building|first step|warm-up|measuring|settling")
 
 def stage(lab: LabPage, workload: str = TOY, *more: str, data: Path | None = None) -> Locator:
     """A notebook with one stage panel, run and with its diff read; in an empty folder it finds no results."""
-    first = f"import os\nos.environ['PERFKIT_DATA'] = {str(data)!r}\n" if data else ""
-    cell = f"{first}{SETUP}panel = pk.StagePanel('data_loading', workload={workload})\npanel"
+    first = setup_in(data) if data else SETUP
+    cell = f"{first}panel = pk.StagePanel('data_loading', workload={workload})\npanel"
     lab.server.write_notebook("panel.ipynb", cell, *more)
     lab.open_notebook("panel.ipynb")
     lab.run_cell(0)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.lab import LabPage
-from tests.browser.test_panels import SETUP, status
+from tests.browser.lab import LabPage, setup_in
+from tests.browser.test_panels import status
 from tests.unit.room.conftest import TOKEN, Room, open_room, room  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -17,8 +17,7 @@ pytestmark = pytest.mark.usefixtures("no_orphans")
 def test_a_prediction_and_its_result_are_shared_by_a_button(lab: LabPage, room: Room, data_dir: Path) -> None:  # noqa: F811
     lab.server.write_notebook(
         "room.ipynb",
-        f"import os\nos.environ['PERFKIT_DATA'] = {str(data_dir)!r}\n{SETUP}"
-        f"pk.join('{room.url}/?token={TOKEN}', name='Ann')",
+        f"{setup_in(data_dir)}pk.join('{room.url}/?token={TOKEN}', name='Ann')",
         "panel = pk.StagePanel('data_loading', device='recorded:cpu-quick')\npanel",
     )
     lab.open_notebook("room.ipynb")

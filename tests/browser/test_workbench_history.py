@@ -15,13 +15,12 @@ from playwright.sync_api import Locator, Page, expect
 
 from perfkit.results import recordings
 from perfkit.results.store import RunStore
-from tests.browser.lab import REPO, LabPage
+from tests.browser.lab import SETUP, LabPage, setup_in
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 DONE = 90_000
 THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
-SETUP = f"import sys\nsys.path.insert(0, {str(REPO)!r})\nfrom perfkit import notebook as pk\n"
 TOY = f"{SETUP}bench = pk.Workbench('tests.support.toy:Toy')\nbench"
 SLOW = f"{SETUP}bench = pk.Workbench('tests.support.toy:Slow')\nbench"
 NOTE = "at night, door closed"
@@ -52,10 +51,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two_hundred(filled: Path, data_dir: Path) -> str:
     """A cell with a workbench on a copy of that folder, which is this process's own too."""
     shutil.copytree(filled, data_dir, dirs_exist_ok=True)
-    return (
-        f"import os\nos.environ['PERFKIT_DATA'] = {str(data_dir)!r}\n{SETUP}"
-        "bench = pk.Workbench('photos', device='cpu')\nbench"
-    )
+    return f"{setup_in(data_dir)}bench = pk.Workbench('photos', device='cpu')\nbench"
 
 
 def opened(lab: LabPage, cell: str, *more: str) -> Locator:
