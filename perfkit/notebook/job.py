@@ -35,8 +35,16 @@ class Job:
         return self._lock.locked()
 
     def start(self, work: Callable[[], None], block: bool) -> bool:
-        """Does the work; False where other work is under way (a second click)."""
-        if not self._lock.acquire(blocking=False):
+        """Does the work.
+
+        Args:
+            work: what to do.
+            block: in the caller's thread, after the work under way; else in a thread of its own, at once.
+
+        Returns:
+            False where other work is under way (a second click).
+        """
+        if not self._lock.acquire(blocking=block):
             return False
         self.cancelled.clear()
 
@@ -70,6 +78,10 @@ class Line:
         """Shows a step of progress."""
         done = round(20 * fraction)
         self._show(f"`{'█' * done}{'░' * (20 - done)}` {what}")
+
+    def wait(self) -> None:
+        """Other work goes first."""
+        self._show("waiting for the work under way …")
 
     def end(self, error: str = "") -> None:
         """Leaves the error, or `done`."""

@@ -119,7 +119,7 @@ class Panel(layout.Boxed, Sectioned):
     def run(self, block: bool = True) -> None:
         """Measures. What goes wrong is shown as one message; the notebook stays usable.
 
-        A panel that no cell has displayed yet appears below this one.
+        A panel that no cell has displayed yet appears below this one. A cell waits for a click's work to end.
 
         Args:
             block: wait for the end, with progress in this cell; the kernel's stop button ends it.
@@ -138,8 +138,13 @@ class Panel(layout.Boxed, Sectioned):
 
     def _start(self, work: Callable[[], list[Run] | None], block: bool) -> None:
         line = Line() if block and not self._is_here() else None
-        if not self._job.start(lambda: self._guard(work, line), block) and line:
-            line.end("this panel is measuring already; wait for it, or cancel it")
+        try:
+            if line and self._job.busy:
+                line.wait()
+            self._job.start(lambda: self._guard(work, line), block)
+        except KeyboardInterrupt:  # while it waited: the work under way goes on
+            if line:
+                line.end("stopped before its turn; the panel's own work goes on")
 
     def _guard(self, work: Callable[[], list[Run] | None], line: Line | None) -> None:
         """Does a piece of work, which may return runs; however it and they end, the panel says so."""

@@ -10,16 +10,18 @@ from perfkit.notebook.job import Job, Line, Status
 from tests.unit.notebook.fakes import wait_until
 
 
-def test_a_second_start_is_refused_until_the_first_has_ended() -> None:
-    go, busy = threading.Event(), list[bool]()
+def test_a_second_click_is_refused_and_a_cell_waits_until_the_first_has_ended() -> None:
+    go, busy, order = threading.Event(), list[bool](), list[str]()
     job = Job(busy.append)
-    assert job.start(lambda: go.wait(20) and None, block=False)
+    assert job.start(lambda: go.wait(20) and order.append("first"), block=False)
     assert job.busy
-    assert not job.start(lambda: None, block=True)
-    go.set()
-    wait_until(lambda: not job.busy)
-    assert job.start(lambda: None, block=True)
-    wait_until(lambda: busy == [True, False, True, False])
+    assert not job.start(lambda: order.append("a second click"), block=False)
+    threading.Timer(0.05, go.set).start()
+    assert job.start(lambda: order.append("the cell"), block=True)
+    assert order == ["first", "the cell"]
+    wait_until(lambda: not job.busy and len(busy) == 4)
+    assert busy.count(True) >= 2
+    assert not busy[-1]
 
 
 def test_a_cancellation_does_not_reach_the_next_piece_of_work() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,7 @@ from tests.unit.show.fake_runs import session
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
-def test_the_button_returns_at_once_and_a_second_click_does_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_button_returns_at_once_and_a_second_click_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
 
     def does(show: Any, cancelled: threading.Event) -> Any:
@@ -33,12 +32,47 @@ def test_the_button_returns_at_once_and_a_second_click_does_nothing(
     assert panel._run.disabled
     assert not panel._cancel.disabled
     panel._run.click()
-    panel.run()
-    assert "measuring already" in capsys.readouterr().err
     go.set()
     wait_until(lambda: not panel._job.busy)
     assert len(study.plans) == 1
     wait_until(lambda: len(panel.runs) == 2)
+
+
+def test_a_cell_waits_for_the_work_that_a_button_began(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    go, order = threading.Event(), list[str]()
+
+    def does(show: Any, cancelled: threading.Event) -> Any:
+        order.append("begins")
+        assert go.wait(20)
+        order.append("ends")
+        return session()[:2]
+
+    study = FakeStudy(monkeypatch, does)
+    panel = pk.StagePanel("amp")
+    panel._run.click()
+    threading.Timer(0.05, go.set).start()
+    panel.run()
+    assert order == ["begins", "ends"] * 2
+    assert len(study.plans) == 2
+    assert "waiting for the work under way" in capsys.readouterr().err
+
+
+def test_the_stop_button_ends_the_waiting_and_not_the_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = FakeStudy(monkeypatch, until_cancelled)
+    panel = pk.StagePanel("amp")
+    panel._run.click()
+    wait_until(lambda: panel.runs)
+    monkeypatch.setattr(panels.Line, "wait", lambda line: _thread.interrupt_main())
+    panel.run()
+    assert "stopped before its turn" in capsys.readouterr().err
+    assert panel._job.busy
+    panel.cancel()
+    wait_until(lambda: not panel._job.busy)
+    assert len(study.plans) == 1
 
 
 def test_cancel_ends_the_work_and_keeps_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:

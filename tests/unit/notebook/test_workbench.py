@@ -127,8 +127,6 @@ def test_run_queues_while_something_runs_and_one_error_stops_nothing(monkeypatch
     queued(bench, "second", "third", "fourth")
     bench.controls.by_name["channels_last"].value = False  # what is queued stays as it was
     assert bench.queue.names == ["second", "third", "fourth"]
-    bench.run()  # a cell does not wait in the queue: it is told
-    assert names == ["first"]
     go.set()
     wait_until(lambda: len(names) == 4 and not bench._job.busy)
     assert names == ["first", "second", "third", "fourth"] and bench.queue.names == []
@@ -139,6 +137,26 @@ def test_run_queues_while_something_runs_and_one_error_stops_nothing(monkeypatch
     queued(bench, "fifth")
     assert bench.queue._errors.value == ""
     wait_until(lambda: len(names) == 5 and not bench._job.busy)
+
+
+def test_a_cell_takes_its_turn_beside_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    go, names = threading.Event(), list[str]()
+
+    def does(show: Any, cancelled: threading.Event) -> Any:
+        names.append(study.plans[-1].recipes[-1][0])
+        assert go.wait(20)
+        return [replace(session()[0], id=names[-1], title=names[-1])]
+
+    study = FakeStudy(monkeypatch, does)
+    bench = pk.Workbench()
+    queued(bench, "first", "second")
+    wait_until(lambda: names == ["first"])
+    bench._name.value = "cell"
+    threading.Timer(0.05, go.set).start()
+    bench.run()
+    assert "cell" in names[1:]
+    wait_until(lambda: not bench._job.busy and not bench.queue.names)
+    assert sorted(names) == ["cell", "first", "second"]
 
 
 def test_cancel_ends_the_run_under_way_alone_and_a_newer_panel_all(monkeypatch: pytest.MonkeyPatch) -> None:
