@@ -26,6 +26,10 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     """The model's error for each published figure of this GPU: predicted / published - 1."""
     kernel_s: float = 0.0
     """Kernel time of a step."""
+    copy_s: float = 0.0
+    """Time of its copies; 0 too in runs that did not hold it yet."""
+    copies_ahead: bool = False
+    """Whether they are in a stream of their own, beside the kernels of the step before."""
     recorded: float = 0.0
     """The part of `kernel_s` that is of operators whose times were recorded on a GPU, 0 to 1."""
     torch: str = ""

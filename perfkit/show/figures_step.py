@@ -1,7 +1,7 @@
 """Where a step's time goes: the lanes of each run above those of the next, on one axis of time.
 
 A run holds how long its steps take and wait for data, the step on a batch that is already on the device, and
-of a simulated GPU the kernel time. What it does not hold is named below the axis, not guessed.
+of a simulated GPU the time of kernels and copies. What it does not hold is named below the axis, not guessed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _AHEAD = ("workers load ahead", "none", "..")
 _WAITS = ("waits for data", style.ORANGE, style.WAIT_HATCH)
 _COMPUTES = ("computes", style.BLUE, "")
 _HOST = ("copies, launches, waits", style.SKY, "")
+_COPIES = ("copies, simulated", style.YELLOW, style.SIMULATED_HATCH)
 _KERNELS = ("kernels, simulated", style.SIMULATED, style.SIMULATED_HATCH)
 _BUSY = ("busy, by NVML", style.BLUE, "\\\\")
 _FREE = ("end if data were free", style.VERMILLION, "|")
-_LOOKS = (_LOADS, _AHEAD, _WAITS, _COMPUTES, _HOST, _KERNELS, _BUSY, _FREE)
+_LOOKS = (_LOADS, _AHEAD, _WAITS, _COMPUTES, _HOST, _COPIES, _KERNELS, _BUSY, _FREE)
 
 _LANE, _HEADING, _GAP = 0.21, 0.27, 0.12
 """Inches at ordinary type."""
@@ -60,7 +61,10 @@ def lanes(run: Run) -> list[Lane]:
         count = f"{workers} worker{'s' * (workers > 1)}" if workers else "loader"
         found.insert(0, Lane(count, [(0.0, whole if workers else wait, look)]))
     if run.simulated:
-        kernel = min(whole, run.simulated.kernel_s)
+        kernel, copy = (min(whole, of) for of in (run.simulated.kernel_s, run.simulated.copy_s))
+        start = min(wait, whole - copy) if run.simulated.copies_ahead else max(0.0, whole - kernel - copy)
+        if copy:
+            found.append(Lane("copies", [(start, copy, _COPIES)]))
         found.append(Lane("device", [(whole - kernel, kernel, _KERNELS)]))
     elif samples := sorted(run.raw.gpu_utilization_nvml):
         busy = whole * min(1.0, samples[len(samples) // 2] / 100)
@@ -72,7 +76,8 @@ def unmeasured(runs: Sequence[Run]) -> str:
     """What these runs do not hold of a step, as a clause; empty where nothing was measured."""
     missing = {
         _COMPUTES: "forward, backward and optimizer", _HOST: "each copy and launch",
-        _KERNELS: "when kernels run", _BUSY: "when the device is busy", _AHEAD: "how long workers load",
+        _COPIES: "when copies run", _KERNELS: "when kernels run", _BUSY: "when the device is busy",
+        _AHEAD: "how long workers load",
     }  # fmt: skip
     looks = {look for run in runs for lane in lanes(run) for *_, look in lane.pieces}
     clauses = [text for look, text in missing.items() if look in looks]

@@ -106,6 +106,8 @@ class Outcome(msgspec.Struct, frozen=True):
     data_wait_s: float
     kernel_s: float
     """Kernel time of a step."""
+    copy_s: float = 0.0
+    """The same of copies."""
     bars: list[Bar] = []
     """What the queue did in the last steps, where that was asked for."""
 
@@ -173,12 +175,12 @@ def run(
     fetch_s = host.fetch_s * fetch_share * recipe.batch_size
     loader = VirtualLoader(clock, recipe, fetch_s, host.cores, pin_s)
     waited = 0.0
-    marks: list[tuple[float, float, float]] = []
+    marks: list[tuple[float, float, float, float]] = []
     warm, measured = _lengths(recipe, actions)
     for number in range(warm + measured + 1):
         if number == warm + measured + 1 - noted:
             queue.bars = []
-        marks.append((max(clock.now(), queue.ends()), waited, queue.kernel_s))
+        marks.append((max(clock.now(), queue.ends()), waited, queue.kernel_s, queue.copy_s))
         queue.begin_step()
         for action in actions:
             if isinstance(action, Fetch):
@@ -191,8 +193,8 @@ def run(
             else:
                 queue.note("action", clock.now())
     first, last = marks[warm], marks[-1]
-    step_s, data_wait_s, kernel_s = ((b - a) / measured for a, b in zip(first, last, strict=True))
-    return Outcome(step_s, data_wait_s, kernel_s, queue.bars or [])
+    step_s, wait_s, kernel_s, copy_s = ((b - a) / measured for a, b in zip(first, last, strict=True))
+    return Outcome(step_s, wait_s, kernel_s, copy_s, queue.bars or [])
 
 
 def _lengths(recipe: Recipe, actions: Sequence[Action]) -> tuple[int, int]:

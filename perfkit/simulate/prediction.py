@@ -43,12 +43,14 @@ class Prediction:
         """Error of samples/s to expect, as a fraction, where a step takes this long."""
         return bands.of_rate(self.gpu, self.kernel_s / step_s)
 
-    def simulated(self, host: str, step_s: float) -> Simulated:
-        """What a run of it rests on, where a step takes this long."""
+    def simulated(self, host: str, step_s: float, copy_s: float | None = None) -> Simulated:
+        """What a run of it rests on; a step takes this long, and so do its copies (else: as planned)."""
         return Simulated(
             gpu=self.gpu.name, host=host, model=str(constants().version), constants=constants().digest,
             band=self.band(step_s), memory_band=bands.MEMORY_BAND, anchors=bands.anchors(self.gpu),
             kernel_s=self.kernel_s, recorded=recorded.recorded_share(self.kernels),
+            copy_s=self.planned.copy_s if copy_s is None else copy_s,
+            copies_ahead=any(copy.stream for copy in self.planned.copies),
             torch=self.step.torch,
         )  # fmt: skip
 

@@ -97,6 +97,18 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     mechanisms: list[Mechanism] = []
     """What the plan shows of the switches."""
 
+    @property
+    def copy_s(self) -> float:
+        """Seconds that the copies of a step take."""
+        return sum(
+            copy.nbytes / (self.link.pinned if copy.pinned else self.link.pageable) for copy in self.copies
+        )
+
+    @property
+    def copies(self) -> list[Copy]:
+        """Those of a step."""
+        return [action for action in self.actions if isinstance(action, Copy)]
+
 
 class Bar(NamedTuple):
     """What the host or a stream did, from when to when in seconds of the host's clock."""
@@ -164,6 +176,8 @@ class Queue:
         self.clock, self.link = clock, link
         self.kernel_s = 0.0
         """Kernel time so far."""
+        self.copy_s = 0.0
+        """The same of copies."""
         self._free: dict[int, float] = collections.defaultdict(float)
         self._engine_free = 0.0
         self._steps = 0
@@ -230,14 +244,16 @@ class Queue:
             start = self.clock.now()
             stage()
             self.clock.wait_until(start + copy.nbytes / self.link.pageable)
-            self._free[copy.stream] = self.clock.now()
-            self.note("copy", start, stream=copy.stream)
+            self._free[copy.stream] = now = self.clock.now()
+            self.copy_s += now - start
+            self.note("copy", start, now, copy.stream)
             return
         called = self.clock.now()
         self.clock.work(COPY_S)
         self.note("launch", called)
         start = max(self.clock.now(), self._free[copy.stream], self._engine_free)
         self._free[copy.stream] = self._engine_free = start + copy.nbytes / self.link.pinned
+        self.copy_s += copy.nbytes / self.link.pinned
         self.note("copy", start, self._free[copy.stream], copy.stream)
         self._queued.append(self._free[copy.stream])
         if not copy.non_blocking:

@@ -183,7 +183,7 @@ class RunBuilder:
             samples_per_step=samples, mechanism=planned.mechanisms, pairings=pairings,
             peak_memory_bytes=planned.peak_bytes, peak_reserved_bytes=planned.reserved_bytes,
             batch_bytes_per_sample=copied // samples, h2d_bytes_per_sample=copied // samples,
-            simulated=prediction.simulated(host.name, outcome.step_s),
+            simulated=prediction.simulated(host.name, outcome.step_s, outcome.copy_s),
             facts=self._facts | {"host": host.describe()},
         )  # fmt: skip
 

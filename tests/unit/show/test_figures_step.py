@@ -48,6 +48,18 @@ def test_the_device_has_a_lane_where_something_is_known_of_it() -> None:
     assert [one.name for one in figures_step.lanes(session()[0])] == ["loader", "loop"]
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_copies_of_a_simulated_step_come_before_its_kernels_or_beside_the_last_ones(ahead: bool) -> None:
+    run = recordings.find("sim-v100").runs[0]
+    known = msgspec.structs.replace(run.simulated, copy_s=0.002, copies_ahead=ahead)
+    run = msgspec.structs.replace(run, simulated=known)
+    ((start, seconds, _),) = lane(run, "copies")
+    ((kernels, *_),) = lane(run, "device")
+    assert seconds == 0.002
+    assert start + seconds == pytest.approx(kernels) if not ahead else start == lane(run, "loop")[0][1]
+    assert "when copies run" in figures_step.unmeasured([run])
+
+
 def test_all_are_drawn_for_as_many_samples() -> None:
     small, large = (run for run in session() if run.stage in ("data_loading", "batch_size"))
     ax = figures.view("step_time", [small, large]).draw().axes[0]
