@@ -34,7 +34,7 @@ panel = pk.StagePanel("baseline")
 # What share of a step does this loop spend waiting for data? Enter *your* number, from 0 (never waits) to 1 (always waits).
 
 # %%
-my_guess = None  # your number
+my_guess = pk.guess("share of a step that waits for data", None, sure=None)  # your number; sure: 50, 70 or 90
 
 # %% [markdown]
 # ## Run
@@ -58,8 +58,7 @@ panel.run()
 run = panel.runs[0]
 waiting = run.data_wait_share or 0
 Markdown(
-    f"{'No guess' if my_guess is None else f'You guessed {my_guess:.0%}'}; "
-    f"measured: **{waiting:.0%}**. Most of the step is "
+    f"{my_guess.outcome(waiting, panel)} Most of the step is "
     f"**{'waiting for data' if waiting > 0.5 else 'computing'}**."
 )
 

@@ -31,7 +31,7 @@ panel = pk.LadderPanel()
 # Which stage will bring the largest speed-up on *this* machine?
 
 # %%
-my_guess = None  # the name of a stage, such as "amp"
+my_guess = pk.guess("the stage with the largest speed-up", None, sure=None)  # a name, such as "amp"
 
 # %% [markdown]
 # What the articles report, measured on their machine. What we calculated from their figures is marked as *derived*; where they contradict each other, see [chapter 19](19_checking_the_articles.ipynb):
@@ -57,7 +57,7 @@ panel.run()
 gains = {run.stage: run.speedup("previous") for run in panel.runs if run.speedup("previous")}
 best = max(gains, key=lambda name: gains[name].ratio)
 Markdown(
-    f"{f'You guessed **{my_guess}**' if my_guess else 'No guess'}; the largest speed-up was **{best}**: "
+    f"{my_guess.outcome(best, panel)} The largest speed-up was that of **{best}**: "
     f"{gains[best].ratio:.2f} times as fast ({gains[best].low:.2f} to {gains[best].high:.2f}), {gains[best].verdict}."
 )
 

@@ -52,18 +52,13 @@ before.timeline()
 # What is the bottleneck of this loop: data, the host, or the device?
 
 # %%
-my_guess = None  # such as "device-bound"
+my_guess = pk.guess("the bottleneck of the plain loop", None, sure=None)  # such as "device-bound"
 
 # %%
 before.table("Diagnosis")
 
 # %%
-print(
-    "You guessed",
-    my_guess or "nothing",
-    "- diagnosed:",
-    ", ".join(f.bottleneck for f in before.findings) or "nothing",
-)
+print(my_guess.outcome(before.findings[0].bottleneck if before.findings else "none"))
 
 # %% [markdown]
 # Amdahl's law bounds the gain: removing *all* exposed time gives this speed-up, so no fix for it can give more.

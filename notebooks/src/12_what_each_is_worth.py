@@ -26,7 +26,7 @@ names = ["data_loading", "channels_last", "amp"]
 # Which one is worth most on average? And is it worth more alone, or when the others are already on?
 
 # %%
-my_guess = None  # such as "data_loading"
+my_guess = pk.guess("worth most on average", None, sure=None)  # such as "data_loading"
 
 # %% [markdown]
 # ## Run
@@ -51,7 +51,7 @@ worth.table("Interactions")
 
 # %%
 best = max(worth.found.effects, key=lambda effect: effect.shapley or 0)
-print(f"You guessed {my_guess or 'nothing'}; on average {best.name} is worth most here.")
+print(f"{my_guess.outcome(best.name)} On average, {best.name} is worth most here.")
 
 # %% [markdown]
 # ## When the answer misleads

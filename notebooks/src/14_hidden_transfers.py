@@ -40,15 +40,15 @@ Markdown(f"```python\n{source}```")
 # How many copies and waits between host and device are there in each step?
 
 # %%
-my_guess = None  # your number
+my_guess = pk.guess("copies and waits in a step of Chatty", None, sure=None)  # your number
 
 # %%
 syncs = pk.find_syncs(name)
 syncs.table()
 
 # %%
-print("No guess" if my_guess is None else f"You guessed {my_guess}", end="; ")
-print(f"there are {syncs.a_step:g} per step, at {len(syncs.places)} places in the code.")
+print(my_guess.outcome(syncs.a_step))
+print(f"There are {syncs.a_step:g} per step, at {len(syncs.places)} places in the code.")
 
 # %% [markdown]
 # perfkit watches the calls, not the device, so it finds these places on a machine without a GPU too. On a GPU, it also reports whether the host memory of each copy was pinned, and adds the driver's own warnings. Pinned copies that do not block the host are listed too, although they are not waits.

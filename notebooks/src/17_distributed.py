@@ -22,11 +22,11 @@
 # Compare two ranks, with one thread each, to one rank with one thread. By what factor do the samples per second grow?
 
 # %%
-my_guess = None  # times as fast
-
-# %%
 from perfkit import notebook as pk
 
+my_guess = pk.guess("throughput of two ranks over one", None, sure=None)  # times as fast
+
+# %%
 together = {"ranks": 2, "cpu_threads": 1}
 panel = pk.RecipePanel(
     {
@@ -52,8 +52,7 @@ panel.run()
 
 # %%
 one, two = panel["1 rank"], panel["2 ranks"]
-guess = f"You guessed {my_guess:g}x" if my_guess else "No guess"
-print(f"{guess}; measured: {two.samples_per_s.value / one.samples_per_s.value:.2f}x.")
+print(my_guess.outcome(two.samples_per_s.value / one.samples_per_s.value, panel))
 print(f"Scaling efficiency: {panel.efficiency('1 rank', '2 ranks'):.0%}")
 
 # %% [markdown]

@@ -21,6 +21,7 @@ from perfkit.notebook.functions import (
     training_loop,
     tune,
 )  # fmt: skip
+from perfkit.notebook.guess import guess
 from perfkit.notebook.ladder import LadderPanel, RecipePanel
 from perfkit.notebook.layout import projector
 from perfkit.notebook.quizzes import quiz
@@ -35,7 +36,8 @@ from perfkit.notebook.workbench import Workbench
 
 __all__ = [
     "LadderPanel", "Puzzle", "RecipePanel", "ScriptPanel", "Shown", "StagePanel", "SyncReport", "TraceView",
-    "WhatIf", "Workbench", "attribute", "calibration", "capstone", "doctor", "find_syncs", "join", "kernels",
+    "WhatIf", "Workbench", "attribute", "calibration", "capstone", "doctor", "find_syncs", "guess", "join",
+    "kernels",
     "leave", "machine", "memory", "minutes", "nsys", "pipeline", "profile", "projector", "puzzle", "puzzles",
     "quiz", "recording", "script_panel", "share", "simulation", "source", "torchrun", "training_loop",
     "tune", "use",

@@ -219,7 +219,7 @@ def pipeline() -> HTML:
 def calibration() -> Shown[list[guesses.Guess]]:
     """How well you predict: your predictions of all chapters beside the results. Figure: calibration."""
     known = guesses.load()
-    return Shown(known, calibrated.sections(known))
+    return Shown(known, calibrated.sections(known, guesses.answers()))
 
 
 def simulation() -> Shown[Anchors]:

@@ -232,9 +232,7 @@ class StagePanel(LadderPanel):
         """
         if not 0 < times < math.inf:
             raise InvalidValue("this is no prediction", "Give a number above 0, such as 1.5")
-        if confidence not in (None, *guesses.SURE):
-            choices = ", ".join(map(str, guesses.SURE))
-            raise InvalidValue(f"{confidence}% is no choice", f"Choose one of {choices}")
+        confidence = guesses.sure(confidence)
         held, self._held = self._held, []
         known = held or self.runs or self._job.busy
         self._made = "" if known else datetime.datetime.now(datetime.UTC).isoformat()

@@ -1,4 +1,4 @@
-"""What a learner predicted, beside what came out: one small file, from which their calibration follows."""
+"""What a learner predicted, beside what came out: two small files, from which their calibration follows."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import contextlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from perfkit import machine
+from perfkit.errors import InvalidValue
 from perfkit.results.stats import Ratio
 
 Sure = Literal[50, 70, 90]
@@ -24,10 +25,25 @@ _MAX_BYTES = 1024**2
 _NO_VERDICT = ("disturbed", "too few rounds")
 
 Word = Annotated[str, Meta(min_length=1, max_length=200)]
+Number = Annotated[float, Meta(gt=-1e9, lt=1e9)]
+
+
+def sure(confidence: object) -> Sure | None:
+    """A confidence, if it is one.
+
+    Raises:
+        InvalidValue: it is not.
+    """
+    if confidence in SURE:
+        return confidence
+    if confidence is None:
+        return None
+    choices = ", ".join(map(str, SURE))
+    raise InvalidValue(f"{confidence!r} is no confidence", f"Choose one of {choices} (percent), or None")
 
 
 class Guess(msgspec.Struct, frozen=True, kw_only=True):
-    """A prediction that was made before the result was seen, and that result."""
+    """A speed-up that was predicted before the result was seen, and that result."""
 
     made: Word
     """UTC, ISO 8601; it names the prediction."""
@@ -50,6 +66,28 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
         return holds(self.times, self.result)
 
 
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Another prediction, of a number or a name, and what came out."""
+
+    made: Word
+    """UTC, ISO 8601."""
+    question: Word
+    value: Number | Word
+    confidence: Sure | None = None
+    """Percent."""
+    result: Number | Word
+    about: str = ""
+    """Id of the run that the result is from, if it is of one."""
+
+    @property
+    def holds(self) -> bool:
+        """A number holds if the result is within `WITHIN` of it, a name if it is the same."""
+        if isinstance(self.value, str) or isinstance(self.result, str):
+            return str(self.value).strip().casefold() == str(self.result).casefold()
+        low, high = sorted((abs(self.value), abs(self.result)))
+        return self.value * self.result >= 0 and high <= WITHIN * low
+
+
 def holds(times: float, result: Ratio) -> bool | None:
     """Whether a result is within `WITHIN` of its prediction; None where the rounds cannot tell."""
     low, high = times / WITHIN, times * WITHIN
@@ -60,17 +98,40 @@ def holds(times: float, result: Ratio) -> bool | None:
     return False if result.high < low or high < result.low else None
 
 
-def _file() -> Path:
-    return machine.runs_folder() / "predictions.json"
+_Kept = TypeVar("_Kept", Guess, Answer)
+
+
+def _file(kind: type[Guess] | type[Answer]) -> Path:
+    return machine.runs_folder() / ("predictions.json" if kind is Guess else "answers.json")
+
+
+def _load(kind: type[_Kept]) -> list[_Kept]:
+    """The oldest first; none where the file is missing, damaged or far too large."""
+    with contextlib.suppress(OSError, msgspec.DecodeError), _file(kind).open("rb") as file:
+        return msgspec.json.decode(file.read(_MAX_BYTES), type=list[kind])  # type: ignore[valid-type]
+    return []
+
+
+def _write(kind: type[_Kept], every: Sequence[_Kept]) -> None:
+    machine.runs_folder().mkdir(parents=True, exist_ok=True)
+    machine.write_atomically(_file(kind), msgspec.json.encode(every[-_KEPT:]))
 
 
 def load() -> list[Guess]:
-    """Every prediction, the oldest first; none where the file is missing, damaged or far too large."""
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        with _file().open("rb") as file:
-            kept = msgspec.json.decode(file.read(_MAX_BYTES), type=list[Guess])
-        return [guess for guess in kept if 0 < guess.result.low <= guess.result.high < math.inf]
-    return []
+    """Every predicted speed-up, the oldest first."""
+    return [one for one in _load(Guess) if 0 < one.result.low <= one.result.high < math.inf]
+
+
+def answers() -> list[Answer]:
+    """Every other prediction, the oldest first."""
+    return _load(Answer)
+
+
+def keep_answer(answer: Answer) -> None:
+    """Keeps the first answer to a question about a run; a second one was made knowing the result."""
+    before = answers()
+    if not any((one.question, one.about) == (answer.question, answer.about) for one in before):
+        _write(Answer, [*before, answer])
 
 
 def keep(guess: Guess) -> None:
@@ -79,8 +140,7 @@ def keep(guess: Guess) -> None:
     before = every.get(guess.made)
     if before is None or before.result.verdict in _NO_VERDICT:
         every[guess.made] = guess
-        machine.runs_folder().mkdir(parents=True, exist_ok=True)
-        machine.write_atomically(_file(), msgspec.json.encode(list(every.values())[-_KEPT:]))
+        _write(Guess, list(every.values()))
 
 
 def of_run(run_id: str) -> Guess | None:
@@ -107,13 +167,13 @@ class Share(msgspec.Struct, frozen=True):
         return "not sure enough" if self.confidence < 100 * self.low else "too few to say otherwise"
 
 
-def shares(guesses: Sequence[Guess]) -> list[Share]:
+def shares(guesses: Sequence[Guess | Answer]) -> list[Share]:
     """For each confidence that was used, the share of predictions that hold."""
     found = []
-    for sure in SURE:
-        held = [one.holds for one in guesses if one.confidence == sure and one.holds is not None]
+    for level in SURE:
+        held = [one.holds for one in guesses if one.confidence == level and one.holds is not None]
         if held:
-            found.append(Share(sure, sum(held), len(held), *_wilson(sum(held), len(held))))
+            found.append(Share(level, sum(held), len(held), *_wilson(sum(held), len(held))))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perfkit.ladder.catalogue import OPTIMIZATIONS
-from perfkit.results.guesses import WITHIN, Guess, Share, holds, shares
+from perfkit.results.guesses import WITHIN, Answer, Guess, Share, holds, shares
 from perfkit.results.stats import Ratio
 from perfkit.show import style, units
 from perfkit.show.document import Bullets, Content, Figure, Table
@@ -34,9 +34,9 @@ def judgement(times: float, result: Ratio) -> str:
     return words[holds(times, result)]
 
 
-def sections(guesses: Sequence[Guess]) -> list[Content]:
-    """Every prediction beside its result, what follows from them, and one figure."""
-    if not guesses:
+def sections(guesses: Sequence[Guess], answers: Sequence[Answer] = ()) -> list[Content]:
+    """Every prediction beside its result, what follows from them, and one figure of the speed-ups."""
+    if not (guesses or answers):
         return [
             "No predictions yet. A panel keeps yours if you press Predict before you see its results; "
             "say how sure you are, too."
@@ -50,14 +50,19 @@ def sections(guesses: Sequence[Guess]) -> list[Content]:
     ]  # fmt: skip
     note = f"{_RULE} Open: the interval is too wide to say, or there is no verdict."
     columns = ("chapter", "predicted", "how sure", "result (95% interval)", "holds", "where")
-    sure = [_row(one) for one in shares(guesses)]
+    others = [
+        [one.question, value(one.value), _sure(one), value(one.result), _HOLDS[one.holds]] for one in answers
+    ]
+    columns_others = ("question", "predicted", "how sure", "result", "holds")
+    sure = [_row(one) for one in shares([*guesses, *answers])]
     none = "" if sure else "no prediction with a confidence can be judged yet"
     columns_sure = ("how sure", "hold", "share that holds (95% interval)", "shows")
     return [
-        Bullets(_words(guesses)),
-        Table(columns, rows, "Your predictions", note),
+        Bullets(_words(guesses, answers)),
+        *([Table(columns, rows, "Your predictions", note)] if guesses else []),
+        *([Table(columns_others, others, "Your other predictions", _RULE)] if answers else []),
         Table(columns_sure, sure, "How sure, and how often right", none),
-        _figure(guesses),
+        *([_figure(guesses)] if guesses else []),
     ]
 
 
@@ -66,7 +71,12 @@ def _title(guess: Guess) -> str:
     return known.title if known else guess.stage
 
 
-def _sure(guess: Guess) -> str:
+def value(guessed: float | str) -> str:
+    """A number or a name that was predicted, or that came out."""
+    return guessed if isinstance(guessed, str) else f"{guessed:.3g}"
+
+
+def _sure(guess: Guess | Answer) -> str:
     return f"{guess.confidence}%" if guess.confidence else "–"
 
 
@@ -75,14 +85,17 @@ def _row(share: Share) -> list[str]:
     return [f"{share.confidence}%", f"{share.holds} of {share.count}", interval, share.verdict]
 
 
-def _words(guesses: Sequence[Guess]) -> list[str]:
+def _words(guesses: Sequence[Guess], answers: Sequence[Answer]) -> list[str]:
     judged = [one for one in guesses if one.holds is not None]
-    held = sum(bool(one.holds) for one in judged)
-    words = [f"{held} of {len(judged)} predictions that can be judged hold."]
+    count = len(judged) + len(answers)
+    held = sum(bool(one.holds) for one in judged) + sum(one.holds for one in answers)
+    words = [f"{held} of {count} predictions that can be judged hold."]
     if judged:
         above = sum(one.times > one.result.ratio for one in judged)
-        words.append(f"{above} of them were above what came out, {len(judged) - above} below or equal.")
-    if len(judged) < 10:
+        words.append(
+            f"{above} of the speed-ups were predicted too high, {len(judged) - above} too low or right."
+        )
+    if count < 10:
         words.append("So few predictions show little: the intervals say how little.")
     return words
 

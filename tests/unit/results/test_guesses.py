@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from perfkit import machine
+from perfkit.errors import InvalidValue
 from perfkit.results import guesses
-from perfkit.results.guesses import Guess
+from perfkit.results.guesses import Answer, Guess
 from perfkit.results.stats import Ratio
 
 pytestmark = pytest.mark.usefixtures("data_dir")
@@ -92,3 +93,44 @@ def test_few_predictions_show_little_and_many_show_more() -> None:
 def test_it_is_a_file_of_the_user(data_dir: Path) -> None:
     guesses.keep(guess(1.5, 1.4, 1.6))
     assert (machine.runs_folder() / "predictions.json").is_relative_to(data_dir)
+
+
+def answer(value: float | str, result: float | str, **more: Any) -> Answer:
+    given = {"made": "2026-11-20T12:00", "question": "the share that waits", **more}
+    return Answer(value=value, result=result, **given)
+
+
+@pytest.mark.parametrize(
+    ("value", "result", "holds"),
+    [
+        (0.5, 0.45, True),
+        (0.45, 0.5, True),
+        (0.5, 0.4, False),
+        (0, 0, True),
+        (0, 0.1, False),
+        (-1, 1, False),
+        (" AMP", "amp", True),
+        ("amp", "compile", False),
+        ("3", 4.0, False),
+    ],
+)
+def test_a_number_holds_within_a_fifth_and_a_name_if_it_is_the_same(
+    value: float | str, result: float | str, holds: bool
+) -> None:
+    assert answer(value, result).holds is holds
+
+
+def test_the_first_answer_about_a_run_is_final() -> None:
+    for value, run in ((0.5, "r1"), (0.4, "r1"), (0.4, "r2")):
+        guesses.keep_answer(answer(value, 0.4, about=run, confidence=70))
+    assert [(one.value, one.about) for one in guesses.answers()] == [(0.5, "r1"), (0.4, "r2")]
+    (share,) = guesses.shares([*guesses.answers(), guess(1.5, 1.4, 1.6, confidence=70)])
+    assert (share.holds, share.count) == (2, 3)
+    (machine.runs_folder() / "answers.json").write_bytes(b"[{}]")
+    assert guesses.answers() == []
+
+
+def test_a_confidence_is_one_of_three() -> None:
+    assert [guesses.sure(one) for one in (50, 70, 90, None)] == [50, 70, 90, None]
+    with pytest.raises(InvalidValue, match="50, 70, 90"):
+        guesses.sure(80)
