@@ -66,7 +66,7 @@ def build(folder: Path, torch: bool = True, wheelhouse: Path | None = None, pip:
 
 
 def _python() -> str:
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
+    return "{}.{}.{}".format(*sys.version_info[:3])
 
 
 def _output(*command: str) -> str:

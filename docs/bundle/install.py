@@ -18,21 +18,21 @@ HERE = Path(__file__).resolve().parent
 def main() -> int:
     """Makes the environment, and says how to start; 1 and a sentence where that fails."""
     about = json.loads((HERE / "bundle.json").read_text(encoding="utf-8"))
-    here = {"python": "{}.{}".format(*sys.version_info[:2]), "platform": sysconfig.get_platform()}
-    if any(about[name] != value for name, value in here.items()):
-        print("This bundle is for Python {python} on {platform}.".format(**about), end=" ")
-        print(
-            "This is Python {python} on {platform}. Make a bundle on a machine like this one.".format(**here)
-        )
+    here = {"python": "{}.{}.{}".format(*sys.version_info[:3]), "platform": sysconfig.get_platform()}
+    least, mine = ([int(part) for part in one["python"].split(".")] for one in (about, here))
+    # The wheels were chosen for that version: some want at least this one.
+    if about["platform"] != here["platform"] or mine[:2] != least[:2] or mine < least:
+        print("This bundle is for Python {python} (or a later patch) on {platform}.".format(**about))
+        print("This is Python {python} on {platform}. Make a bundle on a machine like it.".format(**here))
         return 1
-    mine = "--my-torch" in sys.argv
-    if not about["torch"] and not mine:
+    my_torch = "--my-torch" in sys.argv
+    if not about["torch"] and not my_torch:
         print(
             "This bundle has no torch. If this Python has torch 2.11 or newer: python install.py --my-torch"
         )
         return 1
     folder = HERE / ".venv"
-    venv.create(folder, with_pip=True, clear=True, system_site_packages=mine)
+    venv.create(folder, with_pip=True, clear=True, system_site_packages=my_torch)
     programs = folder / ("Scripts" if os.name == "nt" else "bin")
     pip = [
         str(programs / "python"),
