@@ -70,6 +70,8 @@ SOURCES = {
     "lambda": "lambdal/deeplearning-benchmark 0551cb70, PyTorch 22.10: ResNet-50, synthetic data; batch size "
     "by its configuration for the GPU's memory",
     "lambda-2": "lambdal/deeplearning-benchmark 0551cb70, newer software (1CC H100 SXM5): ResNet-50",
+    "u39kun": "u39kun/deep-learning-benchmark 02ef7437: PyTorch 0.3 (2018) on the V100 of an Amazon "
+    "p3, batch 16, without an optimizer",
     "hta": "HolisticTraceAnalysis, traces of ResNet-50 (kernels less communication; batch size inferred)",
 }
 ORIGINS = {
@@ -113,6 +115,8 @@ RESNET50 = [
     Published("rtx4090", "tf32", "nchw", 224, 721, "lambda"),
     Published("rtx4090", "float16", "nchw", 448, 1301, "lambda"),
 ]
+NEVER_FITTED = {"vgg16": (26.2, 83.5), "resnet152": (38.7, 136.5), "densenet161": (48.3, 142.5)}
+"""Other models on a V100, fp32: milliseconds of a forward pass, and of forward and backward, at batch 16."""
 
 
 def resnet50_cases() -> list[tuple[Published, Case]]:
@@ -299,6 +303,27 @@ def in_sample(anchors: Sequence[tuple[Published, Case]], now: Constants) -> list
     return found
 
 
+def never_fitted(now: Constants) -> list[Anchor]:
+    """Other models on a V100 than ResNet-50, to which Volta is fitted: errors that cancel there show here."""
+    import torchvision
+
+    from perfkit.simulate import operators
+
+    found = []
+    for name, published in NEVER_FITTED.items():
+        for train, milliseconds in zip((False, True), published, strict=True):
+            image = Tensor((16, 3, 224, 224), "float32")
+            step = operators.of_model(getattr(torchvision.models, name), [image], train=train)
+            kept = [one for one in step.events if getattr(one, "phase", "") != "optimizer"]
+            step = msgspec.structs.replace(step, events=kept, fp32_precision="ieee", matmul_precision="ieee")
+            what = f"{'training' if train else 'inference'}, NCHW"
+            one = case(step, name, name, "v100", what, milliseconds / 1e3, precision="float32")
+            [seconds] = Problem([one], gpu("v100")).predicted(now)
+            rates = 16 / one.measured_s, 16 / float(seconds)
+            found.append(_anchor("rate", one, *rates, "never fitted", SOURCES["u39kun"]))
+    return found
+
+
 def write(now: Constants, found: list[Anchor]) -> None:
     """Both files of the package; the errors carry the digest of the constants."""
     rounded = {name: float(f"{value:.4g}") for name, value in sorted(now.values.items())}
@@ -336,7 +361,8 @@ def main() -> None:
     resnets = resnet50_cases()
     all_in = classes(problems, first)
     now = machines(all_in, resnets, given.trace)
-    anchors = held_out(problems, first, all_in, given.folds) + in_sample(resnets, now)
+    anchors = held_out(problems, first, all_in, given.folds)
+    anchors += in_sample(resnets, now) + never_fitted(now)
     print("\n".join(report(anchors)))
     if given.write:
         write(now, anchors)

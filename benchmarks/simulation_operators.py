@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -121,9 +120,12 @@ def family(model: str) -> str:
 
 
 def _recorded(name: str, batch_size: int, image: int, channels_last: bool, train: bool) -> list[Call]:
-    os.environ["TIMM_FUSED_ATTN"] = "0" if train else "1"  # PyTorch 1.12 had no fused attention
     import timm
 
+    timm.layers.set_fused_attn(not train)  # PyTorch 1.12, which trained, had no fused attention
+    # In inference, norms ran in 16 bits: the bytes of some models with norms in float32 would take the
+    # RTX 4090 longer, at its full bandwidth, than their whole step took.
+    timm.layers.set_fast_norm(not train)
     simulated = device.register()
     recorder = _Calls()
     with device.recording(recorder):

@@ -206,6 +206,8 @@ def register() -> torch.device:
     library.impl("_copy_from", lambda source, target, non_blocking=False: target, "PrivateUse1")
     library.impl("zero_", lambda tensor: tensor, "PrivateUse1")
     library.impl("scaled_dot_product_attention", shapes.attention, "AutogradPrivateUse1")
+    for operator in (aten.silu_backward.default, aten.mish_backward.default):
+        library.impl(operator, shapes.whole(operator), "AutogradPrivateUse1")
     _kept.extend((library, *autocast.register()))
     optimizers._foreach_supported_types.append(FakeTensor)  # else optimizers loop where CUDA's would not
     for convolution in (aten.convolution.default, aten.convolution_backward.default):

@@ -23,7 +23,7 @@ from perfkit.simulate.planner import Planned, Request, have_changed, planner
 from perfkit.simulate.step import Step
 from perfkit.workloads import reference
 
-FORMAT = 2
+FORMAT = 3
 """Of plans: older ones in the cache are not used."""
 MOST_PLANS = 300
 

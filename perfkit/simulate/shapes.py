@@ -32,6 +32,16 @@ def _in_channels_last(leaf: Any) -> Any:
     return torch.empty_like(leaf, memory_format=layout)
 
 
+def whole(operator: Any) -> Any:
+    """An operator that is one kernel on CUDA, and that torch takes apart on devices that it does not know."""
+
+    def below_autograd(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*args, **kwargs)
+
+    return below_autograd
+
+
 def attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
     *, scale: float | None = None, enable_gqa: bool = False,

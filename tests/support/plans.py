@@ -51,7 +51,13 @@ def _recurrent() -> Any:
     return nn.LSTM(8, 8)
 
 
-_MODULES = {"mlp": _mlp, "attention": _attention, "recurrent": _recurrent}
+def _activations() -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(100, 200), nn.SiLU(), nn.Linear(200, 200), nn.Mish(), nn.Linear(200, 10))
+
+
+_MODULES = {"mlp": _mlp, "attention": _attention, "recurrent": _recurrent, "activations": _activations}
 
 
 def run(cases: dict[str, dict[str, Any]], python: str = sys.executable) -> dict[str, Step | str]:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 
 from perfkit.simulate import costs, memory
 from perfkit.simulate.gpus import gpu
@@ -41,6 +42,7 @@ CASES = {
     "mlp": {"module": ["mlp", [[8, 100], "float32"]]},
     "inference": {"module": ["mlp", [[8, 100], "float32"]], "options": {"train": False}},
     "sequence": {"module": ["mlp", [[2, 4, 100], "float32"]], "options": {"train": False}},
+    "activations": {"module": ["activations", [[8, 100], "float32"]]},
     "attention": {"module": ["attention", [[2, 16, 64], "float32"]], "options": {"amp": "fp16"}},
     "recurrent": {"module": ["recurrent", [[4, 2, 8], "float32"]]},
     "chatty": {"workload": "perfkit.workloads.bottlenecks:Chatty", "recipe": {}},
@@ -222,6 +224,26 @@ def test_the_memory_of_a_small_net_by_hand(step: Step) -> None:
 @case("inference")
 def test_inference_has_neither_backward_nor_optimizer(step: Step) -> None:
     assert names(step) == {"aten.addmm": 2, "aten.relu": 1}
+
+
+@case("activations")
+def test_what_cuda_does_in_one_kernel_is_not_taken_apart(step: Step) -> None:
+    backward = Counter(one.name for one in step.operators if one.phase == "backward")
+    assert backward["aten.silu_backward"] == backward["aten.mish_backward"] == 1
+    assert not {"aten.sigmoid", "aten.tanh", "aten.sub_", "aten.fill_"} & {*backward}
+
+
+@pytest.mark.skipif(
+    not torch.backends.cuda.is_built(), reason="this torch has no CUDA kernels to compare with"
+)
+def test_torch_takes_nothing_else_apart() -> None:
+    """Where another torch does, the simulated step has kernels that no GPU runs."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    apart = {
+        name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::") and has(name, "CompositeImplicitAutograd") and has(name, "CUDA")
+    }  # fmt: skip
+    assert apart == {"silu_backward", "mish_backward", "_fused_rms_norm"}  # the last is chosen by device
 
 
 @case("attention")
