@@ -62,14 +62,21 @@ def lanes(run: Run) -> list[Lane]:
         found.insert(0, Lane(count, [(0.0, whole if workers else wait, look)]))
     if run.simulated:
         kernel, copy = (min(whole, of) for of in (run.simulated.kernel_s, run.simulated.copy_s))
-        start = min(wait, whole - copy) if run.simulated.copies_ahead else max(0.0, whole - kernel - copy)
         if copy:
-            found.append(Lane("copies", [(start, copy, _COPIES)]))
-        found.append(Lane("device", [(whole - kernel, kernel, _KERNELS)]))
+            found.append(Lane("copies", _around(whole, wait, copy, _COPIES)))
+        start = wait + copy * (not run.simulated.copies_ahead)
+        found.append(Lane("device", _around(whole, start, kernel, _KERNELS)))
     elif samples := sorted(run.raw.gpu_utilization_nvml):
         busy = whole * min(1.0, samples[len(samples) // 2] / 100)
         found.append(Lane("device", [(whole - busy, busy, _BUSY)]))
     return found
+
+
+def _around(whole: float, start: float, seconds: float, look: Look) -> list[tuple[float, float, Look]]:
+    """What begins in this step and may end in the next one, where that of the step before it is drawn."""
+    start %= whole
+    rest = start + seconds - whole
+    return [(start, seconds, look)] if rest <= 0 else [(0.0, rest, look), (start, whole - start, look)]
 
 
 def unmeasured(runs: Sequence[Run]) -> str:

@@ -42,8 +42,9 @@ def test_workers_load_at_the_same_time_all_of_it_only_where_the_loop_waits_for_t
 def test_the_device_has_a_lane_where_something_is_known_of_it() -> None:
     simulated = recordings.find("sim-v100").runs[0]
     assert simulated.simulated
-    start, seconds, _ = lane(simulated, "device")[0]
-    assert seconds == simulated.simulated.kernel_s
+    (first, rest, _), (start, seconds, _) = lane(simulated, "device")  # they end in the next step
+    assert first == 0.0
+    assert rest + seconds == pytest.approx(simulated.simulated.kernel_s)
     assert results.step_s(simulated).value == pytest.approx(start + seconds)  # type: ignore[union-attr]
     assert [one.name for one in figures_step.lanes(session()[0])] == ["loader", "loop"]
 
@@ -54,9 +55,10 @@ def test_copies_of_a_simulated_step_come_before_its_kernels_or_beside_the_last_o
     known = msgspec.structs.replace(run.simulated, copy_s=0.002, copies_ahead=ahead)
     run = msgspec.structs.replace(run, simulated=known)
     ((start, seconds, _),) = lane(run, "copies")
-    ((kernels, *_),) = lane(run, "device")
+    kernels = lane(run, "device")[-1][0]
     assert seconds == 0.002
-    assert start + seconds == pytest.approx(kernels) if not ahead else start == lane(run, "loop")[0][1]
+    assert start == lane(run, "loop")[0][1], "no batch is copied before it is there"
+    assert kernels == pytest.approx(start if ahead else start + seconds)
     assert "when copies run" in figures_step.unmeasured([run])
 
 
