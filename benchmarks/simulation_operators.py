@@ -123,8 +123,8 @@ def _recorded(name: str, batch_size: int, image: int, channels_last: bool, train
     import timm
 
     timm.layers.set_fused_attn(not train)  # PyTorch 1.12, which trained, had no fused attention
-    # In inference, norms ran in 16 bits: the bytes of some models with norms in float32 would take the
-    # RTX 4090 longer, at its full bandwidth, than their whole step took.
+    # In inference, norms ran in 16 bits: the bytes of models with group norm in float32 would take the
+    # RTX 4090, at its full bandwidth, twice as long as their whole step took.
     timm.layers.set_fast_norm(not train)
     simulated = device.register()
     recorder = _Calls()
