@@ -234,7 +234,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     def describe(self) -> str:
         """Where, when and how, in a sentence."""
         code = f" of perfkit {self.commit[:10]}" if self.commit else ""
-        return f"Recorded {self.when[:10]} on {machine.describe(self.machine)}, by `{self.command}`{code}."
+        return f"Recorded {self.when[:10]} on {machine.describe(self.machine)}, by {self.command}{code}."
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
