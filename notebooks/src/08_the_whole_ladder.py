@@ -57,7 +57,7 @@ panel.run()
 gains = {run.stage: run.speedup("previous") for run in panel.runs if run.speedup("previous")}
 best = max(gains, key=lambda name: gains[name].ratio)
 Markdown(
-    f"{my_guess.outcome(best, panel)} The largest speed-up was that of **{best}**: "
+    f"{my_guess.outcome(best, panel)} With it: "
     f"{gains[best].ratio:.2f} times as fast ({gains[best].low:.2f} to {gains[best].high:.2f}), {gains[best].verdict}."
 )
 

@@ -51,7 +51,7 @@ worth.table("Interactions")
 
 # %%
 best = max(worth.found.effects, key=lambda effect: effect.shapley or 0)
-print(f"{my_guess.outcome(best.name)} On average, {best.name} is worth most here.")
+print(my_guess.outcome(best.name))
 
 # %% [markdown]
 # ## When the answer misleads

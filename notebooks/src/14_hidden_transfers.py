@@ -47,8 +47,7 @@ syncs = pk.find_syncs(name)
 syncs.table()
 
 # %%
-print(my_guess.outcome(syncs.a_step))
-print(f"There are {syncs.a_step:g} per step, at {len(syncs.places)} places in the code.")
+print(my_guess.outcome(syncs.a_step), f"They are at {len(syncs.places)} places in the code.")
 
 # %% [markdown]
 # perfkit watches the calls, not the device, so it finds these places on a machine without a GPU too. On a GPU, it also reports whether the host memory of each copy was pinned, and adds the driver's own warnings. Pinned copies that do not block the host are listed too, although they are not waits.

@@ -43,8 +43,9 @@ class Prediction:
             result: what came out.
             panel: that measured it, if one did: a guess that is younger than its results is not kept.
         """
+        found = f"{self.question[:1].upper()}{self.question[1:]}: {calibration.value(result)}"
         if self.value is None:
-            return f"No guess; it is {calibration.value(result)}."
+            return f"{found} (no guess)."
         run = panel.runs[-1] if panel else None
         answer = Answer(
             made=self._made, question=self.question, value=self.value, confidence=self.confidence,
@@ -56,5 +57,4 @@ class Prediction:
         sure = f", {self.confidence}% sure" if self.confidence else ""
         words = ("right", "wrong") if isinstance(result, str) else ("within a fifth", "off by more than that")
         late = " (it was known already, so this guess is not kept)" if known else ""
-        shown = f"You guessed {calibration.value(self.value)}{sure}; it is {calibration.value(result)}"
-        return f"{shown}: {words[not answer.holds]}{late}."
+        return f"{found}; you guessed {calibration.value(self.value)}{sure}: {words[not answer.holds]}{late}."

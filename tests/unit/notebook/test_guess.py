@@ -25,9 +25,9 @@ def panel(created: str, recorded: str = "") -> Any:
 
 def test_a_guess_is_laid_beside_what_came_out() -> None:
     made = pk.guess("copies", 4, sure=70)
-    assert made.outcome(4.5) == "You guessed 4, 70% sure; it is 4.5: within a fifth."
-    assert pk.guess("stage", "amp").outcome("compile") == "You guessed amp; it is compile: wrong."
-    assert pk.guess("stage", None).outcome("amp") == "No guess; it is amp."
+    assert made.outcome(4.5) == "Copies: 4.5; you guessed 4, 70% sure: within a fifth."
+    assert pk.guess("stage", "amp").outcome("compile") == "Stage: compile; you guessed amp: wrong."
+    assert pk.guess("stage", None).outcome("amp") == "Stage: amp (no guess)."
     assert [one.question for one in guesses.answers()] == ["copies", "stage"]
     text = pk.calibration()._repr_mimebundle_()["text/plain"]
     assert "2 predictions that can be judged" in text
