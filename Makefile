@@ -14,6 +14,10 @@ endif
 PYTHON ?= $(firstword $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$p"; done))
 
+# Where the environment forbids bytecode files, as many containers do, every process of the tests would compile
+# all of perfkit again: that is most of a short process's time.
+unexport PYTHONDONTWRITEBYTECODE
+
 # One empty file for each finished step, so that a second call installs nothing.
 STAMPS := $(VENV)/.stamps
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet

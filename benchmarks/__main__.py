@@ -54,7 +54,7 @@ BENCHMARKS = (
     ),
     Benchmark("replay_time", instead="python -m benchmarks.replay_time (on a quiet machine)"),
     Benchmark("fetch_cost", instead="python -m benchmarks.fetch_cost (on a quiet machine)"),
-    Benchmark("fit_simulation", instead="python -m benchmarks.fit_simulation --help (hours; needs timm)"),
+    Benchmark("fit_simulation", instead="python -m benchmarks.fit_simulation --help (an hour; needs timm)"),
     Benchmark("effects", instead="python -m benchmarks.effects (about an hour on a quiet machine)"),
     Benchmark("frameworks", instead="python -m benchmarks.frameworks (about 10 minutes on a quiet machine)"),
     Benchmark("tuner_grid", instead="python benchmarks/tuner_grid.py (about 2 hours)"),

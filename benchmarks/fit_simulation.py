@@ -1,12 +1,13 @@
 r"""Fits the constants of simulated GPUs to published measurements, and states errors on what was left out.
 
     python -m benchmarks.fit_simulation --figures FOLDER \
-        --trace FILE.json --cache FOLDER [--models 150] [--write]
+        --trace FILE.json --cache FOLDER [--models 400] [--inference 150] [--write]
 
 Three stages: (1) classes of kernels, by training on an RTX 3090 and inference on an RTX 4090, for hundreds of
 models; (2) what is Volta's own, by the operators of one trace and ResNet-50; (3) factors of A100, H100 and
 TF32, by ResNet-50. The ladder article takes part in none. Stage 1 is repeated without each fold of model
-families, and the errors stated are those of the models left out. Needs timm; takes hours the first time.
+families, and the errors stated are those of the models left out. Needs timm; takes an hour the first time, then
+five minutes.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(lines)
 
 
-def timm_cases(figures: Path, cache: Path, models: int) -> list[Case]:
+def timm_cases(figures: Path, cache: Path, models: int | None, inference: int) -> list[Case]:
     """The first models in the order of a hash; those that today's timm builds otherwise are left out."""
     from benchmarks import simulation_operators as recorded
 
@@ -183,14 +184,13 @@ def timm_cases(figures: Path, cache: Path, models: int) -> list[Case]:
                         step, model, recorded.family(model), "rtx3090", f"training, {layout.upper()}", seconds
                     )
                 )
-    inference = {
+    rows_of = {
         kind: {(r["model"], r["infer_img_size"]): r for r in _rows(figures / f"rtx4090-infer-amp-{kind}.csv")}
         for kind in ("eager", "compiled")
     }
-    for model, image_size in sorted(set(inference["eager"]) & set(inference["compiled"]), key=_order)[
-        :models
-    ]:
-        row = inference["eager"][model, image_size]
+    both = set(rows_of["eager"]) & set(rows_of["compiled"])
+    for model, image_size in sorted(both, key=_order)[:inference]:
+        row = rows_of["eager"][model, image_size]
         batch = int(row["infer_batch_size"])
         calls = recorded.attempt(model, batch, int(image_size), False, False, cache)
         if not calls or not recorded.has_macs(calls, batch, 1e9 * float(row["infer_gmacs"] or 0)):
@@ -199,7 +199,7 @@ def timm_cases(figures: Path, cache: Path, models: int) -> list[Case]:
             ("eager", recorded.step_of(calls, batch)),
             ("compiled", recorded.fused(calls, batch)),
         ):
-            seconds = batch / float(inference[kind][model, image_size]["infer_samples_per_sec"])
+            seconds = batch / float(rows_of[kind][model, image_size]["infer_samples_per_sec"])
             name = f"{model} {image_size}"
             found.append(case(step, name, recorded.family(model), "rtx4090", INFERENCE[kind], seconds))
     return found
@@ -351,12 +351,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("figures", "trace", "cache"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--models", type=int, default=150)
+    parser.add_argument("--models", type=int, help="of training (default: all)")
+    parser.add_argument("--inference", type=int, default=150, help="models of inference (default: 150)")
     parser.add_argument("--folds", type=int, default=6)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     first = msgspec.json.decode((HERE / "simulation_first.json").read_bytes(), type=Constants)
-    cases = timm_cases(given.figures, given.cache, given.models)
+    cases = timm_cases(given.figures, given.cache, given.models, given.inference)
     problems = [Problem([c for c in cases if c.gpu == key], gpu(key)) for key in ("rtx3090", "rtx4090")]
     resnets = resnet50_cases()
     all_in = classes(problems, first)
