@@ -6,8 +6,8 @@ r"""Fits the constants of simulated GPUs to published measurements, and states e
 Three stages: (1) classes of kernels, by training on an RTX 3090 and inference on an RTX 4090, for hundreds of
 models; (2) what is Volta's own, by the operators of one trace and ResNet-50; (3) factors of A100, H100 and
 TF32, by ResNet-50. The ladder article takes part in none. Stage 1 is repeated without each fold of model
-families, and the errors stated are those of the models left out. Needs timm; takes an hour the first time, then
-five minutes.
+families, and the errors stated are those of the models left out. Needs timm; takes an hour the first time,
+then five minutes.
 """
 
 from __future__ import annotations
