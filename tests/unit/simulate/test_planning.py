@@ -44,7 +44,7 @@ def never(*_: Any) -> Any:
     raise AssertionError("planned, although it was in the cache")
 
 
-def test_a_plan_is_made_once_and_again_when_its_source_changes(
+def test_a_plan_is_made_once_and_again_after_a_death_and_when_its_source_changes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = planning.plan_step("mine:Mine", Recipe(batch_size=8))
@@ -56,6 +56,10 @@ def test_a_plan_is_made_once_and_again_when_its_source_changes(
         assert again == first, "workers are on the host: the device does the same"
         with pytest.raises(AssertionError, match="planned"):
             planning.plan_step("mine:Mine", Recipe(batch_size=16))
+    with pytest.raises(RunFailed, match="ended with status 3: no more"):
+        planning.plan_step("mine:Dies", Recipe())
+    assert planning.plan_step("mine:Mine", Recipe()).samples == 32, "the next question starts another process"
+
     Path("mine.py").write_text(WORKLOAD.replace("os._exit(3)", "return None"))
     with monkeypatch.context() as patch:
         patch.setattr(planner.Planner, "ask", never)
@@ -70,12 +74,6 @@ def test_a_plan_is_made_once_and_again_when_its_source_changes(
         planning.plan_step("mine:Wrong", Recipe())
     with pytest.raises(WorkloadError, match="no 'Missing'"):
         planning.plan_step("mine:Missing", Recipe())
-
-
-def test_a_process_that_dies_says_why_and_the_next_question_starts_another(folder: Path) -> None:
-    with pytest.raises(RunFailed, match="ended with status 3: no more"):
-        planning.plan_step("mine:Dies", Recipe())
-    assert planning.plan_step("mine:Mine", Recipe()).samples == 32
 
 
 def test_planning_can_be_stopped(folder: Path) -> None:
