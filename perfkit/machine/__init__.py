@@ -1,6 +1,14 @@
 """What this computer is: folders, cores, GPUs, devices, facts, conditions, check-up. Never imports torch."""
 
-from perfkit.machine.company import CpuTimes, busiest, cpu_times, members, resident_bytes, taken_share
+from perfkit.machine.company import (
+    CpuTimes,
+    OtherPrograms,
+    Program,
+    cpu_times,
+    members,
+    resident_bytes,
+    taken_share,
+)
 from perfkit.machine.conditions import quality_warnings, read_conditions
 from perfkit.machine.cores import free_memory_bytes, usable_cores
 from perfkit.machine.devices import check_device, compiler_problem
@@ -19,7 +27,8 @@ from perfkit.machine.gpus import process_tree, sample_utilization, taken_gpu_sha
 __all__ = [
     "Check",
     "CpuTimes",
-    "busiest",
+    "OtherPrograms",
+    "Program",
     "cache_folder",
     "check_device",
     "checkout",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import time
@@ -80,27 +81,47 @@ def taken_share(before: CpuTimes, after: CpuTimes) -> float:
     return min(1.0, max(0.0, busy - max(0, visible - usable)) / usable)
 
 
-def busiest(pids: Iterable[int] = (), period_s: float = 0.3) -> str:
-    """The other program that uses most CPU time now, for a message; empty where none uses much.
+class Program(NamedTuple):
+    """A program on this machine."""
 
-    Args:
-        pids: leaders of process groups that do not count; this process never counts.
-        period_s: how long it watches.
-    """
-    ours = {os.getpid(), *members(set(pids))}
-    before = _spent(ours)
-    time.sleep(period_s)
-    spent = {key: seconds - before.get(key, seconds) for key, seconds in _spent(ours).items()}
-    if not spent:
-        return ""
-    (pid, name), seconds = max(spent.items(), key=lambda item: item[1])
-    return f"{name} (process {pid}), {seconds / period_s:.0%} of a core" if seconds > 0.1 * period_s else ""
+    name: str
+    """With its process, or how many it has."""
+    share: float
+    """Of the usable cores (0 to 1)."""
 
 
-def _spent(ours: set[int]) -> dict[tuple[int, str], float]:
+class OtherPrograms:
+    """What other programs use from now on."""
+
+    def __init__(self) -> None:
+        self._since, self._before = time.monotonic(), _spent()
+
+    def busiest(self, pids: Iterable[int] = ()) -> Program | None:
+        """The one that has used most, all its processes together; None where there is no other.
+
+        Args:
+            pids: leaders of process groups that do not count; this process never counts.
+        """
+        ours = {os.getpid(), *members(set(pids))}
+        seconds = collections.defaultdict[str, float](float)
+        processes = collections.defaultdict[str, list[int]](list)
+        for (pid, name), spent in _spent().items():
+            if pid not in ours:
+                seconds[name] += spent - self._before.get((pid, name), 0.0)  # or it has started since
+                processes[name].append(pid)
+        if not seconds:
+            return None
+        name, most = max(seconds.items(), key=lambda item: item[1])
+        first, *more = processes[name]
+        which = f"{len(more) + 1} processes" if more else f"process {first}"
+        capacity_s = cores.usable_cores() * max(time.monotonic() - self._since, 1e-9)
+        return Program(f"{name} ({which})", most / capacity_s)
+
+
+def _spent() -> dict[tuple[int, str], float]:
+    """CPU seconds of every process."""
     spent = {}
     for process in psutil.process_iter(["name", "cpu_times"]):
-        times = process.info["cpu_times"]
-        if process.pid not in ours and times:
+        if times := process.info["cpu_times"]:
             spent[process.pid, process.info["name"] or "a program"] = times.user + times.system
     return spent

@@ -8,13 +8,15 @@ import threading
 import time
 from collections.abc import Callable
 
-import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import Markdown, display
 
 from perfkit.notebook.layout import Action, Offer, box, html_slot, message, row
 from perfkit.notebook.live import Live
 from perfkit.studies.plan import Progress
+
+_INTERVAL_S = 0.4
+"""Between two updates: each is work for kernel, server and browser, on the cores that are measured."""
 
 
 class Job:
@@ -98,49 +100,57 @@ class Line:
 
 
 class Status:
-    """Progress bar and messages of a panel; a cell that waits for the work has a line of its own."""
+    """Progress bar and messages of a panel; a cell that waits for the work has a line of its own.
 
-    def __init__(self) -> None:
-        self.bar = widgets.FloatProgress(min=0, max=1)
-        self.bar.add_class("pk-progress")
-        self.text = html_slot("pk-status")
-        self.error = html_slot("pk-error")
-        self.offer, self.live = Offer(), Live()
-        self.widget = box([row([self.bar, self.text, self.offer.widget]), self.live.widget, self.error])
-        self._started = 0.0
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.text, self.error = html_slot("pk-status"), html_slot("pk-error")
+        self.offer, self._live = Offer(), Live()
+        self.widget = box([row([self.text, self.offer.widget]), self.error])
+        self._fraction = 0.0
+        self._clock, self._started = clock, 0.0
+        self._what, self._shown = "", 0.0
         self._line: Line | None = None
         self.show("ready")
 
     def show(self, text: str, action: Action | None = None) -> None:
         """One line beside the bar, and what can be done about it."""
         self.offer.show(action)
-        self.text.value = f'<span role="status">{html.escape(text)}</span>'
+        bar = f'<progress value="{self._fraction:.3f}" aria-label="Progress"></progress>'
+        # One value, as each that changes is a message, and a frame that the browser draws.
+        self.text.value = f'{bar} <span role="status">{html.escape(text)}</span>{self._live.html()}'
 
     def begin(self, line: Line | None = None) -> None:
         """Starts a new piece of work; `line` shows the same as the panel."""
-        self._started, self._line = time.monotonic(), line
-        self.bar.value, self.error.value = 0.0, ""
-        self.live.clear()
+        self._started, self._what, self._line = self._clock(), "", line
+        self._fraction, self.error.value = 0.0, ""
+        self._live.clear()
         self.show("starting …")
 
     def progress(self, what: str, fraction: float) -> None:
-        """The phase, the share done, and roughly how long the rest will take."""
-        spent = time.monotonic() - self._started
+        """The phase, the share done, and roughly how long the rest will take, a few times a second."""
+        now = self._clock()
+        if what == self._what and now - self._shown < _INTERVAL_S:
+            return
+        self._what, self._shown, spent = what, now, now - self._started
         left = f", about {_seconds(spent / fraction - spent)} left" if fraction > 0.08 and spent > 3 else ""
-        self.bar.value = fraction
+        self._fraction = fraction
         self.show(f"{what}, {fraction:.0%} done{left}")
         if self._line:
             self._line.progress(what, fraction)
 
     def follow(self, progress: Progress) -> None:
         """The same, and how fast it is."""
+        self._live.follow(progress)
         self.progress(progress.describe(), progress.fraction)
-        self.live.follow(progress)
 
     def end(self, text: str, error: str = "", action: Action | None = None) -> None:
         """Done, or why not."""
-        self.live.clear()
-        self.bar.value = 0.0 if error else 1.0
+        self._live.clear()
+        self._fraction = 0.0 if error else 1.0
         self.error.value = message(error)
         self.show(text, action)
         if self._line:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import collections
 import html
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from perfkit.notebook.layout import html_slot
 from perfkit.results.pairing import DISTURBED
 from perfkit.show import style, units
 from perfkit.studies.plan import Pace, Progress
@@ -23,41 +21,34 @@ _KEPT = 120
 """Values of a sparkline."""
 _WIDTH, _HEIGHT = 240, 28
 """Pixels of a sparkline."""
-_INTERVAL_S = 0.1
-"""Between two updates: more of them would only be work for the browser, on the cores that are measured."""
 
 
 class Live:
-    """A slot that is empty while nothing runs.
+    """What came in so far, as HTML; empty while nothing runs."""
 
-    Args:
-        clock: seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.widget = html_slot("pk-live")
-        self._clock = clock
+    def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
         """Nothing runs."""
-        self._shown: float | None = None
+        self._phase = ""
         self._newest: Pace | None = None
         self._steps: dict[str, collections.deque[float]] = {}
         self._numbers: dict[str, str] = {}
-        self.widget.value = ""
 
     def follow(self, progress: Progress) -> None:
-        """Takes what the study reports; shows it at most ten times a second."""
+        """Takes what the study reports."""
+        self._phase = progress.phase
         if (pace := progress.pace) and progress.phase not in _OTHER_STEPS:
             self._newest = pace
             self._steps.setdefault(pace.title, collections.deque(maxlen=_KEPT)).append(pace.step_s)
             rate = units.number(pace.samples_per_step / pace.step_s)
             self._numbers[pace.title] = f"<td>{units.duration(pace.step_s)}</td><td>{rate}</td>"
-        now = self._clock()
-        if self._shown is None or now - self._shown >= _INTERVAL_S:
-            self._shown = now
-            self.widget.value = _phases(progress.phase) + self._table() + _machine(self._newest)
+
+    def html(self) -> str:
+        """The phase, a line for each trial, the machine."""
+        shown = _phases(self._phase) + self._table() + _machine(self._newest)
+        return f'<div class="pk-live">{shown}</div>' if self._phase else ""
 
     def _table(self) -> str:
         if not self._steps or not self._newest:

@@ -117,6 +117,7 @@ class Heat:
         compared = max(1, len(self._members) - 1)
         until = min(self._until, started + self._schedule.budget_s * compared)
         uuid = self._setup.description.facts.uuid
+        others = machine.OtherPrograms()
         with machine.sample_utilization(uuid) as utilization:
             while self._members and (share := self._share(started, until)) is not None:
                 names = f"{len(self._members)} together" if compared > 1 else self._members[-1].stage.title
@@ -125,7 +126,7 @@ class Heat:
         for live in list(self._members):
             self._ask_the_rest(live)
         if any(round.disturbed > DISTURBED for round in self._rounds):
-            culprit = machine.busiest(self._pids())
+            culprit = others.busiest(self._pids())
             for live in self._members:
                 live.builder.culprit = culprit
 

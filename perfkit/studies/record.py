@@ -148,7 +148,7 @@ class RunBuilder:
 
     def __init__(self, session: str, stage: Stage, plan: Plan, description: Description) -> None:
         now = datetime.datetime.now(datetime.UTC)
-        self.culprit = ""
+        self.culprit: machine.Program | None = None
         """The program that disturbed the measuring, where one did."""
         self.id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         """Of the run."""
@@ -236,11 +236,11 @@ class RunBuilder:
     def _disturbed(self, run: Run) -> Iterator[str]:
         if run.disturbed is None:
             return
-        share = f"{run.disturbed:.0%} of the cores"
-        if self.culprit:
-            yield f"other programs took {share} (most of it {self.culprit}): close them, then run it again"
+        share, one = f"{run.disturbed:.0%} of the cores", self.culprit
+        if one and one.share > run.disturbed / 4:
+            yield f"other programs took {share} ({one.name} {one.share:.0%}): close them, then run it again"
         else:
-            yield f"others took {share} (no program here is busy now; other guests of the host?): repeat it"
+            yield f"others took {share} (no program here took much; other guests of the host?): repeat it"
 
     def _disturbances(self, after: dict[str, Any]) -> Iterator[str]:
         for conditions in (self._conditions, after):

@@ -75,19 +75,25 @@ def test_cores_that_are_not_granted_may_be_used_by_others(monkeypatch: pytest.Mo
     assert shares == pytest.approx([0.0, 0.5, 1.0])
 
 
-def test_the_busiest_other_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hand: 0.19 s in 0.2 s are 95% of a core; a program that used more before does not count for it."""
-    spent = [{(1, "python"): 1.0, (2, "chrome"): 50.0}, {(1, "python"): 1.19, (2, "chrome"): 50.05}]
-    monkeypatch.setattr(company, "_spent", lambda ours: spent.pop(0))
-    assert machine.busiest(period_s=0.2) == "python (process 1), 95% of a core"
-    spent = [{(1, "python"): 1.0}, {(1, "python"): 1.01, (3, "new"): 9.0}]
-    assert machine.busiest(period_s=0.2) == "", "what started meanwhile has no beginning to count from"
+def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: 0.3 + 0.5 s of chrome are 0.8 s in 2 s on 2 cores, 20%; python's 50 s were spent before."""
+    spent = [
+        {(1, "chrome"): 9.0, (2, "python"): 50.0},
+        {(1, "chrome"): 9.3, (2, "python"): 50.4, (3, "chrome"): 0.5, (os.getpid(), "jupyter"): 7.0},
+    ]
+    monkeypatch.setattr(company, "_spent", lambda: spent.pop(0))
+    monkeypatch.setattr(company.cores, "usable_cores", lambda: 2)
+    monkeypatch.setattr(company.time, "monotonic", iter([100.0, 102.0]).__next__)
+    assert machine.OtherPrograms().busiest() == ("chrome (2 processes)", pytest.approx(0.2))
 
 
-def test_ones_own_processes_are_not_among_the_others() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as one:
-        assert one.pid in {pid for pid, _ in company._spent(set())}
-        assert one.pid not in {pid for pid, _ in company._spent({one.pid})}
+def test_ones_own_processes_are_not_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as one:
+        assert one.pid in {pid for pid, _ in company._spent()}
+        only = {(one.pid, "python"): 1.0}
+        monkeypatch.setattr(company, "_spent", lambda: only)
+        assert machine.OtherPrograms().busiest([one.pid]) is None
         one.communicate(b"\n")
 
 

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from perfkit.notebook.job import Job, Line, Status
+from perfkit.studies.plan import Pace, Progress
 from tests.unit.notebook.fakes import wait_until
 
 
@@ -42,7 +43,7 @@ def test_bar_and_line_show_the_same_work(capsys: pytest.CaptureFixture[str]) -> 
     status = Status()
     status.begin(Line())
     status.progress("measuring <fast>", 0.5)
-    assert status.bar.value == 0.5
+    assert '<progress value="0.500"' in status.text.value
     assert "measuring &lt;fast&gt;, 50% done" in status.text.value
     status.end("stopped", "no <memory> left")
     assert "no &lt;memory&gt; left" in status.error.value
@@ -53,3 +54,14 @@ def test_bar_and_line_show_the_same_work(capsys: pytest.CaptureFixture[str]) -> 
     assert status.error.value == ""
     status.end("done")
     assert capsys.readouterr().err == "", "the line of an earlier piece of work is left alone"
+
+
+def test_a_few_updates_a_second_are_enough_and_a_new_phase_is_shown_at_once() -> None:
+    times = iter([0.0, 10.0, 10.1, 10.2, 10.5])
+    status, changes = Status(clock=times.__next__), list[str]()
+    status.begin()
+    status.text.observe(lambda change: changes.append(change["new"]), "value")
+    for phase, step_s in (("warm-up", 0.1), ("warm-up", 0.2), ("measuring", 0.3), ("measuring", 0.4)):
+        status.follow(Progress("AMP", phase, 0.5, pace=Pace("AMP", step_s, 32)))
+    assert ["measuring" in text for text in changes] == [False, True]
+    assert "the last 3: 100 ms to 300 ms" in changes[-1], "none is lost that was not shown when it came"

@@ -139,9 +139,8 @@ def again(runs: list[Run]) -> list[Run]:
 
 def disturbed(runs: list[Run], share: float = 0.37) -> list[Run]:
     """The same session with another program beside it in all rounds."""
-    warning = (
-        f"other programs took {share:.0%} of the cores (most of it chrome): close them, then run it again"
-    )
+    took = f"{share:.0%} of the cores (chrome (process 7) {share:.0%})"
+    warning = f"other programs took {took}: close them, then run it again"
 
     def changed(run: Run) -> Run:
         shares = [share] * len(run.raw.block_samples_per_s)

@@ -114,5 +114,6 @@ def install(monkeypatch: pytest.MonkeyPatch, machine: FakeMachine) -> FakeMachin
     monkeypatch.setattr(record.machine, "facts", lambda: {"id": "m1", "cpu": {"cores_usable": 2}})
     monkeypatch.setattr(record.machine, "read_conditions", lambda: {})
     monkeypatch.setattr(heat.machine, "taken_share", lambda before, after: machine.taken())
-    monkeypatch.setattr(heat.machine, "busiest", lambda pids: "chrome (process 7), 97% of a core")
+    chrome = heat.machine.Program("chrome (process 7)", 0.38)
+    monkeypatch.setattr(heat.machine.OtherPrograms, "busiest", lambda self, pids: chrome)
     return machine

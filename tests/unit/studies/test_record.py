@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from perfkit.ladder.stages import Stage
+from perfkit.machine import Program
 from perfkit.program.recipe import Recipe
 from perfkit.results.run import Pairing, Run
 from perfkit.studies import record
@@ -26,7 +27,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def build(
     rates: tuple[float, ...] = (100.0,) * 5, device: str = "cpu", recompiles: int = 0,
-    culprit: str = "chrome (process 7), 97% of a core", pairings: tuple[Pairing, ...] = (),
+    culprit: float = 0.4, pairings: tuple[Pairing, ...] = (),
     disturbed: tuple[float, ...] = (), ceilings: tuple[float, ...] = (),
     **more: Any,
 ) -> Run:  # fmt: skip
@@ -35,7 +36,7 @@ def build(
     chosen = plan("cifar_resnet18", "smoke", ["amp"], device="cpu", seed=3)
     object.__setattr__(chosen, "device", device)
     builder = RunBuilder("s", stage, chosen, description)
-    builder.culprit = culprit
+    builder.culprit = Program("chrome (process 7)", culprit)
     shares, ceilings = disturbed or (0.0,) * len(rates), ceilings or ()
     measurement = Measurement(builder.id, trained(RECIPE, **more))
     for at, (rate, share) in enumerate(zip(rates, shares, strict=True)):
@@ -87,11 +88,11 @@ APART = Pairing([1.0], [1.0], against="x", role="previous", interleaved=False)
         ({"recompiles": 1}, "was recompiled while it was measured"),
         (
             {"disturbed": (0.5,) * 3 + (0.0,) * 2},
-            "took 50% of the cores (most of it chrome (process 7)",
+            "other programs took 50% of the cores (chrome (process 7) 40%)",
         ),
         (
-            {"disturbed": (0.5,) * 5, "culprit": ""},
-            "others took 50% of the cores (no program here is busy now",
+            {"disturbed": (0.5,) * 5, "culprit": 0.1},
+            "others took 50% of the cores (no program here took much",
         ),
         ({"ceilings": (90.0,) * 5}, "the ceiling came out below the rate"),
     ],
