@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from IPython.core.getipython import get_ipython
-from IPython.display import Markdown, display
+from IPython.display import Pretty, display
 
 from perfkit.notebook.layout import Action, Offer, box, html_slot, message, row
 from perfkit.notebook.live import Live
@@ -17,6 +17,8 @@ from perfkit.studies.plan import Progress
 
 _INTERVAL_S = 0.4
 """Between two updates: each is work for kernel, server and browser, on the cores that are measured."""
+_LINE_INTERVAL_S = 1.0
+"""The same for the line, which the browser lays out with the whole notebook."""
 
 
 class Job:
@@ -73,13 +75,17 @@ class Line:
     """One line of progress that is replaced in place, in a cell or in a terminal."""
 
     def __init__(self) -> None:
-        self._text = ""
-        self._handle = display(Markdown("starting …"), display_id=True) if get_ipython() else None
+        self._text, self._stage, self._shown = "", "", 0.0
+        self._handle = display(Pretty("starting …"), display_id=True) if get_ipython() else None
 
     def progress(self, what: str, fraction: float) -> None:
-        """Shows a step of progress."""
+        """Shows a step of progress: a stage at once, its phases once a second."""
+        stage, now = what.partition(":")[0], time.monotonic()
+        if stage == self._stage and now - self._shown < _LINE_INTERVAL_S:
+            return
+        self._stage, self._shown = stage, now
         done = round(20 * fraction)
-        self._show(f"`{'█' * done}{'░' * (20 - done)}` {what}")
+        self._show(f"{'█' * done}{'░' * (20 - done)} {what}")
 
     def wait(self) -> None:
         """Other work goes first."""
@@ -87,14 +93,14 @@ class Line:
 
     def end(self, error: str = "") -> None:
         """Leaves the error, or `done`."""
-        self._show(f"**{html.escape(error)}**" if error else "done", "\n")
+        self._show(error or "done", "\n")
 
     def _show(self, text: str, end: str = "") -> None:
         if text == self._text:
             return
         self._text = text
         if self._handle:
-            self._handle.update(Markdown(text))
+            self._handle.update(Pretty(text))
         else:
             sys.stderr.write(f"\r{text:<78}{end}")
 

@@ -62,8 +62,9 @@ class Panel(layout.Boxed, Sectioned):
     """Other work, which cannot begin either while something runs."""
     _above: Sequence[widgets.Widget] = ()
     _between: Sequence[widgets.Widget] = ()
+    _beside: Sequence[widgets.Widget] = ()
     _below: Sequence[widgets.Widget] = ()
-    """Widgets above the buttons, between progress and results, at the end: all of these are set first."""
+    """Widgets above the buttons, below the progress, below the picture, at the end: all are set first."""
 
     def __init__(self, key: str) -> None:
         self.runs: list[Run] = []
@@ -83,8 +84,8 @@ class Panel(layout.Boxed, Sectioned):
         self._more = Choice("More:", "pk-tabs", self._show_plot)
         self._fill([
             *self._above, layout.row([self._run, self._cancel, *self._buttons]),
-            self._status.widget, *self._between, self._headline, self._results, self._more.widget, self._plot,
-            *self._below,
+            self._status.widget, *self._between, self._headline, *self._beside, self._results,
+            self._more.widget, self._plot, *self._below,
         ])  # fmt: skip
         older, _newest[key] = _newest.get(key), self
         if older:

@@ -90,7 +90,7 @@ class ScriptPanel(Panel):
         self._ideas = layout.row([], "pk-apply")
         self._history = layout.html_slot("pk-history")
         self._seen, self._edit = layout.html_slot("pk-profiled"), layout.html_slot("pk-diff")
-        self._between, self._below = [self._ideas, self._edit, self._history], [self._seen]
+        self._beside, self._below = [self._ideas, self._edit, self._history], [self._seen]
         super().__init__(f"Script {self.launch.describe()}")
 
     # ------------------------------------------------------------ controls

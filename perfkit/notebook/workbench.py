@@ -103,10 +103,11 @@ class Workbench(Panel):
         about = "Set the controls to those of the ticked run"
         use = layout.button("Use its switches", "pk-use", about, lambda: self._try(self._use))
         acts = [use, *map(self._export, exports.EXPORTS), self.history.delete, self.history.undo]
-        self._between = [self.queue.widget, self.history.grid, layout.row(acts), self._made]
+        self._between = [self.queue.widget]
+        self._beside = [self.history.grid, layout.row(acts), self._made]
         self._profiled = layout.html_slot("pk-profiled")
         self._suggestions = layout.box([], "pk-apply")
-        self._below = [self._profiled, self._suggestions]
+        self._below = [self._suggestions, self._profiled]
 
     def _set_busy(self, busy: bool) -> None:
         """While something is measured, Run puts the recipe into the queue; then the next one begins."""

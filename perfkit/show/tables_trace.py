@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ROWS = 12
 """Most rows of a long table; the JSON has them all."""
+_SHARES = ("share", "shorter", "utilization", "efficiency", "tensor_core")
+"""What is in the names of numbers that are shares."""
 _RANK = {"error": 0, "warning": 1, "info": 2}
 
 
@@ -81,7 +83,7 @@ def diagnosis(findings: Iterable[Bottleneck]) -> Table:
     """What stands out, with its evidence, the switch to try and the bound of its gain."""
     rows = []
     for f in findings:
-        evidence = ", ".join(f"{key} {_plain(value)}" for key, value in f.evidence.items())
+        evidence = ", ".join(_said(key, value) for key, value in f.evidence.items())
         bound = f"{units.number(f.gain_at_most)}×" if f.gain_at_most else "no bound"
         rows.append([f.bottleneck, f.message, evidence, ", ".join(f.try_next) or "—", bound])
     columns = ("bottleneck", "what", "evidence", "try next", "gain at most")
@@ -95,15 +97,30 @@ def edits(diffs: Iterable[tuple[str, str]]) -> Section:
     return Section("The edits, in perfkit's own training program", shown, folded=True)
 
 
-def _plain(value: object) -> str:
+def _said(key: str, value: object) -> str:
+    """A number behind a diagnosis in words; its unit is in its name."""
+    in_us, words = "_us" in key, key.replace("_us", "").replace("_", " ")
     match value:
+        case bool():
+            return words if value else f"not {words}"
+        case float() if in_us:
+            said = _us(value)
+        case float() if any(share in key for share in _SHARES):
+            said = units.percent(value)
+        case float() if "bytes" in key:
+            return f"{units.size(value)} {words.removeprefix('bytes ')}"
         case float():
-            return units.number(value)
+            said = units.number(value)
         case dict():
-            return "; ".join(f"{sentences.clean(key, 40)} {_plain(inner)}" for key, inner in value.items())
+            parts = (f"{sentences.clean(name, 40)} {_us(inner)}" for name, inner in value.items())
+            said = "; ".join(parts)
         case list():
-            value = ", ".join(sentences.clean(item, 40) for item in value)
-    return sentences.clean(value, 100)
+            said = ", ".join(sentences.clean(item, 40) for item in value)
+        case None:
+            said = "n/a"
+        case _:
+            said = sentences.clean(value, 100)
+    return f"{words} {said}"
 
 
 def _steps(analysis: Analysis) -> Table:

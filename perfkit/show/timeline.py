@@ -35,7 +35,7 @@ def legend(lanes: Lanes) -> dict[str, str]:
 
 def height(lanes: Lanes) -> int:
     """Pixels of a frame that shows all rows, and what is above and below them."""
-    return 330 + 15 * sum(map(_depth, lanes.lanes)) + 7 * len(lanes.lanes)
+    return 270 + 15 * sum(map(_depth, lanes.lanes)) + 7 * len(lanes.lanes)
 
 
 def _depth(lane: Lane) -> int:

@@ -152,7 +152,7 @@ def _memory(analysis: Analysis) -> _Case:
 def _cpu(analysis: Analysis) -> _Case:
     exposed = analysis.mean_us["cpu_op"] or 0.0
     top = {row.name: row.host_self_us for row in analysis.operators[:3]}
-    evidence = {"cpu_op_us": exposed, "operators": top}
+    evidence = {"cpu_op_us": exposed, "operators_us": top}
     return exposed, evidence, ["cpu_threads", "channels_last", "compile", "amp"]
 
 

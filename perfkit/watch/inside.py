@@ -96,8 +96,8 @@ def profile(script: Script, command: dict[str, Any]) -> Job:
                 yield
                 if number == skipped + active - 1:
                     synchronize()
+                    marks.append(time.perf_counter())  # the recorder now writes the trace
                 recorder.step()
-            marks.append(time.perf_counter())
     finally:
         script.profiling = False
     return {"plain_step_s": sorted(plain)[len(plain) // 2], "taken": [], "marks": marks[skipped:], "pins": []}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-import time
 from typing import Any
 
 import torch
@@ -42,13 +41,13 @@ def profile(harness: Harness, command: RecordProfile) -> ProfileReport:
     marked = contextlib.nullcontext() if has_ranges else observe.phases(_mark)
     with marked, timed_pinning(pins), profiler:
         for step in range(total):
-            marks.append(time.perf_counter())
+            marks.append(harness.clock())
             harness.training.step(harness.batches)
             if step == total - 1:
                 harness.device.synchronize()
+                marks.append(harness.clock())  # the profiler now writes the trace, which is no training
             profiler.step()
             harness.progress("profiling", step + 1, total)
-        marks.append(time.perf_counter())
     first = wait + warmup
     received = [stamp for stamp in harness.source.stamps if marks[first] <= stamp[2] <= marks[-1]]
     plain_step_s = statistics.median(plain.device_step_s or plain.step_s)

@@ -261,10 +261,18 @@ class LabPage:
         self._js("await panel.sessionContext.session.kernel.interrupt();")
 
     def restart_kernel(self) -> None:
-        """Restart without the question, and wait until the kernel is idle again."""
-        self._js("await panel.sessionContext.session.kernel.restart();")
-        self.page.wait_for_function(
-            "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
+        """Restart without the question, and wait until the kernel is idle again.
+
+        Now and then the new kernel's first status does not arrive: its next answer brings the status, too.
+        """
+        self._js(
+            """const kernel = panel.sessionContext.session.kernel;
+            await kernel.restart();
+            while (kernel.status !== 'idle')
+                await Promise.race([
+                    kernel.requestKernelInfo().catch(() => null),
+                    new Promise(done => setTimeout(done, 5000)),
+                ]);"""
         )
 
     def set_theme(self, name: str) -> None:

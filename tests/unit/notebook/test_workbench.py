@@ -55,7 +55,7 @@ def test_the_workbench_runs_lists_ticks_and_exports(monkeypatch: pytest.MonkeyPa
 
 def press(bench: pk.Workbench, name: str) -> None:
     """One of the buttons below the history."""
-    (button,) = [one for one in bench._between[2].children if name in one._dom_classes]  # type: ignore[attr-defined]
+    (button,) = [one for one in bench._beside[1].children if name in one._dom_classes]  # type: ignore[attr-defined]
     button.click()
 
 

@@ -34,3 +34,18 @@ def test_a_comparison_with_itself_changes_nothing(analysis: trace.Analysis) -> N
     section = tables_trace.comparison(trace.compare(analysis, analysis))
     assert document.table([section], "changed operators").note == "nothing changed"
     assert all(this == other for _, this, other in document.table([section], "mean step").rows)
+
+
+def test_the_numbers_behind_a_diagnosis_have_words_and_units() -> None:
+    evidence = {
+        "dataloader_exposed_us": 92_907.0, "loader_in_main_process": True, "share_of_kernel_time": 0.25,
+        "bytes_per_step": 96_000.0, "operators_us": {"aten::<mul>": 1_500.0}, "frame": None,
+    }  # fmt: skip
+    finding = diagnosis.Bottleneck(
+        bottleneck="data-bound", message="waiting", exposed_us=92_907.0, share_of_step=0.5, gain_at_most=2.0,
+        evidence=evidence, try_next=["workers"],
+    )  # fmt: skip
+    assert tables_trace.diagnosis([finding]).rows[0][2] == (
+        "dataloader exposed 92.9 ms, loader in main process, share of kernel time 25%, 96.0 kB per step, "
+        "operators aten::<mul> 1.50 ms, frame n/a"
+    )

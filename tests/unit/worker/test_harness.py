@@ -10,7 +10,9 @@ import torch
 
 from perfkit.errors import RunFailed
 from perfkit.program.recipe import Recipe
+from perfkit.worker import profiler
 from perfkit.worker.harness import Device, Harness
+from perfkit.worker.messages import RecordProfile
 
 
 class FakeClock:
@@ -250,3 +252,15 @@ def test_progress_tells_phase_and_step() -> None:
     measured.progress = lambda *event: told.append(event[:3])
     measured.block(samples=8)
     assert told == [("measuring", 1, 2), ("measuring", 2, 2)]
+
+
+def test_writing_the_trace_is_no_part_of_the_profiled_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, training = harness([0.25], compute=1.0)
+    monkeypatch.setattr(profiler, "_write", lambda recorded, path: training.clock.spend(500.0))
+    command = RecordProfile(
+        path="trace.json", wait=0, warmup=1, active=2, shapes=False, memory=False, stacks=False
+    )
+    report = profiler.profile(measured, command)
+    first, *_, last = report.marks
+    assert training.clock.now > 500.0
+    assert last - first == 2.5
