@@ -17,6 +17,10 @@ from perfkit.studies.plan import Progress
 
 _INTERVAL_S = 0.4
 """Between two updates: each is work for kernel, server and browser, on the cores that are measured."""
+_SILENCE_S = 1.0
+"""After it the panel says how long nothing was heard."""
+_TICK_S = 0.5
+"""Between two looks whether that is so."""
 _LINE_INTERVAL_S = 1.0
 """The same for the line, which the browser lays out with the whole notebook."""
 
@@ -106,7 +110,7 @@ class Line:
 
 
 class Status:
-    """Progress bar and messages of a panel; a cell that waits for the work has a line of its own.
+    """Progress and messages of a panel; a cell that waits for the work has a line of its own.
 
     Args:
         clock: seconds.
@@ -116,9 +120,10 @@ class Status:
         self.text, self.error = html_slot("pk-status"), html_slot("pk-error")
         self.offer, self._live = Offer(), Live()
         self.widget = box([row([self.text, self.offer.widget]), self.error])
-        self._fraction = 0.0
-        self._clock, self._started = clock, 0.0
-        self._what, self._shown = "", 0.0
+        self._clock, self._lock = clock, threading.RLock()
+        self._started = self._heard = self._shown = self._fraction = 0.0
+        self._what = ""
+        self._ended = threading.Event()
         self._line: Line | None = None
         self.show("ready")
 
@@ -131,37 +136,56 @@ class Status:
 
     def begin(self, line: Line | None = None) -> None:
         """Starts a new piece of work; `line` shows the same as the panel."""
-        self._started, self._what, self._line = self._clock(), "", line
-        self._fraction, self.error.value = 0.0, ""
-        self._live.clear()
-        self.show("starting …")
+        with self._lock:
+            self._line, self._ended = line, threading.Event()
+            self._started = self._heard = self._clock()
+            self._fraction, self._what, self.error.value = 0.0, "", ""
+            self._live.clear()
+            self.show("starting …")
+        threading.Thread(target=self._tick, args=(self._ended,), name="perfkit-tick", daemon=True).start()
 
     def progress(self, what: str, fraction: float) -> None:
         """The phase, the share done, and roughly how long the rest will take, a few times a second."""
-        now = self._clock()
-        if what == self._what and now - self._shown < _INTERVAL_S:
-            return
-        self._what, self._shown, spent = what, now, now - self._started
-        left = f", about {_seconds(spent / fraction - spent)} left" if fraction > 0.08 and spent > 3 else ""
-        self._fraction = fraction
-        self.show(f"{what}, {fraction:.0%} done{left}")
+        with self._lock:
+            self._heard, self._fraction = self._clock(), fraction
+            if what != self._what or self._heard - self._shown >= _INTERVAL_S:
+                self._what = what
+                self._draw()
         if self._line:
             self._line.progress(what, fraction)
 
+    def _tick(self, ended: threading.Event) -> None:
+        """A step or a phase may be long: the time goes on while nothing is heard of it."""
+        while not ended.wait(_TICK_S):
+            with self._lock:
+                if not ended.is_set() and self._clock() - self._heard >= _SILENCE_S:
+                    self._draw()
+
+    def _draw(self) -> None:
+        self._shown = self._clock()
+        spent, silent = self._heard - self._started, self._shown - self._heard
+        said = f"{self._what}, {self._fraction:.0%} done" if self._what else "starting …"
+        if self._fraction > 0.08 and spent > 3:
+            said += f", about {_seconds(max(0.0, spent / self._fraction - spent - silent))} left"
+        self.show(f"{said} (last news {_seconds(silent)} ago)" if silent >= _SILENCE_S else said)
+
     def follow(self, progress: Progress) -> None:
         """The same, and how fast it is."""
-        self._live.follow(progress)
+        with self._lock:
+            self._live.follow(progress)
         self.progress(progress.describe(), progress.fraction)
 
     def end(self, text: str, error: str = "", action: Action | None = None) -> None:
         """Done, or why not."""
-        self._live.clear()
-        self._fraction = 0.0 if error else 1.0
-        self.error.value = message(error)
-        self.show(text, action)
-        if self._line:
-            self._line.end(error)
-        self._line = None
+        with self._lock:
+            self._ended.set()
+            self._live.clear()
+            self._fraction = 0.0 if error else 1.0
+            self.error.value = message(error)
+            self.show(text, action)
+            line, self._line = self._line, None
+        if line:
+            line.end(error)
 
 
 def _seconds(value: float) -> str:

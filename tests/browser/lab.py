@@ -261,18 +261,16 @@ class LabPage:
         self._js("await panel.sessionContext.session.kernel.interrupt();")
 
     def restart_kernel(self) -> None:
-        """Restart without the question, and wait until the kernel is idle again.
+        """Restart without the question, and wait until the kernel answers.
 
-        Now and then the new kernel's first status does not arrive: its next answer brings the status, too.
+        JupyterLab 4.6 may keep the status `unknown` then: it takes the new kernel for the old one.
         """
         self._js(
             """const kernel = panel.sessionContext.session.kernel;
+            const answer = () => kernel.requestKernelInfo().catch(() => null);
+            const late = () => new Promise(done => setTimeout(done, 5000));
             await kernel.restart();
-            while (kernel.status !== 'idle')
-                await Promise.race([
-                    kernel.requestKernelInfo().catch(() => null),
-                    new Promise(done => setTimeout(done, 5000)),
-                ]);"""
+            while (!await Promise.race([answer(), late()]));"""
         )
 
     def set_theme(self, name: str) -> None:

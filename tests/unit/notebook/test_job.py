@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from perfkit.notebook import job
 from perfkit.notebook.job import Job, Line, Status
 from perfkit.studies.plan import Pace, Progress
 from tests.unit.notebook.fakes import wait_until
@@ -57,11 +58,32 @@ def test_bar_and_line_show_the_same_work(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_few_updates_a_second_are_enough_and_a_new_phase_is_shown_at_once() -> None:
-    times = iter([0.0, 10.0, 10.1, 10.2, 10.5])
-    status, changes = Status(clock=times.__next__), list[str]()
+    now, changes = [0.0], list[str]()
+    status = Status(clock=lambda: now[0])
     status.begin()
     status.text.observe(lambda change: changes.append(change["new"]), "value")
-    for phase, step_s in (("warm-up", 0.1), ("warm-up", 0.2), ("measuring", 0.3), ("measuring", 0.4)):
+    for now[0], phase, step_s in (
+        (10.0, "warm-up", 0.1), (10.1, "warm-up", 0.2), (10.2, "measuring", 0.3), (10.5, "measuring", 0.4),
+    ):  # fmt: skip
         status.follow(Progress("AMP", phase, 0.5, pace=Pace("AMP", step_s, 32)))
     assert ["measuring" in text for text in changes] == [False, True]
     assert "the last 3: 100 ms to 300 ms" in changes[-1], "none is lost that was not shown when it came"
+    status.end("done")
+
+
+def test_while_nothing_is_heard_the_time_goes_on_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "_TICK_S", 0.001)
+    now = [0.0]
+    status = Status(clock=lambda: now[0])
+    status.begin()
+    now[0] = 2.0
+    wait_until(lambda: "starting … (last news 2 s ago)" in status.text.value)
+    now[0] = 10.0
+    status.follow(Progress("AMP", "measuring", 0.5))
+    assert "about 10 s left<" in status.text.value
+    now[0] = 14.0
+    wait_until(lambda: "about 6 s left (last news 4 s ago)" in status.text.value)
+    status.end("done")
+    now[0] = 99.0
+    assert not [one for one in threading.enumerate() if one.name == "perfkit-tick" and one.join(20)]
+    assert "done" in status.text.value and "news" not in status.text.value
