@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -11,6 +13,17 @@ def checkout() -> Path | None:
     """The working tree that perfkit runs from; None where it was installed without one."""
     folder = Path(__file__).resolve().parents[2]
     return folder if (folder / "pyproject.toml").is_file() else None
+
+
+def import_path() -> str:
+    """PYTHONPATH of a process that is to find what this one does: perfkit, and what a notebook has added.
+
+    The process's own libraries come first, as usual.
+    """
+    here = str(Path(__file__).parents[2])
+    own = {*sysconfig.get_paths().values(), here}
+    added = [path for path in sys.path if path and path not in own and "lib-dynload" not in path]
+    return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")]), *added])
 
 
 def data_folder() -> Path:

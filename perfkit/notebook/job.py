@@ -134,14 +134,20 @@ class Status:
         # One value, as each that changes is a message, and a frame that the browser draws.
         self.text.value = f'{bar} <span role="status">{html.escape(text)}</span>{self._live.html()}'
 
+    def clear(self, text: str) -> None:
+        """Nothing runs, nothing is done yet, and what went wrong before is forgotten."""
+        with self._lock:
+            self._ended.set()
+            self._live.clear()
+            self._fraction, self.error.value = 0.0, ""
+            self.show(text)
+
     def begin(self, line: Line | None = None) -> None:
         """Starts a new piece of work; `line` shows the same as the panel."""
         with self._lock:
-            self._line, self._ended = line, threading.Event()
+            self.clear("starting …")
+            self._line, self._ended, self._what = line, threading.Event(), ""
             self._started = self._heard = self._clock()
-            self._fraction, self._what, self.error.value = 0.0, "", ""
-            self._live.clear()
-            self.show("starting …")
         threading.Thread(target=self._tick, args=(self._ended,), name="perfkit-tick", daemon=True).start()
 
     def progress(self, what: str, fraction: float) -> None:

@@ -101,8 +101,7 @@ class LadderPanel(Panel):
         """Another place was chosen: the stages are read again, and the results of the old one go."""
         self.plan, self._stages, self._unreadable = plan, None, ""
         self.runs, self._recalled, self._parity, self._report.value = [], False, None, ""
-        self._status.begin()
-        self._status.show("press Run")
+        self._status.clear("press Run")
         self._draw()
         self._draw_still()
         self._start_reading()

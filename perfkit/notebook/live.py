@@ -59,7 +59,7 @@ class Live:
             f"<td>{sparkline(steps, max(kept))}</td>{self._numbers[title]}</tr>"
             for title, steps in self._steps.items()
         )
-        heads = "".join(f"<th scope='col'>{head}</th>" for head in ("", "step times", "now", "samples/s"))
+        heads = "".join(f"<th scope='col'>{head}</th>" for head in ("run", "step times", "now", "samples/s"))
         return f"<table><tr>{heads}</tr>{rows}</table>"
 
 

@@ -217,7 +217,7 @@ class ScriptPanel(Panel):
 
 
 def _gain(idea: Suggestion) -> str:
-    return "?" if idea.gain is None else f"{'≤ ' * idea.at_most}{units.times(idea.gain)}"
+    return "only measuring tells" if idea.gain is None else f"{'≤ ' * idea.at_most}{units.times(idea.gain)}"
 
 
 script_panel = ScriptPanel

@@ -10,12 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -225,12 +223,7 @@ def _signal_group(pid: int, name: str) -> None:
 
 def child_environment() -> dict[str, str]:
     """The child's environment: threads for the usable cores, caches kept, this perfkit importable."""
-    here = str(Path(__file__).parents[2])
     inherited = {key: value for key, value in os.environ.items() if key != "MPLBACKEND"}
-    # The child also finds what a notebook has added to its path; its own libraries come first as usual.
-    own = {*sysconfig.get_paths().values(), here}
-    added = [path for path in sys.path if path and path not in own and "lib-dynload" not in path]
-    paths = [here, *filter(None, [inherited.get("PYTHONPATH")]), *added]
     cache = machine.cache_folder().absolute() / "inductor"
     defaults = {
         **ALLOCATOR,
@@ -244,4 +237,4 @@ def child_environment() -> dict[str, str]:
         "PERFKIT_DATA": str(machine.data_folder().absolute()),
         "PYTHONWARNINGS": "ignore",
     }
-    return defaults | inherited | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    return defaults | inherited | {"PYTHONPATH": machine.import_path(), "PYTHONUNBUFFERED": "1"}

@@ -103,7 +103,7 @@ def suggestions(ideas: Sequence[Suggestion]) -> Table:
         gain = units.NOT_AVAILABLE if idea.gain is None else f"{'≤ ' * idea.at_most}{units.times(idea.gain)}"
         how = idea.set_options + (" (changes training)" if idea.changes_training else "")
         rows.append([clean(idea.title), _STATES[idea.state], gain, how, clean(idea.why), clean(idea.basis)])
-    columns = ("switch", "", "predicted", "how", "why", "the prediction")
+    columns = ("switch", "verdict", "predicted", "how", "why", "the prediction")
     return Table(
         columns, rows, "", "" if rows else "Nothing stands out.", ("switch", "predicted", "how", "why")
     )

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from perfkit import machine
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed, WorkloadError
 from perfkit.simulate.step import Step
 
@@ -69,7 +70,7 @@ class Planner:
     """A planning process; one question at a time."""
 
     def __init__(self) -> None:
-        self.owner = os.getpid(), os.getcwd()
+        self.owner = _here()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._answers: queue.Queue[bytes] = queue.Queue()
@@ -120,7 +121,7 @@ class Planner:
         self._answers, self._sources = queue.Queue(), {}
         # No GPU, and no pool of compiling processes: nothing is computed or compiled here.
         nothing = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        environ = os.environ | nothing
+        environ = os.environ | nothing | {"PYTHONPATH": machine.import_path()}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "perfkit.simulate.planner"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._log, env=environ, start_new_session=True,
@@ -162,9 +163,13 @@ def _pass_on(process: subprocess.Popen[bytes], answers: queue.Queue[bytes]) -> N
 _planners: list[Planner] = []
 
 
+def _here() -> tuple[int, str, str]:
+    return os.getpid(), os.getcwd(), machine.import_path()
+
+
 def planner() -> Planner:
-    """This process's planner for the current folder; a forked process gets one of its own."""
-    if not _planners or _planners[-1].owner != (os.getpid(), os.getcwd()):
+    """This process's planner for the current folder and path; a forked process gets one of its own."""
+    if not _planners or _planners[-1].owner != _here():
         for old in _planners:
             old.close()
         _planners[:] = [Planner()]

@@ -41,6 +41,24 @@ _ROUNDS = 3
 """Blocks of plain steps, each with one on a held batch: both see the same machine."""
 _LOSSES, _WARMUP_S = 8, 3.0
 _SYNC_STEPS, _PROFILED = 4, 3
+_STARTED, _TIMED, _TRIED, _LOOKED = 0.3, 0.6, 0.75, 0.85
+"""Roughly which share of the whole is done at the end of these parts; the profile comes last."""
+
+
+class _Share:
+    """Tells the share of the whole that is done, from that of the part under way."""
+
+    def __init__(self, tell: Progress) -> None:
+        self._tell, self._from, self._to, self._done = tell, 0.0, _STARTED, 0.0
+
+    def part(self, end: float) -> None:
+        """The next part begins; at its end so much of the whole is done."""
+        self._from, self._to = self._to, end
+
+    def __call__(self, phase: str, fraction: float) -> None:
+        """Takes what the part tells; one that has several phases begins at 0 more than once."""
+        self._done = max(self._done, self._from + (self._to - self._from) * min(1.0, fraction))
+        self._tell(phase, self._done)
 
 
 def watch(
@@ -63,7 +81,7 @@ def watch(
         run_on: whether the script goes on afterwards: then it is returned, running, and was only looked at.
         in_place: whether it writes where it would, not into a scratch folder.
         out: the trace of some steps; a new one among the runs if None.
-        on_progress: called with the phase and its fraction.
+        on_progress: called with the phase, and roughly how much of the whole is done.
         cancelled: set it from any thread to stop.
         timeout_s: the most that it may take.
         environment: variables beside its own.
@@ -72,22 +90,22 @@ def watch(
     Raises:
         PerfkitError: it cannot be started, failed, or does not train.
     """
-    deadline = time.monotonic() + timeout_s if timeout_s else None
+    deadline, share = time.monotonic() + timeout_s if timeout_s else None, _Share(on_progress)
     with contextlib.ExitStack() as stack:
         # Which device it uses is known only when it runs: all scripts of a machine are watched one by one.
-        waits = lambda: on_progress("waiting: another run uses this machine", 0.0)  # noqa: E731
+        waits = lambda: share("waiting: another run uses this machine", 0.0)  # noqa: E731
         stack.enter_context(device_lock("script", cancelled, waits))
         script = WatchedScript(
             launch,
             scratch=not in_place,
             environment=environment,
-            on_progress=on_progress,
+            on_progress=share,
             cancelled=cancelled,
             deadline=deadline,
         )
         stack.callback(script.stop)
         on_start(script)
-        result = _watch(script, steps, run_on, out or _trace_file())
+        result = _watch(script, steps, run_on, out or _trace_file(), share)
         if run_on:
             script.ask(Release())
             stack.pop_all()
@@ -101,21 +119,24 @@ def _trace_file() -> Path:
     return Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
 
 
-def _watch(script: WatchedScript, steps: int, run_on: bool, out: Path) -> Watched:
+def _watch(script: WatchedScript, steps: int, run_on: bool, out: Path, share: _Share) -> Watched:
     trained = script.ask(Train(
         recipe={}, seed=0, loss_steps=_LOSSES, warmup_s=_WARMUP_S, started=script.started
     ))  # fmt: skip
     facts = script.ask(DescribeScript())
     before = machine.cpu_times(script.pids)
-    seen, ceiling, ranks = _rounds(script, steps, holds=not run_on and bool(facts.loader))
+    seen, ceiling, ranks = _rounds(script, steps, not run_on and bool(facts.loader), share)
     taken = machine.taken_share(before, machine.cpu_times(script.pids))
     peak = script.ask(ReadPeak())
     tries = ceiling and not seen.ended and target(facts).bf16 and facts.settings.get("amp") == "off"
+    share.part(_TRIED)
     in_16_bits = _in_16_bits(script, seen.block.samples // _ROUNDS) if tries else None
     communication = None
+    share.part(_LOOKED)
     if not run_on and script.ranks > 1:
         communication = _optional(script, MeasureCommunication(4 * facts.samples_per_step * script.ranks))
     syncs = _optional(script, FindSyncs(_SYNC_STEPS))
+    share.part(1.0)
     analysis, trace = _profile(script, out)
     facts = script.ask(DescribeScript())
     own = Recipe.from_dict(trained.recipe)
@@ -134,11 +155,14 @@ def _watch(script: WatchedScript, steps: int, run_on: bool, out: Path) -> Watche
     )  # fmt: skip
 
 
-def _rounds(script: WatchedScript, steps: int, holds: bool) -> tuple[Observation, Block | None, list[Block]]:
+def _rounds(
+    script: WatchedScript, steps: int, holds: bool, share: _Share
+) -> tuple[Observation, Block | None, list[Block]]:
     """Plain steps in some blocks, with as many on a held batch in between; and the plain ones by rank."""
     each, total, held = -(-steps // _ROUNDS), None, None
     ranks: list[Block] = []
-    for _ in range(_ROUNDS):
+    for round in range(1, _ROUNDS + 1):
+        share.part(_STARTED + (_TIMED - _STARTED) * round / _ROUNDS)
         seen = script.ask(Observe(each))
         blocks = [msgspec.convert(answer, Observation).block for answer in script.answers]
         ranks = [one + other for one, other in zip(ranks, blocks, strict=True)] if ranks else blocks
