@@ -34,10 +34,6 @@ from perfkit.show import document, figures, html, sentences, style, tables
 from perfkit.studies import plan as plans
 
 STOPPED = "stopped; what was finished is kept"
-_COLUMNS = (
-    "stage", "samples/s", "× previous", "× baseline", "waits for data", "step time", "peak memory", "note",
-)  # fmt: skip
-"""What fits beside a notebook's margin."""
 NEEDS_GPU = re.compile(r"needs? (a|an|one) (CUDA|GPU)|formats? of CUDA|CUDA graphs|compute in bfloat16")
 _NEEDS_COMPILER = re.compile(r"finds? no compiler|compiler is missing|no C(\+\+)? compiler")
 
@@ -244,7 +240,7 @@ class Panel(layout.Boxed, Sectioned):
 
     def _contents(self, runs: Sequence[Run]) -> list[document.Content]:
         """What the panel says of the runs, apart from its pictures."""
-        ladder = replace(tables.ladder(runs).only(_COLUMNS), title="")
+        ladder = replace(tables.ladder(runs).only(tables.FEW), title="")
         count = len({warning for run in runs for warning in run.warnings})
         heading = f"{count} warning{'s' * (count != 1)}, and facts" if count else "Facts about these runs"
         notes = tables.notes(runs)

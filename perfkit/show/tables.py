@@ -19,6 +19,8 @@ COLUMNS = (
     "stage", "samples/s", "× previous", "× baseline", "waits for data", "step time", "pipeline efficiency",
     "peak memory", "bytes/sample", "note",
 )  # fmt: skip
+FEW = tuple(name for name in COLUMNS if name not in ("pipeline efficiency", "bytes/sample"))
+"""What fits beside a notebook's margin, and on paper."""
 NARROW = ("stage", "samples/s", "× previous", "× baseline", "waits for data", "peak memory")
 _IN_WORDS = ("faster", "slower")
 _AGAIN = "A/A"
