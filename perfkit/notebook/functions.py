@@ -21,7 +21,6 @@ from perfkit.machine import Check, checkup, describe, facts
 from perfkit.notebook.job import Line
 from perfkit.notebook.ladder import Recipes
 from perfkit.notebook.shown import Shown
-from perfkit.program import export
 from perfkit.program.recipe import Value
 from perfkit.results import guesses, recordings
 from perfkit.results.attribution import Attribution
@@ -199,6 +198,8 @@ def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
 
 def training_loop(runs: Sequence[Run]) -> Markdown:
     """Loader and training loop of the first run's script; the whole of it is folded."""
+    from perfkit.program import export  # libcst takes as long to load as all the rest
+
     script = next(iter(plans.scripts(runs).values()))
     return Markdown(
         f"```python\n{export.excerpt(script)}```\n\n<details><summary>The whole script, "

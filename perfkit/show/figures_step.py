@@ -88,7 +88,7 @@ def unmeasured(runs: Sequence[Run]) -> str:
     }  # fmt: skip
     looks = {look for run in runs for lane in lanes(run) for *_, look in lane.pieces}
     clauses = [text for look, text in missing.items() if look in looks]
-    return f"not in a run, but in a profile: {', '.join(clauses)}" if clauses else ""
+    return f"a profile also shows {', and '.join(clauses)}" if clauses else ""
 
 
 def height(runs: Sequence[Run]) -> float:

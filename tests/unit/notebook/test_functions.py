@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +95,11 @@ def test_the_command_of_nsight_systems(path: str, installed: bool, monkeypatch: 
     text = pk.nsys().data
     assert "nsys profile python" in text
     assert ("not installed" in text) is not installed
+
+
+def test_the_first_cell_loads_nothing_that_takes_long() -> None:
+    code = (
+        "import sys\nfrom perfkit import notebook\nprint({'torch', 'matplotlib', 'libcst'} & {*sys.modules})"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout == "set()\n"
