@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, Optimization, optimization
 from perfkit.ladder.presets import Sizing
 from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target, applicable
+from perfkit.program.rules import Target, applicable, joined
 
 AGAIN = "baseline_again"
 """The name of the A/A row: the baseline once more, in another process."""
@@ -50,7 +50,7 @@ def stage(rung: Optimization, before: Recipe, sizes: Sizing, target: Target) -> 
     acting, reasons = applicable(recipe, target)
     refused = {name: why for name, why in reasons.items() if name in changed}
     if rung.switch in refused or (changed and len(refused) == len(changed)):
-        return Stage(rung.name, rung.title, before, reason="; ".join(dict.fromkeys(refused.values())))
+        return Stage(rung.name, rung.title, before, reason=joined(refused))
     if not changed:
         return Stage(rung.name, rung.title, before, reason="nothing to change: the recipe has it already")
     return Stage(rung.name, rung.title, acting, not_applied=refused)

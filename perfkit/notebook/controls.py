@@ -13,6 +13,7 @@ from perfkit.errors import InvalidValue
 from perfkit.notebook import layout
 from perfkit.notebook.layout import Action
 from perfkit.program.recipe import GROUPS, Recipe, Switch, Value, spoken, switches
+from perfkit.program.rules import joined
 
 Preset = Callable[[], Recipe | str]
 """The recipe of a button, or why there is none."""
@@ -192,7 +193,7 @@ class Group:
         for name, reason in refused.items():
             by_reason.setdefault(_short(switches()[name], reason), []).append(switches()[name].label)
         lines = [f"{reason}: {', '.join(labels)}" for reason, labels in by_reason.items()]
-        full = html.escape("; ".join(dict.fromkeys(refused.values())), quote=True)
+        full = html.escape(joined(refused), quote=True)
         text = html.escape(" · ".join(lines))
         self.note.value = f'<span title="{full}">n/a here: {text}</span>' if lines else ""
         self.offer.show(offer)

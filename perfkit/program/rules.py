@@ -151,6 +151,19 @@ def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:
     return recipe, reasons
 
 
+def joined(reasons: Mapping[str, str]) -> str:
+    """Reasons by switch as one text; switches that have the same one are named together."""
+    labels: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        label = switches()[name].label
+        labels.setdefault(reason.removeprefix(label), []).extend([label] * reason.startswith(label))
+    return "; ".join(
+        f"{', '.join(those[:-1])} and {those[-1]}{rest.replace('s ', ' ', 1)}"  # "needs" of several: "need"
+        if len(those) > 1 else "".join(those) + rest
+        for rest, those in labels.items()
+    )  # fmt: skip
+
+
 def offers(workload: Any) -> frozenset[str]:
     """The workload-dependent switches that it honours.
 

@@ -13,7 +13,7 @@ from perfkit.ladder import stages as ladder
 from perfkit.ladder.catalogue import LADDER
 from perfkit.ladder.stages import Stage
 from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target, applicable, not_anchored, why_not
+from perfkit.program.rules import Target, applicable, joined, not_anchored, why_not
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
 from perfkit.studies import recorded, virtual
@@ -92,7 +92,7 @@ def recipe_stages(recipes: Iterable[tuple[str, Recipe]], target: Target) -> list
         first = first or wanted
         # If nothing is left of what it changes, measuring would show the first recipe again.
         nothing_left = bool(stages and reasons) and recipe == stages[0].recipe and wanted != first
-        reason = "; ".join(dict.fromkeys(reasons.values())) if nothing_left else ""
+        reason = joined(reasons) if nothing_left else ""
         stages.append(Stage(slug(title), title, recipe, reason=reason, not_applied=reasons))
     return stages
 

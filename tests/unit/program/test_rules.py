@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfkit.errors import WorkloadError
 from perfkit.program.recipe import Recipe, switches
-from perfkit.program.rules import Target, applicable, offers, why_not
+from perfkit.program.rules import Target, applicable, joined, offers, why_not
 from tests.support.recipes import recipes
 
 OFFERS = frozenset(name for name, switch in switches().items() if switch.needs == "workload")
@@ -22,6 +22,15 @@ targets = st.builds(
     bf16=st.booleans(),
     compiler=st.booleans(),
 )
+
+
+def test_switches_with_one_reason_are_named_together() -> None:
+    wanted = Recipe(pin_memory=True, non_blocking=True, fp32_precision="tf32")
+    assert joined(applicable(wanted, CPU)[1]) == (
+        "Pin memory and Non-blocking copy need a CUDA device; this run is on cpu; "
+        "TF32 is a number format of CUDA devices; this run is on cpu"
+    )
+    assert joined(applicable(Recipe(pin_memory=True), CPU)[1]).startswith("Pin memory needs a CUDA device")
 
 
 def test_the_baseline_can_act_everywhere() -> None:

@@ -28,7 +28,10 @@ def ladders(draw: st.DrawFn) -> list[Run]:
     for count in heats:
         heat = [base, *(next(members) for _ in range(count))]
         rounds = [
-            Round({one.id: Block(100, seconds := 100 / draw(rates), step_s=[seconds]) for one in heat}, disturbed=draw(shares))
+            Round(
+                {one.id: Block(100, seconds := 100 / draw(rates), step_s=[seconds]) for one in heat},
+                disturbed=draw(shares),
+            )
             for _ in range(draw(st.integers(5, 8)))
         ]
         for one in heat:
