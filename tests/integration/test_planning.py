@@ -35,7 +35,7 @@ class Wrong(_Toy):
 def folder(tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a workload of the user's own, and an empty cache."""
     (tmp_path / "mine.py").write_text(WORKLOAD)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.chdir(tmp_path)
     return data_dir / "cache" / "plans"
 
