@@ -105,10 +105,11 @@ class OtherPrograms:
         ours = {os.getpid(), *members(set(pids))}
         seconds = collections.defaultdict[str, float](float)
         processes = collections.defaultdict[str, list[int]](list)
-        for (pid, name), spent in _spent().items():
-            if pid not in ours:
-                seconds[name] += spent - self._before.get((pid, name), 0.0)  # or it has started since
-                processes[name].append(pid)
+        for process, (name, spent) in _spent().items():
+            if process[0] not in ours:
+                _, before = self._before.get(process, (name, 0.0))  # or it has started since
+                seconds[name] += spent - before
+                processes[name].append(process[0])
         if not seconds:
             return None
         name, most = max(seconds.items(), key=lambda item: item[1])
@@ -118,10 +119,12 @@ class OtherPrograms:
         return Program(f"{name} ({which})", most / capacity_s)
 
 
-def _spent() -> dict[tuple[int, str], float]:
-    """CPU seconds of every process."""
+def _spent() -> dict[tuple[int, float], tuple[str, float]]:
+    """Name and CPU seconds of every process, by its number and start: a name can change."""
     spent = {}
-    for process in psutil.process_iter(["name", "cpu_times"]):
+    for process in psutil.process_iter(["name", "cpu_times", "create_time"]):
         if times := process.info["cpu_times"]:
-            spent[process.pid, process.info["name"] or "a program"] = times.user + times.system
+            # A thread of the kernel is called after its work of the moment: kworker/0:1-events.
+            name = (process.info["name"] or "a program").partition("/")[0]
+            spent[process.pid, process.info["create_time"]] = name, times.user + times.system
     return spent

@@ -100,7 +100,7 @@ def _evidence(run: Run, previous: Run | None, against: Ratio) -> list[str]:
     close = against.verdict == "too close to predict"
     none, rounds = close or against.verdict == "no measurable difference", results.rounds(run)
     if against.verdict == "disturbed":
-        return [disturbance(run) or "the rounds of the stage that it is compared with were disturbed"]
+        return [_taken(run) or "the rounds of the stage that it is compared with were disturbed"]
     if against.verdict == "too few rounds":
         return [f"{rounds} round{'s give' if rounds != 1 else ' gives'} no verdict: measure longer"]
     helped = against.is_faster
@@ -194,15 +194,20 @@ def _power(run: Run, against: Ratio) -> list[str]:
 
 def disturbance(run: Run) -> str:
     """What other programs took, and the remedy; empty for a run that does not rest on disturbed rounds."""
-    share = results.disturbed(run)
-    if share is None:
+    if not (taken := _taken(run)):
         return ""
-    text = f"others took {units.percent(share)} of the cores: close other programs, then run it again"
+    text = f"{taken}: close other programs, then run it again"
     return clean(next((warning for warning in run.warnings if "of the cores" in warning), text))
 
 
+def _taken(run: Run) -> str:
+    """What other programs took; by whom, and the remedy, stands among the notices, once for all runs."""
+    share = results.disturbed(run)
+    return "" if share is None else f"others took {units.percent(share)} of the cores"
+
+
 def _disturbed(run: Run) -> list[str]:
-    text = disturbance(run)
+    text = _taken(run)
     return [f"disturbed: {text}"] if text else []
 
 

@@ -120,8 +120,8 @@ def bytes_per_sample(run: Run) -> str:
 
 def note(run: Run) -> str:
     """Why a row has no numbers, or what disturbed it and how many warnings it has."""
-    count, share = len(run.warnings), results.disturbed(run)
-    notes = [f"disturbed: others took {units.percent(share)} of the cores"] if share is not None else []
+    count = len(run.warnings)
+    notes = ["disturbed"] if results.disturbed(run) is not None else []
     notes += [f"{count} warning{'s' if count > 1 else ''}"] if count else []
     return outcome(run) or "; ".join(notes)
 

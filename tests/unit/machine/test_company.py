@@ -76,11 +76,15 @@ def test_cores_that_are_not_granted_may_be_used_by_others(monkeypatch: pytest.Mo
 
 
 def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hand: 0.3 + 0.5 s of chrome are 0.8 s in 2 s on 2 cores, 20%; python's 50 s were spent before."""
+    """By hand: 0.3 + 0.5 s of chrome are 0.8 s in 2 s on 2 cores, 20%; python's 50 s were spent before.
+
+    Number 4 was `sh`, and has 30 s from before it became `cc`; another process had number 5.
+    """
     spent = [
-        {(1, "chrome"): 9.0, (2, "python"): 50.0},
-        {(1, "chrome"): 9.3, (2, "python"): 50.4, (3, "chrome"): 0.5, (os.getpid(), "jupyter"): 7.0},
-    ]
+        {(1, 0.0): ("chrome", 9.0), (2, 0.0): ("python", 50.0), (4, 0.0): ("sh", 30.0), (5, 0.0): ("a", 9.0)},
+        {(1, 0.0): ("chrome", 9.3), (2, 0.0): ("python", 50.4), (4, 0.0): ("cc", 30.1), (5, 7.0): ("b", 0.1),
+         (3, 7.0): ("chrome", 0.5), (os.getpid(), 0.0): ("jupyter", 7.0)},
+    ]  # fmt: skip
     monkeypatch.setattr(company, "_spent", lambda: spent.pop(0))
     monkeypatch.setattr(company.cores, "usable_cores", lambda: 2)
     monkeypatch.setattr(company.time, "monotonic", iter([100.0, 102.0]).__next__)
@@ -91,7 +95,7 @@ def test_ones_own_processes_are_not_among_the_others(monkeypatch: pytest.MonkeyP
     command = [sys.executable, "-c", "input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as one:
         assert one.pid in {pid for pid, _ in company._spent()}
-        only = {(one.pid, "python"): 1.0}
+        only = {(one.pid, 0.0): ("python", 1.0)}
         monkeypatch.setattr(company, "_spent", lambda: only)
         assert machine.OtherPrograms().busiest([one.pid]) is None
         one.communicate(b"\n")
