@@ -236,7 +236,11 @@ class LabPage:
         )
 
     def kernel_eval(self, expression: str, timeout_s: float = 60) -> Any:
-        """The value of a Python expression in the kernel, by way of JSON; waits for a cell that runs."""
+        """The value of a Python expression in the kernel, by way of JSON; waits for a cell that runs.
+
+        It does not wait for what a widget has sent, which the kernel takes in a thread of its own: see
+        `eventually`.
+        """
         answer = self._js(
             """const kernel = panel.sessionContext.session.kernel;
             const future = kernel.requestExecute(

@@ -206,8 +206,8 @@ def test_the_workbench_from_toggle_to_script_by_keyboard(lab: LabPage) -> None:
     expect(panel.locator(".pk-profiled iframe")).to_be_visible(timeout=DONE)
     timeline_zooms_and_follows_the_theme(lab, panel)
     panel.get_by_role("button", name="The baseline").click()
-    expect(panel.locator(".pk-switch-zero_grad_set_to_none input")).to_be_checked()  # the kernel has answered
-    assert lab.kernel_eval("bench.controls.recipe.zero_grad_set_to_none") is True
+    expect(panel.locator(".pk-switch-zero_grad_set_to_none input")).to_be_checked()
+    lab.eventually(lambda: lab.kernel_eval("bench.controls.recipe.zero_grad_set_to_none") is True)
     lab.screenshot("workbench")
 
 

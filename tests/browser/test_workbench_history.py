@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from perfkit.results import recordings
+from perfkit.results.index import Marks
 from perfkit.results.store import RunStore
 from tests.browser.lab import SETUP, LabPage, setup_in
 
@@ -96,8 +97,7 @@ def test_two_hundred_runs_by_keyboard_alone(lab: LabPage, two_hundred: str) -> N
     page.keyboard.type(NOTE)
     keys(page, "Enter", "s")
     newest = lab.kernel_eval("next(iter(bench.history.entries)).id")
-    marks = RunStore().history().marks[newest]
-    assert (marks.name, marks.note, marks.star) == ("the quiet one", NOTE, True)
+    lab.eventually(lambda: RunStore().index.marks().get(newest) == Marks("the quiet one", True, NOTE))
     keys(page, "ArrowDown", "F2")
     page.keyboard.type("forget this")
     keys(page, "Escape")
