@@ -125,6 +125,8 @@ class Status:
         self._what = ""
         self._ended = threading.Event()
         self._line: Line | None = None
+        self._ended.set()
+        self._reading = True
         self.show("ready")
 
     def show(self, text: str, action: Action | None = None) -> None:
@@ -133,6 +135,18 @@ class Status:
         bar = f'<progress value="{self._fraction:.3f}" aria-label="Progress"></progress>'
         # One value, as each that changes is a message, and a frame that the browser draws.
         self.text.value = f'{bar} <span role="status">{html.escape(text)}</span>{self._live.html()}'
+
+    def begin_reading(self) -> None:
+        """The workload is being read, which takes seconds; a click on Run does not wait for it."""
+        with self._lock:
+            self._reading = self._ended.is_set()
+
+    def show_read(self, text: str, action: Action | None = None, error: str = "") -> None:
+        """What the reading says, unless work has begun since: what that says is newer."""
+        with self._lock:
+            if self._reading:
+                self.error.value = message(error)
+                self.show(text, action)
 
     def clear(self, text: str) -> None:
         """Nothing runs, nothing is done yet, and what went wrong before is forgotten."""
@@ -146,6 +160,7 @@ class Status:
         """Starts a new piece of work; `line` shows the same as the panel."""
         with self._lock:
             self.clear("starting …")
+            self._reading = False
             self._line, self._ended, self._what = line, threading.Event(), ""
             self._started = self._heard = self._clock()
         threading.Thread(target=self._tick, args=(self._ended,), name="perfkit-tick", daemon=True).start()

@@ -172,7 +172,7 @@ class LadderPanel(Panel):
                     self._show_stages(self._stages)
                 except PerfkitError as problem:
                     self._stages, self._unreadable = [], str(problem)
-                    self._status.end("not ready", self._unreadable)
+                    self._status.show_read("not ready", error=self._unreadable)
         return self._stages
 
     def _show_stages(self, stages: Sequence[Stage]) -> None:
@@ -204,7 +204,7 @@ class LadderPanel(Panel):
         self._draw()
         self._draw_still()
         self._offer_report()
-        self._status.show(f"results of {date(stored)}; Run measures again")
+        self._status.show_read(f"results of {date(stored)}; Run measures again")
 
     def _ran(self, stored: Sequence[Run]) -> bool:
         """Whether this panel would have measured the same, each stage built on those that worked."""

@@ -205,6 +205,7 @@ class Panel(layout.Boxed, Sectioned):
         return self._shown_by is not None and self._shown_by == _cell()
 
     def _start_reading(self) -> None:
+        self._status.begin_reading()
         self._reader = threading.Thread(target=self._read, name="perfkit-read", daemon=True)
         self._reader.start()
 

@@ -97,7 +97,7 @@ class ScriptPanel(Panel):
 
     def _read(self) -> None:
         """Nothing is started before a person asks for it: the controls are greyed by the first look."""
-        self._status.show("ready; Watch shows what can be set in this script")
+        self._status.show_read("ready; Watch shows what can be set in this script")
 
     @property
     def settings(self) -> dict[str, Value]:

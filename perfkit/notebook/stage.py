@@ -85,7 +85,7 @@ class StagePanel(LadderPanel):
             self._fill_in(guess.times, guess.confidence)
         if self.prediction is None:
             self._held = stored
-            self._status.show(f"results of {date(stored)} are stored: predict to see them, or press Run")
+            self._status.show_read(f"results of {date(stored)} are stored: predict to see them, or press Run")
         else:
             super()._recall(stored)
 
@@ -95,7 +95,7 @@ class StagePanel(LadderPanel):
         self._controls.show(stages[-1].recipe)
         if reason := stages[-1].reason.partition(";")[0]:
             where = "in this recording" if self.plan.recorded else "here"
-            self._status.show(f"n/a {where}: {reason}", self._remedy(reason))
+            self._status.show_read(f"n/a {where}: {reason}", self._remedy(reason))
         self._apply_controls()
 
     def _apply_controls(self) -> None:

@@ -229,9 +229,9 @@ class Workbench(Panel):
             plan = self._planned(self._where.place)
             described, _ = ladders.resolve(plan)
         except PerfkitError as problem:
-            self._status.end("not ready", str(problem))
+            self._status.show_read("not ready", error=str(problem))
             return
-        self._status.error.value = ""
+        self._status.show_read("ready")
         played = "A recording has runs of its own: choose among them"
         self._ladder = played if plan.recorded else ladders.top(plan, described)
         self.controls.set_rule(ladders.switch_rule(plan, described))

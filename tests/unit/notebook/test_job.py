@@ -57,6 +57,25 @@ def test_bar_and_line_show_the_same_work(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "", "the line of an earlier piece of work is left alone"
 
 
+def test_what_is_read_late_does_not_hide_what_a_run_says() -> None:
+    status = Status()
+    status.show_read("n/a here: no GPU")
+    assert "n/a here" in status.text.value
+    status.begin_reading()
+    status.begin()
+    status.show_read("not ready", error="no such workload")
+    assert "starting" in status.text.value
+    status.begin_reading()  # while something runs
+    status.end("stopped", "no memory left")
+    status.show_read("ready")
+    assert "stopped" in status.text.value
+    assert "no memory left" in status.error.value
+    status.begin_reading()
+    status.show_read("ready")
+    assert "ready" in status.text.value
+    assert status.error.value == ""
+
+
 def test_a_few_updates_a_second_are_enough_and_a_new_phase_is_shown_at_once() -> None:
     now, changes = [0.0], list[str]()
     status = Status(clock=lambda: now[0])

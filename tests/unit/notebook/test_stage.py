@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import threading
 
 import pytest
 
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import OPTIMIZATIONS
+from perfkit.studies import ladder as ladders
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import again, disturbed, session
 
@@ -30,6 +32,24 @@ def test_run_draws_the_results_and_scores_the_prediction(monkeypatch: pytest.Mon
     assert list(panel._pictures) == ["Throughput", "Memory", "Losses"]
     assert not panel._run.disabled
     assert panel._cancel.disabled
+
+
+def test_a_workload_read_late_leaves_the_result_of_a_run_standing(
+    monkeypatch: pytest.MonkeyPatch, no_pictures: None
+) -> None:
+    FakeStudy(monkeypatch)
+    ran, resolve = threading.Event(), ladders.resolve
+    monkeypatch.setattr(ladders, "resolve", lambda plan: ran.wait(20) and resolve(plan))
+    panel = pk.StagePanel("pinning", device="cpu")
+    panel._start_reading()
+    panel.run()
+    assert ">done<" in panel._status.text.value
+    ran.set()
+    assert panel._reader
+    panel._reader.join(60)
+    assert panel._stages, "it was read"
+    assert panel._stages[-1].reason, "pinning needs a GPU"
+    assert ">done<" in panel._status.text.value
 
 
 def test_the_baseline_again_is_not_the_stage(monkeypatch: pytest.MonkeyPatch, no_pictures: None) -> None:
