@@ -153,7 +153,7 @@ def until_narrow(group: Group, side: int, budget_s: float, precision: float) -> 
     for count in range(stats.MIN_ROUNDS, group.rates.shape[1] + 1):
         own, first = group.rates[side, :count], group.rates[0, :count]
         logs = np.log(own / first)[:, np.newaxis]
-        if count * group.round_s > budget_s or stats.narrow_enough(logs, precision):
+        if count * group.round_s > budget_s or count >= stats.rounds_needed(logs, precision):
             break
     return own, first
 

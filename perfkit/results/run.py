@@ -140,7 +140,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         The ratio of two runs is the ratio of these values. Where a run was not measured in the same rounds as
         the others, its value is the baseline's rate times its ratio to the baseline in their common rounds.
         """
-        against, rates = self.pairing("baseline"), self._in_rounds(self.raw.block_samples_per_s)
+        against, rates = self.pairing("baseline"), self.block_rates
         if not (rates.size and (rates > 0).all()):
             return None
         estimate = stats.geometric_mean(rates)
@@ -150,6 +150,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return estimate
         drift = self.reference_samples_per_s / stats.geometric_mean(against.rates[1]).value
         return Estimate(*(value * drift for value in msgspec.structs.astuple(estimate)))
+
+    @property
+    def block_rates(self) -> Values:
+        """samples/s of the blocks that count: those that others did not disturb."""
+        return self._in_rounds(self.raw.block_samples_per_s)
 
     @property
     def is_script(self) -> bool:

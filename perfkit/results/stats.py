@@ -157,20 +157,36 @@ def predicted(ratio: Ratio, band: float) -> Ratio:
     return Ratio(ratio.ratio, wide.low, wide.high, verdict)
 
 
-def narrow_enough(log_ratios: Values, precision: float) -> bool:
-    """Whether measuring may end: after 10 rounds, once every interval is narrow enough.
+def asked_half_widths(log_ratios: Values, precision: float, part: float = 0.0) -> Values:
+    """How narrow the interval of each ratio is to be: half its width, as a logarithm.
+
+    A large effect is known well enough from a wider interval: nobody need wait to learn whether it is five or
+    six times as fast. Which ratios end early is hardly left to chance: at a part of 0.15, the effect is at
+    least 13 standard errors from none, and its interval covers the true ratio as often (simulated).
 
     Args:
         log_ratios: one row a round, one column for each ratio.
-        precision: half the width of the interval / ratio, at most. At 0 only the budget ends the measuring.
+        precision: half the width of the interval / ratio, at most …
+        part: … or this part of the effect, if that is more.
+    """
+    asked: Values = np.maximum(precision, part * np.abs(log_ratios.mean(axis=0)))
+    return asked
+
+
+def rounds_needed(log_ratios: Values, asked: Values | float) -> float:
+    """After how many rounds measuring may end, judged by the scatter of those so far: at least 10.
+
+    Args:
+        log_ratios: one row a round, one column for each ratio.
+        asked: half widths (see `asked_half_widths`). At 0 only the budget ends the measuring.
     """
     from scipy import special
 
     rounds = len(log_ratios)
-    if rounds < ENDING_ROUNDS:
-        return False
+    if rounds < 2 or not np.all(asked):
+        return ENDING_ROUNDS if np.all(asked) else math.inf
     half = special.stdtrit(rounds - 1, 0.975) * log_ratios.std(axis=0, ddof=1) / math.sqrt(rounds)
-    return bool((half <= precision).all())
+    return max(ENDING_ROUNDS, rounds * float((half / asked).max()) ** 2)
 
 
 def rounds_part(precision: float, noise: float | None) -> float:

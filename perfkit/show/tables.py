@@ -71,7 +71,7 @@ def ladder(runs: Sequence[Run]) -> Table:
     rows = [row(run) for run in runs]
     meanings = {sign: verdict for verdict, sign in SIGNS.items()} | {_AGAIN: "equal processes"}
     signs = dict.fromkeys(cell.rpartition(" ")[2] for cells in rows for cell in cells)
-    legend = " · ".join(f"{sign} {meanings[sign]}" for sign in signs if sign in meanings)
+    legend = " · ".join(f"{sign}: {meanings[sign]}" for sign in signs if sign in meanings)
     if simulated.any_of(runs):
         legend = " · ".join(filter(None, (legend, simulated.LEGEND)))
     return Table(

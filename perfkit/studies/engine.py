@@ -29,6 +29,9 @@ from perfkit.studies.record import Measurement, RunBuilder
 from perfkit.studies.setup import Setup
 from perfkit.worker.messages import Trained
 
+_CLEAR = 0.15
+"""Half an interval / effect, at most, of an effect that is clear: nobody need wait to see it better."""
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -44,6 +47,8 @@ class Schedule:
     """Whether the first rounds also measure the step on a batch that is already on the device."""
     precision: float | None = None
     """Further rounds, until half the width of every interval / ratio is at most this …"""
+    part: float = 0.0
+    """… or this part of the effect, if that is more …"""
     adds_noise: bool = False
     """Whether that width also holds the A/A noise: what is known of it, and the A/A row as it is so far."""
     budget_s: float = 0.0
@@ -66,6 +71,7 @@ def schedule_of(plan: Plan) -> Schedule:
         preset,
         again=verdicts and not plan.gpu,
         precision=preset.precision if verdicts else None,
+        part=_CLEAR,
         adds_noise=True,
         budget_s=preset.budget_s,
         limit_s=preset.limit_s,

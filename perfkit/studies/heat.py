@@ -98,6 +98,7 @@ class Heat:
         self._until = until
         self._taken: float | None = None
         """Share of the cores that others took during the last block."""
+        self._done = 0.0
 
     def is_crowded(self) -> bool:
         """Whether one more training may not fit into this machine's memory."""
@@ -131,31 +132,38 @@ class Heat:
                 live.builder.culprit = culprit
 
     def _share(self, started: float, until: float) -> float | None:
-        """How much of the measuring is done; None if all of it is."""
+        """How much of the measuring is done, roughly; None if all of it is."""
         least, count, now = self._schedule.preset.rounds, len(self._rounds), time.monotonic()
-        clean = sum(round.disturbed <= DISTURBED for round in self._rounds)
-        if count >= least and (now > until or (clean >= least and self._is_precise())):
+        clean = [round for round in self._rounds if round.disturbed <= DISTURBED]
+        needed = max(least, self._needed(clean))
+        if count >= least and (now > until or len(clean) >= needed):
             return None
-        return max(
-            min(count / least, 0.9), (now - started) / max(until - started, 1e-9) if now < until else 0
-        )
+        spent = (now - started) / max(until - started, 1e-9) if now < until else count / least
+        self._done = max(self._done, min(0.99, max(len(clean) / needed, spent)))
+        return self._done
 
-    def _is_precise(self) -> bool:
-        """Whether every ratio, to the trial before and to the baseline, is as precise as is asked for."""
-        precision = self._schedule.precision
+    def _needed(self, rounds: Sequence[Round]) -> float:
+        """After how many rounds every ratio, to the trial before and to the baseline, is precise enough."""
+        schedule, precision = self._schedule, self._schedule.precision
         if precision is None or len(self._members) < 2:
-            return True
-        rates = np.array([
-            [round.blocks[live.id].samples_per_s for live in self._members]
-            for round in self._rounds if round.disturbed <= DISTURBED
-        ])  # fmt: skip
-        if self._schedule.adds_noise:
-            again = self._members[-1].stage.name == AGAIN
-            pairs = [stats.aa_pair(rates[:, -1], rates[:, 0])] if again else []
-            precision = stats.rounds_part(precision, noise.load(self._setup.plan.device, pairs))
-        logs = np.log(rates)
-        differences = np.hstack([logs[:, 1:] - logs[:, :-1], logs[:, 2:] - logs[:, :1]])
-        return stats.narrow_enough(differences, precision)
+            return 0
+        if not rounds:
+            return stats.rounds_needed(np.empty((0, 1)), precision)
+        logs = np.log([[round.blocks[live.id].samples_per_s for live in self._members] for round in rounds])
+        again = logs[:, -1:] - logs[:, :1] if self._members[-1].stage.name == AGAIN else None
+        if schedule.adds_noise:
+            known = (
+                [stats.aa_pair(*np.exp(logs[:, [-1, 0]].T))] if again is not None and len(rounds) > 1 else []
+            )
+            precision = stats.rounds_part(precision, noise.load(self._setup.plan.device, known))
+        logs = logs if again is None else logs[:, :-1]
+        ratios = np.hstack([logs[:, 1:] - logs[:, :-1], logs[:, 2:] - logs[:, :1]])
+        if not ratios.size:
+            return 0
+        asked = stats.asked_half_widths(ratios, precision, schedule.part)
+        needed = stats.rounds_needed(ratios, asked)
+        # Equal processes need not be told apart any better than what is held against them.
+        return needed if again is None else max(needed, stats.rounds_needed(again, float(asked.min())))
 
     def _round(self, utilization: list[float], repeats: bool) -> Round:
         """One block of every member, in random order; those that are disturbed once more."""

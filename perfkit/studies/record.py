@@ -258,11 +258,11 @@ def _left_out(raw: Raw) -> dict[str, str]:
 
 def _quality_warnings(run: Run, peak: Peak) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
-    rates = np.array(run.raw.block_samples_per_s)
+    rates = run.block_rates
     if stats.relative_iqr(rates) > 0.1:
         yield "blocks differ by more than 10%: close other programs, or use a longer preset"
-    if len(rates) < stats.MIN_ROUNDS:
-        rounds = f"only {len(rates)} round{'s' * (len(rates) != 1)}"
+    if (count := len(run.raw.block_samples_per_s)) < stats.MIN_ROUNDS:
+        rounds = f"only {count} round{'s' * (count != 1)}"
         yield f"{rounds}: a smoke test, not enough for a verdict; use the preset quick or paper"
     if stats.still_warming(rates):
         yield "the first block is slower than the later ones: warm-up was not over; use a longer preset"

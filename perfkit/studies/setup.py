@@ -25,7 +25,7 @@ from perfkit.simulate.prediction import Prediction, predict
 from perfkit.studies.plan import Pace, Plan, Progress, Watch, target
 from perfkit.worker.messages import Describe, Description, Train, Trained
 
-_STARTING = 0.4
+_STARTING = 0.2
 """The part of a trial's time that passes until it is warm, roughly: for the progress bar only."""
 _PHASES = {"importing torch": 0.1, "building": 0.3, "first step": 0.5, "first steps": 0.6, "warm-up": 0.7}
 """How far a trial's start has come in each phase, roughly."""

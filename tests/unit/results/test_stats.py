@@ -12,11 +12,12 @@ from perfkit.results.stats import (
     MIN_EFFECT,
     MIN_ROUNDS,
     Estimate,
+    asked_half_widths,
     geometric_mean,
     median,
-    narrow_enough,
     ratio,
     relative_iqr,
+    rounds_needed,
     steady,
     still_warming,
 )
@@ -271,7 +272,7 @@ def test_stopping_when_the_interval_is_narrow_still_covers_the_ratio() -> None:
 
     def covered(scatter: float) -> bool:
         logs: list[float] = []
-        while not narrow_enough(np.array([logs]).T, 0.02):
+        while len(logs) < rounds_needed(np.array([logs]).T, 0.02):
             logs.append(float(generator.normal(0, scatter)))
         found = ratio(np.exp(np.array(logs)), np.ones(len(logs)), paired=True)
         return found.low <= 1 <= found.high
@@ -279,16 +280,49 @@ def test_stopping_when_the_interval_is_narrow_still_covers_the_ratio() -> None:
     assert np.mean([covered(scatter) for scatter in (0.02, 0.035, 0.05) for _ in range(60)]) >= 0.92
 
 
+def test_stopping_early_at_a_clear_effect_covers_the_ratio_as_often() -> None:
+    """Simulated: rounds that scatter by 10% and 20% around 1.5×, 2× and 5.5×; 5% or 0.15 asked."""
+    generator = np.random.default_rng(3)
+
+    def end(effect: float, scatter: float, part: float) -> tuple[int, bool]:
+        logs = generator.normal(math.log(effect), scatter, (40, 1))
+        ends = (
+            count
+            for count in range(10, 40)
+            if count >= rounds_needed(logs[:count], asked_half_widths(logs[:count], 0.05, part))
+        )
+        count = next(ends, 40)
+        found = ratio(np.exp(logs[:count, 0]), np.ones(count), paired=True)
+        return count, found.low <= effect <= found.high
+
+    cases = [(effect, scatter) for effect in (1.5, 2.0, 5.5) for scatter in (0.1, 0.2)]
+    early = [end(*case, 0.15) for case in cases for _ in range(100)]
+    late = [end(*case, 0.0) for case in cases for _ in range(100)]
+    assert np.mean([covered for _, covered in early]) >= np.mean([covered for _, covered in late]) - 0.02
+    assert np.mean([count for count, _ in early]) < 0.75 * np.mean([count for count, _ in late])
+
+
 @pytest.mark.parametrize(
-    ("rounds", "scatter", "enough"), [(9, 1e-4, False), (10, 0.026, True), (10, 0.03, False)]
+    ("rounds", "scatter", "needed"),
+    [(9, 1e-4, 10), (10, 0.026, 10), (10, 0.03, 11.51), (20, 0.03, 10), (20, 0.06, 39.43)],
 )
 def test_measuring_ends_once_every_interval_is_narrow_over_ten_rounds(
-    rounds: int, scatter: float, enough: bool
+    rounds: int, scatter: float, needed: float
 ) -> None:
     """By hand: of ten values, half the interval is 2.262 / √10 = 0.715 of their standard deviation."""
-    wide = np.resize([-scatter, scatter], rounds) * (0.9**0.5)
-    assert narrow_enough(np.column_stack([np.zeros(rounds), wide]), 0.02) is enough
-    assert not narrow_enough(np.column_stack([wide]), 0.0)
+    wide = np.resize([-scatter, scatter], rounds)
+    wide *= scatter / wide.std(ddof=1)
+    both = np.column_stack([np.zeros(rounds), wide])
+    assert rounds_needed(both, 0.02) == pytest.approx(needed, rel=0.01)
+    assert rounds_needed(both, 0.0) == math.inf
+    assert rounds_needed(both[:1], 0.02) == 10
+    assert rounds_needed(both[:1], 0.0) == math.inf
+
+
+def test_a_clear_effect_is_asked_a_wider_interval() -> None:
+    logs = np.log([[1.0, 1.4, 6.0], [1.0, 1.2, 5.0]])
+    assert asked_half_widths(logs, 0.05) == pytest.approx([0.05, 0.05, 0.05])
+    assert asked_half_widths(logs, 0.05, 0.15) == pytest.approx([0.05, 0.05, 0.15 * np.log(30) / 2])
 
 
 def test_what_is_left_of_a_half_width_for_the_rounds() -> None:

@@ -58,7 +58,7 @@ def test_a_disturbed_row_is_marked_in_its_cells_and_its_note() -> None:
     for cells in (tables.row(run) for run in (runs[1], runs[-1])):
         assert [cell[-2:] for cell in (cells[1], cells[3])] == [" !", " !"]
         assert cells[-1].startswith("disturbed; 1 warning")
-    assert tables.ladder(runs).note == "! disturbed"
+    assert tables.ladder(runs).note == "!: disturbed"
     contents = tables.sections(runs)
     kinds = [type(one).__name__ for one in contents]
     assert kinds.index("Notice") < kinds.index("Table"), "the notice stands above the table"
@@ -70,7 +70,7 @@ def test_the_baseline_again_is_a_row_but_no_stage() -> None:
     cells = dict(zip(tables.COLUMNS, tables.row(runs[-1]), strict=True))
     assert cells["× previous"] == "–"
     assert cells["× baseline"].endswith(" A/A")
-    assert "A/A equal processes" in tables.ladder(runs).note
+    assert "A/A: equal processes" in tables.ladder(runs).note
     assert tables.summary(runs) == tables.summary(runs[:-1])
     assert tables._changes(runs) == tables._changes(runs[:-1])
 

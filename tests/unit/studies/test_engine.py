@@ -117,6 +117,38 @@ def test_rounds_go_on_until_every_interval_is_narrow_or_the_budget_spent(
     assert second.pairings[0].seconds == pytest.approx(rounds)
 
 
+def test_a_clear_effect_is_not_measured_for_longer_than_it_takes_to_see_it(
+    machine: FakeMachine, where: Plan
+) -> None:
+    """Ratios scatter by 14%: 5% is reached after 30 rounds; three times as fast is clear after 10."""
+    counts = []
+    for part in (0.0, 0.15):
+        numbers = np.random.default_rng(0)
+        machine.rate = lambda recipe, r=numbers: float(  # type: ignore[misc]
+            100.0 * (3 if recipe.batch_size == 64 else 1) * r.normal(1, 0.1)
+        )
+        schedule = {"precision": 0.05, "part": part, "budget_s": 1e9, "again": True}
+        first, *_ = run_all(where, [trial(8), trial(64)], schedule)
+        counts.append(len(first.raw.block_samples_per_s))
+    assert counts[0] > 30
+    assert counts[1] < 15
+
+
+def test_how_much_of_the_rounds_is_done_is_judged_by_their_scatter(machine: FakeMachine, where: Plan) -> None:
+    numbers, shares = np.random.default_rng(0), list[float]()
+    machine.rate = lambda recipe: float(RATES[recipe.batch_size] * numbers.normal(1, 0.1))
+    schedule = {"precision": 0.05, "budget_s": 1e9}
+    first, _ = run_all(
+        where, [trial(8, total=2), trial(16, total=2)], schedule,
+        on_progress=lambda now: shares.append(now.fraction) if "round" in now.stage else None,
+    )  # fmt: skip
+    rounds = len(first.raw.block_samples_per_s)
+    assert rounds > 15
+    half = shares[len(shares) // 2]
+    assert 0.3 < half < 0.8, "half of the time, about half of the work"
+    assert shares == sorted(shares)
+
+
 def test_the_study_s_limit_ends_the_rounds_but_not_the_least_number(
     machine: FakeMachine, where: Plan
 ) -> None:

@@ -102,6 +102,12 @@ def test_a_result_judges_itself(given: dict[str, Any], warning: str) -> None:
     assert warning in found
 
 
+def test_a_first_round_that_others_disturbed_is_no_sign_of_a_short_warm_up() -> None:
+    slow_first = (50.0,) + (100.0,) * 5
+    assert build(rates=slow_first, disturbed=(0.5,) + (0.0,) * 5).warnings == []
+    assert "warm-up" in build(rates=slow_first, disturbed=(0.0,) * 6).warnings[0]
+
+
 def test_rounds_that_others_disturbed_are_left_out_and_that_is_a_fact() -> None:
     run = build(rates=(100.0,) * 5 + (50.0,) * 2, disturbed=(0.0,) * 5 + (0.06,) * 2)
     assert run.samples_per_s

@@ -45,8 +45,8 @@ def test_phases_and_rounds_become_the_progress_of_the_study() -> None:
     tracker.finish(RUN)
     tracker.finish(RUN)
     assert seen == [
-        ("A", "warm-up", 0.14), ("A", "building", 0.14), ("B", "building", 0.26),
-        ("round 1", "measuring", 0.7), ("X", "ok", 0.7), ("X", "ok", 1.0),
+        ("A", "warm-up", 0.07), ("A", "building", 0.07), ("B", "building", 0.13),
+        ("round 1", "measuring", 0.6), ("X", "ok", 0.6), ("X", "ok", 1.0),
     ]  # fmt: skip
 
 
