@@ -186,8 +186,9 @@ class Status:
         self._shown = self._clock()
         spent, silent = self._heard - self._started, self._shown - self._heard
         said = f"{self._what}, {self._fraction:.0%} done" if self._what else "starting …"
-        if self._fraction > 0.08 and spent > 3:
-            said += f", about {_seconds(max(0.0, spent / self._fraction - spent - silent))} left"
+        left = spent / self._fraction - spent - silent if self._fraction > 0.08 and spent > 3 else 0.0
+        if left >= 0.5:
+            said += f", about {_seconds(left)} left"
         self.show(f"{said} (last news {_seconds(silent)} ago)" if silent >= _SILENCE_S else said)
 
     def follow(self, progress: Progress) -> None:

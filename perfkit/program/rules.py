@@ -85,7 +85,7 @@ _RULES: tuple[_Rule, ...] = (
      "this GPU is not simulated in {recipe.fp32_precision}: there is no published measurement to check it "
      "against"),
     ("channels_last", lambda r, t: not t.convolves,
-     "channels_last is a memory layout of images, and this model has no convolution"),
+     "this model has no convolution; channels_last is a memory layout of images"),
     ("compile", lambda r, t: not t.compiler,
      "torch.compile finds no compiler here; `perfkit doctor` says what to install"),
     ("compile_mode", lambda r, t: r.compile_mode == "reduce-overhead" and t.device != "cuda",

@@ -39,8 +39,8 @@ class Parity(msgspec.Struct, frozen=True):
         if failed:
             return f"{self.title}: NOT the same training: {'; '.join(failed)}"
         same = "bit for bit the same" if self.exactness == "bitwise" else "the same within rounding"
-        other = "; the batch size differs, which changes training" if self.other_batch else ""
-        return f"{self.title}: on equal batches it trains {same}{other}"
+        other = "; but its batch size is not the plain loop's, which changes training"
+        return f"{self.title}: on equal batches it trains {same}{other * self.other_batch}"
 
 
 def losses(

@@ -121,4 +121,4 @@ def test_the_diff_on_a_gpu_needs_no_gpu(machine: FakeMachine, monkeypatch: pytes
     assert on_gpu == ("What it changes on a GPU", "+ device=cuda")
     flat = msgspec.structs.replace(description, convolves=False)
     (nowhere,) = ladder.stage_diffs(where("channels_last"), flat)
-    assert nowhere[0].startswith("n/a here: channels_last is a memory layout")
+    assert nowhere[0].startswith("n/a here: this model has no convolution")
