@@ -152,7 +152,7 @@ Markdown(
 # ## How to read a table
 #
 # - *samples/s*: the rate over all rounds, with a 95% confidence interval.
-# - *× previous*, *× baseline*: the ratio to the stage before and to the plain loop, from the same rounds as the rates. It is called faster or slower only if its interval excludes 1 and the difference is larger than both the noise between identical runs and 1%. Otherwise there is *no measurable difference*, and that is a result too: the text then says how large an effect would have shown. Fewer than five rounds (as in the preset `smoke`) are *too few* for a verdict.
+# - *× previous*, *× baseline*: the ratio to the stage before and to the plain loop, from the same rounds as the rates. (A chapter with one stage has one such column, such as *× before*.) It is called faster or slower only if its interval excludes 1 and the difference is larger than both the noise between identical runs and 1%. Otherwise there is *no measurable difference*, and that is a result too: the text then says how large an effect would have shown. Fewer than five rounds (as in the preset `smoke`) are *too few* for a verdict.
 # - *baseline (again)*: the last row. See below.
 # - *waits for data*: the share of the step spent in `next(loader)`.
 # - *pipeline efficiency*: throughput divided by its **ceiling**, which is the throughput of the same step on a batch that is already on the device.

@@ -193,7 +193,7 @@ def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
     at = stages.index(stage)
     measured = [run for run in loaded.runs[:at] if run.status == "ok"]
     pair = [*measured[-1:], loaded.runs[at]]
-    return Shown(pair, [Bullets(verdicts(pair)[-1:]), tables.ladder(pair).only(tables.FEW), origin])
+    return Shown(pair, [Bullets(verdicts(pair)[-1:]), tables.short_ladder(pair), origin])
 
 
 def training_loop(runs: Sequence[Run]) -> Markdown:

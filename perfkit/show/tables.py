@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from perfkit import machine
 from perfkit.results.parity import Parity
@@ -19,8 +20,7 @@ COLUMNS = (
     "stage", "samples/s", "× previous", "× baseline", "waits for data", "step time", "pipeline efficiency",
     "peak memory", "bytes/sample", "note",
 )  # fmt: skip
-FEW = tuple(name for name in COLUMNS if name not in ("pipeline efficiency", "bytes/sample"))
-"""What fits beside a notebook's margin, and on paper."""
+_FEW = tuple(name for name in COLUMNS if name not in ("pipeline efficiency", "bytes/sample"))
 NARROW = ("stage", "samples/s", "× previous", "× baseline", "waits for data", "peak memory")
 _IN_WORDS = ("faster", "slower")
 _AGAIN = "A/A"
@@ -77,6 +77,20 @@ def ladder(runs: Sequence[Run]) -> Table:
     return Table(
         COLUMNS, rows, "The ladder, simulated" if simulated.any_of(runs) else "The ladder", legend, NARROW
     )
+
+
+def short_ladder(runs: Sequence[Run]) -> Table:
+    """The columns that fit beside a notebook's margin, and on paper.
+
+    Where every stage has the same one before it, one column says against which: `× before`.
+    """
+    table, stages = ladder(runs).only(_FEW), [run for run in runs if not results.is_again(run)]
+    if not all(against(run, "previous") == against(run, "baseline") for run in stages):
+        return table
+    first = name(runs[0])
+    columns = [column for column in _FEW if column != "× previous"]
+    shown = [f"× {first}" if column == "× baseline" and len(first) < 12 else column for column in columns]
+    return replace(table.only(columns), columns=shown)
 
 
 def row(run: Run) -> list[str]:

@@ -65,6 +65,19 @@ def test_a_disturbed_row_is_marked_in_its_cells_and_its_note() -> None:
     assert "Notice" not in [type(one).__name__ for one in tables.sections(session())]
 
 
+def test_in_a_notebook_two_columns_that_say_the_same_are_one() -> None:
+    runs = again(session()[:2])
+    pair, more = tables.short_ladder(runs), tables.short_ladder(session())
+    assert "× previous" not in pair.columns
+    assert "× baseline" in pair.columns
+    before = [msgspec.structs.replace(runs[0], title="before"), *runs[1:]]
+    assert "× before" in tables.short_ladder(before).columns
+    named = [msgspec.structs.replace(runs[0], title="a name of one's own"), *runs[1:]]
+    assert "× baseline" in tables.short_ladder(named).columns
+    assert "× previous" in more.columns
+    assert "pipeline efficiency" not in more.columns
+
+
 def test_the_baseline_again_is_a_row_but_no_stage() -> None:
     runs = again(session(gpu=True))
     cells = dict(zip(tables.COLUMNS, tables.row(runs[-1]), strict=True))
