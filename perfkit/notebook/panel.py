@@ -241,7 +241,7 @@ class Panel(layout.Boxed, Sectioned):
 
     def _contents(self, runs: Sequence[Run]) -> list[document.Content]:
         """What the panel says of the runs, apart from its pictures."""
-        ladder = replace(tables.short_ladder(runs), title="")
+        ladder = replace(tables.short_ladder(runs, self.large), title="")
         count = len({warning for run in runs for warning in run.warnings})
         heading = f"{count} warning{'s' * (count != 1)}, and facts" if count else "Facts about these runs"
         notes = tables.notes(runs)

@@ -79,18 +79,18 @@ def ladder(runs: Sequence[Run]) -> Table:
     )
 
 
-def short_ladder(runs: Sequence[Run]) -> Table:
-    """The columns that fit beside a notebook's margin, and on paper.
+def short_ladder(runs: Sequence[Run], large: bool = False) -> Table:
+    """The columns that fit beside a notebook's margin, and on paper; fewer in large type.
 
     Where every stage has the same one before it, one column says against which: `× before`.
     """
-    table, stages = ladder(runs).only(_FEW), [run for run in runs if not results.is_again(run)]
+    columns, stages = list(NARROW if large else _FEW), [run for run in runs if not results.is_again(run)]
     if not all(against(run, "previous") == against(run, "baseline") for run in stages):
-        return table
+        return ladder(runs).only(columns)
+    columns.remove("× previous")
     first = name(runs[0])
-    columns = [column for column in _FEW if column != "× previous"]
     shown = [f"× {first}" if column == "× baseline" and len(first) < 12 else column for column in columns]
-    return replace(table.only(columns), columns=shown)
+    return replace(ladder(runs).only(columns), columns=shown)
 
 
 def row(run: Run) -> list[str]:

@@ -70,6 +70,7 @@ def test_in_a_notebook_two_columns_that_say_the_same_are_one() -> None:
     pair, more = tables.short_ladder(runs), tables.short_ladder(session())
     assert "× previous" not in pair.columns
     assert "× baseline" in pair.columns
+    assert set(pair.columns) - set(tables.short_ladder(runs, large=True).columns) == {"step time", "note"}
     before = [msgspec.structs.replace(runs[0], title="before"), *runs[1:]]
     assert "× before" in tables.short_ladder(before).columns
     named = [msgspec.structs.replace(runs[0], title="a name of one's own"), *runs[1:]]
