@@ -9,15 +9,12 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from perfkit.program.recipe import Recipe, Value, shown, switches
-from perfkit.program.rules import Target, why_not
+from perfkit.program.rules import why_not
 from perfkit.results.suggestion import State, Suggestion
 from perfkit.studies import predict
-from perfkit.trace import Analysis
-from perfkit.worker.messages import Block
-from perfkit.worker.reports import SyncReport
+from perfkit.studies.seen import Seen
 
 _WAITS = 0.03
 """A smaller share of waiting is not worth a worker."""
@@ -35,59 +32,6 @@ _FUSIBLE = re.compile(
     r"|dropout|native_dropout|leaky_relu|hardtanh|hardswish)"
 )
 _LAYOUTS = re.compile(r"nchwToNhwc|nhwcToNchw", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What watching a script has shown."""
-
-    own: Recipe
-    """The switches as the script sets them."""
-    target: Target
-    """Where it runs, with what cannot be set from outside."""
-    block: Block
-    """Plain steps, as the script is."""
-    cores: int
-    """Usable ones."""
-    ceiling: Block | None = None
-    """Steps on a held batch."""
-    analysis: Analysis | None = None
-    """Of a profile of some steps."""
-    syncs: SyncReport | None = None
-    restarts_s: float = 0.0
-    """Seconds that the first steps of epochs took beyond others, over all steps that were seen …"""
-    whole_s: float = 0.0
-    """… in this many seconds."""
-    optimizer_s: float | None = None
-    """Of the block's seconds, those in optimizers; None where that was not timed."""
-    system_s: float = 0.0
-    """Of `whole_s`, processor time of the system …"""
-    page_faults: int = 0
-    """… and pages of memory that it gave the script in it."""
-    in_16_bits: float | None = None
-    """How many times as fast a step on a held batch is under autocast to bfloat16; None if not tried."""
-
-    @property
-    def waits(self) -> float:
-        """The share of a step that is waiting for data."""
-        return sum(self.block.data_wait_s) / max(self.block.seconds, 1e-12)
-
-    @property
-    def step_s(self) -> float:
-        """A step, as the script is."""
-        return self.block.seconds / max(1, len(self.block.step_s))
-
-    def share(self, names: re.Pattern[str]) -> float | None:
-        """The share of the steps that these operators take by themselves; None without a sound profile."""
-        analysis = self.analysis
-        if analysis is None or not analysis.steps or analysis.mean_us["other"] is None:
-            return None
-        own = sum(
-            (row.device_self_us if analysis.has_accelerator else row.host_self_us) or 0.0
-            for row in analysis.operators
-            if names.match(row.name)
-        )
-        return min(1.0, own / sum(step.duration_us for step in analysis.steps))
 
 
 def suggest(seen: Seen) -> list[Suggestion]:
@@ -157,15 +101,13 @@ def _workers(seen: Seen) -> Iterator[Suggestion]:
 
 
 def _with_workers(seen: Seen, recipe: Recipe) -> tuple[float | None, str]:
-    if seen.ceiling is None or seen.own.workers:
+    if seen.held_s is None or seen.own.workers:
         return _without_waiting(seen)
     batch, own = seen.own.batch_size * seen.own.accumulation, seen.own.to_dict()
-    samples = seen.block.samples / max(1, len(seen.block.step_s))
-    held_s = samples / seen.ceiling.samples_per_s
     model = predict.Model(
         cores=seen.cores, device=seen.target.device,
         fetch_s={predict.switch_key(own, predict.DATA): seen.waits * seen.step_s / batch},
-        compute_s={predict.switch_key(own, predict.COMPUTE): {batch: held_s}},
+        compute_s={predict.switch_key(own, predict.COMPUTE): {batch: seen.held_s}},
         bytes_per_sample={},
     )  # fmt: skip
     after = predict.predict(model, recipe.to_dict())
@@ -178,9 +120,8 @@ def _with_workers(seen: Seen, recipe: Recipe) -> tuple[float | None, str]:
 
 
 def _without_waiting(seen: Seen) -> tuple[float | None, str]:
-    if seen.ceiling is not None:
-        gain = max(1.0, seen.ceiling.samples_per_s / seen.block.samples_per_s)
-        return gain, "the step on a held batch, as if data were free"
+    if held_s := seen.held_s:
+        return seen.step_s / held_s, "the step on a held batch, as if data were free"
     return _amdahl(seen.waits), "without any waiting"
 
 
@@ -220,10 +161,8 @@ def _amp(seen: Seen) -> Iterator[Suggestion]:
         return
     kind = "bf16" if seen.target.bf16 else "fp16"
     gain, basis = None, f"a step in {kind} was not tried"
-    if seen.in_16_bits and seen.ceiling and kind == "bf16":
-        samples = seen.block.samples / max(1, len(seen.block.step_s))
-        held_s = samples / seen.ceiling.samples_per_s
-        gain = seen.step_s / (max(seen.step_s - held_s, 0) + held_s / seen.in_16_bits)
+    if seen.in_16_bits and (held_s := seen.held_s) and kind == "bf16":
+        gain = seen.step_s / (seen.step_s - held_s + held_s / seen.in_16_bits)
         basis = f"tried on a held batch: {seen.in_16_bits:.2f}× as fast in {kind}; the wait for data stays"
     why = _percent("matrix products and convolutions", seen.share(_PRODUCTS))
     yield _idea(seen, "AMP", {"amp": kind}, why, gain, basis, at_most=False)

@@ -22,7 +22,8 @@ from perfkit.process.watched import WatchedScript
 from perfkit.program.recipe import Recipe
 from perfkit.results.pairing import DISTURBED
 from perfkit.studies.script import target
-from perfkit.studies.suggest import Seen, suggest
+from perfkit.studies.seen import Seen
+from perfkit.studies.suggest import suggest
 from perfkit.trace import diagnosis
 from perfkit.watch.messages import DescribeScript, Observation, Observe, Release, ScriptFacts, TryAmp
 from perfkit.watch.report import Watched

@@ -5,7 +5,8 @@ import pytest
 from perfkit.program.recipe import Recipe
 from perfkit.program.rules import Target
 from perfkit.results.suggestion import Suggestion
-from perfkit.studies.suggest import Seen, suggest
+from perfkit.studies.seen import Seen
+from perfkit.studies.suggest import suggest
 from perfkit.trace import Analysis
 from perfkit.trace.model import Operator, Step
 from perfkit.worker.messages import Block
@@ -51,6 +52,15 @@ def test_workers_are_predicted_from_the_wait_and_the_held_batch():
     assert idea.gain == pytest.approx(1 / (0.5 / 4 + 0.5), rel=1e-6)
     assert idea.at_most and "held batch" in idea.basis
     assert idea.set_options == "--set workers=2 --set persistent_workers=true"
+
+
+def test_a_held_batch_that_others_disturbed_takes_no_longer_than_the_step_without_its_wait():
+    idea = of(replace(SEEN, ceiling=block(20)), "Loader workers")
+    assert idea.gain == of(SEEN, "Loader workers").gain, "5 of the 10 ms, not 50"
+    on_gpu = replace(SEEN, target=Target("cuda"), ceiling=block(20))
+    assert on_gpu.held_s == on_gpu.step_s, "a device computes while the host waits for data"
+    assert replace(SEEN, ceiling=block(800)).held_s == pytest.approx(0.04)
+    assert replace(SEEN, ceiling=None).held_s is None
 
 
 def test_on_a_gpu_loading_is_hidden_behind_the_step():
