@@ -145,25 +145,21 @@ class Heat:
     def _needed(self, rounds: Sequence[Round]) -> float:
         """After how many rounds every ratio, to the trial before and to the baseline, is precise enough."""
         schedule, precision = self._schedule, self._schedule.precision
-        if precision is None or len(self._members) < 2:
+        again = self._members[-1].stage.name == AGAIN
+        stages = self._members[:-1] if again else self._members
+        if precision is None or len(stages) < 2:
             return 0
-        if not rounds:
-            return stats.rounds_needed(np.empty((0, 1)), precision)
-        logs = np.log([[round.blocks[live.id].samples_per_s for live in self._members] for round in rounds])
-        again = logs[:, -1:] - logs[:, :1] if self._members[-1].stage.name == AGAIN else None
+        rates = np.array(
+            [[round.blocks[live.id].samples_per_s for live in self._members] for round in rounds]
+        )
+        logs = np.log(rates.reshape(len(rounds), len(self._members)))
         if schedule.adds_noise:
-            known = (
-                [stats.aa_pair(*np.exp(logs[:, [-1, 0]].T))] if again is not None and len(rounds) > 1 else []
-            )
+            known = [stats.aa_pair(rates[:, -1], rates[:, 0])] if again and len(rounds) > 1 else []
             precision = stats.rounds_part(precision, noise.load(self._setup.plan.device, known))
-        logs = logs if again is None else logs[:, :-1]
+        equal = logs[:, -1:] - logs[:, :1] if again else None
+        logs = logs[:, : len(stages)]
         ratios = np.hstack([logs[:, 1:] - logs[:, :-1], logs[:, 2:] - logs[:, :1]])
-        if not ratios.size:
-            return 0
-        asked = stats.asked_half_widths(ratios, precision, schedule.part)
-        needed = stats.rounds_needed(ratios, asked)
-        # Equal processes need not be told apart any better than what is held against them.
-        return needed if again is None else max(needed, stats.rounds_needed(again, float(asked.min())))
+        return stats.rounds_needed(ratios, precision, schedule.part, equal)
 
     def _round(self, utilization: list[float], repeats: bool) -> Round:
         """One block of every member, in random order; those that are disturbed once more."""

@@ -69,8 +69,8 @@ def probe(plan: Plan, **watch: Unpack[Watch]) -> Probe:
 def minutes(chapter: Chapter, one: Probe, preset: Preset) -> tuple[int, int]:
     """The least and the most that a chapter should take, in whole minutes.
 
-    The least: each panel is sure as early as it may be. The most: each panel uses all of its time. Recipes
-    are taken to be as fast as the plain loop.
+    The least: each panel is sure as early as it may be, soonest where there is one, large effect. The most:
+    each panel uses all of its time. Recipes are taken to be as fast as the plain loop.
     """
     least = most = 60 * chapter.other_min
     for recipes in chapter.ladders:
@@ -78,6 +78,7 @@ def minutes(chapter: Chapter, one: Probe, preset: Preset) -> tuple[int, int]:
         started, round_s = (recipes + again) * one.start_s, (recipes + again) * one.block_s
         needed = started + 2 * preset.rounds * round_s  # a block, and its ceiling
         ends = max(needed, min(started + recipes * preset.budget_s, preset.limit_s)) if again else needed
-        least += min(ends, started + (max(preset.rounds, stats.ENDING_ROUNDS) + preset.rounds) * round_s)
+        rounds = preset.rounds if recipes <= 2 else max(preset.rounds, stats.ENDING_ROUNDS)
+        least += min(ends, started + (rounds + preset.rounds) * round_s)
         most += ends
     return math.ceil(least / 60), math.ceil(most / 60)

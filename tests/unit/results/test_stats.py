@@ -12,7 +12,6 @@ from perfkit.results.stats import (
     MIN_EFFECT,
     MIN_ROUNDS,
     Estimate,
-    asked_half_widths,
     geometric_mean,
     median,
     ratio,
@@ -286,11 +285,7 @@ def test_stopping_early_at_a_clear_effect_covers_the_ratio_as_often() -> None:
 
     def end(effect: float, scatter: float, part: float) -> tuple[int, bool]:
         logs = generator.normal(math.log(effect), scatter, (40, 1))
-        ends = (
-            count
-            for count in range(10, 40)
-            if count >= rounds_needed(logs[:count], asked_half_widths(logs[:count], 0.05, part))
-        )
+        ends = (count for count in range(5, 40) if count >= rounds_needed(logs[:count], 0.05, part))
         count = next(ends, 40)
         found = ratio(np.exp(logs[:count, 0]), np.ones(count), paired=True)
         return count, found.low <= effect <= found.high
@@ -319,10 +314,30 @@ def test_measuring_ends_once_every_interval_is_narrow_over_ten_rounds(
     assert rounds_needed(both[:1], 0.0) == math.inf
 
 
-def test_a_clear_effect_is_asked_a_wider_interval() -> None:
-    logs = np.log([[1.0, 1.4, 6.0], [1.0, 1.2, 5.0]])
-    assert asked_half_widths(logs, 0.05) == pytest.approx([0.05, 0.05, 0.05])
-    assert asked_half_widths(logs, 0.05, 0.15) == pytest.approx([0.05, 0.05, 0.15 * np.log(30) / 2])
+@pytest.mark.parametrize(
+    ("effect", "scatter", "needed"),
+    [
+        (0.0, 0.2, 81.88),  # no effect: half of the interval is 0.143, and is to be 0.05
+        (1.0, 0.2, 10),  # it is to be 0.15 of the effect; at 0.1 it would be seen well
+        (1.0, 0.6, 81.88),
+        (2.0, 0.2, 5.117),  # half is to be 0.2
+        (3.0, 0.2, 5),
+    ],
+)
+def test_a_clear_effect_is_measured_for_a_shorter_time(effect: float, scatter: float, needed: float) -> None:
+    """By hand: of ten values, half the interval is 0.715 of their standard deviation."""
+    ratios = np.resize([-1.0, 1.0], (10, 1))
+    ratios = effect + ratios * scatter / ratios.std(ddof=1)
+    assert rounds_needed(ratios, 0.05, 0.15) == pytest.approx(needed, rel=0.01)
+
+
+def test_equal_processes_need_not_be_told_apart_better_than_the_effects() -> None:
+    clear, equal = np.resize([1.9, 2.1], (10, 1)), np.resize([-0.3, 0.3], (10, 1))
+    assert rounds_needed(clear, 0.05, 0.15) == 5
+    assert rounds_needed(clear, 0.05, 0.15, equal) == pytest.approx(
+        10 * (0.7154 * 0.3162 / 0.3) ** 2, rel=0.01
+    )
+    assert rounds_needed(clear, 0.05, 0.0, equal) > 200
 
 
 def test_what_is_left_of_a_half_width_for_the_rounds() -> None:

@@ -22,9 +22,9 @@ ONE = Probe(start_s=10, block_s=2)
     [
         (Chapter("reading"), (0, 0)),
         (Chapter("a single run", (1,)), (1, 1)),  # 10 + 5 * 2 * 2 s: with nothing to compare it ends there
-        (Chapter("two and the A/A row", (2,)), (2, 3)),  # 30 + 3 * 15 * 2 s; 30 + 2 * 60 s
+        (Chapter("two and the A/A row", (2,)), (2, 3)),  # 30 + 3 * 10 * 2 s; 30 + 2 * 60 s
         (Chapter("a ladder", (10,)), (6, 6)),  # the limit
-        (Chapter("more", (2, 1), 4), (7, 7)),  # 120 + 30 + 240 s; 150 + 30 + 240 s
+        (Chapter("more", (2, 1), 4), (6, 7)),  # 90 + 30 + 240 s; 150 + 30 + 240 s
     ],
     ids=lambda value: value.name if isinstance(value, Chapter) else "",
 )
