@@ -121,8 +121,9 @@ class Heat:
         others = machine.OtherPrograms()
         with machine.sample_utilization(uuid) as utilization:
             while self._members and (share := self._share(started, until)) is not None:
-                names = f"{len(self._members)} together" if compared > 1 else self._members[-1].stage.title
-                self._setup.progress.rounds(f"round {len(self._rounds) + 1} of {names}", share)
+                last = self._members[-1].stage.title
+                names = f", {len(self._members)} runs together" if compared > 1 else f" of {last}"
+                self._setup.progress.rounds(f"round {len(self._rounds) + 1}{names}", share)
                 self._rounds.append(self._round(utilization, repeats=time.monotonic() < until))
         for live in list(self._members):
             self._ask_the_rest(live)
