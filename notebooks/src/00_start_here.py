@@ -76,15 +76,15 @@ pk.pipeline()
 # | chapter | question | minutes: `quick`, two cores | `paper`, a GPU, at most | needs |
 # |---|---|---|---|---|
 # | [01 baseline](01_baseline.ipynb) | how fast is the plain loop, and where does its time go? | 1 | 2 | – |
-# | [02 data loading](02_data_loading.ipynb) | does the model wait for data? | 3 | 4 | two cores |
+# | [02 data loading](02_data_loading.ipynb) | does the model wait for data? | 1 to 3 | 4 | two cores |
 # | [03 pinning](03_pinning.ipynb) | does copying from page-locked memory shorten the step? | 1 | 4 | a CUDA GPU; without one, a calculation |
-# | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better? | 3 | 4 | – |
-# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 7 | 10 | – |
-# | [06 AMP](06_amp.ipynb) | how much faster are 16-bit matrix products? | 3 | 4 | Tensor Cores or AMX, to be faster |
-# | [07 compile](07_compile.ipynb) | how much do fused kernels gain? | 3 to 4 | 4 | a C++ compiler; on a GPU, Triton and a C compiler |
+# | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better? | 1 to 3 | 4 | – |
+# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 2 to 7 | 10 | – |
+# | [06 AMP](06_amp.ipynb) | how much faster are 16-bit matrix products? | 1 to 3 | 4 | Tensor Cores or AMX, to be faster |
+# | [07 compile](07_compile.ipynb) | how much do fused kernels gain? | 1 to 4 | 4 | a C++ compiler; on a GPU, Triton and a C compiler |
 # | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much do all of them gain together? | 6 | 10 | – |
 # | [09 reading a profile](09_reading_a_profile.ipynb) | where does a step's time go? | 1 | 2 | – |
-# | [10 the workbench](10_workbench.ipynb) | what do *you* want to try? | 2 to 3 | 3 | – |
+# | [10 the workbench](10_workbench.ipynb) | what do *you* want to try? | 1 to 3 | 3 | – |
 # | [11 your own](11_your_own.ipynb) | where does your script's time go, and which switches help? | 5 | 5 | a script that trains; or your code in a module |
 # | [12 what each is worth](12_what_each_is_worth.ipynb) | how much does each optimization contribute? | 4 | 4 | – |
 # | [13 what if](13_what_if.ipynb) | how fast would it be on other hardware, or with other switches? | 5 to 7 | 8 | – |
@@ -92,7 +92,7 @@ pk.pipeline()
 # | [15 kernels and shapes](15_kernels_and_shapes.ipynb) | what can this device do, and how much of that do you use? | 6 to 8 | 12 | – |
 # | [16 NVTX and Nsight](16_nvtx_and_nsight.ipynb) | data, host or device: which is the bottleneck? | 3 to 4 | 4 | – |
 # | [17 distributed](17_distributed.ipynb) | how well does training scale to several ranks? | 5 to 7 | 10 | two cores, or two GPUs |
-# | [18 memory](18_memory.ipynb) | what uses the memory in a step? | 3 to 4 | 4 | – |
+# | [18 memory](18_memory.ipynb) | what uses the memory in a step? | 2 to 4 | 4 | – |
 # | [19 checking the articles](19_checking_the_articles.ipynb) | do the published figures agree with each other? | reading | reading | – |
 # | [20 profiling by hand](20_profiling_by_hand.ipynb) | how do you profile without perfkit, and what is a faster loop worth? | 1 | 1 | – |
 #

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 02 · Data loading
 #
-# *About 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: two cores or more.*
+# *About 1 to 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: two cores or more.*
 #
 # Worker processes (`workers`) load the next batches while the model trains. `persistent_workers` keeps them alive from one epoch to the next; `prefetch_factor` is the number of batches that each worker loads in advance. Workers remove the waiting as long as there are CPU cores for them. The article's machine had 8 vCPUs, and so it used 8 workers. One for each core is a good first guess on a machine with a GPU; how many are best depends on the machine and on what a sample costs. Here the stage takes one for every two cores on a CPU, which also has to train the model. (The article wished for an automatic choice. `perfkit tune` and [chapter 13](13_what_if.ipynb) make one, by measuring.)
 #

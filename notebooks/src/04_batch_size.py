@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 04 · Batch size
 #
-# *About 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: nothing special.*
+# *About 1 to 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: nothing special.*
 #
 # With a larger batch (`batch_size`), each kernel has more work and the optimizer takes fewer steps. It also needs more memory, and it **changes the training**: fewer, larger steps for the same samples.
 #

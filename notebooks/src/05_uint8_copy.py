@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 05 · uint8 copy
 #
-# *About 7 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 10 (planned, not timed). Needs: nothing special; only a GPU has a copy to the device.*
+# *About 2 to 7 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 10 (planned, not timed). Needs: nothing special; only a GPU has a copy to the device.*
 #
 # A decoded image consists of bytes. With `uint8_copy` it stays `uint8` until it is on the device, which converts it to float and normalises it. Collating, queueing and copying then handle a quarter of the bytes.
 #

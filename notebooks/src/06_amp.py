@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 06 · Automatic mixed precision
 #
-# *About 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: to be faster, a GPU with Tensor Cores or a CPU with AMX; AVX512-BF16 alone does not always suffice.*
+# *About 1 to 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: to be faster, a GPU with Tensor Cores or a CPU with AMX; AVX512-BF16 alone does not always suffice.*
 #
 # Autocast (`amp`) runs matrix products and convolutions in 16 bits, in which matrix units are several times faster. `bf16` has the range of float32. `fp16` does not, so the loss is scaled up to keep small gradients from becoming zero (`GradScaler`). `channels_last` stores tensors in the layout that these units read. TF32 lets float32 use the same units, with a 10-bit mantissa: PyTorch does so for convolutions by default, and the stage `tf32`, two stages before this one, also for matrix products (`fp32_precision`).
 #

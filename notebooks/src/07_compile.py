@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 07 · torch.compile
 #
-# *About 3 to 4 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: on a CPU, a C++ compiler; on a GPU, Triton, a C compiler and Python's headers.*
+# *About 1 to 4 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: on a CPU, a C++ compiler; on a GPU, Triton, a C compiler and Python's headers.*
 #
 # `torch.compile` (the switch `compile`) captures the model as a graph and generates fused kernels for it: less memory traffic, fewer kernel launches, less Python. With `compile_mode` it also searches for faster kernels while it compiles.
 #

@@ -11,7 +11,7 @@
 #
 # **What do *you* want to try?**
 #
-# *About 2 to 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 3 (planned, not timed). This is for one run; do as many as you like. Needs: nothing special.*
+# *About 1 to 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 3 (planned, not timed). This is for one run; do as many as you like. Needs: nothing special.*
 #
 # Every switch of the recipe is a control. Set some and press **Run**: your recipe is measured interleaved with the one you chose under *Against*, each in its own process. While it is measured, the button reads **Add to queue**: set the next recipe and press it. What waits can be moved, or removed; **Cancel** ends only the run under way.
 #

@@ -11,7 +11,7 @@
 #
 # **What uses memory in a training step, and how can you reduce it?**
 #
-# *About 3 to 4 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: nothing special.*
+# *About 2 to 4 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: nothing special.*
 #
 # *Weights* and *optimizer state* take memory all the time, the *batch* during most of the step, *gradients* from backward until `zero_grad` sets them to `None` (or for ever, if it fills them with zeros). *Activations* are created in forward and kept until backward has used them; *workspace* is temporary. The peak is where the sum of all of them is highest, most often at the start of backward.
 #
