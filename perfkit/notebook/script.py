@@ -28,6 +28,7 @@ from perfkit.studies import compare as comparing
 from perfkit.studies import patch as patching
 from perfkit.studies import script as scripts
 from perfkit.studies import watch as watching
+from perfkit.studies.engine import CLEAR
 from perfkit.watch.report import Watched
 
 if TYPE_CHECKING:
@@ -158,9 +159,10 @@ class ScriptPanel(Panel):
             raise InvalidValue("no switch is set", "Set one, or press Watch for what to try")
         title = ", ".join(f"{name}={value}" for name, value in settings.items()).lower()
         sides = comparing.Candidate("as it is"), comparing.Candidate(title, changes=settings)
+        preset = self.plan.preset
         result = comparing.compare(
-            *sides, self.plan, max(5.0, self.plan.preset.budget_s), pairs=1, on_progress=self._follow,
-            cancelled=self._job.cancelled,
+            *sides, self.plan, max(5.0, preset.budget_s), preset.precision, pairs=1, part=CLEAR,
+            on_progress=self._follow, cancelled=self._job.cancelled,
         )  # fmt: skip
         self.comparisons.append(result)
         self.runs = [result.a, result.b]

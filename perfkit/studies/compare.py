@@ -119,6 +119,7 @@ def compare(
     precision: float = PRECISION,
     pairs: int | None = None,
     ceiling: bool = True,
+    part: float = 0.0,
     **watch: Unpack[Watch],
 ) -> Comparison:
     """Measures two sides interleaved, in two processes: at least 5 rounds, more until the interval is narrow.
@@ -138,6 +139,7 @@ def compare(
         precision: half width of the interval / ratio at which measuring ends.
         pairs: of processes; None: as many as this machine's A/A noise calls for.
         ceiling: whether steps on a held batch are measured too.
+        part: of the effect, at which half of the interval is narrow enough too (`stats.rounds_needed`).
         watch: `on_progress` and `cancelled`.
 
     Raises:
@@ -147,7 +149,7 @@ def compare(
     count = 1 if plan.gpu else pairs or pairs_for(aa_noise, precision)
     preset = replace(plan.preset, rounds=max(stats.MIN_ROUNDS, plan.preset.rounds))
     half_width = target_half_width(precision, count, aa_noise)
-    schedule = Schedule(preset, ceiling=ceiling, precision=half_width, budget_s=budget_s / count)
+    schedule = Schedule(preset, ceiling=ceiling, precision=half_width, part=part, budget_s=budget_s / count)
     sides = (a, replace(b, title=f"{b.title} (again)") if b.title == a.title else b)
     runs: list[Run] = []
     store, until = RunStore(), time.monotonic() + 4 * budget_s  # most of it goes into starting and warming up

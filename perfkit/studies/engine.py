@@ -29,7 +29,7 @@ from perfkit.studies.record import Measurement, RunBuilder
 from perfkit.studies.setup import Setup
 from perfkit.worker.messages import Trained
 
-_CLEAR = 0.15
+CLEAR = 0.15
 """Half an interval / effect, at most, of an effect that is clear: nobody need wait to see it better."""
 
 
@@ -71,7 +71,7 @@ def schedule_of(plan: Plan) -> Schedule:
         preset,
         again=verdicts and not plan.gpu,
         precision=preset.precision if verdicts else None,
-        part=_CLEAR,
+        part=CLEAR,
         adds_noise=True,
         budget_s=preset.budget_s,
         limit_s=preset.limit_s,

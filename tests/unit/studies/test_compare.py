@@ -50,6 +50,15 @@ def test_a_pair_of_processes_is_compared_and_stored(machine: FakeMachine, where:
     assert compare_stored(*map(RunStore().get, (found.a.id, found.b.id))) == found
 
 
+def test_a_clear_effect_is_precise_enough_only_where_that_is_asked(machine: FakeMachine, where: Plan) -> None:
+    rounds = []
+    for part in (0.0, 0.15):
+        numbers = np.random.default_rng(0)
+        machine.rate = lambda recipe, r=numbers: 20.0 * recipe.batch_size**2 * float(r.normal(1, 0.1))  # type: ignore[misc]
+        rounds.append(compare(A, B, where, budget_s=1e9, precision=0.05, pairs=1, part=part).rounds)
+    assert rounds[1] < 10 < rounds[0]
+
+
 def test_either_side_starts_first_with_another_seed_in_every_pair(
     machine: FakeMachine, where: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
