@@ -62,7 +62,7 @@ class Seen:
         if self.ceiling is None:
             return None
         samples = self.block.samples / max(1, len(self.block.step_s))
-        most = self.step_s * (1 - self.waits if self.target.device == "cpu" else 1)
+        most = self.step_s * (max(0.0, 1 - self.waits) if self.target.device == "cpu" else 1)
         return min(samples / self.ceiling.samples_per_s, most)
 
     def share(self, names: re.Pattern[str]) -> float | None:

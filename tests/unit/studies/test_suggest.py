@@ -61,6 +61,7 @@ def test_a_held_batch_that_others_disturbed_takes_no_longer_than_the_step_withou
     assert on_gpu.held_s == on_gpu.step_s, "a device computes while the host waits for data"
     assert replace(SEEN, ceiling=block(800)).held_s == pytest.approx(0.04)
     assert replace(SEEN, ceiling=None).held_s is None
+    assert of(replace(SEEN, block=block(100, waits=1.001)), "Loader workers").gain > 1, "it only waits"
 
 
 def test_on_a_gpu_loading_is_hidden_behind_the_step():
