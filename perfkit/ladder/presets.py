@@ -32,6 +32,8 @@ class Preset:
     """Minimum length of a block in seconds, judged by the steps of the warm-up."""
     precision: float = 0.05
     """Rounds go on until half the width of every interval / ratio is at most this …"""
+    part: float = 0.15
+    """… or this part of the effect, which is clear then: nobody need wait to see it better …"""
     budget_s: float = 0.0
     """… or until they have taken this many seconds for each stage …"""
     limit_s: float = math.inf

@@ -124,8 +124,8 @@ class Status:
         self._started = self._heard = self._shown = self._fraction = 0.0
         self._what = ""
         self._ended = threading.Event()
-        self._line: Line | None = None
         self._ended.set()
+        self._line: Line | None = None
         self._reading = True
         self.show("ready")
 

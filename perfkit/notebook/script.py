@@ -28,7 +28,6 @@ from perfkit.studies import compare as comparing
 from perfkit.studies import patch as patching
 from perfkit.studies import script as scripts
 from perfkit.studies import watch as watching
-from perfkit.studies.engine import CLEAR
 from perfkit.watch.report import Watched
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ class ScriptPanel(Panel):
         sides = comparing.Candidate("as it is"), comparing.Candidate(title, changes=settings)
         preset = self.plan.preset
         result = comparing.compare(
-            *sides, self.plan, max(5.0, preset.budget_s), preset.precision, pairs=1, part=CLEAR,
+            *sides, self.plan, max(5.0, preset.budget_s), preset.precision, pairs=1, part=preset.part,
             on_progress=self._follow, cancelled=self._job.cancelled,
         )  # fmt: skip
         self.comparisons.append(result)

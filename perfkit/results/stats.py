@@ -24,7 +24,7 @@ MIN_ROUNDS = 5
 
 ENDING_ROUNDS = 10
 """Fewer rounds are no reason to stop, however narrow their interval: a few come out close together by chance,
-and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965)."""
+and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965). Large effects are excepted."""
 
 _SEEN_WELL = 2 / 3
 """Fewer rounds than those are enough for an effect whose interval is this much narrower than was asked."""

@@ -29,9 +29,6 @@ from perfkit.studies.record import Measurement, RunBuilder
 from perfkit.studies.setup import Setup
 from perfkit.worker.messages import Trained
 
-CLEAR = 0.15
-"""Half an interval / effect, at most, of an effect that is clear: nobody need wait to see it better."""
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -71,7 +68,7 @@ def schedule_of(plan: Plan) -> Schedule:
         preset,
         again=verdicts and not plan.gpu,
         precision=preset.precision if verdicts else None,
-        part=CLEAR,
+        part=preset.part,
         adds_noise=True,
         budget_s=preset.budget_s,
         limit_s=preset.limit_s,

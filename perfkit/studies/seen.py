@@ -56,8 +56,8 @@ class Seen:
     def held_s(self) -> float | None:
         """A step on a held batch; None if that was not measured.
 
-        It is measured after the steps, when others may disturb it: it takes no longer than a step, or, on a
-        CPU, than the part of a step that is not waiting.
+        Its blocks alternate with those of the steps, and others may disturb only its own: it takes no longer
+        than a step, or, on a CPU, than the part of a step that is not waiting.
         """
         if self.ceiling is None:
             return None
