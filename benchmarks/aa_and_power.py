@@ -41,7 +41,7 @@ import numpy as np
 from perfkit.ladder.stages import AGAIN
 from perfkit.process import fork
 from perfkit.process.child import Child
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results import noise, stats
 from perfkit.results.run import Run
 from perfkit.results.stats import Ratio, Values

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from perfkit import machine
 from perfkit.ladder.presets import PRESETS
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
 

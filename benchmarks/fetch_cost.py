@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import default_collate
 
 from perfkit import workloads
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 
 SWITCHES = ("uint8_copy", "device_resize", "batched_fetch")
 BATCH, ROUNDS = 32, 15

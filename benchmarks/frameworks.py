@@ -13,20 +13,19 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from perfkit import workloads
+from perfkit import export, workloads
 from perfkit.errors import PerfkitError
-from perfkit.process.launch import Launch
-from perfkit.program import export
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
+from perfkit.scripts.launch import Launch
+from perfkit.scripts.study import script_plan
 from perfkit.studies.compare import Candidate, compare
-from perfkit.studies.script import script_plan
 
 OPTIONS = {"image_size": 64, "samples": 2048, "weights": "random"}
 COMMON = """
 import sys
 import torch
 from torch.utils.data import DataLoader
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.workloads import load
 
 recipe = Recipe(batch_size=32)

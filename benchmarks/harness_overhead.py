@@ -15,7 +15,7 @@ import sys
 import numpy as np
 
 from perfkit.process.child import Child, child_environment
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.worker.messages import Describe, MeasureBlock, Train
 

@@ -14,7 +14,7 @@ import time
 import torch
 
 from perfkit import workloads
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.simulate import gpus, host, prediction
 from perfkit.simulate.queue import Link
 from perfkit.simulate.replay import ON_DEVICE, Replay

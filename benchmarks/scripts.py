@@ -16,13 +16,13 @@ import tempfile
 from pathlib import Path
 
 from perfkit.errors import PerfkitError
-from perfkit.process.launch import Launch
-from perfkit.process.watched import WatchedScript
-from perfkit.program.recipe import Value
+from perfkit.recipe import Value
+from perfkit.scripts import patch_study as patching
+from perfkit.scripts.launch import Launch
+from perfkit.scripts.messages import Observe
+from perfkit.scripts.study import losses, script_plan
+from perfkit.scripts.watched import WatchedScript
 from perfkit.studies import compare as comparing
-from perfkit.studies import patch as patching
-from perfkit.studies.script import losses, script_plan
-from perfkit.watch.messages import Observe
 from perfkit.worker.messages import Train
 
 SCRIPTS = Path(__file__).parents[1] / "data" / "scripts"

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
+from perfkit.search import predict, tune
 from perfkit.studies import plan as plans
-from perfkit.studies import predict, tune
 from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.engine import Schedule, Trial, measure
 from perfkit.studies.ladder import recipe_stages

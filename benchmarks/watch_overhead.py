@@ -26,11 +26,11 @@ import numpy as np
 
 from perfkit.errors import PerfkitError
 from perfkit.process.child import ALLOCATOR, end_tree
-from perfkit.process.launch import Launch
-from perfkit.process.watched import WatchedScript
 from perfkit.results import stats
 from perfkit.results.stats import Values
-from perfkit.watch.messages import Observe
+from perfkit.scripts.launch import Launch
+from perfkit.scripts.messages import Observe
+from perfkit.scripts.watched import WatchedScript
 
 CHUNK = 5
 SCRIPT = f"""

@@ -11,7 +11,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "Recipe": "perfkit.program.recipe",
+    "Recipe": "perfkit.recipe",
     "Run": "perfkit.results.run",
     "RunStore": "perfkit.results.store",
     "PerfkitError": "perfkit.errors",
@@ -25,10 +25,10 @@ _PUBLIC = {
     "script": "perfkit.studies.plan",
     "figure": "perfkit.show.figures",
     "html": "perfkit.show.html",
-    "track": "perfkit.loop",
+    "track": "perfkit.scripts.loop",
 }
 
-_JUPYTER = {"load_ipython_extension": "perfkit.notebook.magic"}
+_JUPYTER = {"load_ipython_extension": "perfkit.scripts.magic"}
 """What `%load_ext perfkit` calls."""
 
 __all__ = list(_PUBLIC)

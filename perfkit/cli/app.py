@@ -25,8 +25,8 @@ from rich.progress import Progress as Bar
 
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.machine import write_atomically
-from perfkit.process.launch import Launch
-from perfkit.program.recipe import parse_settings
+from perfkit.recipe import parse_settings
+from perfkit.scripts.launch import Launch
 from perfkit.show import html, terminal
 from perfkit.show.document import Content
 from perfkit.studies import plan as plans

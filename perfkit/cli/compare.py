@@ -10,17 +10,17 @@ import typer
 
 from perfkit.cli import app as cli
 from perfkit.errors import InvalidValue
-from perfkit.process.launch import Launch
-from perfkit.program.recipe import parse_settings
+from perfkit.recipe import parse_settings
 from perfkit.results import noise as noises
 from perfkit.results.simulated import refuse
 from perfkit.results.store import RunStore
+from perfkit.scripts import study as watching
+from perfkit.scripts.launch import Launch
+from perfkit.search import attribute as attributing
+from perfkit.search import tune as tuning
 from perfkit.show import document, style, tables_studies, terminal
-from perfkit.studies import attribute as attributing
 from perfkit.studies import compare as comparing
 from perfkit.studies import parity as proving
-from perfkit.studies import script as watching
-from perfkit.studies import tune as tuning
 from perfkit.studies.compare import Candidate
 from perfkit.studies.plan import Plan
 

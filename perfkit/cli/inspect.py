@@ -14,13 +14,15 @@ from perfkit import trace as traces
 from perfkit.cli import app as cli
 from perfkit.errors import one_of
 from perfkit.process import nsys as tool
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import document
-from perfkit.show import figures_trace, tables_accuracy, tables_inside, tables_trace, terminal
+from perfkit.show import tables_accuracy, tables_inside, terminal
 from perfkit.studies import accuracy, inspect
 from perfkit.studies import record_kernels as recording
 from perfkit.studies.edits import edits
 from perfkit.trace import diagnosis, nsight
+from perfkit.trace import figures as figures_trace
+from perfkit.trace import result_tables as tables_trace
 
 _RECORDED = ("shapes", "memory", "stacks")
 

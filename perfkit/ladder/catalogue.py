@@ -13,7 +13,7 @@ import msgspec
 from perfkit import former_names
 from perfkit.errors import InvalidValue, one_of
 from perfkit.ladder.presets import Sizing
-from perfkit.program.recipe import Recipe, Value
+from perfkit.recipe import Recipe, Value
 
 Exactness = Literal["bitwise", "tolerance", "changes training"]
 Bottleneck = Literal["data", "copy", "host", "device", "memory", "communication", "none"]

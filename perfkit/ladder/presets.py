@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 from perfkit.errors import one_of
-from perfkit.program.rules import Target
+from perfkit.rules import Target
 
 
 @dataclass(frozen=True)

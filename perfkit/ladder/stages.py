@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, Optimization, optimization
 from perfkit.ladder.presets import Sizing
-from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target, applicable, joined
+from perfkit.recipe import Recipe
+from perfkit.rules import Target, applicable, joined
 
 AGAIN = "baseline_again"
 """The name of the A/A row: the baseline once more, in another process."""

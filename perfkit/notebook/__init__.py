@@ -25,14 +25,14 @@ from perfkit.notebook.guess import guess
 from perfkit.notebook.ladder import LadderPanel, RecipePanel
 from perfkit.notebook.layout import projector
 from perfkit.notebook.quizzes import quiz
-from perfkit.notebook.script import ScriptPanel, script_panel
 from perfkit.notebook.share import join, leave, share
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.stage import StagePanel
-from perfkit.notebook.tasks import Puzzle, capstone, puzzle, puzzles
 from perfkit.notebook.whatif import WhatIf
 from perfkit.notebook.where import use
 from perfkit.notebook.workbench import Workbench
+from perfkit.puzzles.panel import Puzzle, capstone, puzzle, puzzles
+from perfkit.scripts.panel import ScriptPanel, script_panel
 
 __all__ = [
     "LadderPanel", "Puzzle", "RecipePanel", "ScriptPanel", "Shown", "StagePanel", "SyncReport", "TraceView",

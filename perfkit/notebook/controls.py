@@ -12,8 +12,8 @@ import ipywidgets as widgets
 from perfkit.errors import InvalidValue
 from perfkit.notebook import layout
 from perfkit.notebook.layout import Action
-from perfkit.program.recipe import GROUPS, Recipe, Switch, Value, spoken, switches
-from perfkit.program.rules import joined
+from perfkit.recipe import GROUPS, Recipe, Switch, Value, spoken, switches
+from perfkit.rules import joined
 
 Preset = Callable[[], Recipe | str]
 """The recipe of a button, or why there is none."""

@@ -9,10 +9,10 @@ import ipywidgets as widgets
 
 from perfkit.notebook import layout
 from perfkit.notebook.controls import Controls
-from perfkit.program.recipe import Recipe, spoken, switches
+from perfkit.recipe import Recipe, spoken, switches
 from perfkit.results.run import Run
+from perfkit.search import predict
 from perfkit.show import units
-from perfkit.studies import predict
 from perfkit.studies.edits import following
 from perfkit.trace.diagnosis import Bottleneck
 

@@ -21,24 +21,25 @@ from perfkit.machine import Check, checkup, describe, facts
 from perfkit.notebook.job import Line
 from perfkit.notebook.ladder import Recipes
 from perfkit.notebook.shown import Shown
-from perfkit.program.recipe import Value
+from perfkit.recipe import Value
 from perfkit.results import guesses, recordings
-from perfkit.results.attribution import Attribution
 from perfkit.results.run import Run
-from perfkit.results.tuning import Tuned
+from perfkit.search import attribute as attributing
+from perfkit.search import tune as tuning
+from perfkit.search.attribution import Attribution
+from perfkit.search.tuning import Tuned
 from perfkit.show import calibration as calibrated
 from perfkit.show import html as page
-from perfkit.show import tables, tables_accuracy, tables_inside, tables_studies, tables_trace
+from perfkit.show import tables, tables_accuracy, tables_inside, tables_studies
 from perfkit.show.document import Bullets, Timeline
 from perfkit.show.html import fragment
 from perfkit.show.sentences import verdicts
 from perfkit.simulate.anchors import Anchors
 from perfkit.studies import accuracy, inspect, scaling
-from perfkit.studies import attribute as attributing
 from perfkit.studies import minutes as timing
 from perfkit.studies import plan as plans
-from perfkit.studies import tune as tuning
 from perfkit.trace import diagnosis
+from perfkit.trace import result_tables as tables_trace
 from perfkit.worker import reports
 
 _Result = TypeVar("_Result")
@@ -198,7 +199,7 @@ def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
 
 def training_loop(runs: Sequence[Run]) -> Markdown:
     """Loader and training loop of the first run's script; the whole of it is folded."""
-    from perfkit.program import export  # libcst takes as long to load as all the rest
+    from perfkit import export
 
     script = next(iter(plans.scripts(runs).values()))
     return Markdown(

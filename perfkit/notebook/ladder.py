@@ -16,7 +16,7 @@ from perfkit.notebook.panel import Panel, is_of, refuse_object
 from perfkit.notebook.share import joined, share
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.where import Chooser, Place
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.guesses import Sure
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run, slug

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.index import Entry
 from perfkit.results.run import Run
-from perfkit.studies import predict
+from perfkit.search import predict
 
 Timed = TypeVar("Timed", Run, Entry)
 

@@ -20,7 +20,7 @@ from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel, date
 from perfkit.notebook.layout import Action
 from perfkit.notebook.panel import NEEDS_GPU
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results import guesses
 from perfkit.results.run import Run
 from perfkit.show import calibration, results, simulated, tables, units

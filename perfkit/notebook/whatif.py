@@ -12,10 +12,10 @@ from perfkit.notebook import layout
 from perfkit.notebook.where import Choice, Option
 from perfkit.results import recordings
 from perfkit.results.run import Run
+from perfkit.search import predict as whatif
 from perfkit.show import results, sentences, units
 from perfkit.show.document import Notice, Table
 from perfkit.show.html import fragment
-from perfkit.studies import predict as whatif
 
 
 class WhatIf(layout.Boxed):

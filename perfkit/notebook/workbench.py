@@ -16,16 +16,17 @@ from perfkit.notebook.history import RunHistory, compared
 from perfkit.notebook.panel import STOPPED, Panel, is_of, refuse_object
 from perfkit.notebook.queue import Measurement, Queue
 from perfkit.notebook.where import Chooser, Place
-from perfkit.program.recipe import Recipe, switches
+from perfkit.recipe import Recipe, switches
 from perfkit.results import recordings
 from perfkit.results.index import Entry
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.show import document, tables_history, tables_trace
+from perfkit.show import document, tables_history
 from perfkit.show.html import fragment
 from perfkit.studies import inspect
 from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
+from perfkit.trace import result_tables as tables_trace
 
 _AGAINST = ("the baseline", "the best so far", "nothing")
 _NEWEST = 20

@@ -65,9 +65,8 @@ def main() -> None:
     """Trains with named ranges; the CUDA profiler is on from step 20 to 30."""
     import torch
 
-    from perfkit import workloads
-    from perfkit.program import train
-    from perfkit.program.recipe import Recipe
+    from perfkit import train, workloads
+    from perfkit.recipe import Recipe
 
     spec = json.loads(sys.argv[1])
     recipe = Recipe.from_dict(spec["recipe"]).replace(nvtx_ranges=True)

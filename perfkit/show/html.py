@@ -12,8 +12,9 @@ import jinja2
 from markupsafe import Markup, escape
 
 from perfkit.results.run import Run
-from perfkit.show import document, style, tables, timeline
+from perfkit.show import document, style, tables
 from perfkit.show.sentences import clean
+from perfkit.trace import timeline_page as timeline
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """In addition to escaping: a browser neither runs a script in this page nor fetches anything."""
@@ -46,7 +47,7 @@ def pipeline() -> str:
 
 @cache
 def _template(large: bool = False) -> jinja2.Template:
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    loader = jinja2.FileSystemLoader([Path(__file__).parent, Path(__file__).parents[1] / "trace"])
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {
         "clean": clean, "cell": _whole_interval, "svg": lambda figure: style.to_svg(figure.draw(large=large)),

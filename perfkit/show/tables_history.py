@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from perfkit.program.recipe import Recipe, Switch, spoken, switches
+from perfkit.recipe import Recipe, Switch, spoken, switches
 from perfkit.results.index import Entry, Marks
 from perfkit.results.stats import Estimate, Ratio
 from perfkit.results.store import History

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfkit import machine
-from perfkit.results.attribution import Attribution, Effect
 from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Mechanism, Run
-from perfkit.results.tuning import Tuned, rate
+from perfkit.search.attribution import Attribution, Effect
+from perfkit.search.tuning import Tuned, rate
 from perfkit.show import results, style, units
 from perfkit.show.document import Bullets, Content, Figure, Notice, Section, Table
 from perfkit.show.rows import bar, legend, named

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.simulate import anchors as published
 from perfkit.simulate.anchors import Anchor
 from perfkit.simulate.gpus import Gpu

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 
 _SWITCHES = ("uint8_copy", "device_resize", "batched_fetch")
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from perfkit.errors import InvalidValue
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.simulate.queue import Action, Bar, Launch, Link, Queue, VirtualClock
 from perfkit.simulate.step import Copy, Fetch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from perfkit.program.recipe import Recipe, Value
+from perfkit.recipe import Recipe, Value
 from perfkit.results.run import Mechanism
 from perfkit.simulate.step import Copy, Fetch, Operator, Step, Wait
 

@@ -12,8 +12,8 @@ import msgspec
 import torch
 from torch import nn
 
-from perfkit.program import train
-from perfkit.program.recipe import Recipe
+from perfkit import train
+from perfkit.recipe import Recipe
 from perfkit.simulate import describe, device
 from perfkit.simulate.device import NAME
 from perfkit.simulate.recording import Recording, refuse_module
@@ -78,7 +78,7 @@ def without_numbers() -> Any:
 
 
 def of_training(workload: Any, recipe: Recipe, seed: int = 0) -> Step:
-    """One steady training step of `perfkit.program.train` under a recipe.
+    """One steady training step of `perfkit.train` under a recipe.
 
     Raises:
         Unpredictable: it needs the values of tensors, or something that is not modelled.

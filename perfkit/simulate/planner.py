@@ -201,7 +201,7 @@ def sources() -> dict[str, str]:
 def answer(request: Request) -> Planned | Refused:
     """Plans, or says why not."""
     from perfkit import workloads
-    from perfkit.program.recipe import Recipe
+    from perfkit.recipe import Recipe
     from perfkit.simulate import operators, recording, self_test
 
     name = request.workload

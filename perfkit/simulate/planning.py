@@ -18,7 +18,7 @@ import msgspec
 
 from perfkit.errors import InvalidValue
 from perfkit.machine.folders import cache_folder, write_atomically
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.simulate.planner import Planned, Request, have_changed, planner
 from perfkit.simulate.step import Step
 from perfkit.workloads import reference

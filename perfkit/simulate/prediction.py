@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.errors import RunFailed
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.simulated import Simulated
 from perfkit.simulate import bands, costs, memory, planning, queue, recorded
 from perfkit.simulate.constants import constants

@@ -13,21 +13,21 @@ import msgspec
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.process import fork
-from perfkit.process.launch import Launch
-from perfkit.program.recipe import Recipe, Value, parse_settings
-from perfkit.program.rules import Target
+from perfkit.recipe import Recipe, Value, parse_settings
 from perfkit.results import noise, stats
 from perfkit.results.comparison import Comparison
 from perfkit.results.run import Pairing, Rounds, Run
 from perfkit.results.simulated import refuse, same_basis
 from perfkit.results.store import RunStore
+from perfkit.rules import Target
+from perfkit.scripts.launch import Launch
 from perfkit.simulate import bands
 from perfkit.simulate.gpus import gpu_of
+from perfkit.simulate.study import compute
 from perfkit.studies.engine import Schedule, Trial, measure
 from perfkit.studies.ladder import acting, recipe_stages, resolve
 from perfkit.studies.plan import Plan, Progress, Watch
 from perfkit.studies.setup import prepare
-from perfkit.studies.virtual import compute
 
 BUDGET_S = 90.0
 NOISE_BUDGET_S = 30.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from perfkit import workloads
-from perfkit.program.recipe import Recipe, switches
+from perfkit.recipe import Recipe, switches
 from perfkit.trace.diagnosis import Bottleneck
 
 
@@ -25,7 +25,7 @@ def edits(findings: Iterable[Bottleneck], recipe: Recipe, device: str) -> list[t
         recipe: that was recorded; the plain one where that is not known.
         device: where it trains.
     """
-    from perfkit.program import export  # libcst takes as long to load as all the rest
+    from perfkit import export
 
     first = dict.fromkeys(finding.try_next[0] for finding in findings if finding.try_next)
     diffs, workload = [], workloads.reference("photos")

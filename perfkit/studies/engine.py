@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from perfkit.errors import Cancelled, PerfkitError, RunFailed
 from perfkit.ladder.presets import Preset
 from perfkit.ladder.stages import AGAIN, Stage
-from perfkit.process.launch import Launch
 from perfkit.results import noise, stats
 from perfkit.results.pairing import Role
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
+from perfkit.scripts.launch import Launch
 from perfkit.studies.heat import Heat, Live
 from perfkit.studies.plan import Plan
 from perfkit.studies.record import Measurement, RunBuilder

@@ -18,11 +18,11 @@ from perfkit import trace as traces
 from perfkit.errors import InvalidValue
 from perfkit.process import nsys as tool
 from perfkit.process.child import Progress
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.simulated import THIS_MACHINE, refuse
+from perfkit.simulate import study as virtual
 from perfkit.simulate.prediction import Prediction
 from perfkit.studies import inspect_simulated as plans
-from perfkit.studies import virtual
 from perfkit.studies.ladder import acting, ladder_stages
 from perfkit.studies.plan import plan
 from perfkit.studies.setup import Setup

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.simulated import THIS_MACHINE
 from perfkit.simulate import bands, chrome, costs
 from perfkit.simulate.gpus import Gpu

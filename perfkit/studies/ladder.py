@@ -12,11 +12,12 @@ from perfkit.ladder import presets
 from perfkit.ladder import stages as ladder
 from perfkit.ladder.catalogue import LADDER
 from perfkit.ladder.stages import Stage
-from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target, applicable, joined, not_anchored, why_not
+from perfkit.recipe import Recipe
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
-from perfkit.studies import recorded, virtual
+from perfkit.rules import Target, applicable, joined, not_anchored, why_not
+from perfkit.simulate import study as virtual
+from perfkit.studies import recorded
 from perfkit.studies.engine import Trial, measure, schedule_of
 from perfkit.studies.plan import Plan, Watch, recipe_diff, target
 from perfkit.studies.setup import Setup, prepare

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from perfkit.ladder.presets import Preset
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.studies.engine import has_verdicts
 from perfkit.studies.plan import Plan, Watch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from perfkit.ladder import catalogue
-from perfkit.program.recipe import Recipe, switches
+from perfkit.recipe import Recipe, switches
 from perfkit.results.parity import Check, Parity
 from perfkit.results.simulated import refuse
 from perfkit.studies.plan import Plan, Watch

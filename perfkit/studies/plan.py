@@ -13,12 +13,12 @@ from perfkit.ladder import presets
 from perfkit.ladder.catalogue import LADDER, optimization
 from perfkit.ladder.presets import Preset
 from perfkit.ladder.stages import AGAIN
-from perfkit.process.launch import Launch
 from perfkit.process.ranks import Nodes
-from perfkit.program.recipe import Recipe, Value
-from perfkit.program.rules import Target
+from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
 from perfkit.results.run import Run
+from perfkit.rules import Target
+from perfkit.scripts.launch import Launch
 from perfkit.simulate import article
 from perfkit.simulate import host as hosts
 from perfkit.simulate.gpus import Gpu, gpu_of
@@ -232,7 +232,7 @@ def target(plan: Plan, description: Description) -> Target:
 
 def script(recipe: Recipe, description: Description, device: str, seed: int = 0, steps: int = 8) -> str:
     """The standalone script of a recipe for a workload that was loaded."""
-    from perfkit.program import export  # libcst takes as long to load as all the rest
+    from perfkit import export
 
     device = "cuda" if gpu_of(device) else device
     return export.script(recipe, description.reference, description.options, device, seed, steps)
@@ -240,7 +240,7 @@ def script(recipe: Recipe, description: Description, device: str, seed: int = 0,
 
 def recipe_diff(plan: Plan, description: Description, before: Recipe, after: Recipe, name: str) -> str:
     """What changes in the script from one recipe to another, called `name`."""
-    from perfkit.program import export
+    from perfkit import export
 
     texts = [script(recipe, description, plan.device, plan.seed) for recipe in (before, after)]
     return export.diff(texts[0], texts[1], (f"train.py before {name}", f"train.py with {name}"))
@@ -248,7 +248,7 @@ def recipe_diff(plan: Plan, description: Description, before: Recipe, after: Rec
 
 def scripts(runs: Sequence[Run]) -> dict[str, str]:
     """The script of each stage that was measured, by its title."""
-    from perfkit.program import export
+    from perfkit import export
 
     return {
         run.title: export.script(

@@ -10,9 +10,9 @@ from typing import Unpack
 from msgspec.structs import replace
 
 from perfkit.errors import InvalidValue
-from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target, applicable
+from perfkit.recipe import Recipe
 from perfkit.results.run import slug
+from perfkit.rules import Target, applicable
 from perfkit.simulate import recorded
 from perfkit.simulate.gpus import GPUS
 from perfkit.studies.ladder import ladder_stages

@@ -9,7 +9,7 @@ import msgspec
 
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.ladder.stages import AGAIN, Stage
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.run import Run, slug
 from perfkit.results.store import ORIGIN

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfkit.errors import InvalidValue
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Communication, Run
 
 COUNTS = (1, 2, 8, 16, 32, 64, 128, 256, 512, 1024)

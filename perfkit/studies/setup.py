@@ -15,12 +15,12 @@ from perfkit.errors import InvalidValue
 from perfkit.ladder import presets
 from perfkit.ladder.presets import Sizing
 from perfkit.process.child import Child
-from perfkit.process.launch import Launch
 from perfkit.process.lock import device_lock
 from perfkit.process.ranks import RankGroup, start_ranks
-from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target
+from perfkit.recipe import Recipe
 from perfkit.results.run import Run
+from perfkit.rules import Target
+from perfkit.scripts.launch import Launch
 from perfkit.simulate.prediction import Prediction, predict
 from perfkit.studies.plan import Pace, Plan, Progress, Watch, target
 from perfkit.worker.messages import Describe, Description, Train, Trained
@@ -243,7 +243,7 @@ def prepare(plan: Plan, **watch: Unpack[Watch]) -> Iterator[Setup]:
         Cancelled: `cancelled` was set while another run held the device.
         PerfkitError: the workload cannot be loaded.
     """
-    from perfkit.studies.script import ScriptSetup
+    from perfkit.scripts.study import ScriptSetup
 
     setup = ScriptSetup(plan, **watch) if plan.launch else Setup(plan, **watch)
     with setup.exclusive(), setup:

@@ -18,9 +18,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
-from perfkit.program import parts, train
-from perfkit.program.recipe import Recipe
-from perfkit.program.train import DevicePrefetcher, Training
+from perfkit import parts, train
+from perfkit.recipe import Recipe
+from perfkit.train import DevicePrefetcher, Training
 from perfkit.worker.loader import Source
 from perfkit.worker.messages import CompileCounters
 

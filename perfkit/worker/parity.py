@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from perfkit.program import train
-from perfkit.program.recipe import Recipe
+from perfkit import train
+from perfkit.recipe import Recipe
 from perfkit.results.parity import Check
 from perfkit.worker import observe
 from perfkit.worker.reports import ParityReport

@@ -23,11 +23,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfkit import machine
 from perfkit.errors import InvalidValue
-from perfkit.program.recipe import Recipe
-from perfkit.program.train import Training
+from perfkit.recipe import Recipe
 from perfkit.simulate import describe, recorded
 from perfkit.simulate.recorded import Entry, KernelRecording
 from perfkit.simulate.step import Operator
+from perfkit.train import Training
 from perfkit.worker.messages import RecordKernels
 from perfkit.worker.reports import KernelsRecorded
 

@@ -20,11 +20,10 @@ from typing import Any, TextIO
 import msgspec
 import torch
 
-from perfkit import machine, workloads
-from perfkit.program import rules
-from perfkit.program.recipe import Recipe
-from perfkit.program.train import Training
+from perfkit import machine, rules, workloads
+from perfkit.recipe import Recipe
 from perfkit.simulate.gpus import gpu_of
+from perfkit.train import Training
 from perfkit.worker import (
     collectives,
     device,
@@ -150,7 +149,7 @@ class Session:
 
                 return record_kernels.record(self._workload, command, self._device, self._progress)
             case messages.JudgeAnswer(checks, source):
-                from perfkit.worker import judge  # a measuring process does not need it
+                from perfkit.puzzles import judge
 
                 return judge.judge(checks, source)
             case messages.CheckParity(exactness=exactness, seed=seed, steps=steps):

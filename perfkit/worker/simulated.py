@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Mechanism
 from perfkit.simulate.gpus import Gpu
 from perfkit.simulate.queue import Planned

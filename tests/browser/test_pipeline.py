@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import asdict
 from playwright.sync_api import Page, expect
 
+from perfkit.search.predict import Pipeline
 from perfkit.show import html
-from perfkit.studies.predict import Pipeline
 from tests.browser.lab import ARTEFACTS, LabPage
 
 FILE = Path(html.__file__).with_name("pipeline.html")

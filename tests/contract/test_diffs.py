@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfkit import export
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.ladder.stages import Stage
-from perfkit.program import export
-from perfkit.program.recipe import Recipe, switches
+from perfkit.recipe import Recipe, switches
 from perfkit.studies import ladder, setup
 from perfkit.studies import plan as plans
 from perfkit.worker.messages import Command, Describe, Description, DeviceFacts, MeasureCommunication, Train

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfkit import former_names, workloads
-from perfkit.program import export
-from perfkit.program.recipe import Recipe, parse_settings, switches
+from perfkit import export, former_names, workloads
+from perfkit.recipe import Recipe, parse_settings, switches
 from perfkit.results import run
 
 DATA = Path(__file__).parents[1] / "data"

@@ -11,8 +11,8 @@ from typing import Any
 import jupytext
 import pytest
 
-from perfkit.notebook.tasks import Task, Verdict, source_of, tasks
-from perfkit.worker.judge import judge
+from perfkit.puzzles.judge import judge
+from perfkit.puzzles.panel import Task, Verdict, source_of, tasks
 from perfkit.worker.reports import Judged
 
 ROOT = Path(__file__).parents[2]

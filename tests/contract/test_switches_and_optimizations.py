@@ -12,8 +12,8 @@ import perfkit
 from perfkit.ladder import stages
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.ladder.presets import Sizing
-from perfkit.program.recipe import Recipe, switches
-from perfkit.program.rules import Target
+from perfkit.recipe import Recipe, switches
+from perfkit.rules import Target
 from perfkit.worker.checks import CHECKS
 
 # Every member, so that the tests below cannot pass over fewer. An optimization that is called what its own

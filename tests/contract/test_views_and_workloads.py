@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from perfkit import workloads
+from perfkit import rules, workloads
 from perfkit.ladder.presets import PRESETS
-from perfkit.program import rules
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Raw, Run
 from perfkit.show import figures, style
 from tests.support import toy

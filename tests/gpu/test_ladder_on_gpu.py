@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perfkit import machine
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.studies import ladder as ladders

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results import noise
 from perfkit.results.store import RunStore
 from perfkit.studies import compare as comparing

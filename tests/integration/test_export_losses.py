@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit import workloads
+from perfkit import export, workloads
 from perfkit.ladder import stages
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.ladder.presets import Sizing
-from perfkit.program import export
-from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target
-from perfkit.program.train import train
+from perfkit.recipe import Recipe
+from perfkit.rules import Target
+from perfkit.train import train
 from perfkit.worker import parity
 from tests.support import scripts
 

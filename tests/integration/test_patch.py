@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from perfkit.cli import app
-from perfkit.process.launch import Launch
-from perfkit.process.watched import WatchedScript
-from perfkit.program.patch import Patch
-from perfkit.studies import patch as patching
+from perfkit.scripts import patch_study as patching
+from perfkit.scripts.launch import Launch
+from perfkit.scripts.patch import Patch
+from perfkit.scripts.watched import WatchedScript
 from perfkit.worker.messages import Train, Trained
 
 pytestmark = pytest.mark.usefixtures("no_orphans")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perfkit.errors import Cancelled, InvalidValue, RunFailed, WorkloadError
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.simulate import planner, planning
 from perfkit.simulate.step import Step
 

@@ -6,7 +6,7 @@ import pytest
 
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
-from perfkit.notebook import tasks
+from perfkit.puzzles import panel as tasks
 
 RIGHT = """
 def endless(length, generator):

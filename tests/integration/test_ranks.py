@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.studies import inspect, parity, scaling
 from perfkit.studies import ladder as ladders

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from perfkit.ladder.catalogue import exactness
-from perfkit.process.launch import Launch
-from perfkit.process.watched import WatchedScript
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results import parity
-from perfkit.watch.messages import DescribeScript, ScriptFacts
+from perfkit.scripts.launch import Launch
+from perfkit.scripts.messages import DescribeScript, ScriptFacts
+from perfkit.scripts.watched import WatchedScript
 from perfkit.worker.messages import MeasureBlock, Train, Trained
 
 ROOT = Path(__file__).parents[2]

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from perfkit.cli import app
 from perfkit.errors import Cancelled, InvalidValue
 from perfkit.process.child import ALLOCATOR
-from perfkit.process.launch import Launch
-from perfkit.process.watched import ScriptFailed, WatchedScript
-from perfkit.watch.messages import DescribeScript, Observe, Release, TryAmp
+from perfkit.scripts.launch import Launch
+from perfkit.scripts.messages import DescribeScript, Observe, Release, TryAmp
+from perfkit.scripts.watched import ScriptFailed, WatchedScript
 from perfkit.worker.messages import (
     FindSyncs,
     MeasureBlock,

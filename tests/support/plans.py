@@ -17,7 +17,7 @@ from perfkit.simulate.step import Step, Tensor
 def plan(case: dict[str, Any]) -> Any:
     """A step of the small net, of a module, or of a workload under a recipe; or why there is none."""
     from perfkit import workloads
-    from perfkit.program.recipe import Recipe
+    from perfkit.recipe import Recipe
     from perfkit.simulate import operators, recording, self_test
 
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from perfkit.program.recipe import Recipe, Switch, switches
+from perfkit.recipe import Recipe, Switch, switches
 
 
 def values(switch: Switch) -> st.SearchStrategy[Any]:

@@ -5,8 +5,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset, dataloader
 
 import perfkit
-from perfkit import loop
-from perfkit.results.tracked import Tracked
+from perfkit.scripts import loop
+from perfkit.scripts.tracked import Tracked
 
 
 class Ticking:

@@ -10,7 +10,7 @@ from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import OPTIMIZATIONS, exactness
 from perfkit.ladder.presets import Sizing
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 
 SIZES = Sizing(workers=3, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=2)
 CARD = """+++

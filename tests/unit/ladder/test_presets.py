@@ -5,7 +5,7 @@ import pytest
 from perfkit.errors import InvalidValue
 from perfkit.ladder import presets
 from perfkit.ladder.presets import PRESETS
-from perfkit.program.rules import Target
+from perfkit.rules import Target
 
 
 @pytest.mark.parametrize(("device", "name"), [("cuda", "paper"), ("mps", "quick"), ("cpu", "quick")])

@@ -6,8 +6,8 @@ from perfkit.errors import InvalidValue
 from perfkit.ladder import stages
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.ladder.presets import PRESETS, Sizing, sizing
-from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target
+from perfkit.recipe import Recipe
+from perfkit.rules import Target
 
 SIZES = Sizing(workers=3, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=2)
 CPU = Target("cpu")

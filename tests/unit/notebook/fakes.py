@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from perfkit.notebook import stage as stages
-from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target, why_not
+from perfkit.recipe import Recipe
 from perfkit.results.parity import Check, Parity
+from perfkit.rules import Target, why_not
 from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
 from tests.unit.show.fake_runs import session

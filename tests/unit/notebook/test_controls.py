@@ -6,7 +6,7 @@ import threading
 
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.layout import Action
-from perfkit.program.recipe import GROUPS, Recipe, switches
+from perfkit.recipe import GROUPS, Recipe, switches
 from tests.unit.notebook.fakes import on_cpu
 
 

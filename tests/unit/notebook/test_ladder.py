@@ -9,7 +9,7 @@ import pytest
 
 from perfkit import notebook as pk
 from perfkit.ladder.stages import Stage
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.studies import ladder as ladders

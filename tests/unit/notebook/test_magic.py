@@ -4,7 +4,7 @@ import pytest
 from IPython.utils.capture import capture_output
 
 from perfkit.errors import InvalidValue
-from perfkit.notebook import magic
+from perfkit.scripts import magic
 
 SETUP = """
 import torch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfkit.notebook import presets
-from perfkit.program.recipe import Recipe, switches
+from perfkit.recipe import Recipe, switches
 from perfkit.results import recordings
 from tests.unit.notebook.fakes import on_cpu
 

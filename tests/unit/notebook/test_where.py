@@ -12,10 +12,10 @@ from perfkit import machine
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.notebook import where
-from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target, why_not
+from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.store import RunStore
+from perfkit.rules import Target, why_not
 from perfkit.studies import setup
 from tests.unit.notebook.fakes import wait_until
 

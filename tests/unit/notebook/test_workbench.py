@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
 from perfkit.notebook import diagnosis
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.studies import plan as plans
 from perfkit.trace.diagnosis import Bottleneck
 from tests.unit.notebook.fakes import FakeStudy, until_cancelled, wait_until

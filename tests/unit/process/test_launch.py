@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.errors import InvalidValue
-from perfkit.process.launch import Launch
+from perfkit.scripts.launch import Launch
 
 
 @pytest.fixture

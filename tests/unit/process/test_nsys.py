@@ -9,7 +9,7 @@ import pytest
 
 from perfkit.errors import PerfkitError
 from perfkit.process import nsys
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 
 
 def test_without_nsys_the_command_is_shown_and_the_reason_given(

@@ -1,6 +1,6 @@
 """A file with another content in the mirror of a folder; the real one stays."""
 
-from perfkit.process.scratch import mirror, put
+from perfkit.scripts.scratch import mirror, put
 
 
 def test_a_file_deep_in_a_linked_folder(tmp_path):

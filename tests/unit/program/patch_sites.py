@@ -2,8 +2,8 @@
 
 import ast
 
-from perfkit.program.patch import Patch, patch
-from perfkit.program.sites import Frame, Site
+from perfkit.scripts.patch import Patch, patch
+from perfkit.scripts.patch_calls import Frame, Site
 
 PATH = "/project/train.py"
 

@@ -13,14 +13,13 @@ from typing import Any
 import libcst as cst
 import pytest
 
-from perfkit import workloads
+from perfkit import export, workloads
 from perfkit.errors import WorkloadError
 from perfkit.ladder import stages
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.ladder.presets import Sizing
-from perfkit.program import export
-from perfkit.program.recipe import Recipe, Value, switches
-from perfkit.program.rules import Target
+from perfkit.recipe import Recipe, Value, switches
+from perfkit.rules import Target
 
 OWN = sorted(workloads.BUILT_IN.values())
 EXTERNAL = "my_module:MyWorkload"

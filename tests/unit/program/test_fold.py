@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfkit.program.fold import fold
-from perfkit.program.recipe import Recipe, Value
+from perfkit.fold import fold
+from perfkit.recipe import Recipe, Value
 
 
 def _fold(text: str, **values: Value) -> str:

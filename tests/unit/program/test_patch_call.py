@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfkit.program.patch_call import with_argument, without_argument
+from perfkit.scripts.patch_call import with_argument, without_argument
 
 ORDER = ("a", "b", "c")
 

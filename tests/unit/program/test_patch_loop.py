@@ -3,8 +3,8 @@
 import pytest
 
 from perfkit.errors import PerfkitError
-from perfkit.program.recipe import switches
-from perfkit.program.sites import Site
+from perfkit.recipe import switches
+from perfkit.scripts.patch_calls import Site
 from tests.unit.program.patch_sites import after, frame, patched, site
 
 LOOP = '''"""Trains."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from perfkit.errors import InvalidValue
-from perfkit.program.recipe import Recipe, parse_settings, switches
+from perfkit.recipe import Recipe, parse_settings, switches
 from tests.support.recipes import recipes
 
 # ---------------------------------------------------------------- declarations
@@ -66,7 +66,7 @@ def test_a_difference_leads_from_one_recipe_to_the_other(one: Recipe, other: Rec
 
 
 def test_the_digest_is_the_same_in_every_process() -> None:
-    script = "from perfkit.program.recipe import Recipe; print(Recipe(workers=2, amp='bf16').digest())"
+    script = "from perfkit.recipe import Recipe; print(Recipe(workers=2, amp='bf16').digest())"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     digest = Recipe(workers=2, amp="bf16").digest()
     assert done.stdout.strip() == digest

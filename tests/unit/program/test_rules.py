@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfkit.errors import WorkloadError
-from perfkit.program.recipe import Recipe, switches
-from perfkit.program.rules import Target, applicable, joined, offers, why_not
+from perfkit.recipe import Recipe, switches
+from perfkit.rules import Target, applicable, joined, offers, why_not
 from tests.support.recipes import recipes
 
 OFFERS = frozenset(name for name, switch in switches().items() if switch.needs == "workload")

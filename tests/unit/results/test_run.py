@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfkit.errors import StoreError
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results import run as runs
 from perfkit.results.run import SCHEMA, Mechanism, Pairing, Raw, Run, decode, document, encode, slug, summary
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Raw, Run
 from perfkit.results.stats import Ratio
-from perfkit.results.tuning import Score, Tuned
+from perfkit.search.tuning import Score, Tuned
 
 
 def run(size: int, rate: float, memory: int) -> Run:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from perfkit.ladder.stages import AGAIN
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Mechanism, Pairing, Raw, Run
 
 # stage, title, samples/s, share of waiting, ceiling, batch size, peak memory in bytes; or the reason of none

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.show import figures, results, sentences, style, tables, units
 from perfkit.studies.record import Measurement, Round

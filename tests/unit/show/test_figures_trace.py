@@ -6,7 +6,8 @@ import pytest
 
 from perfkit import trace
 from perfkit.errors import InvalidValue
-from perfkit.show import document, figures_trace, style
+from perfkit.show import document, style
+from perfkit.trace import figures as figures_trace
 
 NAMES = ("breakdown", "ladder", "operators", "kernels", "memory", "timeline")
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfkit.results.tracked import Tracked
-from perfkit.show import style, tables_script, units
+from perfkit.scripts import tables as tables_script
+from perfkit.scripts.tracked import Tracked
+from perfkit.show import style, units
 from perfkit.show.document import Figure
 from perfkit.show.figures import VIEWS
 from tests.unit.show.fake_runs import session

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from matplotlib.colors import to_hex
 
-from perfkit.results.tracked import Tracked
-from perfkit.show import document, style, tables_script
+from perfkit.scripts import tables as tables_script
+from perfkit.scripts.tracked import Tracked
+from perfkit.show import document, style
 from tests.unit.show.test_figures import shown, words_of
 
 LOOP = Tracked(step_s=[0.1, 0.11, 0.12, 0.1, 0.11, 3.0], wait_s=[0.02] * 6, samples=[8] * 6)

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from perfkit.machine import Check
-from perfkit.results.attribution import Attribution, Effect, Interaction
 from perfkit.results.parity import Check as Checked
 from perfkit.results.parity import Parity
-from perfkit.results.tuning import Tuned
+from perfkit.search.attribution import Attribution, Effect, Interaction
+from perfkit.search.tuning import Tuned
 from perfkit.show import document, html, tables_studies, terminal
 from tests.unit.show.fake_runs import session
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 from perfkit import trace
-from perfkit.show import document, figures_trace, html, tables_trace
+from perfkit.show import document, html
 from perfkit.trace import diagnosis
+from perfkit.trace import figures as figures_trace
+from perfkit.trace import result_tables as tables_trace
 
 
 def test_the_page_has_every_table_and_runs_one_script_only(

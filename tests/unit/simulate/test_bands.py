@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.simulate import bands
 from perfkit.simulate.gpus import gpu
 

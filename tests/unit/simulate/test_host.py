@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfkit.errors import InvalidValue
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.simulate import host as hosts
 from perfkit.simulate.host import ARTICLE, IDEAL, Host, Outcome, run
 from perfkit.simulate.queue import Action, HostCosts, Launch, actions

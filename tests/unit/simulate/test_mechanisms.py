@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.simulate.mechanisms import mechanisms
 from perfkit.simulate.step import Copy, Event, Fetch, Operator, Step, Tensor, Wait
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.simulate import replay as replays
 from perfkit.simulate.queue import Action, Launch, Link
 from perfkit.simulate.replay import ON_DEVICE, PinnedLoader, RealClock, Replay

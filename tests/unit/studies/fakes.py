@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfkit.errors import Cancelled, RunFailed
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Mechanism
 from perfkit.studies import heat, record, setup
 from perfkit.worker import messages

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfkit.studies import attribute
-from perfkit.studies.attribute import Names, Value, conclude
+from perfkit.search import attribute
+from perfkit.search.attribute import Names, Value, conclude
 
 LOG2 = math.log(2)
 

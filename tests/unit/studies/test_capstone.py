@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from perfkit import notebook as pk
+from perfkit.puzzles import capstone
 from perfkit.results.run import Run
-from perfkit.studies import capstone
 
 SOLUTION = Path(__file__).parents[3] / "notebooks" / "src" / "puzzles" / "solutions" / "6_capstone.py"
 

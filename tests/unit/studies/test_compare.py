@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from perfkit.errors import InvalidValue, PerfkitError
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results import noise as kept_noise
 from perfkit.results import stats as statistics
 from perfkit.results.store import RunStore

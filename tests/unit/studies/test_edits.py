@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 
-from perfkit.program.recipe import Recipe, switches
+from perfkit.recipe import Recipe, switches
 from perfkit.studies.edits import edits, following
 from perfkit.trace import diagnosis
 

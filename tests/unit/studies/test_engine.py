@@ -14,7 +14,7 @@ import pytest
 
 from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder.stages import AGAIN, Stage
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results import noise, stats
 from perfkit.results.run import Mechanism, Run
 from perfkit.results.store import RunStore

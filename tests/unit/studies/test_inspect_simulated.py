@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.show import tables_inside
 from perfkit.show.document import figure, table
 from perfkit.simulate import costs

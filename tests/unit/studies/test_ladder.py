@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from perfkit.errors import RunFailed
-from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target
+from perfkit.recipe import Recipe
 from perfkit.results.run import Raw, Run
 from perfkit.results.store import RunStore
+from perfkit.rules import Target
 from perfkit.studies import ladder
 from perfkit.studies.plan import Plan, plan
 from perfkit.worker import messages

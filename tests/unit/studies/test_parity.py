@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.parity import Check
 from perfkit.results.run import Mechanism
 from perfkit.studies import setup

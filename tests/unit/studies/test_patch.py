@@ -5,13 +5,13 @@ import hashlib
 import pytest
 
 from perfkit.errors import InvalidValue
-from perfkit.process.launch import Launch
-from perfkit.program.patch import Change, Patch
 from perfkit.results.parity import Check
 from perfkit.results.stats import Ratio
-from perfkit.results.verification import Verification
-from perfkit.studies import patch as patching
-from perfkit.studies.script import digest
+from perfkit.scripts import patch_study as patching
+from perfkit.scripts.launch import Launch
+from perfkit.scripts.patch import Change, Patch
+from perfkit.scripts.study import digest
+from perfkit.scripts.verification import Verification
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Pairing, Raw, Run
-from perfkit.studies import predict as whatif
-from perfkit.studies.predict import COMPUTE, DATA, Model, switch_key
+from perfkit.search import predict as whatif
+from perfkit.search.predict import COMPUTE, DATA, Model, switch_key
 
 
 def run(

@@ -8,7 +8,7 @@ import pytest
 
 from perfkit.ladder.stages import Stage
 from perfkit.machine import Program
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Pairing, Run
 from perfkit.studies import record
 from perfkit.studies.plan import plan

@@ -11,7 +11,7 @@ import pytest
 
 from perfkit.errors import InvalidValue
 from perfkit.ladder.stages import AGAIN
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.results.store import ORIGIN

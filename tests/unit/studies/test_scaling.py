@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perfkit.errors import InvalidValue
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Communication, Raw, Run
 from perfkit.studies import scaling
 

@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from perfkit.errors import InvalidValue
-from perfkit.process.launch import Launch
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Run
-from perfkit.studies import script
-from perfkit.watch.messages import ScriptFacts
+from perfkit.scripts import study as script
+from perfkit.scripts.launch import Launch
+from perfkit.scripts.messages import ScriptFacts
 from perfkit.worker.messages import DeviceFacts
 
 FACTS = ScriptFacts(

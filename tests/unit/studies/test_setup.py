@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfkit.errors import RunFailed
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.studies import setup as setups
 from perfkit.studies.plan import Plan, Progress, plan

@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target
-from perfkit.results.suggestion import Suggestion
-from perfkit.studies.seen import Seen
-from perfkit.studies.suggest import suggest
+from perfkit.recipe import Recipe
+from perfkit.rules import Target
+from perfkit.scripts.seen import Seen
+from perfkit.scripts.suggest import suggest
+from perfkit.scripts.suggestion import Suggestion
 from perfkit.trace import Analysis
 from perfkit.trace.model import Operator, Step
 from perfkit.worker.messages import Block

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from perfkit.errors import Cancelled, InvalidValue
-from perfkit.program.recipe import Recipe
-from perfkit.program.rules import Target
+from perfkit.recipe import Recipe
 from perfkit.results.store import RunStore
+from perfkit.rules import Target
+from perfkit.search import predict, tune
 from perfkit.studies import plan as plans
-from perfkit.studies import predict, tune
 from tests.unit.studies.fakes import FakeMachine, install
 from tests.unit.studies.test_predict import run
 

@@ -10,15 +10,16 @@ import pytest
 
 from perfkit.errors import InvalidValue
 from perfkit.ladder.stages import Stage
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.results.store import RunStore
+from perfkit.search import attribute, tune
 from perfkit.simulate import gpus, prediction, recorded
 from perfkit.simulate.step import Allocate, Copy, Fetch, Kernel, Operator, Step
-from perfkit.studies import attribute, compare, parity, tune
+from perfkit.simulate.study import compute
+from perfkit.studies import compare, parity
 from perfkit.studies import ladder as ladders
 from perfkit.studies.plan import Plan, plan
 from perfkit.studies.setup import prepare
-from perfkit.studies.virtual import compute
 from tests.unit.studies.fakes import FakeMachine, install
 
 GB = 2**30

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perfkit.watch import optimizers
+from perfkit.scripts import optimizers
 
 
 @pytest.fixture

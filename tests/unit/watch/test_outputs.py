@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.process.scratch import mirror
-from perfkit.watch.outputs import Outputs, WriteRefused
+from perfkit.scripts.outputs import Outputs, WriteRefused
+from perfkit.scripts.scratch import mirror
 
 
 @pytest.fixture

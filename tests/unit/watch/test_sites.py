@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from perfkit.program.recipe import switches
-from perfkit.watch import edits, sites, toggles
-from perfkit.watch.sites import Sites
-from perfkit.watch.tensors import first_tensor, size, tensors
+from perfkit.recipe import switches
+from perfkit.scripts import edits, sites, toggles
+from perfkit.scripts.sites import Sites
+from perfkit.scripts.tensors import first_tensor, size, tensors
 
 
 def seen(found: Sites, role: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfkit.watch.steps import Step, Steps
+from perfkit.scripts.steps import Step, Steps
 
 
 class Seen:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit.program import train
-from perfkit.program.recipe import Recipe
+from perfkit import train
+from perfkit.recipe import Recipe
 from perfkit.worker import checks, parity
 from perfkit.worker.checks import verify
 from perfkit.worker.harness import Harness

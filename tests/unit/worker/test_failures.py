@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import perfkit
+from perfkit import export, parts, train
 from perfkit.errors import InvalidValue
-from perfkit.program import export, parts, train
 from perfkit.worker.failures import as_error, explain, explain_exit, is_program, is_users
 from tests.support import toy
 

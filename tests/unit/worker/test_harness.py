@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from perfkit.errors import RunFailed
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.worker import profiler
 from perfkit.worker.harness import Device, Harness
 from perfkit.worker.messages import RecordProfile

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from perfkit.program import train
-from perfkit.program.recipe import Recipe
+from perfkit import train
+from perfkit.recipe import Recipe
 from perfkit.worker import kernels, roofline
 from perfkit.worker.harness import Harness
 from perfkit.worker.reports import StepWork

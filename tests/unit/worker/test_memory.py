@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from perfkit import train
 from perfkit.errors import InvalidValue
-from perfkit.program import train
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.worker import memory
 from perfkit.worker.harness import Harness
 from tests.support.toy import Toy

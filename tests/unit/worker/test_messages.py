@@ -11,7 +11,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.simulate.queue import Launch, Link, Planned
 from perfkit.simulate.step import Fetch
 from perfkit.worker import messages

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit.program import train
-from perfkit.program.recipe import Recipe
+from perfkit import train
+from perfkit.recipe import Recipe
 from perfkit.worker import memory, observe
 from perfkit.worker.harness import Harness
 from tests.support.toy import Blocks, Points, Toy

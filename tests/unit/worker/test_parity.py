@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from perfkit.program import train
-from perfkit.program.recipe import Recipe
+from perfkit import train
+from perfkit.recipe import Recipe
 from perfkit.worker import parity
 from tests.support.toy import Toy
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import torch
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.simulate import recorded
 from perfkit.simulate.recorded import KernelRecording
 from perfkit.simulate.step import Step
@@ -58,7 +58,7 @@ def planned(batch: int) -> Step:
     """In a process of its own: autograd must not have run before tensors without numbers are made."""
     script = f"""
 from msgspec.json import encode
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.simulate import operators
 from tests.support.toy import Toy
 print(encode(operators.of_training(Toy(), Recipe(batch_size={batch}))).decode())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import perfkit
-from perfkit.program import parts
+from perfkit import parts
 from perfkit.worker import syncs
 
 X = torch.arange(6.0)

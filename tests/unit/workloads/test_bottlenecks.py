@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from perfkit.program import train
-from perfkit.program.recipe import Recipe
+from perfkit import train
+from perfkit.recipe import Recipe
 from perfkit.workloads import bottlenecks, options_for
 
 CPU = torch.device("cpu")

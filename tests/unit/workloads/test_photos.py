@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from perfkit.program.recipe import Recipe
+from perfkit.recipe import Recipe
 from perfkit.workloads import photos
 from perfkit.workloads.photos import Photos
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from perfkit.program import train
-from perfkit.program.recipe import Recipe
+from perfkit import train
+from perfkit.recipe import Recipe
 from perfkit.workloads.tiny_gpt import TinyGPT, find_text
 
 SMALL = {"context": 16, "width": 16, "layers": 2, "heads": 2}

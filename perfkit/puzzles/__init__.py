@@ -1,0 +1,1 @@
+"""Puzzles: checks of the learner's own code."""

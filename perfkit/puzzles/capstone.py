@@ -1,0 +1,110 @@
+"""The capstone of the puzzles: how much of the speed of light a learner's edited script reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+import msgspec
+
+from perfkit import machine
+from perfkit.errors import InvalidValue
+from perfkit.results.comparison import Comparison
+from perfkit.results.parity import Check
+from perfkit.results.run import Run
+from perfkit.scripts.launch import Launch
+from perfkit.scripts.study import script_plan
+from perfkit.studies.compare import Candidate, compare
+from perfkit.studies.plan import Progress, Watch
+
+BUDGET_S, PRECISION = 30.0, 0.03
+PARTS = (1, 2, 4, 8, 16)
+"""Backward passes that a step may have; the slow script's has the most."""
+TOLERANCE = 0.02
+"""Of the losses, relative to the largest: 16 bits may be used."""
+
+
+class Score(msgspec.Struct, frozen=True):
+    """A script beside the slow one that it was made from, and beside the speed of light."""
+
+    gain: Comparison
+    """The script (b) against the slow one (a)."""
+    light: Comparison
+    """The script (b) against its model on a batch that is already there (a)."""
+    losses: Check
+    """Whether it still trains the same."""
+
+    @property
+    def share(self) -> float | None:
+        """Its speed / the speed of light; None where it trains differently."""
+        return self.light.ratio.ratio if self.losses.ok else None
+
+
+def slow_script() -> Path:
+    """The script that is to be made faster.
+
+    Raises:
+        InvalidValue: perfkit was installed without it.
+    """
+    tree = machine.checkout()
+    if tree is None:
+        raise InvalidValue("the capstone's script is not here", "Work in a copy of perfkit's repository")
+    return tree / "data" / "puzzles" / "capstone.py"
+
+
+def score(script: str | Path, preset: str | None = None, **watch: Unpack[Watch]) -> Score:
+    """Measures a script against the slow one and against the speed of light, interleaved, pair by pair.
+
+    Args:
+        script: the learner's edited copy.
+        preset: how large blocks are.
+        watch: `on_progress` and `cancelled`.
+
+    Raises:
+        PerfkitError: there is no such script, or it fails.
+    """
+    slow = slow_script()
+    mine = Candidate("yours", launch=Launch(str(Path(script).absolute())))
+    sides = [("slow", slow), ("speed of light", slow.with_name("capstone_light.py"))]
+    results = []
+    for number, (title, file) in enumerate(sides):
+
+        def tell(progress: Progress, before: int = number) -> None:
+            if "on_progress" in watch:
+                watch["on_progress"](replace(progress, fraction=(before + progress.fraction) / len(sides)))
+
+        plan = script_plan(Launch(str(file)), preset)
+        follow = Watch(on_progress=tell, cancelled=watch.get("cancelled"))
+        results.append(
+            compare(Candidate(title), mine, plan, BUDGET_S, PRECISION, pairs=1, ceiling=False, **follow)
+        )
+    gain, light = results
+    return Score(gain, light, same_training(gain.b, gain.a))
+
+
+def same_training(own: Run, slow: Run) -> Check:
+    """Whether each of the first steps has the loss that the slow script has there.
+
+    A step's loss is the sum over its backward passes, as the slow script adds up parts of a batch.
+    """
+    if own.samples_per_step != slow.samples_per_step:
+        words = f"a step has {own.samples_per_step} samples and should have {slow.samples_per_step}"
+        return Check("losses", False, words)
+    expected = _by_step(slow.losses, PARTS[-1])
+    evidence = ""
+    for parts in PARTS:
+        pairs = list(zip(_by_step(own.losses, parts), expected, strict=False))
+        allowed = TOLERANCE * max((abs(right) for _, right in pairs), default=0.0)
+        wrong = [step for step, (loss, right) in enumerate(pairs) if not abs(loss - right) <= allowed]
+        if pairs and not wrong:
+            return Check("losses", True, f"The first {len(pairs)} steps have the losses of the slow script")
+        if wrong and not evidence:
+            loss, right = pairs[wrong[0]]
+            evidence = f"step {wrong[0] + 1} has the loss {loss:.4f} and should have {right:.4f}"
+    return Check("losses", False, f"It trains differently: {evidence or 'it has no losses to compare'}")
+
+
+def _by_step(losses: Sequence[float], parts: int) -> list[float]:
+    return [sum(losses[at : at + parts]) for at in range(0, len(losses) - parts + 1, parts)]

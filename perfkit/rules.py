@@ -1,0 +1,179 @@
+"""Which switches can act where, and why the others cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfkit.errors import WorkloadError
+from perfkit.recipe import Recipe, Value, shown, switches
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a recipe is to run: what decides whether a switch can act there."""
+
+    device: str
+    """`cpu`, `cuda` or `mps`."""
+    offers: frozenset[str] = frozenset()
+    """The switches that the workload offers beyond those that work with any workload."""
+    convolves: bool = True
+    """Whether the model has convolutions over images."""
+    bf16: bool = True
+    """Whether the device computes in bfloat16."""
+    compiler: bool = True
+    """Whether torch.compile finds what it needs (a C++ compiler on the CPU, Triton on CUDA)."""
+    count: int = 1
+    """Devices of this kind on this machine."""
+    nodes: int = 1
+    """Machines that train together."""
+    anchored: frozenset[str] | None = None
+    """Of a simulated GPU: the precisions that published figures vouch for; None for a real device."""
+    own: Mapping[str, Value] = field(default_factory=dict)
+    """Of a script: the switches as it sets them by itself, in the place of the defaults."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Of a script: the switches that cannot be set from outside, and why."""
+
+    def default(self, name: str) -> Value:
+        """What a switch is without being set."""
+        return self.own.get(name, switches()[name].default)
+
+    @property
+    def devices(self) -> int:
+        """Devices of all machines."""
+        return self.count * self.nodes
+
+
+def precision(recipe: Recipe, target: Target) -> str:
+    """What the heavy operators of a GPU compute in: `float32`, `tf32`, `float16` or `bfloat16`."""
+    if recipe.amp != "off":
+        return {"fp16": "float16", "bf16": "bfloat16"}[recipe.amp]
+    # torch's own default has convolutions in TF32 where the GPU has it, which came with bfloat16.
+    wanted = {"default": "tf32" if target.bf16 and target.convolves else "float32", "ieee": "float32"}
+    return wanted.get(recipe.fp32_precision, "tf32")
+
+
+def _not_anchored(recipe: Recipe, target: Target) -> bool:
+    return target.anchored is not None and precision(recipe, target) not in target.anchored
+
+
+def not_anchored(recipe: Recipe, target: Target) -> str:
+    """Why a simulated GPU refuses a recipe's precision; empty where it does not."""
+    if not _not_anchored(recipe, target):
+        return ""
+    allowed = ", ".join(sorted(target.anchored or ())) or "none"
+    return (
+        f"this GPU is not simulated in {precision(recipe, target)}: there is no published measurement to "
+        f"check it against (precisions with one: {allowed})"
+    )
+
+
+_Rule = tuple[str, Callable[[Recipe, Target], bool], str]
+_RULES: tuple[_Rule, ...] = (
+    ("amp", lambda r, t: r.amp == "fp16" and t.device == "cpu",
+     "perfkit runs fp16 with gradient scaling on accelerators only; on a CPU use bf16"),
+    ("amp", lambda r, t: r.amp == "bf16" and not t.bf16,
+     "this device does not compute in bfloat16; use fp16"),
+    ("amp", lambda r, t: r.amp != "off" and _not_anchored(r, t),
+     "this GPU is not simulated in {recipe.amp}: there is no published measurement to check it against"),
+    ("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and t.device != "cuda",
+     "TF32 is a number format of CUDA devices; this run is on {target.device}"),
+    ("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and not t.bf16,
+     "this GPU does not compute in TF32, which came with Ampere, as bfloat16 did"),
+    ("fp32_precision", lambda r, t: r.amp == "off" and r.fp32_precision != "default" and _not_anchored(r, t),
+     "this GPU is not simulated in {recipe.fp32_precision}: there is no published measurement to check it "
+     "against"),
+    ("channels_last", lambda r, t: not t.convolves,
+     "this model has no convolution; channels_last is a memory layout of images"),
+    ("compile", lambda r, t: not t.compiler,
+     "torch.compile finds no compiler here; `perfkit doctor` says what to install"),
+    ("compile_mode", lambda r, t: r.compile_mode == "reduce-overhead" and t.device != "cuda",
+     "reduce-overhead uses CUDA graphs, which this device does not have"),
+    ("compile_mode", lambda r, t: r.compile_mode == "max-autotune" and t.anchored is not None,
+     "which kernels max-autotune would find is not simulated"),
+    ("activation_checkpointing", lambda r, t: r.compile,
+     "torch.compile decides itself what to recompute in backward; perfkit does not combine the two"),
+    ("embedding_device", lambda r, t: t.device == "cpu",
+     "this run is on a CPU, where the embedding is in host memory already"),
+    ("embedding_device", lambda r, t: t.anchored is not None,
+     "what the host computes in it has no numbers beside a simulated GPU"),
+    ("no_sync", lambda r, t: r.static_graph,
+     "DDP learns a static graph from the first backward, which no_sync would hide from it"),
+    ("no_sync", lambda r, t: r.ranks == 1, "no_sync acts between ranks, and there is only one"),
+    ("static_graph", lambda r, t: r.compile,
+     "torch.compile splits the graph for DDP itself; perfkit does not combine it with static_graph"),
+    ("ranks", lambda r, t: t.anchored is not None,
+     "a simulated GPU trains alone: communication is not simulated"),
+    ("ranks", lambda r, t: t.device == "mps", "torch has no communication between ranks on mps"),
+    ("ranks", lambda r, t: r.ranks % t.nodes != 0,
+     "{recipe.ranks} ranks cannot be divided evenly among {target.nodes} machines"),
+    ("ranks", lambda r, t: t.device == "cuda" and r.ranks > t.devices,
+     "NCCL needs one GPU per rank, and this run has {target.devices}"),
+    ("ranks", lambda r, t: r.embedding_device != "device",
+     "DDP needs the whole model on one device; use embedding_device=device"),
+)  # fmt: skip
+"""A switch, when it cannot act, and why."""
+
+_LOADER_SWITCHES = (
+    "workers", "infinite_sampler", "pin_memory", "non_blocking", "device_prefetch", "batched_fetch",
+)  # fmt: skip
+
+
+def why_not(name: str, recipe: Recipe, target: Target) -> str:
+    """Why a switch, as this recipe sets it, cannot act there; empty where it can (or is off)."""
+    switch = switches()[name]
+    partner, idle_value = switch.idle_when or ("", False)
+    if getattr(recipe, name) == target.default(name) or name in target.refused:
+        return "" if getattr(recipe, name) == target.default(name) else target.refused[name]
+    if switch.needs == "cuda" and target.device != "cuda":
+        return f"{switch.label} needs a CUDA device; this run is on {target.device}"
+    if switch.needs == "workload" and name not in target.offers:
+        return f"the workload does not offer {name}"
+    if partner and getattr(recipe, partner) == idle_value:
+        return f"{switch.label} acts only with {switches()[partner].label} (here: {shown(idle_value)})"
+    if recipe.device_dataset and name in _LOADER_SWITCHES:
+        return f"{switch.label} acts on the loader; with the data set on the device there is none"
+    reasons = (reason for who, refuses, reason in _RULES if who == name and refuses(recipe, target))
+    return next(reasons, "").format(recipe=recipe, target=target)
+
+
+def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:
+    """What of a recipe can act on a target.
+
+    Returns:
+        The recipe with every switch that cannot act put back, and the reasons by switch.
+    """
+    reasons: dict[str, str] = {}
+    while refused := {name: reason for name in switches() if (reason := why_not(name, recipe, target))}:
+        reasons |= refused
+        recipe = recipe.replace(**{name: target.default(name) for name in refused})
+    return recipe, reasons
+
+
+def joined(reasons: Mapping[str, str]) -> str:
+    """Reasons by switch as one text; switches that have the same one are named together."""
+    labels: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        label = switches()[name].label
+        labels.setdefault(reason.removeprefix(label), []).extend([label] * reason.startswith(label))
+    return "; ".join(
+        f"{', '.join(those[:-1])} and {those[-1]}{rest.replace('s ', ' ', 1)}"  # "needs" of several: "need"
+        if len(those) > 1 else "".join(those) + rest
+        for rest, those in labels.items()
+    )  # fmt: skip
+
+
+def offers(workload: Any) -> frozenset[str]:
+    """The workload-dependent switches that it honours.
+
+    Raises:
+        WorkloadError: it offers something that is no such switch.
+    """
+    allowed = {name for name, switch in switches().items() if switch.needs == "workload"}
+    offered = frozenset(getattr(workload, "offers", ()))
+    if unknown := offered - allowed:
+        raise WorkloadError(
+            f"the workload offers {', '.join(sorted(unknown))}", f"Allowed: {', '.join(sorted(allowed))}"
+        )
+    return offered

@@ -1,0 +1,86 @@
+"""The way into a script's interpreter: copied as `sitecustomize.py` into a folder on its `PYTHONPATH`.
+
+Python imports that first. It restores the path and the environment, runs the user's own `sitecustomize`,
+sees what is written, and waits for `import torch`: only then is the rest of this room loaded, from the folder
+that the parent named.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+from typing import Any
+
+VARIABLE = "PERFKIT_WATCH"
+
+
+def enter() -> None:
+    """Prepares this process to be watched; a launcher such as torchrun hands that on to what it starts."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    settings = json.loads(os.environ[VARIABLE])
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != here]
+    _run_users_own()
+    if settings.pop("launcher", False):
+        os.environ[VARIABLE] = json.dumps(settings)
+        return
+    waiting = _AfterTorch(settings)
+    sys.meta_path.insert(0, waiting)
+    from perfkit.scripts import outputs
+
+    waiting.outputs = outputs.Outputs(settings["scratch"])
+    waiting.outputs.watch()
+    del os.environ[VARIABLE]
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != here]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    if not paths:
+        del os.environ["PYTHONPATH"]
+
+
+def _run_users_own() -> None:
+    """This module took the place of the user's `sitecustomize`, if there is one."""
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
+    if spec and spec.loader and spec.origin != __file__:
+        module = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+class _AfterTorch:
+    """Loads the watcher once torch is imported, and finds the package `perfkit` for it."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._waiting = True
+        self.outputs: Any = None
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name == "torch" and self._waiting:
+            self._waiting = False
+            return self._followed(importlib.util.find_spec("torch"))
+        if name == "perfkit":
+            package = self._settings["package"]
+            places = [package]
+            return importlib.util.spec_from_file_location(
+                name, os.path.join(package, "__init__.py"), submodule_search_locations=places
+            )
+        return None
+
+    def _followed(self, spec: Any) -> Any:
+        if spec is None:
+            return None
+        load = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            load(module)
+            from perfkit.scripts import script
+
+            script.install(self._settings, self.outputs)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+if VARIABLE in os.environ and __name__ == "sitecustomize":
+    enter()

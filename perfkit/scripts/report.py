@@ -1,0 +1,54 @@
+"""What watching a script has shown, as typed data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from perfkit.results.run import Communication
+from perfkit.scripts.messages import Observation, ScriptFacts
+from perfkit.scripts.suggestion import Suggestion
+from perfkit.trace.diagnosis import Bottleneck
+from perfkit.worker.messages import Block, Peak
+from perfkit.worker.reports import SyncReport
+
+
+class Watched(msgspec.Struct, frozen=True, kw_only=True):
+    """What watching a script has shown."""
+
+    command: str
+    """As one types it."""
+    script: ScriptFacts
+    own: dict[str, Any]
+    """All switches as the script has them."""
+    startup_s: float
+    """From the start of the process to its first batch."""
+    seen: Observation
+    ceiling: Block | None
+    """Steps on a held batch; None without a loader, or where the script was to run on."""
+    peak: Peak
+    syncs: SyncReport | None
+    trace: str | None
+    """The file with the profiled steps."""
+    bottlenecks: list[Bottleneck]
+    suggestions: list[Suggestion]
+    ranks: list[Block]
+    """The plain steps of each rank."""
+    communication: Communication | None
+    warnings: list[str]
+
+    @property
+    def step_s(self) -> float:
+        """A plain step."""
+        return self.seen.block.seconds / max(1, len(self.seen.block.step_s))
+
+    @property
+    def waiting(self) -> float | None:
+        """The share of the plain steps that is waiting for data; None without a loader."""
+        return sum(self.seen.block.data_wait_s) / self.seen.block.seconds if self.script.loader else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """None where nothing that was seen is text."""
+        return self.seen.tokens / self.seen.block.seconds if self.seen.tokens else None

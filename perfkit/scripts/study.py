@@ -1,0 +1,179 @@
+"""A user's script in the place of a workload: as it stands, and with switches that are set from outside."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from perfkit import machine
+from perfkit.ladder import catalogue
+from perfkit.process.child import ALLOCATOR, Child
+from perfkit.recipe import Recipe, Value, allowed, switches
+from perfkit.results import parity
+from perfkit.results.parity import Check, Parity
+from perfkit.results.run import Run
+from perfkit.rules import Target
+from perfkit.scripts.launch import Launch
+from perfkit.scripts.messages import DescribeScript, ScriptFacts
+from perfkit.scripts.watched import WatchedScript
+from perfkit.studies.plan import Plan, plan
+from perfkit.studies.setup import Setup
+from perfkit.worker.messages import Description, Trained
+
+LOSSES = 8
+"""Of the first steps, which are compared."""
+
+
+def script_plan(launch: Launch, preset: str | None = None, seed: int = 0) -> Plan:
+    """The plan of a study of a script. The device is the script's own choice, known once it trains.
+
+    Raises:
+        InvalidValue: there is no such script, or no such preset.
+    """
+    launch.command()
+    checked = plan(None, preset, ["baseline"], seed=seed)
+    size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
+    return replace(checked, workload=name(launch), preset=size, launch=launch)
+
+
+def name(launch: Launch) -> str:
+    """What a script is called in results: its file, or its module."""
+    return launch.program if launch.module else Path(launch.program).name
+
+
+def digest(launch: Launch) -> str:
+    """The beginning of the SHA-256 of the script's file; empty where there is no single one."""
+    module = launch.where.joinpath(*launch.program.split(".")).with_suffix(".py")
+    file = launch.script or (module if launch.module and module.is_file() else None)
+    if file is None:
+        return ""
+    content = dict(launch.replaced).get(file.resolve()) or file.read_bytes()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+class ScriptSetup(Setup):
+    """A script that has taken its first steps. Every side of a study is a process of its own.
+
+    Args:
+        plan: with a `launch`; other arguments as for `Setup`.
+    """
+
+    facts: ScriptFacts
+    """What trains in it."""
+
+    def __enter__(self) -> Self:
+        launch = self._launch
+        try:
+            self._spare = child = self._start(launch, {})
+            self.facts = child.ask(DescribeScript())
+        except BaseException:
+            self.__exit__()
+            raise
+        self.plan = replace(self.plan, device=self.facts.device)
+        self.holds_batches = bool(self.facts.loader)
+        options: dict[str, Any] = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
+        self.description = Description(name(launch), options, [], self.facts.facts, self.facts.convolves)
+        return self
+
+    @property
+    def _launch(self) -> Launch:
+        assert self.plan.launch
+        return self.plan.launch
+
+    @property
+    def target(self) -> Target:
+        """Where it runs, with its own settings and what cannot be set from outside."""
+        return target(self.facts)
+
+    def child(self, workload: str | Launch | None = None, recipe: Recipe | None = None) -> Child:
+        """The script, started with the switches of a recipe that differ from its own settings."""
+        launch = workload if isinstance(workload, Launch) else self._launch
+        toggles = changes(recipe, self.target.own) if recipe else {}
+        if self._spare and launch == self._launch and not toggles:
+            spare, self._spare = self._spare, None
+            return spare
+        return self._start(launch, toggles)
+
+    def train(self, recipe: Recipe, *args: Any, **more: Any) -> tuple[Any, Trained]:
+        """As `Setup.train`; the script's digest is kept among the facts."""
+        child, trained = super().train(recipe, *args, **more)
+        launch = child.launch if isinstance(child, WatchedScript) else self._launch
+        facts = {"command": launch.describe(), "script SHA-256": digest(launch)}
+        if self.facts.random_data:
+            facts["data"] = RANDOM_DATA
+        return child, msgspec.structs.replace(trained, facts={**trained.facts, **facts})
+
+    def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
+        deadline = time.monotonic() + self.plan.timeout_s if self.plan.timeout_s else None
+        steadier = {} if "GLIBC_TUNABLES" in os.environ else ALLOCATOR
+        child = WatchedScript(
+            launch, toggles, seed=self.plan.seed, loaders=self._loaders(), environment=steadier,
+            on_progress=self.progress.phase, cancelled=self.cancelled, deadline=deadline,
+        )  # fmt: skip
+        self._alive.append(child)
+        child.on_steps = self.progress.steps
+        return child
+
+    def _loaders(self) -> Sequence[tuple[str, int, int]]:
+        """Where the script makes its training loader, so that a toggle changes no other."""
+        sites = self.facts.sites if hasattr(self, "facts") else []
+        frames = [site.frames[0] for site in sites if site.role == "loader" and site.frames]
+        return [(frame.file, frame.line, frame.column) for frame in frames]
+
+
+RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
+
+
+def target(facts: ScriptFacts) -> Target:
+    """Where a script runs: with the settings it has by itself, and what cannot be set from outside."""
+    own = allowed(facts.settings)
+    # A switch that acts only combined with another one is judged with it, by the rules.
+    combined = {key for key, switch in switches().items() if switch.idle_when and facts.loader}
+    return Target(
+        device=facts.device, convolves=facts.convolves, bf16=facts.facts.bf16 is not False,
+        compiler=not machine.compiler_problem(facts.device), count=facts.facts.count or 1, own=own,
+        refused={key: why for key, why in facts.refused.items() if key not in combined or key not in own},
+    )  # fmt: skip
+
+
+def changes(recipe: Recipe, own: Mapping[str, Value]) -> dict[str, Value]:
+    """The switches of a recipe that differ from a script's own settings."""
+    return {key: pair[0] for key, pair in recipe.diff(Recipe().replace(**own)).items()}
+
+
+def losses(a: Run, b: Run) -> Check:
+    """Whether the first losses of a script are those of another run of it, as far as its switches allow."""
+    ours, plain = Recipe.from_dict(b.recipe), Recipe.from_dict(a.recipe)
+    drawn = RANDOM_DATA if ours.workers != plain.workers and b.facts.get("data") == RANDOM_DATA else ""
+    exactness = catalogue.exactness(ours, plain)
+    return parity.losses(b.losses, a.losses, exactness, ours.amp != plain.amp, drawn)
+
+
+def space(own: Mapping[str, Value]) -> dict[str, tuple[Value, ...]]:
+    """The switches that a search over a script sets from outside; its own values are among theirs.
+
+    Not the batch size, which changes the training.
+    """
+    tried: dict[str, tuple[Value, ...]] = {
+        "workers": (0, 1, 2, 4, 8), "amp": ("off", "bf16"), "channels_last": (False, True),
+        "compile": (False, True), "optimizer_impl": ("fused",), "cpu_threads": (1,),
+        "prefetch_factor": (2, 4),
+    }  # fmt: skip
+    defaults = Recipe().replace(**own).to_dict()
+    return {key: tuple(dict.fromkeys((defaults[key], *values))) for key, values in tried.items()}
+
+
+def proof(title: str, baseline: Run, run: Run) -> Parity:
+    """Whether a run of a script trains as the script does by itself: by its first losses."""
+    ours, plain = Recipe.from_dict(run.recipe), Recipe.from_dict(baseline.recipe)
+    other_batch = ours.batch_size != plain.batch_size
+    both = {"candidate": run.losses, "float32": baseline.losses, "float64": list[float]()}
+    exactness = catalogue.exactness(ours, plain)
+    return Parity(title, exactness, [losses(baseline, run)], other_batch, both)

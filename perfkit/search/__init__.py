@@ -1,0 +1,1 @@
+"""Searches over recipes: the fastest one, and what each switch is worth."""
