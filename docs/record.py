@@ -221,7 +221,7 @@ def check_claims(folder: Path) -> None:
 # ---------------------------------------------------------------- the parts
 
 LADDER, TRACES = "cpu-quick.json", {"baseline": None, "data_loading": "data_loading"}
-SIMULATED = {"sim-v100.json": "sim:v100", "sim-h100.json": "sim:h100"}
+SIMULATED = {"sim-v100.json": "sim:v100"}
 TIMELINE = "traces/sim-v100-data_loading.pt.trace.json.gz"
 THROUGHPUT, WORKBENCH = {"cpu-quick.png": False, "cpu-quick-dark.png": True}, "workbench.png"
 

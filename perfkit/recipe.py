@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Literal, get_args
 
-from perfkit import former_names
 from perfkit.errors import InvalidValue, one_of
 
 Value = bool | int | str
@@ -225,7 +224,7 @@ class Recipe:
         Raises:
             InvalidValue: an unknown switch or a value that is not allowed.
         """
-        return cls().replace(**former_names.recipe(data))
+        return cls().replace(**data)
 
     def digest(self) -> str:
         """A short name of this value: equal recipes have equal digests, in every process."""
@@ -283,6 +282,5 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Value]:
             raise InvalidValue(
                 f"cannot read the setting '{setting}'", "Write switch=value, such as workers=4"
             )
-        for switch, given in former_names.recipe({name.strip(): text.strip()}).items():
-            values[switch] = _known(switch).parse(given)
+        values[name.strip()] = _known(name.strip()).parse(text.strip())
     return values

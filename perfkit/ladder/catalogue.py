@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from perfkit import former_names
 from perfkit.errors import InvalidValue, one_of
 from perfkit.ladder.presets import Sizing
 from perfkit.recipe import Recipe, Value
@@ -146,9 +145,9 @@ def optimization(name: str) -> Optimization:
     Raises:
         InvalidValue: no such optimization.
     """
-    if former_names.stage(name) not in OPTIMIZATIONS:
+    if name not in OPTIMIZATIONS:
         raise one_of(name, list(OPTIMIZATIONS), "stage")
-    return OPTIMIZATIONS[former_names.stage(name)]
+    return OPTIMIZATIONS[name]
 
 
 def predicted(part: Literal["fetch", "compute"]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ def _file() -> Path:
 
 
 def _all() -> dict[str, list[AAPair]]:
-    with contextlib.suppress(OSError, msgspec.DecodeError):  # also the single numbers of former versions
+    with contextlib.suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode(_file().read_bytes(), type=dict[str, list[AAPair]])
     return {}
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from perfkit import former_names
 from perfkit.errors import StoreError
 from perfkit.results import stats
 from perfkit.results.pairing import DISTURBED, Pairing, Role, Rounds, undisturbed
@@ -19,9 +18,8 @@ from perfkit.results.stats import Estimate, Ratio, Values
 
 __all__ = ["Pairing", "Role", "Rounds"]
 
-SCHEMA = 4
-"""Version of the record. Its history: 1 (2026-11) the first; 2 (2026-11) switches have PyTorch's names;
-3 (2026-11) `fp32_precision` in place of `tf32`, and `infinite_sampler`; 4 (2026-11) simulated runs."""
+SCHEMA = 1
+"""Version of the record."""
 
 Status = Literal["ok", "not_applicable", "failed", "cancelled"]
 
@@ -318,12 +316,12 @@ def decode(text: bytes | str) -> Run:
 
 
 def from_data(data: Any) -> Run:
-    """A run from plain data of this or an older version; nothing is executed, every field is checked.
+    """A run from plain data; nothing is executed, every field is checked.
 
     Raises one of `INVALID` if they are no run, and StoreError if a newer perfkit wrote them.
     """
     check_schema("this run", data["schema"], SCHEMA)
-    return msgspec.convert(_renamed(data) if data["schema"] < SCHEMA else data, Run)
+    return msgspec.convert(data, Run)
 
 
 def check_schema(what: str, version: int, newest: int) -> None:
@@ -333,16 +331,6 @@ def check_schema(what: str, version: int, newest: int) -> None:
             f"{what} was written by a newer perfkit (schema {version}; this one reads up to {newest})",
             "Update perfkit: git pull, then make lab",
         )
-
-
-def _renamed(data: dict[str, Any]) -> dict[str, Any]:
-    """A record of an earlier schema with today's switches."""
-    proofs = [
-        {**proof, "switch": former_names.switch(proof["switch"])} for proof in data.get("mechanism", [])
-    ]
-    recipe = former_names.ADDED | former_names.recipe(data["recipe"])
-    stage = former_names.stage(data["stage"])
-    return {**data, "schema": SCHEMA, "recipe": recipe, "stage": stage, "mechanism": proofs}
 
 
 def slug(text: str) -> str:

@@ -40,7 +40,7 @@ def reference(name: str) -> str:
         return BUILT_IN[name]
     if ":" not in name:
         raise one_of(name, list(BUILT_IN), "workload", see=", or your own as package.module:name")
-    return name.replace("perfkit.workloads.seeded:", "perfkit.workloads.bottlenecks:")  # in older runs
+    return name
 
 
 def find(name: str) -> Any:

@@ -41,7 +41,7 @@ def test_only_the_newest_pairs_of_a_device_count(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{damaged", '{"cpu": 0.03}', '{"cpu": [["x", 1]]}'])
-def test_a_damaged_file_and_that_of_a_former_version_hold_nothing(text: str, data_dir: Path) -> None:
+def test_a_damaged_file_holds_nothing(text: str, data_dir: Path) -> None:
     noise.add("cpu", [AAPair(0.5, 0.0)])
     (data_dir / "runs" / "noise.json").write_text(text)
     assert noise.load("cpu") is None

@@ -1,4 +1,3 @@
-import json
 import os
 import sqlite3
 import subprocess
@@ -7,33 +6,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from perfkit import former_names
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results import store as module
-from perfkit.results.run import SCHEMA, Mechanism, Pairing, Raw, Run
+from perfkit.results.run import Mechanism, Pairing, Raw, Run
 from perfkit.results.store import RunStore, load_recording, save_recording
-
-# A run exactly as schema 1 was written: never change it, it is what people's stores hold.
-SCHEMA_1 = """{
- "schema": 1, "id": "20261101-120000-abcdef", "session": "5e551011", "created": "2026-11-01T12:00:00+00:00",
- "stage": "pinning", "title": "pinning", "workload": "perfkit.workloads.photos:Photos",
- "options": {"image_size": 64}, "preset": "quick", "device": "cpu", "seed": 3,
- "recipe": {"batch_size": 32, "workers": 1, "amp": "bf16"}, "status": "ok", "reason": "",
- "machine": {"id": "8774b9dc96", "cpu": {"model": "Xeon", "cores_usable": 2}},
- "raw": {"step_s": [0.5, 0.25, 0.25], "data_wait_s": [0.1, 0.05, 0.05], "warmup_steps": 1,
-         "block_samples_per_s": [128.0, 130.0], "ceiling_samples_per_s": [160.0, 162.0],
-         "gpu_utilization_nvml": []},
- "samples_per_step": 32, "mechanism": [{"switch": "workers", "ok": true, "evidence": "1 worker process"}],
- "pairings": [{"against": "20261101-115900-abcdef", "role": "previous", "interleaved": true,
-               "own_samples_per_s": [128.0, 130.0], "other_samples_per_s": [64.0, 65.0]}],
- "losses": [2.3, 2.2], "startup_s": 1.5, "compile_s": null, "peak_memory_bytes": 1000,
- "peak_reserved_bytes": null, "batch_bytes_per_sample": 12288, "h2d_bytes_per_sample": null,
- "facts": {"weights": "random"}, "warnings": ["only 2 rounds"]
-}"""
-
 
 def run(run_id: str = "20261120-120000-aaaaaa", **changes: Any) -> Run:
     known: dict[str, Any] = {
@@ -130,29 +108,6 @@ def test_a_run_never_changes(store: RunStore) -> None:
 
 # ---------------------------------------------------------------- versions
 
-
-def test_a_run_of_schema_1_loads_with_every_value(store: RunStore) -> None:
-    columns = (
-        "20261101-120000-abcdef",
-        "5e551011",
-        "2026-11-01",
-        "pinning",
-        "w",
-        "m",
-        "ok",
-        SCHEMA_1.encode(),
-    )
-    sql(store, "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *columns)
-    old = store.get("20261101")
-    assert store.problems == []
-    plain = msgspec.to_builtins(old)
-    written = json.loads(SCHEMA_1) | {"schema": SCHEMA}
-    written["recipe"] |= former_names.ADDED
-    assert {name: plain[name] for name in written if name != "raw"} == {
-        name: value for name, value in written.items() if name != "raw"
-    }
-    assert written["raw"].items() <= plain["raw"].items()
-    assert old.speedup("previous").ratio == pytest.approx(2)  # type: ignore[union-attr]
 
 
 def test_a_store_of_a_newer_perfkit_is_left_alone(store: RunStore) -> None:
@@ -394,11 +349,6 @@ def test_a_file_that_is_no_recording_is_one_message(tmp_path: Path, text: str, w
     with pytest.raises(StoreError, match=words):
         load_recording(path)
 
-
-def test_a_recording_of_schema_1_loads(tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    path.write_text('{"schema": 1, ' + ORIGIN + ', "runs": [' + SCHEMA_1 + "]}")
-    assert load_recording(path).runs[0].stage == "pinning"
 
 
 def test_a_file_that_is_missing_or_far_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

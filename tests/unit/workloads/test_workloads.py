@@ -16,7 +16,6 @@ def module(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, name: str) 
 def test_a_name_is_a_built_in_one_or_a_reference() -> None:
     assert workloads.reference("photos") == "perfkit.workloads.photos:Photos"
     assert workloads.reference("mine:Work") == "mine:Work"
-    assert workloads.reference("perfkit.workloads.seeded:Chatty") == "perfkit.workloads.bottlenecks:Chatty"
     with pytest.raises(InvalidValue, match="unknown workload 'photo'. Did you mean 'photos'"):
         workloads.reference("photo")
 
