@@ -17,7 +17,6 @@ _PUBLIC = {
     "PerfkitError": "perfkit.errors",
     "plan": "perfkit.studies.plan",
     "profile": "perfkit.studies.inspect",
-    "record_kernels": "perfkit.studies.record_kernels",
     "detect_syncs": "perfkit.worker.syncs",
     "assert_no_sync": "perfkit.worker.syncs",
     "measure_ladder": "perfkit.studies.ladder",

@@ -18,7 +18,6 @@ from perfkit.recipe import Recipe
 from perfkit.results.run import document
 from perfkit.show import tables_accuracy, tables_inside, terminal
 from perfkit.studies import accuracy, inspect
-from perfkit.studies import record_kernels as recording
 from perfkit.studies.edits import edits
 from perfkit.trace import diagnosis, nsight
 from perfkit.trace import figures as figures_trace
@@ -97,28 +96,6 @@ def nsys(
         read = tool.record(command, out)
     converted = nsight.convert(read, read.with_suffix(".json.gz"))
     typer.echo(f"read it with: perfkit trace {converted}")
-
-
-@cli.command(cli.INSIDE)
-def record_kernels(
-    workload: Annotated[
-        list[str] | None, typer.Option(help="whose operators (default: both built-in ones); repeatable")
-    ] = None,
-    device: Annotated[str, typer.Option(help="a real GPU: cuda, or cuda:1")] = "cuda",
-    minutes: Annotated[float, typer.Option(help="the most that it may take", min=0.1)] = 9.0,
-    out: Annotated[
-        Path | None, typer.Option(help="the file (default: among the recordings of this checkout)")
-    ] = None,
-) -> None:
-    """Times the operators of training steps on a GPU; --device sim:… then takes these times first."""
-    cli.check_writable(out)
-    chosen = workload or recording.WORKLOADS
-    with cli.study_progress() as bar:
-        result = recording.record_kernels(chosen, device, out, minutes, on_progress=bar)
-    for recipe, why in result.skipped.items():
-        typer.echo(f"left out: {recipe}: {why}")
-    rest = "" if result.complete else ". Its time was over: run it again to record the rest"
-    typer.echo(f"{result.path}: {result.entries} operators of {result.name}, {result.new} new{rest}")
 
 
 @cli.command(cli.INSIDE)

@@ -30,8 +30,6 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     """Time of its copies; 0 too in runs that did not hold it yet."""
     copies_ahead: bool = False
     """Whether they are in a stream of their own, beside the kernels of the step before."""
-    recorded: float = 0.0
-    """The part of `kernel_s` that is of operators whose times were recorded on a GPU, 0 to 1."""
     torch: str = ""
     """The version that planned the step."""
 

@@ -86,11 +86,8 @@ def notices(runs: Sequence[Run]) -> list[str]:
         if errors
         else ""
     )
-    recorded = f"; {units.percent(known.recorded)} of the kernel time is of recorded kernels" * bool(
-        known.recorded
-    )
     return [
         f"Simulated {known.gpu}: no kernel ran. Times of kernels and memory come from a model "
-        f"(version {known.model}, constants {known.constants}){anchors}{recorded}. {real}. "
+        f"(version {known.model}, constants {known.constants}){anchors}. {real}. "
         "Values are ~predicted ±the model's error; there are no losses."
     ]

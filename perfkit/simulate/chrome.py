@@ -167,7 +167,7 @@ class _Events:
             start = ran.start
             for kernel in kernels if graph else [kernels.pop(0)]:
                 end = start + kernel.seconds
-                about = {"source": kernel.source, "FLOPs": kernel.flops, "bytes moved": int(kernel.nbytes)}
+                about = {"FLOPs": kernel.flops, "bytes moved": int(kernel.nbytes)}
                 self._device("kernel", kernel_name(kernel), start, end, ran, correlation, about)
                 start = end
 

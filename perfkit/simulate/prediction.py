@@ -10,7 +10,7 @@ from typing import Any
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
 from perfkit.results.simulated import Simulated
-from perfkit.simulate import bands, costs, memory, planning, queue, recorded
+from perfkit.simulate import bands, costs, memory, planning, queue
 from perfkit.simulate.constants import constants
 from perfkit.simulate.gpus import Gpu
 from perfkit.simulate.mechanisms import mechanisms
@@ -48,7 +48,7 @@ class Prediction:
         return Simulated(
             gpu=self.gpu.name, host=host, model=str(constants().version), constants=constants().digest,
             band=self.band(step_s), memory_band=bands.MEMORY_BAND, anchors=bands.anchors(self.gpu),
-            kernel_s=self.kernel_s, recorded=recorded.recorded_share(self.kernels),
+            kernel_s=self.kernel_s,
             copy_s=self.planned.copy_s if copy_s is None else copy_s,
             copies_ahead=any(copy.stream for copy in self.planned.copies),
             torch=self.step.torch,
@@ -80,7 +80,7 @@ def predict(
     reserved = memory.reserved(step, int(gpu.memory_gib * 2**30))
     if reserved is None:
         raise _does_not_fit(gpu, peak)
-    kernels = recorded.with_recorded(costs.kernels(step, gpu), step, gpu.key)
+    kernels = costs.kernels(step, gpu)
     values = constants().values
     host = queue.HostCosts(values["host.operator_us"] * 1e-6, values["host.launch_us"] * 1e-6)
     planned = queue.Planned(

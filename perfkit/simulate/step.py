@@ -131,7 +131,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kernel(msgspec.Struct, frozen=True):
-    """One kernel of one GPU, with a predicted or a recorded time."""
+    """One kernel of one GPU, with a predicted time."""
 
     name: str
     kind: str
@@ -142,4 +142,3 @@ class Kernel(msgspec.Struct, frozen=True):
     flops: float = 0.0
     nbytes: float = 0.0
     tensor_cores: bool = False
-    source: Literal["modelled", "recorded"] = "modelled"

@@ -55,7 +55,6 @@ def write_trace(path: Path, prediction: Prediction, bars: list[Bar], host: str, 
         "host": "real: loader, copies and launches took their time here" if host == THIS_MACHINE else host,
         "model": f"version {known.model}, constants {known.constants}",
         "error of samples/s to expect": f"±{known.band:.0%}",
-        "recorded kernels": f"{known.recorded:.0%} of the kernel time",
     }
     chrome.write(
         path, prediction.step, prediction.kernels, prediction.gpu, bars, facts, _loader(prediction.recipe)

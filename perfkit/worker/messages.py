@@ -16,7 +16,6 @@ from perfkit.simulate.queue import Planned
 from perfkit.worker.reports import (
     Judged,
     KernelReport,
-    KernelsRecorded,
     MemoryReport,
     ParityReport,
     ProfileReport,
@@ -238,18 +237,6 @@ class CheckParity(Command[ParityReport], frozen=True, kw_only=True):
     steps: int
 
 
-class RecordKernels(Command[KernelsRecorded], frozen=True, kw_only=True):
-    """Time the operators of some recipes' steps, and write them into a file that a simulated GPU reads."""
-
-    path: str
-    gpu: str
-    """What the simulated GPU is called."""
-    recipes: list[dict[str, Any]]
-    seconds: float
-    """After which it stops."""
-    seed: int
-
-
 class JudgeAnswer(Command[Judged], frozen=True):
     """Run a learner's answer to a puzzle, and the puzzle's checks on it."""
 
@@ -260,8 +247,7 @@ class JudgeAnswer(Command[Judged], frozen=True):
 
 AnyCommand = (
     Describe | Join | Train | MeasureBlock | MeasureCeiling | ReadPeak | MeasureCommunication | MeasureMemory
-    | MeasureKernels | RecordProfile | FindSyncs | CheckParity
-    | RecordKernels | JudgeAnswer
+    | MeasureKernels | RecordProfile | FindSyncs | CheckParity | JudgeAnswer
 )  # fmt: skip
 
 # ---------------------------------------------------------------- what a child sends

@@ -92,21 +92,6 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
     """As in a `MemoryReport`."""
 
 
-class KernelsRecorded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording of kernels contains."""
-
-    path: str
-    name: str
-    """Of the GPU."""
-    entries: int
-    new: int
-    """Recorded this time."""
-    complete: bool
-    """Whether every recipe was recorded, not only those that the time allowed."""
-    skipped: dict[str, str]
-    """Recipes that could not be trained, and why."""
-
-
 class ProfileReport(msgspec.Struct, frozen=True):
     """What the trace file does not hold; seconds on the clock that all processes of a machine share."""
 

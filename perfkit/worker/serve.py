@@ -144,10 +144,6 @@ class Session:
                 return profiler.profile(self._harness, command)
             case messages.FindSyncs(steps):
                 return syncs.report(self._harness, steps)
-            case messages.RecordKernels():
-                from perfkit.worker import record_kernels  # it brings what plans steps, which others need not
-
-                return record_kernels.record(self._workload, command, self._device, self._progress)
             case messages.JudgeAnswer(checks, source):
                 from perfkit.puzzles import judge
 

@@ -40,7 +40,7 @@ KERNELS = [
     Kernel("relu", "pointwise", 10 * US, 4),
     Kernel("dgrad", "conv", 100 * US, 5, tensor_cores=True),
     Kernel("wgrad", "conv", 50 * US, 5, tensor_cores=True),
-    Kernel("foreach add", "optimizer", 20 * US, 8, source="recorded"),
+    Kernel("foreach add", "optimizer", 20 * US, 8),
 ]
 COSTS = HostCosts(operator_s=5 * US, launch_s=3 * US)
 

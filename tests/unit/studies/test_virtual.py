@@ -13,7 +13,7 @@ from perfkit.ladder.stages import Stage
 from perfkit.recipe import Recipe
 from perfkit.results.store import RunStore
 from perfkit.search import attribute, tune
-from perfkit.simulate import gpus, prediction, recorded
+from perfkit.simulate import gpus, prediction
 from perfkit.simulate.step import Allocate, Copy, Fetch, Kernel, Operator, Step
 from perfkit.simulate.study import compute
 from perfkit.studies import compare, parity
@@ -41,7 +41,6 @@ def machine(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> FakeMachine:
 
     monkeypatch.setattr(prediction.planning, "plan_step", plan_step)
     monkeypatch.setattr(prediction.costs, "kernels", kernels)
-    monkeypatch.setattr(recorded, "with_recorded", lambda kernels, step, gpu: kernels)
     return install(monkeypatch, FakeMachine())
 
 
