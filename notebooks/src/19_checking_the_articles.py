@@ -157,18 +157,8 @@ print(f"saved: {before - after:.2f} ms; by the two operators that the fix touche
 #
 # ## Checking the simulation, too
 #
-# This workbook has figures of its own that nobody measured: those of simulated GPUs. They get the same treatment. The model was fitted to published measurements; what counts is its error on models that took no part in the fit. [How a simulated GPU predicts times](../docs/simulation.md) says what was tried, and what is known to be wrong.
-
-# %%
-from perfkit import notebook as pk
-
-simulation = pk.simulation()
-simulation.table("Errors")
-
-# %%
-simulation.table("Simulated, beside")
-
-# %% [markdown]
+# This workbook has figures of its own that nobody measured: those of simulated GPUs. They get the same treatment. The model was fitted to published measurements; what counts is its error on models that took no part in the fit. [How a simulated GPU predicts times](../docs/simulation.md) has the table of its errors, and says what was tried and what is known to be wrong.
+#
 # ## When such a check misleads
 #
 # - It shows that two figures disagree, not which one is wrong; that needs a third figure, as above.

@@ -15,9 +15,8 @@ from perfkit.cli import app as cli
 from perfkit.errors import one_of
 from perfkit.process import nsys as tool
 from perfkit.recipe import Recipe
-from perfkit.results.run import document
-from perfkit.show import tables_accuracy, tables_inside, terminal
-from perfkit.studies import accuracy, inspect
+from perfkit.show import tables_inside, terminal
+from perfkit.studies import inspect
 from perfkit.studies.edits import edits
 from perfkit.trace import diagnosis, nsight
 from perfkit.trace import figures as figures_trace
@@ -96,16 +95,6 @@ def nsys(
         read = tool.record(command, out)
     converted = nsight.convert(read, read.with_suffix(".json.gz"))
     typer.echo(f"read it with: perfkit trace {converted}")
-
-
-@cli.command(cli.INSIDE)
-def simulation(page: cli.Page) -> None:
-    """How good the simulated GPUs are: predicted against published, with the worst cases."""
-    with cli.study_progress() as bar:
-        known, runs = accuracy.accuracy(on_progress=bar)
-    sections = tables_accuracy.sections(known, runs)
-    body = {"constants": known.constants, "anchors": known, "article": document(runs)}
-    page.show_page("How good is the simulation?", sections, body)
 
 
 @cli.command(cli.INSIDE)

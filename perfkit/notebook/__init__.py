@@ -15,7 +15,6 @@ from perfkit.notebook.functions import (
     pipeline,
     profile,
     recording,
-    simulation,
     source,
     torchrun,
     training_loop,
@@ -39,6 +38,6 @@ __all__ = [
     "WhatIf", "Workbench", "attribute", "calibration", "capstone", "doctor", "find_syncs", "guess", "join",
     "kernels",
     "leave", "machine", "memory", "minutes", "nsys", "pipeline", "profile", "projector", "puzzle", "puzzles",
-    "quiz", "recording", "script_panel", "share", "simulation", "source", "torchrun", "training_loop",
+    "quiz", "recording", "script_panel", "share", "source", "torchrun", "training_loop",
     "tune", "use",
 ]  # fmt: skip

@@ -30,12 +30,11 @@ from perfkit.search.attribution import Attribution
 from perfkit.search.tuning import Tuned
 from perfkit.show import calibration as calibrated
 from perfkit.show import html as page
-from perfkit.show import tables, tables_accuracy, tables_inside, tables_studies
+from perfkit.show import tables, tables_inside, tables_studies
 from perfkit.show.document import Bullets, Timeline
 from perfkit.show.html import fragment
 from perfkit.show.sentences import verdicts
-from perfkit.simulate.anchors import Anchors
-from perfkit.studies import accuracy, inspect, scaling
+from perfkit.studies import inspect, scaling
 from perfkit.studies import minutes as timing
 from perfkit.studies import plan as plans
 from perfkit.trace import diagnosis
@@ -222,12 +221,6 @@ def calibration() -> Shown[list[guesses.Guess]]:
     """How well you predict: your predictions of all chapters beside the results. Figure: calibration."""
     known = guesses.load()
     return Shown(known, calibrated.sections(known, guesses.answers()))
-
-
-def simulation() -> Shown[Anchors]:
-    """How good the simulated GPUs are: predicted against published. Figures: rates, gains."""
-    known, runs = with_line(lambda show: accuracy.accuracy(on_progress=show))
-    return Shown(known, tables_accuracy.sections(known, runs))
 
 
 def machine() -> Markdown:

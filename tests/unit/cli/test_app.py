@@ -22,7 +22,7 @@ RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces"
 HEADINGS = {
     "Measure": {"run", "runs", "show", "report"},
     "Compare": {"compare", "parity", "attribute", "tune", "noise"},
-    "Look inside": {"profile", "memory", "kernels", "syncs", "nsys", "trace", "simulation"},
+    "Look inside": {"profile", "memory", "kernels", "syncs", "nsys", "trace"},
     "Script": {"watch", "patch", "export", "diff", "torchrun"},
     "Machine": {"doctor", "room"},
 }
@@ -37,7 +37,7 @@ def test_every_command_stands_under_its_heading_in_that_order() -> None:
     assert list(found) == list(HEADINGS)
 
 
-OTHERS = {"runs", "show", "report", "doctor", "room", "watch", "patch", "simulation"}
+OTHERS = {"runs", "show", "report", "doctor", "room", "watch", "patch"}
 """Commands that train nothing of perfkit's own."""
 
 
