@@ -13,7 +13,6 @@ from perfkit.results.simulated import Simulated
 from perfkit.simulate import bands, costs, memory, planning, queue
 from perfkit.simulate.constants import constants
 from perfkit.simulate.gpus import Gpu
-from perfkit.simulate.mechanisms import mechanisms
 from perfkit.simulate.step import Kernel, Step
 
 OUT_OF_MEMORY = "out of memory on the simulated GPU"
@@ -85,7 +84,7 @@ def predict(
     host = queue.HostCosts(values["host.operator_us"] * 1e-6, values["host.launch_us"] * 1e-6)
     planned = queue.Planned(
         actions=queue.actions(step, kernels, host), link=queue.Link(gpu.link_gbs * 1e9, PAGEABLE_GBS * 1e9),
-        peak_bytes=peak, reserved_bytes=reserved, mechanisms=mechanisms(step, recipe),
+        peak_bytes=peak, reserved_bytes=reserved,
     )  # fmt: skip
     return Prediction(gpu, recipe, step, kernels, planned)
 

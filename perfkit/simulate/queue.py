@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from perfkit.results.run import Mechanism
 from perfkit.simulate.step import Allocate, Copy, Event, Fetch, Kernel, Operator, Step, Wait
 
 RUN_AHEAD = 1024
@@ -94,8 +93,6 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int
     """Device memory."""
     reserved_bytes: int
-    mechanisms: list[Mechanism] = []
-    """What the plan shows of the switches."""
 
     @property
     def copy_s(self) -> float:
