@@ -24,7 +24,6 @@ from perfkit.notebook.guess import guess
 from perfkit.notebook.ladder import LadderPanel, RecipePanel
 from perfkit.notebook.layout import projector
 from perfkit.notebook.quizzes import quiz
-from perfkit.notebook.share import join, leave, share
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.stage import StagePanel
 from perfkit.notebook.whatif import WhatIf
@@ -35,9 +34,8 @@ from perfkit.scripts.panel import ScriptPanel, script_panel
 
 __all__ = [
     "LadderPanel", "Puzzle", "RecipePanel", "ScriptPanel", "Shown", "StagePanel", "SyncReport", "TraceView",
-    "WhatIf", "Workbench", "attribute", "calibration", "capstone", "doctor", "find_syncs", "guess", "join",
-    "kernels",
-    "leave", "machine", "memory", "minutes", "nsys", "pipeline", "profile", "projector", "puzzle", "puzzles",
-    "quiz", "recording", "script_panel", "share", "source", "torchrun", "training_loop",
+    "WhatIf", "Workbench", "attribute", "calibration", "capstone", "doctor", "find_syncs", "guess",
+    "kernels", "machine", "memory", "minutes", "nsys", "pipeline", "profile", "projector", "puzzle", "puzzles",
+    "quiz", "recording", "script_panel", "source", "torchrun", "training_loop",
     "tune", "use",
 ]  # fmt: skip

@@ -13,7 +13,6 @@ from perfkit.errors import PerfkitError, one_of
 from perfkit.ladder.stages import Stage
 from perfkit.notebook import layout
 from perfkit.notebook.panel import Panel, is_of, refuse_object
-from perfkit.notebook.share import joined, share
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.where import Chooser, Place
 from perfkit.recipe import Recipe
@@ -83,9 +82,6 @@ class LadderPanel(Panel):
         self._report = layout.html_slot("pk-report")
         self._above = [self._where.widget, *self._above]
         self._below = [self._report]
-        if room := joined():
-            tooltip = f"Puts your prediction and your result on the board at {room.address}"
-            self._buttons = [layout.button("Share", "pk-room", tooltip, self._share)]
         what = self.plan.workload, self.plan.stages, self.plan.recipes, device, host
         super().__init__(" ".join(map(str, [type(self).__name__, *what])))
 
@@ -149,17 +145,6 @@ class LadderPanel(Panel):
     def _sentences(self, runs: Sequence[Run]) -> list[str]:
         first, *others = super()._sentences(runs)
         return others or [first]
-
-    def _share(self) -> None:
-        """In a thread: a room that does not answer holds up nothing else."""
-        threading.Thread(target=self._post, name="perfkit-share", daemon=True).start()
-
-    def _post(self) -> None:
-        try:
-            share(self)
-            self._status.show("shared with the room")
-        except PerfkitError as problem:
-            self._status.show(str(problem))
 
     # ------------------------------------------------------------ what the workload offers, what is stored
 

@@ -1,4 +1,4 @@
-"""The book as a reader opens it: from its folder, without a server or a network. And a room, projected."""
+"""The book as a reader opens it: from its folder, without a server or a network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from playwright.sync_api import Browser, Page, expect
 
 from docs.book import __main__ as book
 from docs.book import execute, slides
-from tests.unit.room.conftest import TOKEN, Room, measured, post
 
 PAGES = ("index.html", "notebooks/01_baseline.html", "cards/amp.html", "search.html")
 
@@ -84,20 +83,3 @@ def test_slides_are_turned_with_keys_and_fit_the_window(
         assert box and box["x"] >= 0 and box["x"] + box["width"] <= 1280 and box["y"] + box["height"] <= 720
         offline.keyboard.press("ArrowRight")
     assert not console_errors and not violations(offline)
-
-
-def test_a_room_shows_what_is_shared_while_it_is_shown(
-    chromium: Browser, page: Page, console_errors: list[str], tmp_path: Path
-) -> None:
-    room = Room(tmp_path / "room.json")
-    try:
-        page.goto(f"{room.url}/?token={TOKEN}")
-        expect(page.get_by_text("Nothing was shared yet")).to_be_visible()
-        assert room.post(post(run=measured(), name="<b>Ann</b>"))[0] == 200
-        expect(page.get_by_role("rowheader", name="<b>Ann</b>")).to_be_visible()
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-            assert not violations(page)
-        assert not console_errors
-    finally:
-        room.stop()

@@ -24,7 +24,7 @@ HEADINGS = {
     "Compare": {"compare", "parity", "attribute", "tune", "noise"},
     "Look inside": {"profile", "memory", "kernels", "syncs", "nsys", "trace"},
     "Script": {"watch", "patch", "export", "diff", "torchrun"},
-    "Machine": {"doctor", "room"},
+    "Machine": {"doctor"},
 }
 
 
@@ -37,7 +37,7 @@ def test_every_command_stands_under_its_heading_in_that_order() -> None:
     assert list(found) == list(HEADINGS)
 
 
-OTHERS = {"runs", "show", "report", "doctor", "room", "watch", "patch"}
+OTHERS = {"runs", "show", "report", "doctor", "watch", "patch"}
 """Commands that train nothing of perfkit's own."""
 
 
