@@ -42,7 +42,7 @@ def script(
     own = module_name.split(".")[0] == "perfkit"
     before = _module_source(module_name) if own else f"from {module_name} import {name}\n"
     parts = [before] if own else [before, _recipe_object(recipe)]
-    parts += [(_HERE / name).read_text(encoding="utf-8") for name in ("parts.py", "train.py")]
+    parts += [(_HERE / name).read_text(encoding="utf-8") for name in ("parts.py", "old_train.py")]
     arguments = ", ".join(f"{key}={value!r}" for key, value in options.items())
     built = f"{name}({arguments})" if own or options else f"{name}() if callable({name}) else {name}"
     start = "python" if recipe.ranks == 1 else f"torchrun --nproc-per-node {recipe.ranks}"

@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import nn
 
-from perfkit import train
+from perfkit import old_train as train
 from perfkit.recipe import Recipe
 from perfkit.simulate import describe, device
 from perfkit.simulate.device import NAME

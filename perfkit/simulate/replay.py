@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from perfkit.old_train import make_loader
 from perfkit.recipe import Recipe
 from perfkit.simulate.queue import Action, Link, Queue
 from perfkit.simulate.step import Copy, Fetch
-from perfkit.train import make_loader
 
 ON_DEVICE = torch.device("meta")
 """Where tensors without numbers lie: a batch there is one that is on the device already."""

@@ -16,10 +16,10 @@ import torch
 from torch import distributed
 
 from perfkit.errors import RunFailed
+from perfkit.old_train import Training
 from perfkit.parts import mean_over_ranks
 from perfkit.results import stats
 from perfkit.results.run import Mechanism
-from perfkit.train import Training
 from perfkit.worker import checks, observe
 from perfkit.worker.device import peak_bytes, reset_peak
 from perfkit.worker.loader import Source

@@ -15,7 +15,7 @@ import psutil
 from torch.utils.data import DataLoader, get_worker_info
 
 from perfkit.machine import process_tree
-from perfkit.train import epochs
+from perfkit.old_train import epochs
 
 
 class Source:

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from perfkit.errors import InvalidValue
-from perfkit.train import Training
+from perfkit.old_train import Training
 from perfkit.worker.failures import is_program, is_users
 from perfkit.worker.harness import Harness
 from perfkit.worker.observe import inner_model, phases

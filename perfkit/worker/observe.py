@@ -18,9 +18,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
-from perfkit import parts, train
+from perfkit import old_train as train
+from perfkit import parts
+from perfkit.old_train import DevicePrefetcher, Training
 from perfkit.recipe import Recipe
-from perfkit.train import DevicePrefetcher, Training
 from perfkit.worker.loader import Source
 from perfkit.worker.messages import CompileCounters
 

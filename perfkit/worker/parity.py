@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from perfkit import train
+from perfkit import old_train as train
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Check
 from perfkit.worker import observe

@@ -21,9 +21,9 @@ import msgspec
 import torch
 
 from perfkit import machine, rules, workloads
+from perfkit.old_train import Training
 from perfkit.recipe import Recipe
 from perfkit.simulate.gpus import gpu_of
-from perfkit.train import Training
 from perfkit.worker import (
     collectives,
     device,

@@ -13,9 +13,9 @@ from perfkit import export, workloads
 from perfkit.ladder import stages
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.ladder.presets import Sizing
+from perfkit.old_train import train
 from perfkit.recipe import Recipe
 from perfkit.rules import Target
-from perfkit.train import train
 from perfkit.worker import parity
 from tests.support import scripts
 

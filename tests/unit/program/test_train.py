@@ -1,81 +1,223 @@
-"""The training program: what single switches do to it."""
-
-from __future__ import annotations
+"""The training program: what its switches do, and what its siblings must not do."""
 
 import itertools
-import warnings
+import os
+import socket
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from perfkit import train
+from perfkit import prefetch, ranks
+from perfkit.checkpointing import blocks
 from perfkit.recipe import Recipe
-from perfkit.worker import checks, parity
-from perfkit.workloads.bottlenecks import Recommender
+from perfkit.train import train
 from tests.support.toy import Blocks, Points, Toy
 
 CPU = torch.device("cpu")
 
 
-def losses(workload: Any, **switches: Any) -> tuple[list[float], Any]:
-    made = train.Training(workload, Recipe(batch_size=8, **switches), CPU)
-    batches = made.batches(train.epochs(made.loader))
-    return [made.step(batches).item() for _ in range(4)], made.model
+def losses(workload: Any, steps: int = 4, **switches: Any) -> list[float]:
+    training = train(Recipe(batch_size=8, **switches), workload, CPU)
+    return [loss.item() for loss in itertools.islice(training, steps)]
+
+
+def test_each_epoch_is_shuffled_anew_and_alike_with_and_without_workers() -> None:
+    class Short(Toy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[float] = []
+
+        def dataset(self, recipe: Any) -> Any:
+            return Points(27)
+
+        def loss(self, outputs: Any, targets: Any) -> Any:
+            self.seen.append(float(targets.sum()))
+            return super().loss(outputs, targets)
+
+    alone, helped = Short(), Short()
+    assert losses(alone, steps=9) == losses(helped, steps=9, workers=2)
+    assert alone.seen == helped.seen
+    assert alone.seen[:3] != alone.seen[3:6]
+
+
+def test_accumulation_yields_the_mean_loss_of_its_batches_and_steps_once() -> None:
+    class Counted(Toy):
+        steps = 0
+
+        def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+            optimizer = super().optimizer(parameters, **implementation)
+            optimizer.register_step_post_hook(lambda *_: setattr(self, "steps", self.steps + 1))
+            return optimizer
+
+    one, several = Counted(), Counted()
+    whole = losses(one, steps=2)
+    split = [
+        loss.item() for loss in itertools.islice(train(Recipe(batch_size=4, accumulation=2), several, CPU), 2)
+    ]
+    assert split == pytest.approx(whole, rel=1e-5)
+    assert one.steps == several.steps == 2
+
+
+# ---------------------------------------------------------------- activation checkpointing
 
 
 def test_checkpointing_trains_the_same_and_counts_batch_statistics_once() -> None:
-    (plain, one), (again, other) = losses(Blocks()), losses(Blocks(), activation_checkpointing=True)
-    assert plain == again
-    for name, value in one.state_dict().items():
-        assert torch.equal(value, other.state_dict()[name]), name
+    class Kept(Blocks):
+        def model(self) -> nn.Module:
+            self.net = super().model()
+            return self.net
+
+    plain, again = Kept(), Kept()
+    assert losses(plain) == losses(again, activation_checkpointing=True)
+    for name, value in plain.net.state_dict().items():
+        assert torch.equal(value, again.net.state_dict()[name]), name
 
 
-def test_an_embedding_on_the_host_feeds_a_model_elsewhere() -> None:
-    """`meta` stands for the device: shapes and places are real, values are not."""
-    elsewhere = torch.device("meta")
-    model = train.make_model(Recommender(50), Recipe(embedding_device="cpu"), elsewhere)
-    assert model.embedding.weight.device.type == "cpu"
-    assert {p.device.type for p in model.head.parameters()} == {"meta"}
-    batch = (torch.zeros(3, 20, dtype=torch.long), torch.zeros(3, dtype=torch.long))
-    inputs, targets = train.to_device(batch, Recommender(50), Recipe(embedding_device="cpu"), elsewhere)
-    assert (inputs.device.type, targets.device.type) == ("cpu", "meta")
-    assert model(inputs).device.type == "meta"
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.calls = 0
+
+    def forward(self, inputs: Any, *, scale: float) -> Any:
+        self.calls += 1
+        return torch.relu(self.linear(inputs)) * scale
 
 
-def test_the_table_of_the_recommender_is_trained_by_sparse_gradients() -> None:
-    made = train.Training(Recommender(50), Recipe(batch_size=4), CPU)
-    inputs, targets = next(made.batches(iter(made.loader)))
-    train.forward(made.model, made.workload, made.recipe, CPU, inputs, targets)[1].backward()
-    assert made.model.embedding.weight.grad.is_sparse
+class Transformer(nn.Module):
+    """As a Hugging Face model: its layers lie two levels down, and are called with keywords."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Module()
+        self.encoder.layers = nn.ModuleList(Layer() for _ in range(3))
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, inputs: Any) -> Any:
+        for layer in self.encoder.layers:  # type: ignore[union-attr]
+            inputs = layer(inputs, scale=0.5)
+        return self.head(inputs)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("samples", [24, 27])
-def test_an_infinite_sampler_gives_the_batches_of_epoch_after_epoch(samples: int, workers: int) -> None:
-    class Short(Toy):
-        def dataset(self, recipe: Any) -> Any:
-            return Points(samples)
+def test_blocks_that_are_called_with_keywords_are_computed_twice() -> None:
+    class Language(Toy):
+        def model(self) -> nn.Module:
+            self.net = Transformer()
+            return self.net
 
-    def batches(infinite: bool) -> list[torch.Tensor]:
-        recipe = Recipe(batch_size=8, workers=workers, infinite_sampler=infinite)
-        loader = train.make_loader(Short(), recipe, CPU, seed=3)
-        return [inputs for inputs, _ in itertools.islice(train.epochs(loader), 10)]
-
-    torch.testing.assert_close(batches(True), batches(False), rtol=0, atol=0)
+    plain, checkpointed = Language(), Language()
+    assert losses(plain) == losses(checkpointed, activation_checkpointing=True)
+    layers: Any = checkpointed.net.encoder.layers
+    assert [layer.calls for layer in layers] == [8, 8, 8]
 
 
-def test_an_infinite_sampler_without_a_full_batch_is_an_error_not_an_endless_search() -> None:
-    with pytest.raises(ValueError, match="3 samples do not fill a batch of 8"):
-        train.InfiniteSampler(range(3), 8)
+def test_the_blocks_are_the_layers_of_the_outermost_lists() -> None:
+    import torchvision
+
+    model = Transformer()
+    assert blocks(model) == [*model.encoder.layers]  # type: ignore[union-attr]
+    resnet = torchvision.models.resnet18()
+    assert [type(block).__name__ for block in blocks(resnet)] == ["BasicBlock"] * 8
+    plain = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    assert blocks(plain) == [plain]
+
+
+# ---------------------------------------------------------------- a second stream
+
+
+class Part:
+    """A tensor that notes what happens to it."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+
+    def to(self, device: Any, non_blocking: bool) -> "Part":
+        assert non_blocking
+        self.log.append(f"copy {self.name}")
+        return self
+
+    def record_stream(self, stream: Any) -> None:
+        self.log.append(f"record {self.name}")
+
+
+class Stream:
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def wait_stream(self, other: "Stream") -> None:
+        self.log.append("wait")
+
+
+def test_the_next_batch_is_copied_before_this_one_is_used_and_the_last_one_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[str] = []
+    fake = SimpleNamespace(
+        Stream=lambda device: Stream(log), current_stream=lambda: Stream(log),
+        stream=lambda stream: torch.autograd.profiler.record_function("side"),
+    )  # fmt: skip
+    monkeypatch.setattr(prefetch.torch, "cuda", fake)
+    for (part,) in prefetch.prefetched(iter([[Part(name, log)] for name in "abc"]), CPU):
+        log.append(f"use {part.name}")
+    assert log == [
+        "copy a", "wait", "record a", "copy b", "use a", "wait", "record b", "copy c", "use b",
+        "wait", "record c", "use c",
+    ]  # fmt: skip
+    assert list(prefetch.prefetched(iter([]), CPU)) == []
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def _rank(rank: int, port: int, results: Any) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks.join_ranks(CPU, seed=3)
+    drawn = torch.rand(1).item()
+    sampler = ranks.RankSampler(range(10), seed=3, drop_last=True)  # type: ignore[arg-type]
+    results.put((rank, drawn, list(sampler), list(sampler)))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[list[tuple[int, float, list[int], list[int]]]]:
+    context = torch.multiprocessing.get_context("spawn")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    results = context.Queue()
+    processes = [context.Process(target=_rank, args=(rank, port, results)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    yield sorted(results.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join(10)
+
+
+def test_ranks_share_each_shuffle_and_draw_random_numbers_of_their_own(two_ranks: Any) -> None:
+    (_, drawn, first, second), (_, other_drawn, other_first, other_second) = two_ranks
+    assert drawn != other_drawn
+    assert sorted(first + other_first) == sorted(second + other_second) == list(range(10))
+    assert first != second
+    order = torch.utils.data.RandomSampler(range(10), generator=torch.Generator().manual_seed(3))  # type: ignore[arg-type]
+    assert [index for pair in zip(first, other_first, strict=True) for index in pair] == list(order)
+
+
+# ---------------------------------------------------------------- settings of the process
 
 
 @pytest.mark.parametrize("precision", ["default", "tf32", "ieee"])
-def test_the_precision_of_float32_is_set_without_a_warning_or_left_alone(precision: str) -> None:
-    before = checks.fp32_precision()
-    with warnings.catch_warnings(), parity.fp32_precision_kept():
-        warnings.simplefilter("error")
-        train.configure(Recipe(fp32_precision=precision), seed=0)
-        after = checks.fp32_precision()
-    assert after == (before if precision == "default" else (precision,) * 3)
-    assert checks.fp32_precision() == before
+def test_the_precision_of_float32_is_set_everywhere_or_left_alone(precision: str) -> None:
+    backends: Any = torch.backends
+    places = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
+    before = [place.fp32_precision for place in places]
+    try:
+        losses(Toy(), steps=1, fp32_precision=precision)
+        after = [place.fp32_precision for place in places]
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.fp32_precision = value
+    assert after == (before if precision == "default" else [precision] * 3)

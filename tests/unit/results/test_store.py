@@ -13,6 +13,7 @@ from perfkit.results import store as module
 from perfkit.results.run import Mechanism, Pairing, Raw, Run
 from perfkit.results.store import RunStore, load_recording, save_recording
 
+
 def run(run_id: str = "20261120-120000-aaaaaa", **changes: Any) -> Run:
     known: dict[str, Any] = {
         "session": "s1",
@@ -107,7 +108,6 @@ def test_a_run_never_changes(store: RunStore) -> None:
 
 
 # ---------------------------------------------------------------- versions
-
 
 
 def test_a_store_of_a_newer_perfkit_is_left_alone(store: RunStore) -> None:
@@ -348,7 +348,6 @@ def test_a_file_that_is_no_recording_is_one_message(tmp_path: Path, text: str, w
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(StoreError, match=words):
         load_recording(path)
-
 
 
 def test_a_file_that_is_missing_or_far_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

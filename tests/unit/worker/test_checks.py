@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit import train
+from perfkit import old_train as train
 from perfkit.recipe import Recipe
 from perfkit.worker import checks, parity
 from perfkit.worker.checks import verify

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import perfkit
-from perfkit import export, parts, train
+from perfkit import export, parts
+from perfkit import old_train as train
 from perfkit.errors import InvalidValue
 from perfkit.worker.failures import as_error, explain, explain_exit, is_program, is_users
 from tests.support import toy

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from perfkit import train
+from perfkit import old_train as train
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.worker import memory

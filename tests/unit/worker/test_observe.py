@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit import train
+from perfkit import old_train as train
 from perfkit.recipe import Recipe
 from perfkit.worker import memory, observe
 from perfkit.worker.harness import Harness

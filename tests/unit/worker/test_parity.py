@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from perfkit import train
+from perfkit import old_train as train
 from perfkit.recipe import Recipe
 from perfkit.worker import parity
 from tests.support.toy import Toy

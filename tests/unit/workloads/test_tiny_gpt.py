@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from perfkit import train
+from perfkit import old_train as train
 from perfkit.recipe import Recipe
 from perfkit.workloads.tiny_gpt import TinyGPT, find_text
 

@@ -1,0 +1,37 @@
+"""What several ranks need beside `DistributedDataParallel`: the switch `ranks`."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.utils.data import DistributedSampler
+
+
+def join_ranks(device: torch.device, seed: int) -> torch.device:
+    """Join the process group that torchrun describes; the device of this rank.
+
+    Each rank draws random numbers of its own, or augmentation and dropout would be the same on all of them.
+    """
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    if not distributed.is_initialized():
+        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    torch.manual_seed(seed + distributed.get_rank())
+    return device
+
+
+class RankSampler(DistributedSampler[Any]):
+    """This rank's part of one shuffle, which is another one in each epoch."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from super().__iter__()
+        self.set_epoch(self.epoch + 1)
+
+
+def mean_over_ranks(losses: torch.Tensor) -> torch.Tensor:
+    """Losses averaged over the ranks."""
+    distributed.all_reduce(losses)
+    return losses / distributed.get_world_size()
