@@ -1,0 +1,247 @@
+"""Sources of runs: this machine, a recording, a simulated GPU, a script.
+
+A study asks a source for what it needs and never for its kind. A source overrides what it can do; everything
+else raises `NotHere` with the reason. An addition registers its source in `SOURCES` by the prefix of its
+devices, such as `sim` for `sim:v100`.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from perfkit import additions, machine
+from perfkit.errors import InvalidValue
+from perfkit.ladder import presets
+from perfkit.ladder.presets import Preset, Sizing
+from perfkit.ladder.stages import Stage
+from perfkit.recipe import Recipe, Value
+from perfkit.results.parity import Parity
+from perfkit.results.run import Run
+from perfkit.rules import Target
+from perfkit.studies.progress import Progress
+from perfkit.worker.messages import Description
+from perfkit.worker.reports import KernelReport, MemoryReport, ProfileReport, SyncReport
+
+_CORE = {"recorded": "perfkit.studies.recorded:Recorded"}
+_HERE = "perfkit.studies.here:ThisMachine"
+
+
+class NotHere(InvalidValue):
+    """A source of runs cannot answer this question."""
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """When the rounds of a measurement end."""
+
+    rounds: int
+    """The least number."""
+    precision: float | None = None
+    """Rounds go on until half the width of every interval / ratio is at most this; None: the least number is
+    enough; 0: until the budget is spent."""
+    part: float = 0.0
+    """A half width of this part of the effect is enough too."""
+    adds_noise: bool = False
+    """Whether the half width includes the device's A/A noise."""
+    budget_s: float = 0.0
+    """Seconds of rounds for each stage that is compared, if precision is not reached before."""
+    limit_s: float = math.inf
+    """Seconds of rounds for all stages together; the least number of rounds is measured in any case."""
+    ceiling: bool = True
+    """Whether the first rounds also measure the step on a batch that is already on the device."""
+
+
+@dataclass(frozen=True)
+class ProfilerOptions:
+    """How many steps the profiler skips, discards and records, and what it records of them."""
+
+    wait: int = 1
+    warmup: int = 4
+    active: int = 3
+    shapes: bool = True
+    memory: bool = True
+    stacks: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be measured: checked, but nothing started yet."""
+
+    workload: str
+    preset: Preset
+    device: str
+    stages: tuple[str, ...]
+    source: Callable[["Plan", Progress], "Source"]
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    """Switches set from the baseline up."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The workload's constructor arguments, over those of the preset."""
+    recipes: tuple[tuple[str, Recipe], ...] = ()
+    """Titles and recipes to measure instead of stages; the first is the baseline of the others."""
+    changes: Mapping[str, Value] = field(default_factory=dict)
+    """Switches of the stages above the first, in place of the ladder's values."""
+    below: bool = False
+    """Start from the default ladder as it stands below the first stage, not from the plain loop."""
+    keep: tuple[str, ...] = ()
+    """Stages that are kept even if they are not faster."""
+    keep_all: bool = False
+    seed: int = 0
+    timeout_s: float | None = None
+    """Time limit for the start of a stage, and for each of its blocks."""
+    host: str | None = None
+    """The host of a simulated GPU, as it was named."""
+
+    @property
+    def recorded(self) -> str:
+        """The name of the recording that is played; empty if there is none."""
+        return self.device.partition("recorded:")[2]
+
+
+class Source:
+    """Where runs come from. Entering it loads the workload; leaving it ends every process.
+
+    Args:
+        plan: what to measure.
+        progress: follows and stops it.
+    """
+
+    why_not: ClassVar[str] = "this source has no process to ask"
+    """Why the questions that a source does not override cannot be answered."""
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Studies that would claim more than these runs can, with the reason: `A/A noise`, `attribution` …"""
+    noisy: ClassVar[bool] = True
+    """Whether two runs of one recipe differ, so that an A/A row is worth measuring."""
+    description: Description
+    """What the workload and the device report; known once the source is entered."""
+    stopped: BaseException | None = None
+    """How a person has stopped the measuring; what was measured until then is kept."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self.plan = plan
+        self.progress = progress
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends what was started."""
+
+    @classmethod
+    def checked(
+        cls,
+        device: str | None,
+        workload: str | None,
+        preset: str | None,
+        stages: Sequence[str] | None,
+        host: str | None,
+        **more: Any,
+    ) -> Plan:
+        """A plan with this source's defaults for what is None; `more` are further fields of the plan.
+
+        Raises:
+            InvalidValue: a name that is not allowed.
+        """
+        raise NotImplementedError
+
+    @property
+    def target(self) -> Target:
+        """Where the stages run, for the rules of the switches."""
+        raise NotImplementedError
+
+    @property
+    def sizes(self) -> Sizing:
+        """The numbers of the ladder here."""
+        return presets.sizing(self.plan.preset, self.target, machine.usable_cores())
+
+    def stored(self) -> list[Run]:
+        """Runs that exist already and are shown in place of measuring; most sources have none."""
+        return []
+
+    def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
+        """Measures stages in the same rounds, and returns a run for each, in their order.
+
+        The first stage is the baseline: every other one is compared with it and with the stage before. A
+        stage with a `reason` is not measured. A stage that fails does not stop the others. Processes stay
+        alive until `renew` or a call without their stage; a stage is known by its name.
+        """
+        raise self.not_here("measuring")
+
+    def renew(self) -> None:
+        """Ends the processes that are alive, so that the next call of `measure` starts fresh ones."""
+
+    def noise(self) -> tuple[float | None, bool]:
+        """The A/A noise that verdicts take into account, and whether it is assumed."""
+        return None, False
+
+    def parity(self, title: str, recipe: Recipe, steps: int) -> Parity:
+        """Whether a recipe trains the same as the plain program."""
+        raise self.not_here("parity")
+
+    def profile(
+        self, recipe: Recipe, path: Path, options: ProfilerOptions, batch_times: Path
+    ) -> ProfileReport:
+        """Records some steps into a trace file; the loader's workers write their times into a folder."""
+        raise self.not_here("a profile")
+
+    def memory(self, recipe: Recipe) -> MemoryReport:
+        """What holds memory in a step."""
+        raise self.not_here("memory")
+
+    def kernels(self, recipe: Recipe) -> KernelReport:
+        """What the device can do, by shape, and how much of it a step uses."""
+        raise self.not_here("kernels")
+
+    def syncs(self, recipe: Recipe, steps: int) -> SyncReport:
+        """Copies and waits between host and device in some steps."""
+        raise self.not_here("syncs")
+
+    def require(self, study: str) -> None:
+        """Refuses a study that would claim more than these runs can.
+
+        Raises:
+            NotHere: the study is among `refused`.
+        """
+        if study in self.refused:
+            raise NotHere(
+                f"{study} is refused on {self.plan.device}: {self.refused[study]}",
+                "Use --device cpu or a real GPU",
+            )
+
+    def not_here(self, what: str) -> NotHere:
+        """The error for a question that this source cannot answer."""
+        return NotHere(
+            f"{self.plan.device} cannot show {what}, because {self.why_not}", "Choose another device"
+        )
+
+
+def source_of(device: str | None) -> type[Source]:
+    """The class of a device's source, by the device's prefix; this machine for a device without one."""
+    prefix, separator, _ = (device or "").partition(":")
+    place = {**additions.sources(), **_CORE}.get(prefix, _HERE) if separator else _HERE
+    source: type[Source] = additions.load(place)
+    return source
+
+
+@contextlib.contextmanager
+def opened(plan: Plan, progress: Progress, study: str = "") -> Iterator[Source]:
+    """A plan's source, entered.
+
+    Args:
+        plan: what to measure.
+        progress: follows and stops it.
+        study: the source must allow it; see `Source.require`.
+
+    Raises:
+        NotHere: the source refuses the study.
+        PerfkitError: the workload cannot be loaded.
+        KeyboardInterrupt: after every process has ended, if a person pressed Ctrl-C while it measured.
+    """
+    source = plan.source(plan, progress)
+    source.require(study)
+    with source:
+        yield source
+    if isinstance(source.stopped, KeyboardInterrupt):
+        raise source.stopped
