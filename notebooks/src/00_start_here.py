@@ -100,12 +100,8 @@ pk.pipeline()
 #
 # Each chapter stands alone. The order is that of the article which this workbook follows.
 #
-# No GPU has timed the column `paper` yet: it follows from the time that the preset allows. How long will it take on *this* machine? The next cell trains the plain loop for a few seconds and estimates it:
-
-# %%
-pk.minutes()
-
-# %% [markdown]
+# No GPU has timed the column `paper` yet: it follows from the time that the preset allows.
+#
 # ## How much is measured
 #
 # | preset | for | how |

@@ -10,7 +10,6 @@ from perfkit.notebook.functions import (
     kernels,
     machine,
     memory,
-    minutes,
     nsys,
     pipeline,
     profile,
@@ -35,7 +34,7 @@ from perfkit.scripts.panel import ScriptPanel, script_panel
 __all__ = [
     "LadderPanel", "Puzzle", "RecipePanel", "ScriptPanel", "Shown", "StagePanel", "SyncReport", "TraceView",
     "WhatIf", "Workbench", "attribute", "calibration", "capstone", "doctor", "find_syncs", "guess",
-    "kernels", "machine", "memory", "minutes", "nsys", "pipeline", "profile", "projector", "puzzle", "puzzles",
+    "kernels", "machine", "memory", "nsys", "pipeline", "profile", "projector", "puzzle", "puzzles",
     "quiz", "recording", "script_panel", "source", "torchrun", "training_loop",
     "tune", "use",
 ]  # fmt: skip

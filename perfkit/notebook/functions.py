@@ -35,7 +35,6 @@ from perfkit.show.document import Bullets, Timeline
 from perfkit.show.html import fragment
 from perfkit.show.sentences import verdicts
 from perfkit.studies import inspect, scaling
-from perfkit.studies import minutes as timing
 from perfkit.studies import plan as plans
 from perfkit.trace import diagnosis
 from perfkit.trace import result_tables as tables_trace
@@ -232,22 +231,6 @@ def doctor() -> Shown[list[Check]]:
     """The machine check, as a table."""
     checks = list(checkup())
     return Shown(checks, tables_studies.doctor(describe(facts()), checks, []))
-
-
-def minutes(**where: Any) -> Shown[timing.Probe]:
-    """About how long each chapter takes on this machine, from a short probe of the plain loop.
-
-    Args:
-        where: `workload`, `preset`, `device` as for the panels.
-
-    Raises:
-        PerfkitError: the plain loop cannot be trained.
-    """
-    plan = plans.plan(stages=["baseline"], **where)
-    one = with_line(lambda show: timing.probe(plan, on_progress=show))
-    rows = [(chapter.name, *timing.minutes(chapter, one, plan.preset)) for chapter in timing.CHAPTERS]
-    about = f"About how long, at {plan.preset.name} on {plan.device}"
-    return Shown(one, [tables_studies.minutes(rows, about)])
 
 
 def nsys(workload: str | None = None, recipe: Any = None, **where: Any) -> Markdown:

@@ -182,10 +182,3 @@ def doctor(about: str, checks: Sequence[machine.Check], stages: Sequence[Any]) -
         Table(("what", "state", "found", "what to do"), rows, about),
         Section("", [Table(("stage", "here"), can, "Stages")] if can else []),
     ]
-
-
-def minutes(chapters: Sequence[tuple[str, int, int]], about: str) -> Table:
-    """The least and the most minutes of each chapter."""
-    rows = [[name, str(most) if least == most else f"{least} to {most}"] for name, least, most in chapters]
-    note = "First: every panel is sure of its answer early on. Last: every panel uses up its time."
-    return Table(("chapter", "minutes"), rows, about, note)
