@@ -99,8 +99,66 @@ simulated.run()
 #
 # Open an answer: it says whether it is right, and why.
 
-# %%
-pk.quiz("01")
+# %% [markdown]
+# **1. The plain loop waits for data half of the time. How much faster can a loader that costs nothing make it?**
+#
+# <details><summary>One and a half times as fast</summary>
+#
+# **No.** That would follow if half of the time were added to the speed. The time is halved, so the speed doubles.
+#
+# </details>
+#
+# <details><summary>As fast as the GPU's data sheet says</summary>
+#
+# **No.** The other half of the step stays as it is. A better loader does not change the computation.
+#
+# </details>
+#
+# <details><summary>At most twice as fast</summary>
+#
+# **Right.** Half of the step is left. Amdahl's law: removing a share s of the time gives at most 1 / (1 − s).
+#
+# </details>
+#
+# **2. The profiler's summary blames `CPU Exec` and `Other`, and does not mention the loader. What follows?**
+#
+# <details><summary>The model needs a faster CPU</summary>
+#
+# **No.** That may be, but first find out what the CPU does. Here it decodes images, which workers can do.
+#
+# </details>
+#
+# <details><summary>The loader is fast enough</summary>
+#
+# **No.** A summary only names the categories that it knows. The article's loop waited for data, and its summary did not say so.
+#
+# </details>
+#
+# <details><summary>Look at the timeline, and at the time in <code>next(loader)</code></summary>
+#
+# **Right.** A loader without workers runs in the training process. Its time is booked as ordinary CPU time: in the article it was hidden there.
+#
+# </details>
+#
+# **3. Why is the throughput of a run not taken from a profiled run?**
+#
+# <details><summary>The profiler only sees the GPU</summary>
+#
+# **No.** It sees operators on the host, too. That is just what slows the host down.
+#
+# </details>
+#
+# <details><summary>The profiler slows the step down, and unevenly</summary>
+#
+# **Right.** It records every operator, which costs most where operators are small. A profile says where time goes; a clock says how much.
+#
+# </details>
+#
+# <details><summary>A profile does not contain the step's time</summary>
+#
+# **No.** It does, but the step is longer than without the profiler.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise

@@ -116,8 +116,66 @@ pk.recording("sim-v100", "data_loading")
 #
 # Open an answer: it says whether it is right, and why.
 
-# %%
-pk.quiz("02")
+# %% [markdown]
+# **1. A machine has 8 cores and a GPU. Why did the article choose 8 workers, and is that the best number?**
+#
+# <details><summary>The number of workers must equal the number of cores</summary>
+#
+# **No.** Nothing breaks if it does not. The operating system shares the cores among any number of processes.
+#
+# </details>
+#
+# <details><summary>One worker for each core is a first guess; measure around it</summary>
+#
+# **Right.** Fewer may feed the GPU already, and each worker costs memory. More can help if workers wait for a disk or a network.
+#
+# </details>
+#
+# <details><summary>The more workers, the better</summary>
+#
+# **No.** Once the loop no longer waits, another worker only takes memory and, if the CPU is busy, time.
+#
+# </details>
+#
+# **2. With 2 workers the rate doubled. What will 4 workers do?**
+#
+# <details><summary>Double it again</summary>
+#
+# **No.** Only as long as the loader is the bottleneck, and there are cores for the workers.
+#
+# </details>
+#
+# <details><summary>Nothing, if the loop already does not wait for data</summary>
+#
+# **Right.** Workers remove waiting. When none is left, the computation is the bottleneck.
+#
+# </details>
+#
+# <details><summary>Change the losses</summary>
+#
+# **No.** The order of the samples does not depend on the number of workers: the losses agree to the last bit.
+#
+# </details>
+#
+# **3. What does `prefetch_factor=4` change if the loader is too slow on average?**
+#
+# <details><summary>Nothing in the long run</summary>
+#
+# **Right.** A longer queue evens out batches that take longer than others. A queue that is emptied faster than it is filled is empty, however long it may be.
+#
+# </details>
+#
+# <details><summary>Each worker uses four cores</summary>
+#
+# **No.** It is the number of batches that a worker loads in advance.
+#
+# </details>
+#
+# <details><summary>Batches are loaded twice as fast</summary>
+#
+# **No.** Each worker still loads one batch at a time. It may only be further ahead.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise

@@ -99,8 +99,66 @@ pk.recording("sim-v100", "pinning")
 #
 # Open an answer: it says whether it is right, and why.
 
-# %%
-pk.quiz("03")
+# %% [markdown]
+# **1. `pin_memory=True` and `non_blocking=True`, everything on the default stream. Does the copy of the next batch overlap with the kernels of this one?**
+#
+# <details><summary>Yes, that is what <code>non_blocking</code> means</summary>
+#
+# **No.** The *host* is not blocked. On the device the copy is one more entry in the same queue.
+#
+# </details>
+#
+# <details><summary>No: it queues behind them</summary>
+#
+# **Right.** One stream runs its work in order. The copy is faster, and the host is free; overlap takes a second stream.
+#
+# </details>
+#
+# <details><summary>Yes, because copies have an engine of their own</summary>
+#
+# **No.** The GPU has one, but within a stream order comes first.
+#
+# </details>
+#
+# **2. `x.to("cuda", non_blocking=True)` where `x` is in ordinary memory. What happens?**
+#
+# <details><summary>An error</summary>
+#
+# **No.** It is allowed, and silently does what it can.
+#
+# </details>
+#
+# <details><summary>The host waits while the driver copies <code>x</code> into its own pinned buffer</summary>
+#
+# **Right.** Without pinned memory there is little to gain from `non_blocking`.
+#
+# </details>
+#
+# <details><summary>The same as with pinned memory</summary>
+#
+# **No.** The driver cannot let the device read pages that may be moved or swapped out.
+#
+# </details>
+#
+# **3. Copies take 3% of your step. What can pinning give you?**
+#
+# <details><summary>About what it gave the article</summary>
+#
+# **No.** The article's copies took 10 of 37 ms. Yours are another share of another step.
+#
+# </details>
+#
+# <details><summary>At most about 3%</summary>
+#
+# **Right.** It can save no more than the copies take. First look at how long they are.
+#
+# </details>
+#
+# <details><summary>Nothing, unless there are workers</summary>
+#
+# **No.** Pinning works without workers, too: the loader's thread pins the batches.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise

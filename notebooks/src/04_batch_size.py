@@ -96,8 +96,46 @@ simulated.run()
 #
 # Open an answer: it says whether it is right, and why.
 
-# %%
-pk.quiz("04")
+# %% [markdown]
+# **1. The batch is 16 times as large, samples/s rose by a third. What of GPU utilisation as `nvidia-smi` shows it?**
+#
+# <details><summary>It falls, because there are fewer steps</summary>
+#
+# **No.** There are fewer steps, but each is longer.
+#
+# </details>
+#
+# <details><summary>It may stay the same</summary>
+#
+# **Right.** It is the share of time in which at least one kernel runs. In the article it hardly changed, while the rate rose by 32%: the kernels did more in the same time.
+#
+# </details>
+#
+# <details><summary>It rises by a third</summary>
+#
+# **No.** Utilisation does not measure how much of the GPU a kernel uses.
+#
+# </details>
+#
+# **2. Twice the batch size, and twice the samples/s. Is training done in half the time?**
+#
+# <details><summary>No, the number of steps is the same</summary>
+#
+# **No.** There are half as many steps in an epoch.
+#
+# </details>
+#
+# <details><summary>Only if it needs no more epochs for the same accuracy</summary>
+#
+# **Right.** Samples/s is not time to train. Fewer, larger steps may need another learning rate, and more epochs.
+#
+# </details>
+#
+# <details><summary>Yes, the epoch takes half as long</summary>
+#
+# **No.** The epoch does. How many of them you need can change.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise

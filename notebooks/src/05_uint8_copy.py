@@ -133,8 +133,46 @@ simulated.run()
 #
 # Open an answer: it says whether it is right, and why.
 
-# %%
-pk.quiz("05")
+# %% [markdown]
+# **1. A batch of float32 images becomes uint8. How many of its bytes are left?**
+#
+# <details><summary>Half</summary>
+#
+# **No.** That would be 16-bit floats.
+#
+# </details>
+#
+# <details><summary>The same, images are always 8 bits</summary>
+#
+# **No.** They are in the file. `ToTensor` turns each byte into a 4-byte float, and that is what was passed on.
+#
+# </details>
+#
+# <details><summary>A quarter</summary>
+#
+# **Right.** One byte in place of four. The cast and the normalisation then run on the device.
+#
+# </details>
+#
+# **2. Where does a smaller batch save time, besides the copy to the GPU?**
+#
+# <details><summary>Nowhere</summary>
+#
+# **No.** Each byte is written and read several times on its way to the GPU.
+#
+# </details>
+#
+# <details><summary>In the model: it now computes with uint8</summary>
+#
+# **No.** The model sees the same floats as before; only the place of the cast has changed.
+#
+# </details>
+#
+# <details><summary>Between the worker and the loop, and in the worker itself</summary>
+#
+# **Right.** Batches are written to shared memory and read again; and the cast to float is one thing less for the worker to do.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise

@@ -145,8 +145,66 @@ simulated.run()
 #
 # Open an answer: it says whether it is right, and why.
 
-# %%
-pk.quiz("06")
+# %% [markdown]
+# **1. fp16 training without a gradient scaler. What goes wrong first?**
+#
+# <details><summary>It does not run</summary>
+#
+# **No.** It runs, and some weights silently do not learn.
+#
+# </details>
+#
+# <details><summary>Small gradients become zero</summary>
+#
+# **Right.** fp16 has no numbers between 0 and about 6e-8. The scaler multiplies the loss, so that gradients stay above that, and divides before the optimizer.
+#
+# </details>
+#
+# <details><summary>The weights are stored with too few digits</summary>
+#
+# **No.** With autocast the weights stay in float32.
+#
+# </details>
+#
+# **2. Why does bf16 need no scaler?**
+#
+# <details><summary>PyTorch scales it automatically</summary>
+#
+# **No.** Nothing is scaled: it is not necessary.
+#
+# </details>
+#
+# <details><summary>It is more precise than fp16</summary>
+#
+# **No.** It is less precise: 8 significant bits in place of 11.
+#
+# </details>
+#
+# <details><summary>It has the range of float32</summary>
+#
+# **Right.** It has as many bits for the exponent as float32, and fewer for the digits.
+#
+# </details>
+#
+# **3. The article switched AMP on and doubled the batch size; the rate rose by half. How much of that is AMP?**
+#
+# <details><summary>Half of it</summary>
+#
+# **No.** Effects need not be equal, and they can overlap.
+#
+# </details>
+#
+# <details><summary>All of it</summary>
+#
+# **No.** Chapter 04 shows that the batch size changes the rate, too.
+#
+# </details>
+#
+# <details><summary>One cannot say</summary>
+#
+# **Right.** Two changes were made at once. To separate them, measure each alone and both together (chapter 12).
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise

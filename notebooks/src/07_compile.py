@@ -133,8 +133,46 @@ simulated.run()
 #
 # Open an answer: it says whether it is right, and why.
 
-# %%
-pk.quiz("07")
+# %% [markdown]
+# **1. Which part of a step can `torch.compile` speed up most?**
+#
+# <details><summary>Chains of element-wise operators</summary>
+#
+# **Right.** Fused into one kernel, they read and write memory once. Large matrix products and convolutions are library calls either way.
+#
+# </details>
+#
+# <details><summary>Convolutions</summary>
+#
+# **No.** They are already calls of cuDNN (on a GPU), with or without the compiler.
+#
+# </details>
+#
+# <details><summary>The data loader</summary>
+#
+# **No.** It is not part of the compiled model.
+#
+# </details>
+#
+# **2. What does `fullgraph=True` do?**
+#
+# <details><summary>It makes larger kernels</summary>
+#
+# **No.** The same graph gives the same kernels.
+#
+# </details>
+#
+# <details><summary>It turns a graph break into an error</summary>
+#
+# **Right.** Nothing becomes faster by it. It shows at once the line that splits the graph, for example a `print` or an `.item()`.
+#
+# </details>
+#
+# <details><summary>It compiles the whole training step, with loss and optimizer</summary>
+#
+# **No.** It concerns what you pass to `torch.compile`, here the model.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise

@@ -128,8 +128,46 @@ simulated.table("Simulated, beside the article")
 #
 # Open an answer: it says whether it is right, and why.
 
-# %%
-pk.quiz("08")
+# %% [markdown]
+# **1. In a ladder, stage C gained most. Is C the best optimization?**
+#
+# <details><summary>Yes, the numbers say so</summary>
+#
+# **No.** They say what C added after A and B. Before them, the bottleneck was another one.
+#
+# </details>
+#
+# <details><summary>No, the first stage always is</summary>
+#
+# **No.** No place in the order is best in general.
+#
+# </details>
+#
+# <details><summary>It is the best at this place of this ladder, here</summary>
+#
+# **Right.** A ladder credits each stage with what it adds to those below. In another order, C may gain little (chapter 12).
+#
+# </details>
+#
+# **2. The verdict of a stage is *no measurable difference*. What does that mean?**
+#
+# <details><summary>The stage has no effect</summary>
+#
+# **No.** Absence of evidence: a small effect may be hidden in the noise.
+#
+# </details>
+#
+# <details><summary>An effect, if there is one, is smaller than this measurement can show</summary>
+#
+# **Right.** The text says how large an effect would have shown. Measuring longer can show smaller ones.
+#
+# </details>
+#
+# <details><summary>Something went wrong</summary>
+#
+# **No.** It is a result like any other, and an important one: do not add complexity for it.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise

@@ -138,8 +138,46 @@ mine.table("Diagnosis")
 #
 # Open an answer: it says whether it is right, and why.
 
-# %%
-pk.quiz("09")
+# %% [markdown]
+# **1. The GPU is busy 97% of the time. What can still be gained?**
+#
+# <details><summary>At most 3%</summary>
+#
+# **No.** That is what filling the gaps would give. Faster kernels can give more.
+#
+# </details>
+#
+# <details><summary>Nothing, the GPU is at its limit</summary>
+#
+# **No.** Its limit is in FLOP/s and bytes/s (chapter 15), not in time.
+#
+# </details>
+#
+# <details><summary>A lot, perhaps: the kernels themselves may be slow</summary>
+#
+# **Right.** Busy means that some kernel runs. In the article, AMP and compiling doubled the rate after 97% had been reached.
+#
+# </details>
+#
+# **2. In a trace, `cudaStreamSynchronize` on the host takes 20 ms of each step. Is it slow?**
+#
+# <details><summary>Yes: replace it by a faster call</summary>
+#
+# **No.** The call does nothing but wait for the device.
+#
+# </details>
+#
+# <details><summary>No, waiting never costs anything</summary>
+#
+# **No.** While it waits, the host launches nothing, and the device may run out of work.
+#
+# </details>
+#
+# <details><summary>It is waiting: look at what the device does meanwhile</summary>
+#
+# **Right.** If kernels run all the time, the host is simply ahead. If the device is idle afterwards, the wait delays the next launches.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise

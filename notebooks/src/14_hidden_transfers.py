@@ -141,8 +141,46 @@ panel.run()
 #
 # Open an answer: it says whether it is right, and why.
 
-# %%
-pk.quiz("14")
+# %% [markdown]
+# **1. `loss.item()` takes 30 ms in a profile on the host. Where do the 30 ms come from?**
+#
+# <details><summary>Python is slow</summary>
+#
+# **No.** Not that slow: the call waits for the device.
+#
+# </details>
+#
+# <details><summary>Copying a float to the host is that slow</summary>
+#
+# **No.** The copy takes microseconds.
+#
+# </details>
+#
+# <details><summary>From all kernels that were still queued</summary>
+#
+# **Right.** `.item()` waits until the value has been computed. It collects the time of everything before it.
+#
+# </details>
+#
+# **2. A fix removed copies that took 4% of the time, and the total fell by 45%. What do you conclude?**
+#
+# <details><summary>Copies are much more expensive than they look</summary>
+#
+# **No.** Sometimes. Then the idle time after them must show on the timeline.
+#
+# </details>
+#
+# <details><summary>Something else changed, too</summary>
+#
+# **Right.** Copies that took 4% cannot have cost 45% by themselves, unless their waits kept the device idle. In the article it was a slow first call, which the fix does not touch.
+#
+# </details>
+#
+# <details><summary>The profiler measured the copies wrongly</summary>
+#
+# **No.** Compare the two reports row by row before you blame the tool.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise

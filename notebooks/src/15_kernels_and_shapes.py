@@ -132,8 +132,46 @@ for title, count in counts.items():
 #
 # Open an answer: it says whether it is right, and why.
 
-# %%
-pk.quiz("15")
+# %% [markdown]
+# **1. A point lies left of the roofline's bend, close to the roof. What makes this operation faster?**
+#
+# <details><summary>Moving fewer bytes: fusion, or smaller types</summary>
+#
+# **Right.** It is limited by memory bandwidth, and uses nearly all of it.
+#
+# </details>
+#
+# <details><summary>Tensor Cores</summary>
+#
+# **No.** They raise the roof for computing, which is not the limit here.
+#
+# </details>
+#
+# <details><summary>A better kernel for the same operation</summary>
+#
+# **No.** It cannot move the same bytes faster than the memory allows.
+#
+# </details>
+#
+# **2. Since cuBLAS 11, Tensor Cores take matrices of any size. Do multiples of 8 still matter in fp16?**
+#
+# <details><summary>Yes: they are faster</summary>
+#
+# **Right.** The condition was dropped, the reason was not: tiles that are not full, and rows that are not aligned in memory.
+#
+# </details>
+#
+# <details><summary>No, any size is as fast</summary>
+#
+# **No.** Measure neighbouring shapes: the table above does.
+#
+# </details>
+#
+# <details><summary>Yes, otherwise it fails</summary>
+#
+# **No.** It works, only slower.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise

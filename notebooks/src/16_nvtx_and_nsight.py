@@ -98,8 +98,46 @@ for letter, reading in readings.items():
 #
 # Open an answer: it says whether it is right, and why.
 
-# %%
-pk.quiz("16")
+# %% [markdown]
+# **1. The GPU's row shows many short kernels with gaps of the same length between them. Which bottleneck?**
+#
+# <details><summary>The device</summary>
+#
+# **No.** Then there would be no gaps.
+#
+# </details>
+#
+# <details><summary>The host: it cannot launch them fast enough</summary>
+#
+# **Right.** The remedy is fewer, larger kernels: a larger batch, fusion, CUDA graphs.
+#
+# </details>
+#
+# <details><summary>The data</summary>
+#
+# **No.** Waiting for data makes one long gap in each step, before its first kernel.
+#
+# </details>
+#
+# **2. Why does the article record steps 20 to 30, and not the first ten?**
+#
+# <details><summary>The first steps are different: they allocate, choose algorithms and fill queues</summary>
+#
+# **Right.** A trace should show the steady state, and be small enough to be opened.
+#
+# </details>
+#
+# <details><summary>Nsight needs 20 steps to start</summary>
+#
+# **No.** It can record from the first step on.
+#
+# </details>
+#
+# <details><summary>The loss is more stable then</summary>
+#
+# **No.** The loss does not matter for the timeline.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise

@@ -129,8 +129,46 @@ print(f"4 threads: {four.samples_per_s.value / one.samples_per_s.value:.2f}x the
 #
 # Open an answer: it says whether it is right, and why.
 
-# %%
-pk.quiz("17")
+# %% [markdown]
+# **1. Two ranks reach 1.9 times the samples/s of one. What was the price?**
+#
+# <details><summary>None, it is the same training</summary>
+#
+# **No.** Only if the batch of each rank is half as large.
+#
+# </details>
+#
+# <details><summary>The batch of all ranks together is twice as large</summary>
+#
+# **Right.** Each rank has its own batch. Unless you halve it, an optimizer step sees twice as many samples, which changes training.
+#
+# </details>
+#
+# <details><summary>The model is split between them</summary>
+#
+# **No.** With data parallelism each rank has a copy of the whole model.
+#
+# </details>
+#
+# **2. All-reduce takes 20 ms alone, and the step became 2 ms longer. Why not 20?**
+#
+# <details><summary>The measurement is wrong</summary>
+#
+# **No.** The two numbers measure different things: the whole of it, and the exposed part.
+#
+# </details>
+#
+# <details><summary>Most of it runs while backward still computes</summary>
+#
+# **Right.** DDP sends the gradients of the last layers while those of the first are still being computed.
+#
+# </details>
+#
+# <details><summary>Gradients are compressed</summary>
+#
+# **No.** Not by default: `gradient_compression` is a switch.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise

@@ -96,8 +96,46 @@ panel.parity("checkpointing")
 #
 # Open an answer: it says whether it is right, and why.
 
-# %%
-pk.quiz("18")
+# %% [markdown]
+# **1. `nvidia-smi` shows 14 GB in use, PyTorch's allocator says 9 GB are allocated. Where is the rest?**
+#
+# <details><summary><code>empty_cache()</code> in each step would make training faster</summary>
+#
+# **No.** It gives the memory back, and the next step has to ask for it again: that is slower.
+#
+# </details>
+#
+# <details><summary>It has leaked</summary>
+#
+# **No.** A leak is memory that grows from step to step. Compare two later steps.
+#
+# </details>
+#
+# <details><summary>Reserved by the allocator for later, and used by the CUDA context</summary>
+#
+# **Right.** The allocator keeps freed memory, because asking the driver is slow. The context and the libraries take some, too.
+#
+# </details>
+#
+# **2. Does a batch twice as large need twice the memory?**
+#
+# <details><summary>No, memory does not depend on the batch size</summary>
+#
+# **No.** Each sample has its own activations, which are kept for backward.
+#
+# </details>
+#
+# <details><summary>No: only activations and the batch itself grow</summary>
+#
+# **Right.** Weights, gradients and the optimizer's state do not depend on the batch size.
+#
+# </details>
+#
+# <details><summary>Yes, memory is proportional to the batch size</summary>
+#
+# **No.** The distributed article says so. It is right only for the part that depends on the batch.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise

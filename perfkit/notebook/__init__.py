@@ -22,7 +22,6 @@ from perfkit.notebook.functions import (
 from perfkit.notebook.guess import guess
 from perfkit.notebook.ladder import LadderPanel, RecipePanel
 from perfkit.notebook.layout import projector
-from perfkit.notebook.quizzes import quiz
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.stage import StagePanel
 from perfkit.notebook.whatif import WhatIf
@@ -35,6 +34,6 @@ __all__ = [
     "LadderPanel", "Puzzle", "RecipePanel", "ScriptPanel", "Shown", "StagePanel", "SyncReport", "TraceView",
     "WhatIf", "Workbench", "attribute", "calibration", "capstone", "doctor", "find_syncs", "guess",
     "kernels", "machine", "memory", "nsys", "pipeline", "profile", "projector", "puzzle", "puzzles",
-    "quiz", "recording", "script_panel", "source", "torchrun", "training_loop",
+    "recording", "script_panel", "source", "torchrun", "training_loop",
     "tune", "use",
 ]  # fmt: skip

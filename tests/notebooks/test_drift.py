@@ -66,7 +66,8 @@ def measured_figures(prose: str) -> list[str]:
 @each_source
 def test_the_prose_holds_no_measured_number(source: Path) -> None:
     for cell in jupytext.read(source).cells:
-        if cell.cell_type == "markdown":
+        is_quiz = cell.source.startswith("**1. ")  # its figures are assumptions
+        if cell.cell_type == "markdown" and not is_quiz:
             assert not measured_figures(cell.source)
 
 
