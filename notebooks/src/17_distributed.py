@@ -24,9 +24,6 @@
 # %%
 from perfkit import notebook as pk
 
-my_guess = pk.guess("throughput of two ranks over one", None, sure=None)  # times as fast
-
-# %%
 together = {"ranks": 2, "cpu_threads": 1}
 panel = pk.RecipePanel(
     {
@@ -45,7 +42,7 @@ panel.run()
 
 # %%
 one, two = panel["1 rank"], panel["2 ranks"]
-print(my_guess.outcome(two.samples_per_s.value / one.samples_per_s.value, panel))
+print(f"Two ranks over one: {two.samples_per_s.value / one.samples_per_s.value:.2f}×")
 print(f"Scaling efficiency: {panel.efficiency('1 rank', '2 ranks'):.0%}")
 
 # %% [markdown]

@@ -4,7 +4,6 @@ from perfkit.notebook.functions import (
     SyncReport,
     TraceView,
     attribute,
-    calibration,
     doctor,
     find_syncs,
     kernels,
@@ -19,7 +18,6 @@ from perfkit.notebook.functions import (
     training_loop,
     tune,
 )  # fmt: skip
-from perfkit.notebook.guess import guess
 from perfkit.notebook.ladder import LadderPanel, RecipePanel
 from perfkit.notebook.layout import projector
 from perfkit.notebook.shown import Shown
@@ -32,7 +30,7 @@ from perfkit.scripts.panel import ScriptPanel, script_panel
 
 __all__ = [
     "LadderPanel", "Puzzle", "RecipePanel", "ScriptPanel", "Shown", "StagePanel", "SyncReport", "TraceView",
-    "WhatIf", "Workbench", "attribute", "calibration", "capstone", "doctor", "find_syncs", "guess",
+    "WhatIf", "Workbench", "attribute", "capstone", "doctor", "find_syncs",
     "kernels", "machine", "memory", "nsys", "pipeline", "profile", "projector", "puzzle", "puzzles",
     "recording", "script_panel", "source", "torchrun", "training_loop",
     "tune", "use",

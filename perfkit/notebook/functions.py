@@ -22,13 +22,12 @@ from perfkit.notebook.job import Line
 from perfkit.notebook.ladder import Recipes
 from perfkit.notebook.shown import Shown
 from perfkit.recipe import Value
-from perfkit.results import guesses, recordings
+from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.search import attribute as attributing
 from perfkit.search import tune as tuning
 from perfkit.search.attribution import Attribution
 from perfkit.search.tuning import Tuned
-from perfkit.show import calibration as calibrated
 from perfkit.show import html as page
 from perfkit.show import tables, tables_inside, tables_studies
 from perfkit.show.document import Bullets, Timeline
@@ -214,12 +213,6 @@ def profile(*which: Any, **how: Any) -> TraceView:
 def pipeline() -> HTML:
     """A training loop as two queues, with knobs; it needs no kernel once it is shown."""
     return HTML(page.pipeline())
-
-
-def calibration() -> Shown[list[guesses.Guess]]:
-    """How well you predict: your predictions of all chapters beside the results. Figure: calibration."""
-    known = guesses.load()
-    return Shown(known, calibrated.sections(known, guesses.answers()))
 
 
 def machine() -> Markdown:
