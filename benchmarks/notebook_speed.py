@@ -56,8 +56,7 @@ def toggles() -> None:
 def timeline(browser: object) -> None:
     """Frames a second while panning a step of 100,000 events."""
     from perfkit.show import html
-    from perfkit.show.document import Timeline
-    from perfkit.trace import Bar, Lane, Lanes
+    from perfkit.trace import Bar, Lane, Lanes, timeline_page
 
     each = TIMELINE_EVENTS // 10
     lanes = [
@@ -75,7 +74,7 @@ def timeline(browser: object) -> None:
     ]  # fmt: skip
     made = Lanes(name="step", start_us=0, duration_us=10.0 * each, lanes=lanes, phases=[], omitted=0)
     page = browser.new_page(viewport={"width": 1280, "height": 720})  # type: ignore[attr-defined]
-    page.set_content(html.page("Timeline", [Timeline(made)]))
+    page.set_content(html.page("Timeline", [timeline_page.timeline(made)]))
     page.wait_for_function("() => window.pkFrames > 0")
     rate = page.evaluate(
         """async () => {

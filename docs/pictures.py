@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-import perfkit
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore, load_recording
-from perfkit.show import figures, style
+from perfkit.show import figures
 
 if TYPE_CHECKING:
     from tests.browser.lab import LabPage
@@ -31,7 +30,7 @@ _SIZE = {"width": 1280, "height": 1380}
 def throughput(recording: Path, out: Path, dark: bool) -> None:
     """The ladder's bars, for a light or a dark page."""
     runs = load_recording(recording).runs
-    _save(style.to_png(perfkit.figure(VIEW, runs, dark=dark)), words(runs), recording, out)
+    _save(figures.view(VIEW, runs).png(dark), words(runs), recording, out)
 
 
 def words(runs: Sequence[Run]) -> str:

@@ -29,7 +29,7 @@ from perfkit.notebook.shown import Sectioned as _Sectioned, Still as _Still
 from perfkit.show import document as _document
 from perfkit.show.html import fragment as _fragment
 from IPython.display import HTML as _HTML, update_display as _update_display
-_Sectioned.plot = lambda self, name="", dark=False, large=False: _HTML(
+_Sectioned.plot = lambda self, name="", dark=False: _HTML(
     _fragment([_document.figure(self.sections(), name)]))
 def _update(self, figure, contents):
     if self.is_shown:

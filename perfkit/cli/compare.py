@@ -15,10 +15,12 @@ from perfkit.results import noise as noises
 from perfkit.results.simulated import refuse
 from perfkit.results.store import RunStore
 from perfkit.scripts import study as watching
+from perfkit.scripts import tables as tables_script
 from perfkit.scripts.launch import Launch
 from perfkit.search import attribute as attributing
+from perfkit.search import tables as tables_search
 from perfkit.search import tune as tuning
-from perfkit.show import document, style, tables_studies, terminal
+from perfkit.show import document, tables_studies, terminal
 from perfkit.studies import compare as comparing
 from perfkit.studies import parity as proving
 from perfkit.studies.compare import Candidate
@@ -79,7 +81,7 @@ def compare(
     if launch or two_scripts:
         check = watching.losses(result.a, result.b)
         record["losses"] = msgspec.to_builtins(check)
-        sections = [*sections, *tables_studies.script_sides(result, check)]
+        sections = [*sections, *tables_script.sides(result, check)]
     output.show(sections, record)
     # A gate does not let a regression pass because the machine was busy: the interval decides there.
     slower = result.ratio.verdict == "slower" or (
@@ -159,7 +161,7 @@ def attribute(
     plan = training.plan()
     with cli.study_progress() as show:
         result = attributing.attribute(plan, cli.names(stages), 60 * budget, orders, on_progress=show)
-    output.show(tables_studies.attribution(result), result)
+    output.show(tables_search.attribution(result), result)
 
 
 @cli.command(cli.COMPARE)
@@ -189,9 +191,9 @@ def tune(
     cap = int(memory * 1e9) if memory else None
     with cli.study_progress() as show:
         result = tuning.tune(plan, values or None, cap, 60 * budget, on_progress=show)
-    sections = tables_studies.tuning(result)
+    sections = tables_search.tuning(result)
     if plot:
-        cli.write(plot, style.to_png(document.figure(sections, "pareto").draw()))
+        cli.write(plot, document.figure(sections, "pareto").png())
     terminal.show(sections)
 
 

@@ -25,18 +25,20 @@ from perfkit.recipe import Value
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.search import attribute as attributing
+from perfkit.search import tables as tables_search
 from perfkit.search import tune as tuning
 from perfkit.search.attribution import Attribution
 from perfkit.search.tuning import Tuned
 from perfkit.show import html as page
 from perfkit.show import tables, tables_inside, tables_studies
-from perfkit.show.document import Bullets, Timeline
+from perfkit.show.document import Bullets
 from perfkit.show.html import fragment
 from perfkit.show.sentences import verdicts
 from perfkit.studies import inspect, scaling
 from perfkit.studies import plan as plans
 from perfkit.trace import diagnosis
 from perfkit.trace import result_tables as tables_trace
+from perfkit.trace.timeline_page import timeline
 from perfkit.worker import reports
 
 _Result = TypeVar("_Result")
@@ -69,7 +71,7 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
     """
     plan = plans.plan(stages=["baseline"], **where)
     found = with_line(lambda show: attributing.attribute(plan, names, 60 * minutes, on_progress=show))
-    return Shown(found, tables_studies.attribution(found))
+    return Shown(found, tables_search.attribution(found))
 
 
 def tune(
@@ -92,7 +94,7 @@ def tune(
     plan = plans.plan(stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None
     found = with_line(lambda show: tuning.tune(plan, space, cap, 60 * minutes, on_progress=show))
-    return Shown(found, tables_studies.tuning(found))
+    return Shown(found, tables_search.tuning(found))
 
 
 def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown[Any]:
@@ -157,7 +159,7 @@ class TraceView(Shown[trace.Analysis]):
     def timeline(self, step: int = 0) -> HTML:
         """A step's threads, streams, copies and workers, to zoom and pan in."""
         window = self._window(step)
-        return HTML(fragment([Timeline(window) if window else "n/a: the trace has no steps"]))
+        return HTML(fragment([timeline(window) if window else "n/a: the trace has no steps"]))
 
     def compare(self, other: TraceView) -> Shown[trace.TraceComparison]:
         """What appeared, vanished, grew and shrank from this trace to another one."""

@@ -30,7 +30,7 @@ from perfkit.notebook.where import Choice, Chooser, Option
 from perfkit.results.index import Entry
 from perfkit.results.run import Run
 from perfkit.results.simulated import THIS_MACHINE
-from perfkit.show import document, figures, html, sentences, style, tables
+from perfkit.show import document, figures, html, sentences, tables
 from perfkit.studies import plan as plans
 
 STOPPED = "stopped; what was finished is kept"
@@ -216,7 +216,7 @@ class Panel(layout.Boxed, Sectioned):
         runs = self._chosen()
         self._results.value = html.fragment(self._contents(runs)) if runs else self.nothing
         measured = self._has_pictures() and any(run.status == "ok" for run in runs)
-        self._headline.value = style.to_svg(figures.headline(runs).draw(large=self.large)) if measured else ""
+        self._headline.value = figures.headline(runs).svg() if measured else ""
         self._pictures = figures.others(runs) if measured else {}
         self._show_plot(self._more.value if self._more.value in self._pictures else "")
 
@@ -224,7 +224,7 @@ class Panel(layout.Boxed, Sectioned):
         """Draws one of the other pictures, if any: each takes longer than everything else together."""
         self._more.show({name: Option(name) for name in self._pictures}, tab)
         figure = self._pictures.get(tab)
-        self._plot.value = style.to_svg(figure.draw(large=self.large)) if figure else ""
+        self._plot.value = figure.svg() if figure else ""
 
     def _draw_still(self) -> None:
         """The same for a reader without a kernel; at the end of a run, as it is work for the processor."""
@@ -241,7 +241,7 @@ class Panel(layout.Boxed, Sectioned):
 
     def _contents(self, runs: Sequence[Run]) -> list[document.Content]:
         """What the panel says of the runs, apart from its pictures."""
-        ladder = replace(tables.short_ladder(runs, self.large), title="")
+        ladder = replace(tables.short_ladder(runs), title="")
         count = len({warning for run in runs for warning in run.warnings})
         heading = f"{count} warning{'s' * (count != 1)}, and facts" if count else "Facts about these runs"
         notes = tables.notes(runs)

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from IPython.display import HTML, Image, Markdown, display, update_display
 
-from perfkit.show import document, html, style, terminal
+from perfkit.show import document, html, terminal
 
 Result = TypeVar("Result")
 
@@ -41,14 +41,14 @@ class Sectioned:
         """
         return HTML(html.fragment([document.table(self.sections(), title)]))
 
-    def plot(self, name: str = "", dark: bool = False, large: bool = False) -> Image:
+    def plot(self, name: str = "", dark: bool = False) -> Image:
         """One figure by its name (the first one if empty), as a PNG with a text for those who do not see it.
 
         Raises:
             InvalidValue: no such figure.
         """
         figure = document.figure(self.sections(), name)
-        return Image(data=style.to_png(figure.draw(dark, large)), alt=figure.alt)
+        return Image(data=figure.png(dark), alt=figure.alt)
 
 
 class Still:
@@ -80,7 +80,7 @@ class Still:
         picture, words = self._ids
         bundle, about = _EMPTY, {}
         if figure and not figure.nothing:
-            png = base64.b64encode(style.to_png(figure.draw())).decode()
+            png = base64.b64encode(figure.png()).decode()
             bundle, about = {"image/png": png, "text/plain": figure.alt}, {"image/png": {"alt": figure.alt}}
         update_display(bundle, raw=True, metadata=about, display_id=picture)
         text = f"<div class='pk-still'>{_SAYS_WHAT_TO_DO}{html.fragment(contents)}</div>"

@@ -23,7 +23,7 @@ from perfkit.notebook.panel import NEEDS_GPU
 from perfkit.recipe import Recipe
 from perfkit.results import guesses
 from perfkit.results.run import Run
-from perfkit.show import calibration, results, simulated, tables, units
+from perfkit.show import results, sentences, simulated, tables, units
 from perfkit.show.document import Code, Content, Section
 from perfkit.show.html import fragment
 from perfkit.studies import ladder as ladders
@@ -135,7 +135,7 @@ class StagePanel(LadderPanel):
         return runs
 
     def _keep_guess(self, runs: Sequence[Run]) -> None:
-        """Keeps a prediction that was made before its result was known, for `pk.calibration()`."""
+        """Keeps a prediction that was made before its result was known, beside the run."""
         run = results.stages(runs)[-1]
         ratio = run.speedup("previous")
         if self._made and self.prediction and ratio:
@@ -168,7 +168,7 @@ class StagePanel(LadderPanel):
         if self.prediction is None:
             return f"No prediction was made; {measured}."
         sure = f", {self.confidence}% sure" if self.confidence else ""
-        judgement = calibration.judgement(self.prediction, ratio)
+        judgement = sentences.judgement(self.prediction, ratio)
         guess = f"You predicted {self.prediction:.2f}×{sure}; {measured}. Your guess: {judgement}."
         return guess + self._shrank()
 

@@ -27,6 +27,7 @@ from perfkit.studies import inspect
 from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
 from perfkit.trace import result_tables as tables_trace
+from perfkit.trace import timeline_page
 
 _AGAINST = ("the baseline", "the best so far", "nothing")
 _NEWEST = 20
@@ -259,7 +260,7 @@ class Workbench(Panel):
             plan.workload, self.controls.recipe, on_progress=self._status.progress,
             cancelled=self._job.cancelled, preset=plan.preset.name, device=plan.device, options=plan.options,
         )  # fmt: skip
-        timeline = [document.Timeline(profile.lanes())] if profile.analysis.steps else []
+        timeline = [timeline_page.timeline(profile.lanes())] if profile.analysis.steps else []
         tables = [tables_trace.diagnosis(profile.findings), tables_trace.loading(profile.loading)]
         self._profiled.value = fragment([*tables, *timeline, profile.describe()])
         self._suggestions.children = diagnosis.rows(profile.findings, self.controls, self._newest())

@@ -27,9 +27,10 @@ from perfkit.scripts import watch_study as watching
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.report import Watched
 from perfkit.scripts.suggestion import Suggestion
-from perfkit.show import document, tables_studies, units
+from perfkit.show import document, units
 from perfkit.show.html import fragment
 from perfkit.studies import compare as comparing
+from perfkit.trace.timeline_page import timeline
 
 if TYPE_CHECKING:
     from perfkit.scripts.patch import Patch  # libcst takes long to load
@@ -138,7 +139,7 @@ class ScriptPanel(Panel):
         sections = tables_script.watched(self.watched)
         if self.watched.trace:
             recorded = traces.load(self.watched.trace)
-            sections.append(document.Timeline(traces.lanes(recorded, 0)))
+            sections.append(timeline(traces.lanes(recorded, 0)))
         self._seen.value = fragment([document.Section("What watching it has shown", sections)])
 
     def report(self) -> Shown[Watched]:
@@ -182,7 +183,7 @@ class ScriptPanel(Panel):
 
     def _notices(self, runs: Sequence[Run]) -> list[document.Content]:
         newest = self.comparisons[-1]
-        sides = tables_studies.script_sides(newest, scripts.losses(newest.a, newest.b))
+        sides = tables_script.sides(newest, scripts.losses(newest.a, newest.b))
         return [*super()._notices(runs), newest.describe(), *sides]
 
     # ------------------------------------------------------------ the edit

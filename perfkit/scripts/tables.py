@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from perfkit.recipe import shown, switches
+from perfkit.results.comparison import Comparison
+from perfkit.results.parity import Check
 from perfkit.scripts.report import Watched
 from perfkit.scripts.suggestion import Suggestion
 from perfkit.scripts.tracked import Tracked
@@ -14,10 +16,11 @@ from perfkit.show import style, units
 from perfkit.show.document import Bullets, Content, Figure, Notice, Section, Table
 from perfkit.show.sentences import clean
 from perfkit.show.tables_inside import syncs
+from perfkit.show.tables_studies import checks
 from perfkit.trace.result_tables import diagnosis
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
 
     from perfkit.scripts.patch import Patch  # libcst takes long to load
 
@@ -150,8 +153,8 @@ def tracked(result: Tracked) -> list[Content]:
 
 
 def _each_step(result: Tracked) -> Figure:
-    def paint(ax: Axes, ink: str) -> None:
-        style.plain_axes(ax, ink)
+    def paint(figure: Drawing) -> None:
+        ax = figure.add_subplot()
         steps = range(1, len(result.step_s) + 1)
         ax.plot(steps, [1e3 * value for value in result.step_s], color=style.BLUE, label="step")
         waits = [1e3 * value for value in result.wait_s]
@@ -159,7 +162,17 @@ def _each_step(result: Tracked) -> Figure:
         kept, _ = style.split_outliers(result.step_s)
         note = style.outliers_note(result.step_s, "step", units.duration)
         ax.set_ylim(0, 1.08e3 * max(kept) or 1)
-        style.axis_labels(ax, ink, "; ".join(filter(None, ("step", note))), "ms")
-        style.legend_below(ax, ink, 2)
+        ax.set(xlabel="; ".join(filter(None, ("step", note))), ylabel="ms")
+        style.legend_below(ax, 2)
 
     return Figure("steps", "Each step of the loop", f"Times of {result.describe()}", paint, height=2.6)
+
+
+def sides(result: Comparison, losses: Check) -> list[Content]:
+    """What was set from outside in a script, with its proof, what was not, and the losses of both sides."""
+    refused = [
+        f"{fact.removeprefix('not applied: ')} was not set: {why}"
+        for fact, why in result.b.facts.items()
+        if fact.startswith("not applied: ")
+    ]
+    return [*map(Notice, refused), checks("Checks", [*result.b.mechanism, losses])]

@@ -1,90 +1,180 @@
-"""The one shape for what is shown: sections of text, tables and figures, whatever page they end up on.
+"""The content model: text, tables and figures in sections, whatever page they end up on.
 
-`show.terminal` and `show.html` render it; a notebook shows the fragment that `show.html` makes. All text is
-plain text: a renderer removes control characters and escapes what its page would take for markup.
+`show.terminal` and `show.html` render it. All text is plain text: a renderer removes control characters and
+escapes what its page would take for markup.
 """
 
-from __future__ import annotations
-
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from perfkit.errors import one_of
+from perfkit.results.stats import Estimate, Ratio
+from perfkit.show import style
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Drawn
+    from matplotlib.figure import Figure as Drawing
 
-    from perfkit.trace import Lanes
+Tone: TypeAlias = Literal["", "good", "warning", "bad"]
 
-_NUMBER = re.compile(r"[-+<>≈~]?[\d∞]\S*( [^\s(]+)?( \(.*\))?( \S+)?")
-_ABSENT = ("", "n/a", "–", "—")
+
+@dataclass(frozen=True)
+class Cell:
+    """A value of a table and the function that writes it, called once by each renderer.
+
+    A plain `str` in a table is text. A `None` is a missing number.
+
+    Args:
+        value: a number, an estimate or a ratio with its interval, or text.
+        format: value → text, such as `units.percent`.
+        absent: the text in place of a missing number.
+        mark: a sign behind the text, such as that of a verdict.
+        tone: the colour where a page has colours; the text alone must say the same.
+    """
+
+    value: Any
+    format: Callable[[Any], str] = str
+    absent: str = "n/a"
+    mark: str = ""
+    tone: Tone = ""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the value is a number, perhaps with an interval."""
+        return isinstance(self.value, int | float | Estimate | Ratio) and not isinstance(self.value, bool)
+
+    def __str__(self) -> str:
+        text = self.absent if self.value is None else self.format(self.value)
+        return f"{text} {self.mark}" if self.mark else text
+
+
+@dataclass(frozen=True)
+class Col:
+    """A column of a table of things.
+
+    Args:
+        head: its heading.
+        get: an attribute's name, or thing → value; a value that is a `Cell` or a `str` is taken as it is.
+        format: value → text.
+        narrow: whether the column is kept where there is little room.
+    """
+
+    head: str
+    get: str | Callable[[Any], Any]
+    format: Callable[[Any], str] = str
+    narrow: bool = True
+
+    def cell(self, thing: Any) -> Cell | str:
+        """The cell of one thing."""
+        value = getattr(thing, self.get) if isinstance(self.get, str) else self.get(thing)
+        return value if isinstance(value, Cell | str) else Cell(value, self.format)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text cells; the first cell of a row names it.
+    """Rows of cells; the first cell of a row names it.
 
-    Without rows the note says why there are none; otherwise it is what a reader must know beside the table.
+    Args:
+        columns: the headings.
+        rows: a cell for each heading.
+        title: above the table.
+        note: what a reader must know beside the table; without rows, why there are none.
+        narrow: the columns to keep where there is little room, the least important last; all if empty.
     """
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[Cell | str]]
     title: str = ""
     note: str = ""
     narrow: Sequence[str] = ()
-    """The columns to keep where there is little room, the least important last; all of them if empty."""
 
     @property
     def numeric(self) -> list[bool]:
-        """For each column, whether all its cells are numbers (or absent): these are set flush right."""
-        return [at > 0 and _is_numeric([row[at] for row in self.rows]) for at in range(len(self.columns))]
+        """For each column, whether it holds numbers and no text: such a column is set flush right."""
+        cells = [[row[at] for row in self.rows] for at in range(len(self.columns))]
+        return [at > 0 and _is_numeric(column) for at, column in enumerate(cells)]
 
-    def only(self, columns: Sequence[str]) -> Table:
+    def only(self, columns: Sequence[str]) -> "Table":
         """The same table with these columns."""
         chosen = [list(self.columns).index(column) for column in columns]
-        return Table(columns, [[row[at] for at in chosen] for row in self.rows], self.title, self.note)
+        return replace(
+            self, columns=columns, rows=[[row[at] for at in chosen] for row in self.rows], narrow=()
+        )
 
 
-def _is_numeric(cells: Sequence[str]) -> bool:
-    values = [cell for cell in cells if cell not in _ABSENT]
-    return all(map(_NUMBER.fullmatch, values)) and (bool(values) or "n/a" in cells)
+def _is_numeric(cells: Sequence[Cell | str]) -> bool:
+    typed = [cell for cell in cells if isinstance(cell, Cell)]
+    return any(cell.is_number for cell in typed) and all(
+        cell.is_number or cell.value is None if isinstance(cell, Cell) else not cell for cell in cells
+    )
+
+
+def tabulate(
+    columns: Sequence[Col], things: Sequence[Any], title: str = "", note: str = "", none: str = "none",
+    most: int | None = None,
+) -> Table:  # fmt: skip
+    """A table with a row for each thing.
+
+    Args:
+        columns: the first one names the thing.
+        things: any objects.
+        title: above the table.
+        note: what a reader must know beside the table.
+        none: why there are no rows, where there are none.
+        most: how many rows to show; the note says how many there are.
+    """
+    rows = [[column.cell(thing) for column in columns] for thing in things[:most]]
+    if most is not None and len(things) > most:
+        note = f"The first {most} of {len(things)}. {note}".strip()
+    narrow = [column.head for column in columns if column.narrow]
+    return Table([column.head for column in columns], rows, title, note if rows else none, narrow)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture that is drawn when a page needs it."""
+    """A picture that is drawn when a page needs it.
+
+    Args:
+        name: what code calls it by.
+        title: its heading.
+        alt: the same in words, with the numbers.
+        paint: draws it on an empty matplotlib figure, under `style.theme`.
+        height: inches.
+        nothing: why there is nothing to draw; empty where there is something.
+    """
 
     name: str
-    """What code calls it by."""
     title: str
     alt: str
-    """The same in words, with the numbers."""
-    paint: Callable[[Axes, str], None] = field(repr=False)
-    """Draws it on axes, its text and lines in the ink colour."""
+    paint: "Callable[[Drawing], object]" = field(repr=False)
     height: float = 4.2
-    """Inches at ordinary type."""
     nothing: str = ""
-    """Why there is nothing to draw; empty where there is something."""
 
-    def draw(self, dark: bool = False, large: bool = False) -> Drawn:
-        """The finished matplotlib figure for a light or dark page, with large type for a projector.
+    def draw(self, dark: bool = False) -> "Drawing":
+        """The matplotlib figure, for a light or a dark page."""
+        with style.theme(dark):
+            drawing = self._painted()
+            drawing.draw_without_rendering()  # ticks take their colour when they are first drawn
+            return drawing
 
-        Its label is the text for those who do not see it.
-        """
-        from perfkit.show import style
+    def svg(self) -> str:
+        """Inline SVG in the ink of its page, so that it suits light and dark themes."""
+        with style.theme():
+            return style.to_svg(self._painted(), self.alt)
 
-        figure = style.new_figure(1.2 if self.nothing else self.height, dark, large)
-        ax, ink = figure.add_subplot(), style.ink(dark)
+    def png(self, dark: bool = False, dpi: int = 120) -> bytes:
+        """A PNG file on its own paper."""
+        with style.theme(dark):
+            return style.to_png(self._painted(), dpi)
+
+    def _painted(self) -> "Drawing":
+        drawing = style.empty(self.title, 1.2 if self.nothing else self.height)
         if self.nothing:
-            style.say(ax, self.nothing, ink)
+            style.say(drawing.add_subplot(), self.nothing)
         else:
-            self.paint(ax, ink)
-        style.title(figure, self.title, ink)
-        figure.set_label(self.alt)
-        return figure
+            self.paint(drawing)
+        drawing.set_label(self.alt)
+        return drawing
 
 
 @dataclass(frozen=True)
@@ -110,10 +200,20 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Timeline:
-    """The lanes of a step, to zoom and pan in; only a page or a notebook can show them."""
+class Interactive:
+    """A picture with a script of its own, for pages and notebooks; a terminal leaves it out.
 
-    lanes: Lanes
+    Args:
+        title: what it shows, for those who do not see it.
+        markup: HTML, escaped by whoever made it.
+        script: JavaScript that draws it; nothing else on a page may run or load anything.
+        height: pixels of its frame in a notebook.
+    """
+
+    title: str
+    markup: str
+    script: str
+    height: int
 
 
 @dataclass(frozen=True)
@@ -124,11 +224,11 @@ class Section:
     """
 
     title: str
-    contents: Sequence[Content]
+    contents: "Sequence[Content]"
     folded: bool = False
 
 
-Content: TypeAlias = "str | Notice | Bullets | Code | Table | Figure | Timeline | Section"
+Content: TypeAlias = str | Notice | Bullets | Code | Table | Figure | Interactive | Section
 _Named = TypeVar("_Named", Table, Figure)
 
 
@@ -140,22 +240,22 @@ def walk(contents: Iterable[Content]) -> Iterator[Content]:
             yield from walk(content.contents)
 
 
-def table(contents: Iterable[Content], title: str) -> Table:
-    """A table by the beginning of its title, upper and lower case alike.
+def table(contents: Iterable[Content], title: str = "") -> Table:
+    """A table by the beginning of its title, upper and lower case alike; the first one if empty.
 
     Raises:
         InvalidValue: no such table.
     """
-    return _first([(one.title, one) for one in walk(contents) if isinstance(one, Table)], title, "table")
+    return _first([(part.title, part) for part in walk(contents) if isinstance(part, Table)], title, "table")
 
 
-def figure(contents: Iterable[Content], name: str) -> Figure:
+def figure(contents: Iterable[Content], name: str = "") -> Figure:
     """A figure by its name; otherwise as `table`."""
-    return _first([(one.name, one) for one in walk(contents) if isinstance(one, Figure)], name, "figure")
+    return _first([(part.name, part) for part in walk(contents) if isinstance(part, Figure)], name, "figure")
 
 
 def _first(named: Sequence[tuple[str, _Named]], start: str, word: str) -> _Named:
-    for name, one in named:
+    for name, part in named:
         if name.lower().startswith(start.lower()):
-            return one
+            return part
     raise one_of(start, [name for name, _ in named], word)

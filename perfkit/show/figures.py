@@ -1,10 +1,8 @@
-"""Pictures of a session: each view draws a list of runs on an Axes, most with a row for each stage.
+"""Pictures of a session: each view paints a list of runs on a figure, most with a row for each stage.
 
-A further view is a draw function, a function for the numbers of one run, and its line in `VIEWS`. matplotlib
+A further view is a paint function, a function for the numbers of one run, and its line in `VIEWS`. matplotlib
 is loaded when the first figure is drawn, so that a table costs none of its start-up.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,74 +12,111 @@ import numpy as np
 
 from perfkit.errors import one_of
 from perfkit.results.run import Run
-from perfkit.show import (
-    document,
-    figures_losses,
-    figures_step,
-    results,
-    rows,
-    sentences,
-    simulated,
-    style,
-    units,
-)
+from perfkit.show import figures_losses, figures_step, results, rows, sentences, simulated, style, units
+from perfkit.show.document import Figure
+from perfkit.show.rows import Look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Drawn
+    from matplotlib.figure import Figure as Drawing
 
 
 @dataclass(frozen=True)
 class View:
-    """One kind of picture."""
+    """One kind of picture.
+
+    Args:
+        tab: its title in a word or two.
+        title: its heading.
+        paint: paints the runs on an empty figure.
+        numbers: the numbers of one run that it shows, with units; empty where there are none.
+        height: inches.
+        nothing: why there is nothing to draw; empty where there is something.
+        again: whether it shows the baseline's second process too.
+    """
 
     tab: str
-    """Its title in a word or two."""
     title: str
-    draw: Callable[[Sequence[Run], Axes, str], None]
-    """Draws the runs on the axes, text and lines in the ink colour; nothing else."""
+    paint: "Callable[[Sequence[Run], Drawing], None]"
     numbers: Callable[[Run], str]
-    """The numbers of one run that it shows, with units; empty where there are none."""
-    height: Callable[[Sequence[Run]], float] = style.rows_height
-    """Inches at ordinary type."""
+    height: Callable[[Sequence[Run]], float] = lambda runs: style.rows_height(len(runs))
     nothing: Callable[[Sequence[Run]], str] = lambda runs: "" if runs else "Nothing was measured yet."
-    """Why there is nothing to draw; empty where there is something."""
     again: bool = False
-    """Whether it shows the baseline's second process too."""
 
 
+_GAINED, _LOST = Look("gained", style.GREEN, "//"), Look("lost", style.ORANGE, "xx")
+_AGAIN = Look("the baseline again", style.GREY, "..")
+_CEILING = Look("ceiling: data free", style.VERMILLION, "|")
+_RESERVED = Look("reserved on top", style.SKY, "\\\\")
 _FEW = 5
 
 
-def _throughput(runs: Sequence[Run], ax: Axes, ink: str) -> None:
+def view(name: str, runs: Sequence[Run]) -> Figure:
+    """A view of runs of one session, in the order of the ladder.
+
+    Raises:
+        InvalidValue: no such view.
+    """
+    if name not in VIEWS:
+        raise one_of(name, list(VIEWS), "view")
+    kind = VIEWS[name]
+    runs = runs if kind.again else results.stages(runs)
+    nothing, title = kind.nothing(runs), kind.title
+    if simulated.any_of(runs):
+        title = title.replace("(sampled)", "(kernel time / step)")
+    if runs:
+        where = (runs[0].workload.rpartition(":")[2], simulated.device(runs[0]))
+        title = " · ".join([title, *filter(None, (sentences.clean(part, 32) for part in where))])
+    alt = f"{kind.title}. {nothing or sentences.enumerated(runs, kind.numbers)}"
+    return Figure(name, title, alt, lambda figure: kind.paint(runs, figure), kind.height(runs), nothing)
+
+
+def headline(runs: Sequence[Run]) -> Figure:
+    """The one picture of a result: before above after on one axis of time, its title the result in words."""
+    both, _ = figures_step.pair(runs)
+    picture, title = view("step_time", both or runs), figures_step.headline(runs)
+    return replace(picture, title=title, alt=f"{title} · {picture.alt}") if title else picture
+
+
+def others(runs: Sequence[Run]) -> dict[str, Figure]:
+    """What stands behind the headline, by the words of its tab; a picture that says the same is left out."""
+    both, _ = figures_step.pair(runs)
+    pictures = {kind.tab: view(name, runs) for name, kind in VIEWS.items()}
+    if len(both) == len(results.stages(runs)):
+        del pictures[VIEWS["step_time"].tab]
+    return {tab: picture for tab, picture in pictures.items() if not picture.nothing}
+
+
+def figure(name: str, runs: Sequence[Run], dark: bool = False) -> "Drawing":
+    """A view as a matplotlib figure; see `view`."""
+    return view(name, runs).draw(dark)
+
+
+def _look(runs: Sequence[Run], label: str, colour: str) -> Look:
+    """The look of the runs' own bars: simulated ones differ."""
+    return Look(f"{label}, simulated", style.PURPLE, "--") if simulated.any_of(runs) else Look(label, colour)
+
+
+def _throughput(runs: Sequence[Run], figure: "Drawing") -> None:
     """A bar for each stage: what it kept of the previous stage's rate, and the gain or loss on it."""
+    ax = figure.add_subplot()
     label = "samples/s: mean, 95% interval; ▲ ▼ ≈ ratio to the stage before (thin line)"
     if simulated.any_of(runs):
         label = "simulated samples/s, with the model's error; △ ▽ ◇ ratio to the stage before (thin line)"
-    rows.frame(ax, ink, runs, _throughput_numbers, label)
+    rows.frame(ax, runs, _throughput_numbers, label)
+    base = _look(runs, "samples/s", style.SKY)
     for at, run in enumerate(runs):
-        _throughput_row(ax, ink, at, run, runs)
+        _throughput_row(ax, at, runs, base)
     ax.set_xlim(0, max([*map(_extent, runs), 0.0]) * 1.03 or 1)
-    entries = [_base(runs, "samples/s", style.SKY)]
     ratios = [ratio for run in runs if (ratio := results.speedup(run, "previous"))]
-    entries += [("gained", style.GREEN, style.GAIN_HATCH)] if any(ratio.is_faster for ratio in ratios) else []
-    entries += [("lost", style.ORANGE, style.LOSS_HATCH)] if any(ratio.is_slower for ratio in ratios) else []
-    entries += [("ceiling: data free", style.VERMILLION, "|")] if any(map(results.ceiling, runs)) else []
-    entries += (
-        [("the baseline again", style.GREY, style.AGAIN_HATCH)] if any(map(results.is_again, runs)) else []
-    )
-    rows.legend(ax, ink, [*entries, *rows.disturbed(ax, ink, runs)])
-
-
-def _look(run: Run, colour: str) -> tuple[str, str]:
-    """Colour and hatch of a run's own bar: those of a simulated one are its own."""
-    return (style.SIMULATED, style.SIMULATED_HATCH) if run.simulated else (colour, "")
-
-
-def _base(runs: Sequence[Run], text: str, colour: str) -> rows.Look:
-    """The same for the legend."""
-    chosen = next((run for run in runs if run.simulated), None)
-    return (f"{text}, simulated" if chosen else text, *(_look(chosen, colour) if chosen else (colour, "")))
+    present = {
+        base: True,
+        _GAINED: any(ratio.is_faster for ratio in ratios),
+        _LOST: any(ratio.is_slower for ratio in ratios),
+        _CEILING: any(map(results.ceiling, runs)),
+        _AGAIN: any(map(results.is_again, runs)),
+    }
+    rows.legend(ax, [look for look, shown in present.items() if shown] + rows.disturbed(ax, runs))
 
 
 def _throughput_numbers(run: Run) -> str:
@@ -95,7 +130,7 @@ def _throughput_numbers(run: Run) -> str:
         lines.append(f"A/A {units.ratio(again)} of the baseline")
     elif against:
         lines.append(f"{sentences.SIGNS[against.verdict]} {units.ratio(against)} {against.verdict}")
-    if results.disturbed(run) is not None and "disturbed" not in lines[-1]:
+    if results.disturbed(run) is not None and not (against and against.verdict == "disturbed"):
         lines[0] += f" {sentences.SIGNS['disturbed']} disturbed"
     return "\n".join(lines)
 
@@ -108,78 +143,74 @@ def _extent(run: Run) -> float:
     return max(min(rate.high, 1.25 * rate.value), results.ceiling(run) or 0.0)
 
 
-def _throughput_row(ax: Axes, ink: str, at: int, run: Run, runs: Sequence[Run]) -> None:
+def _throughput_row(ax: "Axes", at: int, runs: Sequence[Run], base: Look) -> None:
+    run = runs[at]
     rate, ceiling = results.rate(run), results.ceiling(run)
     if not rate:
         return
     other, against = results.previous(run, runs), results.speedup(run, "previous")
     before = results.rate(other) if other else None
-    gained, lost = bool(against and against.is_faster), bool(against and against.is_slower)
     now, start = rate.value, rate.value / (against.ratio if against else 1.0)
     if other and before:
         # From the stage before to its rate in these rounds: straight down, unless they are not the same ones.
         ends = [runs.index(other), at]
-        ax.plot([before.value, start], ends, color=ink, alpha=0.45, linewidth=0.8, zorder=0.9)
+        ax.plot([before.value, start], ends, color=style.ink(), alpha=0.45, linewidth=0.8, zorder=0.9)
     if results.is_again(run):
-        rows.bar(ax, ink, at, 0, now, style.GREY, style.AGAIN_HATCH)
+        rows.bar(ax, at, 0, now, _AGAIN)
+    elif against and against.is_faster and now > start:
+        rows.stack(ax, at, [(start, base), (now - start, _GAINED)])
+    elif against and against.is_slower and now < start:
+        rows.stack(ax, at, [(now, base), (start - now, _LOST)])
     else:
-        rows.bar(ax, ink, at, 0, min(now, start) if gained else now, *_look(run, style.SKY))
-    if gained and now > start:
-        rows.bar(ax, ink, at, start, now - start, style.GREEN, style.GAIN_HATCH)
-    if lost and now < start:
-        rows.bar(ax, ink, at, now, start - now, style.ORANGE, style.LOSS_HATCH)
+        rows.bar(ax, at, 0, now, base)
     if ceiling:
-        ax.plot([ceiling, ceiling], [at - 0.42, at + 0.42], color=style.VERMILLION, linewidth=2.5)
-    rows.whisker(ax, ink, at, rate)
+        rows.line(ax, at, ceiling, _CEILING)
+    rows.whisker(ax, at, rate)
 
 
-def _memory(runs: Sequence[Run], ax: Axes, ink: str) -> None:
+def _memory(runs: Sequence[Run], figure: "Drawing") -> None:
     """A bar for each stage; on a GPU with the memory that was reserved but not allocated."""
-    gpu = any(map(results.on_gpu, runs))
-    most = max(map(_most, runs), default=0.0)
+    ax, gpu = figure.add_subplot(), any(map(results.on_gpu, runs))
+    most = max([max(run.peak_memory_bytes or 0, _reserved(run)) for run in runs], default=0)
     scale, unit = units.size_unit(most)
     what = "GPU memory, allocator's peak" if gpu else "memory of the training process (RSS, without workers)"
-    rows.frame(ax, ink, runs, _memory_numbers, simulated.axis(f"{what} [{unit}]", runs))
+    rows.frame(ax, runs, _memory_numbers, simulated.axis(f"{what} [{unit}]", runs))
+    base = _look(runs, "allocated", style.BLUE)
     for at, run in enumerate(runs):
-        if not _memory_numbers(run):
-            continue
-        own = (run.peak_memory_bytes or 0) / scale
-        spare = (_reserved(run) / scale - own, style.SKY, style.SPARE_HATCH)
-        rows.stack(ax, ink, at, [(own, *_look(run, style.BLUE)), spare])
+        if _memory_numbers(run):
+            allocated = (run.peak_memory_bytes or 0) / scale
+            rows.stack(ax, at, [(allocated, base), (_reserved(run) / scale - allocated, _RESERVED)])
     ax.set_xlim(0, most / scale * 1.03 or 1)
     if gpu:
-        spare_key = ("reserved on top", style.SKY, style.SPARE_HATCH)
-        rows.legend(ax, ink, [_base(runs, "allocated", style.BLUE), spare_key])
+        rows.legend(ax, [base, _RESERVED])
 
 
 def _reserved(run: Run) -> int:
     return (run.peak_reserved_bytes or 0) if results.on_gpu(run) else 0
 
 
-def _most(run: Run) -> float:
-    return float(max(run.peak_memory_bytes or 0, _reserved(run))) if run.status == "ok" else 0.0
-
-
 def _memory_numbers(run: Run) -> str:
     """Peaks with their unit."""
     if run.status != "ok" or run.peak_memory_bytes is None:
         return ""
-    own = simulated.memory(run, units.size(run.peak_memory_bytes))
-    return f"{own} allocated\n{units.size(_reserved(run))} reserved" if results.on_gpu(run) else f"{own} RSS"
+    allocated = simulated.memory(run, units.size(run.peak_memory_bytes))
+    if not results.on_gpu(run):
+        return f"{allocated} RSS"
+    return f"{allocated} allocated\n{units.size(_reserved(run))} reserved"
 
 
-def _utilization(runs: Sequence[Run], ax: Axes, ink: str) -> None:
+def _utilization(runs: Sequence[Run], figure: "Drawing") -> None:
     """A bar for each stage up to the median sample; every sample is a dot, the first at the top."""
+    ax, base = figure.add_subplot(), _look(runs, "utilisation", style.SKY)
     label = "GPU utilisation by NVML [%], sampled"
     if simulated.any_of(runs):
         label = "simulated GPU utilisation [%]: kernel time / step"
-    rows.frame(ax, ink, runs, _utilization_numbers, label)
+    rows.frame(ax, runs, _utilization_numbers, label)
     for at, run in enumerate(runs):
-        samples = _samples(run)
-        if samples:
-            rows.bar(ax, ink, at, 0, float(np.median(samples)), *_look(run, style.SKY))
+        if samples := _samples(run):
+            rows.bar(ax, at, 0, float(np.median(samples)), base)
             height = np.linspace(at - 0.24, at + 0.24, len(samples)) if len(samples) > 1 else [at]
-            ax.plot(samples, height, ".", color=ink, markersize=3.5, alpha=0.8)
+            ax.plot(samples, height, ".", color=style.ink(), markersize=3.5, alpha=0.8)
     ax.set_xlim(0, 104)
 
 
@@ -215,66 +246,17 @@ def _no_losses(runs: Sequence[Run]) -> str:
 
 
 VIEWS: dict[str, View] = {
-    "step_time": View(
-        "Every stage", "Where a step's time goes", figures_step.draw, figures_step.numbers,
-        figures_step.height,
-    ),
+    "step_time": View("Every stage", "Where a step's time goes", figures_step.paint, figures_step.numbers),
     "throughput": View(
         "Throughput", "Throughput, stage by stage", _throughput, _throughput_numbers, again=True
     ),
     "memory": View("Memory", "Peak memory", _memory, _memory_numbers),
     "losses": View(
-        "Losses", "Training loss over the first steps", figures_losses.draw, figures_losses.numbers,
-        figures_losses.height, nothing=_no_losses,
+        "Losses", "Training loss over the first steps", figures_losses.paint, figures_losses.numbers,
+        figures_losses.height, _no_losses,
     ),
     "utilization": View(
         "Utilisation", "GPU utilisation (sampled)", _utilization, _utilization_numbers,
         nothing=_no_utilization,
     ),
 }  # fmt: skip
-
-
-def view(name: str, runs: Sequence[Run]) -> document.Figure:
-    """A view of runs of one session, in the order of the ladder.
-
-    Raises:
-        InvalidValue: no such view.
-    """
-    if name not in VIEWS:
-        raise one_of(name, list(VIEWS), "view")
-    kind = VIEWS[name]
-    runs = runs if kind.again else results.stages(runs)
-    nothing, title = kind.nothing(runs), kind.title
-    if simulated.any_of(runs):
-        title = title.replace("(sampled)", "(kernel time / step)")
-    for run in runs[:1]:
-        where = (
-            sentences.clean(run.workload.rpartition(":")[2], 32),
-            sentences.clean(simulated.device(run), 32),
-        )
-        title = " · ".join([title, *filter(None, where)])
-    alt = f"{kind.title}. {nothing or sentences.enumerated(runs, kind.numbers)}"
-    return document.Figure(
-        name, title, alt, lambda ax, ink: kind.draw(runs, ax, ink), kind.height(runs), nothing
-    )
-
-
-def headline(runs: Sequence[Run]) -> document.Figure:
-    """The one picture of a result: before above after on one axis of time, its title the result in words."""
-    both, _ = figures_step.pair(runs)
-    picture, title = view("step_time", both or runs), figures_step.headline(runs)
-    return replace(picture, title=title, alt=f"{title} · {picture.alt}") if title else picture
-
-
-def others(runs: Sequence[Run]) -> dict[str, document.Figure]:
-    """What stands behind the headline, by the words of its tab; a picture that says the same is left out."""
-    both, _ = figures_step.pair(runs)
-    pictures = {kind.tab: view(name, runs) for name, kind in VIEWS.items()}
-    if len(both) == len(results.stages(runs)):
-        del pictures[VIEWS["step_time"].tab]
-    return {tab: picture for tab, picture in pictures.items() if not picture.nothing}
-
-
-def figure(name: str, runs: Sequence[Run], dark: bool = False, large: bool = False) -> Drawn:
-    """A view as a finished matplotlib figure; see `view` and `document.Figure.draw`."""
-    return view(name, runs).draw(dark, large)

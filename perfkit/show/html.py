@@ -1,8 +1,7 @@
-"""Sections as HTML: a whole page that needs no network, or the fragment that a notebook shows."""
+"""Sections as HTML: a page that needs no network, or the fragment that a notebook shows."""
 
-from __future__ import annotations
-
-import re
+import base64
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -12,30 +11,32 @@ import jinja2
 from markupsafe import Markup, escape
 
 from perfkit.results.run import Run
-from perfkit.show import document, style, tables
+from perfkit.show import document, tables, terminal
+from perfkit.show.document import Cell, Content, Interactive
 from perfkit.show.sentences import clean
-from perfkit.trace import timeline_page as timeline
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""In addition to escaping: a browser neither runs a script in this page nor fetches anything."""
 
 
-def fragment(contents: Iterable[document.Content], large: bool = False) -> str:
-    """A piece of a notebook's page: figures are inline SVG in the page's own ink.
-
-    Args:
-        contents: what to show; titled sections have a heading of the fourth level.
-        large: large type in the figures, for a projector.
-    """
-    return _template(large).render(fragment=True, contents=list(contents))
-
-
-def page(title: str, contents: Iterable[document.Content]) -> str:
-    """One HTML file that needs no network and runs no script but the timeline's, if it has one."""
+def page(title: str, contents: Iterable[Content]) -> str:
+    """One HTML file that needs no network and runs no script but those of interactive pictures."""
     contents = list(contents)
-    moves = any(isinstance(content, document.Timeline) for content in document.walk(contents))
-    policy = timeline.policy() if moves else _POLICY
-    return _template().render(fragment=False, title=title, contents=contents, policy=policy)
+    scripts = [part.script for part in document.walk(contents) if isinstance(part, Interactive)]
+    return _template().render(fragment=False, title=title, contents=contents, policy=_policy(scripts))
+
+
+def fragment(contents: Iterable[Content]) -> str:
+    """A piece of a notebook's page: figures are inline SVG in the page's own ink."""
+    return _template().render(fragment=True, contents=list(contents))
+
+
+def mimebundle(contents: Sequence[Content]) -> dict[str, str]:
+    """One output of a notebook: static HTML, which GitHub and nbconvert show too, and the same as text."""
+    return {"text/html": fragment(contents), "text/plain": terminal.text(contents)}
+
+
+def session(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> str:
+    """The report of a session, to send to a colleague or to keep; arguments as for `tables.sections`."""
+    title = clean(runs[0].workload.rpartition(":")[2]) if runs else "nothing was measured"
+    return page(f"perfkit: {title}", tables.sections(runs, scripts))
 
 
 def pipeline() -> str:
@@ -46,29 +47,25 @@ def pipeline() -> str:
 
 
 @cache
-def _template(large: bool = False) -> jinja2.Template:
-    loader = jinja2.FileSystemLoader([Path(__file__).parent, Path(__file__).parents[1] / "trace"])
+def _template() -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {
-        "clean": clean, "cell": _whole_interval, "svg": lambda figure: style.to_svg(figure.draw(large=large)),
-    }  # fmt: skip
-    environment.globals["of_timeline"] = timeline
-    environment.policies["json.dumps_kwargs"] = {}  # the order of the parts counts
+    environment.filters |= {"clean": clean, "cell": _cell, "policy": lambda script: _policy([script])}
     environment.tests["kind"] = lambda content, name: type(content).__name__ == name
     return environment.get_template("page.jinja")
 
 
-def _whole_interval(cell: str) -> Markup:
+def _policy(scripts: Sequence[str]) -> str:
+    """In addition to escaping: a browser runs these scripts only, and fetches nothing."""
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    allowed = "; script-src " + " ".join(f"'sha256-{digest}'" for digest in digests) if digests else ""
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:{allowed}"
+
+
+def _cell(cell: Cell | str) -> Markup:
     """A line may end before an interval, not inside."""
-    text = str(escape(clean(cell)))
-    return Markup(re.sub(r"\([^()]*–[^()]*\)", r'<span class="whole">\g<0></span>', text))
-
-
-def session(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> str:
-    """The report of a session, to send to a colleague or to keep; arguments as for `tables.sections`."""
-    title = clean(runs[0].workload.rpartition(":")[2]) if runs else "nothing was measured"
-    return page(f"perfkit: {title}", tables.sections(runs, scripts))
-
-
-html = session
-"""The name that `perfkit.html` has always had."""
+    text = clean(cell)
+    value, space, interval = text.partition(" (")
+    if isinstance(cell, Cell) and cell.is_number and space:
+        return Markup('{} <span class="whole">({}</span>').format(value, interval)
+    return escape(text)

@@ -1,7 +1,5 @@
 """What tables and figures read out of a run; None where it cannot be shown."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -104,3 +102,13 @@ def disturbed(run: Run) -> float | None:
 def on_gpu(run: Run) -> bool:
     """Whether the run was on a CUDA device, or on a simulated one."""
     return run.device.startswith("cuda") or run.simulated is not None
+
+
+def busy_share(run: Run) -> float | None:
+    """The share of time in which the device is busy, 0 to 1: NVML's median, or predicted kernel time."""
+    if run.status != "ok":
+        return None
+    if run.utilization is not None:
+        return run.utilization
+    samples = run.raw.gpu_utilization_nvml
+    return float(np.median(samples)) / 100 if samples else None

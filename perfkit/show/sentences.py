@@ -1,12 +1,11 @@
 """What a run showed, in words computed from its numbers: no promises, no causes that they do not show."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable, Sequence
 
 from perfkit.ladder.catalogue import OPTIMIZATIONS
+from perfkit.results import guesses
 from perfkit.results.run import Run
 from perfkit.results.stats import MIN_EFFECT, Ratio
 from perfkit.results.store import ORIGIN
@@ -51,6 +50,15 @@ def enumerated(runs: Sequence[Run], numbers: Callable[[Run], str]) -> str:
     """One clause for each stage: its numbers, or why there are none."""
     clauses = [(name(run), numbers(run).replace("\n", ", ") or outcome(run) or "n/a") for run in runs]
     return "; ".join(": ".join(clause) for clause in clauses) + "."
+
+
+def judgement(times: float, result: Ratio) -> str:
+    """A guess beside its result: within a fifth of it, off by a factor, or open."""
+    factor = max(times / result.ratio, result.ratio / times)
+    verdict = guesses.holds(times, result)
+    if verdict is None:
+        return "open, the rounds cannot tell"
+    return "within a fifth" if verdict else f"off by a factor of {factor:.2f}"
 
 
 def verdicts(runs: Sequence[Run]) -> list[str]:

@@ -4,8 +4,6 @@ A simulated rate is `~1,250 ±15% sim.`: about this much, within the model's err
 have the `~` alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from perfkit.results.index import Entry

@@ -1,10 +1,8 @@
 """A session of runs as sections: the ladder, what each stage showed, pictures, evidence, details."""
 
-from __future__ import annotations
-
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from perfkit import machine
@@ -12,18 +10,18 @@ from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.results.store import ORIGIN
 from perfkit.show import figures, results, simulated, units
-from perfkit.show.document import Bullets, Code, Content, Notice, Section, Table
+from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, tabulate
 from perfkit.show.sentences import SIGNS, name, notices, outcome, verdicts
-from perfkit.show.tables_simulated import beside_published
 
-COLUMNS = (
-    "stage", "samples/s", "× previous", "× baseline", "waits for data", "step time", "pipeline efficiency",
-    "peak memory", "bytes/sample", "note",
-)  # fmt: skip
-_FEW = tuple(name for name in COLUMNS if name not in ("pipeline efficiency", "bytes/sample"))
-NARROW = ("stage", "samples/s", "× previous", "× baseline", "waits for data", "peak memory")
-_IN_WORDS = ("faster", "slower")
-_AGAIN = "A/A"
+_AGAIN = "="
+_EVIDENCE = (
+    Col("stage", lambda check: check[0]),
+    Col("switch", lambda check: check[1]),
+    Col("state", lambda check: check[2]),
+    Col("evidence", lambda check: check[3]),
+)
+_HOLDS, _FAILS = Cell("as set", tone="good"), Cell("NOT as set", tone="bad")
+_SAME, _DIFFERS = Cell("the same", tone="good"), Cell("NOT the same", tone="bad")
 
 
 def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> list[Content]:
@@ -39,7 +37,6 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         *summary(runs),
         *map(Notice, notices(runs)),
         ladder(runs),
-        *beside_published(runs),
         Section("What each stage showed", [Bullets(verdicts(runs))]),
         Section("Figures", [figures.view(name, runs) for name in figures.VIEWS]),
         Section("Evidence that the switches are in effect", evidence(runs)),
@@ -66,70 +63,90 @@ def summary(runs: Sequence[Run]) -> list[str]:
     return lines
 
 
+LADDER = (
+    Col("stage", name),
+    Col("samples/s", lambda run: rate(run)),
+    Col("× previous", lambda run: against(run, "previous")),
+    Col("× baseline", lambda run: against(run, "baseline")),
+    Col("waits for data", lambda run: _wait(run)),
+    Col("step time", lambda run: _step(run), narrow=False),
+    Col("pipeline efficiency", results.efficiency, units.percent, narrow=False),
+    Col("peak memory", lambda run: _memory(run)),
+    Col("bytes/sample", lambda run: _bytes_per_sample(run), narrow=False),
+    Col("note", lambda run: note(run), narrow=False),
+)
+
+
 def ladder(runs: Sequence[Run]) -> Table:
     """One row for each run."""
-    rows = [row(run) for run in runs]
-    meanings = {sign: verdict for verdict, sign in SIGNS.items()} | {_AGAIN: "equal processes"}
-    signs = dict.fromkeys(cell.rpartition(" ")[2] for cells in rows for cell in cells)
-    legend = " · ".join(f"{sign}: {meanings[sign]}" for sign in signs if sign in meanings)
-    if simulated.any_of(runs):
-        legend = " · ".join(filter(None, (legend, simulated.LEGEND)))
-    return Table(
-        COLUMNS, rows, "The ladder, simulated" if simulated.any_of(runs) else "The ladder", legend, NARROW
-    )
+    title = "The ladder, simulated" if simulated.any_of(runs) else "The ladder"
+    return tabulate(LADDER, runs, title, _legend(runs), none="nothing was measured")
 
 
-def short_ladder(runs: Sequence[Run], large: bool = False) -> Table:
-    """The columns that fit beside a notebook's margin, and on paper; fewer in large type.
+def short_ladder(runs: Sequence[Run]) -> Table:
+    """The columns that fit beside a notebook's margin, and on paper.
 
-    Where every stage has the same one before it, one column says against which: `× before`.
+    Where every stage has the same one before it, a single column compares with that stage, and names it.
     """
-    columns, stages = list(NARROW if large else _FEW), [run for run in runs if not results.is_again(run)]
-    if not all(against(run, "previous") == against(run, "baseline") for run in stages):
-        return ladder(runs).only(columns)
-    columns.remove("× previous")
-    first = name(runs[0])
-    shown = [f"× {first}" if column == "× baseline" and len(first) < 12 else column for column in columns]
-    return replace(ladder(runs).only(columns), columns=shown)
+    columns = [column for column in LADDER if column.head not in ("pipeline efficiency", "bytes/sample")]
+    if all(
+        _compared_with(run, "previous") == _compared_with(run, "baseline") for run in results.stages(runs)
+    ):
+        columns.remove(LADDER[2])
+        head = f"× {name(runs[0])}" if runs else "× baseline"
+        columns = [replace(column, head=head) if column is LADDER[3] else column for column in columns]
+    return tabulate(columns, runs, ladder(runs).title, _legend(runs), none="nothing was measured")
 
 
-def row(run: Run) -> list[str]:
-    """The cells of a run; what was not measured is `n/a`, and the note says why."""
-    rate, measured = results.rate(run), run.status == "ok"
-    return [
-        name(run),
-        _marked(simulated.estimate(run, rate), run) if rate else outcome(run).partition(":")[0],
-        against(run, "previous"),
-        against(run, "baseline"),
-        simulated.cell(run, units.percent(results.wait_share(run))),
-        simulated.step_time(run),
-        simulated.cell(run, units.percent(results.efficiency(run))),
-        simulated.memory(run, units.size(run.peak_memory_bytes if measured else None)),
-        bytes_per_sample(run),
-        note(run),
-    ]
+def rate(run: Run) -> Cell:
+    """samples/s with its interval; without it, how the run ended."""
+    estimate, mark = results.rate(run), SIGNS["disturbed"] if results.disturbed(run) is not None else ""
+    absent = outcome(run).partition(":")[0]
+    return Cell(estimate, lambda value: simulated.estimate(run, value), absent, mark if estimate else "")
 
 
-def against(run: Run, role: str) -> str:
-    """`1.34× (1.28–1.41) faster`; a dash for a stage with nothing before it."""
+def against(run: Run, role: str) -> Cell:
+    """`1.34× (1.28–1.41) ▲`; a dash for a stage with nothing before it."""
     if ratio := results.speedup(run, role):
         again = results.is_again(run) and ratio.verdict != "disturbed"
-        word = ratio.verdict if ratio.verdict in _IN_WORDS else SIGNS[ratio.verdict]
-        return f"{units.ratio(ratio)} {_AGAIN if again else word}"
+        return Cell(ratio, units.ratio, mark=_AGAIN if again else SIGNS[ratio.verdict])
     alone = not run.pairings or results.is_again(run)
-    return "–" if results.rate(run) and alone else units.NOT_AVAILABLE
+    return Cell(None, absent="–" if results.rate(run) and alone else units.NOT_AVAILABLE)
 
 
-def _marked(text: str, run: Run) -> str:
-    return f"{text} {SIGNS['disturbed']}" if results.disturbed(run) is not None else text
+def _legend(runs: Sequence[Run]) -> str:
+    """What the signs in the ladder mean."""
+    ratios = {run.id: [results.speedup(run, role) for role in ("previous", "baseline")] for run in runs}
+    used = {ratio.verdict for both in ratios.values() for ratio in both if ratio}
+    used |= {"disturbed" for run in runs if results.disturbed(run) is not None}
+    again = [f"{_AGAIN} the same recipe in a second process"] if any(map(results.is_again, runs)) else []
+    signs = [f"{sign} {verdict}" for verdict, sign in SIGNS.items() if verdict in used]
+    return " · ".join([*signs, *again, *([simulated.LEGEND] if simulated.any_of(runs) else [])])
 
 
-def bytes_per_sample(run: Run) -> str:
+def _compared_with(run: Run, role: str) -> str:
+    pairing = run.pairing(role)
+    return pairing.against if pairing else ""
+
+
+def _wait(run: Run) -> Cell:
+    return Cell(results.wait_share(run), lambda share: simulated.cell(run, units.percent(share)))
+
+
+def _step(run: Run) -> Cell:
+    return Cell(results.step_s(run), lambda _: simulated.step_time(run))
+
+
+def _memory(run: Run) -> Cell:
+    count = run.peak_memory_bytes if run.status == "ok" else None
+    return Cell(count, lambda count: simulated.memory(run, units.size(count)))
+
+
+def _bytes_per_sample(run: Run) -> Cell:
     """Bytes of a sample in the loader's batch; and those copied to the device, where they differ."""
-    batch, crossing = run.batch_bytes_per_sample, run.h2d_bytes_per_sample
-    if run.status != "ok" or batch is None:
-        return units.NOT_AVAILABLE
-    return f"{batch:,} B" if crossing in (None, batch) else f"{batch:,} B ({crossing:,} B cross)"
+    count, copied = run.batch_bytes_per_sample, run.h2d_bytes_per_sample
+    apart = "" if copied in (None, count) else f", {copied:,} B copied"
+    return Cell(count if run.status == "ok" else None, lambda count: f"{count:,} B{apart}")
 
 
 def note(run: Run) -> str:
@@ -142,27 +159,26 @@ def note(run: Run) -> str:
 
 def evidence(runs: Sequence[Run]) -> list[Content]:
     """The state of the switches in the built objects: first those that are not as set, then the changes."""
-    columns = ("stage", "switch", "state", "evidence")
-    rows = [
-        (name(run), m.switch, "as set" if m.ok else "NOT as set", m.evidence)
-        for run in runs for m in run.mechanism
+    checks = [
+        (name(run), check.switch, _HOLDS if check.ok else _FAILS, check.evidence)
+        for run in runs for check in run.mechanism
     ]  # fmt: skip
-    wrong = [row for row in rows if row[2] != "as set"]
-    if not rows:
+    wrong = [check for check in checks if check[2] is _FAILS]
+    if not checks:
         return []
-    count = f"{len(rows) - len(wrong)} of {len(rows)} checks found the switch as the recipe sets it."
-    alarm = [Table(columns, wrong, "Switches that are not as set")] if wrong else []
-    return [count, *alarm, Bullets(_changes(runs)), Section("Every check", [Table(columns, rows)], True)]
+    count = f"{len(checks) - len(wrong)} of {len(checks)} checks found the switch as the recipe sets it."
+    alarm = [tabulate(_EVIDENCE, wrong, "Switches that are not as set")] if wrong else []
+    every = Section("Every check", [tabulate(_EVIDENCE, checks)], folded=True)
+    return [count, *alarm, Bullets(_changes(runs)), every]
 
 
 def evidence_of(run: Run, parity: Parity | None = None) -> Table:
     """Every check of one run; with `parity`, whether it still trains the same too."""
     measured = run.status == "ok"
-    rows = [[m.switch, "as set" if m.ok else "NOT as set", m.evidence] for m in run.mechanism * measured]
-    checks = parity.checks if parity and measured else []
-    rows += [[check.name, "the same" if check.ok else "NOT the same", check.evidence] for check in checks]
-    note = "" if rows else outcome(run) or "nothing was checked"
-    return Table(("switch", "state", "evidence"), rows, "Every check", note)
+    checks = [("", m.switch, _HOLDS if m.ok else _FAILS, m.evidence) for m in run.mechanism * measured]
+    if parity and measured:
+        checks += [("", c.name, _SAME if c.ok else _DIFFERS, c.evidence) for c in parity.checks]
+    return tabulate(_EVIDENCE[1:], checks, "Every check", none=outcome(run) or "nothing was checked")
 
 
 def proof(runs: Sequence[Run], parity: Parity | None = None) -> list[Content]:
@@ -171,12 +187,12 @@ def proof(runs: Sequence[Run], parity: Parity | None = None) -> list[Content]:
     before, run = stages[-2:] if len(stages) > 1 else (stages[0], stages[0])
     every = evidence_of(run, parity)
     changed = {switch for switch, value in run.recipe.items() if value != before.recipe.get(switch)}
-    rows = [row for row in every.rows if row[0] in changed or row[1].startswith("NOT")]
+    rows = [row for row in every.rows if row[0] in changed or row[1] in (_FAILS, _DIFFERS)]
     others = [row for row in every.rows if row not in rows]
     folded = f"{len(others)} {'other ' * bool(rows)}checks, all passed"
     return [
-        *([Table(every.columns, rows, "Proof", every.note)] if rows or not others else []),
-        *([Section(folded, [Table(every.columns, others)], folded=True)] if others else []),
+        *([replace(every, rows=rows, title="Proof")] if rows or not others else []),
+        *([Section(folded, [replace(every, rows=others, title="")], folded=True)] if others else []),
     ]
 
 
@@ -205,7 +221,7 @@ def notes(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _settings(runs: Sequence[Run]) -> Table:
+def _settings(runs: Iterable[Run]) -> Table:
     names = list(dict.fromkeys(switch for run in runs for switch in run.recipe))
     rows = [[switch, *(str(run.recipe.get(switch, "")) for run in runs)] for switch in names]
     return Table(["switch", *map(name, runs)], rows)
@@ -213,4 +229,5 @@ def _settings(runs: Sequence[Run]) -> Table:
 
 def one_line(run: Run) -> str:
     """A run that has just ended."""
-    return f"  {name(run):<18} {outcome(run) or '  '.join(row(run)[1:4])}"
+    cells = [str(rate(run)), *(str(against(run, role)) for role in ("previous", "baseline"))]
+    return f"  {name(run):<18} {outcome(run) or '  '.join(cells)}"

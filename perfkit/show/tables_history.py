@@ -1,7 +1,5 @@
 """The history as rows: what each run is called, how fast it was, what changed in it since which other run."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence

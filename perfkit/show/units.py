@@ -1,8 +1,8 @@
 """Numbers as text: a unit, sensible digits, an interval with the digits of its middle; None is `n/a`."""
 
-from __future__ import annotations
-
 import math
+
+import msgspec
 
 from perfkit.results.stats import Estimate, Ratio
 
@@ -76,6 +76,15 @@ def ratio(value: Ratio) -> str:
     """`1.34× (1.28–1.41)`."""
     like = max(abs(value.ratio), 1.0) if value.ratio >= 0.1 else value.ratio
     return f"{number(value.ratio, like)}× ({number(value.low, like)}–{number(value.high, like)})"
+
+
+def times_apart(value: Ratio) -> str:
+    """How many times faster or slower, above 1 either way: `1.25× (1.22–1.28)` for a ratio of 0.8."""
+    if value.ratio >= 1:
+        return ratio(value)
+    return ratio(
+        msgspec.structs.replace(value, ratio=1 / value.ratio, low=1 / value.high, high=1 / value.low)
+    )
 
 
 def times(value: float | None) -> str:

@@ -1,7 +1,5 @@
 """Pictures of a trace: each draws an analysis, or the lanes of a step, on an Axes."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -9,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 from perfkit import trace as traces
 from perfkit.show import rows, sentences, style, units
 from perfkit.show.document import Figure
+from perfkit.show.rows import Look
 from perfkit.trace.model import Analysis, Lane, Lanes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
 
 PARTS = {
     "kernel": (style.BLUE, ""), "memcpy": (style.ORANGE, "//"), "memset": (style.PURPLE, "xx"),
     "communication": (style.VERMILLION, "\\\\"), "runtime": (style.SKY, "--"),
-    "dataloader": (style.GREEN, style.WAIT_HATCH), "cpu_op": (style.YELLOW, ".."), "other": ("#bbbbbb", ""),
+    "dataloader": (style.GREEN, "///"), "cpu_op": (style.YELLOW, ".."), "other": ("#bbbbbb", ""),
     "forward": (style.SKY, ""), "backward": (style.PURPLE, ".."), "optimizer": ("#bbbbbb", "//"),
-    "annotation": ("#bbbbbb", ""), "fetch": (style.GREEN, style.WAIT_HATCH), "collate": (style.SKY, ""),
+    "annotation": ("#bbbbbb", ""), "fetch": (style.GREEN, "///"), "collate": (style.SKY, ""),
 }  # fmt: skip
 _MOST = 12
 
@@ -50,8 +50,9 @@ def utilization(analysis: Analysis) -> list[tuple[str, str, float | None, str]]:
     ]
 
 
-def _breakdown(analysis: Analysis, ax: Axes, ink: str) -> None:
+def _breakdown(analysis: Analysis, figure: "Drawing") -> None:
     """A stacked bar for each step, and for the mean."""
+    ax = figure.add_subplot()
     steps = analysis.steps[:_MOST]
     names = [*(step.name.replace("ProfilerStep#", "step ") for step in steps), "mean"]
     whole = [*(step.duration_us for step in steps), analysis.mean_step_us or 0.0]
@@ -59,61 +60,62 @@ def _breakdown(analysis: Analysis, ax: Axes, ink: str) -> None:
     kept, _ = style.split_outliers(whole)
     note = style.outliers_note(whole, "step", lambda us: units.duration(us / 1e6))
     text = "; ".join(filter(None, ("ms; hidden time is not counted again", note)))
-    rows.named(ax, ink, names, times, text)
+    rows.named(ax, names, times, text)
     for at, parts in enumerate([*(step.breakdown_us for step in steps), analysis.mean_us]):
-        rows.stack(ax, ink, at, [((us or 0.0) / 1e3, *PARTS[part]) for part, us in parts.items()])
+        rows.stack(ax, at, [((us or 0.0) / 1e3, Look(part, *PARTS[part])) for part, us in parts.items()])
     ax.set_xlim(0, max(kept) * 1.03 / 1e3 or 1)
-    rows.legend(ax, ink, [(part, *PARTS[part]) for part, value in analysis.mean_us.items() if value])
+    rows.legend(ax, [Look(part, *PARTS[part]) for part, value in analysis.mean_us.items() if value])
 
 
-def _operators(analysis: Analysis, ax: Axes, ink: str) -> None:
+def _operators(analysis: Analysis, figure: "Drawing") -> None:
     """Operators by self time: on the device, or on the host where there is no device."""
+    ax = figure.add_subplot()
     times: dict[str, float] = {}
     for o in analysis.operators:
         own = o.device_self_us if analysis.has_accelerator else o.host_self_us
         times[o.name] = times.get(o.name, 0.0) + (own or 0.0)
     where = "device" if analysis.has_accelerator else "host"
-    _ranked(ax, ink, times, f"ms of {where} time of their own, all steps", lambda name: (style.SKY, ""))
+    _ranked(ax, times, f"ms of {where} time of their own, all steps", lambda name: (style.SKY, ""))
 
 
-def _kernels(analysis: Analysis, ax: Axes, ink: str) -> None:
+def _kernels(analysis: Analysis, figure: "Drawing") -> None:
     """Kernels by time; colour and hatch mark those on Tensor Cores."""
+    ax = figure.add_subplot()
     kinds = {"yes": (style.GREEN, ""), "no": (style.BLUE, "//"), "unknown": ("#bbbbbb", "..")}
     times = {k.name: k.total_us for k in analysis.kernels}
     cores = {k.name: k.tensor_core for k in analysis.kernels}
-    _ranked(ax, ink, times, "ms, all steps", lambda name: kinds[cores[name]])
-    rows.legend(ax, ink, [(f"Tensor Cores: {answer}", *look) for answer, look in kinds.items()])
+    _ranked(ax, times, "ms, all steps", lambda name: kinds[cores[name]])
+    rows.legend(ax, [Look(f"Tensor Cores: {answer}", *look) for answer, look in kinds.items()])
 
 
-def _ranked(
-    ax: Axes, ink: str, times: dict[str, float], unit: str, look: Callable[[str], tuple[str, str]]
-) -> None:
+def _ranked(ax: "Axes", times: dict[str, float], unit: str, look: Callable[[str], tuple[str, str]]) -> None:
     top = sorted((pair for pair in times.items() if pair[1] > 0), key=lambda pair: -pair[1])[:10]
     names = [name.removeprefix("void ").replace("at::native::", "") for name, _ in top]
-    rows.named(ax, ink, names, [units.duration(us / 1e6) for _, us in top], unit)
+    rows.named(ax, names, [units.duration(us / 1e6) for _, us in top], unit)
     for at, (name, us) in enumerate(top):
-        rows.bar(ax, ink, at, 0, us / 1e3, *look(name))
+        rows.bar(ax, at, 0, us / 1e3, Look(name, *look(name)))
     ax.set_xlim(0, top[0][1] * 1.03 / 1e3 if top else 1)
 
 
-def _ladder(analysis: Analysis, ax: Axes, ink: str) -> None:
+def _ladder(analysis: Analysis, figure: "Drawing") -> None:
     """The share of the step in which the device works, by ever stricter definitions."""
+    ax = figure.add_subplot()
     looks = {"sampled": (style.PURPLE, ".."), "measured": (style.BLUE, ""), "estimated": (style.SKY, "//")}
     rungs = utilization(analysis)
     texts = ["" if share is None else f"{units.percent(share)}, {how}" for _, how, share, _ in rungs]
-    rows.named(ax, ink, [name for name, *_ in rungs], texts, "%")
+    rows.named(ax, [name for name, *_ in rungs], texts, "%")
     for at, (_, how, share, why) in enumerate(rungs):
         if share is None:
-            rows.reason(ax, ink, at, why)
+            rows.reason(ax, at, why)
         else:
-            rows.bar(ax, ink, at, 0, 100 * share, *looks[how])
+            rows.bar(ax, at, 0, 100 * share, Look(how, *looks[how]))
     ax.set_xlim(0, 100)
-    rows.legend(ax, ink, [(how, *look) for how, look in looks.items()])
+    rows.legend(ax, [Look(how, *look) for how, look in looks.items()])
 
 
-def _memory(analysis: Analysis, ax: Axes, ink: str) -> None:
+def _memory(analysis: Analysis, figure: "Drawing") -> None:
     """Allocated bytes over time, and reserved ones as a dashed line."""
-    style.plain_axes(ax, ink)
+    ax = figure.add_subplot()
     devices = (analysis.memory or {}).get("devices", [])
     start = min((d["time_us"][0] for d in devices), default=0.0)
     for device, colour in zip(devices, (style.BLUE, style.VERMILLION, style.GREEN) * 9, strict=False):
@@ -127,48 +129,46 @@ def _memory(analysis: Analysis, ax: Axes, ink: str) -> None:
         top = max(range(len(held)), key=held.__getitem__)
         ax.annotate(
             f"peak {units.size(1e6 * held[top])}", (at[top], held[top]), (0, 3), textcoords="offset points",
-            ha="right" if at[top] > max(at) / 2 else "left", color=ink, fontsize=0.9 * style.type_size(ax),
+            ha="right" if at[top] > max(at) / 2 else "left"
         )  # fmt: skip
     ax.margins(y=0.15)
-    ax.grid(color=ink, alpha=0.15, linewidth=0.6)
-    style.axis_labels(ax, ink, "ms", "MB")
-    style.legend_below(ax, ink, 3)
+    ax.grid()
+    ax.set(xlabel="ms", ylabel="MB")
+    style.legend_below(ax, 3)
 
 
-def _timeline(lanes: Lanes, ax: Axes, ink: str) -> None:
+def _timeline(lanes: Lanes, figure: "Drawing") -> None:
     """A step: threads, streams and copies as rows, nesting downwards in a row, phases on top."""
+    ax = figure.add_subplot()
     deep = [min(1 + max((bar.depth for bar in lane.bars), default=0), 5) for lane in lanes.lanes]
-    style.plain_axes(ax, ink)
-    size, y = 0.9 * style.type_size(ax), 1.0
+    y = 1.0
     middles, used = [0.5], set()
     for phase in lanes.phases:
         colour, hatch = PARTS[phase.colour]
         place = (phase.start_us / 1e3, phase.duration_us / 1e3)
-        ax.broken_barh([place], (0.1, 0.8), facecolor=colour, hatch=hatch, edgecolor=ink, alpha=0.55)
+        ax.broken_barh([place], (0.1, 0.8), facecolor=colour, hatch=hatch, alpha=0.55)
         ax.axvspan(place[0], sum(place), color=colour, alpha=0.08, linewidth=0)
         if phase.duration_us > 0.04 * lanes.duration_us:
-            ax.text(
-                place[0] + place[1] / 2, 0.5, phase.name, color=ink, fontsize=size, ha="center", va="center"
-            )
+            ax.text(place[0] + place[1] / 2, 0.5, phase.name, ha="center", va="center")
     for lane, rows_of in zip(lanes.lanes, deep, strict=True):
         height = max(1.0, 0.45 * rows_of)
         for part, depth, spans in _spans(lane, rows_of):
             used.add(part)
             place = (y + 0.05 + depth * (height - 0.1) / rows_of, (height - 0.1) / rows_of)
-            ax.broken_barh(spans, place, facecolor=PARTS[part][0], edgecolor=ink, linewidth=0.1)
+            ax.broken_barh(spans, place, facecolor=PARTS[part][0], linewidth=0.1)
         middles.append(y + height / 2)
         y += height
-        ax.axhline(y, color=ink, alpha=0.25, linewidth=0.6)
+        ax.axhline(y, alpha=0.25, linewidth=0.6)
     labels = [
         "phases",
-        *(sentences.wrapped(lane.label, style.characters(ax, 0.2), 2) for lane in lanes.lanes),
+        *(sentences.wrapped(lane.label, style.characters(0.2), 2) for lane in lanes.lanes),
     ]
-    ax.set_yticks(middles, [style.mark(label) for label in labels], color=ink, fontsize=size)
+    ax.set_yticks(middles, labels)
     ax.set_ylim(y, 0)
     ax.set_xlim(0, lanes.duration_us / 1e3)
     left_out = f"; {lanes.omitted:,} shorter events left out" if lanes.omitted else ""
-    ax.set_xlabel(f"ms from the start of {lanes.name}{left_out}", color=ink, fontsize=size)
-    rows.legend(ax, ink, [(part, PARTS[part][0], "") for part in PARTS if part in used])
+    ax.set_xlabel(f"ms from the start of {lanes.name}{left_out}")
+    rows.legend(ax, [Look(part, PARTS[part][0]) for part in PARTS if part in used])
 
 
 def _spans(lane: Lane, levels: int) -> Iterator[tuple[str, int, list[tuple[float, float]]]]:
@@ -193,7 +193,7 @@ def views(analysis: Analysis, window: Lanes | None = None) -> list[Figure]:
     rungs = [f"{name} {why or units.percent(share)}" for name, _, share, why in utilization(analysis)]
 
     def view(
-        name: str, title: str, paint: Callable[[Any, Axes, str], None], height: float, measured: bool,
+        name: str, title: str, paint: "Callable[[Any, Drawing], None]", height: float, measured: bool,
         numbers: Iterable[str], data: object = analysis,
     ) -> Figure:  # fmt: skip
         nothing = "" if measured else reason(analysis)

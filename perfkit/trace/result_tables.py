@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perfkit.show import sentences, units
-from perfkit.show.document import Code, Content, Figure, Section, Table, Timeline
+from perfkit.show.document import Code, Content, Figure, Section, Table
 from perfkit.trace import figures as figures_trace
 from perfkit.trace.figures import reason, utilization
 from perfkit.trace.model import Analysis
+from perfkit.trace.timeline_page import timeline
 
 if TYPE_CHECKING:
     from perfkit.trace import Lanes, TraceComparison
@@ -43,7 +44,7 @@ def sections(
         f"{files} · {analysis.device['name'] or analysis.device['kind']}",
         Section("What stands out", [_health(analysis), diagnosis(findings)]),
         Section("Figures", [_titled(analysis, view) for view in figures_trace.views(analysis, window)]),
-        Section("Timeline", [Timeline(window)] if window else []),
+        Section("Timeline", [timeline(window)] if window else []),
         Section("Where a step goes", [_steps(analysis), _mean_step(analysis), *loader]),
         Section("How well the device is used", [_utilization(analysis), _idle(analysis)]),
         Section("Work", [_operators(analysis), _kernels(analysis)]),

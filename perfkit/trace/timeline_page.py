@@ -1,30 +1,31 @@
-"""The data of the interactive timeline; `timeline.jinja` is its HTML."""
+"""The interactive timeline of a step: `timeline.jinja` is its HTML, `timeline.js` draws it."""
 
-from __future__ import annotations
-
-import base64
-import hashlib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import msgspec
 
 from perfkit.show import sentences
+from perfkit.show.document import Interactive
 from perfkit.trace import Lane, Lanes
 from perfkit.trace.figures import PARTS
 
 
+def timeline(lanes: Lanes) -> Interactive:
+    """The lanes of a step, to zoom and pan in."""
+    markup = _template().render(data=data(lanes), name=sentences.clean(lanes.name), parts=legend(lanes))
+    script = Path(__file__).with_name("timeline.js").read_text(encoding="utf-8")
+    return Interactive(f"Timeline of {lanes.name}", markup, script, height(lanes))
+
+
 @cache
-def script() -> str:
-    """The script that draws it."""
-    return Path(__file__).with_name("timeline.js").read_text(encoding="utf-8")
-
-
-def policy() -> str:
-    """The policy of a page with the timeline: it may run this script, and fetches nothing."""
-    digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+def _template() -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.policies["json.dumps_kwargs"] = {}  # the order of the parts counts
+    return environment.get_template("timeline.jinja")
 
 
 def legend(lanes: Lanes) -> dict[str, str]:

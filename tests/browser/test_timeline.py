@@ -10,8 +10,8 @@ from PIL import Image, ImageStat
 from playwright.sync_api import Browser, Page, expect
 
 from perfkit.show import html
-from perfkit.show.document import Timeline
 from perfkit.trace import Bar, Lane, Lanes
+from perfkit.trace.timeline_page import timeline as interactive
 from tests.browser.lab import ARTEFACTS
 
 
@@ -39,7 +39,7 @@ def timeline(chromium: Browser) -> Iterator[Page]:
     page = chromium.new_page(viewport={"width": 1280, "height": 720})
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
-    page.set_content(html.page("Timeline", [Timeline(LANES)]))
+    page.set_content(html.page("Timeline", [interactive(LANES)]))
     page.wait_for_function("() => window.pkFrames > 0")
     yield page
     page.close()
@@ -114,7 +114,7 @@ def test_a_frame_has_the_colours_of_the_notebook_around_it(chromium: Browser) ->
     for is_light in ("true", "false"):
         paper = "#fff" if is_light == "true" else "#111"
         body = f"<body data-jp-theme-light='{is_light}' style='background:{paper}'>"
-        page.set_content(f"<!DOCTYPE html><html>{body}{html.fragment([Timeline(LANES)])}")
+        page.set_content(f"<!DOCTYPE html><html>{body}{html.fragment([interactive(LANES)])}")
         frame = page.frame_locator("iframe.pk-frame")
         expect(frame.locator("#pk-timeline-sum")).to_contain_text("kernel 40.0 µs")
         picture = page.locator("iframe.pk-frame").screenshot(path=ARTEFACTS / f"timeline-{is_light}.png")

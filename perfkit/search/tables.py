@@ -1,0 +1,119 @@
+"""What the searches found, as sections with their figures: what each optimization is worth, what was tried."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from perfkit.results.run import Run
+from perfkit.results.stats import Estimate
+from perfkit.search.attribution import Attribution, Effect
+from perfkit.search.tuning import Tuned, rate
+from perfkit.show import results, rows, style, units
+from perfkit.show.document import Bullets, Cell, Col, Content, Figure, tabulate
+from perfkit.show.rows import Look
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+_MEAN = Look("mean over orders", style.BLUE)
+_MARKS = (("alone", "o", style.SKY), ("last", "D", style.ORANGE))
+
+
+def attribution(result: Attribution) -> list[Content]:
+    """What each optimization is worth: alone, after the others, on average over all orders."""
+    columns = (
+        Col("optimization", "title"),
+        Col("alone", "alone", units.times),
+        Col("after the others", "last", units.times),
+        Col("in this order", "stepwise", units.times, narrow=False),
+        Col("mean over orders", _mean, units.interval),
+    )
+    pairs = (
+        Col("one", "a"),
+        Col("other", "b"),
+        Col("together / product of each alone", "factor", units.times),
+    )
+    numbers = ", ".join(f"{effect.title} {units.times(effect.shapley)}" for effect in result.effects)
+    figure = Figure(
+        "worth", "What each optimization is worth, whatever the order",
+        f"Worth on average over the orders: {numbers}", lambda figure: _worth(result.effects, figure),
+        style.rows_height(len(result.effects)),
+    )  # fmt: skip
+    none = "no pair was measured together and alone"
+    again = [] if result.complete else ["The time budget is used up: run it again to continue."]
+    return [
+        tabulate(columns, result.effects, "What each optimization is worth"),
+        figure,
+        Bullets(result.sentences()),
+        tabulate(pairs, result.interactions, "Interactions", none=none),
+        *again,
+    ]
+
+
+def _mean(effect: Effect) -> Cell:
+    if effect.shapley is None or effect.low is None or effect.high is None:
+        return Cell(effect.shapley, units.times)
+    estimate = Estimate(effect.shapley, effect.low, effect.high)
+    return Cell(estimate, lambda value: units.interval(value, unit="×"))
+
+
+def _worth(effects: Sequence[Effect], figure: "Drawing") -> None:
+    """A bar for the mean over the orders with its interval; marks for alone and after the others."""
+    ax = figure.add_subplot()
+    marks = "times as fast (circle: alone on the baseline · diamond: on top of all the others)"
+    rows.named(ax, [effect.title for effect in effects], [str(_mean(effect)) for effect in effects], marks)
+    numbers = [(e.alone, e.last, e.shapley, e.low, e.high) for e in effects]
+    values = [1.0, *(value for each in numbers for value in each if value is not None)]
+    for at, effect in enumerate(effects):
+        if effect.shapley is not None:
+            rows.bar(ax, at, 1.0, effect.shapley - 1.0, _MEAN)
+        if effect.low is not None and effect.high is not None:
+            ax.plot([effect.low, effect.high], [at, at], color=style.ink(), linewidth=1.6)
+        for field, sign, colour in _MARKS:
+            if (value := getattr(effect, field)) is not None:
+                ax.plot(value, at, sign, color=colour, markersize=8, zorder=4)
+    room = max(values) - min(values) + 0.1
+    ax.set_xlim(min(values) - 0.05 * room, max(values) + 0.06 * room)
+    ax.axvline(1.0, linewidth=1)
+    rows.legend(ax, [_MEAN])
+
+
+def tuning(result: Tuned) -> list[Content]:
+    """What was picked, and everything that was tried, the fastest first."""
+    front = result.pareto()
+    numbers = {run.id: str(at) for at, run in enumerate(front, 1)}
+    tried = sorted((run for run in result.tried if results.rate(run)), key=rate, reverse=True)
+    columns = (
+        Col("recipe", "title"),
+        Col("on the front", lambda run: numbers.get(run.id, "") + " (picked)" * (run.id == result.best.id)),
+        Col("samples/s", results.rate, units.interval),
+        Col("peak memory", lambda run: run.peak_memory_bytes or None, units.size),
+    )
+    measured = [run for run in tried if run.peak_memory_bytes]
+    fronted = ", ".join(f"{run.title} {rate(run):.0f} samples/s" for run in front)
+    figure = Figure(
+        "pareto", "What was tried: speed against memory",
+        f"Pareto front of {len(measured)} runs: {fronted}; picked: {result.best.title}",
+        lambda figure: _pareto(measured, front, result, figure),
+    )  # fmt: skip
+    note = "The front: no other run is both faster and smaller."
+    return [Bullets(result.sentences()), figure, tabulate(columns, tried, "Tried", note)]
+
+
+def _pareto(measured: Sequence[Run], front: Sequence[Run], result: Tuned, figure: "Drawing") -> None:
+    """A dot for each run, a line through the front (the leanest first), a star on what was picked."""
+    ax = figure.add_subplot()
+    ax.plot(*_places(measured), "o", color=style.SKY, markersize=7, label="tried")
+    ax.plot(*_places(front), "-D", color=style.ORANGE, markersize=8, label="the front")
+    ax.plot(*_places([result.best]), "*", color=style.YELLOW, markersize=19, label="picked")
+    for at, place in enumerate(zip(*_places(front), strict=True), 1):
+        ax.annotate(str(at), place, (-9, 7), textcoords="offset points")
+    if result.cap_bytes:
+        ax.axvline(result.cap_bytes / 1e6, linestyle="--", linewidth=1.2, label="memory cap")
+    ax.set_ylim(bottom=0)
+    ax.margins(x=0.08, y=0.12)
+    ax.set(xlabel="peak memory, MB", ylabel="samples/s")
+    style.legend_below(ax, 4)
+
+
+def _places(runs: Sequence[Run]) -> tuple[list[float], list[float]]:
+    return [(run.peak_memory_bytes or 0) / 1e6 for run in runs], [rate(run) for run in runs]
