@@ -67,9 +67,9 @@ _DROPPED = m.SimpleStatementLine(
 _NULLCONTEXT = m.With(items=[m.WithItem(item=m.Call(func=m.Name("nullcontext")), asname=None)])
 _NO_ITERATION = m.Call(func=m.Name("range"), args=[m.Arg(m.Integer("0"))])
 _DEFAULTS = {
-    "collate_fn": "None", "gradient_as_bucket_view": "False", "non_blocking": "False",
+    "collate_fn": "None", "non_blocking": "False",
     "persistent_workers": "False", "pin_memory": "False", "prefetch_factor": "None",
-    "set_to_none": "True", "static_graph": "False",
+    "set_to_none": "True",
 }  # fmt: skip
 """Arguments that are torch's own defaults with these values: a script leaves them out."""
 _DEFAULT_ARGUMENT = m.OneOf(

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, RandomSampler
 
@@ -42,8 +41,6 @@ def configure(recipe: Recipe, seed: int) -> None:
         torch.backends.cudnn.conv.fp32_precision = recipe.fp32_precision
         torch.backends.cudnn.rnn.fp32_precision = recipe.fp32_precision
     torch.backends.cudnn.benchmark = recipe.cudnn_benchmark
-    if not recipe.infiniband:
-        os.environ["NCCL_IB_DISABLE"] = "1"  # NCCL reads it when the process group starts
     if recipe.cpu_threads > 0:
         torch.set_num_threads(recipe.cpu_threads)
 
@@ -126,16 +123,7 @@ def make_model(workload: Any, recipe: Recipe, device: torch.device) -> Any:
         for block in blocks(model):
             forget_activations(block)
     if recipe.ranks > 1:
-        model = DistributedDataParallel(
-            model,
-            device_ids=[device] if device.type == "cuda" else None,
-            bucket_cap_mb=recipe.bucket_cap_mb,
-            gradient_as_bucket_view=recipe.gradient_as_bucket_view,
-            static_graph=recipe.static_graph,
-        )
-    if recipe.gradient_compression != "off":
-        hooks = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
-        model.register_comm_hook(None, hooks[recipe.gradient_compression])
+        model = DistributedDataParallel(model)
     if recipe.compile:
         model = torch.compile(model, mode=recipe.compile_mode)
     return model

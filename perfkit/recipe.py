@@ -170,24 +170,6 @@ class Recipe:
         False, "no_sync", "average gradients once per optimizer step, not after every batch",
         idle_when=("accumulation", 1),
     )  # fmt: skip
-    bucket_cap_mb: int = _ranks(
-        25, "Bucket size", "MiB of gradients per collective", low=1, high=4096, levels=(1, 25, 100),
-        idle_when=("ranks", 1),
-    )  # fmt: skip
-    gradient_as_bucket_view: bool = _ranks(
-        False, "Bucket views", "gradients are views of DDP's buckets: one copy fewer", idle_when=("ranks", 1)
-    )
-    static_graph: bool = _ranks(
-        False, "Static graph", "every step uses the same parameters in the same way", idle_when=("ranks", 1)
-    )
-    gradient_compression: str = _ranks(
-        "off", "Compression", "send gradients between ranks in 16 bits", ("off", "bf16", "fp16"),
-        idle_when=("ranks", 1),
-    )  # fmt: skip
-    infiniband: bool = _ranks(
-        True, "InfiniBand", "NCCL may use InfiniBand or RoCE between machines; off = TCP", needs="cuda",
-        idle_when=("ranks", 1),
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Checks every value, however the recipe was made.

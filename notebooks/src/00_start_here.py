@@ -87,7 +87,7 @@ pk.pipeline()
 # | [10 the workbench](10_workbench.ipynb) | what do *you* want to try? | 1 to 3 | 3 | – |
 # | [11 your own](11_your_own.ipynb) | where does your script's time go, and which switches help? | 5 | 5 | a script that trains; or your code in a module |
 # | [12 what each is worth](12_what_each_is_worth.ipynb) | how much does each optimization contribute? | 4 | 4 | – |
-# | [13 what if](13_what_if.ipynb) | how fast would it be on other hardware, or with other switches? | 5 to 7 | 8 | – |
+# | [13 what if](13_what_if.ipynb) | which settings are fastest here, without trying them all? | 5 to 7 | 8 | – |
 # | [14 hidden transfers](14_hidden_transfers.ipynb) | which lines make the host wait? | 2 | 3 | – |
 # | [15 kernels and shapes](15_kernels_and_shapes.ipynb) | what can this device do, and how much of that do you use? | 6 to 8 | 12 | – |
 # | [16 NVTX and Nsight](16_nvtx_and_nsight.ipynb) | data, host or device: which is the bottleneck? | 3 to 4 | 4 | – |

@@ -31,12 +31,8 @@ panel = pk.StagePanel("baseline")
 # %% [markdown]
 # ## Predict before you run
 #
-# What share of a step does this loop spend waiting for data? Enter *your* number, from 0 (never waits) to 1 (always waits).
-
-# %%
-my_guess = pk.guess("share of a step that waits for data", None, sure=None)  # your number; sure: 50, 70 or 90
-
-# %% [markdown]
+# What share of a step does this loop spend waiting for data? Write down *your* number, from 0% (never waits) to 100% (always waits).
+#
 # ## Run
 #
 # Press *Run* in the panel, or run both cells: the results appear in the panel.
@@ -58,7 +54,7 @@ panel.run()
 run = panel.runs[0]
 waiting = run.data_wait_share or 0
 Markdown(
-    f"{my_guess.outcome(waiting, panel)} Most of the step is "
+    f"This loop waits for data during {waiting:.0%} of a step. Most of the step is "
     f"**{'waiting for data' if waiting > 0.5 else 'computing'}**."
 )
 

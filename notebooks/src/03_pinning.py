@@ -41,7 +41,7 @@ panel.diff()
 # %% [markdown]
 # ## Predict before you run
 #
-# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number, and how sure you are that it is within a fifth of what will be measured; then press *Predict*. The panel answers with the article's figure. (In code: `panel.predict(1.5, confidence=70)`.)
+# What speed-up do you expect? 1 means no change, below 1 means slower. Enter *your* number under *Guess*; the panel sets it beside the result and the article's figure. (In code: `panel.predict(1.5)`.)
 
 # %%
 panel

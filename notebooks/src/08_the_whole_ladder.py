@@ -29,11 +29,7 @@ panel = pk.LadderPanel()
 # ## Predict before you run
 #
 # Which stage will bring the largest speed-up on *this* machine?
-
-# %%
-my_guess = pk.guess("the stage with the largest speed-up", None, sure=None)  # a name, such as "amp"
-
-# %% [markdown]
+#
 # What the articles report, measured on their machine. What we calculated from their figures is marked as *derived*; where they contradict each other, see [chapter 19](19_checking_the_articles.ipynb):
 
 # %%
@@ -57,7 +53,7 @@ panel.run()
 gains = {run.stage: run.speedup("previous") for run in panel.runs if run.speedup("previous")}
 best = max(gains, key=lambda name: gains[name].ratio)
 Markdown(
-    f"{my_guess.outcome(best, panel)} With it: "
+    f"The stage with the largest speed-up: **{best}**. With it: "
     f"{gains[best].ratio:.2f} times as fast ({gains[best].low:.2f} to {gains[best].high:.2f}), {gains[best].verdict}."
 )
 

@@ -52,13 +52,7 @@ before.timeline()
 # What is the bottleneck of this loop: data, the host, or the device?
 
 # %%
-my_guess = pk.guess("the bottleneck of the plain loop", None, sure=None)  # such as "device-bound"
-
-# %%
 before.table("Diagnosis")
-
-# %%
-print(my_guess.outcome(before.findings[0].bottleneck if before.findings else "none"))
 
 # %% [markdown]
 # Amdahl's law bounds the gain: removing *all* exposed time gives this speed-up, so no fix for it can give more.

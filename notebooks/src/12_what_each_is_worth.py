@@ -25,10 +25,6 @@ names = ["data_loading", "channels_last", "amp"]
 #
 # Which one is worth most on average? And is it worth more alone, or when the others are already on?
 
-# %%
-my_guess = pk.guess("worth most on average", None, sure=None)  # such as "data_loading"
-
-# %% [markdown]
 # ## Run
 #
 # All runs are stored. If you stop this cell, or its time budget runs out, run it again to continue.
@@ -51,7 +47,7 @@ worth.table("Interactions")
 
 # %%
 best = max(worth.found.effects, key=lambda effect: effect.shapley or 0)
-print(my_guess.outcome(best.name))
+print(f"Worth most on average: {best.name}")
 
 # %% [markdown]
 # ## When the answer misleads

@@ -40,14 +40,11 @@ Markdown(f"```python\n{source}```")
 # How many copies and waits between host and device are there in each step?
 
 # %%
-my_guess = pk.guess("copies and waits in a step of Chatty", None, sure=None)  # your number
-
-# %%
 syncs = pk.find_syncs(name)
 syncs.table()
 
 # %%
-print(my_guess.outcome(syncs.a_step), f"They are at {len(syncs.places)} places in the code.")
+print(f"{syncs.a_step:g} copies and waits in a step, at {len(syncs.places)} places in the code.")
 
 # %% [markdown]
 # perfkit watches the calls, not the device, so it finds these places on a machine without a GPU too. On a GPU, it also reports whether the host memory of each copy was pinned, and adds the driver's own warnings. Pinned copies that do not block the host are listed too, although they are not waits.

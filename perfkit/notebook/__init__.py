@@ -18,12 +18,9 @@ from perfkit.notebook.functions import (
     training_loop,
     tune,
 )  # fmt: skip
-from perfkit.notebook.guess import guess
 from perfkit.notebook.ladder import LadderPanel, RecipePanel
-from perfkit.notebook.layout import projector
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.stage import StagePanel
-from perfkit.notebook.whatif import WhatIf
 from perfkit.notebook.where import use
 from perfkit.notebook.workbench import Workbench
 from perfkit.puzzles.panel import Puzzle, capstone, puzzle, puzzles
@@ -31,8 +28,8 @@ from perfkit.scripts.panel import ScriptPanel, script_panel
 
 __all__ = [
     "LadderPanel", "Puzzle", "RecipePanel", "ScriptPanel", "Shown", "StagePanel", "SyncReport", "TraceView",
-    "WhatIf", "Workbench", "attribute", "capstone", "doctor", "find_syncs", "guess",
-    "kernels", "machine", "memory", "nsys", "pipeline", "profile", "projector", "puzzle", "puzzles",
+    "Workbench", "attribute", "capstone", "doctor", "find_syncs",
+    "kernels", "machine", "memory", "nsys", "pipeline", "profile", "puzzle", "puzzles",
     "recording", "script_panel", "source", "torchrun", "training_loop",
     "tune", "use",
 ]  # fmt: skip

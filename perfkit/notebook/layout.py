@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import html
 import re
-import weakref
 from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
@@ -47,11 +46,6 @@ class Offer:
             self._action.act()
 
 
-_boxed: weakref.WeakSet[Boxed] = weakref.WeakSet()
-_large = False
-"""Whether the whole notebook is in large type."""
-
-
 class Boxed:
     """Something that a cell shows as a box of widgets; without a browser, as a sentence."""
 
@@ -61,9 +55,6 @@ class Boxed:
 
     def _fill(self, children: Sequence[widgets.Widget]) -> None:
         self.box = box([widgets.HTML(STYLE), *children], "pk-panel")
-        _boxed.add(self)
-        if _large:
-            self.enlarge(True)
 
     def enlarge(self, large: bool) -> None:
         """Large type in this box, or type of the usual size."""
@@ -76,35 +67,6 @@ class Boxed:
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         bundle: dict[str, Any] = self.box._repr_mimebundle_(**kwargs)
         return {**bundle, "text/plain": self.text}
-
-
-class Projection(Boxed):
-    """A box whose cell, as long as it is in the page, makes the text of the notebook large as well."""
-
-    text = "perfkit: large type in a live notebook"
-
-    def __init__(self, words: str) -> None:
-        self._fill([html_slot(text=f'<span role="status">{words}</span>')])
-
-    def enlarge(self, large: bool) -> None:
-        """The notebook's text, too."""
-        super().enlarge(large)
-        set_class(self.box, "pk-projector", large)
-
-
-def projector(on: bool = True) -> Projection:
-    """Large type in the whole notebook, for a projector: every panel, the text and the code.
-
-    Args:
-        on: False puts back the usual size.
-    """
-    global _large  # noqa: PLW0603 - a choice for the session, made in one place
-    _large = on
-    for one in list(_boxed):
-        one.enlarge(on)
-    return Projection(
-        "Large type is on; <code>pk.projector(False)</code> ends it." if on else "The usual type."
-    )
 
 
 def box(children: Sequence[widgets.Widget], *classes: str) -> widgets.VBox:

@@ -16,9 +16,4 @@ EDITS: dict[str, str] = {
     "nvtx_ranges": "open torch.cuda.nvtx.range around the parts of the step",
     "ranks": "start the script with torchrun, with DistributedDataParallel in it",
     "no_sync": "enter model.no_sync() for all but the last batch of a step",
-    "bucket_cap_mb": "pass bucket_cap_mb to DistributedDataParallel",
-    "gradient_as_bucket_view": "pass gradient_as_bucket_view=True to DistributedDataParallel",
-    "static_graph": "pass static_graph=True to DistributedDataParallel",
-    "gradient_compression": "register a communication hook of torch.distributed.algorithms.ddp_comm_hooks",
-    "infiniband": "set NCCL_IB_DISABLE in the environment",
 }

@@ -29,7 +29,7 @@ MOST_PLANS = 300
 
 _ON_THE_HOST = (
     "workers", "persistent_workers", "prefetch_factor", "infinite_sampler", "cpu_threads", "nvtx_ranges",
-    "infiniband", "no_sync", "bucket_cap_mb", "gradient_as_bucket_view", "static_graph",
+    "no_sync",
 )  # fmt: skip
 
 

@@ -25,6 +25,10 @@ class Forecast:
     """Samples/s of each rank / samples/s of one rank alone."""
 
 
+_BUCKET_BYTES = 25 << 20
+"""What DDP gathers before it sends, by default."""
+
+
 def efficiency(one: Run, many: Run) -> float:
     """Scaling efficiency: samples/s of all ranks / (ranks × samples/s of one), 1 is perfect.
 
@@ -59,7 +63,7 @@ def forecast(
     ranks = recipe.ranks
     alpha = latency_s if latency_s is not None else measured.start_s / (2 * (ranks - 1))
     beta = bytes_per_s if bytes_per_s is not None else measured.bytes_per_s * 2 * (ranks - 1) / ranks
-    buckets = max(1, -(-measured.bytes_per_step // (recipe.bucket_cap_mb << 20)))
+    buckets = max(1, -(-measured.bytes_per_step // _BUCKET_BYTES))
     exposed = min(1.0, measured.exposed_s / measured.alone_s) if measured.alone_s else 0.0
     rows = []
     for count in counts:

@@ -6,7 +6,6 @@ is not in effect is an error, not a slow stage.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -250,26 +249,6 @@ def _no_sync(s: ObservedStep) -> Reading:
     return last_only or _NOT_AS_IT_SHOULD_BE, "gradients are averaged with the last batch only"
 
 
-def _bucket_cap_mb(s: ObservedStep) -> Reading:
-    if s.ddp is None:
-        return _holds(True, "no other ranks")
-    size = s.ddp.bucket_bytes_cap >> 20
-    return size, f"buckets of at most {size} MiB"
-
-
-def _infiniband(s: ObservedStep) -> Reading:
-    if s.ddp is None:
-        return _holds(True, "no other ranks")
-    allowed = os.environ.get("NCCL_IB_DISABLE") != "1"
-    return _flag(allowed, "NCCL takes the fastest network", "NCCL_IB_DISABLE=1: TCP")
-
-
-def _gradient_compression(s: ObservedStep) -> Reading:
-    hooks = [hook.__name__ for hook, _ in s.ddp._comm_hooks] if s.ddp is not None else []
-    state = ", ".join(hooks).removesuffix("_compress_hook") or "off"
-    return state, f"communication hook: {', '.join(hooks) or 'none'}"
-
-
 # ---------------------------------------------------------------- the table
 
 CHECKS: dict[str, Check] = {
@@ -314,16 +293,5 @@ CHECKS: dict[str, Check] = {
     "nvtx_ranges": _nvtx_ranges,
     "ranks": _ranks,
     "no_sync": _no_sync,
-    "bucket_cap_mb": _bucket_cap_mb,
-    "gradient_as_bucket_view": lambda s: _flag(
-        s.ddp is not None and s.ddp.gradient_as_bucket_view,
-        "gradients are views of buckets", "gradients are tensors of their own",
-    ),
-    "static_graph": lambda s: _flag(
-        s.ddp is not None and bool(s.ddp.static_graph),
-        "static graph", "the graph may change from step to step",
-    ),
-    "gradient_compression": _gradient_compression,
-    "infiniband": _infiniband,
 }  # fmt: skip
 """The check of each switch: what is observed, and how it reads in words."""

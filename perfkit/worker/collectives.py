@@ -43,11 +43,6 @@ def _step_s(harness: Harness, samples: int) -> float:
 
 
 def _buckets(training: Any) -> list[int]:
-    """Bytes of each collective, in the precision that is sent."""
-    halves = training.recipe.gradient_compression != "off"
-    sizes = [
-        p.numel() * (2 if halves else p.element_size())
-        for p in training.model.parameters()
-        if p.requires_grad
-    ]
-    return all_reduce.buckets(sizes, training.recipe.bucket_cap_mb << 20)
+    """Bytes of each collective: DDP's default is 25 MiB."""
+    sizes = [p.nbytes for p in training.model.parameters() if p.requires_grad]
+    return all_reduce.buckets(sizes, 25 << 20)

@@ -22,14 +22,12 @@ SWITCHES = """
     batch_size workers persistent_workers prefetch_factor infinite_sampler batched_fetch pin_memory
     non_blocking device_prefetch uint8_copy device_resize device_dataset zero_grad_set_to_none channels_last
     amp fp32_precision cudnn_benchmark optimizer_impl compile compile_mode cpu_threads accumulation
-    activation_checkpointing embedding_device log_every nvtx_ranges ranks no_sync bucket_cap_mb
-    gradient_as_bucket_view static_graph
-    gradient_compression infiniband
+    activation_checkpointing embedding_device log_every nvtx_ranges ranks no_sync
 """.split()
 OTHER_NAMES = {
     "data_loading": "workers", "pinning": "pin_memory", "zero_grad": "zero_grad_set_to_none",
     "amp_fp16": "amp", "max_autotune": "compile", "fused_optimizer": "optimizer_impl",
-    "cpu_embedding": "embedding_device", "tcp": "infiniband", "baseline": "batch_size",
+    "cpu_embedding": "embedding_device", "baseline": "batch_size",
     "tf32": "fp32_precision",
 }  # fmt: skip
 """Optimizations that are not called what their own switch is."""
@@ -60,14 +58,14 @@ def _read_switches(path: Path) -> set[str]:
 
 
 READ = set[str]().union(
-    *map(_read_switches, [PACKAGE / "program" / "train.py", *(PACKAGE / "workloads").glob("[!_]*.py")])
+    *map(_read_switches, [PACKAGE / "train.py", *(PACKAGE / "workloads").glob("[!_]*.py")])
 )
 TEXTS = [path.read_text(encoding="utf-8") for path in NOTEBOOKS.glob("*.py")]
 
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_switch_is_in_every_place(name: str) -> None:
-    assert name in READ, "no branch in program/train.py or a workload"
+    assert name in READ, "no branch in train.py or a workload"
     assert name in CHECKS, "no check in worker/checks.py"
     assert any(name in card.settings for card in OPTIMIZATIONS.values()), "no card sets it"
     assert any(name in text for text in TEXTS), "no notebook mentions it"

@@ -125,8 +125,6 @@ def test_the_parts_of_a_prediction_come_from_the_cards() -> None:
         (Recipe(batch_size=16, accumulation=2), "tolerance"),
         (Recipe(ranks=2), "changes training"),
         (Recipe(ranks=2, batch_size=16), "tolerance"),
-        (Recipe(ranks=2, bucket_cap_mb=100), "changes training"),
-        (Recipe(ranks=2, batch_size=16, bucket_cap_mb=100, infiniband=False), "tolerance"),
     ],
 )
 def test_a_recipe_has_the_loosest_class_of_its_changes(recipe: Recipe, expected: str) -> None:
@@ -135,7 +133,7 @@ def test_a_recipe_has_the_loosest_class_of_its_changes(recipe: Recipe, expected:
 
 def test_exactness_is_judged_against_a_baseline() -> None:
     two = Recipe(ranks=2)
-    assert exactness(two.replace(bucket_cap_mb=100), two) == "tolerance"
+    assert exactness(two.replace(no_sync=True), two) == "tolerance"
     assert exactness(Recipe(batch_size=8), Recipe(batch_size=8)) == "bitwise"
 
 

@@ -28,11 +28,10 @@ def test_what_cannot_act_is_left_out_with_its_reason() -> None:
 
 
 def test_a_stage_without_its_own_switch_does_not_apply() -> None:
-    """`no_sync` brings accumulation and ranks: without no_sync itself there is nothing to measure."""
-    before = Recipe(static_graph=True, ranks=2)
-    stage = stages.stage(OPTIMIZATIONS["no_sync"], before, SIZES, Target("cuda", count=2))
-    assert "no_sync would hide" in stage.reason
-    assert stage.recipe == before
+    """`device_prefetch` brings pinning: where it cannot act itself there is nothing to measure."""
+    stage = stages.stage(OPTIMIZATIONS["device_prefetch"], Recipe(), SIZES, CPU)
+    assert "need a CUDA device" in stage.reason
+    assert stage.recipe == Recipe()
 
 
 def test_a_stage_that_finds_its_change_made_says_so() -> None:

@@ -60,7 +60,7 @@ def test_what_cannot_act_is_not_offered_and_its_group_says_why_in_one_line() -> 
 def test_a_dependent_switch_appears_when_its_partner_is_on() -> None:
     controls = Controls(switches())
     controls.set_rule(on_cpu)
-    assert not {"persistent_workers", "compile_mode", "bucket_cap_mb", "device_prefetch"} & offered(controls)
+    assert not {"persistent_workers", "compile_mode", "device_prefetch"} & offered(controls)
     controls.by_name["workers"].value = 2
     assert {"persistent_workers", "prefetch_factor"} <= offered(controls)
     assert not controls.by_name["persistent_workers"].disabled

@@ -10,7 +10,6 @@ import pytest
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import OPTIMIZATIONS
-from perfkit.results import guesses
 from perfkit.studies import ladder as ladders
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import again, disturbed, session
@@ -116,28 +115,6 @@ def test_the_card_is_in_the_panel(name: str) -> None:
     assert "<h4>When it does not help</h4>" in card.value
     assert html.escape(OPTIMIZATIONS[name].question) in panel._above[1].value
     assert "When it applies" in panel.card().data
-
-
-def test_a_prediction_is_kept_with_its_result_and_known_after_a_restart(
-    monkeypatch: pytest.MonkeyPatch, no_pictures: None
-) -> None:
-    FakeStudy(monkeypatch)
-    panel = pk.StagePanel("data_loading")
-    panel.run()
-    panel.predict(3.0, 90)  # the result is known by now
-    panel.run()
-    assert guesses.load() == []
-    panel = pk.StagePanel("data_loading")
-    panel.predict(1.5, 70)
-    panel._sure.value = 90  # no longer part of the prediction
-    panel.run()
-    assert "You predicted 1.50×, 70% sure" in panel._score()
-    (kept,) = guesses.load()
-    assert (kept.times, kept.confidence, kept.run) == (1.5, 70, panel.runs[-1].id)
-    again = pk.StagePanel("data_loading")
-    again._recall(panel.runs)
-    assert (again.prediction, again.confidence, again._sure.value) == (1.5, 70, 70)
-    assert again.runs, "what was predicted already is shown at once"
 
 
 def test_other_switches_are_another_question(monkeypatch: pytest.MonkeyPatch, no_pictures: None) -> None:
