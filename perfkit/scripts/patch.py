@@ -3,8 +3,6 @@
 Pure: source text, sites and switches in; new source text and refusals out. Nothing is run or written here.
 """
 
-from __future__ import annotations
-
 import difflib
 import io
 import os
@@ -16,7 +14,7 @@ from pathlib import Path
 
 from perfkit.recipe import Value, switches
 from perfkit.scripts.patch_calls import Site
-from perfkit.scripts.patch_loop import LoopEdits
+from perfkit.scripts.patch_edits import Edits
 from perfkit.scripts.patch_source import Refused
 
 
@@ -42,7 +40,6 @@ class Patch:
     """Switches for which nothing had to be changed."""
     refused: dict[str, str] = field(default_factory=dict)
     """Switches that need an edit by hand: why, and which."""
-    notes: list[str] = field(default_factory=list)
 
     def diff(self, root: str | Path) -> str:
         """A unified diff for `git apply` or `patch -p1`, with paths from `root`; empty without edits."""
@@ -75,7 +72,7 @@ def patch(
         PerfkitError: a file is not valid Python.
         OSError: a file cannot be read.
     """
-    loop = LoopEdits(settings, sites, script, arguments, device, read)
+    planner = Edits(settings, sites, script, arguments, device, read)
     result = Patch([], [])
     for name in (name for name in switches() if name in settings):
         if own and own.get(name) == settings[name]:
@@ -85,20 +82,25 @@ def patch(
         if refused and name in refused and settings.get(partner, idle) == idle:
             result.refused[name] = refused[name]
             continue
-        before = loop.saved()
+        before = {source: len(source.edits) for source in planner.sources.values()}, planner.arguments
         try:
-            edits = loop.set(name, settings[name])
+            done = planner.set(name, settings[name])
         except Refused as reason:
-            loop.restore(before)
+            for source in planner.sources.values():
+                del source.edits[before[0].get(source, 0) :]
+            planner.arguments = before[1]
             result.refused[name] = str(reason)
             continue
-        if loop.saved() == before and not (name == "compile_mode" and "compile" in result.edits):
-            result.already.append(name)
+        if done or (name == "compile_mode" and "compile" in result.edits):
+            result.edits[name] = done
         else:
-            result.edits[name] = edits
-    changed = [(source, source.edited()) for source in loop.sources.values()]
-    changes = [Change(source.path, source.data, after) for source, after in changed if after != source.data]
-    return Patch(changes, loop.arguments, result.edits, result.already, result.refused, loop.notes)
+            result.already.append(name)
+    changes = [
+        Change(source.path, source.original, source.edited())
+        for source in planner.sources.values()
+        if source.edits
+    ]
+    return Patch(changes, planner.arguments, result.edits, result.already, result.refused)
 
 
 def _diff(change: Change, name: str) -> str:

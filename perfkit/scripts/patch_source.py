@@ -1,24 +1,28 @@
-"""One source file of a user as a concrete syntax tree: finds what was seen at run time, edits only that.
+"""One source file of a user: finds the calls that were seen while it ran, and edits the bytes there.
 
-Comments, layout, tabs, line ends and the encoding stay as they are.
+Positions of `ast` and of `co_positions()` both count lines and bytes of UTF-8, so nothing is converted, and a
+byte that is not part of an edit stays as it is.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
+import ast
+import io
+import itertools
+import tokenize
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
-
-import libcst as cst
-import libcst.matchers as m
-from libcst.metadata import MetadataWrapper, PositionProvider
 
 from perfkit.errors import PerfkitError
 from perfkit.scripts.patch_calls import Frame
 
-Statement = cst.BaseStatement | cst.BaseSmallStatement
-Block = cst.Module | cst.IndentedBlock
-_Node = TypeVar("_Node", bound=cst.CSTNode)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_LAYOUT = (
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+)
 
 
 class Refused(Exception):
@@ -26,7 +30,7 @@ class Refused(Exception):
 
 
 class Source:
-    """A parsed file and the edits planned for it; all nodes are those of the file as it was read.
+    """A parsed file and the edits planned for it.
 
     Args:
         path: where it is.
@@ -37,232 +41,261 @@ class Source:
     """
 
     def __init__(self, path: str, data: bytes) -> None:
-        self.path, self.data = path, data
+        self.path = path
+        self.original = data
         try:
-            module = cst.parse_module(data)
-        except (cst.ParserSyntaxError, UnicodeDecodeError, LookupError) as problem:
+            self.encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
+            text = data.decode(self.encoding)
+            self.tree = ast.parse(text)
+        except (SyntaxError, ValueError, LookupError) as problem:
             reason = str(problem).partition("\n")[0]
             raise PerfkitError(f"cannot read {path} as Python: {reason}", "Fix what it reports") from None
-        wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-        self.module = wrapper.module
-        self._positions = wrapper.resolve(PositionProvider)
-        self._all = list(_walk(self.module))
-        self._parents = {child: node for node in self._all for child in node.children}
-        self._lines = self.module.code.split("\n")
-        self.changes: dict[cst.CSTNode, list[Callable[[Any], Any]]] = {}
-        """For a node, functions from the node (its parts already edited) to its replacement."""
-        self.blocks: dict[cst.CSTNode, list[_BlockEdit]] = {}
-        self._inserted: set[tuple[cst.CSTNode, str]] = set()
+        self.data = text.encode()
+        self._lines = self.data.splitlines(keepends=True)
+        self._starts = [0, *itertools.accumulate(map(len, self._lines))]
+        self._end = b"\r\n" if self.data.count(b"\r\n") else b"\n"
+        self._parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        self.edits: list[tuple[int, int, bytes]] = []
 
     # ------------------------------------------------------------ finding
 
-    def line(self, node: cst.CSTNode) -> int:
-        """The line of its first character, from 1."""
-        return int(self._positions[node].start.line)
+    def code(self, node: ast.AST) -> str:
+        """The text of a node."""
+        start, end = self.span(node)
+        return self.data[start:end].decode()
 
-    def where(self, node: cst.CSTNode) -> str:
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """The first byte of a node, and the one after it."""
+        start = self._starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+        return start, self._starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+
+    def where(self, node: ast.AST) -> str:
         """`train.py:12`."""
-        return f"{Path(self.path).name}:{self.line(node)}"
+        return f"{Path(self.path).name}:{node.lineno}"  # type: ignore[attr-defined]
 
-    def code(self, node: cst.CSTNode) -> str:
-        """Its text."""
-        return self.module.code_for_node(node)
+    def calls(self) -> Iterator[ast.Call]:
+        """Every call of the file."""
+        return (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))
 
-    def nodes(self, kind: type[_Node], within: cst.CSTNode | None = None) -> Iterator[_Node]:
-        """All nodes of a kind, in the order of the file, also those of nested functions."""
-        for node in self._all if within is None else _walk(within):
-            if isinstance(node, kind):
-                yield node
-
-    def call_at(self, frame: Frame) -> cst.Call:
+    def call_at(self, frame: Frame) -> ast.Call:
         """The call expression that was running.
 
         Raises:
-            Refused: there is none at that place (the file was changed meanwhile).
+            Refused: there is none at that place: the file was changed meanwhile.
         """
-        start, end = self._place(frame.line, frame.column), self._place(frame.end_line, frame.end_column)
-        for call in self.nodes(cst.Call):
-            position = self._positions[call]
-            if (position.end.line, position.end.column) != end:
-                continue
-            starts = [position.start]
-            if isinstance(call.func, cst.Attribute):  # Python gives a chain over several lines its last part
-                starts.append(self._positions[call.func.attr].start)
-            if start in [(one.line, one.column) for one in starts]:
-                return call
-        raise Refused(
-            f"the call seen at {Path(self.path).name}:{frame.line} is not in the file now; run it again"
-        )
+        for call in self.calls():
+            if (call.end_lineno, call.end_col_offset) == (frame.end_line, frame.end_column):
+                places = [(call.lineno, call.col_offset)]
+                if isinstance(
+                    call.func, ast.Attribute
+                ):  # a chain over several lines has its last part's place
+                    end = call.func.end_col_offset or 0
+                    places.append((call.func.end_lineno or 0, end - len(call.func.attr.encode())))
+                if (frame.line, frame.column) in places:
+                    return call
+        place = f"{Path(self.path).name}:{frame.line}"
+        raise Refused(f"the call seen at {place} is not in the file now; run it again")
 
-    def _place(self, line: int, column: int) -> tuple[int, int]:
-        """From Python's bytes of UTF-8 to characters."""
-        text = self._lines[line - 1] if line <= len(self._lines) else ""
-        return line, len(text.encode()[:column].decode(errors="ignore"))
-
-    def parents(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    def parents(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around it, the innermost first."""
         while node in self._parents:
             node = self._parents[node]
             yield node
 
-    def function(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Lambda | None:
-        """The innermost function around it; None at the top of the file."""
-        around = (one for one in self.parents(node) if isinstance(one, cst.FunctionDef | cst.Lambda))
-        return next(around, None)
+    def function(self, node: ast.AST) -> Function | None:
+        """The innermost function around a node; None at the top of the file."""
+        return next((outer for outer in self.parents(node) if isinstance(outer, Function)), None)
 
-    def class_of(self, node: cst.CSTNode) -> cst.ClassDef | None:
-        """The innermost class around it."""
-        return next((one for one in self.parents(node) if isinstance(one, cst.ClassDef)), None)
+    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
+        """The innermost class around a node."""
+        return next((outer for outer in self.parents(node) if isinstance(outer, ast.ClassDef)), None)
 
-    def steps(self, node: cst.CSTNode) -> list[tuple[Block, int]]:
-        """The blocks around it, the innermost first, each with the number of the statement that holds it."""
-        found, inner = [], node
-        for outer in self.parents(node):
-            if isinstance(outer, cst.Module | cst.IndentedBlock):
-                at = next((i for i, one in enumerate(outer.body) if one is inner), None)
-                if at is not None:
-                    found.append((outer, at))
-            inner = outer
-        return found
+    def blocks(self, node: ast.AST) -> Iterator[tuple[list[ast.stmt], int]]:
+        """The blocks around a node, the innermost first, with the number of the statement that holds it."""
+        for outer in [node, *self.parents(node)]:
+            parent = self._parents.get(outer)
+            for _, block in ast.iter_fields(parent) if parent else ():
+                if isinstance(block, list) and outer in block and isinstance(outer, ast.stmt):
+                    yield block, block.index(outer)
 
-    def common_block(self, nodes: Sequence[cst.CSTNode]) -> tuple[Block, list[int]]:
-        """The innermost block that holds them all, and the number of each one's statement in it.
-
-        Raises:
-            Refused: they are in no common block (`if x: y` on one line has none).
-        """
-        for block, _ in self.steps(nodes[0]):
-            places = [next((at for one, at in self.steps(node) if one is block), None) for node in nodes]
-            if None not in places:
-                return block, [at for at in places if at is not None]
-        raise Refused(f"{self.where(nodes[0])} is in no block of its own; put each statement on a line")
-
-    def imports_end(self) -> int:
-        """The number of the statement at the top of the file that follows its last import."""
-        imports = m.SimpleStatementLine(body=[m.Import() | m.ImportFrom()])
-        return max((at + 1 for at, one in enumerate(self.module.body) if m.matches(one, imports)), default=0)
-
-    def __contains__(self, node: cst.CSTNode) -> bool:
-        """Whether a node is one of this file's."""
-        return node in self._positions
+    def assignments(self, name: str, scope: ast.AST | None) -> list[ast.stmt]:
+        """The statements of a function, or of the file's top level, that assign a name or an attribute."""
+        return [
+            node
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)
+            and self.function(node) is scope
+            and name in assigned(node)
+        ]
 
     # ------------------------------------------------------------ editing
 
-    def planned(self) -> tuple[Any, Any, Any]:
-        """What is planned so far, to compare or restore."""
-        blocks = {node: [*edits] for node, edits in self.blocks.items()}
-        return {node: [*edits] for node, edits in self.changes.items()}, blocks, {*self._inserted}
-
-    def restore(self, planned: tuple[Any, Any, Any]) -> None:
-        """Back to what was planned then."""
-        self.changes, self.blocks, self._inserted = planned
-
-    def change(self, node: cst.CSTNode, edit: Callable[[Any], Any]) -> None:
-        """Plans a replacement of a node."""
-        self.changes.setdefault(node, []).append(edit)
-
-    def replace(self, node: cst.BaseExpression, code: str) -> None:
-        """Plans another expression in its place."""
+    def replace(self, node: ast.AST, code: str) -> None:
+        """Plans another text in the place of an expression."""
         if self.code(node) != code:
-            self.change(node, lambda _: cst.parse_expression(code, self.module.config_for_parsing))
+            self.edits.append((*self.span(node), code.encode()))
 
-    def insert(self, block: Block, at: int, lines: Sequence[str], apart: bool = False) -> None:
-        """Plans statements before the statement with this number, unless they are in the block already.
+    def set_argument(self, call: ast.Call, name: str, code: str, order: Sequence[str] = ()) -> None:
+        """Plans the value of an argument: where it is written, else as a new keyword.
 
-        Args:
-            block: a block of this file.
-            at: the number; that of the last statement and one more for its end.
-            lines: the statements.
-            apart: whether an empty line goes before them.
+        Raises:
+            Refused: the argument may be in a `*list` or a `**dictionary`.
         """
-        there = {self.code(one).strip() for one in block.body}
-        new = [line for line in lines if line not in there and (block, line) not in self._inserted]
-        if not new:
+        present = argument(call, name, order)
+        if present is not None:
+            self.replace(present, code)
             return
-        self._inserted.update((block, line) for line in new)
-        statements = [self.statement(line) for line in new]
-        if apart:
-            statements[0] = statements[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-        self.rebuild(block, at, at, lambda _: statements)
+        if any(isinstance(value, ast.Starred) for value in call.args):
+            raise Refused(f"{self.where(call)}: set {name}={code} where *arguments is made")
+        packed = next((keyword for keyword in call.keywords if keyword.arg is None), None)
+        if packed:
+            text = self.code(packed.value)
+            raise Refused(f"{self.where(call)}: set {name}={code} in the dictionary given as **{text}")
+        text = f"{name}={code}"
+        parts = [*call.args, *call.keywords]
+        if len(parts) == 1 and isinstance(parts[0], ast.GeneratorExp):
+            raise Refused(f"{self.where(call)}: add {text}")
+        at, comma = self._end_of_arguments(call)
+        if parts:
+            begin = self.span(max(parts, key=self.span))[0]
+            before = self.data[self._starts[self.data.count(b"\n", 0, begin)] : begin]
+            space = " " if before.strip() else self._end.decode() + before.decode()
+            text = ("" if comma else ",") + space + text + ("," if comma else "")
+        self.edits.append((at, at, text.encode()))
 
-    def wrap(self, block: Block, first: int, end: int, header: str) -> None:
-        """Plans a `with` around the statements from `first` up to, but not including, `end`."""
-        self.rebuild(block, first, end, lambda statements: [self.with_block(header, statements, block)])
+    def _end_of_arguments(self, call: ast.Call) -> tuple[int, bool]:
+        """Where the last argument ends, its brackets and comma included, and whether it has a comma."""
+        start, end = self.span(call)
+        text = self.data[start:end].decode()
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        last = [token for token in tokens if token.type not in _LAYOUT][-2]  # before the closing bracket
+        lines = text.splitlines(keepends=True)
+        line, column = last.end
+        before = "".join(lines[: line - 1]) + lines[line - 1][:column]
+        return start + len(before.encode()), last.string == ","
 
-    def rebuild(self, block: Block, first: int, end: int, build: Callable[[list[Any]], list[Any]]) -> None:
-        """Plans other statements for those from `first` to before `end`."""
-        self.blocks.setdefault(block, []).append(_BlockEdit(first, end, build))
+    def remove_argument(self, call: ast.Call, name: str) -> None:
+        """Plans the removal of a keyword argument."""
+        for at, keyword in enumerate(call.keywords):
+            if keyword.arg == name:
+                start, end = self.span(keyword)
+                before, after = [*call.args, *call.keywords[:at]], call.keywords[at + 1 :]
+                if before:
+                    start = max(self.span(part)[1] for part in before)
+                else:
+                    end = self.span(after[0])[0] if after else self._end_of_arguments(call)[0]
+                self.edits.append((start, end, b""))
 
-    def statement(self, code: str) -> Any:
-        """A statement in this file's style."""
-        return cst.parse_statement(code, self.module.config_for_parsing)
+    def insert_after(self, statement: ast.stmt, lines: Sequence[str]) -> None:
+        """Plans statements on lines of their own after a statement, those that are not there already."""
+        end = statement.end_lineno or statement.lineno
+        self._insert(self._starts[end], self._indent(statement), lines)
 
-    def with_block(self, header: str, statements: list[Any], block: Block) -> Any:
-        """`with header:` around statements, indented as in the block that holds it."""
-        inner = [statements[0].with_changes(leading_lines=[]), *statements[1:]]
-        return cst.With(
-            [cst.WithItem(cst.parse_expression(header, self.module.config_for_parsing))],
-            cst.IndentedBlock(inner, indent=block.indent if isinstance(block, cst.IndentedBlock) else None),
-            leading_lines=statements[0].leading_lines,
-        )
+    def insert_before(self, statement: ast.stmt, lines: Sequence[str]) -> None:
+        """Plans statements on lines of their own before a statement."""
+        self._insert(self._starts[statement.lineno - 1], self._indent(statement), lines)
+
+    def insert_after_imports(self, lines: Sequence[str]) -> None:
+        """Plans statements after the last import at the top of the file, `import torch` first if it lacks."""
+        imports = [node for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = {alias.asname or alias.name for node in imports for alias in node.names}
+        torch = [] if "torch" in names and self._imports_torch(imports) else ["import torch"]
+        wanted = [*torch, *lines]
+        if imports:
+            self.insert_after(imports[-1], wanted)
+        elif wanted:
+            self._insert(0, b"", wanted)
+
+    def _imports_torch(self, imports: Sequence[ast.Import | ast.ImportFrom]) -> bool:
+        names = [alias for node in imports if isinstance(node, ast.Import) for alias in node.names]
+        return any(alias.name.split(".")[0] == "torch" and not alias.asname for alias in names)
+
+    def _insert(self, at: int, indent: bytes, lines: Sequence[str]) -> None:
+        present = {line.strip() for line in self._lines} | {text.strip() for _, _, text in self.edits}
+        new = [line.encode() for line in lines if line.encode() not in present]
+        text = b"".join(indent + line + self._end for line in new)
+        if new and at and self.data[at - 1 : at] not in (b"\n", b"\r"):  # the file's last line has no end
+            text = self._end + text
+        if new:
+            self.edits.append((at, at, text))
+
+    def wrap(self, statements: Sequence[ast.stmt], header: str) -> None:
+        """Plans a `with` around whole statements.
+
+        Raises:
+            Refused: they share a line with others, or a text in them spans several lines.
+        """
+        first, end = statements[0], statements[-1]
+        start, stop = first.lineno - 1, end.end_lineno or end.lineno
+        before = self._lines[start][: first.col_offset]
+        after = self._lines[stop - 1][end.end_col_offset or 0 :].strip()
+        if before.strip() or (after and not after.startswith(b"#")):
+            raise Refused(f"{self.where(first)}: put each statement on a line of its own")
+        for node in (node for statement in statements for node in ast.walk(statement)):
+            if isinstance(node, ast.Constant | ast.JoinedStr) and node.lineno != node.end_lineno:
+                raise Refused(f"{self.where(node)}: a text spans several lines; put it above the loop")
+        indent, unit = self._indent(first), self._unit()
+        opening = indent + f"with {header}:".encode() + self._end
+        for number in range(start, stop):
+            if self._lines[number].strip():
+                self.edits.append((self._starts[number], self._starts[number], opening + unit))
+            opening = b""
+
+    def split_backward(self, statement: ast.stmt, loss: ast.expr, name: str) -> None:
+        """Plans `LOSS.backward()` inside a `with` as `NAME = LOSS`, and `NAME.backward()` after it."""
+        start, end = self.span(statement)
+        after = self._end + self._indent(statement) + f"{name}.backward()".encode()
+        self.edits += [(start, start, f"{name} = ".encode()), (self.span(loss)[1], end, after)]
+
+    def _unit(self) -> bytes:
+        """What the file indents a block by."""
+        inner = [node for node in ast.walk(self.tree) if isinstance(getattr(node, "body", None), list)]
+        for node in inner:
+            body = node.body  # type: ignore[attr-defined]
+            if not isinstance(node, ast.Module) and body and body[0].lineno != node.lineno:  # type: ignore[attr-defined]
+                outer = self._indent(node)
+                return self._indent(body[0]).removeprefix(outer)
+        return b"    "
+
+    def _indent(self, statement: ast.AST) -> bytes:
+        line = self._lines[statement.lineno - 1]  # type: ignore[attr-defined]
+        return line[: len(line) - len(line.lstrip())]
 
     def edited(self) -> bytes:
         """The file with all planned edits."""
-        if not self.changes and not self.blocks:
-            return self.data
-        edited = self.module.visit(_Editor(self))
-        assert isinstance(edited, cst.Module)
-        return edited.bytes
+        parts, end = [], 0
+        for start, stop, text in sorted(self.edits, key=lambda edit: edit[:2]):
+            assert start >= end, f"two edits of the same text in {self.path}"
+            parts += [self.data[end:start], text]
+            end = stop
+        whole = b"".join([*parts, self.data[end:]])
+        return whole.decode().encode(self.encoding) if self.edits else self.original
 
 
-class _BlockEdit(NamedTuple):
-    first: int
-    end: int
-    build: Callable[[list[Any]], list[Any]]
+def argument(call: ast.Call, name: str, order: Sequence[str] = ()) -> ast.expr | None:
+    """The value of an argument, by keyword or by its place in `order`; None if it is not written out."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    if name in order and order.index(name) < len(call.args):
+        before = call.args[: order.index(name) + 1]
+        if not any(isinstance(value, ast.Starred) for value in before):
+            return before[-1]
+    return None
 
 
-class _Editor(cst.CSTTransformer):
-    def __init__(self, source: Source) -> None:
-        super().__init__()
-        self.source = source
-
-    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        for edit in self.source.changes.get(original_node, ()):
-            updated_node = edit(updated_node)
-        if original_node in self.source.blocks:
-            body = list(updated_node.body)
-            # From the end of the block to its start, so that the numbers stay right.
-            edits = reversed(self.source.blocks[original_node])
-            for first, end, build in sorted(edits, key=lambda one: (-one.first, one.end == one.first)):
-                body[first:end] = build(body[first:end])
-            updated_node = updated_node.with_changes(body=body)
-        return updated_node
+def assigned(statement: ast.AST) -> set[str]:
+    """What the assignments inside a statement set, as text: `model`, `self.model`."""
+    names: set[str] = set()
+    for node in ast.walk(statement):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
+            for target in targets:
+                parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+                names |= {ast.unparse(part) for part in parts if part is not None}
+    return names
 
 
-def _walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    yield node
-    for child in node.children:
-        yield from _walk(child)
-
-
-def expression_names(node: cst.CSTNode) -> set[str]:
-    """The variables that it uses: `loss` and `scaler` of `scaler.scale(loss)`, not `scale`."""
-    if isinstance(node, cst.Attribute):
-        return expression_names(node.value)
-    if isinstance(node, cst.Arg):
-        return expression_names(node.value)
-    if isinstance(node, cst.Name):
-        return {node.value}
-    return set().union(*(expression_names(child) for child in node.children))
-
-
-def targets(node: cst.CSTNode) -> set[str]:
-    """What its assignments set, as text: `model`, `self.model`."""
-    assigned: set[str] = set()
-    for one in m.findall(node, m.AssignTarget() | m.AnnAssign() | m.AugAssign() | m.NamedExpr()):
-        target = one.target  # type: ignore[attr-defined]
-        parts = target.elements if isinstance(target, cst.Tuple | cst.List) else [target]
-        for part in parts:
-            value = part.value if isinstance(part, cst.BaseElement) else part
-            assigned.add(cst.Module([]).code_for_node(value.with_changes(lpar=[], rpar=[])))
-    return assigned
+def names_in(node: ast.AST) -> set[str]:
+    """The variables that an expression uses."""
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}

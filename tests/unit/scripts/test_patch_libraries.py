@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.program.patch_sites import after, patched, site
+from tests.unit.scripts.patch_sites import after, patched, site
 
 HUGGING_FACE = """import torch
 from transformers import Trainer, TrainingArguments
