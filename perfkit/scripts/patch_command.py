@@ -83,7 +83,7 @@ def _command(launch: Launch, result: Patch) -> str:
 def _document(result: Patch, diff: str, verification: Verification | None) -> dict[str, object]:
     return {
         "schema": 1, "diff": diff, "edits": result.edits, "already": result.already,
-        "refused": result.refused, "notes": result.notes, "arguments": result.arguments,
+        "refused": result.refused, "notes": [], "arguments": result.arguments,
         "verification": verification,
     }  # fmt: skip
 

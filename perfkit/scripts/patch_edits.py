@@ -493,7 +493,7 @@ class Edits:
                 places = [at for at in places if first <= at <= end]
                 if not places:
                     return False
-                if min(places) == end:
+                if end in places:
                     return self._take_apart(source, block[min(places) : end + 1], header)
                 wanted = names_in(block[end])
                 makers = [at for at in range(min(places), end) if wanted & assigned(block[at])]
@@ -506,10 +506,10 @@ class Edits:
 
     def _take_apart(self, source: Source, statements: Sequence[ast.stmt], header: str) -> bool:
         """`criterion(model(x), y).backward()` as two statements: the loss, within autocast, and the rest."""
-        match statements:
-            case [ast.Expr(value=ast.Call(func=ast.Attribute(value=loss, attr="backward"), args=[])) as line]:
+        match statements[-1]:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=loss, attr="backward"), args=[])) as line:
                 scope = source.function(line) or source.tree
-                source.wrap([line], header)
+                source.wrap(statements, header)
                 source.split_backward(line, loss, "step_loss" if "loss" in names_in(scope) else "loss")
                 source.insert_after_imports([])
                 self.done.append(f"{source.where(line)}: with {header}")

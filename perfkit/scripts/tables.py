@@ -126,8 +126,6 @@ def patch(result: Patch, command: str, verification: Verification | None) -> lis
     if result.already:
         sections.append(f"The script has {', '.join(result.already)} so already.")
     sections += [Notice(f"{name} needs an edit by hand: {why}") for name, why in result.refused.items()]
-    if result.notes:
-        sections.append(Bullets(result.notes))
     if verification:
         text = verification.describe()
         sections.append(text if verification.ok else Notice(text))

@@ -80,14 +80,13 @@ def test_a_patched_script_trains_as_the_toggled_one(case: str, project: Path) ->
     assert script.read_bytes() == before and [*project.iterdir()] == [script]
 
 
-def test_a_module_that_makes_its_loader_elsewhere(project: Path) -> None:
+def test_a_module_that_packs_its_loader_s_options_elsewhere(project: Path) -> None:
     shutil.copytree(ROOT / "tests/scripts/parcel", project / "parcel")
     launch = Launch("parcel.train", ["--batch-size", "4"], module=True, folder=project)
-    result = patching.make(launch, {"workers": 1, "batch_size": 2, "zero_grad_set_to_none": True})
-    assert result.arguments == ["--batch-size", "2"]
-    assert "def make_loader(batch_size, workers=1):" in result.diff(project)
-    assert "a/parcel/data.py" in result.diff(project) and "a/parcel/train.py" in result.diff(project)
-    toggled = first_steps(launch, {"workers": 1, "batch_size": 2, "zero_grad_set_to_none": True})
+    result = patching.make(launch, {"workers": 1, "zero_grad_set_to_none": True})
+    assert result.refused["workers"].startswith("data.py:22: set num_workers=1 in the dictionary")
+    assert "a/parcel/train.py" in result.diff(project) and "set_to_none=True" in result.diff(project)
+    toggled = first_steps(launch, {"zero_grad_set_to_none": True})
     assert first_steps(patching.patched(launch, result), {}).losses == toggled.losses
 
 
