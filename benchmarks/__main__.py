@@ -45,7 +45,6 @@ BENCHMARKS = (
     Benchmark("harness_overhead", ("--rounds", "6"), limit_s=150, lines=3),
     Benchmark("watch_overhead", ("--pairs", "2"), limit_s=90),
     Benchmark("scripts", limit_s=150, lines=3),
-    Benchmark("history", limit_s=180, lines=3),
     Benchmark("notebook_speed", limit_s=120, lines=5),
     Benchmark("cpu_speedup", instead="python benchmarks/cpu_speedup.py (about 10 minutes)"),
     Benchmark(

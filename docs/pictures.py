@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from perfkit.results.recordings import load
 from perfkit.results.run import Run
-from perfkit.results.store import RunStore, load_recording
+from perfkit.results.store import RunStore
 from perfkit.show import figures
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _SIZE = {"width": 1280, "height": 1380}
 
 def throughput(recording: Path, out: Path, dark: bool) -> None:
     """The ladder's bars, for a light or a dark page."""
-    runs = load_recording(recording).runs
+    runs = load(recording).runs
     _save(figures.view(VIEW, runs).png(dark), words(runs), recording, out)
 
 
@@ -65,7 +66,7 @@ def workbench(recording: Path, out: Path) -> None:
     from tests.browser.conftest import CHROMIUMS, FLAGS
     from tests.browser.lab import LabPage, LabServer
 
-    shown = in_workbench(load_recording(recording).runs)
+    shown = in_workbench(load(recording).runs)
     for run in shown:
         RunStore().add(run)
     path = next(filter(None, map(shutil.which, CHROMIUMS)), None)

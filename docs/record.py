@@ -229,7 +229,7 @@ THROUGHPUT, WORKBENCH = {"cpu-quick.png": False, "cpu-quick-dark.png": True}, "w
 def make_ladder(folder: Path, cancelled: threading.Event) -> str:
     """The ladder of the README."""
     import perfkit
-    from perfkit.results.store import save_recording
+    from perfkit.results import recordings
 
     plan = perfkit.plan("photos", preset="quick", device="cpu")
     runs = perfkit.measure_ladder(plan, cancelled=cancelled, on_progress=_tell)
@@ -238,7 +238,7 @@ def make_ladder(folder: Path, cancelled: threading.Event) -> str:
     failed = [f"{run.title}: {run.reason}" for run in runs if run.status in ("failed", "cancelled")]
     if failed:
         raise Refused("; ".join(failed))
-    save_recording(runs, folder / LADDER)
+    recordings.save(runs, folder / LADDER)
     return "; ".join(f"{run.title} was measured beside others" for run in runs if run.disturbed is not None)
 
 
@@ -268,14 +268,14 @@ def make_traces(folder: Path, cancelled: threading.Event) -> str:
 def make_simulated(folder: Path, cancelled: threading.Event) -> str:
     """The article's ladder with its GPU and a newer one, and a timeline: computed, not measured."""
     import perfkit
-    from perfkit.results.store import save_recording
+    from perfkit.results import recordings
 
     for name, device in SIMULATED.items():
         plan = perfkit.plan(device=device, host="article")
         runs = perfkit.measure_ladder(plan, cancelled=cancelled, on_progress=_tell)
         if failed := [f"{run.title}: {run.reason}" for run in runs if run.status in ("failed", "cancelled")]:
             raise Refused("; ".join(failed))
-        save_recording(runs, folder / name)
+        recordings.save(runs, folder / name)
     perfkit.profile(None, "data_loading", out=folder / TIMELINE, device="sim:v100", host="article")
     return ""
 

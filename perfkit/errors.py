@@ -1,8 +1,8 @@
 """The errors that a user may see: what happened, where, and what to do about it."""
 
-from __future__ import annotations
-
 import difflib
+import errno
+from collections.abc import Sequence
 
 
 class PerfkitError(Exception):
@@ -37,7 +37,7 @@ class RunFailed(PerfkitError):
 
 
 class StoreError(PerfkitError):
-    """The store of runs cannot be read or written."""
+    """The store of runs, or a recording, cannot be read or written."""
 
 
 class TraceError(PerfkitError):
@@ -48,7 +48,7 @@ class Cancelled(PerfkitError):
     """The user stopped it."""
 
 
-def one_of(given: object, allowed: list[str], what: str, see: str = "") -> InvalidValue:
+def one_of(given: object, allowed: Sequence[str], what: str, see: str = "") -> InvalidValue:
     """The error for an unknown name: what was given, the nearest match, what is allowed.
 
     Args:
@@ -60,3 +60,36 @@ def one_of(given: object, allowed: list[str], what: str, see: str = "") -> Inval
     near = difflib.get_close_matches(str(given), allowed, n=1, cutoff=0.4)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     return InvalidValue(f"unknown {what} '{given}'", f"{hint}Allowed: {', '.join(allowed)}{see}")
+
+
+_REMEDIES = {
+    errno.ENOENT: "Check the path",
+    errno.ENOTDIR: "A part of the path is a file: check the path",
+    errno.EEXIST: "Choose another name: this one is taken",
+    errno.EISDIR: "Give a file, not a folder",
+    errno.EACCES: "Check the permissions of the file and its folder",
+    errno.EPERM: "Check the permissions of the file and its folder",
+    errno.EROFS: "Choose a folder on a disk that can be written",
+    errno.ENOSPC: "Free some space on that disk",
+    errno.EDQUOT: "Free some of your quota, or choose another disk",
+    errno.ENAMETOOLONG: "Choose a shorter name",
+    errno.EMFILE: "Close files, or raise the limit (ulimit -n)",
+    errno.ENOMEM: "Close other programs: the machine's memory is used up",
+    errno.EAGAIN: "Close other programs: no further process can start (ulimit -u)",
+    errno.EADDRINUSE: "Another program uses this port: choose another, or end that program",
+    errno.ECONNREFUSED: "Check the address, and that the other side is running",
+    errno.ETIMEDOUT: "Check the network, then repeat this",
+}
+
+
+def explain(problem: OSError, place: object = "") -> tuple[str, str]:
+    """What happened and what to do, for an error of the operating system; the remedy may be empty.
+
+    Args:
+        problem: the error.
+        place: what was read or written, for an error that names no file.
+    """
+    files = [str(name) for name in (problem.filename, problem.filename2) if name is not None]
+    names = " and ".join(files) or str(place)
+    what = problem.strerror or str(problem) or type(problem).__name__
+    return f"{names}: {what}" if names else what, _REMEDIES.get(problem.errno or 0, "")

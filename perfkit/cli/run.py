@@ -11,7 +11,7 @@ from perfkit.cli import app as cli
 from perfkit.errors import InvalidValue
 from perfkit.results import recordings
 from perfkit.results.run import Run, document, summary
-from perfkit.results.store import RunStore, save_recording
+from perfkit.results.store import RunStore
 from perfkit.show import html, tables, tables_history, terminal
 from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
@@ -44,7 +44,7 @@ def run(
     if report:
         cli.write(report, html.session(runs, plans.scripts(runs)))
     if record:
-        save_recording(runs, record)
+        recordings.save(runs, record)
     output.show(tables.sections(runs), document(runs))
     if stopped:
         raise KeyboardInterrupt
@@ -115,7 +115,7 @@ def report(
     cli.check_writable(out)
     store = RunStore()
     chosen = session or next(iter(store.sessions()), None)
-    runs = list(reversed(store.list(limit=1000, session=chosen))) if chosen else []
+    runs = list(reversed(store.runs(limit=1000, session=chosen))) if chosen else []
     if not runs:
         raise InvalidValue(f"no stored session '{session or ''}'", "`perfkit runs` lists them")
     cli.write(out, html.session(runs, plans.scripts(runs)))

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, Optimization, optimization
 from perfkit.ladder.presets import Sizing
 from perfkit.recipe import Recipe
+from perfkit.results.run import AGAIN as AGAIN
 from perfkit.rules import Target, applicable, joined
-
-AGAIN = "baseline_again"
-"""The name of the A/A row: the baseline once more, in another process."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from perfkit.notebook.history import RunHistory
 from perfkit.notebook.layout import download, report_link
+from perfkit.results.recordings import recording_text
 from perfkit.results.run import Run
-from perfkit.results.store import recording_text
 from perfkit.show.html import session
 from perfkit.studies import plan as plans
 
@@ -48,13 +48,8 @@ def _recording(ticked: Ticked, history: RunHistory) -> str:
     return f"<p>{save} To open it: <code>perfkit show perfkit-runs.json</code></p>"
 
 
-def _spreadsheet(ticked: Ticked, history: RunHistory) -> str:
-    return f"<p>{download(history.csv(), 'perfkit-runs.csv', 'text/csv')}</p>"
-
-
 EXPORTS = (
     Export("Script", "pk-export", "The standalone script of the newest ticked run", _script),
     Export("Report", "pk-make-report", "One HTML file of the ticked runs", _report),
     Export("Share", "pk-share", "The ticked runs as a recording, which perfkit opens elsewhere", _recording),
-    Export("CSV", "pk-csv", "Every run of the history, for a spreadsheet", _spreadsheet),
 )

@@ -5,7 +5,6 @@ const PAGE = 10;
 const CHIPS = 3;
 const COLUMNS = [
   { key: "ticked", label: "Tick" },
-  { key: "star", label: "Star", head: "★" },
   { key: "name", label: "Name", edit: true },
   { key: "note", label: "Note", edit: true },
   { key: "stage", label: "Stage" },
@@ -31,7 +30,6 @@ function element(tag, traits = {}, ...children) {
 
 function searchable(row) {
   const words = [row.name, row.note, row.stage, row.device, ...row.changes, row.since, row.created];
-  if (row.star) words.push("starred");
   if (row.disturbed) words.push("disturbed");
   return words.join(" ").toLowerCase();
 }
@@ -45,14 +43,13 @@ function compare(a, b) {
 
 class Grid {
   constructor(model, el) {
-    Object.assign(this, { model, filter: "", starred: false, page: 0, by: "created", down: true });
-    this.at = { id: null, column: 2 };
+    Object.assign(this, { model, filter: "", page: 0, by: "created", down: true });
+    this.at = { id: null, column: 1 };
     this.editing = false;
     this.search = element("input", {
       type: "search", placeholder: "words of any column", oninput: () => this.refilter(),
       onkeydown: event => event.key === "ArrowDown" && this.focusRow(0),
     });
-    this.only = element("input", { type: "checkbox", onchange: () => this.refilter() });
     this.count = element("span", { role: "status", class: "pk-runs-count" });
     const button = (text, act) => element("button", { type: "button", class: "jupyter-button", onclick: act }, text);
     this.clear = button("Untick all", () => this.tick([]));
@@ -64,10 +61,10 @@ class Grid {
     });
     el.append(element("div", { class: "pk-runs", "data-lm-suppress-shortcuts": "true" },
       element("div", { class: "pk-runs-bar" },
-        element("label", {}, "Filter ", this.search), element("label", {}, this.only, " Starred"),
+        element("label", {}, "Filter ", this.search),
         this.count, this.clear, element("span", { class: "pk-runs-pages" }, this.newer, this.where, this.older)),
       this.table,
-      element("p", { class: "pk-runs-keys" }, "Arrow keys move · Space ticks · S stars · Enter edits a name or "
+      element("p", { class: "pk-runs-keys" }, "Arrow keys move · Space ticks · Enter edits a name or "
         + "note, or sorts by a heading · Delete removes · Page Up and Page Down turn pages")));
     model.on("change:rows", () => this.draw());
     model.on("change:ticked", () => this.draw());
@@ -78,10 +75,9 @@ class Grid {
 
   chosen() {
     const words = this.filter.toLowerCase().split(/\s+/).filter(Boolean);
-    const rows = this.model.get("rows").filter(row => (!this.starred || row.star)
-      && (!words.length || words.every(word => searchable(row).includes(word))));
+    const rows = this.model.get("rows").filter(row => words.every(word => searchable(row).includes(word)));
     const column = COLUMNS.find(one => one.key === this.by), ticked = new Set(this.model.get("ticked"));
-    const value = row => this.by === "ticked" ? Number(ticked.has(row.id)) : this.by === "star" ? Number(row.star)
+    const value = row => this.by === "ticked" ? Number(ticked.has(row.id))
       : this.by === "changes" ? row.changes.join(" ") : row[column.sort ?? column.key];
     return rows.sort((a, b) => {
       const [x, y] = [value(a), value(b)], order = compare(x, y);
@@ -90,12 +86,12 @@ class Grid {
   }
 
   refilter() {
-    [this.filter, this.starred, this.page] = [this.search.value, this.only.checked, 0];
+    [this.filter, this.page] = [this.search.value, 0];
     this.draw();
   }
 
   sort(column) {
-    const first = ["ticked", "star", "rate", "ratio", "created", "disturbed"].includes(column.key);
+    const first = ["ticked", "rate", "ratio", "created", "disturbed"].includes(column.key);
     [this.down, this.by, this.page] = [this.by === column.key ? !this.down : first, column.key, 0];
     this.draw();
   }
@@ -146,7 +142,7 @@ class Grid {
       cells[at].title = row[column.key] || `Enter or a double click edits the ${column.key}`;
       cells[at].addEventListener("dblclick", () => this.edit(row, column));
     });
-    cells[7].title = row.changes.join(", ");
+    cells[6].title = row.changes.join(", ");
     return element("tr", { "data-id": row.id, "aria-selected": String(ticked) }, ...cells);
   }
 
@@ -157,10 +153,6 @@ class Grid {
         onchange: () => this.toggle(row) });
       box.checked = ticked;
       return [box];
-    }
-    if (column.key === "star") {
-      return [element("button", { type: "button", tabindex: -1, "aria-pressed": String(row.star),
-        "aria-label": `Star ${row.name}`, onclick: () => this.star(row) }, row.star ? "★" : "☆")];
     }
     if (column.key === "changes") {
       const chips = row.changes.slice(0, CHIPS).map(change => element("span", { class: "pk-runs-chip" }, change));
@@ -186,12 +178,6 @@ class Grid {
   tick(ids) {
     this.model.set("ticked", ids);
     this.model.save_changes();
-  }
-
-  star(row) {
-    row.star = !row.star;
-    this.model.send({ do: "star", id: row.id, value: row.star });
-    this.draw();
   }
 
   edit(row, column) {
@@ -273,8 +259,7 @@ class Grid {
     };
     if (row) {
       Object.assign(acts, {
-        " ": () => column.key === "star" ? this.star(row) : this.toggle(row),
-        s: () => this.star(row),
+        " ": () => this.toggle(row),
         Delete: () => this.model.send({ do: "delete", id: row.id }),
       });
       if (column.edit) acts.Enter = acts.F2 = () => this.edit(row, column);

@@ -1,7 +1,5 @@
 """The history: a grid of the runs to sort, filter, tick, name and note; what is ticked is compared."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,15 +12,12 @@ import traitlets
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder.stages import AGAIN
 from perfkit.notebook import layout
-from perfkit.results.index import Entry, Marks, entry
 from perfkit.results.run import Run
-from perfkit.results.store import History, RunStore
+from perfkit.results.store import Entry, RunStore, entry
 from perfkit.show import tables_history, units
 from perfkit.show.document import Table
 from perfkit.studies.compare import compare_stored
 
-_AT_ONCE = 25
-"""Lines that are derived before the grid is shown; a thread derives the others."""
 _FOLDER = Path(__file__).parent
 
 
@@ -47,10 +42,8 @@ class RunHistory:
     def __init__(self, on_tick: Callable[[], None], on_problem: Callable[[str], None]) -> None:
         self.on_tick, self._on_problem = on_tick, on_problem
         self._entries: dict[str, Entry] = {}
-        self._marks: Mapping[str, Marks] = {}
         self._runs: dict[str, Run] = {}
         """Those that were read."""
-        self._removed: list[Run] = []
         self._recorded = False
         self._lock = threading.RLock()
         self._quiet = False
@@ -58,10 +51,6 @@ class RunHistory:
         self.grid.observe(lambda _: self._quiet or self.on_tick(), "ticked")
         self.grid.on_msg(lambda _, content, __: self._act(content))
         self.delete = layout.button("Delete", "pk-delete", "Remove the ticked runs", self._delete_ticked)
-        self.undo = layout.button(
-            "Undo delete", "pk-undo", "Bring back what was removed last", self._bring_back
-        )
-        self.undo.disabled = True
 
     # ------------------------------------------------------------ which runs
 
@@ -70,25 +59,15 @@ class RunHistory:
         shown = [run for run in runs if _is_shown(run)]
         self._recorded, self._runs = True, {run.id: run for run in shown}
         self._entries = {run.id: entry(run) for run in shown}
-        self._marks = self._asked(lambda store: store.index.marks()) or {}
         self._draw(list(self._runs))
 
     def show_stored(self, workload: str, tick: Callable[[Entry], bool]) -> None:
         """The measured runs of a workload; those of the newest session that suit `tick` are ticked."""
-        self._recorded, self._runs, self._entries = False, {}, {}
-        runs = self._runs
-        missing = self._read(workload, _AT_ONCE)
-        session = next((one.session for one in self.entries if tick(one)), None)
-        self._draw([one.id for one in self.entries if one.session == session and tick(one)])
-
-        def derive() -> None:
-            self._asked(lambda store: store.history(workload=workload))  # keeps the lines that it derives
-            if runs is self._runs:
-                self._read(workload, missing + _AT_ONCE)
-                self._draw()
-
-        if missing:
-            threading.Thread(target=derive, name="perfkit-history", daemon=True).start()
+        stored = self._asked(lambda store: store.history(workload=workload)) or []
+        self._recorded, self._runs = False, {}
+        self._entries = {line.id: line for line in reversed(stored) if _is_shown(line)}
+        session = next((line.session for line in self.entries if tick(line)), None)
+        self._draw([line.id for line in self.entries if line.session == session and tick(line)])
 
     def keep(self, run: Run, parent: str) -> None:
         """A run that has just ended, and the id of the one whose switches it started from; it is ticked."""
@@ -108,7 +87,7 @@ class RunHistory:
 
     def name(self, run_id: str) -> str:
         """What a run is called."""
-        return tables_history.name(self._entries[run_id], self._marks.get(run_id, Marks()))
+        return tables_history.name(self._entries[run_id])
 
     def runs(self) -> list[Run]:
         """Those that were measured or ticked here, oldest first, by the names that people gave them."""
@@ -118,21 +97,6 @@ class RunHistory:
         """The runs that are ticked, oldest first, by the names that people gave them."""
         wanted = set(self.grid.ticked)
         return self._named([run for one in self.entries if one.id in wanted and (run := self.run(one.id))])
-
-    def csv(self) -> str:
-        """Every run of the grid, for a spreadsheet."""
-        return tables_history.as_csv(History(self.entries, self._marks, 0))
-
-    def _read(self, workload: str, derive: int) -> int:
-        """Takes over what the store holds now; returns how many lines are still to be derived."""
-        history = self._asked(lambda store: store.history(workload=workload, derive=derive))
-        if history is None:
-            return 0
-        with self._lock:
-            found = {one.id: one for one in reversed(history.entries) if _is_shown(one)}
-            self._entries = found | {one: self._entries[one] for one in self._runs if one in self._entries}
-            self._marks = history.marks
-        return int(history.missing)
 
     def run(self, run_id: str) -> Run | None:
         """A run with its measured series; None, and a message, where it cannot be read."""
@@ -146,7 +110,7 @@ class RunHistory:
     def _draw(self, ticked: Sequence[str] | None = None) -> None:
         """Shows every line; where `ticked` is given, what is compared is drawn again too."""
         with self._lock:
-            rows = tables_history.lines(History(self.entries, self._marks, 0))
+            rows = tables_history.lines(self.entries)
             self._quiet = True
             with self.grid.hold_sync():
                 self.grid.rows = msgspec.to_builtins(rows)
@@ -164,13 +128,14 @@ class RunHistory:
             return
         if act == "delete":
             self._delete([run_id])
-        elif act in ("star", "name", "note"):
+        elif act in ("name", "note"):
             self._mark(run_id, **{act: value})
             self._draw(self.grid.ticked if act == "name" and run_id in self.grid.ticked else None)
 
-    def _mark(self, run_id: str, **values: str | bool) -> None:
-        self._asked(lambda store: store.index.mark(run_id, **values))
-        self._marks = self._asked(lambda store: store.index.marks()) or self._marks
+    def _mark(self, run_id: str, **values: Any) -> None:
+        if not self._recorded:
+            self._asked(lambda store: store.mark(run_id, **values))
+        self._entries[run_id] = msgspec.structs.replace(self._entries[run_id], **values)
 
     def _delete_ticked(self) -> None:
         if not self.grid.ticked:
@@ -182,23 +147,11 @@ class RunHistory:
             self._on_problem("these runs are of a recording, which is a file: nothing was deleted")
             return
         if removed := self._asked(lambda store: store.delete(ids)):
-            self._removed, self.undo.disabled = removed, False
             with self._lock:
                 for run in removed:
                     del self._entries[run.id]
                     self._runs.pop(run.id, None)
             self._draw([one for one in self.grid.ticked if one in self._entries])
-
-    def _bring_back(self) -> None:
-        removed, self._removed, self.undo.disabled = self._removed, [], True
-        for run in removed:
-            self._asked(lambda store, run=run: store.add(run))  # type: ignore[misc]
-            if not self._recorded and (not self._entries or run.workload in self._workloads()):
-                self._entries[run.id], self._runs[run.id] = entry(run), run
-        self._draw([*self.grid.ticked, *(run.id for run in removed if run.id in self._entries)])
-
-    def _workloads(self) -> set[str]:
-        return {one.workload for one in self.entries}
 
     def _asked(self, act: Callable[[RunStore], Any]) -> Any:
         """What the store answers; None, and a message, where it cannot."""

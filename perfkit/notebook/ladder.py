@@ -171,7 +171,7 @@ class LadderPanel(Panel):
         names = [slug(title) for title in self._titles] or dict.fromkeys(["baseline", *self.plan.stages])
         runs: list[Run] = []
         with contextlib.suppress(PerfkitError):  # a store that cannot be read says so when one measures
-            runs = RunStore().list(limit=60, workload=self.plan.workload)
+            runs = RunStore().runs(limit=60, workload=self.plan.workload)
         for session in dict.fromkeys(run.session for run in runs):
             stored = [run for run in reversed(runs) if run.session == session]
             place = (stored[0].preset, stored[0].device) == (self.plan.preset.name, self.plan.device)

@@ -27,9 +27,9 @@ from perfkit.notebook.job import Job, Line, Status
 from perfkit.notebook.layout import Action
 from perfkit.notebook.shown import Sectioned, Still
 from perfkit.notebook.where import Choice, Chooser, Option
-from perfkit.results.index import Entry
 from perfkit.results.run import Run
 from perfkit.results.simulated import THIS_MACHINE
+from perfkit.results.store import Entry
 from perfkit.show import document, figures, html, sentences, tables
 from perfkit.studies import plan as plans
 

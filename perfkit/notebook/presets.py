@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from perfkit.recipe import Recipe
-from perfkit.results.index import Entry
 from perfkit.results.run import Run
+from perfkit.results.store import Entry
 from perfkit.search import predict
 
 Timed = TypeVar("Timed", Run, Entry)

@@ -18,9 +18,8 @@ from perfkit.notebook.queue import Measurement, Queue
 from perfkit.notebook.where import Chooser, Place
 from perfkit.recipe import Recipe, switches
 from perfkit.results import recordings
-from perfkit.results.index import Entry
 from perfkit.results.run import Run
-from perfkit.results.store import RunStore
+from perfkit.results.store import Entry, RunStore
 from perfkit.show import document, tables_history
 from perfkit.show.html import fragment
 from perfkit.studies import inspect
@@ -104,7 +103,7 @@ class Workbench(Panel):
         self._made = layout.html_slot("pk-script")
         about = "Set the controls to those of the ticked run"
         use = layout.button("Use its switches", "pk-use", about, lambda: self._try(self._use))
-        acts = [use, *map(self._export, exports.EXPORTS), self.history.delete, self.history.undo]
+        acts = [use, *map(self._export, exports.EXPORTS), self.history.delete]
         self._between = [self.queue.widget]
         self._beside = [self.history.grid, layout.row(acts), self._made]
         self._profiled = layout.html_slot("pk-profiled")

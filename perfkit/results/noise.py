@@ -3,9 +3,8 @@
 Every ladder measures its baseline twice, in two processes; `perfkit noise` measures more such pairs.
 """
 
-from __future__ import annotations
-
 import contextlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,40 +18,51 @@ from perfkit.results.stats import AAPair
 _OF_SCRIPTS = 0.05
 """Equal processes of a script differed by 2.1% (standard deviation, 18 pairs of three small scripts that are
 watched, two cores, torch 2.15), two of them by more than 4.5%."""
-_KEPT = 30
-"""Pairs of a device; the newest count, since a machine changes."""
+_NEWEST = 30
+"""Pairs of a device that count, since a machine changes."""
+
+
+class _Line(msgspec.Struct, frozen=True):
+    device: str
+    pair: AAPair
 
 
 def _file() -> Path:
-    return machine.runs_folder() / "noise.json"
+    return machine.runs_folder() / "noise.jsonl"
 
 
-def _all() -> dict[str, list[AAPair]]:
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode(_file().read_bytes(), type=dict[str, list[AAPair]])
-    return {}
+def _pairs(device: str) -> list[AAPair]:
+    pairs = []
+    with contextlib.suppress(OSError):
+        for text in _file().read_bytes().splitlines():
+            with contextlib.suppress(msgspec.DecodeError):
+                line = msgspec.json.decode(text, type=_Line)
+                pairs += [line.pair] * (line.device == device)
+    return pairs[-_NEWEST:]
 
 
 def load(device: str, further: Sequence[AAPair] = ()) -> float | None:
     """The noise of a device as a fraction; None where no pair was measured here.
 
     Args:
-        device: whose pairs are kept.
-        further: pairs that are not kept yet.
+        device: whose stored pairs count.
+        further: pairs that are not stored yet.
     """
-    pairs = [*_all().get(device, []), *further]
+    pairs = [*_pairs(device), *further]
     return stats.aa_noise_bound(pairs) if pairs else None
 
 
 def expected(device: str, script: bool = False) -> tuple[float | None, bool]:
     """The noise that verdicts on a device take into account, and whether it is assumed.
 
-    On a CPU where no pair was measured, processes are taken to differ as they did elsewhere; those of a
-    user's script, of which no ladder measures a pair, never by less.
+    On a CPU where no pair was measured, it is the noise of other machines. For a user's script, whose pairs no
+    ladder measures, it is never less than that of other scripts.
     """
-    known, elsewhere = load(device), _OF_SCRIPTS if script else stats.aa_noise_bound(())
-    assumed = device == "cpu" and (known is None or (script and known < elsewhere))
-    return (elsewhere, True) if assumed else (known, False)
+    measured = load(device)
+    elsewhere = _OF_SCRIPTS if script else stats.aa_noise_bound(())
+    if device == "cpu" and (measured is None or (script and measured < elsewhere)):
+        return elsewhere, True
+    return measured, False
 
 
 def add(device: str, pairs: Sequence[AAPair]) -> None:
@@ -62,7 +72,11 @@ def add(device: str, pairs: Sequence[AAPair]) -> None:
         InvalidValue: the device is simulated.
     """
     refuse(device, "keeping A/A noise", "two simulated runs differ by what this machine's loader does")
-    machine.runs_folder().mkdir(parents=True, exist_ok=True)
-    every = _all()
-    every[device] = [*every.get(device, []), *pairs][-_KEPT:]
-    machine.write_atomically(_file(), msgspec.json.encode(every))
+    lines = b"".join(msgspec.json.encode(_Line(device, pair)) + b"\n" for pair in pairs)
+    _file().parent.mkdir(parents=True, exist_ok=True)
+    # One append is one write: processes that add at the same time lose nothing.
+    handle = os.open(_file(), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, lines)
+    finally:
+        os.close(handle)

@@ -1,38 +1,126 @@
-"""Recordings by name: those that ship with perfkit, and the user's own."""
-
-from __future__ import annotations
+"""Recordings: files with the runs of a named machine, for others to open. Some ship with perfkit."""
 
 import contextlib
-from collections.abc import Mapping
+import datetime
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from perfkit import machine
-from perfkit.errors import InvalidValue, PerfkitError
+from perfkit.errors import InvalidValue, PerfkitError, StoreError, explain
+from perfkit.results import run as runs
 from perfkit.results.run import Run
-from perfkit.results.store import ORIGIN, Recording, load_recording
 
+SCHEMA = 1
+"""Version of the file; each run in it has its own."""
 PREFIX = "recorded:"
-"""Of a device name; the name of a recording, or a file, follows."""
-_OTHER = ("provenance",)
-"""Files beside recordings that are none."""
+"""Begins the name of a device; the name of a recording, or a file, follows."""
+ORIGIN = "recording"
+"""The fact of a run that was played from a recording: where that was recorded, and when."""
+MAX_BYTES = 64 * 1024**2
+_NO_RECORDING = ("provenance",)
+"""Other files in the folder of recordings."""
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a recording comes from."""
+
+    machine: dict[str, Any]
+    when: str
+    """UTC, ISO 8601."""
+    command: str
+    commit: str | None = None
+    """Of perfkit."""
+
+    def describe(self) -> str:
+        """Where, when and how, in a sentence."""
+        code = f" of perfkit {self.commit[:10]}" if self.commit else ""
+        return f"Recorded {self.when[:10]} on {machine.describe(self.machine)}, by {self.command}{code}."
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs of a named machine."""
+
+    schema: int = SCHEMA
+    provenance: Provenance
+    runs: list[Run]
+
+
+def provenance() -> Provenance:
+    """The provenance of what this process's command records here and now."""
+    facts = machine.facts()
+    when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    # A recording is shared: it names files without their paths on this machine.
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+    command = shlex.join([Path(words[0]).name, *words[1:]])
+    return Provenance(machine=facts, when=when, command=command, commit=facts["commit"])
+
+
+def recording_text(recorded: Sequence[Run]) -> bytes:
+    """Runs as the text of a recording.
+
+    Raises:
+        InvalidValue: they were played from a recording, which has its own provenance.
+    """
+    if any(ORIGIN in run.facts for run in recorded):
+        raise InvalidValue("these runs are of a recording already", "Copy its file instead")
+    recording = Recording(provenance=provenance(), runs=list(recorded))
+    return msgspec.json.format(msgspec.json.encode(recording), indent=1)
+
+
+def save(recorded: Sequence[Run], path: Path) -> None:
+    """Writes runs as a recording: the complete file or nothing; a missing folder is created.
+
+    Raises:
+        InvalidValue: they were played from a recording, which has its own provenance.
+        StoreError: it cannot be written.
+    """
+    text = recording_text(recorded)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        machine.write_atomically(path, text)
+    except OSError as problem:
+        raise StoreError(*explain(problem, path)) from problem
+
+
+def load(path: Path) -> Recording:
+    """A recording from a file; nothing in it is executed, every field is checked.
+
+    Raises:
+        StoreError: there is no such file, it is too large, no recording, or of another version.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise StoreError(f"{path} has over {MAX_BYTES >> 20} MiB", "perfkit writes no recording so large")
+        text = path.read_bytes()
+    except OSError as problem:
+        raise StoreError(*explain(problem, path)) from problem
+    try:
+        data = msgspec.json.decode(text)
+        runs.check_schema(str(path), data["schema"], SCHEMA)
+        origin = msgspec.convert(data["provenance"], Provenance)
+        recording = Recording(provenance=origin, runs=[runs.from_data(run) for run in data["runs"]])
+        if not recording.runs:
+            raise ValueError("it holds no runs")
+        for facts in (origin.machine, *(run.machine for run in recording.runs)):
+            machine.describe(facts)  # whoever shows a recording names its machine
+        return recording
+    except runs.INVALID as problem:
+        what = f"{path} is not a recording of perfkit: {problem}"
+        raise StoreError(what, "Restore or record it again") from None
 
 
 def available() -> Mapping[str, Path]:
-    """Every recording by its name, the shipped ones first; a file that is added appears by itself.
-
-    Recordings of one's own are kept in `machine.own_recordings_folder()`; one that has the name of a shipped
-    recording takes its place.
-    """
+    """Every recording by its name: those that ship with perfkit, then the user's, which replace equal names."""
     tree = machine.checkout()
     folders = [tree / "data" / "recordings"] if tree else []
-    files = (
-        file
-        for folder in [*folders, machine.own_recordings_folder()]
-        for file in sorted(folder.glob("*.json"))
-    )
-    return {file.stem: file for file in files if file.stem not in _OTHER}
+    folders.append(machine.own_recordings_folder())
+    files = [file for folder in folders for file in sorted(folder.glob("*.json"))]
+    return {file.stem: file for file in files if file.stem not in _NO_RECORDING}
 
 
 def find(name: str) -> Recording:
@@ -44,14 +132,13 @@ def find(name: str) -> Recording:
     """
     known = available()
     if name in known:
-        return load_recording(known[name])
+        return load(known[name])
     if name.endswith(".json") and Path(name).is_file():
-        return load_recording(Path(name))
-    there = ", ".join(known) or "none"
+        return load(Path(name))
     raise InvalidValue(
         f"there is no recording '{name}'",
-        f"There are: {there}. Others: a file from `perfkit run --record`, as recorded:FILE.json, or put it "
-        f"into {machine.own_recordings_folder()}",
+        f"There are: {', '.join(known) or 'none'}. Others: a file from `perfkit run --record`, as "
+        f"recorded:FILE.json, or put it into {machine.own_recordings_folder()}",
     )
 
 
@@ -60,7 +147,7 @@ def readable() -> dict[str, Recording]:
     recordings = {}
     for name, path in available().items():
         with contextlib.suppress(PerfkitError):
-            recordings[name] = load_recording(path)
+            recordings[name] = load(path)
     return recordings
 
 

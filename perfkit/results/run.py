@@ -1,9 +1,8 @@
 """Runs: what a measurement leaves behind. Raw values are kept, everything else is derived from them here."""
 
-from __future__ import annotations
-
 import math
 import re
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -16,16 +15,19 @@ from perfkit.results.pairing import DISTURBED, Pairing, Role, Rounds, undisturbe
 from perfkit.results.simulated import Simulated
 from perfkit.results.stats import Estimate, Ratio, Values
 
-__all__ = ["Pairing", "Role", "Rounds"]
+__all__ = ["Communication", "Mechanism", "Pairing", "Raw", "Role", "Rounds", "Run"]
 
 SCHEMA = 1
 """Version of the record."""
+
+AGAIN = "baseline_again"
+"""The stage that measures the baseline once more in another process: the A/A row."""
 
 Status = Literal["ok", "not_applicable", "failed", "cancelled"]
 
 
 class Mechanism(msgspec.Struct, frozen=True):
-    """Proof that a switch is on (or off): taken from the built objects, not from the recipe."""
+    """Proof that a switch is on (or off): read from the built objects, not from the recipe."""
 
     switch: str
     ok: bool
@@ -88,7 +90,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
 class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One workload under one recipe on one machine. Immutable; a failed run is a run too.
 
-    Bootstraps over long series are slow, so a run keeps their results.
+    The derived values (`samples_per_s` and those that follow) are None where nothing was measured.
     """
 
     schema: int = SCHEMA
@@ -113,16 +115,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     mechanism: list[Mechanism] = []
     pairings: list[Pairing] = []
     reference_samples_per_s: float | None = None
-    """The baseline's rate, to which the rounds are related that were not measured in its own rounds."""
+    """The baseline's rate, for a run that was not measured in the same rounds as the others."""
     losses: list[float] = []
     startup_s: float | None = None
     compile_s: float | None = None
     peak_memory_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     batch_bytes_per_sample: int | None = None
-    """Bytes a sample has in the batch that the loader hands over."""
+    """Size of a sample in the batch that the loader hands over."""
     h2d_bytes_per_sample: int | None = None
-    """Of these, the bytes copied to an accelerator; None on a CPU, where nothing is copied."""
+    """The part of it that is copied to an accelerator; None on a CPU, where nothing is copied."""
     communication: Communication | None = None
     """With several ranks only."""
     simulated: Simulated | None = None
@@ -131,53 +133,53 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Further facts: weights, precision policy, switches that were not applied and why."""
     warnings: list[str] = []
 
-    @cached_property
-    def samples_per_s(self) -> Estimate | None:
-        """Throughput: geometric mean over the blocks that count, 95% bootstrap interval.
-
-        The ratio of two runs is the ratio of these values. Where a run was not measured in the same rounds as
-        the others, its value is the baseline's rate times its ratio to the baseline in their common rounds.
-        """
-        against, rates = self.pairing("baseline"), self.block_rates
-        if not (rates.size and (rates > 0).all()):
-            return None
-        estimate = stats.geometric_mean(rates)
-        if self.simulated:
-            estimate = stats.widened(estimate, self.simulated.band)
-        if not (self.reference_samples_per_s and against and against.interleaved):
-            return estimate
-        drift = self.reference_samples_per_s / stats.geometric_mean(against.rates[1]).value
-        return Estimate(*(value * drift for value in msgspec.structs.astuple(estimate)))
+    # ------------------------------------------------------------ what kind of run
 
     @property
-    def block_rates(self) -> Values:
-        """samples/s of the blocks that count: those that others did not disturb."""
-        return self._in_rounds(self.raw.block_samples_per_s)
+    def is_again(self) -> bool:
+        """Whether this is the A/A row: the baseline once more, in another process."""
+        return self.stage == AGAIN
 
     @property
     def is_script(self) -> bool:
-        """Whether a script of the user's own trained, so that the recipe is only what was seen of it."""
-        return "script SHA-256" in self.facts or self.workload == "script"  # what earlier versions wrote
+        """Whether a user's script trained, so that the recipe is only what could be observed of it."""
+        return "script SHA-256" in self.facts
 
     @property
-    def utilization(self) -> float | None:
-        """Kernel time of a step / the step, 0 to 1, of a simulated run; None for measured ones."""
-        step = self.step_s
-        return min(1.0, self.simulated.kernel_s / step.value) if self.simulated and step else None
+    def on_gpu(self) -> bool:
+        """Whether the run was on a CUDA device, or on a simulated one."""
+        return self.device.startswith("cuda") or self.simulated is not None
 
-    @property
-    def disturbed(self) -> float | None:
-        """The share of the cores that others took in disturbed rounds, where too few were free of it."""
-        shares = np.array(self.raw.disturbed)
-        if undisturbed(self.raw.disturbed, len(self.raw.block_samples_per_s)) is not None:
+    # ------------------------------------------------------------ rates and times
+
+    @cached_property
+    def samples_per_s(self) -> Estimate | None:
+        """Throughput: geometric mean over the undisturbed blocks, with its 95% interval.
+
+        The ratio of two runs is the ratio of these values. A run that was not measured in the same rounds as
+        the others has the baseline's rate times its ratio to the baseline in their common rounds.
+        """
+        rates = self._in_rounds(self.raw.block_samples_per_s)
+        if self.status != "ok" or not rates.size or not (rates > 0).all():
             return None
-        return float(shares[shares > DISTURBED].mean())
+        estimate = stats.geometric_mean(rates)
+        if not math.isfinite(estimate.value):
+            return None
+        if self.simulated:
+            estimate = stats.widened(estimate, self.simulated.band)
+        baseline = self.pairing("baseline")
+        if self.reference_samples_per_s and baseline and baseline.interleaved:
+            drift = self.reference_samples_per_s / stats.geometric_mean(baseline.rates[1]).value
+            estimate = Estimate(*(value * drift for value in msgspec.structs.astuple(estimate)))
+        return estimate
 
     @cached_property
     def step_s(self) -> Estimate | None:
         """Time of a step, data wait included: median over the steps that count."""
-        step = stats.median(self._measured(self.raw.step_s))
-        return stats.widened(step, self.simulated.band) if step and self.simulated else step
+        step = stats.median(self._measured(self.raw.step_s)) if self.status == "ok" else None
+        if step is None or not 0 < step.value < math.inf:
+            return None
+        return stats.widened(step, self.simulated.band) if self.simulated else step
 
     @property
     def data_wait_s(self) -> Estimate | None:
@@ -187,83 +189,150 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def data_wait_share(self) -> float | None:
         """Waiting for data / whole step, over all steps that count (0 to 1)."""
-        steps = self._measured(self.raw.step_s)
-        return float(self._measured(self.raw.data_wait_s).sum() / steps.sum()) if steps.size else None
-
-    @property
-    def ceiling_samples_per_s(self) -> float | None:
-        """What the model could do if data were free, at the rate of `samples_per_s`."""
-        rate, efficiency = self.samples_per_s, self._efficiencies
-        return rate.value / stats.geometric_mean(efficiency).value if rate and efficiency.size else None
+        if self.step_s is None:
+            return None
+        return float(self._measured(self.raw.data_wait_s).sum() / self._measured(self.raw.step_s).sum())
 
     @property
     def pipeline_efficiency(self) -> float | None:
         """Throughput / ceiling: geometric mean over the rounds in which both were measured."""
-        efficiency = self._efficiencies
-        return stats.geometric_mean(efficiency).value if efficiency.size else None
+        rates = self._efficiencies
+        measured = self.samples_per_s and rates.size and not self.ceiling_below_rate
+        return stats.geometric_mean(rates).value if measured else None
+
+    @property
+    def ceiling_samples_per_s(self) -> float | None:
+        """What the model could do if data were free, at the rate of `samples_per_s`."""
+        rate, efficiency = self.samples_per_s, self.pipeline_efficiency
+        return rate.value / efficiency if rate and efficiency else None
 
     @property
     def ceiling_below_rate(self) -> bool:
-        """Whether the ceiling came out below the rate by more than their rounds scatter."""
-        efficiency = self._efficiencies
-        return efficiency.size >= stats.MIN_ROUNDS and stats.geometric_mean(efficiency).low > 1.01
+        """Whether the ceiling came out below the rate, which cannot be, by more than their rounds scatter."""
+        rates = self._efficiencies
+        return rates.size >= stats.MIN_ROUNDS and stats.geometric_mean(rates).low > 1.01
+
+    def ceiling_change(self, before: "Run") -> Ratio | None:
+        """How the step on a batch already on the device changed, with interval and verdict.
+
+        None for simulated runs: the model's error of that change is not known.
+        """
+        sides = [np.array(run.raw.ceiling_samples_per_s) for run in (self, before) if run.status == "ok"]
+        if self.simulated or len(sides) < 2 or not all(side.size and (side > 0).all() for side in sides):
+            return None
+        return stats.ratio(*sides, paired=False)
 
     @property
-    def _efficiencies(self) -> Values:
-        """Rate / ceiling in each round that counts."""
-        ceiling = np.array(self.raw.ceiling_samples_per_s)
-        own = np.array(self.raw.block_samples_per_s[: ceiling.size])
-        return self._in_rounds(own / ceiling)
+    def utilization(self) -> float | None:
+        """Kernel time of a step / the step, 0 to 1, of a simulated run; None for measured ones."""
+        step = self.step_s
+        return min(1.0, self.simulated.kernel_s / step.value) if self.simulated and step else None
 
-    def speedup(self, role: str) -> Ratio | None:
-        """Against the `previous` stage or the `baseline`; None where they were not compared."""
-        pairing = self.pairing(role)
-        return pairing.ratio if pairing else None
+    @property
+    def disturbed(self) -> float | None:
+        """The share of the cores that others took, where too few rounds were free of it."""
+        shares = np.array(self.raw.disturbed)
+        free = undisturbed(self.raw.disturbed, len(self.raw.block_samples_per_s)) is not None
+        return None if free or self.status != "ok" else float(shares[shares > DISTURBED].mean())
+
+    # ------------------------------------------------------------ beside other runs
 
     def pairing(self, role: str) -> Pairing | None:
         """The rounds beside the `previous` stage or the `baseline`; None where they were not compared."""
         return next((pairing for pairing in self.pairings if pairing.role == role), None)
 
+    def speedup(self, role: str) -> Ratio | None:
+        """Against the `previous` stage or the `baseline`; None where they were not compared."""
+        pairing = self.pairing(role)
+        compared = pairing and pairing.own_samples_per_s and pairing.other_samples_per_s
+        return pairing.ratio if pairing and compared and self.status == "ok" else None
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the comparison with the previous stage has."""
+        pairing = self.pairing("previous")
+        return min(len(pairing.own_samples_per_s), len(pairing.other_samples_per_s)) if pairing else 0
+
+    def previous(self, runs: Sequence["Run"]) -> "Run | None":
+        """The run that this one was compared with, if it is among `runs`."""
+        pairing = self.pairing("previous")
+        return next((run for run in runs if pairing and run.id == pairing.against), None)
+
+    def contradicts(self, before: "Run | None") -> bool:
+        """Whether the two rates say otherwise than their ratio, as they come from different rounds."""
+        ratio, rate = self.speedup("previous"), self.samples_per_s
+        other = before.samples_per_s if before else None
+        return bool(rate and other and ratio and (rate.value / other.value - 1) * (ratio.ratio - 1) < -1e-6)
+
     def evidence(self, switch: str) -> str:
         """The evidence for the state of a switch; empty where nothing was checked."""
-        return next((m.evidence for m in self.mechanism if m.switch == switch), "")
+        return next((proof.evidence for proof in self.mechanism if proof.switch == switch), "")
 
-    def minutes_to_show(self, role: str, effect: float = 0.05) -> float | None:
-        """Further minutes that would show an effect of this size; see `Pairing.minutes_to_show`."""
-        pairing = self.pairing(role)
-        return pairing.minutes_to_show(effect) if pairing else None
+    # ------------------------------------------------------------ which values count
+
+    @property
+    def block_rates(self) -> Values:
+        """samples/s of the undisturbed blocks."""
+        return self._in_rounds(self.raw.block_samples_per_s)
+
+    @property
+    def _efficiencies(self) -> Values:
+        """Rate / ceiling in each round that counts."""
+        ceiling = np.array(self.raw.ceiling_samples_per_s)
+        rates = np.array(self.raw.block_samples_per_s[: ceiling.size])
+        return self._in_rounds(rates / ceiling)
 
     def _in_rounds(self, values: Values | list[float]) -> Values:
-        """One value for each of the first rounds, or of all: those of the rounds that count."""
+        """The values (one a round) of the rounds that count."""
         counts = undisturbed(self.raw.disturbed[: len(values)], len(values))
         return np.array(values)[slice(None) if counts is None else counts]
 
     def _measured(self, values: list[float]) -> Values:
-        """One value a step: those after the warm-up, in the rounds that count."""
+        """The values (one a step) after the warm-up, in the rounds that count."""
         steps, blocks = np.array(values[self.raw.warmup_steps :]), self.raw.block_steps
         counts = undisturbed(self.raw.disturbed, len(blocks))
         return steps if counts is None or steps.size != sum(blocks) else steps[np.repeat(counts, blocks)]
 
 
-_KEPT = (
+def break_even_steps(run: Run, runs: Sequence[Run]) -> int | None:
+    """Steps after which compiling has paid for itself; None if the run was not compiled, or never pays.
+
+    (cold compiled step - cold eager step) / (eager step - compiled step), by medians, against the run before.
+    """
+    eager = run.previous(runs)
+    if run.compile_s is None or eager is None or eager.compile_s is not None:
+        return None
+    if not (run.step_s and eager.step_s) or run.samples_per_step != eager.samples_per_step:
+        return None
+    saved = eager.step_s.value - run.step_s.value
+    spent = run.raw.step_s[0] - eager.raw.step_s[0]
+    return max(0, math.ceil(round(spent / saved, 6))) if saved > 0 else None
+
+
+# ---------------------------------------------------------------- JSON
+
+_FIELDS = (
     "id", "title", "recipe", "status", "reason", "peak_memory_bytes", "peak_reserved_bytes",
     "batch_bytes_per_sample", "h2d_bytes_per_sample", "startup_s", "compile_s", "mechanism", "losses",
     "communication", "simulated", "facts", "warnings", "raw",
+    "samples_per_s", "disturbed", "step_s", "data_wait_s", "data_wait_share", "ceiling_samples_per_s",
+    "pipeline_efficiency", "utilization",
 )  # fmt: skip
-_DERIVED = ("samples_per_s", "disturbed", "step_s", "data_wait_s", "data_wait_share", "ceiling_samples_per_s",
-            "pipeline_efficiency", "utilization")  # fmt: skip
+
+INVALID = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading data that are no run raises."""
 
 
 def summary(run: Run) -> dict[str, Any]:
     """The plain data of a stage for `--json`: derived numbers beside the raw ones they come from."""
-    values = {name: getattr(run, name) for name in (*_KEPT, *_DERIVED)}
     ratios = {f"speedup_vs_{role}": run.speedup(role) for role in ("previous", "baseline")}
-    plain: dict[str, Any] = msgspec.to_builtins({"name": run.stage, **values, **ratios})
+    values = {"name": run.stage, **{name: getattr(run, name) for name in _FIELDS}, **ratios}
+    plain: dict[str, Any] = msgspec.to_builtins(values)
     return plain
 
 
-def document(runs: list[Run]) -> dict[str, Any]:
-    """A whole session as `--json` writes it and a report shows it."""
+def document(runs: Sequence[Run]) -> dict[str, Any]:
+    """A session as `--json` writes it and a report shows it."""
     first = runs[0]
     return {
         "schema": SCHEMA,
@@ -278,29 +347,9 @@ def document(runs: list[Run]) -> dict[str, Any]:
     }
 
 
-def break_even_steps(run: Run, runs: list[Run]) -> int | None:
-    """Steps after which compiling has paid for itself; None if it was not compiled, or never pays.
-
-    (cold compiled step - cold eager step) / (eager step - compiled step), by medians, against the run before.
-    """
-    pairing = run.pairing("previous")
-    eager = next((other for other in runs if pairing and other.id == pairing.against), None)
-    if run.compile_s is None or eager is None or eager.compile_s is not None:
-        return None
-    if not (run.step_s and eager.step_s) or run.samples_per_step != eager.samples_per_step:
-        return None
-    saved = eager.step_s.value - run.step_s.value
-    spent = run.raw.step_s[0] - eager.raw.step_s[0]
-    return max(0, math.ceil(round(spent / saved, 6))) if saved > 0 else None
-
-
 def encode(run: Run) -> bytes:
     """A run as JSON."""
     return msgspec.json.encode(run)
-
-
-INVALID = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What reading data that are no run raises."""
 
 
 def decode(text: bytes | str) -> Run:
@@ -318,18 +367,20 @@ def decode(text: bytes | str) -> Run:
 def from_data(data: Any) -> Run:
     """A run from plain data; nothing is executed, every field is checked.
 
-    Raises one of `INVALID` if they are no run, and StoreError if a newer perfkit wrote them.
+    Raises one of `INVALID` if they are no run, and StoreError if another version of perfkit wrote them.
     """
     check_schema("this run", data["schema"], SCHEMA)
     return msgspec.convert(data, Run)
 
 
-def check_schema(what: str, version: int, newest: int) -> None:
-    """Refuses what a newer perfkit wrote, with a StoreError."""
-    if version > newest:
+def check_schema(what: str, version: object, known: int) -> None:
+    """Refuses what another version of perfkit wrote, with a StoreError."""
+    if not isinstance(version, int):
+        raise ValueError(f"its schema is {version!r}")
+    if version != known:
         raise StoreError(
-            f"{what} was written by a newer perfkit (schema {version}; this one reads up to {newest})",
-            "Update perfkit: git pull, then make lab",
+            f"{what} was written by another version of perfkit (schema {version}; this one reads {known})",
+            "Use that version, or measure again",
         )
 
 

@@ -1,6 +1,4 @@
-"""Pure functions on measured values: medians, bootstrap intervals, steadiness, verdicts."""
-
-from __future__ import annotations
+"""Pure functions on measured values: means and medians with their intervals, steadiness, verdicts."""
 
 import math
 from collections.abc import Sequence
@@ -11,27 +9,32 @@ import numpy as np
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 Verdict = Literal[
-    "faster", "slower", "no measurable difference", "too few rounds", "disturbed",
-    "predicted faster", "predicted slower", "too close to predict",
-]  # fmt: skip
-"""The last three are of simulated runs."""
+    "faster",
+    "slower",
+    "no measurable difference",
+    "too few rounds",
+    "disturbed",
+    "predicted faster",
+    "predicted slower",
+    "too close to predict",
+]
+"""The last three belong to simulated runs."""
 
 MIN_EFFECT = 0.01
-"""An effect below 1% is not called one, however narrow its interval (metrics §1)."""
+"""An effect below 1% is not called an effect, however narrow its interval (metrics §1)."""
 
 MIN_ROUNDS = 5
-"""Fewer rounds than this never give a verdict (metrics §1): their interval means little."""
+"""Fewer rounds never give a verdict (metrics §1): their interval means little."""
 
 ENDING_ROUNDS = 10
 """Fewer rounds are no reason to stop, however narrow their interval: a few come out close together by chance,
 and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965). Large effects are excepted."""
 
-_SEEN_WELL = 2 / 3
-"""Fewer rounds than those are enough for an effect whose interval is this much narrower than was asked."""
+_CLEARLY = 2 / 3
+"""A large effect may end after `MIN_ROUNDS` when its interval is this much narrower than required."""
 
-_RESAMPLES = 4000
-
-_PRIOR_PAIRS, _PRIOR_NOISE = 4, 0.015
+_PRIOR_PAIRS = 4
+_PRIOR_NOISE = 0.015
 """Equal processes differed by 1.5% (standard deviation, 204 groups of processes, two cores, torch 2.15)."""
 
 
@@ -44,7 +47,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """How many times faster one side is: above 1 is faster. With its 95% interval and the verdict."""
+    """How many times faster one side is (above 1 is faster), with its 95% interval and the verdict."""
 
     ratio: float
     low: float
@@ -68,22 +71,37 @@ class Ratio(msgspec.Struct, frozen=True):
 
 
 def median(values: Values) -> Estimate | None:
-    """Median and 95% bootstrap interval; None without values, an interval of no width for one value."""
-    return Estimate(float(np.median(values)), *_interval(values, np.median)) if values.size else None
+    """Median and its 95% interval, whatever the distribution; None without values.
+
+    The bounds are order statistics: the number of values below the true median is binomial. Five values or
+    fewer cannot give 95%: their interval is their range.
+    """
+    if not values.size:
+        return None
+    from scipy import special
+
+    ordered = np.sort(values)
+    outside = max(0, math.ceil(float(special.bdtrik(0.025, values.size, 0.5))) - 1)
+    return Estimate(float(np.median(ordered)), float(ordered[outside]), float(ordered[-1 - outside]))
 
 
 def geometric_mean(values: Values) -> Estimate:
-    """Geometric mean and 95% bootstrap interval of at least one value: the mean of rates and of ratios."""
+    """Geometric mean of rates or ratios, with Student's 95% interval on their logarithms.
+
+    A single value has an interval of no width.
+    """
     logs = np.log(values)
-    return Estimate(*(math.exp(value) for value in (float(logs.mean()), *_interval(logs, np.mean))))
+    centre = float(logs.mean())
+    half = _half_width(logs)
+    return Estimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
 
 
 def ratio(own: Values, other: Values, *, paired: bool, noise: float | None = None) -> Ratio:
-    """Ratio of two sides' rates, its 95% bootstrap interval over rounds, and the verdict.
+    """Ratio of two sides' rates, its 95% interval over rounds (Student's, on logarithms), and the verdict.
 
     Args:
-        own: rate of this side, one a round.
-        other: rate of the other side; of the same rounds where `paired`.
+        own: rate of this side in each round.
+        other: rate of the other side; in the same rounds where `paired`.
         paired: whether the rounds were interleaved, so that drift cancels within a round.
         noise: A/A noise of this machine as a fraction (see `aa_noise_bound`), None if unknown. It widens the
             interval, and smaller effects are not called effects.
@@ -91,14 +109,13 @@ def ratio(own: Values, other: Values, *, paired: bool, noise: float | None = Non
     if paired:
         logs = np.log(own / other)
         centre = float(logs.mean())
-        low, high = _interval(logs, np.mean)
+        half = _half_width(logs)
     else:
         centre = float(np.log(own).mean() - np.log(other).mean())
-        low, high = _unpaired_interval(np.log(own), np.log(other))
+        half = _half_width_unpaired(np.log(own), np.log(other))
     log_noise = math.log1p(noise or 0.0)
-    low = centre - math.hypot(centre - low, log_noise)
-    high = centre + math.hypot(high - centre, log_noise)
-    return _with_verdict(centre, low, high, log_noise, min(own.size, other.size))
+    half = math.hypot(half, log_noise)
+    return _with_verdict(centre, half, log_noise, min(own.size, other.size))
 
 
 def ratio_over_pairs(pairs: Sequence[tuple[Values, Values]], *, noise: float | None = None) -> Ratio:
@@ -108,37 +125,64 @@ def ratio_over_pairs(pairs: Sequence[tuple[Values, Values]], *, noise: float | N
     processes as well as the scatter of rounds (Kalibera and Jones 2013, doi:10.1145/2491894.2464160).
 
     Args:
-        pairs: rates of this side and of the other, a round each; each pair in processes of its own.
+        pairs: for each pair of processes, the rates of this side and of the other, round by round.
         noise: A/A noise of one pair as a fraction (see `aa_noise_bound`), None if unknown. The mean of n
             pairs has 1/√n of it; smaller effects are not called effects.
     """
-    from scipy import special
-
     logs = np.array([float(np.log(own).mean() - np.log(other).mean()) for own, other in pairs])
-    n, centre = logs.size, float(logs.mean())
-    # Each is a mean already, so Student's interval covers 95%; a bootstrap of five values covers 92%.
-    half = float(special.stdtrit(n - 1, 0.975) * logs.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
-    return _with_verdict(centre, centre - half, centre + half, math.log1p(noise or 0.0) / math.sqrt(n), n)
+    log_noise = math.log1p(noise or 0.0) / math.sqrt(logs.size)
+    return _with_verdict(float(logs.mean()), _half_width(logs), log_noise, logs.size)
 
 
-def _with_verdict(centre: float, low: float, high: float, noise: float, count: int) -> Ratio:
-    """The ratio of these logarithms, with its verdict."""
+def _with_verdict(centre: float, half: float, noise: float, count: int) -> Ratio:
     threshold = max(math.log1p(MIN_EFFECT), noise)
     verdict: Verdict = "no measurable difference"
     if count < MIN_ROUNDS:
         verdict = "too few rounds"
-    elif low > 0 and centre > threshold:
+    elif centre > max(half, threshold):
         verdict = "faster"
-    elif high < 0 and centre < -threshold:
+    elif centre < -max(half, threshold):
         verdict = "slower"
-    return Ratio(math.exp(centre), math.exp(low), math.exp(high), verdict)
+    return Ratio(math.exp(centre), math.exp(centre - half), math.exp(centre + half), verdict)
+
+
+def _half_width(logs: Values) -> float:
+    """Half of Student's 95% interval of a mean; 0 for a single value."""
+    if logs.size < 2:
+        return 0.0
+    return _student(logs.size - 1) * float(logs.std(ddof=1)) / math.sqrt(logs.size)
+
+
+def _half_width_unpaired(own: Values, other: Values) -> float:
+    """Half of Welch's 95% interval of a difference of means; 0 where a side has a single value."""
+    if min(own.size, other.size) < 2:
+        return 0.0
+    parts = np.array([side.var(ddof=1) / side.size for side in (own, other)])
+    if not parts.any():
+        return 0.0
+    freedom = parts.sum() ** 2 / (parts**2 / [own.size - 1, other.size - 1]).sum()
+    return _student(float(freedom)) * math.sqrt(parts.sum())
+
+
+def _student(freedom: float) -> float:
+    """Student's 97.5% quantile."""
+    from scipy import special
+
+    return float(special.stdtrit(freedom, 0.975))
+
+
+def _normal() -> float:
+    from scipy import special
+
+    return float(special.ndtri(0.975))
 
 
 def widened(estimate: Estimate, band: float) -> Estimate:
     """An estimate whose interval also holds the error of a model, a fraction."""
     log_band = math.log1p(band)
     centre, low, high = (math.log(value) for value in (estimate.value, estimate.low, estimate.high))
-    low, high = centre - math.hypot(centre - low, log_band), centre + math.hypot(high - centre, log_band)
+    low = centre - math.hypot(centre - low, log_band)
+    high = centre + math.hypot(high - centre, log_band)
     return Estimate(estimate.value, math.exp(low), math.exp(high))
 
 
@@ -146,8 +190,8 @@ def predicted(ratio: Ratio, band: float) -> Ratio:
     """A ratio of simulated runs: its interval holds the model's error too, and its verdict is a prediction.
 
     Args:
-        ratio: as it was computed from rounds.
-        band: the model's error of this ratio to expect, as a fraction.
+        ratio: as computed from rounds.
+        band: the error of this ratio to expect of the model, as a fraction.
     """
     if ratio.verdict in ("too few rounds", "disturbed"):
         return ratio
@@ -158,6 +202,9 @@ def predicted(ratio: Ratio, band: float) -> Ratio:
     elif wide.high < 1 / (1 + MIN_EFFECT):
         verdict = "predicted slower"
     return Ratio(ratio.ratio, wide.low, wide.high, verdict)
+
+
+# ---------------------------------------------------------------- when measuring may end
 
 
 def rounds_needed(
@@ -175,28 +222,27 @@ def rounds_needed(
         log_ratios: one row a round, one column for each ratio.
         precision: half the width of each interval / ratio, at most … At 0 only the budget ends the measuring.
         part: … or this part of the effect, if that is more.
-        equal: of two equal processes, one row a round. Their ratio need not be known better than the effects.
+        equal: log ratios of two equal processes, one a round, which need not be known better than the effects.
     """
     if precision <= 0:
         return math.inf
     if len(log_ratios) < 2:
         return ENDING_ROUNDS
     effects = part * np.abs(log_ratios.mean(axis=0))
-    asked = np.maximum(precision, effects)
-    needed = np.maximum(ENDING_ROUNDS, _rounds_for(log_ratios, asked))
+    required = np.maximum(precision, effects)
+    needed = np.maximum(ENDING_ROUNDS, _rounds_for(log_ratios, required))
     if part:
-        well = np.maximum(_SEEN_WELL * effects, 1e-9)
-        needed = np.minimum(needed, np.maximum(MIN_ROUNDS, _rounds_for(log_ratios, well)))
-    most = needed if equal is None else np.append(needed, _rounds_for(equal, asked.min()))
-    return float(most.max())
+        clear = np.maximum(_CLEARLY * effects, 1e-9)
+        needed = np.minimum(needed, np.maximum(MIN_ROUNDS, _rounds_for(log_ratios, clear)))
+    if equal is not None:
+        needed = np.append(needed, _rounds_for(equal, required.min()))
+    return float(needed.max())
 
 
 def _rounds_for(log_ratios: Values, half_widths: Values) -> Values:
-    """How many rounds would make the intervals as narrow as that, one value for each column."""
-    from scipy import special
-
+    """How many rounds would make the intervals that narrow, one value for each column."""
     rounds = len(log_ratios)
-    half = special.stdtrit(rounds - 1, 0.975) * log_ratios.std(axis=0, ddof=1) / math.sqrt(rounds)
+    half = _student(rounds - 1) * log_ratios.std(axis=0, ddof=1) / math.sqrt(rounds)
     needed: Values = rounds * (half / half_widths) ** 2
     return needed
 
@@ -208,10 +254,10 @@ def rounds_part(precision: float, noise: float | None) -> float:
 
 def half_width_per_pair(precision: float, count: int) -> float:
     """The half width that each of `count` pairs (two or more) needs so that their mean has `precision`."""
-    from scipy import special
+    return precision * math.sqrt(count) * _normal() / _student(count - 1)
 
-    wider = float(special.stdtrit(count - 1, 0.975) / special.ndtri(0.975))
-    return precision * math.sqrt(count) / wider
+
+# ---------------------------------------------------------------- equal processes
 
 
 class AAPair(NamedTuple):
@@ -223,7 +269,7 @@ class AAPair(NamedTuple):
 
 
 def aa_pair(own: Values, other: Values) -> AAPair:
-    """A pair of equal sides by their rates, round by round, in two rounds or more."""
+    """A pair of equal sides by their rates, in at least two rounds."""
     logs = np.log(own / other)
     return AAPair(float(logs.mean()), float(logs.var(ddof=1)) / logs.size)
 
@@ -234,58 +280,17 @@ def aa_noise_bound(pairs: Sequence[AAPair]) -> float:
     The rounds of one pair of processes cannot show it: their interval narrows however much the two differ. It
     is the variance of the ratios of many pairs beyond the scatter of their rounds (variance components). The
     scatter is known well; the variance between pairs only as well as their number allows, so it counts with
-    Student's quantile. Until there are many, they are pooled with what was found elsewhere: that counts as
-    `_PRIOR_PAIRS` pairs, so that one pair that happens to agree does not show that there is no noise.
+    Student's quantile. Pairs from other machines count as `_PRIOR_PAIRS` pairs, so that a single pair that
+    happens to agree does not show that there is no noise.
     """
-    from scipy import special
-
     count = len(pairs) + _PRIOR_PAIRS
     scatter = sum(pair.scatter for pair in pairs) / count
-    total = max(scatter, (_PRIOR_PAIRS * _PRIOR_NOISE**2 + sum(pair.log_ratio**2 for pair in pairs)) / count)
-    of_few, of_many = float(special.stdtrit(count, 0.975)), float(special.ndtri(0.975))
-    return math.expm1(math.sqrt(max(0.0, of_few**2 * total - of_many**2 * scatter)))
+    squares = sum(pair.log_ratio**2 for pair in pairs)
+    total = max(scatter, (_PRIOR_PAIRS * _PRIOR_NOISE**2 + squares) / count)
+    return math.expm1(math.sqrt(max(0.0, _student(count) ** 2 * total - _normal() ** 2 * scatter)))
 
 
-def _tail(n: int) -> float:
-    """Lower percentile level of a 95% interval, widened for few values.
-
-    The plain percentile bootstrap of n = 5 covers about 82%, not 95%. The expanded percentile interval
-    (Hesterberg 2015, doi:10.1080/00031305.2015.1089789, section 3.3) uses the level at which it matches
-    the t interval: Φ(−√(n/(n−1)) · t(0.025, n−1)).
-    """
-    from scipy import special
-
-    return float(special.ndtr(math.sqrt(n / (n - 1)) * special.stdtrit(n - 1, 0.025)))
-
-
-def _interval(values: Values, statistic: Any) -> tuple[float, float]:
-    n = values.size
-    if n == 1:
-        return float(values[0]), float(values[0])
-    generator = np.random.default_rng(0)
-    resampled = statistic(values[generator.integers(0, n, (_resamples(n), n))], axis=1)
-    return _percentiles(resampled, n)
-
-
-def _unpaired_interval(own: Values, other: Values) -> tuple[float, float]:
-    if min(own.size, other.size) < 2:
-        return float(own.min() - other.max()), float(own.max() - other.min())
-    generator = np.random.default_rng(0)
-    sides = [
-        side[generator.integers(0, side.size, (_RESAMPLES, side.size))].mean(axis=1) for side in (own, other)
-    ]
-    return _percentiles(sides[0] - sides[1], min(own.size, other.size))
-
-
-def _percentiles(resampled: Values, n: int) -> tuple[float, float]:
-    tail = 100 * _tail(n)
-    low, high = np.percentile(resampled, [tail, 100 - tail])
-    return float(low), float(high)
-
-
-def _resamples(n: int) -> int:
-    """Number of resamples: fewer for long series, so that memory stays bounded (about 4 million draws)."""
-    return max(200, min(_RESAMPLES, 4_000_000 // n))
+# ---------------------------------------------------------------- steadiness
 
 
 def relative_iqr(values: Values) -> float:

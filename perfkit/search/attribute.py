@@ -144,7 +144,7 @@ def _sets(players: Sequence[str], orders: Sequence[Sequence[str]]) -> Iterator[N
 def _stored(plan: Plan, base: Recipe) -> dict[Recipe, Value]:
     """Values that earlier calls measured on this machine, interleaved with the same baseline."""
     here = (plan.preset.name, plan.device, plan.seed, machine.facts()["id"])
-    runs = {run.id: run for run in RunStore().list(limit=2000, workload=plan.workload)}
+    runs = {run.id: run for run in RunStore().runs(limit=2000, workload=plan.workload)}
     values: dict[Recipe, Value] = {}
     for run in runs.values():
         pairing = run.pairing("baseline")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.results import guesses
+from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import Run
 from perfkit.results.stats import MIN_EFFECT, Ratio
-from perfkit.results.store import ORIGIN
 from perfkit.show import results, simulated, units
 
 _NOTICEABLE = 0.05
@@ -182,7 +182,8 @@ def _no_room(run: Run, previous: Run | None, moved: bool) -> list[str]:
 def _power(run: Run, against: Ratio) -> list[str]:
     """How large an effect would show, and how much more measuring would show 5%."""
     clauses = [f"an effect over {units.percent(max(against.half_width, MIN_EFFECT))} would show"]
-    pairing, minutes = run.pairing("previous"), run.minutes_to_show("previous", _NOTICEABLE)
+    pairing = run.pairing("previous")
+    minutes = pairing.minutes_to_show(_NOTICEABLE) if pairing else None
     if minutes is not None:
         more = (
             f"{math.ceil(minutes)} more minute{'s' * (minutes > 1)}"

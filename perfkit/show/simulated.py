@@ -6,9 +6,9 @@ have the `~` alone.
 
 from collections.abc import Sequence
 
-from perfkit.results.index import Entry
 from perfkit.results.run import Run
 from perfkit.results.stats import Estimate
+from perfkit.results.store import Entry
 from perfkit.show import results, units
 
 MARK = "sim."

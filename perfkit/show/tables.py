@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from perfkit import machine
 from perfkit.results.parity import Parity
+from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import Run
-from perfkit.results.store import ORIGIN
 from perfkit.show import figures, results, simulated, units
 from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, tabulate
 from perfkit.show.sentences import SIGNS, name, notices, outcome, verdicts

@@ -11,8 +11,8 @@ from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.ladder.stages import AGAIN, Stage
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
+from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import Run, slug
-from perfkit.results.store import ORIGIN
 from perfkit.studies.plan import Plan, Progress, Watch
 from perfkit.worker.messages import Description, DeviceFacts
 

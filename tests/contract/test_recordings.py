@@ -19,8 +19,8 @@ from docs import record
 from docs.pictures import in_workbench, source, words
 from perfkit import trace
 from perfkit.ladder.stages import AGAIN
+from perfkit.results.recordings import Recording, load
 from perfkit.results.run import Run
-from perfkit.results.store import Recording, load_recording
 from perfkit.simulate import article
 from perfkit.simulate.constants import constants
 from perfkit.trace import Analysis, diagnose
@@ -42,7 +42,7 @@ def provenance() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def ladder() -> Recording:
-    return load_recording(FOLDER / record.LADDER)
+    return load(FOLDER / record.LADDER)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def rate(run: Run) -> float:
 
 @pytest.mark.parametrize("name", record.SIMULATED)
 def test_a_simulated_ladder_says_so_and_is_of_todays_model(name: str) -> None:
-    recording = load_recording(FOLDER / name)
+    recording = load(FOLDER / name)
     again = "the model has changed: make recordings ARGS='--only simulated'"
     for run in recording.runs:
         assert run.device == record.SIMULATED[name]
@@ -136,7 +136,7 @@ def test_a_simulated_ladder_says_so_and_is_of_todays_model(name: str) -> None:
 
 
 def test_the_articles_ladder_is_whole_and_its_stages_are_predicted_or_too_close() -> None:
-    runs = load_recording(FOLDER / "sim-v100.json").runs
+    runs = load(FOLDER / "sim-v100.json").runs
     assert [run.stage for run in runs] == ["baseline", *article.LADDER]
     for run in runs[1:]:
         ratio = run.speedup("previous")

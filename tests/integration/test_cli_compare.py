@@ -108,7 +108,7 @@ def test_pairs_of_fresh_processes_are_compared_and_kept_as_one(
     assert restart.call_count == 2, "each pair has a fork server of its own"
     assert "10 interleaved rounds in 2 pairs of processes, A/A noise 3.0%" in found.describe()
     assert found.ratio.verdict in ("too few rounds", "disturbed"), "of two pairs"
-    assert {run.id for run in RunStore().list()} == {found.a.id, found.b.id}, "those of the first pair alone"
+    assert {run.id for run in RunStore().runs()} == {found.a.id, found.b.id}, "those of the first pair alone"
     stored = compare_stored(RunStore().get(found.a.id), RunStore().get(found.b.id))
     assert stored == found, "what was measured is what is stored"
 

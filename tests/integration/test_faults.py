@@ -90,7 +90,7 @@ def test_out_of_memory_is_named_and_the_next_stage_goes_on(workload: str) -> Non
     assert "memory" in runs[1].reason
     assert "batch_size" in runs[1].reason
     assert runs[2].recipe["batch_size"] == runs[0].recipe["batch_size"]
-    assert [run.status for run in RunStore().list(session=runs[0].session)] == ["ok", "failed", "ok"]
+    assert [run.status for run in RunStore().runs(session=runs[0].session)] == ["ok", "failed", "ok"]
 
 
 def test_a_loss_that_is_not_a_number_fails_the_stage() -> None:
@@ -284,7 +284,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_runs() -> N
 
 def test_a_full_disk_while_storing_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, connect = RunStore(tmp_path / "runs.sqlite"), sqlite3.connect
-    store.list()  # makes the file
+    store.runs()  # makes the file
 
     def full(*given: Any, **named: Any) -> sqlite3.Connection:
         database = connect(*given, **named)

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from perfkit.cli import app as whole
 from perfkit.cli.app import Output, command, names, parse_options
 from perfkit.errors import InvalidValue, RunFailed
-from perfkit.results.store import RunStore, load_recording
+from perfkit.results.recordings import load as load_recording
+from perfkit.results.store import RunStore
 
 RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces"
 HEADINGS = {

@@ -1,21 +1,16 @@
-"""The grid's Python side: which runs it has, what a person did in the page, deleting and bringing back."""
+"""The grid's Python side: which runs it has, what a person did in the page, deleting."""
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from perfkit.errors import StoreError
-from perfkit.notebook import history as module
 from perfkit.notebook.history import RunHistory, compared
-from perfkit.results.index import Index
 from perfkit.results.run import Run, decode
 from perfkit.results.store import RunStore
-from tests.unit.notebook.fakes import wait_until
 from tests.unit.show.fake_runs import again, session
 
 WORKLOAD = session()[0].workload
@@ -57,68 +52,28 @@ def test_every_measured_run_of_the_workload_the_newest_session_ticked(history: R
     assert history.ticked() == kept[2:]
     history.show_stored(WORKLOAD, lambda entry: entry.session == "s0")
     assert history.ticked() == kept[:2]
-    assert history.csv().count("\n") == 5
 
 
-def test_older_lines_are_derived_while_the_grid_is_there(
-    history: RunHistory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored(6)
-    RunStore().index.path.unlink()
-    monkeypatch.setattr(module, "_AT_ONCE", 2)
-    history.show_stored(WORKLOAD, lambda entry: True)
-    wait_until(lambda: len(history.grid.rows) == 6)
-    assert sorted(history.grid.ticked) == ["r4", "r5"]
-
-
-def test_every_line_is_shown_where_none_can_be_kept(
-    history: RunHistory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored(6)
-    RunStore().index.path.unlink()
-    monkeypatch.setattr(module, "_AT_ONCE", 2)
-
-    def full(*_: Any) -> None:
-        raise StoreError("the disk is full", "Make room")
-
-    monkeypatch.setattr(Index, "put", full)
-    history.show_stored(WORKLOAD, lambda entry: True)
-    wait_until(lambda: len(history.grid.rows) == 6)
-    wait_until(lambda: not [one for one in threading.enumerate() if one.name == "perfkit-history"])
 
 
 def test_what_is_done_in_the_page_is_kept_beside_the_runs(history: RunHistory) -> None:
     kept = stored(2)
     history.show_stored(WORKLOAD, lambda entry: True)
     for act in (
-        {"do": "star", "value": True},
         {"do": "name", "value": "mine"},
         {"do": "note", "value": "<b>"},
     ):
         history._act({"id": "r1", **act})
-    for nonsense in ({}, {"do": "star"}, {"do": "name", "id": "gone", "value": "x"}, {"do": "x", "id": "r1"}):
+    for nonsense in ({}, {"do": "name", "id": "gone", "value": "x"}, {"do": "x", "id": "r1"}):
         history._act(nonsense)
     row = rows(history)["r1"]
-    assert (row["star"], row["name"], row["note"]) == (True, "mine", "<b>")
+    assert (row["name"], row["note"]) == ("mine", "<b>")
     assert [run.title for run in history.ticked()] == [kept[0].title, "mine"]
     assert RunStore().get("r1") == kept[1]
     fresh = RunHistory(lambda: None, lambda text: None)
     fresh.show_stored(WORKLOAD, lambda entry: True)
     assert rows(fresh)["r1"] == row
 
-
-def test_runs_are_deleted_and_brought_back(history: RunHistory, problems: list[str]) -> None:
-    stored(4)
-    history.show_stored(WORKLOAD, lambda entry: True)
-    history._act({"do": "delete", "id": "r0"})
-    history.delete.click()
-    assert list(rows(history)) == ["r1"] and history.grid.ticked == [] and len(RunStore().list()) == 1
-    history.undo.click()
-    assert list(rows(history)) == ["r3", "r2", "r1"], "the last deletion"
-    assert sorted(history.grid.ticked) == ["r2", "r3"] and history.undo.disabled
-    history.grid.ticked = []
-    history.delete.click()
-    assert "no run is ticked" in problems[-1]
 
 
 def test_a_run_that_was_deleted_elsewhere_is_one_message(history: RunHistory, problems: list[str]) -> None:
@@ -129,17 +84,6 @@ def test_a_run_that_was_deleted_elsewhere_is_one_message(history: RunHistory, pr
     assert [run.id for run in history.ticked()] == ["r0"]
     assert "no run 'r1'" in problems[0]
 
-
-def test_the_runs_of_a_recording_have_notes_but_are_not_deleted(
-    history: RunHistory, problems: list[str]
-) -> None:
-    history.show_recorded(session())
-    measured = [run.id for run in session() if run.status == "ok"]
-    assert sorted(history.grid.ticked) == sorted(measured) == sorted(rows(history))
-    history._act({"do": "note", "id": measured[0], "value": "here"})
-    assert rows(history)[measured[0]]["note"] == "here"
-    history._act({"do": "delete", "id": measured[0]})
-    assert "of a recording" in problems[0] and len(rows(history)) == len(measured)
 
 
 def test_a_new_run_is_ticked_with_its_session_and_knows_what_it_started_from(history: RunHistory) -> None:
@@ -164,3 +108,21 @@ def test_ticked_runs_beside_the_oldest_of_them() -> None:
     assert table.columns[1] == f"against {first.title}"
     assert "faster" in table.rows[0][1] and table.rows[0][2] == "Loader workers 1"
     assert table.rows[1][1].startswith("n/a: the runs differ in device")
+
+
+def test_runs_are_deleted(history: RunHistory, problems: list[str]) -> None:
+    stored(4)
+    history.show_stored(WORKLOAD, lambda entry: True)
+    history._act({"do": "delete", "id": "r0"})
+    history.delete.click()
+    assert list(rows(history)) == ["r1"] and history.grid.ticked == [] and len(RunStore().runs()) == 1
+    history.delete.click()
+    assert "no run is ticked" in problems[-1]
+
+
+def test_the_runs_of_a_recording_are_not_deleted(history: RunHistory, problems: list[str]) -> None:
+    history.show_recorded(session())
+    measured = [run.id for run in session() if run.status == "ok"]
+    assert sorted(history.grid.ticked) == sorted(measured) == sorted(rows(history))
+    history._act({"do": "delete", "id": measured[0]})
+    assert "of a recording" in problems[0] and len(rows(history)) == len(measured)

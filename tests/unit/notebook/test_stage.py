@@ -58,7 +58,7 @@ def test_the_baseline_again_is_not_the_stage(monkeypatch: pytest.MonkeyPatch, no
     panel.predict(1.5)
     panel.run()
     score = panel._score()
-    assert "measured: 1.53× (1.52–1.55), disturbed" in score
+    assert "measured: 1.53× (1.51–1.56), disturbed" in score
     assert "Your guess: open" in score, "no guess is judged by disturbed rounds"
     results = panel._results.value
     assert results.index("pk-notice") < results.index("<table"), "the notice is open, above the table"

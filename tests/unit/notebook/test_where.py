@@ -91,7 +91,7 @@ def test_a_recording_is_played_through_the_panel() -> None:
     assert "You predicted 2.00×" in panel._score()
     assert "torch.autocast" in panel.diff().data
     assert panel._parity is None
-    assert RunStore().list(workload="photos") == [], (
+    assert RunStore().runs(workload="photos") == [], (
         "what was played is not stored as if it were measured here"
     )
 

@@ -1,10 +1,8 @@
 """The A/A noise of a device is kept by device; what was never measured is not known."""
 
-from __future__ import annotations
-
+import subprocess
+import sys
 from pathlib import Path
-
-import pytest
 
 from perfkit.results import noise, stats
 from perfkit.results.stats import AAPair
@@ -40,8 +38,19 @@ def test_only_the_newest_pairs_of_a_device_count(data_dir: Path) -> None:
     assert noise.load("cpu") == stats.aa_noise_bound([AAPair(0.0, 0.0)] * 30)
 
 
-@pytest.mark.parametrize("text", ["{damaged", '{"cpu": 0.03}', '{"cpu": [["x", 1]]}'])
-def test_a_damaged_file_holds_nothing(text: str, data_dir: Path) -> None:
+def test_two_kernels_that_add_at_once_lose_nothing(data_dir: Path) -> None:
+    """Fails where a file is read, changed and written back."""
+    script = (
+        "import sys; from perfkit.results import noise\n"
+        "for n in range(200): noise.add(sys.argv[1], [noise.AAPair(n, 0.0)])"
+    )
+    kernels = [subprocess.Popen([sys.executable, "-c", script, device]) for device in ("cpu", "cuda")]
+    assert [kernel.wait() for kernel in kernels] == [0, 0]
+    assert len((data_dir / "runs" / "noise.jsonl").read_text().splitlines()) == 400
+
+
+def test_a_damaged_line_hides_no_other(data_dir: Path) -> None:
     noise.add("cpu", [AAPair(0.5, 0.0)])
-    (data_dir / "runs" / "noise.json").write_text(text)
-    assert noise.load("cpu") is None
+    with (data_dir / "runs" / "noise.jsonl").open("a") as file:
+        file.write('{damaged\n{"device": "cpu", "pair": ["x", 1]}\n')
+    assert noise.load("cpu") == stats.aa_noise_bound([AAPair(0.5, 0.0)])

@@ -1,8 +1,7 @@
 """Recordings by name: what is there, what is not, and files that are none."""
 
-from __future__ import annotations
-
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,73 @@ import pytest
 
 from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError
-from perfkit.results import recordings, store
+from perfkit.results import recordings
+from perfkit.results.run import Run
 
 SHIPPED = "cpu-quick"
+
+
+def run(run_id: str = "r0", **changes: Any) -> Run:
+    known: dict[str, Any] = {"session": "s", "created": "2026-11-20", "stage": "baseline", "workload": "w:W"}
+    return Run(id=run_id, device="cpu", recipe={}, **known | changes)
+
+
+def test_a_recording_comes_back_with_where_it_is_from(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["/opt/bin/perfkit", "run", "--record", "/home/me/secret/out.json"])
+    kept = [run("r0"), run("r1", status="failed", reason="no memory")]
+    path = data_dir / "recordings" / "h200.json"
+    recordings.save(kept, path)
+    loaded = recordings.load(path)
+    assert loaded.runs == kept
+    assert loaded.provenance.machine == machine.facts()
+    assert loaded.provenance.command == "perfkit run --record out.json"
+    assert [file.name for file in path.parent.iterdir()] == ["h200.json"]
+
+
+def test_a_recording_that_fails_leaves_the_old_one(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = data_dir / "r.json"
+    recordings.save([run("r0")], path)
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match=r"r\.json: No space left on device. Free some space"):
+        recordings.save([run("r1")], path)
+    assert recordings.load(path).runs == [run("r0")]
+    assert list(data_dir.iterdir()) == [path]
+
+
+ORIGIN = '"provenance": {"machine": {}, "when": "w", "command": "c"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not a recording"),
+        ("[1, 2]", "not a recording"),
+        ("[" * 100_000, "not a recording"),
+        ('{"schema": 1, "runs": []}', "provenance"),
+        ('{"schema": 1, ' + ORIGIN + ', "runs": [{"schema": 1}]}', "not a recording"),
+        ('{"schema": 1, ' + ORIGIN + ', "runs": [' + "[" * 100_000, "not a recording"),
+        ('{"schema": 2, "something": "else"}', r"another version of perfkit \(schema 2;"),
+    ],
+)
+def test_a_file_that_is_no_recording_is_one_message(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(StoreError, match=words):
+        recordings.load(tmp_path / "r.json")
+
+
+def test_a_file_that_is_missing_or_far_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StoreError, match=r"none\.json: No such file.*Check the path"):
+        recordings.load(tmp_path / "none.json")
+    monkeypatch.setattr(recordings, "MAX_BYTES", 10)
+    (tmp_path / "large.json").write_text("x" * 11)
+    with pytest.raises(StoreError, match="no recording"):
+        recordings.load(tmp_path / "large.json")
 
 
 def own(name: str, change: Any = None) -> Path:
@@ -70,6 +133,6 @@ def test_a_hostile_file_is_refused_and_the_chooser_leaves_it_out(change: Any, da
 
 def test_what_was_played_names_its_origin_and_is_not_recorded_again(tmp_path: Path) -> None:
     runs = recordings.played(recordings.find(SHIPPED))
-    assert all(run.facts[store.ORIGIN].startswith("Recorded 20") for run in runs)
+    assert all(run.facts[recordings.ORIGIN].startswith("Recorded 20") for run in runs)
     with pytest.raises(InvalidValue, match="of a recording already"):
-        store.save_recording(runs, tmp_path / "again.json")
+        recordings.save(runs, tmp_path / "again.json")

@@ -170,8 +170,8 @@ def test_fields_that_came_later_have_defaults() -> None:
     assert decode(json.dumps(least)) == run()
 
 
-def test_a_newer_run_is_refused_with_a_remedy() -> None:
-    with pytest.raises(StoreError, match=r"newer perfkit \(schema 2.*Update perfkit"):
+def test_a_run_of_another_version_is_refused_with_a_remedy() -> None:
+    with pytest.raises(StoreError, match=r"another version of perfkit \(schema 2.*Use that version"):
         decode(json.dumps({"schema": SCHEMA + 1}))
 
 

@@ -48,29 +48,19 @@ def test_the_median_lies_in_its_interval_and_that_in_the_values(values: statisti
     assert median(values) == found  # the same values give the same interval
 
 
-@pytest.mark.parametrize(("statistic", "name"), [(np.median, "median"), (np.mean, "mean")])
-def test_for_many_values_the_interval_is_that_of_scipy(statistic: object, name: str) -> None:
-    values = noisy(1, 400)
-    expected = stats.bootstrap(
-        (values,), statistic, n_resamples=20_000, method="percentile", random_state=2
-    ).confidence_interval
-    low, high = statistics._interval(values, statistic)
-    width = expected.high - expected.low
-    assert low == pytest.approx(expected.low, abs=0.08 * width), name
-    assert high == pytest.approx(expected.high, abs=0.08 * width), name
+def test_a_mean_has_students_interval() -> None:
+    values = noisy(1, 12)
+    expected = stats.t.interval(0.95, 11, np.log(values).mean(), stats.sem(np.log(values)))
+    found = geometric_mean(values)
+    assert (found.low, found.high) == pytest.approx(tuple(np.exp(expected)))
 
 
-@pytest.mark.parametrize("n", [20, 60, 200])
-def test_of_a_mean_the_interval_is_close_to_students(n: int) -> None:
-    values = np.random.default_rng(3).normal(10, 1, n)
-    half = stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / math.sqrt(n)
-    low, high = statistics._interval(values, np.mean)
-    assert (high - low) / 2 == pytest.approx(half, rel=0.08)
-
-
-@pytest.mark.parametrize(("n", "tail"), [(5, 0.00095), (10, 0.00853), (10_000, 0.025)])
-def test_the_level_is_widened_for_few_values(n: int, tail: float) -> None:
-    assert statistics._tail(n) == pytest.approx(tail, rel=0.03)
+@pytest.mark.parametrize("n", [6, 9, 20, 101])
+def test_the_interval_of_a_median_covers_the_truth_of_a_skewed_distribution(n: int) -> None:
+    generator = np.random.default_rng(n)
+    found = [median(generator.exponential(1.0, n)) for _ in range(1000)]
+    covered = np.mean([one is not None and one.low <= math.log(2) <= one.high for one in found])
+    assert 0.94 <= covered <= 0.995
 
 
 @pytest.mark.parametrize("n", [5, 7])
@@ -80,11 +70,6 @@ def test_intervals_of_few_rounds_cover_the_truth(n: int) -> None:
         found = ratio(noisy(seed, n), noisy(seed + 10_000, n), paired=True)
         covered += found.low <= 1 <= found.high
     assert 0.91 <= covered / 400 <= 0.985
-
-
-def test_memory_is_bounded_for_long_series() -> None:
-    assert statistics._resamples(5) == 4000
-    assert statistics._resamples(100_000) * 100_000 <= 20_000_000
 
 
 # ---------------------------------------------------------------- verdicts
@@ -137,11 +122,12 @@ def test_an_effect_must_exceed_one_percent_and_the_noise_of_the_machine() -> Non
     assert (verdict(1.04, noise=0.05), verdict(1.06, noise=0.05)) == ("no measurable difference", "faster")
 
 
-def test_unpaired_sides_may_differ_in_length_and_one_round_is_a_range() -> None:
-    found = ratio(noisy(1, 9, 200), noisy(2, 5, 100), paired=False)
+def test_unpaired_sides_may_differ_in_length() -> None:
+    own, other = noisy(1, 9, 200), noisy(2, 5, 100)
+    found = ratio(own, other, paired=False)
+    welch = stats.ttest_ind(np.log(own), np.log(other), equal_var=False).confidence_interval()
+    assert (found.low, found.high) == pytest.approx((math.exp(welch.low), math.exp(welch.high)))
     assert found.verdict == "faster"
-    alone = ratio(np.array([200.0]), np.array([100.0, 125.0]), paired=False)
-    assert (alone.low, alone.high) == pytest.approx((1.6, 2.0))
 
 
 @given(rates, st.randoms(use_true_random=False))

@@ -169,7 +169,7 @@ def test_throughput_is_a_waterfall() -> None:
 def test_throughput_marks_verdicts_with_signs_and_hatches() -> None:
     made = figure("throughput", session())
     text = words_of(made)
-    assert "▲ 1.53× (1.52–1.55) faster" in text
+    assert "▲ 1.53× (1.51–1.56) faster" in text
     assert "▼ 0.89× (0.88–0.91) slower" in text
     assert "≈ 1.00×" in text
     assert {patch.get_hatch() for patch in axes(made).patches} >= {style.GAIN_HATCH, style.LOSS_HATCH}

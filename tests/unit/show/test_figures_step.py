@@ -73,7 +73,7 @@ def test_all_are_drawn_for_as_many_samples() -> None:
 
 def test_the_headline_is_the_last_comparison_in_words() -> None:
     runs = session()
-    assert figures.headline(runs).title.startswith("2.91× faster (2.89–2.93) · AMP against baseline")
+    assert figures.headline(runs).title.startswith("2.91× faster (2.88–2.93) · AMP against baseline")
     assert figures.headline(runs[:1]).title == "baseline: 1.97 s (1.94–2.00) a step"
     assert figures.headline([]).nothing
 

@@ -79,7 +79,7 @@ def test_it_has_everything(page: Page) -> None:
         for cell in row:
             assert cell in page.text
     assert "2 cores Fake CPU 9000" in page.text
-    assert "AMP, the last stage measured, against the baseline: 2.91× (2.89–2.93) faster." in page.text
+    assert "AMP, the last stage measured, against the baseline: 2.91× (2.88–2.93) faster." in page.text
     assert "batch is uint8 on the wire: 3,072 B a sample" in page.text
     assert "blocks differ by more than 10%" in page.text
     assert "import torch" in page.text

@@ -91,7 +91,7 @@ def test_no_cause_is_invented() -> None:
 
 def test_a_wide_interval_asks_for_more() -> None:
     wild = plain() | {"rates": [60.0, 160.0, 95.0, 120.0, 80.0]}
-    assert "an effect over 45% would show; measure longer." in said(wild, plain(), "host")
+    assert "an effect over 48% would show; measure longer." in said(wild, plain(), "host")
 
 
 def power(**pairing: Any) -> str:
@@ -123,7 +123,7 @@ def test_a_disturbed_stage_says_so_and_what_to_do() -> None:
     first, stage, *_ = sentences.verdicts(disturbed(session()))
     said_so = "other programs took 37% of the cores (chrome (process 7) 37%): close them, then run it again"
     assert first.startswith("baseline: disturbed: others took 37% of the cores; 16.3")
-    assert stage == "data loading: disturbed (1.53×, 1.52–1.55): others took 37% of the cores."
+    assert stage == "data loading: disturbed (1.53×, 1.51–1.56): others took 37% of the cores."
     (notice,) = sentences.notices(disturbed(session()))
     assert notice.startswith(f"Disturbed (!): {said_so}. The numbers of every stage")
     two = [*disturbed(session()[:2]), *session()[3:5]]

@@ -46,7 +46,7 @@ def test_a_pair_of_processes_is_compared_and_stored(machine: FakeMachine, where:
     assert (found.pairs, found.rounds) == (1, 5)
     assert (found.pairing.noise, found.pairing.assumed) == (statistics.aa_noise_bound(()), True)
     assert "A/A noise 4.3% assumed: perfkit noise measures it" in found.describe()
-    assert [run.id for run in reversed(RunStore().list())] == [found.a.id, found.b.id]
+    assert [run.id for run in reversed(RunStore().runs())] == [found.a.id, found.b.id]
     assert compare_stored(*map(RunStore().get, (found.a.id, found.b.id))) == found
 
 
@@ -72,7 +72,7 @@ def test_either_side_starts_first_with_another_seed_in_every_pair(
         "B is always the own side"
     )
     assert found.ratio == statistics.ratio_over_pairs(rates, noise=0.03)
-    assert len(RunStore().list()) == 2, "the runs of the first pair, with the rounds of all"
+    assert len(RunStore().runs()) == 2, "the runs of the first pair, with the rounds of all"
     assert RunStore().get(found.b.id) == found.b
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
@@ -113,7 +113,7 @@ def test_a_side_that_fails_ends_the_comparison_and_is_kept(machine: FakeMachine,
     )
     with pytest.raises(PerfkitError, match="A could not be compared: broken"):
         compare(A, B, where, budget_s=0)
-    assert [run.status for run in RunStore().list()] == ["failed"]
+    assert [run.status for run in RunStore().runs()] == ["failed"]
     assert machine.alive() == []
 
 
@@ -124,7 +124,7 @@ def test_what_an_interrupted_comparison_has_measured_is_kept(machine: FakeMachin
 
     with pytest.raises(KeyboardInterrupt):
         compare(A, B, where, budget_s=0, pairs=4, on_progress=stop)
-    b, a = RunStore().list()
+    b, a = RunStore().runs()
     assert compare_stored(a, b).pairs == 2, "both pairs that were finished"
     assert machine.alive() == []
 

@@ -60,7 +60,7 @@ def test_every_stage_is_stored_and_builds_on_the_last_one_that_worked(machine: F
     runs = ladder.measure_ladder(where("data_loading", "pinning", "uint8_copy"), store)
     assert [run.status for run in runs] == ["ok", "failed", "not_applicable", "ok"]
     assert runs[3].recipe["workers"] == 0, "the failing stage is not part of what follows"
-    assert [kept.id for kept in reversed(store.list())] == [run.id for run in runs]
+    assert [kept.id for kept in reversed(store.runs())] == [run.id for run in runs]
 
 
 def test_without_runs_each_stage_builds_on_the_one_before() -> None:

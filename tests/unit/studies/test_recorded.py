@@ -13,8 +13,8 @@ from perfkit.errors import InvalidValue
 from perfkit.ladder.stages import AGAIN
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
+from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import Run
-from perfkit.results.store import ORIGIN
 from perfkit.show import tables, terminal
 from perfkit.studies import ladder, recorded
 from perfkit.studies.plan import Plan, Progress, plan

@@ -67,8 +67,8 @@ def test_the_search_measures_the_parts_then_the_short_list_then_the_best_of_it(m
     seen: list[plans.Progress] = []
     tuned = tune.tune(where(), SPACE, on_progress=seen.append)
     first, second = reversed(RunStore().sessions())
-    short = [run.title for run in reversed(RunStore().list(session=first))]
-    finals = [run.title for run in reversed(RunStore().list(session=second))]
+    short = [run.title for run in reversed(RunStore().runs(session=first))]
+    finals = [run.title for run in reversed(RunStore().runs(session=second))]
     assert short[0] == "batch_size=10"
     assert set(short[1:3]) == {"batch_size=10, amp=bf16", "batch_size=10, channels_last=true"}
     parts = 1 + 2 + 2  # the baseline; amp and channels_last; one worker and two
@@ -116,5 +116,5 @@ def test_a_search_that_is_cancelled_picks_nothing(machine: FakeMachine) -> None:
     stop = threading.Event()
     with pytest.raises(Cancelled):
         tune.tune(where(), SPACE, on_progress=lambda p: stop.set() if p.run else None, cancelled=stop)
-    assert [run.status for run in reversed(RunStore().list())] == ["ok", "cancelled"]
+    assert [run.status for run in reversed(RunStore().runs())] == ["ok", "cancelled"]
     assert machine.alive() == []

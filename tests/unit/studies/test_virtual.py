@@ -63,7 +63,7 @@ def test_a_ladder_is_computed_at_once_and_stored(machine: FakeMachine) -> None:
     assert len(first.simulated.constants) == 12
     assert second.speedup("previous").verdict == "predicted faster"  # type: ignore[union-attr]
     assert second.speedup("previous").ratio > 3  # type: ignore[union-attr]
-    assert [one.id for one in RunStore().list()] == [second.id, first.id]
+    assert [one.id for one in RunStore().runs()] == [second.id, first.id]
 
 
 def test_what_does_not_fit_fails_like_a_gpu_and_does_not_stop_the_others(machine: FakeMachine) -> None:
