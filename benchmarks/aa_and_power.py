@@ -39,7 +39,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfkit.ladder.stages import AGAIN
-from perfkit.process import fork
+from perfkit.process import server
 from perfkit.process.child import Child
 from perfkit.recipe import Recipe
 from perfkit.results import noise, stats
@@ -48,7 +48,7 @@ from perfkit.results.stats import Ratio, Values
 from perfkit.studies import plan as plans
 from perfkit.studies.compare import BUDGET_S, PRECISION, pairs_for, target_half_width
 from perfkit.studies.ladder import measure_ladder
-from perfkit.worker.messages import Describe, MeasureBlock, Train
+from perfkit.worker.messages import Block, Description, Trained
 
 BATCH = 32
 SAMPLES = BATCH * 4
@@ -66,20 +66,21 @@ class Group(NamedTuple):
 def child(extra_s: float = 0.0) -> Child:
     """A warm child whose step is slower by `extra_s`."""
     made = Child()
-    made.ask(Describe(workload="slowed:Slowed", preset="quick", options={"extra_s": extra_s}, device="cpu"))
+    where = {"workload": "slowed:Slowed", "preset": "quick", "options": {"extra_s": extra_s}, "device": "cpu"}
+    made.ask("describe", Description, **where)
     recipe = Recipe(cpu_threads=1).to_dict()
-    made.ask(Train(recipe=recipe, seed=0, loss_steps=4, warmup_s=2, started=made.started))
+    made.ask("train", Trained, recipe=recipe, seed=0, loss_steps=4, warmup_s=2)
     return made
 
 
 def rate(of: Child) -> float:
     """samples/s of one block."""
-    return of.ask(MeasureBlock(SAMPLES)).samples_per_s
+    return of.ask("block", Block, samples=SAMPLES).samples_per_s
 
 
 def record(extras_s: Sequence[float], rounds: int, shuffler: random.Random) -> Group:
     """Measures one process for each slow-down (seconds a step), interleaved, from a new fork server."""
-    fork.restart()
+    server.restart()
     # The first process of a server is slower than the later ones: none of the sides is always the first.
     order = shuffler.sample(range(len(extras_s)), len(extras_s))
     started = {number: child(extras_s[number]) for number in order}

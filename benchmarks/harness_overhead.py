@@ -14,10 +14,10 @@ import sys
 
 import numpy as np
 
-from perfkit.process.child import Child, child_environment
+from perfkit.process.child import Child
 from perfkit.recipe import Recipe
 from perfkit.results import stats
-from perfkit.worker.messages import Describe, MeasureBlock, Train
+from perfkit.worker.messages import Block, Description, Trained
 
 BY_HAND = """
 import sys, time
@@ -72,7 +72,6 @@ def main() -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=child_environment(),
     )
     to_hand, from_hand = hand.stdin, hand.stdout
     assert to_hand is not None
@@ -85,12 +84,13 @@ def main() -> None:
 
     with Child() as child:
         options = {"image_size": given.image_size}
-        child.ask(Describe(workload="cifar_resnet18", preset="quick", options=options, device="cpu"))
+        where = {"workload": "cifar_resnet18", "preset": "quick", "options": options, "device": "cpu"}
+        child.ask("describe", Description, **where)
         recipe = Recipe(batch_size=32).to_dict()
-        child.ask(Train(recipe=recipe, seed=0, loss_steps=2, warmup_s=3, started=child.started))
+        child.ask("train", Trained, recipe=recipe, seed=0, loss_steps=2, warmup_s=3)
 
         def harness() -> float:
-            return child.ask(MeasureBlock(32 * given.steps, settle=False)).samples_per_s
+            return child.ask("block", Block, samples=32 * given.steps, settle=False).samples_per_s
 
         by_hand(), harness()
         rounds = []

@@ -19,11 +19,11 @@ from perfkit.errors import PerfkitError
 from perfkit.recipe import Value
 from perfkit.scripts import patch_study as patching
 from perfkit.scripts.launch import Launch
-from perfkit.scripts.messages import Observe
+from perfkit.scripts.messages import Observation
 from perfkit.scripts.study import losses, script_plan
 from perfkit.scripts.watched import WatchedScript
 from perfkit.studies import compare as comparing
-from perfkit.worker.messages import Train
+from perfkit.worker.messages import Trained
 
 SCRIPTS = Path(__file__).parents[1] / "data" / "scripts"
 EXAMPLES = {
@@ -54,9 +54,9 @@ def by_hand(name: str, steps: int) -> float:
         Path(folder, name).write_text(text.replace(line, stamp), encoding="utf-8")
         script = WatchedScript(Launch(name, arguments, folder=Path(folder)))
         try:
-            script.ask(Train(recipe={}, seed=0, loss_steps=4, warmup_s=2, started=script.started))
+            script.ask("train", Trained, recipe={}, seed=0, loss_steps=4, warmup_s=2)
             before = len(_stamps(script))
-            seen = script.ask(Observe(steps))
+            seen = script.ask("observe", Observation, steps=steps)
             stamps = _stamps(script)[before - 1 :]
         finally:
             script.stop()

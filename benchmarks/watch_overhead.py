@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from perfkit.errors import PerfkitError
-from perfkit.process.child import ALLOCATOR, end_tree
+from perfkit.process.child import end_tree
 from perfkit.results import stats
 from perfkit.results.stats import Values
 from perfkit.scripts.launch import Launch
-from perfkit.scripts.messages import Observe
+from perfkit.scripts.messages import Observation
 from perfkit.scripts.watched import WatchedScript
 
 CHUNK = 5
@@ -86,17 +86,16 @@ def _read(side: Side, lines: Any) -> None:
 
 def _ask(watched: WatchedScript) -> None:
     with contextlib.suppress(PerfkitError):  # it is ended within this command
-        watched.ask(Observe(10**9))
+        watched.ask("observe", Observation, steps=10**9)
 
 
 def rates(folder: str, rounds: int, seconds: float) -> tuple[Values, Values]:
     """Steps/s of a pair of fresh processes, watched and alone, a round each."""
-    environment = os.environ | ALLOCATOR
     alone = subprocess.Popen(
-        [sys.executable, "-u", "train.py"], cwd=folder, stdout=subprocess.PIPE, text=True, env=environment,
+        [sys.executable, "-u", "train.py"], cwd=folder, stdout=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
-    watched = WatchedScript(Launch("train.py", folder=Path(folder)), environment=ALLOCATOR)
+    watched = WatchedScript(Launch("train.py", folder=Path(folder)))
     sides = Side(watched.pid), Side(alone.pid)
     watched.on_output.append(sides[0])  # type: ignore[arg-type]
     jobs: list[tuple[Callable[..., None], tuple[Any, ...]]] = [

@@ -29,13 +29,13 @@ panel.run()
 # %% [markdown]
 # ## Nsight Systems
 #
-# `nsys` records what the PyTorch profiler does not: every thread, the driver, the operating system. Record a *window* of steps, not the start: the article opens it at step 20 and closes it at step 30. This is the command for a recipe:
-
-# %%
-pk.nsys("perfkit.workloads.bottlenecks:HostBound")
-
-# %% [markdown]
-# `perfkit nsys` runs it and converts the SQLite export into a trace for all tables and plots of chapter 09. The slides read such a timeline in five steps: (1) which *named range* takes most of the step; (2) which *kernels* take most of the time, though their share does not yet show for which sizes; (3) among the calls of one kernel, are there some that are much *slower* than the others; (4) which *operator and range* launched those; (5) unfold the rows of the *threads*: what do they wait for?
+# `nsys` records what the PyTorch profiler does not: every thread, the driver, the operating system. Record a *window* of steps, not the start: the article opens it at step 20 and closes it at step 30. In an exported script that is `torch.cuda.profiler.start()` before step 20 and `torch.cuda.profiler.stop()` before step 30, and the command is
+#
+# ```bash
+# nsys profile --trace=cuda,nvtx,osrt,cudnn,cublas --capture-range=cudaProfilerApi --capture-range-end=stop -o report python train.py
+# ```
+#
+# The slides read such a timeline in five steps: (1) which *named range* takes most of the step; (2) which *kernels* take most of the time, though their share does not yet show for which sizes; (3) among the calls of one kernel, are there some that are much *slower* than the others; (4) which *operator and range* launched those; (5) unfold the rows of the *threads*: what do they wait for?
 #
 # The rows of a GPU: one for each stream (often one for the kernels and one for copies), and one for all of them together. Their gaps are idle time.
 #

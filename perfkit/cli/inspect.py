@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +12,11 @@ import typer
 from perfkit import trace as traces
 from perfkit.cli import app as cli
 from perfkit.errors import one_of
-from perfkit.process import nsys as tool
 from perfkit.recipe import Recipe
 from perfkit.show import tables_inside, terminal
 from perfkit.studies import inspect
 from perfkit.studies.edits import edits
-from perfkit.trace import diagnosis, nsight
+from perfkit.trace import diagnosis
 from perfkit.trace import figures as figures_trace
 from perfkit.trace import result_tables as tables_trace
 
@@ -78,23 +76,6 @@ def syncs(
 ) -> None:
     """Lists every copy and wait between host and device in a training step, with its line and a remedy."""
     terminal.show(tables_inside.syncs(inspect.syncs(steps=steps, **training.where())))
-
-
-@cli.command(cli.INSIDE)
-def nsys(
-    training: cli.Stage,
-    out: Annotated[Path, typer.Option(help="the report, without its ending")] = Path("perfkit-nsys"),
-    read: Annotated[
-        Path | None, typer.Option(help="only read this SQLite export: writes FILE.json.gz for perfkit trace")
-    ] = None,
-) -> None:
-    """Profiles a recipe with Nsight Systems, and makes its export readable by `perfkit trace`."""
-    if read is None:
-        command = inspect.nsys(out=out, **training.where())
-        typer.echo(shlex.join(command))
-        read = tool.record(command, out)
-    converted = nsight.convert(read, read.with_suffix(".json.gz"))
-    typer.echo(f"read it with: perfkit trace {converted}")
 
 
 @cli.command(cli.INSIDE)

@@ -24,19 +24,13 @@ def run(
     output: cli.Output,
     stages: cli.Stages = None,
     timeout: Annotated[float | None, typer.Option(help="seconds for one stage")] = None,
-    ranks: Annotated[int, typer.Option(min=1, help="processes that train together, on all machines")] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="machines; run the same command on each")] = 1,
-    node_rank: Annotated[int, typer.Option(min=0, help="the number of this machine, from 0")] = 0,
-    rendezvous: Annotated[
-        str, typer.Option(help="HOST:PORT of machine 0; this port and those after it must be free")
-    ] = "",
+    ranks: Annotated[int, typer.Option(min=1, help="processes that train together")] = 1,
     report: Annotated[Path | None, typer.Option(help="write a one-file HTML report here")] = None,
     record: Annotated[Path | None, typer.Option(help="write a recording here, to ship or to send")] = None,
 ) -> None:
     """Measures the stages of a ladder, each against the one before and against the baseline."""
     settings = training.switches() | ({"ranks": ranks} if ranks > 1 else {})
     plan = training.plan(cli.names(stages), settings=settings, timeout_s=timeout)
-    plan = plans.for_node(plan, nodes, node_rank, rendezvous)
     cli.check_writable(report, record)
     runs, stopped = _measure(plan)
     if not runs:

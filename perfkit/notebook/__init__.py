@@ -9,7 +9,6 @@ from perfkit.notebook.functions import (
     kernels,
     machine,
     memory,
-    nsys,
     pipeline,
     profile,
     recording,
@@ -29,7 +28,7 @@ from perfkit.scripts.panel import ScriptPanel, script_panel
 __all__ = [
     "LadderPanel", "Puzzle", "RecipePanel", "ScriptPanel", "Shown", "StagePanel", "SyncReport", "TraceView",
     "Workbench", "attribute", "capstone", "doctor", "find_syncs",
-    "kernels", "machine", "memory", "nsys", "pipeline", "profile", "puzzle", "puzzles",
+    "kernels", "machine", "memory", "pipeline", "profile", "puzzle", "puzzles",
     "recording", "script_panel", "source", "torchrun", "training_loop",
     "tune", "use",
 ]  # fmt: skip

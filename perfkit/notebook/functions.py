@@ -5,9 +5,6 @@ from __future__ import annotations
 import ast
 import html
 import importlib.util
-import shlex
-import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -226,13 +223,6 @@ def doctor() -> Shown[list[Check]]:
     """The machine check, as a table."""
     checks = list(checkup())
     return Shown(checks, tables_studies.doctor(describe(facts()), checks, []))
-
-
-def nsys(workload: str | None = None, recipe: Any = None, **where: Any) -> Markdown:
-    """The Nsight Systems command for a recipe, and whether it can run here."""
-    command = shlex.join(inspect.nsys(workload, recipe, **where)).replace(sys.executable, "python")
-    here = "" if shutil.which("nsys") else "nsys is not installed here. On a machine that has it, "
-    return Markdown(f"```bash\n{command}\n```\n\n{here}`perfkit nsys` runs this and reads the export.")
 
 
 def torchrun(ranks: int, nodes: int = 1) -> Markdown:

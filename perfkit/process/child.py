@@ -1,210 +1,217 @@
-"""Child processes: start, ask, cancel, time out, and end with everything they started."""
+"""Measuring processes: start, ask, cancel, time out, and end with everything they started."""
 
-from __future__ import annotations
-
-import collections
 import contextlib
+import functools
 import os
-import queue
+import pickle
 import shutil
 import signal
-import subprocess
+import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing import connection as connections
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
 
-import msgspec
 import psutil
 
 from perfkit import machine
-from perfkit.errors import Cancelled, RunFailed
-from perfkit.process import fork
+from perfkit.errors import RunFailed
+from perfkit.process import inside, server
+from perfkit.process.conversation import POLL_S, Conversation, OnProgress
 from perfkit.worker import failures, messages
-from perfkit.worker.messages import Command
+from perfkit.worker.messages import AnyEvent, Question
 
-A = TypeVar("A")
-Progress = Callable[[str, float], None]
-"""Called with the phase and how much of it is done (0 to 1)."""
-
-POLL_S = 0.1
-ALLOCATOR = {
-    "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
-}
-"""glibc adapts its threshold for returning memory to what happened before, so that equal processes train at
-different speeds for good: by 4 to 6% (standard deviation of 6 processes, small conv net, two cores), by 0.6%
-with these settings; by 4.7% and 2.1% (6 pairs of two small scripts that are watched)."""
 _GRACE_S = 3.0
+_LOG_BYTES = 20_000
+"""How much of the end of a log is read."""
 
 
-class Child:
-    """One measuring process and its loader workers, in a process group of their own.
+@dataclass
+class _Process:
+    process: BaseProcess
+    connection: Connection
+    started: Future[None]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid or 0
+
+
+class Child(Conversation):
+    """A measuring process for each rank, each with its loader workers in a process group of its own.
 
     Args:
         on_progress: called from the thread that asks, with the phase and its fraction.
         cancelled: set from any thread to end what is under way.
         deadline: `time.monotonic()` at which waiting ends; None for no limit.
+        environment: variables besides those of this process, such as `Recipe.environment()`.
+        ranks: how many train together.
+        task: what it does; by default it answers questions about a training.
+
+    Raises:
+        RunFailed: no process can be started.
+        Cancelled: `cancelled` was set meanwhile.
     """
 
     def __init__(
         self,
-        on_progress: Progress = lambda phase, fraction: None,
+        on_progress: OnProgress = lambda phase, fraction: None,
         cancelled: threading.Event | None = None,
         deadline: float | None = None,
+        environment: Mapping[str, str] | None = None,
+        ranks: int = 1,
+        task: Callable[[Connection], None] = inside.serve,
     ) -> None:
-        self._on_progress = on_progress
-        self.on_steps: Callable[[float, int], None] = lambda step_s, samples_per_step: None
-        """Called before `on_progress` where steps ended since: their mean, and the samples of each."""
-        self._cancelled = cancelled or threading.Event()
-        self.deadline = deadline
-        self.started = time.time()
-        """When the process started. A forked one counts as started earlier, by the imports it skips."""
-        self.log: collections.deque[str] = collections.deque(maxlen=200)
-        self._events: queue.Queue[messages.AnyEvent | None] = queue.Queue()
-        # Removed with whatever a killed child leaves there.
-        self._folder = tempfile.mkdtemp(prefix="perfkit-")
+        super().__init__(on_progress, cancelled, deadline)
+        self.world = ranks
+        self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
+        """Its temporary files; removed with whatever a killed process leaves there."""
+        self._processes: list[_Process] = []
         on_progress("importing torch", 0.0)
+        variables = _rank_variables(ranks) if ranks > 1 else [{}]
         try:
-            self._process = self._start()
+            for rank, more in enumerate(variables):
+                self._processes.append(self._launch(task, rank, dict(environment or {}), more))
+            self._wait_until_started()
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self.stop()
             raise
-        if isinstance(self._process, fork.Forked):
-            self.started = time.time() - self._process.imports_s
-        threading.Thread(target=self._read_events, daemon=True).start()
-        self._log_reader = threading.Thread(target=self._read_log, daemon=True)
-        self._log_reader.start()
 
-    @property
-    def pid(self) -> int:
-        """The child's process id."""
-        return self._process.pid
+    def _launch(
+        self, task: Callable[[Connection], None], rank: int, early: dict[str, str], late: dict[str, str]
+    ) -> _Process:
+        ours, theirs = Pipe()
+        cache = machine.cache_folder().absolute() / "inductor"
+        environment = {
+            "TORCHINDUCTOR_CACHE_DIR": str(cache), **os.environ, **early, **late, "TMPDIR": str(self.folder)
+        }  # fmt: skip
+        environment.pop("MPLBACKEND", None)  # a notebook's own
+        arguments = (task, theirs, environment, str(self._log(rank)), "perfkit.worker")
+        process, started = server.start(inside.run, arguments, early)
+        started.add_done_callback(lambda _: theirs.close())
+        return _Process(process, ours, started)
+
+    def _wait_until_started(self) -> None:
+        starting = [process.started for process in self._processes]
+        while starting:
+            self.check()
+            done, _ = wait(starting, POLL_S)
+            for future in done:
+                starting.remove(future)
+                if problem := future.exception():
+                    what = f"no measuring process could be started: {problem!r}"
+                    raise RunFailed(what, "Run `perfkit doctor`: it says whether torch can be imported")
+
+    def _log(self, rank: int) -> Path:
+        return self.folder / f"rank{rank}.log"
 
     @property
     def pids(self) -> list[int]:
         """The leaders of its process groups."""
-        return [self.pid]
+        return [process.pid for process in self._processes]
 
-    def _start(self) -> subprocess.Popen[str] | fork.Forked:
-        environ = child_environment() | {"TMPDIR": self._folder}
-        with contextlib.suppress(fork.ForkUnavailable):
-            return fork.start(environ, self._cancelled)
-        return subprocess.Popen(
-            [sys.executable, "-u", "-m", "perfkit.worker"], text=True, encoding="utf-8", errors="replace",
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ,
-            # A session of its own: Ctrl-C must not reach the child, and all of it can be ended at once.
-            start_new_session=True, creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
-        )  # fmt: skip
+    def send(self, question: Question) -> None:
+        """Gives a question to every rank."""
+        for process in self._processes:
+            with contextlib.suppress(OSError):  # it has ended: `events` says so
+                process.connection.send_bytes(messages.encode(question))
 
-    def sibling(self) -> Child:
-        """Another child with the same deadline, cancelled together with this one."""
-        return Child(cancelled=self._cancelled, deadline=self.deadline)
-
-    def _read_events(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with contextlib.suppress(ValueError):  # a line cut off by a crash
-                self._events.put(messages.decode_event(line))
-        self._events.put(None)
-
-    def _read_log(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self.log.append(line.rstrip("\n"))
-
-    def ask(self, command: Command[A]) -> A:
-        """Gives one command and waits for its answer; progress goes to `on_progress` meanwhile.
-
-        Raises:
-            RunFailed: the child failed, died, or took too long.
-            Cancelled: `cancelled` was set.
-        """
-        self.send(command)
-        while (answer := self.receive(command)) is None:
-            pass
-        return answer
-
-    def send(self, command: Command[A]) -> None:
-        """Gives one command."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it is dead: the reason is in the events, or in its exit status
-            self._process.stdin.write(messages.encode(command))
-            self._process.stdin.flush()
-
-    def receive(self, command: Command[A], wait_s: float = POLL_S) -> A | None:
-        """The answer to a command that was given, if it comes within some time; raises as `ask` does."""
-        self._check_cancelled()
-        if self.deadline is not None and time.monotonic() > self.deadline:
-            raise self._too_late()
-        try:
-            event = self._events.get(timeout=wait_s)
-        except queue.Empty:
-            return None
-        match event:
-            case None:
-                self._events.put(None)  # for whoever asks next
-                raise self._death()
-            case messages.Progress(phase, done, total, step_s, samples_per_step):
-                if step_s:
-                    self.on_steps(step_s, samples_per_step)
-                self._on_progress(phase, done / max(1, total))
-            case messages.Failure():
-                raise failures.as_error(event)
-            case messages.Answer(value):
+    def events(self, wait_s: float) -> Iterator[tuple[int, AnyEvent | None]]:
+        """What ranks have sent, waiting for at most some time; None for one that has ended."""
+        lines = {process.connection: rank for rank, process in enumerate(self._processes)}
+        ends = {process.process.sentinel: rank for rank, process in enumerate(self._processes)}
+        ready = connections.wait([*lines, *ends], wait_s)
+        heard = set()
+        for line, rank in lines.items():
+            if line in ready:
+                heard.add(rank)
                 try:
-                    return msgspec.convert(value, command.answer)
-                except msgspec.ValidationError as problem:
-                    what = f"the measuring process gave an unreadable answer: {problem}"
-                    raise RunFailed(what, "Report it, with the command that caused it") from None
-        return None
+                    yield rank, messages.decode_event(line.recv_bytes())
+                except (EOFError, OSError):
+                    yield rank, None
+        # Loader workers hold the connection too: that the process has ended shows earlier.
+        yield from ((rank, None) for end, rank in ends.items() if end in ready and rank not in heard)
 
-    def _too_late(self) -> RunFailed:
-        return RunFailed(
-            "the run took longer than its time limit", "Raise --timeout, or use a smaller preset"
-        )
+    def death(self, rank: int) -> RunFailed:
+        """Why a rank has ended."""
+        process = self._processes[rank].process
+        process.join(_GRACE_S)
+        last = next((line.strip() for line in reversed(self.log(rank)) if line.strip()), "")
+        return failures.as_error(failures.explain_exit(process.exitcode, last))
 
-    def _check_cancelled(self) -> None:
-        if self._cancelled.is_set():
-            raise Cancelled("stopped on request")
-
-    def _death(self) -> RunFailed:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE_S)
-        self._log_reader.join(_GRACE_S)
-        last_line = next((line.strip() for line in reversed(self.log) if line.strip()), "")
-        return failures.as_error(failures.explain_exit(self._process.returncode, last_line))
+    def log(self, rank: int = 0) -> list[str]:
+        """The last lines that a rank printed."""
+        try:
+            with open(self._log(rank), "rb") as file:
+                file.seek(max(0, os.path.getsize(self._log(rank)) - _LOG_BYTES))
+                return file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return []
 
     def stop(self) -> None:
-        """Ends the child and everything it started; returns when nothing of it is left."""
-        if self._process.stdin:
-            with contextlib.suppress(OSError, ValueError):
-                self._process.stdin.close()  # the child ends its whole group when its input ends
-        end_tree(self._process)
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        """Ends all processes and everything they started; returns when nothing of it is left."""
+        for process in self._processes:
+            process.connection.close()
+            if not process.started.cancel():
+                process.started.add_done_callback(lambda _, process=process: _end(process))
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def end_tree(process: subprocess.Popen[str] | fork.Forked) -> None:
+def call(
+    function: Callable[..., Any] | str,
+    *arguments: Any,
+    timeout_s: float | None = None,
+    cancelled: threading.Event | None = None,
+) -> Any:
+    """Calls a function in a fresh process, which ends with the call.
+
+    Args:
+        function: importable by its name; or `module:name`, which is then not imported here.
+        arguments: of the function; they are pickled, as is the result.
+        timeout_s: how long it may take.
+        cancelled: set from any thread to end it.
+
+    Raises:
+        RunFailed: it raised, ended its process, or took too long.
+        Cancelled: `cancelled` was set.
+    """
+    deadline = time.monotonic() + timeout_s if timeout_s else None
+    task = functools.partial(inside.answer_call, function, arguments)
+    with Child(cancelled=cancelled, deadline=deadline, task=task) as child:
+        return pickle.loads(child.answer(bytes))
+
+
+def end_tree(pid: int) -> None:
     """Terminates a process group, then kills what is left of it and of what it started."""
-    tree = machine.process_tree(process.pid)
-    _signal_group(process.pid, "SIGTERM")
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_GRACE_S)
-    _signal_group(process.pid, "SIGKILL")
+    tree = machine.process_tree(pid)
+    _signal_group(pid, "SIGTERM")
+    _wait_for(tree[:1])
+    _signal_group(pid, "SIGKILL")
     for member in tree:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
-    process.wait()
+    _wait_for(tree)
+
+
+def _end(process: _Process) -> None:
+    if process.pid:
+        end_tree(process.pid)
+        process.process.join(_GRACE_S)
+
+
+def _wait_for(processes: list[psutil.Process]) -> None:
     until = time.monotonic() + _GRACE_S
-    while any(_runs(member) for member in tree) and time.monotonic() < until:
-        time.sleep(0.005)
+    while any(_runs(process) for process in processes) and time.monotonic() < until:
+        time.sleep(0.002)
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -216,25 +223,20 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _signal_group(pid: int, name: str) -> None:
-    if os.name == "posix":  # Windows has no such groups: the process ends when its input ends, or is killed
+    if os.name == "posix":  # Windows has no such groups: the process ends with its parent, or is killed
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.Signals[name])
 
 
-def child_environment() -> dict[str, str]:
-    """The child's environment: threads for the usable cores, caches kept, this perfkit importable."""
-    inherited = {key: value for key, value in os.environ.items() if key != "MPLBACKEND"}
-    cache = machine.cache_folder().absolute() / "inductor"
-    defaults = {
-        **ALLOCATOR,
-        # libgomp's threads spin at barriers, which takes the core from whatever they wait for. Photos at
-        # quick, two cores: 40 samples/s spinning and 87 passive beside a busy process, 94 and 134 with a
-        # loader worker.
-        "OMP_WAIT_POLICY": "PASSIVE",
-        # Where a quota is below the visible cores, torch would start too many threads (metrics §4).
-        "OMP_NUM_THREADS": str(machine.usable_cores()),
-        "TORCHINDUCTOR_CACHE_DIR": str(cache),
-        "PERFKIT_DATA": str(machine.data_folder().absolute()),
-        "PYTHONWARNINGS": "ignore",
-    }
-    return defaults | inherited | {"PYTHONPATH": machine.import_path(), "PYTHONUNBUFFERED": "1"}
+def _rank_variables(ranks: int) -> list[dict[str, str]]:
+    """torchrun's variables for each rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {
+        "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        # Else gloo resolves the host's name, which may be unknown.
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo"),
+    }  # fmt: skip
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]

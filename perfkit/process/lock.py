@@ -1,16 +1,20 @@
-"""One run at a time on each device, whatever notebook or shell it was started from."""
-
-from __future__ import annotations
+"""One measurement at a time: on the machine's cores, and on each GPU, by whatever name it was called."""
 
 import contextlib
+import getpass
+import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import filelock
 
 from perfkit import machine
 from perfkit.errors import Cancelled
 
+EVERYTHING = "everything"
+"""The cores and all GPUs: for a script, whose device shows only when it runs."""
 _POLL_S = 0.1
 
 
@@ -18,28 +22,58 @@ _POLL_S = 0.1
 def device_lock(
     device: str, cancelled: threading.Event | None = None, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Waits until no other run uses a device, and holds it.
+    """Waits until no other measurement uses a device, and holds it.
 
     Args:
-        device: the device's name.
+        device: as torch names it; or `EVERYTHING`.
         cancelled: set from any thread to give up.
-        on_wait: called repeatedly while another run holds the device.
+        on_wait: called repeatedly while another measurement holds the device.
 
     Raises:
         Cancelled: `cancelled` was set.
     """
-    lock = filelock.FileLock(machine.runs_folder() / f"{device.replace(':', '-')}.lock")
-    held = contextlib.ExitStack()
-    while True:
-        if cancelled and cancelled.is_set():
-            raise Cancelled("stopped on request")
-        try:
-            held.enter_context(lock.acquire(timeout=_POLL_S))
-        except filelock.Timeout:
-            on_wait()
-            continue
-        except OSError:
-            pass  # a folder that cannot be written to: nothing is stored there either, and nobody waits
-        break
-    with held:
+    with contextlib.ExitStack() as stack:
+        for name in lock_names(device):
+            lock = filelock.FileLock(_folder() / f"{name}.lock")
+            while not _acquired(lock):
+                if cancelled and cancelled.is_set():
+                    raise Cancelled("stopped on request")
+                on_wait()
+            stack.callback(lock.release)
         yield
+
+
+def lock_names(device: str) -> list[str]:
+    """What a measurement on a device must hold, in the order in which everybody takes it."""
+    gpus = [gpu["uuid"] for gpu in machine.facts()["gpus"] if gpu.get("uuid")]
+    if device == EVERYTHING:
+        return ["cores", *sorted(gpus)]
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        return ["cores"]
+    # CUDA_VISIBLE_DEVICES renumbers the GPUs, by index or UUID.
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    number = int(index or 0)
+    chosen = visible[number] if number < len(visible) else str(number)
+    if chosen.isdigit() and int(chosen) < len(gpus):
+        return [gpus[int(chosen)]]
+    return [next((uuid for uuid in gpus if uuid.startswith(chosen)), f"gpu-{chosen}")]
+
+
+def _acquired(lock: filelock.FileLock) -> bool:
+    try:
+        lock.acquire(timeout=_POLL_S)
+    except filelock.Timeout:
+        return False
+    except OSError:
+        pass  # a folder that cannot be written to: nobody else can wait there either
+    return True
+
+
+def _folder() -> Path:
+    """One folder for all notebooks, checkouts and shells of a user; PERFKIT_LOCKS sets another one."""
+    plain = Path(tempfile.gettempdir()) / f"perfkit-locks-{getpass.getuser()}"
+    folder = Path(os.environ.get("PERFKIT_LOCKS") or plain)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder

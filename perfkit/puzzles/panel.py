@@ -25,12 +25,11 @@ from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.notebook.functions import with_line
 from perfkit.notebook.layout import code_spans
 from perfkit.notebook.shown import Shown
-from perfkit.process.child import Child
+from perfkit.process.child import call
 from perfkit.puzzles import capstone as capstones
 from perfkit.puzzles.capstone import Score
 from perfkit.show import units
 from perfkit.show.document import Notice, Table
-from perfkit.worker.messages import JudgeAnswer
 from perfkit.worker.reports import Judged
 
 LIMIT_S = 60.0
@@ -121,17 +120,15 @@ class Puzzle:
         source = source_of(answer)
         if _definitions(source) == _definitions(self.task.starter):
             return Verdict(Judged(False, "This is still the starter: your turn"))
-        child = Child()
-        child.deadline = time.monotonic() + LIMIT_S
+        until = time.monotonic() + LIMIT_S
         try:
-            return Verdict(child.ask(JudgeAnswer(self.task.checks, source)))
+            judge = "perfkit.puzzles.judge:judge"
+            return Verdict(call(judge, self.task.checks, source, timeout_s=LIMIT_S))
         except RunFailed as failure:
-            if time.monotonic() > child.deadline:
+            if time.monotonic() > until:
                 late = f"Your answer did not end within {LIMIT_S:.0f} seconds: is there a loop without end?"
                 return Verdict(Judged(False, late))
             return Verdict(Judged(False, f"Your answer ended the process that ran it: {failure.what}"))
-        finally:
-            child.stop()
 
     def __repr__(self) -> str:
         return f"{self.task.title}\n\n{self.task.statement.strip()}\n\n{self.task.starter.strip()}"

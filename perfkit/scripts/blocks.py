@@ -68,16 +68,16 @@ class Blocks:
 
     # ------------------------------------------------------------ commands
 
-    def train(self, command: dict[str, Any], early: Rows) -> Job:
+    def train(self, early: Rows, loss_steps: int, warmup_s: float, started: float, **_: Any) -> Job:
         """The first steps, then others until their time is steady."""
         script = self._script
-        first, more = early, max(0, command["loss_steps"] - len(early))
+        first, more = early, max(0, loss_steps - len(early))
         seconds = sum(step.seconds for step in first)
         if more:
             steps, took = yield from self.run(more, "first steps")
             first, seconds = [*first, *steps], seconds + took
         warm, spent = Rows(), 0.0
-        while not self._agreed(self._is_warm(warm, spent, command["warmup_s"])):
+        while not self._agreed(self._is_warm(warm, spent, warmup_s)):
             steps, took = yield from self.run(_WINDOW, "warm-up")
             warm, spent = [*warm, *steps], spent + took
         self._step_s = self._of_rank_0(statistics.median(step.seconds for step in warm[-_WINDOW:]))
@@ -85,7 +85,7 @@ class Blocks:
         reset_peak(script.models.device())
         return {
             "recipe": self.recipe(), "facts": self._facts(),
-            "startup_s": max(0.0, (script.steps.began_at or 0.0) - command["started"]),
+            "startup_s": max(0.0, (script.steps.began_at or 0.0) - started),
             "first": block(first, seconds), "warm": block(warm, spent),
             "losses": [float(loss) for loss in script.gradients.losses[: self._backwards(len(first))]],
             "mechanisms": toggles.mechanisms(script),

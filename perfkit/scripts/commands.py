@@ -6,9 +6,11 @@ when it has its answer, the script waits here for the next command.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -100,43 +102,32 @@ class Server:
         what = f"perfkit failed inside the script: {type(problem).__name__}: {problem}"
         self._channel.fail("failed", what, "Report it, with the script's loop")
 
-    def _start(self, command: dict[str, Any]) -> Job | dict[str, Any]:  # noqa: PLR0911
-        """The job of a command, or its answer where that needs no step."""
+    def _start(self, question: dict[str, Any]) -> Job | dict[str, Any]:
+        """The job of a question, or its answer where that needs no step."""
         script, steps = self.script, self._blocks
-        match command["type"]:
-            case "Train":
-                return steps.train(command, self.early)
-            case "MeasureBlock":
-                return steps.block(
-                    command["samples"], command.get("seconds", 0.0), command.get("settle", True),
-                    command.get("queues", 1),
-                )  # fmt: skip
-            case "MeasureCeiling":
-                return steps.ceiling(command["samples"])
-            case "TryAmp":
-                return steps.ceiling_with_amp(command["samples"])
-            case "MeasureCommunication":
-                return ranks.communication(script, steps, command["samples"])
-            case "Observe":
-                return steps.observe(command["steps"])
-            case "DescribeScript":
-                return inside.facts(script)
-            case "ReadPeak":
-                return inside.peak(script)
-            case "FindSyncs":
-                return inside.syncs(script, command["steps"])
-            case "RecordProfile":
-                return inside.profile(script, command)
-            case "Release":
-                return self._release()
-        raise Unavailable(f"a script cannot be asked for {command['type']}")
+        answers: dict[str, Callable[..., Job | dict[str, Any]]] = {
+            "train": functools.partial(steps.train, self.early),
+            "block": steps.block,
+            "ceiling": steps.ceiling,
+            "try_amp": steps.ceiling_with_amp,
+            "communication": functools.partial(ranks.communication, script, steps),
+            "observe": steps.observe,
+            "facts": functools.partial(inside.facts, script),
+            "peak": functools.partial(inside.peak, script),
+            "syncs": functools.partial(inside.syncs, script),
+            "profile": functools.partial(inside.profile, script),
+            "release": self._release,
+        }
+        if question["name"] not in answers:
+            raise Unavailable(f"a script cannot be asked for {question['name']}")
+        return answers[question["name"]](**question["arguments"])
 
     def _release(self) -> dict[str, Any]:
         self._released = True
         return {}
 
     def _obey_stop(self, command: dict[str, Any] | None) -> None:
-        if command is None or command["type"] == "Stop":
+        if command is None or command["name"] == "stop":
             leave()
 
     def tell(self, phase: str, done: int, total: int) -> None:

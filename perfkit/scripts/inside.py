@@ -68,15 +68,16 @@ def syncs(script: Script, steps: int) -> Job:
     return plain
 
 
-def profile(script: Script, command: dict[str, Any]) -> Job:
+def profile(
+    script: Script, path: str, wait: int, warmup: int, active: int, shapes: bool, memory: bool, stacks: bool
+) -> Job:
     """Plain data of `worker.reports.ProfileReport`; writes the trace file."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import schedule as plan
 
-    path, active = command["path"], command["active"]
     if rank := int(os.environ.get("RANK", "0")):
         path = path.replace(".json", f".rank{rank}.json")
-    skipped = command["wait"] + command["warmup"]
+    skipped = wait + warmup
     plain = []
     for _ in range(max(4, active)):
         plain.append((yield).seconds)
@@ -84,8 +85,8 @@ def profile(script: Script, command: dict[str, Any]) -> Job:
     marks: list[float] = []
     recorder = torch.profiler.profile(
         activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])],
-        schedule=plan(wait=command["wait"], warmup=command["warmup"], active=active, repeat=1),
-        record_shapes=command["shapes"], profile_memory=command["memory"], with_stack=command["stacks"],
+        schedule=plan(wait=wait, warmup=warmup, active=active, repeat=1),
+        record_shapes=shapes, profile_memory=memory, with_stack=stacks,
         on_trace_ready=lambda done: _write(done, path),
     )  # fmt: skip
     script.profiling = True

@@ -11,7 +11,7 @@ import msgspec
 from perfkit.recipe import Value
 from perfkit.results.run import Mechanism
 from perfkit.scripts.patch_calls import Site
-from perfkit.worker.messages import Block, Command, DeviceFacts, Ready
+from perfkit.worker.messages import Block, DeviceFacts
 
 
 class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,27 +69,3 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """All steps of the script until now."""
     ended: bool = False
     """Whether the script came to its end."""
-
-
-class DescribeScript(Command[ScriptFacts], frozen=True):
-    """What trains in the script, and what can be set from outside."""
-
-
-class Observe(Command[Observation], frozen=True):
-    """Watch at least this many plain steps."""
-
-    steps: int
-
-
-class TryAmp(Command[Block], frozen=True):
-    """As `MeasureCeiling`, in bfloat16: autocast is set from outside for these steps only."""
-
-    samples: int
-
-
-class Release(Command[Ready], frozen=True):
-    """Let the script run on by itself."""
-
-
-class Stop(Command[Ready], frozen=True):
-    """End the script at its next step; nothing of its own runs any more."""

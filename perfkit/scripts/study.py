@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,14 +13,13 @@ import msgspec
 
 from perfkit import machine
 from perfkit.ladder import catalogue
-from perfkit.process.child import ALLOCATOR, Child
 from perfkit.recipe import Recipe, Value, allowed, switches
 from perfkit.results import parity
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.rules import Target
 from perfkit.scripts.launch import Launch
-from perfkit.scripts.messages import DescribeScript, ScriptFacts
+from perfkit.scripts.messages import ScriptFacts
 from perfkit.scripts.watched import WatchedScript
 from perfkit.studies.plan import Plan, plan
 from perfkit.studies.setup import Setup
@@ -72,7 +70,7 @@ class ScriptSetup(Setup):
         launch = self._launch
         try:
             self._spare = child = self._start(launch, {})
-            self.facts = child.ask(DescribeScript())
+            self.facts = child.ask("facts", ScriptFacts)
         except BaseException:
             self.__exit__()
             raise
@@ -92,7 +90,7 @@ class ScriptSetup(Setup):
         """Where it runs, with its own settings and what cannot be set from outside."""
         return target(self.facts)
 
-    def child(self, workload: str | Launch | None = None, recipe: Recipe | None = None) -> Child:
+    def child(self, workload: str | Launch | None = None, recipe: Recipe | None = None) -> Any:
         """The script, started with the switches of a recipe that differ from its own settings."""
         launch = workload if isinstance(workload, Launch) else self._launch
         toggles = changes(recipe, self.target.own) if recipe else {}
@@ -112,12 +110,11 @@ class ScriptSetup(Setup):
 
     def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
         deadline = time.monotonic() + self.plan.timeout_s if self.plan.timeout_s else None
-        steadier = {} if "GLIBC_TUNABLES" in os.environ else ALLOCATOR
         child = WatchedScript(
-            launch, toggles, seed=self.plan.seed, loaders=self._loaders(), environment=steadier,
+            launch, toggles, seed=self.plan.seed, loaders=self._loaders(),
             on_progress=self.progress.phase, cancelled=self.cancelled, deadline=deadline,
         )  # fmt: skip
-        self._alive.append(child)
+        self._alive.append(child)  # type: ignore[arg-type]
         child.on_steps = self.progress.steps
         return child
 

@@ -15,28 +15,21 @@ import msgspec
 from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import PerfkitError
-from perfkit.process.child import Progress
-from perfkit.process.lock import device_lock
+from perfkit.process.conversation import OnProgress as Progress
+from perfkit.process.lock import EVERYTHING, device_lock
 from perfkit.recipe import Recipe
 from perfkit.results.pairing import DISTURBED
 from perfkit.scripts.launch import Launch
-from perfkit.scripts.messages import DescribeScript, Observation, Observe, Release, ScriptFacts, TryAmp
+from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.report import Watched
 from perfkit.scripts.seen import Seen
 from perfkit.scripts.study import target
 from perfkit.scripts.suggest import suggest
 from perfkit.scripts.watched import WatchedScript
 from perfkit.trace import diagnosis
-from perfkit.worker.messages import (
-    Block,
-    FindSyncs,
-    MeasureCeiling,
-    MeasureCommunication,
-    ReadPeak,
-    RecordProfile,
-    Train,
-    Trained,
-)
+from perfkit.results.run import Communication
+from perfkit.worker.messages import Block, Peak, Trained
+from perfkit.worker.reports import ProfileReport, SyncReport
 
 _ROUNDS = 3
 """Blocks of plain steps, each with one on a held batch: both see the same machine."""
@@ -95,7 +88,7 @@ def watch(
     with contextlib.ExitStack() as stack:
         # Which device it uses is known only when it runs: all scripts of a machine are watched one by one.
         waits = lambda: share("waiting: another run uses this machine", 0.0)  # noqa: E731
-        stack.enter_context(device_lock("script", cancelled, waits))
+        stack.enter_context(device_lock(EVERYTHING, cancelled, waits))
         script = WatchedScript(
             launch,
             scratch=not in_place,
@@ -108,7 +101,7 @@ def watch(
         on_start(script)
         result = _watch(script, steps, run_on, out or _trace_file(), share)
         if run_on:
-            script.ask(Release())
+            script.ask("release", dict)
             stack.pop_all()
             return result, script
     return result, None
@@ -121,25 +114,25 @@ def _trace_file() -> Path:
 
 
 def _watch(script: WatchedScript, steps: int, run_on: bool, out: Path, share: _Share) -> Watched:
-    trained = script.ask(Train(
-        recipe={}, seed=0, loss_steps=_LOSSES, warmup_s=_WARMUP_S, started=script.started
-    ))  # fmt: skip
-    facts = script.ask(DescribeScript())
+    trained = script.ask("train", Trained, recipe={}, seed=0, loss_steps=_LOSSES, warmup_s=_WARMUP_S)
+    facts = script.ask("facts", ScriptFacts)
     before = machine.cpu_times(script.pids)
     seen, ceiling, ranks = _rounds(script, steps, not run_on and bool(facts.loader), share)
     taken = machine.taken_share(before, machine.cpu_times(script.pids))
-    peak = script.ask(ReadPeak())
+    peak = script.ask("peak", Peak)
     tries = ceiling and not seen.ended and target(facts).bf16 and facts.settings.get("amp") == "off"
     share.part(_TRIED)
     in_16_bits = _in_16_bits(script, seen.block.samples // _ROUNDS) if tries else None
     communication = None
     share.part(_LOOKED)
     if not run_on and script.ranks > 1:
-        communication = _optional(script, MeasureCommunication(4 * facts.samples_per_step * script.ranks))
-    syncs = _optional(script, FindSyncs(_SYNC_STEPS))
+        communication = _optional(
+            script, "communication", Communication, samples=4 * facts.samples_per_step * script.ranks
+        )
+    syncs = _optional(script, "syncs", SyncReport, steps=_SYNC_STEPS)
     share.part(1.0)
     analysis, trace = _profile(script, out)
-    facts = script.ask(DescribeScript())
+    facts = script.ask("facts", ScriptFacts)
     own = Recipe.from_dict(trained.recipe)
     restarts, whole = _restarts(seen)
     suggestions = suggest(Seen(
@@ -164,14 +157,14 @@ def _rounds(
     ranks: list[Block] = []
     for round in range(1, _ROUNDS + 1):
         share.part(_STARTED + (_TIMED - _STARTED) * round / _ROUNDS)
-        seen = script.ask(Observe(each))
+        seen = script.ask("observe", Observation, steps=each)
         blocks = [msgspec.convert(answer, Observation).block for answer in script.answers]
         ranks = [one + other for one, other in zip(ranks, blocks, strict=True)] if ranks else blocks
         total = _joined(total, seen) if total else seen
         if seen.ended:
             break
         if holds:
-            block = script.ask(MeasureCeiling(seen.block.samples))
+            block = script.ask("ceiling", Block, samples=seen.block.samples)
             held = held + block if held else block
     assert total
     return total, held, ranks if len(ranks) > 1 else []
@@ -181,7 +174,8 @@ def _in_16_bits(script: WatchedScript, samples: int) -> float | None:
     """How many times as fast steps on a held batch are in bfloat16; None where that cannot be tried."""
     plain, amp = 0.0, 0.0
     for _ in range(_ROUNDS):
-        held, half = script.ask(MeasureCeiling(samples)), _optional(script, TryAmp(samples))
+        held = script.ask("ceiling", Block, samples=samples)
+        half = _optional(script, "try_amp", Block, samples=samples)
         if half is None:
             return None
         plain, amp = plain + 1 / held.samples_per_s, amp + 1 / half.samples_per_s
@@ -204,10 +198,10 @@ def _sum(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
 
 
-def _optional(script: WatchedScript, command: Any) -> Any:
+def _optional(script: WatchedScript, question: str, kind: type[Any], **arguments: Any) -> Any:
     """The answer, or None where this script cannot give one."""
     try:
-        return script.ask(command)
+        return script.ask(question, kind, **arguments)
     except PerfkitError as problem:
         if getattr(problem, "kind", "") != "unavailable":
             raise
@@ -215,10 +209,10 @@ def _optional(script: WatchedScript, command: Any) -> Any:
 
 
 def _profile(script: WatchedScript, out: Path) -> tuple[traces.Analysis | None, Path | None]:
-    command = RecordProfile(
-        path=str(out.absolute()), wait=1, warmup=2, active=_PROFILED, shapes=True, memory=True, stacks=False
-    )
-    _optional(script, command)
+    _optional(
+        script, "profile", ProfileReport, path=str(out.absolute()), wait=1, warmup=2, active=_PROFILED,
+        shapes=True, memory=True, stacks=False,
+    )  # fmt: skip
     if not out.exists():
         return None, None
     return traces.analyse(traces.load(out)), out

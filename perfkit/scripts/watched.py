@@ -6,30 +6,32 @@ import collections
 import contextlib
 import json
 import os
+import queue
 import shutil
 import socket
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
+
+import msgspec
 
 import perfkit
 from perfkit import machine
 from perfkit.errors import InvalidValue, RunFailed
-from perfkit.process import fork
-from perfkit.process.child import POLL_S, Child, Progress
+from perfkit.process.child import end_tree
+from perfkit.process.conversation import POLL_S, Conversation
+from perfkit.process.conversation import OnProgress as Progress
 from perfkit.scripts import entry
 from perfkit.scripts.edits import EDITS
 from perfkit.scripts.launch import Launch
-from perfkit.scripts.messages import Stop
 from perfkit.scripts.scratch import QUIET, mirror, put
 from perfkit.worker import messages
-from perfkit.worker.messages import Command
+from perfkit.worker.messages import AnyEvent, Question
 
-A = TypeVar("A")
 _ENDING_S = 3.0
 """How long a step may take in which the script is to end."""
 
@@ -59,14 +61,13 @@ class _Rank:
         with contextlib.suppress(OSError):
             for line in self._lines:
                 with contextlib.suppress(ValueError):
-                    yield messages.decode_event(line)
+                    yield msgspec.convert(json.loads(line), AnyEvent)
 
 
-class WatchedScript(Child):
+class WatchedScript(Conversation):
     """A script that is watched, with all that it starts, in a process group of its own.
 
-    It is used as any other child: commands of `worker.messages` (`Train`, `MeasureBlock`, `MeasureCeiling`,
-    `ReadPeak`, `FindSyncs`, `RecordProfile`) and of `watch.messages`. They wait for its second step. With
+    It is asked as any other child; the questions are in `commands`, and wait for its second step. With
     several ranks all are asked, and the first answers, with the samples of all; `answers` has each one's.
 
     Args:
@@ -118,10 +119,24 @@ class WatchedScript(Child):
         self._inbox: dict[int, Any] = {}
         self._lock = threading.Lock()
         super().__init__(on_progress, cancelled, deadline)
+        self.log: collections.deque[str] = collections.deque(maxlen=200)
+        self._events: queue.Queue[AnyEvent | None] = queue.Queue()
+        self._started = time.time()
+        # Removed with whatever a killed child leaves there.
+        self._folder = tempfile.mkdtemp(prefix="perfkit-")
+        on_progress("starting", 0.0)
+        try:
+            self._process = self._start()
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        threading.Thread(target=self._read_events, daemon=True).start()
+        self._log_reader = threading.Thread(target=self._read_log, daemon=True)
+        self._log_reader.start()
 
     # ------------------------------------------------------------ starting
 
-    def _start(self) -> subprocess.Popen[str] | fork.Forked:
+    def _start(self) -> subprocess.Popen[str]:
         entry_folder = Path(self._folder) / "entry"
         entry_folder.mkdir()
         shutil.copy(entry.__file__, entry_folder / "sitecustomize.py")
@@ -222,9 +237,12 @@ class WatchedScript(Child):
 
     # ------------------------------------------------------------ asking
 
-    def send(self, command: Command[A]) -> None:
-        """Gives one command to every rank, also to those that connect later."""
-        line = messages.encode(command)
+    def send(self, question: Question) -> None:
+        """Gives one question to every rank, also to those that connect later."""
+        arguments = dict(question.arguments)
+        if question.name == "train":
+            arguments["started"] = self._started
+        line = json.dumps({"name": question.name, "arguments": arguments}) + "\n"
         with self._lock:
             world = next((rank.world for rank in self._ranks.values()), 2)
             if len(self._ranks) < world:
@@ -232,16 +250,29 @@ class WatchedScript(Child):
             for rank in self._ranks.values():
                 rank.send(line)
 
-    def receive(self, command: Command[A], wait_s: float = POLL_S) -> A | None:
-        """The answer to a command that was given, if it comes within some time; raises as `ask` does."""
+    def events(self, wait_s: float) -> Iterator[tuple[int, AnyEvent | None]]:
+        """What the ranks have said together, as the first one."""
+        with contextlib.suppress(queue.Empty):
+            event = self._events.get(timeout=wait_s)
+            if event is None:
+                self._events.put(None)  # for whoever asks next
+            yield 0, event
+
+    def answer(self, kind: type[Any]) -> Any:
+        """The answer to the question that was sent last."""
         try:
-            return super().receive(command, wait_s)
+            return super().answer(kind)
         except RunFailed as failure:
             error = ScriptFailed(failure.what, failure.remedy)
             error.kind = failure.kind
             self._log_reader.join(POLL_S)
             error.output = "\n".join(self.log)
             raise error from None
+
+    @property
+    def pid(self) -> int:
+        """The process that was started."""
+        return self._process.pid
 
     @property
     def pids(self) -> list[int]:
@@ -257,9 +288,9 @@ class WatchedScript(Child):
         """How many processes train."""
         return max(1, len(self._ranks))
 
-    def _too_late(self) -> RunFailed:
+    def too_late(self) -> RunFailed:
         if self._ranks:
-            return super()._too_late()
+            return super().too_late()
         what = f"the script has not made two training steps within its time limit{self._last_words()}"
         return RunFailed(what, "Raise --timeout; does it train at all with these arguments?")
 
@@ -268,7 +299,8 @@ class WatchedScript(Child):
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         return f" (the last it wrote: {last})" if last else ""
 
-    def _death(self) -> RunFailed:
+    def death(self, rank: int) -> RunFailed:
+        """Why the script has ended."""
         code = self._process.wait()
         self._log_reader.join(POLL_S)
         steps = "before its second training step" if not self._ranks else "while it was measured"
@@ -288,12 +320,14 @@ class WatchedScript(Child):
         """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""
         with self._lock:
             for rank in self._ranks.values():
-                rank.send(messages.encode(Stop()))
+                rank.send('{"name": "stop"}\n')
         if self._ranks:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_ENDING_S)
         self._server.close()
-        super().stop()
+        end_tree(self.pid)
+        self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def wait(self) -> int:
         """Waits for the end of a script that was released; its exit status.
@@ -302,7 +336,7 @@ class WatchedScript(Child):
             Cancelled: the run was cancelled.
         """
         while True:
-            self._check_cancelled()
+            self.check()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self._process.wait(POLL_S)
 

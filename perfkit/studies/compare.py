@@ -12,7 +12,7 @@ import msgspec
 
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
-from perfkit.process import fork
+from perfkit.process import server
 from perfkit.recipe import Recipe, Value, parse_settings
 from perfkit.results import noise, stats
 from perfkit.results.comparison import Comparison
@@ -186,7 +186,7 @@ def _measure_pair(
 ) -> tuple[Run, Run]:
     """Both sides in a pair of fresh processes; the second one is left for the caller to store."""
     runs: list[Run] = []
-    fork.restart()
+    server.restart()
     with prepare(plan, **watch) as setup:
         stages = recipe_stages([(side.title, side.on(setup.target)) for side in sides], setup.target)
         trials = (

@@ -62,8 +62,6 @@ def has_verdicts(preset: Preset) -> bool:
 def schedule_of(plan: Plan) -> Schedule:
     """What a plan's preset asks for: all together, with an A/A row where there can be verdicts."""
     preset, verdicts = plan.preset, has_verdicts(plan.preset)
-    if plan.nodes.count > 1:  # every machine must take the same rounds, whatever it sees
-        return Schedule(preset, together=1)
     return Schedule(
         preset,
         again=verdicts and not plan.gpu,
@@ -208,7 +206,7 @@ class _Session:
         live.child, trained = setup.train(
             recipe, preset.loss_steps, preset.warmup_s, child=setup.child(trial.workload, recipe)
         )
-        live.measurement = Measurement(live.id, trained, setup.prediction(trial.stage.recipe))
+        live.measurement = Measurement(live.id, trained)
         try:
             _require_mechanisms(trained)
         except RunFailed:

@@ -15,13 +15,12 @@ from perfkit import machine
 from perfkit.errors import Cancelled, PerfkitError
 from perfkit.ladder.stages import AGAIN, Stage
 from perfkit.process.child import Child
-from perfkit.process.ranks import RankGroup
 from perfkit.results import noise, stats
 from perfkit.results.pairing import DISTURBED
-from perfkit.results.run import Run
+from perfkit.results.run import Communication, Run
 from perfkit.studies.record import Measurement, Round, RunBuilder
 from perfkit.studies.setup import Setup
-from perfkit.worker.messages import Block, MeasureBlock, MeasureCeiling, MeasureCommunication, ReadPeak
+from perfkit.worker.messages import Block, Peak
 
 if TYPE_CHECKING:
     from perfkit.studies.engine import Schedule, Trial
@@ -38,7 +37,7 @@ class Live:
 
     trial: Trial
     builder: RunBuilder
-    child: Child | RankGroup | None = None
+    child: Child | None = None
     measurement: Measurement | None = None
     run: Run | None = None
     """What became of it: at the end of its heat, or as soon as it cannot be measured."""
@@ -202,11 +201,13 @@ class Heat:
             child.deadline = time.monotonic() + self._setup.plan.timeout_s
         pids = self._pids()
         since, before = time.time(), machine.cpu_times(pids)
-        block = child.ask(MeasureBlock(preset.block_samples, preset.block_s, queues=preset.queues))
+        block = child.ask(
+            "block", Block, samples=preset.block_samples, seconds=preset.block_s, queues=preset.queues
+        )
         wants_ceiling = (
             self._schedule.ceiling and self._setup.holds_batches and len(self._rounds) < preset.rounds
         )
-        ceiling = child.ask(MeasureCeiling(preset.block_samples)) if wants_ceiling else None
+        ceiling = child.ask("ceiling", Block, samples=preset.block_samples) if wants_ceiling else None
         share = machine.taken_share(before, machine.cpu_times(pids))
         if uuid := self._setup.description.facts.uuid:
             share = max(share, machine.taken_gpu_share(uuid, since, machine.members(pids)))
@@ -219,10 +220,10 @@ class Heat:
         """What is measured once, after the rounds."""
         assert live.child
         try:
-            live.measured.peak = live.child.ask(ReadPeak())
+            live.measured.peak = live.child.ask("peak", Peak)
             if live.stage.recipe.ranks > 1:
                 samples = self._schedule.preset.block_samples
-                live.measured.communication = live.child.ask(MeasureCommunication(samples))
+                live.measured.communication = live.child.ask("communication", Communication, samples=samples)
         except Cancelled:
             raise
         except PerfkitError as problem:

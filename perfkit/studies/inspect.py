@@ -16,25 +16,12 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import InvalidValue
-from perfkit.process import nsys as tool
-from perfkit.process.child import Progress
+from perfkit.process.conversation import OnProgress as Progress
 from perfkit.recipe import Recipe
-from perfkit.results.simulated import THIS_MACHINE, refuse
-from perfkit.simulate import study as virtual
-from perfkit.simulate.prediction import Prediction
-from perfkit.studies import inspect_simulated as plans
 from perfkit.studies.ladder import acting, ladder_stages
 from perfkit.studies.plan import plan
 from perfkit.studies.setup import Setup
 from perfkit.trace import diagnosis, loading
-from perfkit.worker.messages import (
-    Command,
-    FindSyncs,
-    MeasureBlock,
-    MeasureKernels,
-    MeasureMemory,
-    RecordProfile,
-)
 from perfkit.worker.reports import KernelReport, MemoryReport, ProfileReport, SyncReport
 
 A = TypeVar("A")
@@ -130,25 +117,19 @@ def profile(
     if not path.name.endswith((".json", ".json.gz")):
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
-    command = RecordProfile(path=str(path.absolute()), **asdict(profiler or ProfilerOptions()))
     with (
         tempfile.TemporaryDirectory(prefix="perfkit-") as folder,
         PreparedTraining(workload, recipe, spec, on_progress, cancelled) as training,
     ):
-        prediction, host = training.prediction, training.plan.host
-        if prediction and host:
-            outcome = virtual.issue(prediction, training.setup, command.active)
-            report = ProfileReport(outcome.step_s, [], [], [], outcome.bars)
-        else:
-            report = training.ask(command, batch_times=folder)
+        report = training.ask(
+            "profile", ProfileReport, batch_times=folder, path=str(path.absolute()),
+            **asdict(profiler or ProfilerOptions()),
+        )  # fmt: skip
         fetches = list(loading.read_notes(Path(folder)))
-        if prediction:
-            name = host.describe() if host else THIS_MACHINE
-            plans.write_trace(path, prediction, report.bars, name, report.plain_step_s)
     trace = traces.load(path)
     analysis = traces.analyse(trace)
     steps = [step.duration_us / 1e6 for step in analysis.steps]
-    slowdown = statistics.median(steps) / report.plain_step_s if steps and not prediction else None
+    slowdown = statistics.median(steps) / report.plain_step_s if steps else None
     used, marks = training.recipe, report.marks
     loaded = loading.join(fetches, report.taken, used.batch_size, used.workers, marks, report.pins)
     return Profile(path, used, trace, analysis, diagnosis.diagnose(analysis), slowdown, loaded, marks)
@@ -166,9 +147,7 @@ def syncs(
         PerfkitError: a value is not allowed, or the training failed.
     """
     with PreparedTraining(workload, recipe, spec) as training:
-        if prediction := training.prediction:
-            return plans.syncs(prediction, steps)
-        return training.ask(FindSyncs(steps), warm=False)
+        return training.ask("syncs", SyncReport, warm=False, steps=steps)
 
 
 def memory(
@@ -180,9 +159,7 @@ def memory(
         PerfkitError: a value is not allowed, or the training failed.
     """
     with PreparedTraining(workload, recipe, spec) as training:
-        if prediction := training.prediction:
-            return plans.memory(prediction)
-        return training.ask(MeasureMemory(), warm=False)
+        return training.ask("memory", MemoryReport, warm=False)
 
 
 def kernels(
@@ -194,31 +171,7 @@ def kernels(
         PerfkitError: a value is not allowed, or the training failed.
     """
     with PreparedTraining(workload, recipe, spec) as training:
-        if prediction := training.prediction:
-            return plans.kernels(prediction, training.simulated_step_s())
-        return training.ask(MeasureKernels())
-
-
-def nsys(
-    workload: str | None = None,
-    recipe: Recipe | str | None = None,
-    out: str | Path = "perfkit-nsys",
-    **spec: Unpack[TrainingSpec],
-) -> list[str]:
-    """The Nsight Systems command for a recipe; `process.nsys.record` runs it. Arguments as for `profile`.
-
-    Raises:
-        InvalidValue: the device is simulated.
-        PerfkitError: a value is not allowed.
-    """
-    refuse(
-        spec.get("device") or "", "Nsight Systems", "it records what runs on a GPU, and nothing runs there"
-    )
-    with PreparedTraining(workload, recipe, spec) as training:
-        plan, used, options = training.plan, training.recipe, training.setup.description.options
-    changed = {name: value for name, (value, _) in used.diff(Recipe()).items()}
-    program = tool.program(plan.workload, options, changed, plan.device, plan.seed)
-    return tool.command(program, Path(out), plan.device.startswith("cuda"))
+        return training.ask("kernels", KernelReport)
 
 
 class PreparedTraining:
@@ -260,24 +213,14 @@ class PreparedTraining:
     def __exit__(self, *_: object) -> None:
         self._ends.close()
 
-    @property
-    def prediction(self) -> Prediction | None:
-        """Of a step on a simulated GPU; None where the device is real."""
-        return self.setup.prediction(self.recipe)
-
-    def simulated_step_s(self) -> float:
-        """Of a step on the plan's simulated GPU: on its virtual host, else beside this machine's loader."""
-        if self.prediction and self.plan.host:
-            return virtual.issue(self.prediction, self.setup).step_s
-        block = self.ask(MeasureBlock(8 * self.recipe.batch_size * self.recipe.accumulation))
-        return block.seconds / len(block.step_s)
-
-    def ask(self, command: Command[A], warm: bool = True, batch_times: str = "") -> A:
-        """Trains until it is warm (a process for each rank), gives one command, and ends the training."""
+    def ask(
+        self, question: str, kind: type[A], warm: bool = True, batch_times: str = "", **arguments: Any
+    ) -> A:
+        """Trains until it is warm (a process for each rank), asks one question, and ends the training."""
         preset = self.plan.preset
         with self.setup.exclusive():
             warmup_s = preset.warmup_s if warm else 0.0
             child, _ = self.setup.train(self.recipe, preset.loss_steps, warmup_s, batch_times)
-            answer = child.ask(command)
+            answer = child.ask(question, kind, **arguments)
             self.setup.stop(child)
             return answer

@@ -10,7 +10,8 @@ from perfkit.results.parity import Check, Parity
 from perfkit.results.simulated import refuse
 from perfkit.studies.plan import Plan, Watch
 from perfkit.studies.setup import Setup, prepare
-from perfkit.worker.messages import CheckParity, Trained
+from perfkit.worker.messages import Trained
+from perfkit.worker.reports import ParityReport
 
 Losses = dict[str, list[float]]
 
@@ -39,8 +40,9 @@ def parity(plan: Plan, title: str, recipe: Recipe, steps: int = 4, **watch: Unpa
             checks, losses = _of_ranks(setup, recipe, steps)
             return Parity(title, "tolerance", checks, other_batch, losses)
         child = setup.child()
-        command = CheckParity(recipe=recipe.to_dict(), exactness=exact, seed=plan.seed, steps=steps)
-        report = child.ask(command)
+        report = child.ask(
+            "parity", ParityReport, recipe=recipe.to_dict(), exactness=exact, seed=plan.seed, steps=steps
+        )
         _, trained = setup.train(recipe, loss_steps=2, child=child)
         return Parity(title, exact, [*report.checks, _mechanisms(trained)], other_batch, report.losses)
 

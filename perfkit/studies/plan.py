@@ -13,7 +13,6 @@ from perfkit.ladder import presets
 from perfkit.ladder.catalogue import LADDER, optimization
 from perfkit.ladder.presets import Preset
 from perfkit.ladder.stages import AGAIN
-from perfkit.process.ranks import Nodes
 from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
 from perfkit.results.run import Run
@@ -89,8 +88,6 @@ class Plan:
     seed: int = 0
     timeout_s: float | None = None
     """For one stage."""
-    nodes: Nodes = field(default_factory=Nodes)
-    """The machines that train together."""
     recorded: str = ""
     """The recording that is played in place of measuring; `device` is then the recorded one."""
     launch: Launch | None = None
@@ -192,28 +189,6 @@ def _of_recording(
     )  # fmt: skip
 
 
-def for_node(plan: Plan, nodes: int, index: int, rendezvous: str) -> Plan:
-    """The plan for one of several machines that train together.
-
-    Raises:
-        InvalidValue: the ranks cannot be split over the machines, or there is no address to meet at.
-    """
-    if nodes == 1:
-        return plan
-    host, _, port = rendezvous.rpartition(":")
-    if not (host and port.isdigit() and 0 < int(port) < 65536):
-        raise InvalidValue(
-            f"--rendezvous was given '{rendezvous}'", "With --nodes, name HOST:PORT of machine 0"
-        )
-    ranks = int(plan.settings.get("ranks", 1))
-    if index >= nodes or ranks % nodes:
-        raise InvalidValue(
-            f"{ranks} ranks on {nodes} machines, of which this is number {index}",
-            "Give --ranks a multiple of --nodes, and --node-rank from 0 to below --nodes",
-        )
-    return replace(plan, nodes=Nodes(nodes, index, rendezvous))
-
-
 def target(plan: Plan, description: Description) -> Target:
     """Where a plan's stages are to run, by what the workload and the device report."""
     sheet = plan.gpu
@@ -225,7 +200,6 @@ def target(plan: Plan, description: Description) -> Target:
         bf16=sheet.architecture != "volta" if sheet else description.facts.bf16 is not False,
         compiler=bool(sheet) or not machine.compiler_problem(kind),
         count=description.facts.count or 1,
-        nodes=plan.nodes.count,
         anchored=frozenset(sheet.anchored) if sheet else None,
     )
 

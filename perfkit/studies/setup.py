@@ -16,14 +16,12 @@ from perfkit.ladder import presets
 from perfkit.ladder.presets import Sizing
 from perfkit.process.child import Child
 from perfkit.process.lock import device_lock
-from perfkit.process.ranks import RankGroup, start_ranks
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.rules import Target
 from perfkit.scripts.launch import Launch
-from perfkit.simulate.prediction import Prediction, predict
 from perfkit.studies.plan import Pace, Plan, Progress, Watch, target
-from perfkit.worker.messages import Describe, Description, Train, Trained
+from perfkit.worker.messages import Description, Trained
 
 _STARTING = 0.2
 """The part of a trial's time that passes until it is warm, roughly: for the progress bar only."""
@@ -119,8 +117,7 @@ class Setup:
         self.progress = Tracker(watch.get("on_progress", lambda progress: None))
         self.cancelled = watch.get("cancelled") or threading.Event()
         self._spare: Child | None = None
-        self._alive: list[Child | RankGroup] = []
-        self._predictions: dict[Recipe, Prediction] = {}
+        self._alive: list[Child] = []
 
     def __enter__(self) -> Self:
         try:
@@ -157,15 +154,16 @@ class Setup:
             recipe: that it is to train; only a script must know that at its start.
         """
         assert not isinstance(workload, Launch)
-        spare, self._spare = self._spare, None
-        if spare and workload in (None, self.plan.workload):
+        ranks = recipe.ranks if recipe else 1
+        if self._spare and workload in (None, self.plan.workload) and ranks == 1:
+            spare, self._spare = self._spare, None
             return spare
-        return self._load(workload or self.plan.workload)[0]
+        return self._load(workload or self.plan.workload, ranks)[0]
 
     def train(
         self, recipe: Recipe, loss_steps: int, warmup_s: float = 0.0, batch_times: str = "",
         child: Child | None = None,
-    ) -> tuple[Child | RankGroup, Trained]:  # fmt: skip
+    ) -> tuple[Child, Trained]:  # fmt: skip
         """A training that is built, checked and warm: in one child, or in one for each rank.
 
         Args:
@@ -178,58 +176,34 @@ class Setup:
         Raises:
             PerfkitError: the training failed; the child has ended.
         """
-        first = child or self.child(recipe=recipe)
-        training: Child | RankGroup = first
+        training = child or self.child(recipe=recipe)
         try:
-            prediction = self.prediction(recipe)
-            command = Train(
-                recipe=recipe.to_dict(), seed=self.plan.seed, loss_steps=loss_steps, warmup_s=warmup_s,
-                started=first.started, batch_times=batch_times,
-                planned=prediction.planned if prediction else None,
+            trained = training.ask(
+                "train", Trained, recipe=recipe.to_dict(), seed=self.plan.seed, loss_steps=loss_steps,
+                warmup_s=warmup_s, batch_times=batch_times,
             )  # fmt: skip
-            if recipe.ranks > 1:
-                self._alive.remove(first)
-                training = start_ranks(first, self._describe(), recipe.ranks, self.plan.nodes)
-                self._alive.append(training)
-            return training, training.ask(command)
         except BaseException:
             self.stop(training)
             raise
+        return training, trained
 
-    def prediction(self, recipe: Recipe) -> Prediction | None:
-        """What a step of a recipe takes on the plan's simulated GPU; None where the device is real.
-
-        Raises:
-            PerfkitError: it cannot be simulated, or does not fit into the GPU's memory.
-        """
-        gpu, described = self.plan.gpu, self.description
-        if gpu and recipe not in self._predictions:
-            self.progress.phase(f"planning a step for a {gpu.name}")
-            self._predictions[recipe] = predict(
-                gpu, described.reference, described.options, recipe, self.cancelled
-            )
-        return self._predictions.get(recipe)
-
-    def stop(self, child: Child | RankGroup) -> None:
+    def stop(self, child: Child) -> None:
         """Ends a child and everything that it started."""
         if child in self._alive:
             self._alive.remove(child)
             child.stop()
 
-    def _describe(self, workload: str | None = None) -> Describe:
+    def _load(self, workload: str, ranks: int = 1) -> tuple[Child, Description]:
         plan = self.plan
-        return Describe(
-            workload=workload or plan.workload, preset=plan.preset.name, options=dict(plan.options),
-            device=plan.device,
-        )  # fmt: skip
-
-    def _load(self, workload: str) -> tuple[Child, Description]:
-        deadline = time.monotonic() + self.plan.timeout_s if self.plan.timeout_s else None
-        child = Child(self.progress.phase, self.cancelled, deadline)
+        deadline = time.monotonic() + plan.timeout_s if plan.timeout_s else None
+        child = Child(self.progress.phase, self.cancelled, deadline, ranks=ranks)
         self._alive.append(child)
         child.on_steps = self.progress.steps
         try:
-            return child, child.ask(self._describe(workload))
+            return child, child.ask(
+                "describe", Description, workload=workload, preset=plan.preset.name,
+                options=dict(plan.options), device=plan.device,
+            )  # fmt: skip
         except BaseException:
             self.stop(child)
             raise

@@ -21,6 +21,11 @@ _FILES = ("train.py", "prefetch.py", "ranks.py", "checkpointing.py", "old_train.
 _PROGRAM = tuple(str(_PACKAGE / name) for name in _FILES)
 
 
+_LOST_RANK = re.compile(
+    r"gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore", re.IGNORECASE
+)
+
+
 def is_users(filename: str) -> bool:
     """Whether a file is a workload or other code of the user's, rather than a library's or perfkit's own."""
     if filename.startswith(_WORKLOADS):
@@ -39,6 +44,11 @@ def as_error(failure: Failure) -> RunFailed:
     error = RunFailed(failure.what, failure.remedy)
     error.kind = failure.kind
     return error
+
+
+def is_lost_rank(text: str) -> bool:
+    """Whether a rank failed because it lost another one, by what it says."""
+    return bool(_LOST_RANK.search(text))
 
 
 def explain(problem: BaseException) -> Failure:

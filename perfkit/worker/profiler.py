@@ -13,7 +13,6 @@ from torch.profiler import ProfilerActivity, record_function, schedule
 from perfkit.worker import observe
 from perfkit.worker.harness import Harness
 from perfkit.worker.loader import timed_pinning, workers_stopped
-from perfkit.worker.messages import RecordProfile
 from perfkit.worker.reports import ProfileReport
 
 _COMPARED = 8
@@ -21,9 +20,10 @@ _COMPARED = 8
 _MARKED = ("copy", "forward", "backward", "optimizer")
 
 
-def profile(harness: Harness, command: RecordProfile) -> ProfileReport:
+def profile(
+    harness: Harness, path: str, wait: int, warmup: int, active: int, shapes: bool, memory: bool, stacks: bool
+) -> ProfileReport:
     """Takes steps with and without the profiler, and writes a trace of the active ones for each rank."""
-    path, wait, warmup, active = command.path, command.wait, command.warmup, command.active
     if rank := int(os.environ.get("RANK", "0")):
         path = path.replace(".json", f".rank{rank}.json")
     plain = harness.block(max(_COMPARED, active) * harness.samples_per_step, settle=True)
@@ -31,7 +31,7 @@ def profile(harness: Harness, command: RecordProfile) -> ProfileReport:
     profiler = _Profile(
         activities=[ProfilerActivity.CPU, *device],
         schedule=schedule(wait=wait, warmup=warmup, active=active, repeat=1),
-        record_shapes=command.shapes, profile_memory=command.memory, with_stack=command.stacks,
+        record_shapes=shapes, profile_memory=memory, with_stack=stacks,
         on_trace_ready=lambda recorded: _write(recorded, path),
     )  # fmt: skip
     total = wait + warmup + active

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from perfkit.results.parity import Check
-from perfkit.simulate.queue import Bar
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -103,8 +102,6 @@ class ProfileReport(msgspec.Struct, frozen=True):
     """The start of each recorded step, and the end of the last."""
     pins: list[float]
     """How long the loader's pin thread took for each batch."""
-    bars: list[Bar] = []
-    """Of a simulated device, which has no profiler: what its queue did in the recorded steps."""
 
 
 class Place(msgspec.Struct):

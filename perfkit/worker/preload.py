@@ -1,0 +1,24 @@
+"""What the fork server imports, so that measuring processes find it imported; nothing else may import this."""
+
+import atexit
+import contextlib
+import gc
+import importlib
+import os
+import time
+
+import psutil
+
+for _name in (
+    "torch.utils.data", "torchvision.io", "torchvision.models", "torchvision.transforms.v2",
+    "perfkit.worker.session",
+):  # fmt: skip
+    with contextlib.suppress(Exception):  # a measuring process that needs it says what is wrong
+        importlib.import_module(_name)
+
+IMPORT_S = time.time() - psutil.Process().create_time()
+"""Seconds that a process which is started from scratch would have needed."""
+
+atexit.register(os._exit, 0)  # taking all of torch apart takes a second, and it complains
+gc.collect()
+gc.freeze()  # a collection in a forked process would copy every page that it shares
