@@ -16,7 +16,6 @@ from perfkit.notebook.panel import Panel, is_of, refuse_object
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.where import Chooser, Place
 from perfkit.recipe import Recipe
-from perfkit.results.guesses import Sure
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
@@ -57,8 +56,6 @@ class LadderPanel(Panel):
     """Whether the first stage is the default ladder below the others, not the plain loop."""
     prediction: float | None = None
     """How many times as fast the last stage will be; only `StagePanel` asks for it."""
-    confidence: Sure | None = None
-    """In the prediction, percent."""
     _titles: Recipes = MappingProxyType({})
     _where: Chooser
 

@@ -21,8 +21,8 @@ from perfkit.notebook.ladder import LadderPanel, date
 from perfkit.notebook.layout import Action
 from perfkit.notebook.panel import NEEDS_GPU
 from perfkit.recipe import Recipe
-from perfkit.results import guesses
 from perfkit.results.run import Run
+from perfkit.results.store import RunStore
 from perfkit.show import results, sentences, simulated, tables, units
 from perfkit.show.document import Code, Content, Section
 from perfkit.show.html import fragment
@@ -61,14 +61,12 @@ class StagePanel(LadderPanel):
         self._guess = layout.field(
             widgets.Text, "Your guess: times as fast", "pk-predict", placeholder="such as 1.5"
         )
-        sure = [("", None), *((f"{percent}%", percent) for percent in guesses.SURE)]
-        self._sure = layout.field(widgets.Dropdown, "How sure?", "pk-sure", options=sure)
         self._told = layout.html_slot("pk-told")
         title = layout.html_slot("pk-question", text=f"<h3>{html.escape(self.optimization.question)}</h3>")
         self._held: list[Run] = []
         help_text = "Keeps your guess, and shows results of an earlier session if there are any"
         ready = layout.button("Predict", "pk-guess", help_text, self._take_guess)
-        form = [layout.row([self._guess, self._sure, ready]), self._told]
+        form = [layout.row([self._guess, ready]), self._told]
         alone = stage == "baseline"  # there is nothing that it could be faster than
         self._above = [title, self._controls.widget, self._folded, *([] if alone else form)]
         super().__init__([stage], **more)
@@ -81,8 +79,8 @@ class StagePanel(LadderPanel):
 
     def _recall(self, stored: list[Run]) -> None:
         """Results of an earlier session would answer the question: they wait for the prediction."""
-        if guess := guesses.of_run(results.stages(stored)[-1].id):
-            self._fill_in(guess.times, guess.confidence)
+        if guess := RunStore().guess(results.stages(stored)[-1].id):
+            self._fill_in(guess)
         if self.prediction is None:
             self._held = stored
             self._status.show_read(f"results of {date(stored)} are stored: predict to see them, or press Run")
@@ -139,11 +137,7 @@ class StagePanel(LadderPanel):
         run = results.stages(runs)[-1]
         ratio = run.speedup("previous")
         if self._made and self.prediction and ratio:
-            guesses.keep(guesses.Guess(
-                made=self._made, stage=run.stage, workload=run.workload, preset=run.preset,
-                device=self.plan.device, times=self.prediction, confidence=self.confidence, run=run.id,
-                result=ratio,
-            ))  # fmt: skip
+            RunStore().mark(run.id, guess=self.prediction)
 
     def _prove(self) -> None:
         run = results.stages(self.runs)[-1]
@@ -167,9 +161,8 @@ class StagePanel(LadderPanel):
         measured = f"{how}: {units.ratio(ratio)}, {ratio.verdict}"
         if self.prediction is None:
             return f"No prediction was made; {measured}."
-        sure = f", {self.confidence}% sure" if self.confidence else ""
         judgement = sentences.judgement(self.prediction, ratio)
-        guess = f"You predicted {self.prediction:.2f}×{sure}; {measured}. Your guess: {judgement}."
+        guess = f"You predicted {self.prediction:.2f}×; {measured}. Your guess: {judgement}."
         return guess + self._shrank()
 
     def _shrank(self) -> str:
@@ -206,7 +199,7 @@ class StagePanel(LadderPanel):
 
     def _empty(self) -> None:
         """Other switches are another question."""
-        self.prediction = self.confidence = self._sure.value = None
+        self.prediction = None
         self._made = self._guess.value = self._told.value = ""
 
     def _take_guess(self) -> None:
@@ -216,31 +209,28 @@ class StagePanel(LadderPanel):
         except ValueError:
             times = 0.0
         try:
-            self.predict(times, self._sure.value)
+            self.predict(times)
         except InvalidValue as problem:
             self._told.value = layout.message(str(problem))
 
-    def predict(self, times: float, confidence: guesses.Sure | None = None) -> None:
+    def predict(self, times: float) -> None:
         """Your guess, before you run: how many times as fast will it be? Below 1 is slower.
 
         Args:
             times: the rate with this stage over the rate without it.
-            confidence: how sure you are that the result is within a fifth of it: 50, 70 or 90 percent.
 
         Raises:
-            InvalidValue: not a number above 0, or no such confidence.
+            InvalidValue: not a number above 0.
         """
         if not 0 < times < math.inf:
             raise InvalidValue("this is no prediction", "Give a number above 0, such as 1.5")
-        confidence = guesses.sure(confidence)
         held, self._held = self._held, []
         known = held or self.runs or self._job.busy
         self._made = "" if known else datetime.datetime.now(datetime.UTC).isoformat()
-        self._fill_in(times, confidence)
+        self._fill_in(times)
         if held and not (self.runs or self._job.busy):
             self._recall(held)
 
-    def _fill_in(self, times: float, confidence: guesses.Sure | None) -> None:
-        self._guess.value, self._sure.value = f"{times:g}", confidence
-        self.prediction, self.confidence = times, confidence
+    def _fill_in(self, times: float) -> None:
+        self._guess.value, self.prediction = f"{times:g}", times
         self._told.value = layout.markdown(self._article())

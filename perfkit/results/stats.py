@@ -30,6 +30,9 @@ ENDING_ROUNDS = 10
 """Fewer rounds are no reason to stop, however narrow their interval: a few come out close together by chance,
 and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965). Large effects are excepted."""
 
+GUESS_WITHIN = 1.2
+"""A guess is right if the result is within this factor of it, either way."""
+
 _CLEARLY = 2 / 3
 """A large effect may end after `MIN_ROUNDS` when its interval is this much narrower than required."""
 
@@ -68,6 +71,15 @@ class Ratio(msgspec.Struct, frozen=True):
     def half_width(self) -> float:
         """Half the interval's width / ratio."""
         return (self.high - self.low) / 2 / self.ratio
+
+    def confirms(self, guess: float) -> bool | None:
+        """Whether a predicted ratio is within a fifth of this one; None where the rounds cannot tell."""
+        low, high = guess / GUESS_WITHIN, guess * GUESS_WITHIN
+        if self.verdict in ("disturbed", "too few rounds"):
+            return None
+        if low <= self.low and self.high <= high:
+            return True
+        return False if self.high < low or high < self.low else None
 
 
 def median(values: Values) -> Estimate | None:

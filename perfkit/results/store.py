@@ -215,6 +215,12 @@ class RunStore:
         some = ", ".join([*matches][:5])
         raise InvalidValue(f"{len(matches)} runs begin with '{run_id}'", f"Give more of its id: {some} …")
 
+    def guess(self, run_id: str) -> float | None:
+        """The speed-up that the user predicted for a run; None without a guess."""
+        with self._open() as database:
+            row = database.execute("SELECT guess FROM runs WHERE id = ?", (run_id,)).fetchone()
+        return row[0] if row else None
+
     def sessions(self) -> Sequence[str]:
         """Every session, newest first."""
         query = "SELECT session FROM runs GROUP BY session ORDER BY max(created) DESC, max(rowid) DESC"

@@ -5,7 +5,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from perfkit.ladder.catalogue import OPTIMIZATIONS
-from perfkit.results import guesses
 from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import Run
 from perfkit.results.stats import MIN_EFFECT, Ratio
@@ -55,7 +54,7 @@ def enumerated(runs: Sequence[Run], numbers: Callable[[Run], str]) -> str:
 def judgement(times: float, result: Ratio) -> str:
     """A guess beside its result: within a fifth of it, off by a factor, or open."""
     factor = max(times / result.ratio, result.ratio / times)
-    verdict = guesses.holds(times, result)
+    verdict = result.confirms(times)
     if verdict is None:
         return "open, the rounds cannot tell"
     return "within a fifth" if verdict else f"off by a factor of {factor:.2f}"

@@ -347,3 +347,12 @@ def test_verdicts_on_equal_sides_in_processes_of_their_own_are_seldom_wrong() ->
             ratio(*pair(), paired=True, noise=noise).verdict != "no measurable difference" for _ in range(5)
         ]
     assert np.mean(wrong) < 0.08
+
+
+@pytest.mark.parametrize(
+    ("guess", "right"), [(1.5, True), (1.6, True), (1.9, False), (1.0, False), (1.82, None), (1.25, None)]
+)
+def test_a_guess_is_right_within_a_fifth_of_the_interval(guess: float, right: bool | None) -> None:
+    result = statistics.Ratio(1.5, 1.45, 1.55, "faster")
+    assert result.confirms(guess) is right
+    assert statistics.Ratio(1.5, 1.45, 1.55, "disturbed").confirms(guess) is None

@@ -102,6 +102,7 @@ def test_a_line_of_the_history_has_the_derived_values_and_what_the_user_wrote(st
     assert line.samples_per_s and line.samples_per_s.value == pytest.approx(2.0)
     assert line.against_baseline and line.against_baseline.verdict == "faster"
     store.mark("measured", name="", guess=2.0)
+    assert (store.guess("measured"), store.guess("gone")) == (2.0, None)
     assert [(one.name, one.guess) for one in store.history()] == [("", 2.0)]
     assert store.get("measured") == MEASURED
 
