@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--no-compile", action="store_true")
     given = parser.parse_args()
     recipe = Recipe(
-        batch_size=32, workers=1, persistent_workers=True, channels_last=True, amp="bf16",
+        batch_size=32, workers=1, channels_last=True, amp="bf16",
         compile=not given.no_compile,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="perfkit-frameworks-") as name:

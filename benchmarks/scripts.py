@@ -34,11 +34,11 @@ EXAMPLES = {
 """Arguments, the line that ends a step, samples in a step."""
 ROWS: tuple[tuple[str, dict[str, Value]], ...] = (
     ("plain_loop.py", {"channels_last": True}),
-    ("plain_loop.py", {"workers": 1, "persistent_workers": True}),
+    ("plain_loop.py", {"workers": 1}),
     ("plain_loop.py", {"amp": "bf16"}),
     ("trainer_style.py", {"optimizer_impl": "fused"}),
     ("trainer_style.py", {"compile": True}),
-    ("module_style.py", {"workers": 1, "persistent_workers": True}),
+    ("module_style.py", {"workers": 1}),
     ("module_style.py", {"zero_grad_set_to_none": True}),
 )
 

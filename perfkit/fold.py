@@ -44,7 +44,7 @@ def _parsed(source: str) -> cst.Module:
 def _switches(statement: Any) -> list[str]:
     """The switches that a definition may depend on: the same one is folded again for each recipe."""
     code = cst.Module([statement]).code
-    return sorted({"nvtx_ranges", *re.findall(r"recipe\.(\w+)", code)})
+    return sorted(set(re.findall(r"recipe\.(\w+)", code)))
 
 
 @lru_cache(maxsize=1024)
@@ -205,7 +205,7 @@ class _Fold(cst.CSTTransformer):
         A phase of the step becomes the named range that it is with `nvtx_ranges`, or nothing.
         """
         if m.matches(node.func, m.Name("phase")):
-            named_range = cst.Name("span" if self.values["nvtx_ranges"] else "nullcontext")
+            named_range = cst.Name("nullcontext")
             return cst.Call(named_range, _without_last_comma([node.args[0]]))
         kept: list[cst.Arg] = []
         for argument in node.args:

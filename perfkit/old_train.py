@@ -7,7 +7,6 @@ Learners read this file, the harness measures it, and `perfkit export` writes it
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -21,13 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, RandomSampler
 
 from perfkit.parts import (
-    InfiniteSampler,
     RankOrder,
-    ResidentLoader,
     blocks,
     forget_activations,
     mean_over_ranks,
-    place_around_embeddings,
 )
 from perfkit.recipe import Recipe
 from perfkit.workloads import load
@@ -56,22 +52,13 @@ def join_ranks(device: torch.device) -> torch.device:
     return device
 
 
-@contextlib.contextmanager
-def span(name: str) -> Iterator[None]:
-    """A named range: for Nsight Systems (NVTX) and for the PyTorch profiler."""
-    nvtx = torch.cuda.nvtx.range(name) if torch.cuda.is_available() else nullcontext()
-    with nvtx, torch.profiler.record_function(name):
-        yield
-
-
 # What watches the phases of each step: see perfkit.worker.observe. Scripts are exported without it.
 observer: Any = None
 
 
 def phase(name: str, recipe: Recipe) -> Any:
     """A part of the training step, which can be observed; in a script it is a named range, or nothing."""
-    named_range = span(name) if recipe.nvtx_ranges else nullcontext()
-    return observer(name, named_range) if observer else named_range
+    return observer(name, nullcontext()) if observer else nullcontext()
 
 
 def make_loader(workload: Any, recipe: Recipe, device: torch.device, seed: int) -> Iterable[Any]:
@@ -80,17 +67,13 @@ def make_loader(workload: Any, recipe: Recipe, device: torch.device, seed: int) 
     order: Any = RandomSampler(dataset, generator=torch.Generator().manual_seed(seed))
     if recipe.ranks > 1:
         order = RankOrder(order)
-    if recipe.device_dataset:
-        return ResidentLoader(dataset, recipe.batch_size, order, device)
-    if recipe.infinite_sampler:
-        order = InfiniteSampler(order, recipe.batch_size)
     return DataLoader(
         dataset,
         batch_size=recipe.batch_size,
         sampler=order,
         drop_last=True,  # every batch has the same shape: nothing recompiles, every step is the same work
         num_workers=recipe.workers,
-        persistent_workers=recipe.persistent_workers,
+        persistent_workers=recipe.workers > 0,
         prefetch_factor=recipe.prefetch_factor if recipe.workers > 0 else None,
         collate_fn=already_a_batch if recipe.batched_fetch else None,
         pin_memory=recipe.pin_memory,
@@ -114,10 +97,7 @@ def make_model(workload: Any, recipe: Recipe, device: torch.device) -> Any:
     model: Any = workload.model()
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    if recipe.embedding_device == "cpu":
-        place_around_embeddings(model, device)
-    else:
-        model = model.to(device)
+    model = model.to(device)
     model.train()
     if recipe.activation_checkpointing:
         for block in blocks(model):
@@ -143,10 +123,7 @@ def make_optimizer(workload: Any, recipe: Recipe, model: nn.Module) -> Any:
 def to_device(batch: Any, workload: Any, recipe: Recipe, device: torch.device) -> Any:
     """One batch, ready for the model: copied to the device, then prepared there."""
     with phase("copy", recipe):
-        if recipe.embedding_device == "cpu":
-            inputs = batch[0]  # indices into a table in host memory
-        else:
-            inputs = batch[0].to(device, non_blocking=recipe.non_blocking)
+        inputs = batch[0].to(device, non_blocking=recipe.non_blocking)
         targets = batch[1].to(device, non_blocking=recipe.non_blocking)
     if hasattr(workload, "prepare"):
         inputs = workload.prepare(inputs, recipe)
@@ -213,8 +190,6 @@ class Training:
         self.optimizer = make_optimizer(workload, recipe, self.model)
         if recipe.amp == "fp16":
             self.scaler = torch.amp.GradScaler(device.type)
-        if recipe.log_every > 0:
-            self.steps, self.shown = 0, list[float]()
 
     def batches(self, source: Iterator[Any]) -> Iterator[Any]:
         """The batches of `source`, on the device and ready for the training step."""
@@ -232,8 +207,6 @@ class Training:
                 for _ in range(self.recipe.accumulation - 1):
                     loss = loss + self.accumulate(batches)
             self.update()
-        if self.recipe.log_every > 0:
-            self.log(loss)
         return loss
 
     def accumulate_apart(self, batches: Iterator[Any]) -> torch.Tensor:
@@ -269,12 +242,6 @@ class Training:
             else:
                 self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=self.recipe.zero_grad_set_to_none)
-
-    def log(self, loss: torch.Tensor) -> None:
-        """Reads the loss every `log_every` steps: each time the host waits for the device."""
-        self.steps = self.steps + 1
-        if self.steps % self.recipe.log_every == 0:
-            self.shown.append(loss.item())
 
 
 def train(workload: Any, recipe: Recipe, device: torch.device, steps: int, seed: int = 0) -> list[float]:

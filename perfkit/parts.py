@@ -33,64 +33,11 @@ class RankOrder:
         return iter(shuffled[distributed.get_rank() : len(self) * self.ranks : self.ranks])
 
 
-class InfiniteSampler:
-    """The same indices in the same order, without end: at the end of an epoch workers fetch the next one.
-
-    It has no length. As with `drop_last`, the last batch of an epoch is left out where it would be smaller.
-    """
-
-    def __init__(self, order: Any, batch_size: int) -> None:
-        self.order = order
-        self.used = len(order) // batch_size * batch_size
-        if self.used == 0:
-            raise ValueError(f"{len(order)} samples do not fill a batch of {batch_size}")
-
-    def __iter__(self) -> Iterator[int]:
-        while True:  # each order is drawn to its end, so that the next one is the same as without this class
-            for position, index in enumerate(self.order):
-                if position < self.used:
-                    yield index
-
-
 def mean_over_ranks(losses: list[torch.Tensor]) -> torch.Tensor:
     """The losses of some steps, each averaged over the ranks."""
     total = torch.stack(losses).float()
     distributed.all_reduce(total)
     return total / distributed.get_world_size()
-
-
-class ResidentLoader:
-    """The whole data set on the device: a batch is indexed there, without a copy."""
-
-    def __init__(self, dataset: Any, batch_size: int, order: Any, device: torch.device) -> None:
-        inputs, targets = dataset.__getitems__(list(range(len(dataset))))
-        self.inputs = inputs.to(device)
-        self.targets = targets.to(device)
-        self.batch_size = batch_size
-        self.order = order
-
-    def __len__(self) -> int:
-        return len(self.order) // self.batch_size
-
-    def __iter__(self) -> Iterator[Any]:
-        shuffled = torch.tensor(list(self.order), device=self.targets.device)
-        for step in range(len(self)):
-            chosen = shuffled[step * self.batch_size : (step + 1) * self.batch_size]
-            yield self.inputs[chosen], self.targets[chosen]
-
-
-def place_around_embeddings(model: nn.Module, device: torch.device) -> None:
-    """Moves all but the embeddings to the device; of these, only the rows that are looked up are copied."""
-    moved: dict[nn.Parameter, nn.Parameter] = {}  # a weight shared by two modules stays shared
-    for module in model.modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            module.register_forward_hook(lambda _, inputs, rows: rows.to(device))
-            continue
-        for name, weight in [*module.named_parameters(recurse=False)]:
-            moved.setdefault(weight, nn.Parameter(weight.to(device), weight.requires_grad))
-            setattr(module, name, moved[weight])
-        for name, buffer in module.named_buffers(recurse=False):
-            setattr(module, name, buffer.to(device))
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:

@@ -93,15 +93,8 @@ class Recipe:
     workers: int = _data(
         0, "Loader workers", "processes that load data; 0 = the loop itself", high=256, levels=(0, 1, 2, 4, 8)
     )
-    persistent_workers: bool = _data(
-        False, "Keep workers", "keep the workers alive between epochs", idle_when=("workers", 0)
-    )
     prefetch_factor: int = _data(
         2, "Prefetch", "batches that each worker loads ahead", low=1, high=64, levels=(2, 4),
-        idle_when=("workers", 0),
-    )  # fmt: skip
-    infinite_sampler: bool = _data(
-        False, "Infinite sampler", "one order without end: workers prefetch across the end of an epoch",
         idle_when=("workers", 0),
     )  # fmt: skip
     batched_fetch: bool = _data(
@@ -120,9 +113,6 @@ class Recipe:
     )
     device_resize: bool = _copy(
         False, "Resize on device", "copy the small images; resize them on the device", needs="workload"
-    )
-    device_dataset: bool = _data(
-        False, "Data set on device", "the whole data set on the device, no loader", needs="workload"
     )
     zero_grad_set_to_none: bool = _memory(
         True, "zero_grad to None", "set gradients to None, torch's default; off = fill them with zeros",
@@ -156,15 +146,6 @@ class Recipe:
     activation_checkpointing: bool = _memory(
         False, "Checkpointing", "keep only the input of each block, recompute its activations in backward"
     )
-    embedding_device: str = _memory(
-        "device", "Embedding on", "where embeddings are kept: on the device or in host memory",
-        ("device", "cpu"), needs="workload",
-    )  # fmt: skip
-    log_every: int = _compute(
-        0, "Log every", "read the loss every N steps (each time a wait for the device); 0 = only at the end",
-        high=1_000_000, levels=(0, 1, 30),
-    )  # fmt: skip
-    nvtx_ranges: bool = _compute(False, "NVTX ranges", "NVTX and profiler ranges around the parts of a step")
     ranks: int = _ranks(1, "Ranks", "processes that train together (DDP)", low=1, high=1024, levels=(1, 2))
     no_sync: bool = _ranks(
         False, "no_sync", "average gradients once per optimizer step, not after every batch",

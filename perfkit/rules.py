@@ -94,10 +94,6 @@ _RULES: tuple[_Rule, ...] = (
      "which kernels max-autotune would find is not simulated"),
     ("activation_checkpointing", lambda r, t: r.compile,
      "torch.compile decides itself what to recompute in backward; perfkit does not combine the two"),
-    ("embedding_device", lambda r, t: t.device == "cpu",
-     "this run is on a CPU, where the embedding is in host memory already"),
-    ("embedding_device", lambda r, t: t.anchored is not None,
-     "what the host computes in it has no numbers beside a simulated GPU"),
     ("no_sync", lambda r, t: r.ranks == 1, "no_sync acts between ranks, and there is only one"),
     ("ranks", lambda r, t: t.anchored is not None,
      "a simulated GPU trains alone: communication is not simulated"),
@@ -106,14 +102,8 @@ _RULES: tuple[_Rule, ...] = (
      "{recipe.ranks} ranks cannot be divided evenly among {target.nodes} machines"),
     ("ranks", lambda r, t: t.device == "cuda" and r.ranks > t.devices,
      "NCCL needs one GPU per rank, and this run has {target.devices}"),
-    ("ranks", lambda r, t: r.embedding_device != "device",
-     "DDP needs the whole model on one device; use embedding_device=device"),
 )  # fmt: skip
 """A switch, when it cannot act, and why."""
-
-_LOADER_SWITCHES = (
-    "workers", "infinite_sampler", "pin_memory", "non_blocking", "device_prefetch", "batched_fetch",
-)  # fmt: skip
 
 
 def why_not(name: str, recipe: Recipe, target: Target) -> str:
@@ -128,8 +118,6 @@ def why_not(name: str, recipe: Recipe, target: Target) -> str:
         return f"the workload does not offer {name}"
     if partner and getattr(recipe, partner) == idle_value:
         return f"{switch.label} acts only with {switches()[partner].label} (here: {shown(idle_value)})"
-    if recipe.device_dataset and name in _LOADER_SWITCHES:
-        return f"{switch.label} acts on the loader; with the data set on the device there is none"
     reasons = (reason for who, refuses, reason in _RULES if who == name and refuses(recipe, target))
     return next(reasons, "").format(recipe=recipe, target=target)
 

@@ -99,8 +99,8 @@ pk.recording("sim-v100", "data_loading")
 #
 # - If the model does not wait for data, there is no waiting to remove.
 # - When the CPU also trains the model, workers and compute threads share the cores. Let waiting threads sleep (above), or use fewer of them (`cpu_threads`); more workers than spare cores make training slower.
-# - If a sample is cheap to make, passing it between processes can cost more than making it. Then load a whole batch at once without PIL (`batched_fetch`), or keep the dataset on the device (`device_dataset`): see chapter 08.
-# - At the end of each epoch the queue runs empty, and the next epoch waits until it fills again. If epochs are short, a sampler without an end (`infinite_sampler`) avoids that.
+# - If a sample is cheap to make, passing it between processes can cost more than making it. Then load a whole batch at once without PIL (`batched_fetch`): see chapter 05.
+# - At the end of each epoch the queue runs empty, and the next epoch waits until it fills again. If epochs are short, a sampler without an end avoids that.
 #
 # ## In a log
 #

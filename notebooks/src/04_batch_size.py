@@ -13,13 +13,13 @@
 #
 # With a larger batch (`batch_size`), each kernel has more work and the optimizer takes fewer steps. It also needs more memory, and it **changes the training**: fewer, larger steps for the same samples.
 #
-# `HostBound` trains here: a model of hundreds of tiny operators. Every operator costs some microseconds of Python and dispatch before it computes anything, and a step has the same number of operators whatever the batch. With 4 samples this overhead is most of the step, on a CPU as on a GPU. So a batch several times as large takes hardly longer:
+# A small transformer trains here (`tiny_gpt`). Every operator costs some microseconds of Python and dispatch before it computes anything, and a step has the same number of operators whatever the batch. With 2 samples this overhead is a large part of the step, on a CPU as on a GPU. So a batch several times as large takes much less than several times as long:
 
 # %%
 from perfkit import notebook as pk
 
-name = "perfkit.workloads.bottlenecks:HostBound"
-panel = pk.StagePanel("batch_size", workload=name, settings={"batch_size": 4})
+name = "tiny_gpt"
+panel = pk.StagePanel("batch_size", workload=name, settings={"batch_size": 2})
 
 # %% [markdown]
 # The card of this optimization, in parts that open on a click:
@@ -68,7 +68,7 @@ samples, longer = (
 print(f"{samples:.0f} times the samples in a step that takes {longer:.1f} times as long")
 
 # %% [markdown]
-# The more a sample has to compute, the less there is to gain: overhead is a smaller part of its step. Compare with a transformer (`pk.StagePanel("batch_size", workload="tiny_gpt")`), whose matrix products keep a CPU busy at any batch size, or with a real input pipeline (`workload="photos"`), whose step waits for data.
+# The more a sample has to compute, the less there is to gain: overhead is a smaller part of its step. Compare with batches that fill the processor already (`pk.StagePanel("batch_size", workload="tiny_gpt")`: from 32 to 64 samples), or with a real input pipeline (`workload="photos"`), whose step waits for data.
 
 # %% [markdown]
 # ## The same on a simulated V100

@@ -13,12 +13,12 @@
 #
 # A decoded image consists of bytes. With `uint8_copy` it stays `uint8` until it is on the device, which converts it to float and normalises it. Collating, queueing and copying then handle a quarter of the bytes.
 #
-# The article's images train a very small model here (`CifarPatches`), so that the loader is the bottleneck on any machine. With the article's ResNet-18 (`workload="cifar_resnet18"`), a CPU computes for so long that it hardly notices what loading costs.
+# A folder of photos trains a small model here (`photos`), so that the loader is the bottleneck on most machines. With the article's ResNet-18 (`workload="cifar_resnet18"`), a CPU computes for so long that it hardly notices what loading costs.
 
 # %%
 from perfkit import notebook as pk
 
-name = "perfkit.workloads.cifar_resnet18:CifarPatches"
+name = "photos"
 panel = pk.StagePanel("uint8_copy", workload=name)
 
 # %% [markdown]
@@ -65,10 +65,10 @@ print(
 # %% [markdown]
 # ## One step further: resize on the device
 #
-# This workload enlarges its small images before they are copied. With `device_resize` they are copied small and enlarged on the device:
+# The article's workload enlarges its small images before they are copied. With `device_resize` they are copied small and enlarged on the device (photos of different sizes form a batch only after they are resized, so `photos` cannot do that):
 
 # %%
-pk.StagePanel("device_resize", workload=name).diff()
+pk.StagePanel("device_resize", workload="cifar_resnet18").diff()
 
 # %% [markdown]
 # ## And not one image at a time
@@ -86,7 +86,7 @@ fetching = pk.RecipePanel(
             "device_resize": True,
         },
     },
-    workload=name,
+    workload="cifar_resnet18",
 )
 fetching.run()
 
@@ -98,14 +98,7 @@ fetching.run()
 #
 # The article's next step, `zero_grad(set_to_none=True)`, discards gradients instead of filling them with zeros. It has been PyTorch's default since version 2.0, the article's own version, so there was nothing to switch on ([chapter 19](19_checking_the_articles.ipynb)). The stage `zero_grad` goes the other way: it fills the gradients with zeros (`zero_grad_set_to_none=false`), to measure what the tip was worth.
 #
-# In most models that is next to nothing: zeros are written, and then the gradients are added to them. It matters where a step leaves many weights out, as with the experts of this model: each batch goes through one large layer out of eight. Gradients that are `None` are skipped by the optimizer; gradients of zeros are filled, read and added to the weights, in every step, for all eight:
-
-# %%
-experts = pk.LadderPanel(["zero_grad"], workload="perfkit.workloads.bottlenecks:Experts")
-experts.run()
-
-# %% [markdown]
-# With plain SGD, as here, the losses are the same. With momentum or Adam they would not be: a gradient of zeros still moves a weight that has momentum, and a missing one does not.
+# In most models that is next to nothing: zeros are written, and then the gradients are added to them. It matters where a step leaves many weights out, as in a mixture of experts: gradients that are `None` are skipped by the optimizer; gradients of zeros are filled, read and added to the weights in every step. With momentum or Adam the training differs, too: a gradient of zeros still moves a weight that has momentum, and a missing one does not.
 
 # %% [markdown]
 # ## The same on a simulated V100

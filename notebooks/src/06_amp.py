@@ -13,7 +13,7 @@
 #
 # Autocast (`amp`) runs matrix products and convolutions in 16 bits, in which matrix units are several times faster. `bf16` has the range of float32. `fp16` does not, so the loss is scaled up to keep small gradients from becoming zero (`GradScaler`). `channels_last` stores tensors in the layout that these units read. TF32 lets float32 use the same units, with a 10-bit mantissa: PyTorch does so for convolutions by default, and the stage `tf32`, two stages before this one, also for matrix products (`fp32_precision`).
 #
-# `Wide` trains here, one matrix product that is all of the step. It shows what *this* processor can do with 16 bits: on a GPU with Tensor Cores, or a CPU with AMX or AVX512-BF16, it is faster. A CPU without such instructions has to convert every number, and is slower.
+# A small transformer trains here (`tiny_gpt`), most of whose step is matrix products. It shows what *this* processor can do with 16 bits: on a GPU with Tensor Cores, or a CPU with AMX or AVX512-BF16, it is faster. A CPU without such instructions has to convert every number, and is slower.
 
 # %%
 import torch
@@ -21,7 +21,7 @@ from torch import nn
 
 from perfkit import notebook as pk
 
-name = "perfkit.workloads.bottlenecks:Wide"
+name = "tiny_gpt"
 panel = pk.StagePanel("amp", workload=name)
 
 # %% [markdown]

@@ -13,7 +13,7 @@
 #
 # `torch.compile` (the switch `compile`) captures the model as a graph and generates fused kernels for it: less memory traffic, fewer kernel launches, less Python. With `compile_mode` it also searches for faster kernels while it compiles.
 #
-# `Pointwise` trains here: a chain of element-wise operators on large tensors. Run one by one, each of them reads all of its input from memory and writes all of its output there. Fused into one loop, the chain reads and writes once.
+# A small transformer trains here (`tiny_gpt`). Between its matrix products are element-wise operators: sums, norms, activations. Run one by one, each of them reads all of its input from memory and writes all of its output there. Fused into one loop, a chain of them reads and writes once.
 
 # %%
 import re
@@ -25,7 +25,7 @@ from torch._inductor.utils import run_and_get_code
 
 from perfkit import notebook as pk
 
-name = "perfkit.workloads.bottlenecks:Pointwise"
+name = "tiny_gpt"
 panel = pk.StagePanel("compile", workload=name)
 
 # %% [markdown]

@@ -203,12 +203,10 @@ else:
 # | stage | switch | question |
 # |---|---|---|
 # | `batched_fetch` | `batched_fetch` | how much time does loading one sample at a time through PIL cost? |
-# | `device_dataset` | `device_dataset` | what if the whole dataset is kept on the device? |
 # | `device_prefetch` | `device_prefetch` | does copying on a side stream hide the copy? |
 # | `accumulation` | `accumulation` | what does one optimizer step for several batches save? |
 # | `cpu_threads` | `cpu_threads` | do compute threads and loader workers compete for the cores? |
 # | `fused_optimizer` | `optimizer_impl` | how much time do many small optimizer kernels cost? |
-# | `infinite_sampler` | `infinite_sampler` | what does it cost that the loader's queue runs empty at the end of each epoch? |
 # | `zero_grad` | `zero_grad_set_to_none` | what would it cost to fill gradients with zeros? |
 # | `cudnn_benchmark` | `cudnn_benchmark` | are cuDNN's default algorithms the fastest? |
 # | `max_autotune` | `compile_mode` | does a longer search at compile time pay off? |
@@ -219,7 +217,7 @@ else:
 # more.run()
 # ```
 #
-# The workload `photos` supports neither `device_resize` nor `device_dataset`; `cifar_resnet18` supports both. To use a workload of your own, pass `workload="my_module:MyWorkload"`: see chapter 11.
+# The workload `photos` does not support `device_resize`; `cifar_resnet18` does. To use a workload of your own, pass `workload="my_module:MyWorkload"`: see chapter 11.
 
 # %% [markdown]
 # Back to [00 start here](00_start_here.ipynb)

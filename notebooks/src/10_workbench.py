@@ -31,7 +31,7 @@ bench
 # You can do the same from a cell: set the recipe, then run it. The cell waits until the run has finished; the kernel's stop button cancels it.
 
 # %%
-bench.controls.show(bench.controls.recipe.replace(workers=1, persistent_workers=True))
+bench.controls.show(bench.controls.recipe.replace(workers=1))
 bench.run()
 
 # %% [markdown]

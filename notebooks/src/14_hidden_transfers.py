@@ -106,20 +106,6 @@ for title, reads in (("read at the end", False), ("read in every step", True)):
 # %% [markdown]
 # Without reading, fetching is hidden behind the kernels, and a step takes as long as the longer of the two. With it, a step takes as long as both together.
 #
-# The same with a model: `log_every=1` reads the loss in every step (`loss.item()`). This is the article's ResNet-18 on a *simulated* V100 with pinned memory, beside a host that fetches an image in a quarter of a millisecond (nothing is measured; on a machine with a GPU, leave out `device`, `host` and `preset`):
-
-# %%
-panel = pk.RecipePanel(
-    {"read at the end": {}, "read in every step": {"log_every": 1}},
-    workload="cifar_resnet18",
-    preset="quick",
-    device="sim:v100",
-    host="cores=8,fetch_ms=0.25",
-    settings={"pin_memory": True, "non_blocking": True},
-)
-panel.run()
-
-# %% [markdown]
 # In your own code, put `with perfkit.detect_syncs() as syncs:` around some steps, then `print(syncs.table())`. In a test, `perfkit.assert_no_sync()` makes sure that no wait comes back.
 #
 # ## When it does not matter

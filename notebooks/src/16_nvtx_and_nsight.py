@@ -13,18 +13,10 @@
 #
 # *About 3 to 4 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 4 (planned, not timed). Needs: nothing special; Nsight Systems only for its own section.*
 #
-# Names make a timeline readable. The switch `nvtx_ranges` marks each part of the step (data, copy, forward, backward, optimizer) as a named range, both for NVTX and for the PyTorch profiler. How much time does that cost? In your own code, write `with torch.cuda.nvtx.range("augment"):` or put `@torch.cuda.nvtx.range("augment")` above a function; C++ code has `nvtxRangePush` and `nvtxRangePop`.
+# Names make a timeline readable. perfkit names each part of the step it profiles (data, copy, forward, backward, optimizer). In your own code, write `with torch.profiler.record_function("augment"):` for the PyTorch profiler; for Nsight Systems write `with torch.cuda.nvtx.range("augment"):` or put `@torch.cuda.nvtx.range("augment")` above a function; C++ code has `nvtxRangePush` and `nvtxRangePop`.
 
 # %%
 from perfkit import notebook as pk
-
-panel = pk.RecipePanel(
-    {"plain": {}, "with ranges": {"nvtx_ranges": True}}, workload="perfkit.workloads.bottlenecks:HostBound"
-)
-panel
-
-# %%
-panel.run()
 
 # %% [markdown]
 # ## Nsight Systems
@@ -69,10 +61,12 @@ import random
 
 bottlenecks = random.Random(16).sample(["data", "host", "device"], 3)
 hidden = dict(zip("ABC", bottlenecks, strict=True))  # no peeking
-readings = {
-    letter: pk.profile(f"perfkit.workloads.bottlenecks:{kind.title()}Bound", settings={"nvtx_ranges": True})
-    for letter, kind in hidden.items()
+kinds = {
+    "data": ("perfkit.workloads.bottlenecks:DataBound", {}),
+    "host": ("tiny_gpt", {"batch_size": 1}),
+    "device": ("perfkit.workloads.bottlenecks:DeviceBound", {}),
 }
+readings = {letter: pk.profile(*kinds[kind][:1], settings=kinds[kind][1]) for letter, kind in hidden.items()}
 readings["A"].plot("timeline")
 
 # %%
@@ -88,7 +82,7 @@ for letter, reading in readings.items():
     print(f"{letter}: a step of {step.duration_us / 1e3:.1f} ms, {calls:,.0f} operator calls")
 
 # %% [markdown]
-# On a simulated GPU you can look at the same three loops with a device's row: `pk.profile("perfkit.workloads.bottlenecks:HostBound", device="sim:v100", host="article")`.
+# On a simulated GPU you can look at the same three loops with a device's row: `pk.profile("tiny_gpt", settings={"batch_size": 1}, device="sim:v100", host="article")`.
 #
 # ## When it does not help
 #

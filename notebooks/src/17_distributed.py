@@ -15,7 +15,7 @@
 #
 # With `DistributedDataParallel`, each *rank* is a process with its own copy of the model and its own part of the data. During the backward pass the ranks average their gradients with all-reduce, so the copies stay identical. The part of this communication that overlaps with backward is free; the *exposed* part lengthens the step.
 #
-# perfkit starts the ranks itself (gloo on a CPU, NCCL on GPUs), with the same training program. The switches of this chapter: `ranks`, `no_sync` with `accumulation`, `cpu_threads` (for each rank), `log_every`.
+# perfkit starts the ranks itself (gloo on a CPU, NCCL on GPUs), with the same training program. The switches of this chapter: `ranks`, `no_sync` with `accumulation`, `cpu_threads` (for each rank).
 #
 # ## Predict
 #
@@ -33,7 +33,7 @@ panel = pk.RecipePanel(
         "accumulate 4": {**together, "accumulation": 4},
         "accumulate 4, no_sync": {**together, "accumulation": 4, "no_sync": True},
     },
-    workload="perfkit.workloads.bottlenecks:HostBound",
+    workload="tiny_gpt",
 )
 panel
 
@@ -88,7 +88,7 @@ pk.torchrun(16, nodes=2)
 #
 # ## The article's checklist
 #
-# Collectives with one process per device · CPU threads per process (try 1 and 4) · reading results every 30 steps, not in every step (`log_every`) · RDMA with TCP as the fall-back · larger batches, or several accumulated before communicating (`no_sync`) · double buffering, uint8 batches and pinned memory in the data loader (chapters 02 to 05) · an endless reader: a data loader that does not start again from an empty queue in each epoch (`infinite_sampler`) · mixed precision (the article scales the loss by a constant; PyTorch's `GradScaler` adapts the factor). Its advice: verify the gain of each one.
+# Collectives with one process per device · CPU threads per process (try 1 and 4) · reading results every 30 steps, not in every step ([chapter 14](14_hidden_transfers.ipynb)) · RDMA with TCP as the fall-back · larger batches, or several accumulated before communicating (`no_sync`) · double buffering, uint8 batches and pinned memory in the data loader (chapters 02 to 05) · an endless reader: a data loader that does not start again from an empty queue in each epoch · mixed precision (the article scales the loss by a constant; PyTorch's `GradScaler` adapts the factor). Its advice: verify the gain of each one.
 #
 # Some of its items have no counterpart today. *Parameter servers* and *ParallelGraph* were ways to exchange gradients before collectives with one process per device became the rule. `sync_nccl_allreduce` chose whether the host waits for each all-reduce; DDP does not wait, and overlaps it with backward. *Dropping scopes* less often freed the framework's temporary variables in batches; PyTorch frees a tensor when its last reference is gone, and its allocator keeps the memory ([18](18_memory.ipynb)).
 #
@@ -156,7 +156,7 @@ print(f"4 threads: {four.samples_per_s.value / one.samples_per_s.value:.2f}x the
 #
 # <details><summary>Gradients are compressed</summary>
 #
-# **No.** Not by default: `gradient_compression` is a switch.
+# **No.** Not by default: a communication hook does it.
 #
 # </details>
 

@@ -79,7 +79,7 @@ panel.parity("checkpointing")
 # | `torch.cuda.empty_cache()` | gives unused blocks back to the driver; in a loop it makes training slower |
 # | `PYTORCH_NO_CUDA_MEMORY_CACHING=1` | no caching, every request goes to the driver: for finding memory errors only |
 #
-# A large embedding table can stay in host memory if each step uses only a few of its rows: the switch `embedding_device=cpu` leaves embeddings there. In the article, a float32 table of 10,000,000 × 150 takes 5.59 GiB of device memory. Keeping it on the host saves that, and also the gradient of the same size (unless gradients are sparse) and the optimizer state. If the device's memory suffices, leave the table there: each step waits for its rows. Try it on a GPU with the workload `perfkit.workloads.bottlenecks:Recommender`.
+# A large embedding table can stay in host memory if each step uses only a few of its rows. In the article, a float32 table of 10,000,000 × 150 takes 5.59 GiB of device memory. Keeping it on the host saves that, and also the gradient of the same size (unless gradients are sparse) and the optimizer state. If the device's memory suffices, leave the table there: each step waits for its rows.
 #
 # ## When it does not help
 #

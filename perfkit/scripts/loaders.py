@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from perfkit.scripts.script import Script
 
 SWITCHES = {
-    "workers": "num_workers", "persistent_workers": "persistent_workers",
-    "prefetch_factor": "prefetch_factor", "pin_memory": "pin_memory", "batch_size": "batch_size",
+    "workers": "num_workers", "prefetch_factor": "prefetch_factor", "pin_memory": "pin_memory", "batch_size": "batch_size",
 }  # fmt: skip
 """Switches that are arguments of `DataLoader`."""
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
@@ -97,6 +96,8 @@ class Loaders:
         for switch, reason in reasons.items():
             if wanted.pop(SWITCHES[switch], None) and first:
                 self.script.refuse(switch, reason)
+        if wanted.get("num_workers"):
+            wanted["persistent_workers"] = True  # or each epoch would start them again
         return wanted
 
     @staticmethod

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from perfkit.scripts.patch import Patch  # libcst takes long to load
 
 TOGGLES = (
-    "workers", "persistent_workers", "prefetch_factor", "pin_memory", "non_blocking", "batch_size", "amp",
+    "workers", "prefetch_factor", "pin_memory", "non_blocking", "batch_size", "amp",
     "channels_last", "compile", "compile_mode", "optimizer_impl", "zero_grad_set_to_none", "fp32_precision",
     "cudnn_benchmark", "cpu_threads",
 )  # fmt: skip

@@ -93,7 +93,7 @@ def _workers(seen: Seen) -> Iterator[Suggestion]:
             title=title, state="edit", why=f"{why}: {edits}", gain=gain, at_most=True, basis=basis
         )
         return
-    settings: dict[str, Value] = {"workers": count, "persistent_workers": True}
+    settings: dict[str, Value] = {"workers": count}
     if seen.target.device == "cuda":
         settings |= {"pin_memory": True, "non_blocking": True}
     gain, basis = _with_workers(seen, own.replace(**settings))
@@ -130,9 +130,10 @@ def _restarts(seen: Seen) -> Iterator[Suggestion]:
         return
     share = seen.restarts_s / seen.whole_s if seen.whole_s else 0.0
     why = f"starting workers again for each epoch took {share:.1%} of the time that was watched"
-    if seen.own.persistent_workers or share > 0.01:
+    if share > 0.01:
         gain, basis = _amdahl(share), "as if epochs started at once; long epochs gain less"
-        yield _idea(seen, "Keep workers", {"persistent_workers": True}, why, gain, basis)
+        edit = f"{why}: pass persistent_workers=True to the DataLoader"
+        yield Suggestion(title="Keep workers", state="edit", why=edit, gain=gain, at_most=True, basis=basis)
 
 
 def _copies(seen: Seen) -> Iterator[Suggestion]:

@@ -154,7 +154,7 @@ def _non_blocking(script: Script) -> Reading:
 
 
 READ: dict[str, Callable[[Script], Reading]] = {
-    "batch_size": _batch_size, "workers": _workers, "persistent_workers": _loader("persistent_workers"),
+    "batch_size": _batch_size, "workers": _workers,
     "prefetch_factor": _prefetch_factor, "pin_memory": _loader("pin_memory"), "non_blocking": _non_blocking,
     "zero_grad_set_to_none": _set_to_none, "channels_last": _channels_last, "amp": _amp,
     "fp32_precision": _fp32_precision, "cudnn_benchmark": _cudnn_benchmark, "optimizer_impl": _optimizer_impl,

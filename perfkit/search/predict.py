@@ -145,7 +145,7 @@ def fit(runs: Iterable[Run]) -> Model:
 
     All times are as if the machine had been as fast as during the first run (see `drift_corrected_rates`).
     """
-    runs = [run for run in runs if run.status == "ok" and not run.recipe.get("device_dataset")]
+    runs = [run for run in runs if run.status == "ok"]
     rates = drift_corrected_rates(runs)
     fetch: dict[SwitchKey, list[float]] = {}
     compute: dict[SwitchKey, dict[int, list[float]]] = {}

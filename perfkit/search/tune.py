@@ -110,8 +110,6 @@ def candidates(plan: Plan, target: Target, space: Mapping[str, Sequence[Value]])
             continue
         if workers > 0 and target.device == "cuda":
             settings = {"pin_memory": True, "non_blocking": True, **settings}
-        if workers > 0:
-            settings = {"persistent_workers": True, **settings}
         recipe, refused = applicable(base.replace(**settings), target)
         if not set(refused) & set(space):
             recipes.append(recipe)
@@ -131,7 +129,7 @@ def probes(base: Recipe, recipes: Sequence[Recipe]) -> list[Recipe]:
     sizes = sorted({recipe.batch_size for recipe in recipes})
     most = max(recipes, key=lambda recipe: recipe.workers, default=base).workers
     loaders = {recipe.workers: recipe for recipe in reversed(recipes) if recipe.workers in (1, 2, 4, most)}
-    loader_switches = ("workers", "persistent_workers", "pin_memory", "non_blocking")
+    loader_switches = ("workers", "pin_memory", "non_blocking")
     for size, loader in itertools.product((*sizes[:1], *sizes[-1:]), loaders.values()):
         settings = {name: getattr(loader, name) for name in loader_switches}
         chosen.append(base.replace(batch_size=size, **settings))

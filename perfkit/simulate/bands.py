@@ -23,8 +23,8 @@ _CLAIMS = {
 }  # fmt: skip
 """Switches whose gain has an error of its own, and its name; other changes of kernels are `other`."""
 _DATA = {
-    "workers", "persistent_workers", "prefetch_factor", "infinite_sampler", "batched_fetch", "pin_memory",
-    "non_blocking", "device_prefetch", "cpu_threads", "log_every", "nvtx_ranges", "uint8_copy",
+    "workers", "prefetch_factor", "batched_fetch", "pin_memory",
+    "non_blocking", "device_prefetch", "cpu_threads", "uint8_copy",
 }  # fmt: skip
 """Switches that leave the kernels as they are: their effect follows from bytes, waits and bottlenecks."""
 

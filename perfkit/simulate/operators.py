@@ -17,7 +17,7 @@ from perfkit.recipe import Recipe
 from perfkit.simulate import describe, device
 from perfkit.simulate.device import NAME
 from perfkit.simulate.recording import Recording, refuse_module
-from perfkit.simulate.step import Phase, Step, Tensor, Wait
+from perfkit.simulate.step import Phase, Step, Tensor
 
 _PHASES: dict[str, Phase] = {
     "copy": "copy", "data": "prepare", "forward": "forward", "backward": "backward", "optimizer": "optimizer",
@@ -88,14 +88,11 @@ def of_training(workload: Any, recipe: Recipe, seed: int = 0) -> Step:
     simulated = device.register()
     compiling = _compiling(recording) if recipe.compile else nullcontext()
     with device.recording(recording), _phases(recording), compiling:
-        training = train.Training(_Shapes(workload), recipe.replace(log_every=0), simulated, seed)
+        training = train.Training(_Shapes(workload), recipe, simulated, seed)
         loader: Any = training.loader
-        if recipe.device_dataset:
-            source = train.epochs(loader)
-        else:
-            samples = loader.dataset
-            one = samples.__getitems__([0]) if recipe.batched_fetch else [samples[0]]
-            source = recording.fetching(repeated(loader.collate_fn(one), recipe.batch_size))
+        samples = loader.dataset
+        one = samples.__getitems__([0]) if recipe.batched_fetch else [samples[0]]
+        source = recording.fetching(repeated(loader.collate_fn(one), recipe.batch_size))
         batches: Any = training.batches(source)
         if recipe.device_prefetch:
             batches.fetch()
@@ -105,8 +102,6 @@ def of_training(workload: Any, recipe: Recipe, seed: int = 0) -> Step:
         )  # fmt: skip
     if recipe.compile and recipe.compile_mode == "reduce-overhead":
         step = msgspec.structs.replace(step, graph=True)
-    if recipe.log_every:
-        step.events.append(Wait("loss.item()", every=recipe.log_every))
     return step
 
 

@@ -28,7 +28,7 @@ FORMAT = 3
 MOST_PLANS = 300
 
 _ON_THE_HOST = (
-    "workers", "persistent_workers", "prefetch_factor", "infinite_sampler", "cpu_threads", "nvtx_ranges",
+    "workers", "prefetch_factor", "cpu_threads", 
     "no_sync",
 )  # fmt: skip
 
@@ -37,8 +37,6 @@ def refusal(recipe: Recipe) -> str:
     """Why a recipe cannot be simulated, whatever the workload; empty if nothing speaks against it."""
     if recipe.ranks > 1:
         return "several ranks are not simulated: nothing here says how fast they exchange gradients"
-    if recipe.embedding_device == "cpu":
-        return "an embedding in host memory is not simulated: the host would compute what has no numbers"
     if recipe.compile and recipe.compile_mode == "max-autotune":
         return "max-autotune times kernels on the GPU itself: what it would choose cannot be predicted"
     return ""

@@ -113,23 +113,9 @@ class Replay:
 
 def _loader(workload: Any, recipe: Recipe, seed: int) -> Any:
     """The real loader; batches that would be pinned go through a thread that copies them."""
-    if recipe.device_dataset:
-        return ResidentLoader(workload.dataset(recipe), recipe.batch_size)
     # This machine may have no page-locked memory to offer; what pinning costs the host is a copy.
     loader = make_loader(workload, recipe.replace(pin_memory=False), torch.device("cpu"), seed)
     return PinnedLoader(loader, recipe.workers > 0) if recipe.pin_memory else loader
-
-
-class ResidentLoader:
-    """A data set that is on the device: batches without a loader."""
-
-    def __init__(self, dataset: Any, batch_size: int) -> None:
-        self.length = max(1, len(dataset) // batch_size)
-        sample = dataset.__getitems__(list(range(min(batch_size, len(dataset)))))
-        self.batch = tuple(part.to(ON_DEVICE) for part in sample)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([self.batch] * self.length)
 
 
 class PinnedLoader:

@@ -62,8 +62,6 @@ def write_trace(path: Path, prediction: Prediction, bars: list[Bar], host: str, 
 
 
 def _loader(recipe: Recipe) -> str:
-    if recipe.device_dataset:
-        return ""
     return f"_{'Multi' if recipe.workers else 'Single'}ProcessDataLoaderIter"
 
 

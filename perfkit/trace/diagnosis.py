@@ -74,8 +74,8 @@ def _data(analysis: Analysis) -> _Case:
         "dataloader_total_us": analysis.exposed_and_hidden_us["dataloader"],
         "loader_in_main_process": single,
     }
-    first = ["workers"] if single else ["workers", "prefetch_factor", "persistent_workers"]
-    return exposed, evidence, [*first, "batched_fetch", "device_resize", "device_dataset"]
+    first = ["workers"] if single else ["workers", "prefetch_factor"]
+    return exposed, evidence, [*first, "batched_fetch", "device_resize"]
 
 
 def _launch(analysis: Analysis) -> _Case:

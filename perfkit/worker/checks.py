@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import distributed
 
 from perfkit.results.run import Mechanism
-from perfkit.worker.observe import ObservedStep, inner_model, is_compiled, is_resident
+from perfkit.worker.observe import ObservedStep, is_compiled
 
 Reading = tuple[Any, str]
 """The observed state, in the terms of the recipe's switch, and the evidence in words."""
@@ -57,30 +57,12 @@ def _workers(s: ObservedStep) -> Reading:
     return alive, found if alive else "data is fetched in the training process"
 
 
-def _persistent_workers(s: ObservedStep) -> Reading:
-    loader = s.training.loader
-    kept = getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None) is not None
-    return _flag(bool(kept), "workers outlive the epoch", "workers end with the epoch")
-
-
 def _prefetch_factor(s: ObservedStep) -> Reading:
     factor = getattr(s.training.loader, "prefetch_factor", None)
     if not s.recipe.workers:
         return _holds(factor is None, "no workers, nothing is prefetched")
     outstanding = getattr(s.iterator, "_tasks_outstanding", None)
     return factor, f"{factor} batches a worker ahead, {outstanding} requested now"
-
-
-def _infinite_sampler(s: ObservedStep) -> Reading:
-    """The loader's order has no length: its iterator never ends, and always has all its requests out."""
-    if hasattr(getattr(s.training.loader, "sampler", ()), "__len__"):
-        return False, "the loader starts again from an empty queue in each epoch"
-    outstanding, most = (
-        getattr(s.iterator, "_tasks_outstanding", 0),
-        s.recipe.workers * s.recipe.prefetch_factor,
-    )
-    evidence = f"an order without end: {outstanding} of at most {most} batches are requested"
-    return outstanding == most or _NOT_AS_IT_SHOULD_BE, evidence
 
 
 def _batched_fetch(s: ObservedStep) -> Reading:
@@ -116,13 +98,6 @@ def _device_prefetch(s: ObservedStep) -> Reading:
     memory = "pinned" if pinned else "pageable"
     evidence = f"the next batch is copied on {stream}, from {memory} memory; {s.recorded} tensors recorded"
     return (apart and pinned and s.recorded >= 2) or _NOT_AS_IT_SHOULD_BE, evidence
-
-
-def _device_dataset(s: ObservedStep) -> Reading:
-    if not is_resident(s.training.loader):
-        return False, "batches come from a loader"
-    there = s.batch[0].device.type == s.training.device.type
-    return there or _NOT_AS_IT_SHOULD_BE, f"the data set lies on {s.batch[0].device}"
 
 
 # ---------------------------------------------------------------- computing
@@ -206,32 +181,6 @@ def _activation_checkpointing(s: ObservedStep) -> Reading:
     return times == 2, f"a block is computed {times:g}x per batch"
 
 
-def _embedding_device(s: ObservedStep) -> Reading:
-    kinds = (nn.Embedding, nn.EmbeddingBag)
-    tables = [m.weight for m in inner_model(s.training.model).modules() if isinstance(m, kinds)]
-    devices = sorted({table.device.type for table in tables})
-    on_host = devices == ["cpu"] and s.training.device.type != "cpu"
-    return "cpu" if on_host else "device", f"embeddings lie on {', '.join(devices) or 'none'}"
-
-
-def _log_every(s: ObservedStep) -> Reading:
-    if not hasattr(s.training, "shown"):
-        return 0, "the loss is not read in the loop"
-    read, steps, every = len(s.training.shown), s.training.steps, s.recipe.log_every
-    return _holds(every > 0 and read == steps // every, f"the loss was read {read}x in {steps} steps")
-
-
-def _nvtx_ranges(s: ObservedStep) -> Reading:
-    names = list(dict.fromkeys(s.ranges))
-    expected = {"step", "data", "forward", "backward", "optimizer"} | (
-        set() if s.recipe.device_prefetch else {"copy"}
-    )
-    evidence = f"ranges: {', '.join(names) or 'none'}"
-    if not names:
-        return False, evidence
-    return set(names) >= expected or _NOT_AS_IT_SHOULD_BE, evidence
-
-
 # ---------------------------------------------------------------- ranks
 
 
@@ -254,9 +203,7 @@ def _no_sync(s: ObservedStep) -> Reading:
 CHECKS: dict[str, Check] = {
     "batch_size": lambda s: (len(s.batch[0]), f"{len(s.batch[0])} samples in a batch"),
     "workers": _workers,
-    "persistent_workers": _persistent_workers,
     "prefetch_factor": _prefetch_factor,
-    "infinite_sampler": _infinite_sampler,
     "batched_fetch": _batched_fetch,
     "pin_memory": lambda s: _flag(
         s.batch[0].device.type == "cpu" and s.batch[0].is_pinned(),
@@ -269,7 +216,6 @@ CHECKS: dict[str, Check] = {
     "device_prefetch": _device_prefetch,
     "uint8_copy": _uint8_copy,
     "device_resize": _device_resize,
-    "device_dataset": _device_dataset,
     "zero_grad_set_to_none": _zero_grad_set_to_none,
     "channels_last": _channels_last,
     "amp": _amp,
@@ -288,9 +234,6 @@ CHECKS: dict[str, Check] = {
         f"{s.batches_pulled} batch(es), {s.optimizer_steps} optimizer step(s)",
     ),
     "activation_checkpointing": _activation_checkpointing,
-    "embedding_device": _embedding_device,
-    "log_every": _log_every,
-    "nvtx_ranges": _nvtx_ranges,
     "ranks": _ranks,
     "no_sync": _no_sync,
 }  # fmt: skip

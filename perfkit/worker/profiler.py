@@ -37,9 +37,7 @@ def profile(
     total = wait + warmup + active
     harness.source.stamps.clear()
     marks, pins = [], list[float]()
-    has_ranges = harness.training.recipe.nvtx_ranges
-    marked = contextlib.nullcontext() if has_ranges else observe.phases(_mark)
-    with marked, timed_pinning(pins), profiler:
+    with observe.phases(_mark), timed_pinning(pins), profiler:
         for step in range(total):
             marks.append(harness.clock())
             harness.training.step(harness.batches)

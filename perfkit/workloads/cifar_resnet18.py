@@ -58,7 +58,7 @@ class CifarResNet18:
         ValueError: no such weights.
     """
 
-    offers = frozenset({"uint8_copy", "device_resize", "batched_fetch", "device_dataset"})
+    offers = frozenset({"uint8_copy", "device_resize", "batched_fetch"})
     presets = {  # noqa: RUF012
         "smoke": {"image_size": 48, "samples": 256},
         "quick": {"image_size": 64, "samples": 10_000},
@@ -76,7 +76,7 @@ class CifarResNet18:
 
     def dataset(self, recipe: Any) -> Any:
         """The images, with the transforms that the recipe does on the host."""
-        if recipe.batched_fetch or recipe.device_dataset:
+        if recipe.batched_fetch:
             return BatchedFakeCIFAR(self.samples, self.batch_transform(recipe))
         steps: list[Any] = []
         if not recipe.device_resize:
@@ -131,22 +131,3 @@ class CifarResNet18:
     def optimizer(self, parameters: Any, **implementation: Any) -> torch.optim.Optimizer:
         """SGD with momentum."""
         return torch.optim.SGD(parameters, lr=0.001, momentum=0.9, **implementation)
-
-
-class CifarPatches(CifarResNet18):
-    """The same images for a model so small that a step waits for them: fetching costs more than training.
-
-    Args:
-        image_size: side of the images the model sees.
-        samples: images in the data set.
-    """
-
-    presets = CifarResNet18.presets | {"quick": {"image_size": 224, "samples": 10_000}}
-
-    def __init__(self, image_size: int = 224, samples: int = 10_000) -> None:
-        super().__init__(image_size, samples, weights="random")
-
-    def model(self) -> nn.Module:
-        """One convolution over patches of 16 × 16 pixels, then the mean of all patches."""
-        patches = nn.Conv2d(3, 16, kernel_size=16, stride=16)
-        return nn.Sequential(patches, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))

@@ -161,8 +161,7 @@ class BatchedPhotoFolder(PhotoFolder):
 class Photos:
     """A small convolutional net on photos: most of a step goes to reading, decoding and cropping.
 
-    It offers neither `device_resize` nor `device_dataset`: photos of different sizes form a batch only after
-    the crop, and a crop kept on the device would be the same in every epoch.
+    It offers no `device_resize`: photos of different sizes form a batch only after the crop.
 
     Args:
         image_size: side of the images the model sees.

@@ -125,7 +125,7 @@ class TinyGPT:
         ValueError: the width cannot be shared by the heads.
     """
 
-    offers = frozenset({"uint8_copy", "batched_fetch", "device_dataset", "embedding_device"})
+    offers = frozenset({"uint8_copy", "batched_fetch"})
     presets = {  # noqa: RUF012
         "smoke": {"context": 32, "width": 32, "layers": 2, "heads": 2},
         "quick": {"context": 64, "width": 128, "layers": 4, "heads": 4},
@@ -145,7 +145,7 @@ class TinyGPT:
     def dataset(self, recipe: Any) -> Any:
         """Overlapping pieces of the text; characters are indices, int64, but for a copy in uint8."""
         kind = torch.uint8 if recipe.uint8_copy else torch.int64
-        windows = BatchedWindows if recipe.batched_fetch or recipe.device_dataset else Windows
+        windows = BatchedWindows if recipe.batched_fetch else Windows
         return windows(find_text(self.text), self.context, kind)
 
     def prepare(self, text: torch.Tensor, recipe: Any) -> torch.Tensor:

@@ -160,7 +160,7 @@ def timeline_zooms_and_follows_the_theme(lab: LabPage, panel: Locator) -> None:
 
 
 def chips_by_keyboard(panel: Locator) -> None:
-    workers, kept = (panel.locator(f".pk-switch-{name} input") for name in ("workers", "persistent_workers"))
+    workers, kept = (panel.locator(f".pk-switch-{name} input") for name in ("workers", "prefetch_factor"))
     expect(kept).to_be_hidden()
     workers.press("ArrowUp")
     expect(kept).to_be_visible()

@@ -19,15 +19,15 @@ from perfkit.worker.checks import CHECKS
 # Every member, so that the tests below cannot pass over fewer. An optimization that is called what its own
 # switch is called is not listed again.
 SWITCHES = """
-    batch_size workers persistent_workers prefetch_factor infinite_sampler batched_fetch pin_memory
-    non_blocking device_prefetch uint8_copy device_resize device_dataset zero_grad_set_to_none channels_last
+    batch_size workers prefetch_factor batched_fetch pin_memory
+    non_blocking device_prefetch uint8_copy device_resize zero_grad_set_to_none channels_last
     amp fp32_precision cudnn_benchmark optimizer_impl compile compile_mode cpu_threads accumulation
-    activation_checkpointing embedding_device log_every nvtx_ranges ranks no_sync
+    activation_checkpointing ranks no_sync
 """.split()
 OTHER_NAMES = {
     "data_loading": "workers", "pinning": "pin_memory", "zero_grad": "zero_grad_set_to_none",
     "amp_fp16": "amp", "max_autotune": "compile", "fused_optimizer": "optimizer_impl",
-    "cpu_embedding": "embedding_device", "baseline": "batch_size",
+    "baseline": "batch_size",
     "tf32": "fp32_precision",
 }  # fmt: skip
 """Optimizations that are not called what their own switch is."""

@@ -59,10 +59,8 @@ def test_device_times_memory_and_utilization_are_there(ladder: dict[str, Run]) -
     "stage",
     [
         "device_prefetch",
-        "device_dataset",
         "tf32",
         "zero_grad",
-        "infinite_sampler",
         "cudnn_benchmark",
         "fused_optimizer",
         "amp_fp16",
@@ -86,7 +84,7 @@ def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_othe
     plan = plans.plan(CIFAR, "smoke", device="cuda", options={"image_size": 224})
     free = machine.facts()["gpus"][0]["memory_bytes"]
     batch = 1 << ((free // 40_000_000).bit_length() - 1)  # about 25 MB a sample: over half of the memory
-    recipe = Recipe(batch_size=batch, device_dataset=True, uint8_copy=True, device_resize=True)
+    recipe = Recipe(batch_size=batch, uint8_copy=True, device_resize=True)
     options = {"image_size": 224, "samples": 2 * batch}
     plan = dataclasses.replace(
         plan, recipes=(("a", recipe), ("b", recipe.replace(zero_grad_set_to_none=False))), options=options

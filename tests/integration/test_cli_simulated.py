@@ -43,7 +43,7 @@ def test_a_ladder_beside_the_real_loader(tmp_path: Path) -> None:
 
 
 def test_a_virtual_host_measures_nothing_and_gates_nothing(tmp_path: Path) -> None:
-    sides = ("compare", "workers=1", "workers=4,persistent_workers=true")
+    sides = ("compare", "workers=1", "workers=4")
     host = (*SIMULATED, "--host", "cores=4,fetch_ms=2")
     done = perfkit(*sides, *host, "--json", "-")
     result: dict[str, Any] = json.loads(done.stdout)

@@ -52,7 +52,7 @@ def test_a_plan_is_made_once_and_again_after_a_death_and_when_its_source_changes
     assert first.samples == 8
     with monkeypatch.context() as patch:
         patch.setattr(planner.Planner, "ask", never)
-        again = planning.plan_step("mine:Mine", Recipe(batch_size=8, workers=4, persistent_workers=True))
+        again = planning.plan_step("mine:Mine", Recipe(batch_size=8, workers=4))
         assert again == first, "workers are on the host: the device does the same"
         with pytest.raises(AssertionError, match="planned"):
             planning.plan_step("mine:Mine", Recipe(batch_size=16))
@@ -90,7 +90,6 @@ def test_planning_can_be_stopped(folder: Path) -> None:
     ("switches", "words"),
     [
         ({"ranks": 2}, "several ranks"),
-        ({"embedding_device": "cpu"}, "host memory"),
         ({"compile": True, "compile_mode": "max-autotune"}, "max-autotune"),
     ],
 )

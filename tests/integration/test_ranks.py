@@ -34,8 +34,6 @@ def test_two_ranks_take_twice_the_samples_with_every_switch_proven() -> None:
     every = {
         "accumulation": 2,
         "no_sync": True,
-        "log_every": 2,
-        "nvtx_ranges": True,
     }
     one, two, all_of_it = measured("Toy", {"cpu_threads": 1}, TOGETHER, TOGETHER | every)
     assert [run.status for run in (one, two, all_of_it)] == ["ok"] * 3, all_of_it.reason

@@ -21,7 +21,7 @@ from perfkit.worker.messages import MeasureBlock, Train, Trained
 
 ROOT = Path(__file__).parents[2]
 LOSS_STEPS = 6
-DATA = {"workers": 1, "persistent_workers": True, "prefetch_factor": 3}
+DATA = {"workers": 1, "prefetch_factor": 3}
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def test_toggles_prove_themselves_and_change_no_loss_where_they_are_exact(folder
     with started(PLAIN, seed=0) as script:
         plain = train(script)
         loader = next(site for site in script.ask(DescribeScript()).sites if site.role == "loader").frames[0]
-    toggles = {"workers": 1, "persistent_workers": True, "optimizer_impl": "foreach", "cpu_threads": 1}
+    toggles = {"workers": 1, "optimizer_impl": "foreach", "cpu_threads": 1}
     places = [[loader.file, loader.line, loader.column]]
     with started(PLAIN, toggles=toggles, loaders=places, seed=0) as script:
         toggled = train(script)

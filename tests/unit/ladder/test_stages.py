@@ -17,7 +17,7 @@ def test_a_stage_stands_on_those_before_it() -> None:
     built = stages.build(["data_loading", "batch_size", "compile"], SIZES, CPU)
     assert [stage.name for stage in built] == ["baseline", "data_loading", "batch_size", "compile"]
     assert built[0].recipe == Recipe(batch_size=8)
-    assert built[-1].recipe == Recipe(batch_size=16, workers=3, persistent_workers=True, compile=True)
+    assert built[-1].recipe == Recipe(batch_size=16, workers=3, compile=True)
 
 
 def test_what_cannot_act_is_left_out_with_its_reason() -> None:
@@ -42,7 +42,7 @@ def test_a_stage_that_finds_its_change_made_says_so() -> None:
 def test_below_a_rung_are_those_before_it_and_below_another_all() -> None:
     assert stages.below("pinning") == ("data_loading",)
     assert stages.below("baseline") == ()
-    assert stages.below("infinite_sampler") == LADDER[1:]
+    assert stages.below("batched_fetch") == LADDER[1:]
 
 
 def test_an_unknown_rung_is_refused() -> None:
@@ -68,9 +68,3 @@ def test_tf32_is_a_rung_of_its_own_before_16_bits_and_zeroed_gradients_are_none(
     assert "came with Ampere" in on_old_gpu.reason
     zeroed = stages.stage(OPTIMIZATIONS["zero_grad"], Recipe(), SIZES, CPU)
     assert zeroed.recipe == Recipe(zero_grad_set_to_none=False)
-
-
-def test_on_the_ladder_an_infinite_sampler_changes_nothing_else() -> None:
-    top = stages.build(LADDER, SIZES, Target("cuda"))[-1].recipe
-    stage = stages.stage(OPTIMIZATIONS["infinite_sampler"], top, SIZES, Target("cuda"))
-    assert set(stage.recipe.diff(top)) == {"infinite_sampler"}

@@ -47,7 +47,7 @@ def test_a_toggle_becomes_the_recipe_and_is_reported_once() -> None:
 def test_what_cannot_act_is_not_offered_and_its_group_says_why_in_one_line() -> None:
     controls = Controls(switches())
     controls.set_rule(on_cpu)
-    assert not {"pin_memory", "device_dataset", "cudnn_benchmark"} & offered(controls)
+    assert not {"pin_memory", "cudnn_benchmark"} & offered(controls)
     assert {"uint8_copy", "workers"} <= offered(controls)
     assert controls.by_name["pin_memory"].disabled
     said = controls.groups["Copy"].note.value
@@ -60,11 +60,11 @@ def test_what_cannot_act_is_not_offered_and_its_group_says_why_in_one_line() -> 
 def test_a_dependent_switch_appears_when_its_partner_is_on() -> None:
     controls = Controls(switches())
     controls.set_rule(on_cpu)
-    assert not {"persistent_workers", "compile_mode", "device_prefetch"} & offered(controls)
+    assert not {"prefetch_factor", "compile_mode", "device_prefetch"} & offered(controls)
     controls.by_name["workers"].value = 2
-    assert {"persistent_workers", "prefetch_factor"} <= offered(controls)
-    assert not controls.by_name["persistent_workers"].disabled
-    alone = Controls(["persistent_workers"])
+    assert {"prefetch_factor"} <= offered(controls)
+    assert not controls.by_name["prefetch_factor"].disabled
+    alone = Controls(["prefetch_factor"])
     alone.set_rule(on_cpu)
     assert "acts only with Loader workers" in alone.groups["Data"].note.value, "its partner is not here"
 

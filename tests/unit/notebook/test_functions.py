@@ -78,8 +78,8 @@ def test_this_machine_and_its_checks() -> None:
 
 
 def test_the_source_of_a_workload_is_read_not_imported() -> None:
-    text = pk.source("perfkit.workloads.bottlenecks:HostBound")
-    assert text.startswith("class HostBound")
+    text = pk.source("perfkit.workloads.bottlenecks:DataBound")
+    assert text.startswith("class DataBound")
     with pytest.raises(InvalidValue, match="no class Nothing"):
         pk.source("perfkit.workloads.bottlenecks:Nothing")
 

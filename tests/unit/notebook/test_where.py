@@ -163,7 +163,7 @@ def test_the_workbench_shows_the_runs_of_a_recording_and_finds_them_by_their_swi
     assert [run.stage for run in bench.runs][:2] == ["baseline", "data_loading"]
     assert bench._workload.disabled and bench._workload.value == bench.runs[0].workload
     assert "<table" in bench._results.value and "Nothing was measured now" in bench._results.value
-    assert bench.controls.reasons["log_every"] == "not in this recording"
+    assert bench.controls.reasons["accumulation"] == "not in this recording"
     assert not bench.controls.reasons["workers"]
     count = len(bench.runs)
     bench.controls.presets["Best so far"].click()

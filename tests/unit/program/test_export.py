@@ -24,7 +24,7 @@ from perfkit.rules import Target
 OWN = sorted(workloads.BUILT_IN.values())
 EXTERNAL = "my_module:MyWorkload"
 SIZES = Sizing(workers=2, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=1)
-OFFERS = frozenset({"uint8_copy", "device_resize", "batched_fetch", "device_dataset", "embedding_device"})
+OFFERS = frozenset({"uint8_copy", "device_resize", "batched_fetch"})
 EVERYTHING = Target("cuda", OFFERS, count=2)
 
 

@@ -43,20 +43,13 @@ def test_the_baseline_can_act_everywhere() -> None:
         ({"pin_memory": True}, "pin_memory", CPU, "needs a CUDA device; this run is on cpu"),
         ({"fp32_precision": "tf32"}, "fp32_precision", Target("mps"), "this run is on mps"),
         ({"fp32_precision": "tf32"}, "fp32_precision", Target("cuda", bf16=False), "came with Ampere"),
-        ({"infinite_sampler": True}, "infinite_sampler", CUDA, "acts only with Loader workers (here: 0)"),
         ({"uint8_copy": True}, "uint8_copy", Target("cuda"), "the workload does not offer uint8_copy"),
-        ({"persistent_workers": True}, "persistent_workers", CUDA, "acts only with Loader workers (here: 0)"),
+        ({"prefetch_factor": 4}, "prefetch_factor", CUDA, "acts only with Loader workers (here: 0)"),
         (
             {"compile_mode": "max-autotune"},
             "compile_mode",
             CUDA,
             "acts only with torch.compile (here: false)",
-        ),
-        (
-            {"device_dataset": True, "workers": 2},
-            "workers",
-            CUDA,
-            "with the data set on the device there is none",
         ),
         ({"amp": "fp16"}, "amp", CPU, "on a CPU use bf16"),
         ({"amp": "bf16"}, "amp", Target("cuda", bf16=False), "use fp16"),
@@ -106,7 +99,6 @@ def test_what_remains_can_act_and_what_was_taken_away_has_a_reason(recipe: Recip
         ({"ranks": 4}, Target("cuda", count=2, nodes=2), ""),
         ({"ranks": 3}, Target("cpu", nodes=2), "evenly"),
         ({"ranks": 2}, Target("mps"), "mps"),
-        ({"ranks": 2, "embedding_device": "cpu"}, Target("cuda", count=2), "one device"),
     ],
 )
 def test_ranks_need_devices(recipe: dict[str, Any], target: Target, why: str) -> None:

@@ -48,10 +48,10 @@ def of(seen: Seen, title: str) -> Suggestion:
 def test_workers_are_predicted_from_the_wait_and_the_held_batch():
     idea = of(SEEN, "Loader workers")
     # 10 ms a sample, half of it loading: two workers of four cores, which the model's threads need as well
-    assert idea.settings == {"workers": 2, "persistent_workers": True}
+    assert idea.settings == {"workers": 2}
     assert idea.gain == pytest.approx(1 / (0.5 / 4 + 0.5), rel=1e-6)
     assert idea.at_most and "held batch" in idea.basis
-    assert idea.set_options == "--set workers=2 --set persistent_workers=true"
+    assert idea.set_options == "--set workers=2"
 
 
 def test_a_held_batch_that_others_disturbed_takes_no_longer_than_the_step_without_its_wait():

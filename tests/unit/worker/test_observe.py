@@ -14,7 +14,7 @@ from perfkit import old_train as train
 from perfkit.recipe import Recipe
 from perfkit.worker import memory, observe
 from perfkit.worker.harness import Harness
-from tests.support.toy import Blocks, Points, Toy
+from tests.support.toy import Blocks, Toy
 
 CPU = torch.device("cpu")
 
@@ -48,14 +48,14 @@ def test_phases_are_seen_in_order_around_what_they_name(accumulation: int) -> No
 
 
 def test_after_watching_the_program_is_as_it_was() -> None:
-    functions = (train.observer, train.forward, train.to_device, train.span, torch.Tensor.backward)
+    functions = (train.observer, train.forward, train.to_device, torch.Tensor.backward)
     watched = harness(Blocks())
     members = dict(vars(watched.training))
     memory.measure(watched)
     step_of(watched)
     with pytest.raises(ZeroDivisionError), observe.phases(lambda *_: 1 / 0):  # type: ignore[arg-type, return-value]
         watched.training.step(watched.batches)
-    assert (train.observer, train.forward, train.to_device, train.span, torch.Tensor.backward) == functions
+    assert (train.observer, train.forward, train.to_device, torch.Tensor.backward) == functions
     assert vars(watched.training) == members
     model = watched.training.model
     hooks = [h for part in model.modules() for h in (*part._forward_hooks, *part._forward_pre_hooks)]
@@ -63,10 +63,9 @@ def test_after_watching_the_program_is_as_it_was() -> None:
 
 
 def test_a_step_is_seen_as_it_was_taken() -> None:
-    step = step_of(harness(Blocks(), accumulation=2, nvtx_ranges=True, non_blocking=True))
+    step = step_of(harness(Blocks(), accumulation=2, non_blocking=True))
     assert (step.batches_pulled, step.optimizer_steps, step.block_calls) == (2, 1, 2)
     assert step.averaged == [True, True]
-    assert set(step.ranges) == {"step", "data", "copy", "forward", "backward", "optimizer"}
     assert step.copies == [{"non_blocking": True}] * 4
     assert step.inputs.shape == (8, 16)
     assert step.outputs.shape == (8, 2)
@@ -139,20 +138,3 @@ def test_copies_on_a_stream_of_their_own_are_seen(prefetch: bool, monkeypatch: p
     assert set(step.copy_streams) == ({7} if prefetch else {0})
     assert step.compute_stream == 0
     assert (step.recorded, cuda.recorded) == ((2, [0, 0]) if prefetch else (0, []))
-
-
-class ShortEpochs(Toy):
-    """Three batches of eight an epoch, and a few samples more."""
-
-    def dataset(self, recipe: Any) -> Any:
-        return Points(27)
-
-
-@pytest.mark.parametrize("infinite", [True, False])
-def test_with_an_infinite_sampler_workers_fetch_across_the_end_of_an_epoch(infinite: bool) -> None:
-    watched = harness(ShortEpochs(), workers=1, persistent_workers=True, infinite_sampler=infinite)
-    requested = []
-    for _ in range(6):
-        next(watched.source)
-        requested.append(watched.source.iterator._tasks_outstanding)
-    assert requested == ([2] * 6 if infinite else [2, 1, 0, 2, 1, 0])

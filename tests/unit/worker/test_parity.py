@@ -101,7 +101,7 @@ def failed(workload: Any, recipe: Recipe = CANDIDATE, exact: str = "tolerance") 
     "changes",
     [
         {}, {"uint8_copy": True}, {"amp": "bf16"}, {"optimizer_impl": "foreach"},
-        {"zero_grad_set_to_none": False}, {"workers": 2, "persistent_workers": True}, {"accumulation": 2},
+        {"zero_grad_set_to_none": False}, {"workers": 2}, {"accumulation": 2},
     ],
     ids=str,
 )  # fmt: skip

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import perfkit
-from perfkit import parts
 from perfkit.worker import syncs
 
 X = torch.arange(6.0)
@@ -55,14 +54,6 @@ def test_a_seeded_fault_is_found_at_its_line(fault: str) -> None:
     assert found.places, fault
     assert all(place.where.startswith("test_syncs.py:") for place in found.sorted())
     assert all(place.fix for place in found.sorted())
-
-
-def test_the_program_s_own_copies_are_none_on_a_cpu() -> None:
-    model = torch.nn.Sequential(torch.nn.Embedding(8, 2))
-    parts.place_around_embeddings(model, torch.device("cpu"))
-    with perfkit.detect_syncs() as found:
-        model(torch.arange(4))
-    assert not found.places
 
 
 def test_a_clean_step_has_none() -> None:

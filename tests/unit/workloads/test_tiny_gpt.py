@@ -18,9 +18,7 @@ def losses(steps: int = 2, **switches: object) -> list[float]:
     return train.train(TinyGPT(**SMALL), recipe, torch.device("cpu"), steps)
 
 
-@pytest.mark.parametrize(
-    "name", ["uint8_copy", "batched_fetch", "device_dataset", "activation_checkpointing"]
-)
+@pytest.mark.parametrize("name", ["uint8_copy", "batched_fetch", "activation_checkpointing"])
 def test_a_switch_leaves_the_training_as_it_is(name: str) -> None:
     assert losses(**{name: True}) == pytest.approx(losses(), rel=1e-6)
 
@@ -42,7 +40,7 @@ def test_a_character_sees_only_those_before_it() -> None:
 def test_a_target_is_the_next_character(tmp_path: Path, kind: torch.dtype) -> None:
     (tmp_path / "own.txt").write_bytes(bytes(range(65)))
     workload = TinyGPT(**SMALL, text=str(tmp_path / "own.txt"))
-    recipe = SimpleNamespace(uint8_copy=kind == torch.uint8, batched_fetch=False, device_dataset=False)
+    recipe = SimpleNamespace(uint8_copy=kind == torch.uint8, batched_fetch=False)
     data = workload.dataset(recipe)
     inputs, targets = data[1]
     assert inputs.dtype == targets.dtype == kind
