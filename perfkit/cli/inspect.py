@@ -12,13 +12,9 @@ import typer
 from perfkit import trace as traces
 from perfkit.cli import app as cli
 from perfkit.errors import one_of
-from perfkit.recipe import Recipe
 from perfkit.show import tables_inside, terminal
 from perfkit.studies import inspect
-from perfkit.studies.edits import edits
-from perfkit.trace import diagnosis
-from perfkit.trace import figures as figures_trace
-from perfkit.trace import result_tables as tables_trace
+from perfkit.trace import report
 
 _RECORDED = ("shapes", "memory", "stacks")
 
@@ -42,10 +38,8 @@ def profile(
     result = inspect.profile(profiler=how, out=out, **training.where())
     analysis, findings = result.analysis, result.findings
     window = result.lanes() if analysis.steps else None
-    sections = tables_trace.sections(analysis, findings, window, [tables_trace.loading(result.loading)])
+    sections = report.sections(analysis, findings, window, result.loading)
     document = analysis.to_dict(findings) | {"loading": msgspec.to_builtins(result.loading)}
-    if page.html:
-        sections.insert(2, tables_trace.edits(edits(findings, result.recipe, "cuda")))
     page.show_page("perfkit profile", [*sections, result.describe()], document)
 
 
@@ -84,20 +78,11 @@ def trace(
         list[Path], typer.Argument(metavar="FILE…", help="*.pt.trace.json[.gz], one for each rank")
     ],
     page: cli.Page,
-    other: Annotated[
-        Path | None, typer.Option("--compare", metavar="OTHER", help="what changed from FILE to this one")
-    ] = None,
 ) -> None:
     """Reads a PyTorch profiler trace and says where the time went."""
     loaded = traces.load(files)
     analysis = traces.analyse(loaded)
-    findings = diagnosis.diagnose(analysis)
-    document = analysis.to_dict(findings)
-    sections = tables_trace.sections(analysis, findings, figures_trace.first_step(loaded))
-    if page.html:
-        sections.insert(2, tables_trace.edits(edits(findings, Recipe(), "cuda")))
-    if other:
-        changes = traces.compare(analysis, traces.analyse(other))
-        document["comparison"] = changes
-        sections.append(tables_trace.comparison(changes))
-    page.show_page(f"perfkit trace: {', '.join(path.name for path in files)}", sections, document)
+    findings = traces.diagnose(analysis)
+    window = traces.lanes(loaded) if analysis.steps else None
+    title = f"perfkit trace: {', '.join(path.name for path in files)}"
+    page.show_page(title, report.sections(analysis, findings, window), analysis.to_dict(findings))

@@ -33,9 +33,8 @@ from perfkit.show.html import fragment
 from perfkit.show.sentences import verdicts
 from perfkit.studies import inspect, scaling
 from perfkit.studies import plan as plans
-from perfkit.trace import diagnosis
-from perfkit.trace import result_tables as tables_trace
-from perfkit.trace.timeline_page import timeline
+from perfkit.trace import diagnosis, report
+from perfkit.trace.figures import interactive
 from perfkit.worker import reports
 
 _Result = TypeVar("_Result")
@@ -148,20 +147,14 @@ class TraceView(Shown[trace.Analysis]):
         self.trace = own.trace if own else trace.load(files)
         self.analysis = own.analysis if own else trace.analyse(self.trace)
         self.findings = diagnosis.diagnose(self.analysis)
-        loader = [tables_trace.loading(own.loading)] if own else []
         window = self._window(0)
-        contents = tables_trace.sections(self.analysis, self.findings, window, loader)
+        contents = report.sections(self.analysis, self.findings, window, own.loading if own else None)
         super().__init__(self.analysis, contents)
 
     def timeline(self, step: int = 0) -> HTML:
         """A step's threads, streams, copies and workers, to zoom and pan in."""
         window = self._window(step)
-        return HTML(fragment([timeline(window) if window else "n/a: the trace has no steps"]))
-
-    def compare(self, other: TraceView) -> Shown[trace.TraceComparison]:
-        """What appeared, vanished, grew and shrank from this trace to another one."""
-        changes = trace.compare(self.analysis, other.analysis)
-        return Shown(changes, [tables_trace.comparison(changes)])
+        return HTML(fragment([interactive(window) if window else "n/a: the trace has no steps"]))
 
     def _window(self, step: int) -> trace.Lanes | None:
         if not self.analysis.steps:

@@ -25,8 +25,7 @@ from perfkit.show.html import fragment
 from perfkit.studies import inspect
 from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
-from perfkit.trace import result_tables as tables_trace
-from perfkit.trace import timeline_page
+from perfkit.trace import figures, report
 
 _AGAINST = ("the baseline", "the best so far", "nothing")
 _NEWEST = 20
@@ -259,8 +258,11 @@ class Workbench(Panel):
             plan.workload, self.controls.recipe, on_progress=self._status.progress,
             cancelled=self._job.cancelled, preset=plan.preset.name, device=plan.device, options=plan.options,
         )  # fmt: skip
-        timeline = [timeline_page.timeline(profile.lanes())] if profile.analysis.steps else []
-        tables = [tables_trace.diagnosis(profile.findings), tables_trace.loading(profile.loading)]
+        timeline = [figures.interactive(profile.lanes())] if profile.analysis.steps else []
+        tables = [
+            report.diagnosis(profile.findings),
+            *([report.loader_table(profile.loading)] if profile.loading else []),
+        ]
         self._profiled.value = fragment([*tables, *timeline, profile.describe()])
         self._suggestions.children = diagnosis.rows(profile.findings, self.controls, self._newest())
 

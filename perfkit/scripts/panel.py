@@ -30,7 +30,7 @@ from perfkit.scripts.suggestion import Suggestion
 from perfkit.show import document, units
 from perfkit.show.html import fragment
 from perfkit.studies import compare as comparing
-from perfkit.trace.timeline_page import timeline
+from perfkit.trace.figures import interactive
 
 if TYPE_CHECKING:
     from perfkit.scripts.patch import Patch  # libcst takes long to load
@@ -139,7 +139,7 @@ class ScriptPanel(Panel):
         sections = tables_script.watched(self.watched)
         if self.watched.trace:
             recorded = traces.load(self.watched.trace)
-            sections.append(timeline(traces.lanes(recorded, 0)))
+            sections.append(interactive(traces.lanes(recorded, 0)))
         self._seen.value = fragment([document.Section("What watching it has shown", sections)])
 
     def report(self) -> Shown[Watched]:

@@ -17,7 +17,7 @@ from perfkit.show.document import Bullets, Content, Figure, Notice, Section, Tab
 from perfkit.show.sentences import clean
 from perfkit.show.tables_inside import syncs
 from perfkit.show.tables_studies import checks
-from perfkit.trace.result_tables import diagnosis
+from perfkit.trace.report import diagnosis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing

@@ -1,20 +1,38 @@
 """Reading PyTorch profiler traces: columns in, tables out.
 
-trace = perfkit.trace.load("step.pt.trace.json.gz")   # or a list, one file per rank
-analysis = perfkit.trace.analyse(trace)
+analysis = perfkit.trace.analyse("step.pt.trace.json.gz")   # or a list or a folder, one file per rank
 print(analysis.gpu_utilization, analysis.mean_us)
 """
 
-from perfkit.errors import TraceError
-from perfkit.trace.analysis import analyse
-from perfkit.trace.diagnosis import Bottleneck, diagnose
-from perfkit.trace.difference import TraceComparison, compare
-from perfkit.trace.model import Analysis, Bar, Lane, Lanes
-from perfkit.trace.rank import Trace, load
-from perfkit.trace.source import Limits
-from perfkit.trace.timeline import lanes
+from typing import Any
 
-__all__ = [
-    "Analysis", "Bar", "Bottleneck", "Lane", "Lanes", "Limits", "Trace", "TraceComparison", "TraceError",
-    "analyse", "compare", "diagnose", "lanes", "load",
-]  # fmt: skip
+COMMANDS = {
+    "trace": ("perfkit.trace.command:trace", "Read a trace of PyTorch's profiler: where did the time go?"),
+    "profile": ("perfkit.trace.command:profile", "Profile some steps of a recipe, and read the trace."),
+}
+NOTEBOOK = {
+    "TraceView": "perfkit.trace.panel:TraceView",
+    "profile": "perfkit.trace.panel:profile",
+}
+
+_PUBLIC = {
+    "analyse": "analysis",
+    "Analysis": "model",
+    "Trace": "rank",
+    "load": "rank",
+    "diagnose": "diagnosis",
+    "Bottleneck": "diagnosis",
+    "lanes": "timeline",
+    "Lanes": "model",
+    "Lane": "model",
+    "Bar": "model",
+}
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'perfkit.trace' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"perfkit.trace.{_PUBLIC[name]}"), name)

@@ -1,7 +1,5 @@
 """Everything that is read out of a trace."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any
 

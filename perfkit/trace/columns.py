@@ -1,23 +1,19 @@
 """Columns of a trace: one numpy row per event of interest, times in integer nanoseconds."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
 from functools import lru_cache
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
 from perfkit.errors import TraceError
-from perfkit.trace.document import Event, ExactEvent, decode_or_none
 from perfkit.trace.intervals import Floats, Ints, Spans, merge
+from perfkit.trace.reader import Args, ExactEvent, decode_or_none
 
 Small = npt.NDArray[np.int32]
 LONGEST_NAME = 4096
@@ -61,33 +57,7 @@ _KIND_OF_NAME = {
     "enumerate(DataPipe)": Kind.LOADER,
     **dict.fromkeys(("nccl:", "rccl:", "gloo:", "ucc:", "mpi:", "xccl:"), Kind.COMMUNICATION),
 }
-
-
 _WITH_ARGS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.RUNTIME, Kind.CPU_OP, Kind.MEMORY)
-Id = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
-
-
-class Args(Struct, gc=False):
-    """Arguments of an event of any kind; -1 or NaN where the file has none, None where it has a NaN."""
-
-    correlation: Id = -1
-    external: Id = msgspec.field(name="External id", default=-1)
-    external_old: Id = msgspec.field(name="external id", default=-1)
-    device: Id = -1
-    bytes: Id = -1
-    size: Id = -1  # where ROCm puts the bytes of a copy: at its launch
-    blocks: float | None = msgspec.field(name="blocks per SM", default=np.nan)
-    occupancy: float | None = msgspec.field(name="est. achieved occupancy %", default=np.nan)
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default_factory=msgspec.Raw)
-    types: msgspec.Raw = msgspec.field(name="Input type", default_factory=msgspec.Raw)
-    stack: str = msgspec.field(name="Call stack", default="")
-    name: str = ""  # of a thread
-    change: Id = msgspec.field(name="Bytes", default=0)  # this one and those below: of `[memory]`
-    device_type: Id = msgspec.field(name="Device Type", default=-1)
-    device_id: Id = msgspec.field(name="Device Id", default=-1)
-    address: Id = msgspec.field(name="Addr", default=-1)
-    allocated: Id = msgspec.field(name="Total Allocated", default=-1)
-    reserved: Id = msgspec.field(name="Total Reserved", default=-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +82,8 @@ class Columns:
     shapes: list[tuple[str, str]]
     stacks: list[str]
     labels: dict[tuple[str, str], str]
-    memory: list[Args]
+    memory: Ints
+    """A row for each `[memory]` event: device type, device, change, address, allocated, reserved."""
 
     def rows(self, *kinds: Kind) -> Ints:
         """Row numbers of these kinds, ascending."""
@@ -143,7 +114,7 @@ class _Codes(dict[Any, int]):
         self[value] = len(self)
         return self[value]
 
-    def of(self, values: Iterable[Any], size: int) -> Small:
+    def column(self, values: Iterable[Any], size: int) -> Small:
         """int32[size]."""
         return np.fromiter(map(self.__getitem__, values), np.int32, size)
 
@@ -159,53 +130,48 @@ class Builder:
 
     def __init__(self) -> None:
         self.dropped = 0
-        self._names, self._threads, self._shapes, self._stacks = (_Codes() for _ in range(4))
+        self._names = _Codes()
+        self._threads = _Codes()
+        self._shapes = _Codes()
+        self._stacks = _Codes()
         self._parts: list[dict[str, Any]] = []
-        self._memory: list[Args] = []
         self._labels: dict[tuple[str, str], str] = {}
 
-    def add(self, events: Sequence[Event]) -> None:
+    def add(self, events: list[Any]) -> None:
         """Takes a piece of the file."""
         exact = bool(events) and isinstance(events[0], ExactEvent)
-        kinds = (
-            _kind(event.cat) if event.ph == "X"
-            else Kind.MEMORY if event.ph == "i" and event.name == "[memory]" else Kind.OTHER
-            for event in events
-        )  # fmt: skip
-        kind = np.fromiter(kinds, np.int8, len(events))
+        kind = np.fromiter(map(_kind_of_event, events), np.int8, len(events))
         named = [event for event in events if event.ph == "M" and event.name == "thread_name"]
-        for event, args in zip(named, _decode(named), strict=True):
+        for event, args in zip(named, _arguments(named), strict=True):
             self._labels[str(event.pid), str(event.tid)] = args.name
         rows = np.flatnonzero(kind)
         chosen = [events[row] for row in rows.tolist()]
-        start, fits = _nanoseconds([event.ts for event in chosen], -FARTHEST_US, FARTHEST_US, exact)
-        length, good = _nanoseconds([event.dur for event in chosen], 0, LONGEST_US, exact)
-        fits &= good
+        start, start_fits = _nanoseconds([event.ts for event in chosen], -FARTHEST_US, FARTHEST_US, exact)
+        length, length_fits = _nanoseconds([event.dur for event in chosen], 0, LONGEST_US, exact)
+        fits = start_fits & length_fits
         if not fits.all():
             self.dropped += int((~fits).sum())
             chosen = [event for event, good in zip(chosen, fits.tolist(), strict=True) if good]
         if chosen:
             self._parts.append(self._part(chosen, kind[rows[fits]], start[fits], (start + length)[fits]))
 
-    def _part(
-        self, events: list[Event], kind: npt.NDArray[np.int8], start: Ints, end: Ints
-    ) -> dict[str, Any]:
+    def _part(self, events: list[Any], kind: npt.NDArray[np.int8], start: Ints, end: Ints) -> dict[str, Any]:
         size, rows = len(events), np.flatnonzero(np.isin(kind, _WITH_ARGS))
-        args = _decode([events[row] for row in rows.tolist()])
+        args = _arguments([events[row] for row in rows.tolist()])
 
         def column(values: Iterable[Any], empty: Any) -> npt.NDArray[Any]:
             full = np.full(size, empty)
             full[rows] = list(values)
             return full
 
-        self._memory += [args[i] for i in np.flatnonzero(kind[rows] == Kind.MEMORY).tolist()]
         code, missing = np.int32(-1), np.int64(-1)
+        of_memory = (args[i] for i in np.flatnonzero(kind[rows] == Kind.MEMORY).tolist())
         return {
             "kind": kind,
             "start": start,
             "end": end,
-            "name": self._names.of(map(attrgetter("name"), events), size),
-            "thread": self._threads.of(map(attrgetter("pid", "tid"), events), size),
+            "name": self._names.column(map(attrgetter("name"), events), size),
+            "thread": self._threads.column(map(attrgetter("pid", "tid"), events), size),
             "correlation": column((a.correlation for a in args), missing),
             "external": column((a.external if a.external >= 0 else a.external_old for a in args), missing),
             "device": column((a.device for a in args), missing),
@@ -214,6 +180,7 @@ class Builder:
             "occupancy": column((a.occupancy for a in args), np.nan),
             "shape": column((self._shapes[bytes(a.dims), bytes(a.types)] for a in args), code),
             "stack": column((self._stacks[a.stack] for a in args), code),
+            "memory": np.array([_MEMORY(a) for a in of_memory], np.int64).reshape(-1, 6),
         }
 
     def finish(self) -> Columns:
@@ -223,8 +190,8 @@ class Builder:
             TraceError: nothing in the file is an event of the PyTorch profiler.
         """
         if not self._parts:
-            raise TraceError("this file has no event of the profiler", "Give a *.pt.trace.json file.")
-        joined = {key: np.concatenate([part[key] for part in self._parts]) for key in self._parts[0]}
+            raise TraceError("this file has no event of the profiler", "Give a *.pt.trace.json file")
+        joined = {key: np.concatenate([part.pop(key) for part in self._parts]) for key in [*self._parts[0]]}
         host = np.isin(joined["kind"], (Kind.CPU_OP, Kind.ANNOTATION))
         renamed = np.array([_named_kind(text) for text in self._names], np.int8)[joined["name"]]
         joined["kind"] = np.where(host & (renamed > 0), renamed, joined["kind"]).astype(np.int8)
@@ -237,10 +204,19 @@ class Builder:
             **joined,
             names=[text if len(text) <= LONGEST_NAME else text[:LONGEST_NAME] + "…" for text in self._names],
             threads=[(str(pid), str(tid)) for pid, tid in self._threads],
-            shapes=[(dims.decode("utf-8", "replace"), types.decode("utf-8", "replace"))
-                    for dims, types in self._shapes],
-            stacks=list(self._stacks), labels=self._labels, memory=self._memory,
-        )  # fmt: skip
+            shapes=[tuple(text.decode("utf-8", "replace") for text in pair) for pair in self._shapes],
+            stacks=list(self._stacks),
+            labels=self._labels,
+        )
+
+
+_MEMORY = attrgetter("device_type", "device_id", "change", "address", "allocated", "reserved")
+
+
+def _kind_of_event(event: Any) -> Kind:
+    if event.ph == "X":
+        return _kind(event.cat)
+    return Kind.MEMORY if event.ph == "i" and event.name == "[memory]" else Kind.OTHER
 
 
 def _nanoseconds(
@@ -258,7 +234,7 @@ def _nanoseconds(
     return floor.astype(np.int64) * 1000 + np.rint((micro - floor) * 1000).astype(np.int64), fits
 
 
-def _decode(events: list[Event]) -> list[Args]:
+def _arguments(events: list[Any]) -> list[Args]:
     """Arguments of events, all in one pass; if some have an odd type, one by one, and those are unknown."""
     raws = [event.args or b"{}" for event in events]
     together = decode_or_none(b"[" + b",".join(raws) + b"]", list[Args])

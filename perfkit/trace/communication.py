@@ -1,7 +1,5 @@
 """Collectives: how much of their time overlaps with computation, and how long ranks wait for each other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How well the device was used: utilisation, SM efficiency, occupancy, Tensor Cores, launches."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -5,8 +5,6 @@ stands out. Amdahl's law bounds the gain: without any of the exposed time the st
 1 / (1 - exposed / step) times as fast, so no fix for it can give more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

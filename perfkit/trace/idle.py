@@ -1,7 +1,5 @@
 """Why the device was idle: idle time within steps, divided exactly among causes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

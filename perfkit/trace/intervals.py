@@ -5,8 +5,6 @@ window. A union is kept merged (sorted, disjoint) with the running sum of its le
 length within any number of windows is two binary searches each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

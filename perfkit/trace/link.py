@@ -1,7 +1,5 @@
 """Which operator launched which kernel, and which line of Python called it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ The workers note the times themselves: two clock reads a sample and one short li
 processes of a machine share the monotonic clock they use.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

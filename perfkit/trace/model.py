@@ -1,7 +1,5 @@
 """The contents of an analysis: plain frozen values; times in µs, ratios 0–1, None for what is unknown."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec
@@ -155,7 +153,7 @@ class Analysis(Struct, frozen=True, kw_only=True):
     @property
     def has_accelerator(self) -> bool:
         """Whether device events were recorded."""
-        return self.gpu_utilization is not None
+        return self.device["kind"] != "cpu"  # a damaged GPU trace has no utilization, and is no CPU trace
 
     def to_dict(self, bottlenecks: Any = ()) -> dict[str, Any]:
         """The JSON document as plain values; the bottlenecks become its `diagnosis`."""

@@ -1,7 +1,5 @@
 """One file of a trace, and reading it: what most people need is `load`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,9 +9,8 @@ from msgspec import Struct
 
 from perfkit.errors import TraceError
 from perfkit.trace.columns import Builder, Columns
-from perfkit.trace.document import Parsed, decode_or_none, parse, parse_pieces
 from perfkit.trace.link import Links, link
-from perfkit.trace.source import Irregular, Limits, read, stream
+from perfkit.trace.reader import ADVICE, Document, decode_or_none, read
 from perfkit.trace.steps import Activity, Steps, activity, find_steps
 
 Paths = str | Path | Iterable[str | Path]
@@ -50,9 +47,9 @@ class Rank:
     """Events with impossible values, which were left out."""
     truncated: bool
     notes: list[str]
-    """What was wrong with the file."""
+    """Problems of the file."""
     simulated: dict[str, str] | None = None
-    """What a simulated trace rests on; None for a recorded one."""
+    """The basis of a simulated trace; None for a recorded one."""
 
     @cached_property
     def links(self) -> Links:
@@ -83,44 +80,41 @@ class Trace:
 
     @property
     def files(self) -> list[str]:
-        """Paths as given."""
+        """Paths as they were named."""
         return [rank.path for rank in self.ranks]
 
 
-def load(paths: Paths, limits: Limits | None = None) -> Trace:
-    """Reads `*.pt.trace.json` or `.json.gz`: one file, or one per rank.
+def load(paths: Paths) -> Trace:
+    """Reads `*.pt.trace.json` or `.json.gz`: one file, one per rank, or a folder of them.
 
     Raises:
         TraceError: a file is missing, is no trace, or nothing in it can be read.
     """
-    several = [paths] if isinstance(paths, str | Path) else list(paths)
+    several = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    if len(several) == 1 and several[0].is_dir():
+        several = sorted(path for path in several[0].iterdir() if path.name.endswith((".json", ".json.gz")))
     if not several:
-        raise TraceError("no trace file was given", "Give at least one *.pt.trace.json[.gz].")
-    return Trace(tuple(_load(Path(path), limits or Limits()) for path in several))
+        raise TraceError("no trace file was given", ADVICE)
+    return Trace(tuple(_load(path) for path in several))
 
 
-def _load(path: Path, limits: Limits) -> Rank:
+def _load(path: Path) -> Rank:
+    document, builder = Document(), Builder()
     try:
-        builder, parsed = _read(path, limits)
+        for events in read(path, document):
+            builder.add(events)
         columns = builder.finish()
     except TraceError as error:
         raise TraceError(f"{path.name}: {error.what}", error.remedy) from error
     except MemoryError as error:
-        raise TraceError(f"{path.name} does not fit into memory", "Record fewer steps.") from error
-    properties = decode_or_none(parsed.document.deviceProperties, list[DeviceProperties]) or []
-    world = decode_or_none(parsed.document.distributedInfo, World) or World()
-    dropped = parsed.dropped + builder.dropped
-    simulated = decode_or_none(parsed.document.simulated, dict[str, str])
-    return Rank(str(path), columns, properties, world, dropped, parsed.truncated, parsed.notes, simulated)
-
-
-def _read(path: Path, limits: Limits) -> tuple[Builder, Parsed]:
-    """Piece by piece, or as a whole where the file is not as the profiler writes it."""
-    builder = Builder()
-    try:
-        return builder, Parsed(parse_pieces(stream(path, limits), builder.add))
-    except Irregular:
-        builder = Builder()
-    parsed = parse(*read(path, limits))
-    builder.add(parsed.document.traceEvents)
-    return builder, parsed
+        raise TraceError(f"{path.name} does not fit into memory", "Record fewer steps") from error
+    return Rank(
+        str(path),
+        columns,
+        properties=decode_or_none(document.properties, list[DeviceProperties]) or [],
+        world=decode_or_none(document.world, World) or World(),
+        dropped=document.dropped + builder.dropped,
+        truncated=document.truncated,
+        notes=document.notes,
+        simulated=decode_or_none(document.simulated, dict[str, str]),
+    )

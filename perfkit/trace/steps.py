@@ -1,7 +1,5 @@
 """Steps, and where the time of each one goes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

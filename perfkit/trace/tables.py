@@ -1,7 +1,5 @@
 """Tables of operators, kernels, copies and synchronising calls, over the ranks of a trace."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass

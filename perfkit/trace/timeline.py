@@ -1,13 +1,16 @@
-"""The data of a timeline: rows for threads, streams and copies, with the bars of one step."""
-
-from __future__ import annotations
+"""The timeline of one step: rows for threads, streams and copies, and the data that its page draws."""
 
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from perfkit.errors import TraceError
+from perfkit.show.sentences import clean
 from perfkit.trace.columns import Columns, Kind
 from perfkit.trace.intervals import Ints
 from perfkit.trace.link import CallForest
@@ -15,10 +18,16 @@ from perfkit.trace.model import Bar, Lane, Lanes
 from perfkit.trace.rank import Rank, Trace
 from perfkit.trace.steps import is_collective
 
-_CLASS = {
-    Kind.KERNEL: "kernel", Kind.MEMCPY: "memcpy", Kind.MEMSET: "memset", Kind.COMMUNICATION: "communication",
-    Kind.RUNTIME: "runtime", Kind.LOADER: "dataloader", Kind.CPU_OP: "cpu_op", Kind.ANNOTATION: "annotation",
-}  # fmt: skip
+_COLOURS = {
+    Kind.KERNEL: "kernel",
+    Kind.MEMCPY: "memcpy",
+    Kind.MEMSET: "memset",
+    Kind.COMMUNICATION: "communication",
+    Kind.RUNTIME: "runtime",
+    Kind.LOADER: "dataloader",
+    Kind.CPU_OP: "cpu_op",
+    Kind.ANNOTATION: "annotation",
+}
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
 
 
@@ -36,45 +45,47 @@ def lanes(trace: Trace, step: int | str = 0, rank: int = 0, limit: int = 4000) -
     """
     if not 0 <= rank < len(trace.ranks):
         raise TraceError(
-            f"there is no rank {rank}", f"The trace has {len(trace.ranks)} file(s), counted from 0."
+            f"there is no rank {rank}", f"The trace has {len(trace.ranks)} file(s), counted from 0"
         )
     chosen = trace.ranks[rank]
     at = _position(chosen, step)
     start, end = int(chosen.steps.start[at]), int(chosen.steps.end[at])
     columns = chosen.columns
-    rows = columns.rows(*_CLASS)
+    rows = columns.rows(*_COLOURS)
     rows = rows[(columns.start[rows] < end) & (columns.end[rows] > start)]
     longest = np.argsort(-columns.duration(rows), kind="stable")[: max(limit, 0)]
     shown = rows[np.sort(longest)]
     return Lanes(
-        name=chosen.steps.names[at], start_us=start / 1e3, duration_us=(end - start) / 1e3,
-        lanes=[_lane(chosen, *lane, zero=start) for lane in _grouped(columns, shown, chosen)],
-        phases=_phases(columns, start, end), omitted=len(rows) - len(shown),
-    )  # fmt: skip
+        name=chosen.steps.names[at],
+        start_us=start / 1e3,
+        duration_us=(end - start) / 1e3,
+        lanes=[_lane(chosen, *lane, zero=start) for lane in _grouped(chosen, shown)],
+        phases=_phases(columns, start, end),
+        omitted=len(rows) - len(shown),
+    )
 
 
 def _position(rank: Rank, step: int | str) -> int:
     names = rank.steps.names
     at = names.index(step) if step in names else step if isinstance(step, int) else len(names)
     if not -len(names) <= at < len(names):
-        raise TraceError(f"there is no step {step!r}", f"Steps: {', '.join(names[:8]) or 'none'}.")
+        raise TraceError(f"there is no step {step!r}", f"Steps: {', '.join(names[:8]) or 'none'}")
     return at
 
 
-def _grouped(columns: Columns, rows: Ints, rank: Rank) -> Iterator[tuple[str, str, Ints]]:
+def _grouped(rank: Rank, rows: Ints) -> Iterator[tuple[str, str, Ints]]:
     """Label, kind and rows of each lane: threads first, then streams, then copies of each device."""
+    columns = rank.columns
     kinds = columns.kind[rows]
     stream, copies = kinds == Kind.KERNEL, np.isin(kinds, (Kind.MEMCPY, Kind.MEMSET))
+    gpu = "simulated GPU" if rank.simulated else "GPU"
     for mask, kind in ((~stream & ~copies, "thread"), (stream, "stream"), (copies, "copies")):
         for thread in np.unique(columns.thread[rows[mask]]).tolist():
             pid, tid = columns.threads[thread]
-            simulated = "simulated " if rank.simulated else ""
-            label = (
-                f"{simulated}GPU {pid} stream {tid.removeprefix('stream ')}{' copies' * (kind == 'copies')}"
-            )
-            if kind == "thread":
-                label = columns.labels.get((pid, tid)) or f"thread {tid}"
-            yield label, kind, rows[mask & (columns.thread[rows] == thread)]
+            label = columns.labels.get((pid, tid)) or f"thread {tid}"
+            if kind != "thread":
+                label = f"{gpu} {pid} stream {tid.removeprefix('stream ')}"
+            yield label + " copies" * (kind == "copies"), kind, rows[mask & (columns.thread[rows] == thread)]
 
 
 def _lane(rank: Rank, label: str, kind: str, rows: Ints, zero: int) -> Lane:
@@ -93,7 +104,7 @@ def _colour(columns: Columns, row: int) -> str:
     kind = Kind(columns.kind[row])
     if kind == Kind.KERNEL and is_collective(columns.names[columns.name[row]]):
         return "communication"
-    return _CLASS[kind]
+    return _COLOURS[kind]
 
 
 def _phases(columns: Columns, start: int, end: int) -> list[Bar]:
@@ -119,3 +130,50 @@ def _bar(name: str, start: int, end: int, zero: int, colour: str, depth: int = 0
     """From times in ns on the trace's clock."""
     start_us, duration_us = (start - zero) / 1e3, (end - start) / 1e3
     return Bar(name=name, start_us=start_us, duration_us=duration_us, colour=colour, depth=depth, place=place)
+
+
+# ---------------------------------------------------------------- the page
+
+
+@cache
+def script() -> str:
+    """The script that draws a timeline."""
+    return Path(__file__).with_name("timeline.js").read_text(encoding="utf-8")
+
+
+def height(window: Lanes) -> int:
+    """Pixels of a frame that shows all rows, and what is above and below them."""
+    return 270 + sum(15 * levels(lane) + 7 for lane in window.lanes)
+
+
+def levels(lane: Lane) -> int:
+    """How deep the bars of a lane are nested, from 1."""
+    return 1 + max((bar.depth for bar in lane.bars), default=0)
+
+
+def data(window: Lanes, colours: dict[str, str]) -> dict[str, Any]:
+    """What the script draws: for each row starts and durations in µs, colours and names by number."""
+    parts = list(colours)
+    names: dict[str, int] = {}
+    places: dict[str, int] = {}
+    lanes: list[dict[str, Any]] = []
+    for lane in window.lanes:
+        rows: list[dict[str, list[float]]] = [{key: [] for key in "sdcnp"} for _ in range(levels(lane))]
+        for bar in sorted(lane.bars, key=lambda bar: bar.start_us):
+            row, place = rows[bar.depth], clean(bar.place, 120)
+            row["s"].append(round(bar.start_us, 3))
+            row["d"].append(round(bar.duration_us, 3))
+            row["c"].append(parts.index(bar.colour))
+            row["n"].append(names.setdefault(clean(bar.name, 120), len(names)))
+            row["p"].append(places.setdefault(place, len(places)) if place else -1)
+        lanes.append({"label": clean(lane.label, 60), "kind": lane.kind, "rows": rows})
+    return {
+        "name": clean(window.name, 60),
+        "duration_us": window.duration_us,
+        "omitted": window.omitted,
+        "parts": colours,
+        "names": list(names),
+        "places": list(places),
+        "lanes": lanes,
+        "phases": msgspec.to_builtins(window.phases),
+    }

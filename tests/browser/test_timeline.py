@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from perfkit.show import html
 from perfkit.trace import Bar, Lane, Lanes
-from perfkit.trace.timeline_page import timeline as interactive
+from perfkit.trace.figures import interactive
 from tests.browser.lab import ARTEFACTS
 
 

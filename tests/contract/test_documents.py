@@ -1,7 +1,5 @@
 """What README, CONTRIBUTING and the notebooks name exists: commands and options, files, make targets."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from perfkit.cli import app
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/measuring.md", "docs/glossary.md")),
-    ROOT / "docs" / "coverage.md",
     *sorted((ROOT / "docs" / "teaching").glob("*.md")),
     *sorted((ROOT / "notebooks" / "src").glob("*.py")),
 ]
@@ -72,15 +69,6 @@ def test_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
     assert named <= targets
-
-
-def test_every_fact_of_the_articles_has_its_chapter() -> None:
-    rows = re.findall(
-        r"^\| (.+) \|$", (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    facts = [row for row in rows if not row.startswith(("the article ", "the slides ", "---"))]
-    assert len(facts) >= 45
-    assert [row for row in facts if "](../notebooks/" not in row] == []
 
 
 def test_the_architecture_names_files_that_exist() -> None:

@@ -1,11 +1,9 @@
 """A trace written by hand: events in microseconds, saved as the profiler would."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from perfkit.trace import Trace, load
 
@@ -20,15 +18,15 @@ class Recording:
 
     def add(
         self, cat: str, name: str, ts: float, dur: float, tid: Any = MAIN, pid: Any = 7, **args: Any
-    ) -> Recording:
+    ) -> Self:
         event = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur}
         self.events.append({**event, "args": args} if args else event)
         return self
 
-    def step(self, number: int, ts: float, dur: float) -> Recording:
+    def step(self, number: int, ts: float, dur: float) -> Self:
         return self.add("user_annotation", f"ProfilerStep#{number}", ts, dur)
 
-    def op(self, name: str, ts: float, dur: float, tid: Any = MAIN, **args: Any) -> Recording:
+    def op(self, name: str, ts: float, dur: float, tid: Any = MAIN, **args: Any) -> Self:
         return self.add("cpu_op", name, ts, dur, tid, **args)
 
     def launch(
@@ -42,13 +40,13 @@ class Recording:
         tid: Any = MAIN,
         cost: float = 2,
         **args: Any,
-    ) -> Recording:
+    ) -> Self:
         """A call at `at`, and what it starts on the device: (start, duration)."""
         number, self._next = self._next, self._next + 1
         self.add(call[0], call[1], at, cost, tid, correlation=number)
         return self.add(cat, kernel, *run, stream, GPU, correlation=number, device=0, stream=stream, **args)
 
-    def memory(self, ts: float, size: int, address: int | None = None, **args: Any) -> Recording:
+    def memory(self, ts: float, size: int, address: int | None = None, **args: Any) -> Self:
         found = {"Device Type": 1, "Device Id": 0, "Bytes": size, **args}
         if address is not None:
             found["Addr"] = address
@@ -78,7 +76,7 @@ class Recording:
         return load(self.save(folder))
 
 
-def sample() -> Recording:
+def sample() -> Self:
     """Two steps with 40 operators and their kernels."""
     made = Recording().step(1, 1000, 100).step(2, 1100, 100)
     for number in range(40):

@@ -1,7 +1,5 @@
 """What the loader's notes say, and how they are taken."""
 
-from __future__ import annotations
-
 import pytest
 
 from perfkit.trace import Lane, Lanes, loading

@@ -2,7 +2,8 @@
 
 import pytest
 
-from perfkit.trace import TraceError, lanes
+from perfkit.errors import TraceError
+from perfkit.trace import lanes
 from tests.unit.trace.recording import AUTOGRAD, Recording
 
 
