@@ -1,14 +1,5 @@
 """What this computer is: folders, cores, GPUs, devices, facts, conditions, check-up. Never imports torch."""
 
-from perfkit.machine.company import (
-    CpuTimes,
-    OtherPrograms,
-    Program,
-    cpu_times,
-    members,
-    resident_bytes,
-    taken_share,
-)
 from perfkit.machine.conditions import quality_warnings, read_conditions
 from perfkit.machine.cores import free_memory_bytes, usable_cores
 from perfkit.machine.devices import check_device, compiler_problem
@@ -24,6 +15,15 @@ from perfkit.machine.folders import (
     write_atomically,
 )
 from perfkit.machine.gpus import process_tree, sample_utilization, taken_gpu_share
+from perfkit.machine.others import (
+    CpuTimes,
+    OtherPrograms,
+    Program,
+    cpu_times,
+    members,
+    resident_bytes,
+    taken_share,
+)
 
 __all__ = [
     "Check",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from perfkit.machine import gpus
-from perfkit.machine.company import CpuTimes, cpu_times
+from perfkit.machine.others import CpuTimes, cpu_times
 
 _SLOWED = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake")
 _STEAL = 0.02

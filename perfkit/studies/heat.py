@@ -124,6 +124,7 @@ class Heat:
                 names = f", {len(self._members)} runs together" if compared > 1 else f" of {last}"
                 self._setup.progress.rounds(f"round {len(self._rounds) + 1}{names}", share)
                 self._rounds.append(self._round(utilization, repeats=time.monotonic() < until))
+                others.look()
         for live in list(self._members):
             self._ask_the_rest(live)
         if any(round.disturbed > DISTURBED for round in self._rounds):
