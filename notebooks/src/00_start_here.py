@@ -27,9 +27,6 @@ from IPython.display import Markdown
 
 from perfkit import notebook as pk
 
-pk.machine()
-
-# %%
 pk.doctor()
 
 # %% [markdown]
@@ -123,17 +120,17 @@ Markdown(
 # %% [markdown]
 # ## Without a GPU
 #
-# Each panel begins with the buttons *Where*:
+# Each panel has a menu *Where*, which holds for this panel only:
 #
 # - **this machine** measures. This is the default.
-# - **simulated GPU** runs the stages on a GPU that is not there. PyTorch plans the real training step on a device that computes nothing; a model predicts the time of each kernel, and the memory. With *this machine's* host, the loader, the copies in host memory and the launches of kernels are real and take their time. With *the article's* host they are computed as well, for the machine of the article.
+# - **simulated** runs the stages on a GPU that is not there. PyTorch plans the real training step on a device that computes nothing; a model predicts the time of each kernel, and the memory. The loader and the host are computed as well, for the machine of the article or for numbers that you give.
 # - **recorded** plays a stored session, measured or simulated, with its date and its machine.
 #
-# Your choice holds for all panels that you make afterwards, until the kernel is restarted. In code it is `pk.use("sim:v100", host="article")`, or an argument of one panel: `pk.StagePanel("amp", device="sim:v100", host="article")`. `pk.use()` goes back to this machine.
+# In code it is an argument of the panel, `pk.StagePanel("amp", device="sim:v100")`, or `pk.use("sim:v100")` for all panels that you make afterwards; `pk.use()` goes back to this machine.
 #
 # A simulated value looks like `~1,200 ±20% sim.`: about this much, give or take the error that the model has shown on published figures. There is no measured verdict, only *predicted faster*, *predicted slower*, or *too close to predict*. There are no losses, because nothing is computed. Never compare simulated with measured values. How good is the simulation? [How a simulated GPU predicts times](../docs/simulation.md) shows predicted against published. Chapters 01 to 08 open a recorded simulation by themselves; `pk.profile`, `pk.memory`, `pk.kernels` and `pk.find_syncs` also take `device="sim:v100"`.
 #
-# To add a recording of a GPU, run `perfkit run --record data/runs/recordings/NAME.json` there, and bring the file here: it appears among the buttons.
+# To add a recording of a GPU, run `perfkit run --record data/runs/recordings/NAME.json` there, and bring the file here: it appears in the menu.
 
 # %% [markdown]
 # ## Terms

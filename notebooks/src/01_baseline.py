@@ -35,7 +35,7 @@ panel = pk.StagePanel("baseline")
 #
 # ## Run
 #
-# Press *Run* in the panel, or run both cells: the results appear in the panel.
+# Press *Run* in the panel, or run the second cell: the result appears below the one that you used.
 
 # %%
 panel
@@ -76,7 +76,7 @@ simulated = pk.StagePanel("baseline", device="recorded:sim-v100")
 simulated.run()
 
 # %% [markdown]
-# With the buttons *Where*, each panel computes a simulation of its own.
+# In the menu *Where*, each panel can compute a simulation of its own.
 
 # %% [markdown]
 # ## When a baseline misleads

@@ -46,7 +46,7 @@ panel
 # %% [markdown]
 # ## Run
 #
-# Press *Run* in the panel, or run the next cell: the results appear in the panel.
+# Press *Run* in the panel, or run the next cell: the result appears below the one that you used.
 
 # %%
 panel.run()

@@ -38,7 +38,7 @@ Markdown("\n".join(f"- {o.title}: {o.published}" for o in OPTIMIZATIONS.values()
 # %% [markdown]
 # ## Run
 #
-# Press *Run* in the panel, or run both cells: the results appear in the panel.
+# Press *Run* in the panel, or run the second cell: the result appears below the one that you used.
 
 # %%
 panel
@@ -97,15 +97,7 @@ simulated = pk.LadderPanel(device="recorded:sim-v100")
 simulated.run()
 
 # %% [markdown]
-# The simulation beside the article's own figures, to which the model was not fitted:
-
-# %%
-simulated.table("Simulated, beside the article")
-
-# %% [markdown]
-# Where the two agree, errors may have cancelled: a model that expects too much of one stage and too little of the next still ends near the right total. So compare the *gain* of each stage, and read its interval. Where that includes 1, the verdict is *too close to predict*.
-#
-# To use *your* loader in front of a simulated GPU, choose *simulated GPU* with *this machine's* host in any panel. On few cores the upper stages then wait for data: that is true of this machine. With *the article's* host you get the ladder above, computed again.
+# [How a simulated GPU predicts times](../docs/simulation.md) shows it beside the article's own figures. Where the two agree, errors may have cancelled: a model that expects too much of one stage and too little of the next still ends near the right total. So compare the *gain* of each stage, and read its interval. Where that includes 1, the verdict is *too close to predict*.
 
 # %% [markdown]
 # ## When the ladder misleads

@@ -13,13 +13,11 @@
 #
 # *About 1 to 3 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 3 (planned, not timed). This is for one run; do as many as you like. Needs: nothing special.*
 #
-# Every switch of the recipe is a control. Set some and press **Run**: your recipe is measured interleaved with the one you chose under *Against*, each in its own process. While it is measured, the button reads **Add to queue**: set the next recipe and press it. What waits can be moved, or removed; **Cancel** ends only the run under way.
+# Every switch of the recipe is a control; changed ones are bold, and one fold lists those that cannot act on this machine, with the reasons. Set some and press **Run**: your recipe is measured interleaved with the baseline, each in its own process. **Stop** ends it. **Profile** shows the timeline of the recipe in the controls, and a diagnosis.
 #
-# The **history** has every run of this workload that was measured on this computer. Sort it by a heading, filter it by words of any column, star a run, give it a name or a note. *Changes* says which switches differ, and since which run. Tick runs to compare them: each is shown beside the oldest of them. Everything works from the keyboard; the line below the grid has the keys.
+# The **history** has every run of this workload that was measured on this computer. Sort it by a heading, or filter it by words. Tick two runs to compare them: the result stands below.
 #
-# For the ticked runs: **Use its switches** sets the controls as they were; **Script** gives the standalone script; **Report** is one HTML file, **Share** a recording that a colleague can open in perfkit; **CSV** is the whole history for a spreadsheet; **Delete** removes them, until **Undo delete**. **Profile** shows the timeline of the recipe in the controls, the diagnosis, and a button for what to try next.
-#
-# The switches are grouped by where they act. One that has no effect on this machine is left out, and its group says why. What differs from the baseline stands above the groups; a click on it puts it back.
+# For the ticked runs: **Use** sets the controls as they were in the newest one; **Export** gives its standalone script, and the runs as a file that a colleague can open in perfkit; **Report** is one HTML file with every figure; **Delete** removes them, until **Undo delete**.
 
 # %%
 from perfkit import notebook as pk
@@ -28,10 +26,10 @@ bench = pk.Workbench()
 bench
 
 # %% [markdown]
-# You can do the same from a cell: set the recipe, then run it. The cell waits until the run has finished; the kernel's stop button cancels it.
+# You can do the same from a cell: set the recipe, then run it. The cell waits until the run has finished; the kernel's stop button ends it, and the cells below.
 
 # %%
-bench.controls.show(bench.controls.recipe.replace(workers=1))
+bench.set(workers=1)
 bench.run()
 
 # %% [markdown]

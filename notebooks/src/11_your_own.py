@@ -50,7 +50,7 @@ panel.run()
 # %% [markdown]
 # ## Take the edit
 #
-# *Patch* shows the edit of the script that has these switches by itself, at the lines that were seen to run. Nothing is written; *Save patch* downloads it for `git apply`. In a terminal, `perfkit patch` also measures the edited script against the switches set from outside, and `--write` edits the file.
+# *Patch* shows the edit of the script that has these switches by itself, at the lines that were seen to run. Nothing is written; *Save perfkit.diff* downloads it for `git apply`. In a terminal, `perfkit patch` also measures the edited script against the switches set from outside, and `--write` edits the file.
 
 # %%
 panel.patch()

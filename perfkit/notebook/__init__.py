@@ -1,34 +1,34 @@
-"""What people touch in a notebook. Holds no measuring code; everything else works without this package."""
+"""What people use in a notebook. It holds no measuring code; everything else works without this package."""
 
-from perfkit.notebook.functions import (
-    SyncReport,
-    TraceView,
-    attribute,
-    doctor,
-    find_syncs,
-    kernels,
-    machine,
-    memory,
-    pipeline,
-    profile,
-    recording,
-    source,
-    torchrun,
-    training_loop,
-    tune,
-)  # fmt: skip
-from perfkit.notebook.ladder import LadderPanel, RecipePanel
-from perfkit.notebook.shown import Shown
-from perfkit.notebook.stage import StagePanel
-from perfkit.notebook.where import use
-from perfkit.notebook.workbench import Workbench
-from perfkit.puzzles.panel import Puzzle, capstone, puzzle, puzzles
-from perfkit.scripts.panel import ScriptPanel, script_panel
+from typing import Any
 
-__all__ = [
-    "LadderPanel", "Puzzle", "RecipePanel", "ScriptPanel", "Shown", "StagePanel", "SyncReport", "TraceView",
-    "Workbench", "attribute", "capstone", "doctor", "find_syncs",
-    "kernels", "machine", "memory", "pipeline", "profile", "puzzle", "puzzles",
-    "recording", "script_panel", "source", "torchrun", "training_loop",
-    "tune", "use",
-]  # fmt: skip
+from perfkit import additions
+
+_CORE = {
+    "LadderPanel": "perfkit.notebook.ladder:LadderPanel",
+    "RecipePanel": "perfkit.notebook.ladder:RecipePanel",
+    "Shown": "perfkit.notebook.shown:Shown",
+    "StagePanel": "perfkit.notebook.stage:StagePanel",
+    "Workbench": "perfkit.notebook.workbench:Workbench",
+    "doctor": "perfkit.notebook.functions:doctor",
+    "find_syncs": "perfkit.notebook.functions:find_syncs",
+    "kernels": "perfkit.notebook.functions:kernels",
+    "memory": "perfkit.notebook.functions:memory",
+    "pipeline": "perfkit.notebook.functions:pipeline",
+    "recording": "perfkit.notebook.functions:recording",
+    "source": "perfkit.notebook.functions:source",
+    "torchrun": "perfkit.notebook.functions:torchrun",
+    "training_loop": "perfkit.notebook.functions:training_loop",
+    "use": "perfkit.notebook.where:use",
+}
+
+
+def __dir__() -> list[str]:
+    return sorted({*_CORE, *additions.notebook_names()})
+
+
+def __getattr__(name: str) -> Any:
+    place = {**additions.notebook_names(), **_CORE}.get(name)
+    if place is None:
+        raise AttributeError(f"perfkit.notebook has no '{name}'. It has {', '.join(__dir__())}")
+    return additions.load(place)

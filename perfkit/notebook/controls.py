@@ -1,8 +1,5 @@
 """Controls for the switches of a recipe, made from the switches' own declarations."""
 
-from __future__ import annotations
-
-import functools
 import html
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -10,71 +7,62 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit.errors import InvalidValue
-from perfkit.notebook import layout
-from perfkit.notebook.layout import Action
+from perfkit.notebook import widgets as pieces
 from perfkit.recipe import GROUPS, Recipe, Switch, Value, spoken, switches
-from perfkit.rules import joined
-
-Preset = Callable[[], Recipe | str]
-"""The recipe of a button, or why there is none."""
 
 
 class Controls:
-    """The recipe as chips and as one control per switch, grouped by where the switches act.
+    """One control for each switch; changed ones are bold, and those that cannot act stand in one fold.
 
-    A switch that cannot act is not offered: its group says why in one line. One that only acts with another
-    switch appears when that one is on.
+    Controls are made once and hidden, never made anew, so that the keyboard keeps its place.
 
     Args:
-        names: the switches to show; the others keep the values of `start`.
-        start: the recipe to begin with, and to come back to.
-        on_change: called with the recipe after every change by hand.
-        presets: recipes that a button each sets, by the buttons' texts; or the reason why there is none.
-        base: the text of the first of these buttons, which sets the recipe to come back to.
-        remedy: what can be done about a reason; the first group that has such a reason offers it.
+        names: the switches to show; the others keep the values of `base`.
+        base: the recipe to begin with, and to compare with.
+        on_change: called with the recipe after a change by hand.
     """
 
     def __init__(
-        self, names: Iterable[str], start: Recipe | None = None,
+        self,
+        names: Iterable[str],
+        base: Recipe | None = None,
         on_change: Callable[[Recipe], None] = lambda recipe: None,
-        presets: Mapping[str, Preset] | None = None, base: str = "The baseline",
-        remedy: Callable[[str], Action | None] = lambda reason: None,
-    ) -> None:  # fmt: skip
-        self._recipe = self._base = start or Recipe()
-        self._why_not: Callable[[str, Recipe], str] = lambda name, recipe: ""
-        self._on_change, self._remedy = on_change, remedy
-        self._quiet = False
+    ) -> None:
+        self.recipe = self.base = base or Recipe()
         self.reasons: dict[str, str] = {}
-        self.by_name: dict[str, Any] = {name: _control(switches()[name], self._recipe) for name in names}
+        """Why a switch cannot act here, for each that is not offered."""
+        self._why_not: Callable[[str, Recipe], str] = lambda name, recipe: ""
+        self._on_change = on_change
+        self._quiet = False
+        self.by_name: dict[str, Any] = {name: _control(switches()[name], self.recipe) for name in names}
         for control in self.by_name.values():
             control.observe(self._changed, "value")
-        self.groups = {
-            title: Group(title, inside)
+        self._groups = [
+            (inside, _group(title, list(inside.values())))
             for title in GROUPS
             if (inside := {n: c for n, c in self.by_name.items() if switches()[n].group == title})
-        }
-        self.chips = Chips(self._put_back, f"as {base.lower()}")
-        recipes: dict[str, Preset] = {base: lambda: self._base, **(presets or {})}
-        self.presets = {
-            text: layout.button(text, "pk-preset", text, functools.partial(self._start_from, recipe))
-            for text, recipe in recipes.items()
-        }
-        self.why = layout.html_slot("pk-why")
-        start_from = layout.row([layout.html_slot(text="Start from"), *self.presets.values()], "pk-line")
-        groups = [group.widget for group in self.groups.values()]
-        self.widget = layout.box([start_from, self.chips.widget, *groups, self.why], "pk-controls")
+        ]
+        self._problem, self._refused = pieces.text("pk-error"), pieces.text("pk-n-a")
+        groups = [widget for _, widget in self._groups]
+        self.widget = pieces.box([*groups, self._problem, self._refused], "pk-controls")
         self._refresh()
 
-    @property
-    def recipe(self) -> Recipe:
-        """As the controls stand."""
-        return self._recipe
+    def set(self, settings: Mapping[str, Value]) -> None:
+        """Sets switches by name, as a hand does.
+
+        Raises:
+            InvalidValue: a switch that is not among these, or a value that is not allowed.
+        """
+        if unknown := set(settings) - set(self.by_name):
+            raise InvalidValue(f"'{unknown.pop()}' cannot be set here", f"Allowed: {', '.join(self.by_name)}")
+        self.show(self.recipe.replace(**settings))
+        self._on_change(self.recipe)
 
     def show(self, recipe: Recipe) -> None:
-        """Sets every control, without a call of `on_change`."""
+        """Sets every control."""
         self._quiet = True
         try:
-            self._recipe = recipe
+            self.recipe = recipe
             for name, control in self.by_name.items():
                 control.value = getattr(recipe, name)
         finally:
@@ -82,155 +70,75 @@ class Controls:
         self._refresh()
 
     def set_base(self, base: Recipe) -> None:
-        """The switches as they are without being set: those of a script or a preset, say.
-
-        Those that were set by hand stay as they are.
-        """
-        by_hand = self._recipe.diff(self._base)
-        self._base = base
-        self.show(base.replace(**{name: here for name, (here, _) in by_hand.items()}))
+        """Another recipe to compare with; what was changed by hand stays changed."""
+        changes = self.changes()
+        self.base = base
+        self.show(base.replace(**changes))
 
     def set_rule(self, why_not: Callable[[str, Recipe], str]) -> None:
         """Why a switch cannot have a recipe's value where it is to run; empty where it can."""
         self._why_not = why_not
         self._refresh()
 
-    def can_act(self, recipe: Recipe) -> bool:
-        """Whether every switch that this recipe sets can act where it is to run."""
-        return not any(self._why_not(name, recipe) for name in recipe.diff(self._base))
-
-    def changes(self, against: Recipe | None = None) -> Mapping[str, Value]:
-        """The shown switches that differ from a recipe; from the one to come back to if None."""
-        differ = self._recipe.diff(against or self._base)
+    def changes(self) -> dict[str, Value]:
+        """The shown switches that differ from the base."""
+        differ = self.recipe.diff(self.base)
         return {name: pair[0] for name, pair in differ.items() if name in self.by_name}
-
-    def offer(self, text: str, settings: Mapping[str, Value], why: str) -> widgets.Button:
-        """A button that sets some switches, as a hand does."""
-        act = lambda: self._set(self._recipe.replace(**settings))  # noqa: E731
-        return layout.button(text, f"pk-try-{next(iter(settings))}", why, act)
-
-    def _set(self, recipe: Recipe) -> None:
-        """By hand, all at once."""
-        self.show(self._recipe.replace(**{name: getattr(recipe, name) for name in self.by_name}))
-        self._on_change(self._recipe)
-
-    def _start_from(self, preset: Preset) -> None:
-        recipe = preset()
-        if isinstance(recipe, str):
-            self.why.value = layout.message(recipe)
-        else:
-            self._set(recipe)
-
-    def _put_back(self, name: str) -> None:
-        self._set(self._recipe.replace(**{name: getattr(self._base, name)}))
-        next(iter(self.presets.values())).focus()
 
     def _changed(self, change: Mapping[str, Any]) -> None:
         if self._quiet:
             return
         name = next(name for name, control in self.by_name.items() if control is change["owner"])
         try:
-            self._recipe = self._recipe.replace(**{name: change["new"]})
+            self.recipe = self.recipe.replace(**{name: change["new"]})
         except InvalidValue as problem:
-            self.why.value = layout.message(str(problem))
+            self._problem.value = pieces.message(str(problem))
             return
         self._refresh()
-        self._on_change(self._recipe)
+        self._on_change(self.recipe)
 
     def _refresh(self) -> None:
-        """Decides what is offered; a switch that is on can always be put back."""
-        on = self.changes()
-        self.reasons = {name: self._reason(switches()[name]) for name in self.by_name}
-        waiting = {name for name in self.by_name if name not in on and self._waits(switches()[name])}
-        refused = {n: why for n, why in self.reasons.items() if why and n not in {*on, *waiting}}
-        offer: Action | None = None
-        for group in self.groups.values():
-            here = {name: refused[name] for name in group.controls if name in refused}
-            found = None if offer else next(filter(None, map(self._remedy, here.values())), None)
-            group.show(here, waiting, found)
-            offer = offer or found
-        self.chips.show({name: on[name] for name in self.by_name if name in on})
-        stuck = dict.fromkeys(self._why_not(name, self._recipe) for name in on)
-        self.why.value = layout.message("; ".join(filter(None, stuck)))
+        """Decides what is offered: a switch that is changed can always be put back."""
+        changed = self.changes()
+        reasons = {name: self._reason(switches()[name]) for name in self.by_name if name not in changed}
+        self.reasons = {name: reason for name, reason in reasons.items() if reason}
+        for name, control in self.by_name.items():
+            pieces.set_class(control, "pk-changed", name in changed)
+            pieces.set_class(control, "pk-off", name in self.reasons)
+        for inside, group in self._groups:
+            pieces.set_class(group, "pk-off", set(inside) <= set(self.reasons))
+        stuck = dict.fromkeys(self._why_not(name, self.recipe) for name in changed)
+        self._problem.value = pieces.message("; ".join(filter(None, stuck)))
+        self._refused.value = self._fold()
 
-    def _waits(self, switch: Switch) -> bool:
-        """Whether it only acts with another switch, which is shown here and off."""
-        partner, idle = switch.idle_when or ("", None)
-        return partner in self.by_name and getattr(self._recipe, partner) == idle
+    def _fold(self) -> str:
+        items = [
+            f"<li><b>{html.escape(switches()[name].label)}</b>: {html.escape(reason)}</li>"
+            for name, reason in self.reasons.items()
+        ]
+        if not items:
+            return ""
+        title = f"{len(items)} switch{'es' * (len(items) > 1)} cannot act here"
+        return f"<details><summary>{title}</summary><ul>{''.join(items)}</ul></details>"
 
     def _reason(self, switch: Switch) -> str:
-        """Why no value of a switch but its default can act; empty where one can, or nothing is known yet."""
-        base = getattr(self._base, switch.name)
-        others = [v for v in switch.levels or (switch.default, switch.high) if v != base]
-        changed = [self._recipe.replace(**{switch.name: value}) for value in others]
-        reasons = [self._why_not(switch.name, recipe) for recipe in changed]
+        """Why no value of a switch but its present one can act; empty where one can."""
+        base = getattr(self.base, switch.name)
+        others = [value for value in switch.levels or (switch.default, switch.high) if value != base]
+        reasons = [
+            self._why_not(switch.name, self.recipe.replace(**{switch.name: value})) for value in others
+        ]
         return reasons[-1] if reasons and all(reasons) else ""
 
 
-class Group:
-    """Switches that act in the same place, and one line on those of them that cannot act here."""
-
-    def __init__(self, title: str, controls: Mapping[str, Any]) -> None:
-        self.controls = controls
-        self.note = layout.html_slot("pk-n-a")
-        self.offer = layout.Offer()
-        self._grid = layout.box(list(controls.values()), "pk-grid")
-        below = layout.row([self.note, self.offer.widget])
-        heading = layout.html_slot(text=html.escape(title))
-        self.widget = layout.row([heading, layout.box([self._grid, below])], "pk-group")
-
-    def show(self, refused: Mapping[str, str], waiting: Iterable[str], offer: Action | None) -> None:
-        """Hides what is refused, with the reasons, and what waits for another switch."""
-        hidden = {*refused, *waiting}
-        for name, control in self.controls.items():
-            control.disabled = name in hidden
-            layout.set_class(control, "pk-off", name in hidden)
-        folded = hidden >= set(self.controls)
-        layout.set_class(self._grid, "pk-off", folded)
-        layout.set_class(self.widget, "pk-folded", folded)
-        layout.set_class(self.widget, "pk-off", folded and not refused)
-        by_reason: dict[str, list[str]] = {}
-        for name, reason in refused.items():
-            by_reason.setdefault(_short(switches()[name], reason), []).append(switches()[name].label)
-        lines = [f"{reason}: {', '.join(labels)}" for reason, labels in by_reason.items()]
-        full = html.escape(joined(refused), quote=True)
-        text = html.escape(" · ".join(lines))
-        self.note.value = f'<span title="{full}">n/a here: {text}</span>' if lines else ""
-        self.offer.show(offer)
+def changed_in_words(settings: Mapping[str, Value]) -> str:
+    """`Loader workers 2, AMP bf16`; empty for none."""
+    return ", ".join(f"{switches()[name].label} {spoken(value)}" for name, value in settings.items())
 
 
-class Chips:
-    """What differs from the baseline: one button each, which puts it back."""
-
-    def __init__(self, put_back: Callable[[str], None], nothing: str) -> None:
-        self._put_back = put_back
-        self._nothing = layout.html_slot(text=html.escape(nothing))
-        self.buttons: dict[str, widgets.Button] = {}
-        self.widget = layout.row([layout.html_slot(text="Recipe"), self._nothing], "pk-line", "pk-recipe")
-
-    def show(self, values: Mapping[str, Value]) -> None:
-        """A chip for each of these. They are kept and hidden: a new one would lose the keyboard's focus."""
-        for name in values:
-            if name not in self.buttons:
-                self.buttons[name] = self._chip(name)
-                self.widget.children = [*self.widget.children, self.buttons[name]]
-        for name, chip in self.buttons.items():
-            layout.set_class(chip, "pk-off", name not in values)
-            if name in values:
-                chip.description = f"{switches()[name].label}: {spoken(values[name])}"
-        layout.set_class(self._nothing, "pk-off", bool(values))
-
-    def _chip(self, name: str) -> widgets.Button:
-        label = switches()[name].label
-        chip = layout.button("", "pk-chip", f"Remove {label} from the recipe", lambda: self._put_back(name))
-        chip.icon = "times"
-        return chip
-
-
-def _short(switch: Switch, reason: str) -> str:
-    """A reason that several switches of a group can share."""
-    first = reason.partition(";")[0].removeprefix(f"{switch.label} ")
-    return first.replace(f"offer {switch.name}", "offer it")
+def _group(title: str, controls: list[Any]) -> widgets.VBox:
+    heading = pieces.text("pk-group", value=html.escape(title))
+    return pieces.box([heading, pieces.box(controls, "pk-grid")])
 
 
 def _control(switch: Switch, recipe: Recipe) -> Any:
@@ -242,4 +150,4 @@ def _control(switch: Switch, recipe: Recipe) -> Any:
         kind, traits = widgets.BoundedIntText, {**traits, "min": switch.low, "max": switch.high}
     else:
         traits["options"] = list(switch.choices)
-    return layout.field(kind, switch.label, "pk-switch", f"pk-switch-{switch.name}", **traits)
+    return pieces.field(kind, switch.label, "pk-switch", f"pk-switch-{switch.name}", **traits)

@@ -1,105 +1,51 @@
-"""What a cell calls by name, besides the panels: studies, traces to read, facts and commands to copy."""
-
-from __future__ import annotations
+"""What a cell calls by name besides the panels: recordings to show, facts, commands to copy."""
 
 import ast
-import html
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from IPython.core.getipython import get_ipython
 from IPython.display import HTML, Markdown
 
-from perfkit import trace
-from perfkit.errors import InvalidValue, PerfkitError, one_of
+from perfkit.errors import InvalidValue, one_of
 from perfkit.machine import Check, checkup, describe, facts
-from perfkit.notebook.job import Line
+from perfkit.notebook.bar import Line
 from perfkit.notebook.ladder import Recipes
-from perfkit.notebook.shown import Shown
-from perfkit.recipe import Value
+from perfkit.notebook.shown import Output, Shown
 from perfkit.results import recordings
 from perfkit.results.run import Run
-from perfkit.search import attribute as attributing
-from perfkit.search import tables as tables_search
-from perfkit.search import tune as tuning
-from perfkit.search.attribution import Attribution
-from perfkit.search.tuning import Tuned
-from perfkit.show import html as page
-from perfkit.show import tables, tables_inside, tables_studies
+from perfkit.show import html, tables, tables_inside, tables_studies
 from perfkit.show.document import Bullets
-from perfkit.show.html import fragment
 from perfkit.show.sentences import verdicts
 from perfkit.studies import inspect, scaling
 from perfkit.studies import plan as plans
-from perfkit.trace import diagnosis, report
-from perfkit.trace.figures import interactive
-from perfkit.worker import reports
+from perfkit.worker.reports import SyncReport as Syncs
 
 _Result = TypeVar("_Result")
 
 
-def with_line(study: Callable[[Callable[[plans.Progress], None]], _Result]) -> _Result:
-    """Does a study while a line of progress is shown, which ends with its error."""
-    line = Line()
+def with_line(study: Callable[[Callable[[Any], None]], _Result]) -> _Result:
+    """Does a study while its progress is shown in the cell; the line is gone afterwards."""
+    output = Output()
+    if get_ipython():
+        output.place()
+    line = Line(output if output.cell else None)
     try:
-        result = study(lambda step: line.progress(step.describe(), step.fraction))
-    except PerfkitError as problem:
-        line.end(str(problem))
-        raise
-    line.end()
-    return result
-
-
-def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where: Any) -> Shown[Attribution]:
-    """Measures what each optimization is worth; the stop button ends it, and what was measured is kept.
-
-    Tables: What each, Interactions. Figure: worth.
-
-    Args:
-        names: optimizations; those of the default ladder that can act here if None.
-        minutes: of measuring.
-        where: `workload`, `preset`, `device`, `options` as for the panels.
-
-    Raises:
-        PerfkitError: a name that is not allowed, or nothing could be measured.
-    """
-    plan = plans.plan(stages=["baseline"], **where)
-    found = with_line(lambda show: attributing.attribute(plan, names, 60 * minutes, on_progress=show))
-    return Shown(found, tables_search.attribution(found))
-
-
-def tune(
-    space: Mapping[str, Sequence[Value]] | None = None, minutes: float = 10.0, memory_gb: float | None = None,
-    **where: Any,
-) -> Shown[Tuned]:  # fmt: skip
-    """Finds the fastest recipe of a space; the stop button ends it, and what was measured is kept.
-
-    Table: Tried. Figure: pareto.
-
-    Args:
-        space: values by switch; the usual ones if None.
-        minutes: of measuring.
-        memory_gb: a cap; recipes above it are not picked.
-        where: `workload`, `preset`, `device`, `options` as for the panels.
-
-    Raises:
-        PerfkitError: a switch or value that is not allowed, or nothing could be measured.
-    """
-    plan = plans.plan(stages=["baseline"], **where)
-    cap = int(memory_gb * 1e9) if memory_gb else None
-    found = with_line(lambda show: tuning.tune(plan, space, cap, 60 * minutes, on_progress=show))
-    return Shown(found, tables_search.tuning(found))
+        return study(lambda step: line.progress(step.describe(), step.fraction))
+    finally:
+        output.show([])
 
 
 def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown[Any]:
     """What holds memory in a step of each recipe; arguments as for `perfkit.profile`. Figure: held."""
-    ledgers = [
+    reports = [
         msgspec.structs.replace(inspect.memory(workload, settings=changes, **where), recipe=title)
         for title, changes in recipes.items()
     ]
-    return Shown(ledgers, tables_inside.memory(ledgers))
+    return Shown(reports, tables_inside.memory(reports))
 
 
 def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Shown[Any]:
@@ -107,14 +53,14 @@ def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Sh
 
     Figures: roofline, shapes.
     """
-    found = inspect.kernels(workload, recipe, **where)
-    return Shown(found, tables_inside.kernels(found))
+    report = inspect.kernels(workload, recipe, **where)
+    return Shown(report, tables_inside.kernels(report))
 
 
 class SyncReport(Shown[Any]):
     """Lines that copy or wait between host and device in a training's steps."""
 
-    def __init__(self, report: reports.SyncReport) -> None:
+    def __init__(self, report: Syncs) -> None:
         super().__init__(report.places, tables_inside.syncs(report))
         self.places, self.steps = report.places, report.steps
 
@@ -129,49 +75,16 @@ def find_syncs(*which: Any, **how: Any) -> SyncReport:
     return SyncReport(inspect.syncs(*which, **how))
 
 
-class TraceView(Shown[trace.Analysis]):
-    """What a trace says. Figures: `breakdown`, `ladder`, `operators`, `kernels`, `memory`, `timeline`.
-
-    Args:
-        files: `*.pt.trace.json[.gz]`, one per rank.
-        own: a profile of one's own, in the place of files.
-
-    Raises:
-        TraceError: a file is not a trace, or is damaged.
-    """
-
-    def __init__(
-        self, files: str | Path | Sequence[str | Path] = (), own: inspect.Profile | None = None
-    ) -> None:
-        self.profile = own
-        self.trace = own.trace if own else trace.load(files)
-        self.analysis = own.analysis if own else trace.analyse(self.trace)
-        self.findings = diagnosis.diagnose(self.analysis)
-        window = self._window(0)
-        contents = report.sections(self.analysis, self.findings, window, own.loading if own else None)
-        super().__init__(self.analysis, contents)
-
-    def timeline(self, step: int = 0) -> HTML:
-        """A step's threads, streams, copies and workers, to zoom and pan in."""
-        window = self._window(step)
-        return HTML(fragment([interactive(window) if window else "n/a: the trace has no steps"]))
-
-    def _window(self, step: int) -> trace.Lanes | None:
-        if not self.analysis.steps:
-            return None
-        return self.profile.lanes(step) if self.profile else trace.lanes(self.trace, step)
-
-
 def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
     """Runs of `perfkit run --record`, from here or elsewhere, with the tables and figures of stored ones.
 
     Args:
-        name: of a recording that ships with perfkit or of the user's own; or a file.
-        stage: show what this one did, beside the measured one before it; all of them if None.
+        name: a recording that ships with perfkit, one of the user's, or a file.
+        stage: the stage to show, beside the measured one before it; all of them if None.
 
     Raises:
         InvalidValue: there is no such recording, or no such stage in it.
-        StoreError: the file is not one.
+        StoreError: the file is not a recording.
     """
     loaded = recordings.find(str(name))
     origin = loaded.provenance.describe()
@@ -187,29 +100,13 @@ def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
 
 
 def training_loop(runs: Sequence[Run]) -> Markdown:
-    """Loader and training loop of the first run's script; the whole of it is folded."""
-    from perfkit import export
-
-    script = next(iter(plans.scripts(runs).values()))
-    return Markdown(
-        f"```python\n{export.excerpt(script)}```\n\n<details><summary>The whole script, "
-        f"{len(script.splitlines())} lines</summary>\n\n```python\n{script}```\n\n</details>"
-    )
-
-
-def profile(*which: Any, **how: Any) -> TraceView:
-    """Profiles some steps in a fresh process, and reads the trace; arguments as for `perfkit.profile`."""
-    return TraceView(own=inspect.profile(*which, **how))
+    """The script of the first run."""
+    return Markdown(f"```python\n{next(iter(plans.scripts(runs).values()))}```")
 
 
 def pipeline() -> HTML:
     """A training loop as two queues, with knobs; it needs no kernel once it is shown."""
-    return HTML(page.pipeline())
-
-
-def machine() -> Markdown:
-    """This machine in one line, and which parts of the workbook can run on it."""
-    return Markdown(html.escape(describe(facts())))
+    return HTML(html.pipeline())
 
 
 def doctor() -> Shown[list[Check]]:

@@ -1,26 +1,26 @@
-"""A ladder of stages, or some recipes, in a notebook; results of earlier sessions are recalled."""
+"""A ladder of stages, or some recipes, in a notebook; results of earlier sessions are found again."""
 
-from __future__ import annotations
-
-import contextlib
+import html
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
+
+from IPython.display import HTML, Image
 
 from perfkit.errors import PerfkitError, one_of
 from perfkit.ladder.stages import Stage
-from perfkit.notebook import layout
-from perfkit.notebook.panel import Panel, is_of, refuse_object
+from perfkit.notebook import widgets as pieces
+from perfkit.notebook.panel import Panel, check, refuse_object
 from perfkit.notebook.shown import Shown
-from perfkit.notebook.where import Chooser, Place
-from perfkit.recipe import Recipe
+from perfkit.notebook.where import Where
+from perfkit.recipe import Recipe, Value
+from perfkit.results import recordings
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
-from perfkit.show import html, results, tables_studies
-from perfkit.show.document import Content
+from perfkit.show import figures, results, sentences, tables, tables_studies
+from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.studies import ladder as ladders
 from perfkit.studies import parity as proving
 from perfkit.studies import plan as plans
@@ -29,11 +29,6 @@ from perfkit.worker.messages import Description
 
 Recipes = Mapping[str, Mapping[str, Any]]
 """Titles, and the switches that differ from the plain loop."""
-
-
-def date(runs: Sequence[Run]) -> str:
-    """When a session began."""
-    return f"{runs[0].created[:16].replace('T', ' ')} UTC"
 
 
 class LadderPanel(Panel):
@@ -46,7 +41,7 @@ class LadderPanel(Panel):
         device: `cuda`, `mps`, `cpu`, `sim:v100` …, or `recorded:NAME`; the session's choice if None.
         settings: switches set from the first stage on.
         options: the workload's constructor arguments.
-        host: of a simulated GPU: `mine` (the loader is real), `article`, `ideal`, or its numbers.
+        host: the host of a simulated GPU: `article`, `ideal`, or its numbers.
 
     Raises:
         InvalidValue: a name or value that is not allowed.
@@ -54,148 +49,225 @@ class LadderPanel(Panel):
 
     from_below = False
     """Whether the first stage is the default ladder below the others, not the plain loop."""
-    prediction: float | None = None
-    """How many times as fast the last stage will be; only `StagePanel` asks for it."""
-    _titles: Recipes = MappingProxyType({})
-    _where: Chooser
 
     def __init__(
-        self, stages: Sequence[str] | None = None, workload: str | None = None, preset: str | None = None,
-        device: str | None = None, settings: dict[str, Any] | None = None,
-        options: dict[str, Any] | None = None, host: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        stages: Sequence[str] | None = None,
+        workload: str | None = None,
+        preset: str | None = None,
+        device: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        host: str | None = None,
+    ) -> None:
         refuse_object(workload)
         self._asked: dict[str, Any] = {
-            "workload": workload, "preset": preset, "stages": stages, "settings": settings, "options": options
-        }  # fmt: skip
-        self._where = Chooser(self._planned, Place(device, host), self._move)
-        self.plan = self._where.plan
-        self._parity: Parity | None = None
+            "workload": workload,
+            "preset": preset,
+            "stages": stages,
+            "settings": dict(settings or {}),
+            "options": options,
+        }
+        self.where = Where(self._planned, device, host, self._move)
+        self.plan = self.where.plan
+        self.found: list[Run] = []
+        """Results of an earlier session, which are not shown yet."""
         self._recalled = False
-        self._resolving = threading.Lock()
+        self._lock = threading.Lock()
         self._stages: list[Stage] | None = None
         self._described: Description
-        self._unreadable = ""
-        self._report = layout.html_slot("pk-report")
-        self._above = [self._where.widget, *self._above]
-        self._below = [self._report]
-        what = self.plan.workload, self.plan.stages, self.plan.recipes, device, host
-        super().__init__(" ".join(map(str, [type(self).__name__, *what])))
+        heading = pieces.text("pk-question", value=f"<h3>{html.escape(self._question())}</h3>")
+        head = pieces.row([heading, self.where.widget], "pk-head")
+        super().__init__((self._asked, self._titles(), device, host), [head, *self._above()])
 
-    # ------------------------------------------------------------ where
+    def _titles(self) -> Recipes:
+        """Recipes to measure in the place of stages."""
+        return {}
 
-    def _planned(self, place: Place) -> plans.Plan:
-        plan = plans.plan(device=place.device, host=place.host, below=self.from_below, **self._asked)
+    def _question(self) -> str:
+        """What the panel answers."""
+        return "What does each stage add to the ones below it?"
+
+    def _above(self) -> Sequence[Any]:
+        """Widgets above the buttons."""
+        return ()
+
+    def set(self, **switches: Value) -> None:
+        """Sets switches from the first stage on.
+
+        Raises:
+            InvalidValue: an unknown switch, a value that is not allowed, or work is under way.
+        """
+        self.require_rest()
+        before = self._asked["settings"]
+        self._asked["settings"] = {**before, **switches}
+        try:
+            self.where.plan_again()
+        except PerfkitError:
+            self._asked["settings"] = before
+            raise
+
+    def _planned(self, device: str | None, host: str | None) -> plans.Plan:
+        plan = plans.plan(device=device, host=host, below=self.from_below, **self._asked)
         base = Recipe(batch_size=plan.preset.batch_size).replace(**plan.settings)
-        recipes = tuple((title, base.replace(**changes)) for title, changes in self._titles.items())
+        recipes = tuple((title, base.replace(**changes)) for title, changes in self._titles().items())
         return replace(plan, recipes=recipes)
 
     def _move(self, plan: plans.Plan) -> None:
-        """Another place was chosen: the stages are read again, and the results of the old one go."""
-        self.plan, self._stages, self._unreadable = plan, None, ""
-        self.runs, self._recalled, self._parity, self._report.value = [], False, None, ""
-        self._status.clear("press Run")
-        self._draw()
-        self._draw_still()
+        """The panel runs elsewhere, or with other settings: its results are no longer those of its plan."""
+        self.plan, self._stages = plan, None
+        self._forget()
+        self.bar.say("press Run")
+        self.show()
         self._start_reading()
+
+    def _forget(self) -> None:
+        self.runs, self.found, self._recalled = [], [], False
+
+    def _set_busy(self, busy: bool) -> None:
+        super()._set_busy(busy)
+        self.where.set_busy(busy)
 
     # ------------------------------------------------------------ measuring
 
-    def _measure(self) -> list[Run]:
-        self.runs, self._recalled, self._parity, self._report.value = [], False, None, ""
-        try:
-            self.runs = ladders.measure_ladder(
-                self.plan, RunStore(), on_progress=self._follow, cancelled=self._job.cancelled
-            )
-            self._prove()
-        finally:
-            self._draw()
-            self._offer_report()
-        return self.runs
-
-    def _keep(self, run: Run) -> None:
-        self.runs = [*self.runs, run]
-        if not self.plan.recorded:  # all of it comes at once
-            self._draw()
-
-    def _prove(self) -> None:
-        """Checks, after measuring, whether what was measured still trains the same."""
-
-    def _has_pictures(self) -> bool:
-        """A recording that only its outputs show, such as `table()`, appears at once."""
-        return not self.plan.recorded or self._reader is not None
-
-    def _offer_report(self) -> None:
-        """Links to the report; not while stages are measured, as its pictures are work for the processor.
-
-        Nor for a recording, which is to appear at once: `perfkit run --report` writes one.
-        """
-        measured = not self.plan.recorded and any(run.status == "ok" for run in self.runs)
-        self._report.value = layout.report_link(html.session(self.runs)) if measured else ""
-
-    def _notices(self, runs: Sequence[Run]) -> list[Content]:
-        earlier: list[Content] = (
-            [f"Measured earlier, at {date(runs)}; Run measures again."] if self._recalled else []
+    def _measure(self) -> None:
+        self._forget()
+        runs = ladders.measure_ladder(
+            self.plan, RunStore(), on_progress=self.follow, cancelled=self.cancelled
         )
-        return earlier + super()._notices(runs)
+        self.runs = runs
+        check(runs)
 
-    def _sentences(self, runs: Sequence[Run]) -> list[str]:
-        first, *others = super()._sentences(runs)
+    def follow(self, progress: Any) -> None:
+        """Keeps runs as they end: a person may stop the others."""
+        super().follow(progress)
+        if progress.run:
+            self.runs = [*self.runs, progress.run]
+
+    # ------------------------------------------------------------ results
+
+    def sections(self) -> Sequence[Content]:
+        """The result in words, one picture, one table; details are folded."""
+        if not self.runs:
+            return ()
+        return [
+            *self._notices(),
+            *self._headline(),
+            *self._answers(),
+            Section("Details", self._details(), folded=True),
+        ]
+
+    def _notices(self) -> list[Content]:
+        earlier = [f"Measured earlier, at {date(self.runs)}; Run measures again."] if self._recalled else []
+        origin = [recordings.find(self.plan.recorded).provenance.describe()] if self.plan.recorded else []
+        return [*earlier, *origin, *map(Notice, sentences.notices(self.runs))]
+
+    def _headline(self) -> list[Content]:
+        return [figures.headline(self.runs)] if any(run.status == "ok" for run in self.runs) else []
+
+    def _answers(self) -> list[Content]:
+        """The table of all stages, and what each showed."""
+        return [tables.short_ladder(self.runs), Bullets(self._verdicts())]
+
+    def _verdicts(self) -> list[str]:
+        first, *others = sentences.verdicts(self.runs)
         return others or [first]
 
-    # ------------------------------------------------------------ what the workload offers, what is stored
+    def _details(self) -> list[Content]:
+        notes = tables.notes(self.runs)
+        return [
+            *self._evidence(),
+            *([Section("Warnings and facts", [Bullets(notes)])] if notes else []),
+            *tables.summary(self.runs)[:2],
+            f"Further pictures: panel.plot(name), with a name of {', '.join(figures.VIEWS)}.",
+        ]
+
+    def _evidence(self) -> list[Content]:
+        """What proves that the switches are in effect."""
+        return tables.proof(self.runs)
+
+    def table(self, title: str = "") -> HTML:
+        """A table of the results by the beginning of its title; the first one if empty.
+
+        Raises:
+            InvalidValue: nothing was measured yet, or no such table.
+        """
+        return Shown(self.runs, [*self.sections(), *self.report()]).table(title)
+
+    def plot(self, name: str = "", dark: bool = False) -> Image:
+        """A figure of the results as an ordinary output: `step_time`, `throughput`, `losses`, `memory`.
+
+        Raises:
+            InvalidValue: nothing was measured yet, or no such figure.
+        """
+        return Shown(self.runs, self.report()).plot(name, dark)
+
+    def report(self) -> Sequence[Content]:
+        """Every table and figure of the results.
+
+        Raises:
+            InvalidValue: nothing was measured yet.
+        """
+        return tables.sections(self.results())
+
+    # ------------------------------------------------------------ earlier results
 
     def _resolve(self) -> list[Stage]:
-        """The stages as this machine would run them; none, and a message, if the workload cannot be read."""
-        with self._resolving:
+        """The stages as they would run.
+
+        Raises:
+            PerfkitError: the workload cannot be loaded.
+        """
+        with self._lock:
             if self._stages is None:
-                try:
-                    self._described, self._stages = ladders.resolve(self.plan)
-                    self._show_stages(self._stages)
-                except PerfkitError as problem:
-                    self._stages, self._unreadable = [], str(problem)
-                    self._status.show_read("not ready", error=self._unreadable)
+                self._described, self._stages = ladders.resolve(self.plan)
         return self._stages
 
-    def _show_stages(self, stages: Sequence[Stage]) -> None:
-        """Called once, when the stages are known."""
-
     def _read(self) -> None:
-        """Shows the newest stored session of the same stages, settings, options and recipes."""
-        if self.plan.recorded:
-            self._resolve()
+        """Fills in the controls, and finds the newest stored session of the same stages and settings."""
+        self.where.fill()
+        try:
+            self._show_stages(self._resolve())
+            found = [] if self.plan.recorded else self._stored()
+        except PerfkitError as problem:
+            self.bar.say_read("not ready", error=str(problem))
             return
-        names = [slug(title) for title in self._titles] or dict.fromkeys(["baseline", *self.plan.stages])
-        runs: list[Run] = []
-        with contextlib.suppress(PerfkitError):  # a store that cannot be read says so when one measures
-            runs = RunStore().runs(limit=60, workload=self.plan.workload)
-        for session in dict.fromkeys(run.session for run in runs):
-            stored = [run for run in reversed(runs) if run.session == session]
-            place = (stored[0].preset, stored[0].device) == (self.plan.preset.name, self.plan.device)
-            stages = [run.stage for run in results.stages(stored)]
-            if place and is_of(self.plan, stored[0]) and stages == list(names) and self._ran(stored):
-                break
-        else:
-            return
-        if not (self.runs or self._job.busy):
-            self._recall(stored)
+        if found and not self.runs:
+            self.found = found
+            self._recall()
 
-    def _recall(self, stored: list[Run]) -> None:
+    def _show_stages(self, stages: Sequence[Stage]) -> None:
+        """Takes the stages, once they are known."""
+
+    def _recall(self) -> None:
         """Shows the results of an earlier session."""
-        self.runs, self._recalled = stored, True
-        self._draw()
-        self._draw_still()
-        self._offer_report()
-        self._status.show_read(f"results of {date(stored)}; Run measures again")
+        self.runs, self.found, self._recalled = self.found, [], True
+        self.bar.say_read(f"results of {date(self.runs)}; Run measures again")
+        self.show()
 
-    def _ran(self, stored: Sequence[Run]) -> bool:
-        """Whether this panel would have measured the same, each stage built on those that worked."""
-        if not self._resolve():
-            return False
+    def _stored(self) -> list[Run]:
+        """The newest session in the store that this panel would measure in the same way."""
+        titles = self._titles()
+        names = [slug(title) for title in titles] or list(dict.fromkeys(["baseline", *self.plan.stages]))
+        store = RunStore()
+        rows = store.history(workload=self.plan.workload)
+        wanted = self.plan.preset.name, self.plan.device
+        sessions = dict.fromkeys(row.session for row in rows if (row.preset, row.device) == wanted)
+        for session in sessions:
+            stages = {row.stage for row in rows if row.session == session}
+            if not set(names) <= stages:
+                continue
+            runs = store.runs(session=session)[::-1]
+            if [run.stage for run in results.stages(runs)] == names and self._is_same(runs):
+                return runs
+        return []
+
+    def _is_same(self, runs: Sequence[Run]) -> bool:
+        """Whether this panel would have measured these runs, each stage built on those that worked."""
         target, failed = plans.target(self.plan, self._described), list[str]()
         recipes = ladders.recipe_stages(self.plan.recipes, target)
         for stage, run in zip(
-            recipes or ladders.ladder_stages(self.plan, target, failed), stored, strict=False
+            recipes or ladders.ladder_stages(self.plan, target, failed), runs, strict=False
         ):
             recipe = {**Recipe().to_dict(), **run.recipe}
             if (run.options, recipe) != (self._described.options, stage.recipe.to_dict()):
@@ -216,8 +288,14 @@ class RecipePanel(LadderPanel):
     """
 
     def __init__(self, recipes: Recipes, **more: Any) -> None:
-        self._titles = recipes
+        self.recipes = recipes
         super().__init__(["baseline"], **more)
+
+    def _titles(self) -> Recipes:
+        return self.recipes
+
+    def _question(self) -> str:
+        return "Which of these recipes is fastest?"
 
     def __getitem__(self, title: str) -> Run:
         """The run of a recipe.
@@ -225,7 +303,7 @@ class RecipePanel(LadderPanel):
         Raises:
             InvalidValue: no such recipe, or it was not measured.
         """
-        runs = {run.title: run for run in self._results_or_error() if run.status == "ok"}
+        runs = {run.title: run for run in self.results() if run.status == "ok"}
         if title not in runs:
             raise one_of(title, list(runs), "measured recipe")
         return runs[title]
@@ -235,16 +313,13 @@ class RecipePanel(LadderPanel):
         parity = proving.parity(self.plan, title, Recipe.from_dict(self[title].recipe))
         return Shown(parity, tables_studies.parity(parity))
 
-    # ------------------------------------------------------------ several ranks
-
     def communication(self) -> Shown[list[Run]]:
         """Where a step goes, for each recipe with several ranks."""
-        runs = self._results_or_error()
-        return Shown(runs, [tables_studies.communication(runs)])
+        return Shown(self.results(), [tables_studies.communication(self.results())])
 
-    def efficiency(self, one: str, many: str) -> float:
-        """Scaling efficiency of a recipe with several ranks over one with one: 1 is perfect."""
-        return scaling.efficiency(self[one], self[many])
+    def efficiency(self, single: str, many: str) -> float:
+        """Scaling efficiency of a recipe with several ranks over one with a single rank: 1 is perfect."""
+        return scaling.efficiency(self[single], self[many])
 
     def forecast(
         self, title: str, latency_s: float | None = None, bytes_per_s: float | None = None
@@ -252,3 +327,8 @@ class RecipePanel(LadderPanel):
         """Predicted efficiency with more ranks, from what a recipe measured; see `studies.scaling`."""
         rows = scaling.forecast(self[title], latency_s=latency_s, bytes_per_s=bytes_per_s)
         return Shown(rows, [tables_studies.forecast(rows)])
+
+
+def date(runs: Sequence[Run]) -> str:
+    """When a session began."""
+    return f"{runs[0].created[:16].replace('T', ' ')} UTC"

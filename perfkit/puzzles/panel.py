@@ -23,8 +23,8 @@ from IPython.display import Markdown
 from perfkit import machine
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.notebook.functions import with_line
-from perfkit.notebook.layout import code_spans
 from perfkit.notebook.shown import Shown
+from perfkit.notebook.widgets import code_spans
 from perfkit.process.child import call
 from perfkit.puzzles import capstone as capstones
 from perfkit.puzzles.capstone import Score

@@ -34,8 +34,10 @@ def watch(shell: Any, line: str, cell: str) -> None:
     if line.strip():
         save(Path(line.strip()), [*shell.history_manager.input_hist_raw[:-1], cell])
     with loop.observed() as tracked:
-        shell.run_cell(cell)
+        result = shell.run_cell(cell)
     display(Shown(tracked, sections(tracked)))
+    if not result.success:  # its traceback is shown already; without an error here, Run All would go on
+        raise InvalidValue("the watched cell ended with an error", "See its traceback above")
 
 
 def sections(tracked: Tracked) -> list[Content]:

@@ -1,0 +1,57 @@
+"""Searches in a notebook."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfkit.notebook.functions import with_line
+from perfkit.notebook.shown import Shown
+from perfkit.recipe import Value
+from perfkit.search import attribute as attributing
+from perfkit.search import tables
+from perfkit.search import tune as tuning
+from perfkit.search.attribution import Attribution
+from perfkit.search.tuning import Tuned
+from perfkit.studies import plan as plans
+
+
+def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where: Any) -> Shown[Attribution]:
+    """Measures what each optimization is worth; the stop button ends it, and what was measured is kept.
+
+    Tables: What each, Interactions. Figure: worth.
+
+    Args:
+        names: optimizations; those of the default ladder that can act here if None.
+        minutes: of measuring.
+        where: `workload`, `preset`, `device`, `options` as for the panels.
+
+    Raises:
+        PerfkitError: a name that is not allowed, or nothing could be measured.
+    """
+    plan = plans.plan(stages=["baseline"], **where)
+    worth = with_line(lambda show: attributing.attribute(plan, names, 60 * minutes, on_progress=show))
+    return Shown(worth, tables.attribution(worth))
+
+
+def tune(
+    space: Mapping[str, Sequence[Value]] | None = None,
+    minutes: float = 10.0,
+    memory_gb: float | None = None,
+    **where: Any,
+) -> Shown[Tuned]:
+    """Finds the fastest recipe of a space; the stop button ends it, and what was measured is kept.
+
+    Table: Tried. Figure: pareto.
+
+    Args:
+        space: values by switch; the usual ones if None.
+        minutes: of measuring.
+        memory_gb: a cap; recipes above it are not picked.
+        where: `workload`, `preset`, `device`, `options` as for the panels.
+
+    Raises:
+        PerfkitError: a switch or value that is not allowed, or nothing could be measured.
+    """
+    plan = plans.plan(stages=["baseline"], **where)
+    cap = int(memory_gb * 1e9) if memory_gb else None
+    best = with_line(lambda show: tuning.tune(plan, space, cap, 60 * minutes, on_progress=show))
+    return Shown(best, tables.tuning(best))

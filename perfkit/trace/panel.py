@@ -1,0 +1,52 @@
+"""A trace in a notebook: what it says, and its timeline."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from IPython.display import HTML
+
+from perfkit import trace
+from perfkit.notebook.shown import Shown
+from perfkit.show.html import fragment
+from perfkit.studies import inspect
+from perfkit.trace import diagnosis, report
+from perfkit.trace.figures import interactive
+
+
+class TraceView(Shown[trace.Analysis]):
+    """What a trace says. Figures: `breakdown`, `ladder`, `operators`, `kernels`, `memory`, `timeline`.
+
+    Args:
+        files: `*.pt.trace.json[.gz]`, one per rank.
+        own: a profile that was just recorded, in the place of files.
+
+    Raises:
+        TraceError: a file is not a trace, or is damaged.
+    """
+
+    def __init__(
+        self, files: str | Path | Sequence[str | Path] = (), own: inspect.Profile | None = None
+    ) -> None:
+        self.profile = own
+        self.trace = own.trace if own else trace.load(files)
+        self.analysis = own.analysis if own else trace.analyse(self.trace)
+        self.findings = diagnosis.diagnose(self.analysis)
+        window = self._window(0)
+        contents = report.sections(self.analysis, self.findings, window, own.loading if own else None)
+        super().__init__(self.analysis, contents)
+
+    def timeline(self, step: int = 0) -> HTML:
+        """A step's threads, streams, copies and workers, to zoom and pan in."""
+        window = self._window(step)
+        return HTML(fragment([interactive(window) if window else "n/a: the trace has no steps"]))
+
+    def _window(self, step: int) -> trace.Lanes | None:
+        if not self.analysis.steps:
+            return None
+        return self.profile.lanes(step) if self.profile else trace.lanes(self.trace, step)
+
+
+def profile(*which: Any, **how: Any) -> TraceView:
+    """Profiles some steps in a fresh process, and reads the trace; arguments as for `perfkit.profile`."""
+    return TraceView(own=inspect.profile(*which, **how))
