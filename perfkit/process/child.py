@@ -162,7 +162,7 @@ class Child(Conversation):
         for process in self._processes:
             process.connection.close()
             if not process.started.cancel():
-                process.started.add_done_callback(lambda _, process=process: _end(process))
+                process.started.add_done_callback(functools.partial(_end, process))
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -202,7 +202,7 @@ def end_tree(pid: int) -> None:
     _wait_for(tree)
 
 
-def _end(process: _Process) -> None:
+def _end(process: _Process, _: object) -> None:
     if process.pid:
         end_tree(process.pid)
         process.process.join(_GRACE_S)
@@ -229,14 +229,15 @@ def _signal_group(pid: int, name: str) -> None:
 
 
 def _rank_variables(ranks: int) -> list[dict[str, str]]:
-    """torchrun's variables for each rank."""
+    """Torchrun's variables for each rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
+    local = "lo0" if sys.platform == "darwin" else "lo"
     shared = {
         "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
         # Else gloo resolves the host's name, which may be unknown.
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo"),
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", local),
     }  # fmt: skip
     return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]

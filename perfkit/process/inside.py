@@ -1,4 +1,4 @@
-"""The beginning of a process that perfkit starts: a session of its own, output to a log, an end with its parent."""
+"""How a process of perfkit's begins: in a session of its own, with a log, and to end with its parent."""
 
 import contextlib
 import ctypes
@@ -40,7 +40,7 @@ def run(
         name: what `top` shows.
     """
     multiprocessing.current_process().daemon = False  # data loaders need processes of their own …
-    multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type]  # … started as in any script
+    multiprocessing.set_start_method(None, force=True)  # … started as in any script
     if os.name == "posix":
         os.setsid()  # Ctrl-C must not reach it, and all of it can be ended at once
     if sys.platform == "linux":

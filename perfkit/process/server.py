@@ -22,6 +22,7 @@ from perfkit import machine
 _READ_LATE = ("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND")
 """Variables that a running process may get: every other one may be read by an import."""
 
+_METHOD: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 _servers: dict[frozenset[tuple[str, str]], forkserver.ForkServer] = {}
 _lock = threading.Lock()
 _starter = ThreadPoolExecutor(1, "perfkit-start")
@@ -40,19 +41,16 @@ def start(
     Returns:
         The process, and when it has started; an error of the server is the future's.
     """
-    on_linux = sys.platform == "linux"
     # A daemon is ended with this process, rather than waited for.
-    process = multiprocessing.get_context("forkserver" if on_linux else "spawn").Process(
-        target=target, args=arguments, daemon=True
-    )
+    process = _METHOD.Process(target=target, args=arguments, daemon=True)
     return process, _starter.submit(_start, process, dict(environment))
 
 
 def restart() -> None:
-    """Ends all servers, and processes that still come from them: the next one has memory and code elsewhere."""
+    """Ends all servers, and their processes: the next process has its memory and code elsewhere."""
     with _lock:
         for server in _servers.values():
-            server._stop()
+            server._stop()  # type: ignore[attr-defined]
         _servers.clear()
 
 

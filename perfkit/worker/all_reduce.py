@@ -1,7 +1,5 @@
 """The collectives of a step alone, timed in every rank at once; quick to import, as watched scripts do it."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterable

@@ -1,37 +1,72 @@
-"""Whether each switch is in effect, read from what was built and from an observed step, not from the recipe.
+"""Whether each switch is in effect, read from live objects and an observed step, never from the recipe.
 
-`CHECKS` is a table: for each switch, what is observed and how it reads in words. A stage with a switch that
-is not in effect is an error, not a slow stage.
+`READERS` has one reader for each switch, for perfkit's own program and for scripts alike. It runs inside of
+scripts, whose interpreter may have no more than torch.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Collection
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import distributed
-
-from perfkit.results.run import Mechanism
-from perfkit.worker.observe import ObservedStep, is_compiled
+from torch import nn
 
 Reading = tuple[Any, str]
-"""The observed state, in the terms of the recipe's switch, and the evidence in words."""
-Check = Callable[[ObservedStep], Reading]
-
-_AS_IT_SHOULD_BE, _NOT_AS_IT_SHOULD_BE = object(), object()
-"""States of what cannot be read in the recipe's terms."""
+"""The value in the terms of the recipe's switch, None if it is neither, and the evidence in words."""
 
 
-def verify(step: ObservedStep, switches: Collection[str] | None = None) -> list[Mechanism]:
-    """The checks of these switches, all of them if None, in the order of the recipe's declaration."""
-    mechanisms = []
-    for switch, wanted in step.recipe.to_dict().items():
-        if switches is not None and switch not in switches:
-            continue
-        state, evidence = CHECKS[switch](step)
-        mechanisms.append(Mechanism(switch, state is _AS_IT_SHOULD_BE or state == wanted, evidence))
-    return mechanisms
+@dataclass
+class View:
+    """What a training shows of itself in a step. Whatever is None cannot be seen."""
+
+    device: torch.device
+    loader: Any = None
+    iterator: Any = None
+    """The loader's, with its worker processes."""
+    model: Any = None
+    optimizer: Any = None
+    scaler: Any = None
+    batch: Any = None
+    """The last one, as the loader gave it."""
+    inputs: Any = None
+    """As the model took them."""
+    outputs: Any = None
+    """The first tensor that the model gave."""
+    autocast: torch.dtype | None = None
+    """The type of the autocast around the model, where there is one."""
+    batches: int = 1
+    """Batches of the step."""
+    updates: int = 0
+    """Optimizer steps in it."""
+    set_to_none: bool | None = None
+    """How gradients are cleared, where the call was seen."""
+    copies: list[dict[str, Any]] = field(default_factory=list)
+    """Keyword arguments of the calls that copied batches to the device."""
+    copy_streams: list[int | None] = field(default_factory=list)
+    """The CUDA stream that was current in each copy."""
+    compute_stream: int | None = None
+    prefetches: bool = False
+    """Whether batches are copied one ahead."""
+    averaged: list[bool] = field(default_factory=list)
+    """For each backward pass: whether the ranks averaged their gradients."""
+    block_calls: int = 0
+    """How often the first block of the model was computed; 0 where that cannot be counted."""
+    graphs: Mapping[str, int] = field(default_factory=dict)
+    """What torch.compile has done: `device.compile_counters`."""
+    recompiles: int = 0
+    """Graphs that were compiled after the first step: there should be none."""
+
+
+def verify(view: View, wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Whether switches have the values that they should have: plain data of `results.run.Mechanism`."""
+    proofs = []
+    for switch, value in wanted.items():
+        state, evidence = READERS[switch](view)
+        ok = state == value or (switch == "cpu_threads" and not value)
+        proofs.append({"switch": switch, "ok": ok, "evidence": evidence})
+    return proofs
 
 
 def bytes_per_sample(batch: Any) -> int:
@@ -40,93 +75,134 @@ def bytes_per_sample(batch: Any) -> int:
     return int(sum(tensor.nbytes for tensor in tensors)) // max(1, len(tensors[0]))
 
 
-def _flag(on: bool, yes: str, no: str) -> Reading:
-    return on, yes if on else no
+def first_tensor(outputs: Any) -> Any:
+    """The first tensor of what a model gives."""
+    while not isinstance(outputs, torch.Tensor):
+        outputs = next(iter(outputs.values() if isinstance(outputs, Mapping) else outputs))
+    return outputs
 
 
-def _holds(ok: bool, evidence: str) -> Reading:
-    return _AS_IT_SHOULD_BE if ok else _NOT_AS_IT_SHOULD_BE, evidence
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """The type of the autocast that is on now; None if it is off."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if on else None
+
+
+def shown(dtype: torch.dtype) -> str:
+    """A type without `torch.`."""
+    return str(dtype).removeprefix("torch.")
 
 
 # ---------------------------------------------------------------- data
 
 
-def _workers(s: ObservedStep) -> Reading:
-    alive = sum(worker.is_alive() for worker in getattr(s.iterator, "_workers", []))
-    found = f"{alive} worker process{'es' if alive > 1 else ''} alive"
-    return alive, found if alive else "data is fetched in the training process"
+def _batch_size(view: View) -> Reading:
+    if view.batch is not None and isinstance(view.batch[0], torch.Tensor):
+        size: int | None = len(view.batch[0])
+    else:
+        sampler = getattr(view.loader, "batch_sampler", None)
+        size = getattr(view.loader, "batch_size", None) or getattr(sampler, "batch_size", None)
+    return size, f"{size} samples in a batch" if size else "no batch size to read"
 
 
-def _prefetch_factor(s: ObservedStep) -> Reading:
-    factor = getattr(s.training.loader, "prefetch_factor", None)
-    if not s.recipe.workers:
-        return _holds(factor is None, "no workers, nothing is prefetched")
-    outstanding = getattr(s.iterator, "_tasks_outstanding", None)
+def _workers(view: View) -> Reading:
+    if view.loader is None:
+        return None, "no DataLoader"
+    alive = sum(worker.is_alive() for worker in getattr(view.iterator, "_workers", ()))
+    names = f"{alive} worker process{'es' if alive > 1 else ''} alive"
+    return alive, names if alive else "data is fetched in the training process"
+
+
+def _prefetch_factor(view: View) -> Reading:
+    factor = getattr(view.loader, "prefetch_factor", None)
+    if factor is None:
+        return DEFAULT_PREFETCH, "no workers, nothing is prefetched"
+    outstanding = getattr(view.iterator, "_tasks_outstanding", None)
     return factor, f"{factor} batches a worker ahead, {outstanding} requested now"
 
 
-def _batched_fetch(s: ObservedStep) -> Reading:
-    collate = getattr(getattr(s.training.loader, "collate_fn", None), "__name__", "")
-    whole = hasattr(getattr(s.training.loader, "dataset", None), "__getitems__")
-    return _flag(
-        whole and collate == "already_a_batch", "a batch is one `__getitems__`", "one sample at a time"
-    )
+def _batched_fetch(view: View) -> Reading:
+    collate = getattr(getattr(view.loader, "collate_fn", None), "__name__", "")
+    dataset = getattr(view.loader, "dataset", None)
+    on = hasattr(dataset, "__getitems__") and collate in ("default_convert", "TimedFetch")
+    return on, "a batch is one `__getitems__`" if on else "one sample at a time"
 
 
-def _uint8_copy(s: ObservedStep) -> Reading:
-    kind = str(s.batch[0].dtype).removeprefix("torch.")
-    size = bytes_per_sample(s.batch[:1])
+def _pin_memory(view: View) -> Reading:
+    pinned = bool(view.batch[0].is_pinned() if view.batch is not None else view.loader.pin_memory)
+    return pinned, "batches lie in page-locked memory" if pinned else "batches lie in pageable memory"
+
+
+def _non_blocking(view: View) -> Reading:
+    flags = [bool(copy.get("non_blocking")) for copy in view.copies]
+    on = bool(flags) and all(flags)
+    return on, "the copies do not wait" if on else "the host waits for each copy"
+
+
+def _device_prefetch(view: View) -> Reading:
+    """Copy and kernels overlap only on two streams and from pinned memory."""
+    if not view.prefetches:
+        return False, "copied when it is needed"
+    apart = bool(view.copy_streams) and view.compute_stream not in view.copy_streams
+    pinned = view.batch[0].is_pinned()
+    stream = "a stream of its own" if apart else "the stream of the kernels"
+    memory = "pinned" if pinned else "pageable"
+    return (apart and pinned) or None, f"the next batch is copied on {stream}, from {memory} memory"
+
+
+def _uint8_copy(view: View) -> Reading:
+    kind, size = shown(view.batch[0].dtype), bytes_per_sample(view.batch[:1])
     return kind == "uint8", f"the batch is copied as {kind}: {size:,} bytes per sample"
 
 
-def _device_resize(s: ObservedStep) -> Reading:
-    sent, seen = tuple(s.batch[0].shape[2:]), tuple(s.inputs.shape[2:])
-    shown = "×".join(map(str, sent)) or "no image"
+def _device_resize(view: View) -> Reading:
+    sent, seen = tuple(view.batch[0].shape[2:]), tuple(view.inputs.shape[2:])
+    size = "×".join(map(str, sent)) or "no image"
     # Only an enlargement counts: a crop on the device is a workload's own affair.
-    return _flag(
-        sent < seen, f"copied as {shown}, enlarged on the device", f"copied as the model sees it ({shown})"
-    )
-
-
-def _device_prefetch(s: ObservedStep) -> Reading:
-    """Copy and kernels overlap only on two streams and from pinned memory; `record_stream` makes it safe."""
-    if not s.prefetches:
-        return False, "copied when it is needed"
-    apart = bool(s.copy_streams) and s.compute_stream not in s.copy_streams
-    stream = "a stream of its own" if apart else "the stream of the kernels"
-    pinned = s.batch[0].is_pinned()
-    memory = "pinned" if pinned else "pageable"
-    evidence = f"the next batch is copied on {stream}, from {memory} memory; {s.recorded} tensors recorded"
-    return (apart and pinned and s.recorded >= 2) or _NOT_AS_IT_SHOULD_BE, evidence
+    on = sent < seen
+    return on, f"copied as {size}, enlarged on the device" if on else f"copied as the model sees it ({size})"
 
 
 # ---------------------------------------------------------------- computing
 
 
-def _zero_grad_set_to_none(s: ObservedStep) -> Reading:
-    gradients = [p.grad for p in s.training.model.parameters() if p.requires_grad]
+def _zero_grad_set_to_none(view: View) -> Reading:
+    if view.set_to_none is not None:
+        return view.set_to_none, f"zero_grad(set_to_none={view.set_to_none})"
+    gradients = [p.grad for p in view.model.parameters() if p.requires_grad]
     if not gradients:
-        return _holds(False, "the model has no parameters")
-    return _flag(gradients[0] is None, "gradients are None after a step", "gradients are zeroed")
+        return None, "the model has no parameters that are trained"
+    none = gradients[0] is None
+    return none, "gradients are None after a step" if none else "gradients are zeroed"
 
 
-def _channels_last(s: ObservedStep) -> Reading:
-    weights = [p for p in s.training.model.parameters() if p.dim() == 4 and min(p.shape[1], p.shape[2]) > 1]
-    image = s.inputs.dim() == 4
-    tensors = [*weights, *([s.inputs] if image else [])]
-    last = bool(tensors) and all(t.is_contiguous(memory_format=torch.channels_last) for t in tensors)
-    shown = f"strides of the input {tuple(s.inputs.stride())}" if image else "no image input"
-    return last, f"{shown}: {'NHWC' if last else 'NCHW'}"
+def _channels_last(view: View) -> Reading:
+    weights = [p for p in view.model.parameters() if p.dim() == 4 and min(p.shape[1], p.shape[2]) > 1]
+    image = isinstance(view.inputs, torch.Tensor) and view.inputs.dim() == 4
+    if not weights:
+        return False, "the model has no 4-dimensional weights"
+    tensors = [*weights, *([view.inputs] if image else [])]
+    last = all(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in tensors)
+    what = f"strides of the input {tuple(view.inputs.stride())}" if image else f"{len(weights)} weights"
+    return last, f"{what}: {'NHWC' if last else 'NCHW'}"
 
 
-def _amp(s: ObservedStep) -> Reading:
-    parameters = next(s.training.model.parameters()).dtype
-    expected = {"off": parameters, "bf16": torch.bfloat16, "fp16": torch.float16}[s.recipe.amp]
-    scaler = getattr(s.training, "scaler", None)
-    scaled = scaler is not None and scaler.is_enabled()
-    evidence = f"logits are {str(s.outputs.dtype).removeprefix('torch.')}"
-    evidence += f", loss scaled by {scaler.get_scale():.0f}" if scaler is not None else ""
-    return _holds(s.outputs.dtype == expected and scaled == (s.recipe.amp == "fp16"), evidence)
+def _amp(view: View) -> Reading:
+    kinds = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+    if view.outputs is None:
+        return None, "the model gives no tensor"
+    parameters = next(view.model.parameters()).dtype
+    dtype = view.outputs.dtype
+    evidence = f"logits are {shown(dtype)}"
+    if dtype == parameters and view.autocast in kinds:
+        dtype = view.autocast
+        evidence += f", cast back from an autocast to {shown(dtype)}"
+    kind = "off" if dtype == parameters else kinds.get(dtype)
+    scaled = view.scaler is not None and view.scaler.is_enabled()
+    if scaled:
+        evidence += f", loss scaled by {view.scaler.get_scale():.0f}"
+    needless, missing = scaled and kind != "fp16", kind == "fp16" and view.scaler is not None and not scaled
+    return (None if needless or missing else kind), evidence
 
 
 def fp32_precision() -> tuple[str, str, str]:
@@ -139,80 +215,109 @@ _TORCHS_OWN = fp32_precision()
 """As torch starts; the environment may have set it."""
 
 
-def _fp32_precision(s: ObservedStep) -> Reading:
-    wanted, settings = s.recipe.fp32_precision, fp32_precision()
+def _fp32_precision(view: View) -> Reading:
+    settings = fp32_precision()
     products, convolutions = ("TF32" if part == "tf32" else "full precision" for part in settings[:2])
-    return _holds(
-        settings == (_TORCHS_OWN if wanted == "default" else (wanted,) * 3),
-        f"on a GPU, float32 products are computed in {products}, convolutions in {convolutions}",
-    )
+    value = "default" if settings == _TORCHS_OWN else settings[0] if len(set(settings)) == 1 else None
+    where = "on a GPU, float32 products are computed in"
+    return value, f"{where} {products}, convolutions in {convolutions}"
 
 
-def _optimizer_impl(s: ObservedStep) -> Reading:
-    group = s.training.optimizer.param_groups[0]
+def _cudnn_benchmark(view: View) -> Reading:
+    on = torch.backends.cudnn.benchmark
+    return on, "cuDNN times its algorithms" if on else "cuDNN's heuristic choice"
+
+
+def _optimizer_impl(view: View) -> Reading:
+    if view.optimizer is None:
+        return None, "no optimizer"
+    group = view.optimizer.param_groups[0]
     fused, foreach = group.get("fused"), group.get("foreach")
     state = "fused" if fused else "foreach" if foreach else "loop" if foreach is False else "default"
-    return state, f"optimizer implementation: {state}"
+    return state, f"{type(view.optimizer).__name__}: {state}"
 
 
-def _compile(s: ObservedStep) -> Reading:
-    if not is_compiled(s.training.model):
+def _compile(view: View) -> Reading:
+    if not view.graphs.get("graphs"):
         return False, "runs eagerly"
-    ok = s.counters.graphs > 0 and s.recompiles == 0
-    evidence = f"{s.counters.graphs} graph(s), {s.counters.breaks} break(s), {s.recompiles} recompilation(s)"
-    return ok or _NOT_AS_IT_SHOULD_BE, evidence
+    graphs, breaks = view.graphs["graphs"], view.graphs["breaks"]
+    evidence = f"{graphs} graph(s), {breaks} break(s), {view.recompiles} recompilation(s)"
+    return (None if view.recompiles else True), evidence
 
 
-def _compile_mode(s: ObservedStep) -> Reading:
-    context = getattr(s.training.model, "dynamo_ctx", None)
-    if context is None:
-        return _holds(not s.recipe.compile, "not compiled")
-    settings = context.compiler_config or {}
+def _compile_mode(view: View) -> Reading:
+    context = getattr(view.model, "dynamo_ctx", None)
+    settings = getattr(context, "compiler_config", None) or {}
     autotune, cudagraphs = settings.get("max_autotune"), settings.get("triton.cudagraphs")
     state = "max-autotune" if autotune else "reduce-overhead" if cudagraphs else "default"
-    return state, f"compiled in mode {state}"
+    return state, f"compiled in mode {state}" if context else "not compiled"
 
 
-def _activation_checkpointing(s: ObservedStep) -> Reading:
-    if not s.block_calls:
-        evidence = "compiled: the compiler chooses what backward computes again"
-        return _holds(not s.recipe.activation_checkpointing, evidence)
-    times = s.block_calls / s.recipe.accumulation
-    return times == 2, f"a block is computed {times:g}x per batch"
+def _activation_checkpointing(view: View) -> Reading:
+    if not view.block_calls:
+        return False, "compiled: the compiler chooses what backward computes again"
+    times = view.block_calls / max(1, view.batches)
+    return (times == 2 if times in (1, 2) else None), f"a block is computed {times:g}x per batch"
 
 
-# ---------------------------------------------------------------- ranks
+def _accumulation(view: View) -> Reading:
+    evidence = f"{view.batches} batch(es), {view.updates} optimizer step(s)"
+    return view.batches if view.updates == 1 else None, evidence
 
 
-def _ranks(s: ObservedStep) -> Reading:
-    if s.ddp is None:
+# ---------------------------------------------------------------- ranks and environment
+
+
+def _ranks(view: View) -> Reading:
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 1, "one process trains"
+    model = getattr(view.model, "_orig_mod", view.model)
+    if not isinstance(model, nn.parallel.DistributedDataParallel):
+        return None, "the model is not in DistributedDataParallel"
     size = distributed.get_world_size()
     return size, f"{size} ranks by {distributed.get_backend()}, in DistributedDataParallel"
 
 
-def _no_sync(s: ObservedStep) -> Reading:
-    if all(s.averaged):
+def _no_sync(view: View) -> Reading:
+    if all(view.averaged):
         return False, "gradients are averaged with every batch"
-    last_only = s.averaged[-1] and not any(s.averaged[:-1])
-    return last_only or _NOT_AS_IT_SHOULD_BE, "gradients are averaged with the last batch only"
+    last_only = view.averaged[-1] and not any(view.averaged[:-1])
+    return last_only or None, "gradients are averaged with the last batch only"
 
 
-# ---------------------------------------------------------------- the table
+def _wait_policy(view: View) -> Reading:
+    policy = first_environment().get("OMP_WAIT_POLICY", "")
+    value = {"": "default", "PASSIVE": "passive"}.get(policy.upper())
+    return value, f"started with OMP_WAIT_POLICY={policy}" if policy else "threads wait as libgomp chooses"
 
-CHECKS: dict[str, Check] = {
-    "batch_size": lambda s: (len(s.batch[0]), f"{len(s.batch[0])} samples in a batch"),
+
+def _allocator(view: View) -> Reading:
+    settings = first_environment()
+    names = [name for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_") if name in settings]
+    if not names:
+        return "default", "the C library returns memory as it chooses"
+    return "keep", f"started with {', '.join(f'{name}={settings[name]}' for name in names)}"
+
+
+def first_environment() -> dict[str, str]:
+    """The variables that this process, or the server that forked it, was started with."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            pairs = [part.decode(errors="replace").partition("=") for part in file.read().split(b"\0")]
+        return {name: value for name, equals, value in pairs if equals}
+    except OSError:  # not Linux
+        return dict(os.environ)
+
+
+DEFAULT_PREFETCH = 2
+READERS: dict[str, Callable[[View], Reading]] = {
+    "batch_size": _batch_size,
     "workers": _workers,
     "prefetch_factor": _prefetch_factor,
     "batched_fetch": _batched_fetch,
-    "pin_memory": lambda s: _flag(
-        s.batch[0].device.type == "cpu" and s.batch[0].is_pinned(),
-        "the host batch is page-locked", "the host batch is pageable",
-    ),
-    "non_blocking": lambda s: _flag(
-        any(copy.get("non_blocking") for copy in s.copies),
-        "copied without waiting", "the host waits for the copy",
-    ),
+    "pin_memory": _pin_memory,
+    "non_blocking": _non_blocking,
     "device_prefetch": _device_prefetch,
     "uint8_copy": _uint8_copy,
     "device_resize": _device_resize,
@@ -220,21 +325,16 @@ CHECKS: dict[str, Check] = {
     "channels_last": _channels_last,
     "amp": _amp,
     "fp32_precision": _fp32_precision,
-    "cudnn_benchmark": lambda s: _flag(
-        torch.backends.cudnn.benchmark, "cuDNN times algorithms", "cuDNN's heuristic choice"
-    ),
+    "cudnn_benchmark": _cudnn_benchmark,
     "optimizer_impl": _optimizer_impl,
     "compile": _compile,
     "compile_mode": _compile_mode,
-    "cpu_threads": lambda s: _holds(
-        s.recipe.cpu_threads in (0, torch.get_num_threads()), f"{torch.get_num_threads()} compute threads"
-    ),
-    "accumulation": lambda s: (
-        s.batches_pulled if s.optimizer_steps == 1 else _NOT_AS_IT_SHOULD_BE,
-        f"{s.batches_pulled} batch(es), {s.optimizer_steps} optimizer step(s)",
-    ),
+    "cpu_threads": lambda view: (torch.get_num_threads(), f"{torch.get_num_threads()} compute threads"),
+    "accumulation": _accumulation,
     "activation_checkpointing": _activation_checkpointing,
     "ranks": _ranks,
     "no_sync": _no_sync,
-}  # fmt: skip
-"""The check of each switch: what is observed, and how it reads in words."""
+    "wait_policy": _wait_policy,
+    "allocator": _allocator,
+}
+"""The reader of each switch."""

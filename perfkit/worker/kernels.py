@@ -3,8 +3,6 @@
 Peaks are measured, not taken from a data sheet: the best of some large products, a copy of a large tensor.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,19 +14,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
-from perfkit.worker.harness import Device, Harness
-from perfkit.worker.observe import inner_model
+from perfkit.worker.harness import Harness
+from perfkit.worker.procedure import Steps, synchronize
 from perfkit.worker.reports import KernelReport, MisalignedLayer, ShapeTiming, StepWork
 from perfkit.worker.roofline import Operator, misaligned_layer, shares
+from perfkit.worker.training import inner_model
 
 _REPEATS = 7
 
 
 def measure(harness: Harness) -> KernelReport:
     """Roofs of the device, a sweep of shapes, and the work of this training's step."""
-    block = harness.block(8 * harness.samples_per_step)
+    taken: Steps = harness.run(harness.procedure.take(8, "measuring"))
     device = harness.device
-    big = device.device.type != "cpu"
+    big = device.type != "cpu"
     dtypes = [torch.float32, torch.bfloat16, *([torch.float16] if big else [])]
     rows = sweep(device, dtypes, 1 if big else 4)
     sizes = (1024, 4096, 8192) if big else (512, 1024)
@@ -37,13 +36,13 @@ def measure(harness: Harness) -> KernelReport:
         _name(dtype): max(row.flops_per_s for row in rows + squares if row.dtype == _name(dtype))
         for dtype in dtypes
     }
-    bytes_per_s, step_s = bandwidth(device, 1 << (30 if big else 26)), block.seconds / len(block.step_s)
+    bytes_per_s = bandwidth(device, 1 << (30 if big else 26))
     (step_work, operators), training = work(harness), harness.training
-    mfu, light_share = shares(step_work, operators, step_s, peaks, bytes_per_s)
+    mfu, light_share = shares(step_work, operators, taken.mean_s, peaks, bytes_per_s)
     return KernelReport(
         peaks=peaks, bytes_per_s=bytes_per_s, rows=rows, work=step_work,
-        misaligned=misaligned(inner_model(training.model)), step_s=step_s, mfu=mfu, light_share=light_share,
-        recipe=training.recipe.describe(), device=str(training.device),
+        misaligned=misaligned(inner_model(training.model)), step_s=taken.mean_s, mfu=mfu,
+        light_share=light_share, recipe=training.recipe.describe(), device=str(training.device),
     )  # fmt: skip
 
 
@@ -51,7 +50,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def timed(device: Device, works: Sequence[Callable[[], Any]]) -> list[float]:
+def timed(device: torch.device, works: Sequence[Callable[[], Any]]) -> list[float]:
     """The least seconds of a call of each; the calls alternate, so that drift affects all of them alike.
 
     The least, not the median: the question is what the device can do, and every disturbance adds time.
@@ -59,18 +58,18 @@ def timed(device: Device, works: Sequence[Callable[[], Any]]) -> list[float]:
     seconds = []
     for _ in range(1 + _REPEATS):
         for work in works:
-            device.synchronize()
+            synchronize(device)
             start = time.perf_counter()
             work()
-            device.synchronize()
+            synchronize(device)
             seconds.append(time.perf_counter() - start)
     counted = seconds[len(works) :]  # the first call of each plans and allocates
     return [min(counted[at :: len(works)]) for at in range(len(works))]
 
 
-def bandwidth(device: Device, size: int) -> float:
+def bandwidth(device: torch.device, size: int) -> float:
     """Bytes/s of a copy within the device, counting bytes read and bytes written."""
-    source = torch.empty(size, dtype=torch.uint8, device=device.device)
+    source = torch.empty(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * size / timed(device, [lambda: target.copy_(source)])[0]
 
@@ -88,16 +87,16 @@ class _Case:
     """Bytes read and written."""
 
 
-def _product(device: Device, m: int, k: int, n: int, dtype: torch.dtype) -> _Case:
-    a = torch.randn(m, k, device=device.device).to(dtype)
-    b = torch.randn(k, n, device=device.device).to(dtype)
+def _product(device: torch.device, m: int, k: int, n: int, dtype: torch.dtype) -> _Case:
+    a = torch.randn(m, k, device=device).to(dtype)
+    b = torch.randn(k, n, device=device).to(dtype)
     size = (m * k + k * n + m * n) * a.element_size()
     return _Case(f"{m} x {k} x {n}", "matmul", dtype, lambda: a @ b, 2 * m * k * n, size)
 
 
-def _convolution(device: Device, channels: int, size: int, dtype: torch.dtype, layout: Any) -> _Case:
-    inputs = torch.randn(16, channels, size, size, device=device.device).to(dtype, memory_format=layout)
-    layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False).to(device.device, dtype)
+def _convolution(device: torch.device, channels: int, size: int, dtype: torch.dtype, layout: Any) -> _Case:
+    inputs = torch.randn(16, channels, size, size, device=device).to(dtype, memory_format=layout)
+    layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False).to(device, dtype)
     layer.to(memory_format=layout).requires_grad_(False)
     flops = 2 * 16 * channels * channels * 9 * size * size
     size_of = (2 * inputs.numel() + layer.weight.numel()) * inputs.element_size()
@@ -105,7 +104,7 @@ def _convolution(device: Device, channels: int, size: int, dtype: torch.dtype, l
     return _Case(f"{channels} channels, {name}", "convolution", dtype, lambda: layer(inputs), flops, size_of)
 
 
-def _rows(device: Device, cases: list[_Case]) -> list[ShapeTiming]:
+def _rows(device: torch.device, cases: list[_Case]) -> list[ShapeTiming]:
     seconds = timed(device, [case.call for case in cases])
     return [
         ShapeTiming(
@@ -125,7 +124,7 @@ def neighbours(size: int) -> tuple[int, int, int, int]:
     return -(-size // 64) * 64, eights, eights - 4, eights - 1
 
 
-def sweep(device: Device, dtypes: list[torch.dtype], shrink: int = 1) -> list[ShapeTiming]:
+def sweep(device: torch.device, dtypes: list[torch.dtype], shrink: int = 1) -> list[ShapeTiming]:
     """The article's product and its neighbours, an odd m, a small m, and convolutions.
 
     Args:
@@ -172,7 +171,7 @@ def work(harness: Harness) -> tuple[StepWork, list[Operator]]:
     if training.recipe.compile:  # fusing changes the bytes, so they are counted without it
         return StepWork(None, None, "", "counted on the recipe without compile"), []
     with _Counter() as counter:
-        training.step(harness.batches)
+        training.step()
     amp = {"off": "float32", "bf16": "bfloat16", "fp16": "float16"}[training.recipe.amp]
     flops, moved = map(sum, zip(*counter.operators, strict=True))
     return StepWork(flops, moved, amp), counter.operators

@@ -1,6 +1,4 @@
-"""The loader: how long batches are waited for, how long they take to make, when its workers are idle."""
-
-from __future__ import annotations
+"""The loader from inside: how long each batch takes its workers, and how long pinning takes."""
 
 import contextlib
 import itertools
@@ -11,93 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 from torch.utils.data import DataLoader, get_worker_info
-
-from perfkit.machine import process_tree
-from perfkit.old_train import epochs
-
-
-class Source:
-    """Endless host batches that measure how long each `next` takes.
-
-    Whatever reads ahead (a device prefetcher, for example) reads from here too, so a step's wait is all the
-    waiting that happened during it.
-    """
-
-    def __init__(self, loader: Any, clock: Callable[[], float]) -> None:
-        self._batches = epochs(loader)
-        self._clock = clock
-        self._waited = 0.0
-        self._numbers = itertools.count()
-        self.stamps: list[tuple[int, float, float]] = []
-        """Of each batch taken: its number from 0, when it was requested, when it was received."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        start = self._clock()
-        batch = next(self._batches)
-        end = self._clock()
-        self._waited += end - start
-        self.stamps.append((next(self._numbers), start, end))
-        return batch
-
-    @property
-    def iterator(self) -> Any:
-        """The loader's own iterator, which holds its worker processes; None before the first batch."""
-        return getattr(self._batches, "gi_yieldfrom", None)
-
-    def ready(self) -> int:
-        """Batches in the queue of the loader's workers; 0 where that cannot be known."""
-        with contextlib.suppress(AttributeError, NotImplementedError):  # macOS cannot tell
-            return int(self.iterator._data_queue.qsize())
-        return 0
-
-    def take_waited(self) -> float:
-        """Seconds waited since the last call."""
-        waited, self._waited = self._waited, 0.0
-        return waited
-
-
-def wait_for_idle_loader(limit_s: float = 2.0, period_s: float = 0.04) -> None:
-    """Waits until this process's children use no CPU time, for at most `limit_s`.
-
-    Loader workers continue after a block until their queue is full. On a CPU they would take cores from what
-    is measured next: the ceiling, or a block of another process.
-    """
-    children = process_tree()[1:]
-
-    def cpu_s() -> float:
-        total = 0.0
-        for child in children:
-            with contextlib.suppress(psutil.Error):
-                times = child.cpu_times()
-                total += times.user + times.system
-        return total
-
-    until, spent = time.monotonic() + limit_s, cpu_s()
-    while children and time.monotonic() < until:
-        time.sleep(period_s)
-        spent, before = cpu_s(), spent
-        if spent <= before:
-            break
-
-
-@contextlib.contextmanager
-def workers_stopped() -> Iterator[None]:
-    """Suspends the loader's workers, so that they do not get ahead meanwhile."""
-    workers = process_tree()[1:]
-    for worker in workers:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            worker.suspend()
-    try:
-        yield
-    finally:
-        for worker in workers:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                worker.resume()
 
 
 class _Numbered(NamedTuple):

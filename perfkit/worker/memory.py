@@ -5,8 +5,6 @@ itself inside one operator (cuDNN's workspace) and what the allocator keeps in r
 are the difference to the allocator's own figures.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import functools
@@ -23,20 +21,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from perfkit.errors import InvalidValue
-from perfkit.old_train import Training
+from perfkit.worker.device import peak_bytes, reset_peak
 from perfkit.worker.failures import is_program, is_users
-from perfkit.worker.harness import Harness
-from perfkit.worker.observe import inner_model, phases
+from perfkit.worker.procedure import synchronize
 from perfkit.worker.reports import MemoryReport
+from perfkit.worker.training import Training, inner_model
 
 _PERSISTENT = ("weights", "gradients", "optimizer")
-KINDS = ("weights", "gradients", "optimizer", "batch", "activations", "workspace")
+KINDS = (*_PERSISTENT, "batch", "activations", "workspace")
+_TRANSIENT_PLACES, _PERSISTENT_PLACES = 8, 6
 
 
 @dataclass
 class _Storage:
-    """One tensor's memory."""
-
     size: int
     kind: str
     where: str
@@ -51,7 +48,9 @@ class Ledger(TorchDispatchMode):
         self.phase = "data"
         self.live: dict[int, _Storage] = {}
         self.bytes = 0
-        self.peak, self.at_peak, self.peak_phase = 0, list[_Storage](), ""
+        self.peak = 0
+        self.at_peak: list[_Storage] = []
+        self.peak_phase = ""
         self.phases: dict[str, int] = collections.defaultdict(int)
         """Highest bytes in each phase."""
         self.modules: list[str] = []
@@ -83,7 +82,7 @@ class Ledger(TorchDispatchMode):
             self.peak, self.at_peak, self.peak_phase = self.bytes, list(self.live.values()), self.phase
 
     @contextlib.contextmanager
-    def in_phase(self, name: str, named_range: object = None) -> Iterator[None]:
+    def in_phase(self, name: str) -> Iterator[None]:
         """What is allocated inside belongs to this phase; copies count as data."""
         before = self.phase
         self.phase = name if name in ("forward", "backward", "optimizer") else before
@@ -109,13 +108,12 @@ def _line() -> str:
     return ""
 
 
-def measure(harness: Harness, steps: int = 2) -> MemoryReport:
+def measure(training: Training, steps: int = 2) -> MemoryReport:
     """Takes some steps and accounts for their memory.
 
     Raises:
         InvalidValue: the model is compiled.
     """
-    training = harness.training
     if training.recipe.compile:
         raise InvalidValue(
             "the memory of a compiled model cannot be followed, as its kernels allocate on their own",
@@ -123,27 +121,32 @@ def measure(harness: Harness, steps: int = 2) -> MemoryReport:
         )
     ledger = Ledger(training.device)
     _note_persistent(ledger, training)
-    harness.device.synchronize()
-    harness.device.reset_peak()
+    synchronize(training.device)
+    reset_peak(training.device)
     with _tracked(training, ledger), ledger:
         for _ in range(steps):
             ledger.phase = "data"
-            training.step(harness.batches)
+            training.step()
             _note_persistent(ledger, training)
     parts = dict.fromkeys(KINDS, 0)
-    places: dict[tuple[str, str], int] = collections.defaultdict(int)
-    for one in ledger.at_peak:
-        parts[one.kind] += one.size
-        places[one.where, one.kind] += one.size
-    ordered = sorted(((*place, size) for place, size in places.items()), key=lambda place: -place[2])
-    transient = [place for place in ordered if place[1] not in _PERSISTENT][:8]
-    persistent = [place for place in ordered if place[1] in _PERSISTENT][:6]
-    allocator = harness.device.peak() if training.device.type == "cuda" else (None, None)
+    sizes: collections.Counter[tuple[str, str]] = collections.Counter()
+    for storage in ledger.at_peak:
+        parts[storage.kind] += storage.size
+        sizes[storage.where, storage.kind] += storage.size
+    places = [(where, kind, size) for (where, kind), size in sizes.most_common()]
+    transient = [place for place in places if place[1] not in _PERSISTENT]
+    persistent = [place for place in places if place[1] in _PERSISTENT]
+    allocated, reserved = peak_bytes(training.device) if training.device.type == "cuda" else (None, None)
     return MemoryReport(
-        peak=ledger.peak, peak_phase=ledger.peak_phase, parts=parts, phases=dict(ledger.phases),
-        places=transient + persistent, allocated=allocator[0], reserved=allocator[1],
+        peak=ledger.peak,
+        peak_phase=ledger.peak_phase,
+        parts=parts,
+        phases=dict(ledger.phases),
+        places=transient[:_TRANSIENT_PLACES] + persistent[:_PERSISTENT_PLACES],
+        allocated=allocated,
+        reserved=reserved,
         recipe=training.recipe.describe(),
-    )  # fmt: skip
+    )
 
 
 def _note_persistent(ledger: Ledger, training: Training) -> None:
@@ -170,7 +173,7 @@ def _tracked(training: Training, ledger: Ledger) -> Iterator[None]:
             note = functools.partial(_note_gradient, ledger, name)
             hooks.append(parameter.register_post_accumulate_grad_hook(note))
     try:
-        with phases(ledger.in_phase):
+        with training.phases(ledger.in_phase):
             yield
     finally:
         for hook in hooks:

@@ -56,7 +56,7 @@ def decode_question(message: bytes) -> Question:
 
 def decode_event(message: bytes) -> AnyEvent:
     """An event from its bytes; raises `msgspec.DecodeError` if it is none."""
-    return msgspec.msgpack.decode(message, type=AnyEvent)
+    return msgspec.msgpack.decode(message, type=AnyEvent)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------- answers

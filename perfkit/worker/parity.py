@@ -7,9 +7,9 @@ of the computation.
 
 The float32 of that comparison is strict (`fp32_precision="ieee"`). On a GPU a recipe may compute products in
 TF32, convolutions by torch's default; like 16 bits, that is a format of its own, whose roundings are allowed.
-"""
 
-from __future__ import annotations
+Only the candidate's inputs are kept, as they are: four steps of a large batch take gigabytes.
+"""
 
 import contextlib
 import itertools
@@ -21,29 +21,67 @@ from typing import Any
 import torch
 from torch import nn
 
-from perfkit import old_train as train
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Check
-from perfkit.worker import observe
+from perfkit.worker.checks import first_tensor
 from perfkit.worker.reports import ParityReport
+from perfkit.worker.training import Training, inner_model
 
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}
 """Relative rounding of the formats with fewer bits than float32 that inputs of products may have."""
 DATA_TOLERANCE = 0.05
 """RMSE of inputs / their standard deviation: another resize differs by less, another scale by more."""
+_HINT = ". A data set that augments at random must draw from the sample's index, not the order"
+
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass
-class StepTrace:
-    """What one side did, step by step: inputs and outputs as float64 on the host."""
+class Inputs:
+    """Whether inputs and targets are those of the candidate, batch by batch."""
+
+    candidate: list[Pair]
+    bitwise: bool
+    worst: float = 0.0
+    different: str = ""
+    other_targets: str = ""
+    count: int = 0
+
+    def compare(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        """Takes the next batch of the plain program."""
+        own_inputs, own_targets = self.candidate[self.count]
+        self.other_targets = self.other_targets or _difference(targets, own_targets)
+        if self.bitwise or inputs.shape != own_inputs.shape:
+            self.different = self.different or _difference(inputs, own_inputs)
+        else:
+            scale = max(float(inputs.double().std()), 1e-12)
+            self.worst = max(self.worst, _rmse(inputs, own_inputs) / scale)
+        self.count += 1
+
+    def checks(self) -> list[Check]:
+        """What was seen."""
+        evidence = self.different or "equal in every step, to the last digit"
+        if not self.bitwise and not self.different:
+            evidence = f"RMSE {self.worst:.2g} of their standard deviation, after preparation on the device"
+        same = not self.different and self.worst <= DATA_TOLERANCE
+        return [
+            Check("the same inputs", same, evidence + ("" if same else _HINT)),
+            _equal("the same targets", self.other_targets),
+        ]
+
+
+@dataclass
+class Side:
+    """What one program did."""
 
     structure: list[str]
     random: bool
     scaler: bool
-    losses: list[float] = field(default_factory=list)
-    inputs: list[torch.Tensor] = field(default_factory=list)
-    targets: list[torch.Tensor] = field(default_factory=list)
-    outputs: list[torch.Tensor] = field(default_factory=list)
+    losses: list[float]
+    outputs: torch.Tensor
+    """Of the first batch, before any update: no difference has grown yet."""
+    batches: list[Pair] = field(default_factory=list)
+    """What the model got, with the targets."""
 
 
 def check(
@@ -61,22 +99,21 @@ def check(
     """
     plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
     strict = plain.replace(fp32_precision="ieee")
-    with fp32_precision_kept():
-        reference = _train(train.Training(workload, plain, device, seed), seed, steps)
-        candidate = _train(train.Training(workload, recipe, device, seed), seed, steps)
-        pairs = list(zip(candidate.inputs, candidate.targets, strict=True))
+    bitwise = exactness == "bitwise"
+    with _settings_kept():
+        candidate = _train(Training(recipe, _Watched(workload, seed), device, seed), steps)
+        inputs = Inputs(candidate.batches, bitwise)
+        reference = _train(Training(plain, _Watched(workload, seed, inputs.compare), device, seed), steps)
         float32, float64 = (
-            _replay(train.Training(workload, strict, device, seed), seed, steps, pairs, dtype)
+            _replay(workload, strict, device, seed, steps, candidate.batches, dtype)
             for dtype in (torch.float32, torch.float64)
         )
     rounding = _rounding(recipe, device)
-    bitwise = exactness == "bitwise"
     checks = [
-        _inputs(reference, candidate, bitwise),
-        _equal("the same targets", reference.targets, candidate.targets),
+        *inputs.checks(),
         _structure(reference, candidate),
         _scaler(candidate, recipe),
-        *([_equal("bitwise the same losses", reference.losses, candidate.losses)] if bitwise else []),
+        *([_same_losses(reference, candidate)] if bitwise else []),
         _outputs(candidate, float32, float64, recipe, rounding),
         _losses(candidate, float32, float64, recipe, rounding),
     ]
@@ -85,15 +122,101 @@ def check(
 
 
 @contextlib.contextmanager
-def fp32_precision_kept() -> Iterator[None]:
-    """Puts the settings back, which are the process's: a recipe with torch's defaults does not set them."""
+def _settings_kept() -> Iterator[None]:
+    """Puts back what recipes set in the process: one with torch's defaults does not set it."""
     parts: Any = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
     before = [part.fp32_precision for part in parts]
+    benchmark, threads = torch.backends.cudnn.benchmark, torch.get_num_threads()
     try:
         yield
     finally:
         for part, precision in zip(parts, before, strict=True):
             part.fp32_precision = precision
+        torch.backends.cudnn.benchmark = benchmark
+        torch.set_num_threads(threads)
+
+
+class _Watched:
+    """A workload that passes on what its model gets and gives; random layers draw the same on each side.
+
+    Args:
+        workload: what is trained.
+        seed: of random layers.
+        on_batch: called with inputs and targets on the host; without it they are kept.
+        dtype: of the model, if it is not its own; inputs are then those of the model already.
+    """
+
+    def __init__(
+        self, workload: Any, seed: int, on_batch: Any = None, dtype: torch.dtype | None = None
+    ) -> None:
+        self._workload = workload
+        self._seed = seed
+        self._on_batch = on_batch or self._keep
+        self._dtype = dtype
+        self._inputs: Any = None
+        self.count = 0
+        self.batches: list[Pair] = []
+        self.first_outputs: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._workload, name)
+
+    def _keep(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.batches.append((inputs, targets))
+
+    def model(self) -> nn.Module:
+        """The model."""
+        model: nn.Module = self._workload.model()
+        return model.to(self._dtype) if self._dtype else model
+
+    def prepare(self, inputs: Any, recipe: Recipe) -> Any:
+        """The model's inputs."""
+        if self._dtype is None and hasattr(self._workload, "prepare"):
+            inputs = self._workload.prepare(inputs, recipe)
+        self._inputs = inputs
+        torch.manual_seed(self._seed + self.count)
+        return inputs
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        """The loss."""
+        if self.count == 0:
+            self.first_outputs = first_tensor(outputs).detach().double().cpu()
+        self.count += 1
+        self._on_batch(self._inputs.detach().cpu(), targets.detach().cpu())
+        self._inputs = None
+        return self._workload.loss(outputs, targets)
+
+
+def _train(training: Training, steps: int) -> Side:
+    losses = [training.step() for _ in range(steps)]
+    model = inner_model(training.model)
+    watched = training.workload
+    return Side(
+        structure=_structure_of(model),
+        random=_is_random(model),
+        scaler=training.scaler.is_enabled(),
+        losses=[float(loss) for loss in losses],
+        outputs=watched.first_outputs,
+        batches=watched.batches,
+    )
+
+
+def _replay(
+    workload: Any,
+    recipe: Recipe,
+    device: torch.device,
+    seed: int,
+    steps: int,
+    batches: list[Pair],
+    dtype: torch.dtype,
+) -> Side:
+    """The plain program on given tensors, in a given precision."""
+    pairs = (
+        (inputs.to(dtype) if inputs.is_floating_point() else inputs, targets)
+        for inputs, targets in itertools.cycle(batches)
+    )
+    watched = _Watched(workload, seed, lambda inputs, targets: None, dtype)
+    return _train(Training(recipe, watched, device, seed, batches=pairs), steps)
 
 
 def _rounding(recipe: Recipe, device: torch.device) -> float:
@@ -103,58 +226,13 @@ def _rounding(recipe: Recipe, device: torch.device) -> float:
     return ROUNDING["tf32"] if device.type == "cuda" and recipe.fp32_precision != "ieee" else 0.0
 
 
-def _train(
-    training: train.Training, seed: int, steps: int, batches: Iterator[Any] | None = None
-) -> StepTrace:
-    """Takes steps; random layers draw the same numbers on each side."""
-    scaler = getattr(training, "scaler", None)
-    trace = StepTrace(
-        _structure_of(training.model), _is_random(training.model), scaler is not None and scaler.is_enabled()
-    )
-
-    def on_batch(batch: Any) -> None:
-        inputs, targets = batch
-        torch.manual_seed(seed + len(trace.inputs))
-        trace.inputs.append(_kept(inputs))
-        trace.targets.append(targets.detach().cpu())
-
-    batches = batches or training.batches(train.epochs(training.loader))
-    batches = observe.batches(batches, on_batch)
-    with observe.outputs(training.model, lambda _, outputs: trace.outputs.append(_kept(outputs))):
-        losses = [training.step(batches) for _ in range(steps)]
-    trace.losses = [float(loss) for loss in losses]
-    return trace
-
-
-def _replay(
-    training: train.Training, seed: int, steps: int, pairs: list[tuple[torch.Tensor, torch.Tensor]],
-    dtype: torch.dtype,
-) -> StepTrace:  # fmt: skip
-    """The plain program on given tensors, in a given precision."""
-    training.model.to(dtype)
-    training.optimizer = train.make_optimizer(training.workload, training.recipe, training.model)
-    batches = (
-        (
-            inputs.to(training.device, dtype if inputs.is_floating_point() else None),
-            targets.to(training.device),
-        )
-        for inputs, targets in itertools.cycle(pairs)
-    )
-    return _train(training, seed, steps, batches)
-
-
-def _kept(tensor: torch.Tensor) -> torch.Tensor:
-    kept = tensor.detach().cpu()
-    return kept.double() if kept.is_floating_point() else kept
-
-
 def _structure_of(model: nn.Module) -> list[str]:
     """Every layer with what decides how it trains: kind, training or not, dropout's share, frozen or not."""
     return [
         f"{name or 'model'}: {type(layer).__name__}, {'training' if layer.training else 'evaluating'}"
         f"{f', p={layer.p}' if hasattr(layer, 'p') else ''}"
         f"{', frozen' if any(not p.requires_grad for p in layer.parameters(recurse=False)) else ''}"
-        for name, layer in observe.inner_model(model).named_modules()
+        for name, layer in model.named_modules()
     ]
 
 
@@ -166,35 +244,30 @@ def _rmse(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.double() - other.double()).square().mean().sqrt())
 
 
-def _equal(name: str, expected: list[Any], actual: list[Any]) -> Check:
-    """Equal to the last digit, in every step."""
+def _difference(expected: Any, actual: Any) -> str:
+    """How values differ; empty where they are equal to the last digit."""
     try:
         torch.testing.assert_close(actual, expected, rtol=0, atol=0)
     except AssertionError as difference:
-        return Check(name, False, "; ".join(line for line in str(difference).splitlines() if line))
-    return Check(name, True, "equal in every step, to the last digit")
+        return "; ".join(line for line in str(difference).splitlines() if line)
+    return ""
 
 
-def _inputs(reference: StepTrace, candidate: StepTrace, bitwise: bool) -> Check:
-    name, pairs = "the same inputs", list(zip(reference.inputs, candidate.inputs, strict=True))
-    if bitwise or any(a.shape != b.shape for a, b in pairs):
-        check = _equal(name, reference.inputs, candidate.inputs)
-        ok, evidence = check.ok, check.evidence
-    else:
-        worst = max(_rmse(a, b) / max(float(a.double().std()), 1e-12) for a, b in pairs)
-        ok = worst <= DATA_TOLERANCE
-        evidence = f"RMSE {worst:.2g} of their standard deviation, after preparation on the device"
-    hint = ". A data set that augments at random must draw from the sample's index, not the order"
-    return Check(name, ok, evidence + ("" if ok else hint))
+def _equal(name: str, difference: str) -> Check:
+    return Check(name, not difference, difference or "equal in every step, to the last digit")
 
 
-def _structure(reference: StepTrace, candidate: StepTrace) -> Check:
+def _same_losses(reference: Side, candidate: Side) -> Check:
+    return _equal("bitwise the same losses", _difference(reference.losses, candidate.losses))
+
+
+def _structure(reference: Side, candidate: Side) -> Check:
     layers = itertools.zip_longest(reference.structure, candidate.structure)
     changed = [f"{b}, was {a}" for a, b in layers if a != b]
     return Check("the same model", not changed, (changed or [f"{len(reference.structure)} layers alike"])[0])
 
 
-def _scaler(candidate: StepTrace, recipe: Recipe) -> Check:
+def _scaler(candidate: Side, recipe: Recipe) -> Check:
     if recipe.amp != "fp16":
         return Check("gradient scaling", True, "not needed")
     evidence = "a GradScaler is on" if candidate.scaler else "fp16 without one"
@@ -211,24 +284,19 @@ def _budget(base: float, scale: float, rounding: float, step: int, roundings: in
     return (2 * base + scale * (2.0**-18 + roundings * rounding)) * (1 + step)
 
 
-def _outputs(
-    candidate: StepTrace, float32: StepTrace, float64: StepTrace, recipe: Recipe, rounding: float
-) -> Check:
-    """Of the first step only: before any update, so no difference has grown yet."""
-    own, plain, exact = (trace.outputs[0] for trace in (candidate, float32, float64))
-    error, plain_error = _rmse(own, exact), _rmse(plain, exact)
+def _outputs(candidate: Side, float32: Side, float64: Side, recipe: Recipe, rounding: float) -> Check:
+    error = _rmse(candidate.outputs, float64.outputs)
+    plain_error = _rmse(float32.outputs, float64.outputs)
     if candidate.random and recipe.amp == "off":
         # Random layers draw other numbers in float64: then float32 is the yardstick.
-        error, plain_error = _rmse(own, plain), 0.0
-    allowed = _budget(plain_error, float(exact.double().std()), rounding, 0, roundings=15)
+        error, plain_error = _rmse(candidate.outputs, float32.outputs), 0.0
+    allowed = _budget(plain_error, float(float64.outputs.std()), rounding, 0, roundings=15)
     ok = error <= allowed or (candidate.random and recipe.amp != "off")
     evidence = f"RMSE {error:.2g}, float32 has {plain_error:.2g}, allowed {allowed:.2g}"
     return Check("outputs of the first step", ok, evidence)
 
 
-def _losses(
-    candidate: StepTrace, float32: StepTrace, float64: StepTrace, recipe: Recipe, rounding: float
-) -> Check:
+def _losses(candidate: Side, float32: Side, float64: Side, recipe: Recipe, rounding: float) -> Check:
     worst, evidence = 0.0, "equal"
     sides = zip(candidate.losses, float32.losses, float64.losses, strict=True)
     for step, (own, plain, exact) in enumerate(sides):

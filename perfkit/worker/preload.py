@@ -1,4 +1,4 @@
-"""What the fork server imports, so that measuring processes find it imported; nothing else may import this."""
+"""What the fork server imports, so that measuring processes find it imported; only it imports this."""
 
 import atexit
 import contextlib

@@ -1,7 +1,5 @@
 """What a look inside a training finds, as typed data: memory, kernels, a profile, syncs, parity."""
 
-from __future__ import annotations
-
 import msgspec
 
 from perfkit.results.parity import Check

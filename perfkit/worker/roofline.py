@@ -1,7 +1,5 @@
 """A step under the roofs of its device, and layers whose sizes do not suit it: plain numbers, no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

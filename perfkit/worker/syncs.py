@@ -9,8 +9,6 @@ driver stages without a warning and, on a machine without a GPU, the places that
 driver's own warnings (`torch.cuda.set_sync_debug_mode`) are added.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys
@@ -26,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from perfkit.worker.failures import is_program, is_users
 from perfkit.worker.reports import ITEM_REMEDY, TO_HOST_REMEDY, Place, SyncReport, copy_remedy
+from perfkit.worker.training import Training
 
 _LOADER = os.sep.join(("torch", "utils", "data", ""))
 _OPTIMIZER = os.sep.join(("torch", "optim", ""))
@@ -92,9 +91,10 @@ class _Watch(TorchFunctionMode):
     ) -> Any:
         start = time.perf_counter()
         result = func(*args, **(kwargs or {}))
+        seconds = time.perf_counter() - start  # of the call alone, without what it takes to judge it
         place = _judge(getattr(func, "__name__", ""), args, kwargs or {}, result, self.device)
         if place and (where := _caller(self.device)):
-            place.where, place.seconds = where, time.perf_counter() - start
+            place.where, place.seconds = where, seconds
             self.syncs.add(place)
         return result
 
@@ -125,7 +125,7 @@ def _copy(
     """A copy between host and device; without a GPU, `.cpu()` and `.to("cpu")` stand for one."""
     copied = args[1] if name == "copy_" and len(args) > 1 else source
     before, after = copied.device.type, result.device.type
-    to_cpu = name == "cpu" or any(str(value) == "cpu" for value in (*args[1:], kwargs.get("device")))
+    to_cpu = name == "cpu" or any(_is_cpu(value) for value in (*args[1:], kwargs.get("device")))
     stands_for_one = device == "cpu" and name != "copy_" and to_cpu
     if before == after and not stands_for_one:
         return None
@@ -135,6 +135,11 @@ def _copy(
     asynchronous = kwargs.get("non_blocking") or any(value is True for value in args[1:])
     fix = copy_remedy(memory, bool(asynchronous))
     return Place(name, "", "host to device", fix, memory, bytes=copied.nbytes)
+
+
+def _is_cpu(value: Any) -> bool:
+    """Whether an argument names the host. A tensor is not looked at: reading it would wait for the device."""
+    return isinstance(value, str | torch.device) and torch.device(value).type == "cpu"
 
 
 def _counts(tensor: torch.Tensor, device: str) -> bool:
@@ -181,12 +186,12 @@ def detect_syncs(steps: int = 1) -> Iterator[Syncs]:
         yield syncs
 
 
-def report(harness: Any, steps: int) -> SyncReport:
+def report(training: Training, steps: int) -> SyncReport:
     """Copies and waits of some steps of a training."""
     with detect_syncs(steps) as syncs:
         for _ in range(steps):
-            harness.training.step(harness.batches)
-    return SyncReport(syncs.sorted(), steps, str(harness.training.device))
+            training.step()
+    return SyncReport(syncs.sorted(), steps, str(training.device))
 
 
 @contextlib.contextmanager

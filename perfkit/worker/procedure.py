@@ -1,0 +1,460 @@
+"""How a training is measured, written once: warm-up, blocks, a held batch, a profile, ranks.
+
+Each procedure is a generator that is sent every step that ends, and returns plain data. `drive` pulls the
+steps of perfkit's own program; a script sends its steps from where they end. It runs inside of scripts, whose
+interpreter may have no more than torch.
+"""
+
+import contextlib
+import itertools
+import math
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+from perfkit.worker import all_reduce
+
+Job = Generator[None, Any, Any]
+"""Is sent steps, returns an answer."""
+
+_WINDOW, _MAX_WARMUP_STEPS = 4, 200
+_STEADY = 0.05
+_WAITS = 0.1
+"""A loader's queue counts as empty once a step waits for more than this fraction of its time."""
+_MAX_SETTLING = 3
+"""In multiples of the prefetched batches: the most steps before a loader's pace counts as steady, and by
+which a block is extended until its queue is as full as at the start."""
+_FILLING_S = 2.0
+"""How long workers are waited for that fill their queue."""
+_HELD_FIRST = 3
+"""Steps on a held batch before it is timed: some batches may have been fetched ahead."""
+_ALL_MARKED = 20
+"""After this many steps with something else in each of them, those are what a step is."""
+_COMPARED = 8
+"""Unprofiled steps taken first, at least, to estimate the profiler's overhead."""
+_ROUNDS = 5
+
+
+class Step(Protocol):
+    """One step, from the end of the one before to its own end."""
+
+    seconds: float
+    waited: float
+    """Seconds of it in which the loader was waited for."""
+    samples: int
+    marks: frozenset[str]
+    """What else happened in it, such as an evaluation."""
+
+
+class Subject(Protocol):
+    """What a procedure must know of the training that it measures."""
+
+    samples_per_step: int
+    """Of all ranks."""
+    batches_per_step: float
+    workers: int
+    prefetched: int
+    """Batches that the loader's queue holds; 0 without workers."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it trains."""
+
+    @property
+    def iterator(self) -> Any:
+        """The loader's iterator with its worker processes; None without."""
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Makes the training repeat one batch that is on the device."""
+
+    def phases(self) -> AbstractContextManager[None]:
+        """Names the parts of a step for the profiler."""
+
+    def check(self, steps: Sequence[Any]) -> None:
+        """Raises if steps do not train."""
+
+    def note(self, text: str) -> None:
+        """Keeps a remark about what was measured."""
+
+
+Report = Callable[[str, int, int, Sequence[float]], None]
+"""Called with a phase, the steps done, the steps in total, and the seconds of each."""
+
+
+def drive(job: Job, step: Callable[[], Any]) -> Any:
+    """The answer of a procedure, whose steps are taken as it asks for them."""
+    try:
+        next(job)
+        while True:
+            job.send(step())
+    except StopIteration as done:
+        return done.value
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits until the device has finished its work; a CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def world() -> int:
+    """How many ranks train together."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    joined = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return int(distributed.get_world_size()) if joined else 1
+
+
+class Procedure:
+    """The measuring of one training.
+
+    Args:
+        subject: the training.
+        report: told of progress.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self, subject: Subject, report: Report, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._subject = subject
+        self._report = report
+        self._clock = clock
+        self._step_s = math.inf
+        """A step of the end of the warm-up."""
+        self._counts_marked = False
+
+    def take(
+        self, count: int, phase: str, most: int = 0, enough: Callable[[], bool] = lambda: True
+    ) -> Generator[None, Any, "Steps"]:
+        """Takes `count` steps, then continues until `enough()` or `most` steps.
+
+        Steps in which something else happened are left out, with their time.
+        """
+        taken = Steps(self._subject.device)
+        synchronize(self._subject.device)
+        start = self._clock()
+        taken.mark()
+        while len(taken.plain) < count or (len(taken.plain) < most and not self.agreed(enough())):
+            step = yield
+            taken.mark()
+            self._add(step, taken)
+            done = len(taken.plain)
+            self._report(phase, done, max(count, done), taken.step_s)
+        synchronize(self._subject.device)
+        marked = 0.0 if self._counts_marked else sum(step.seconds for step in taken.all if step.marks)
+        taken.end(self._clock() - start - marked)
+        self._subject.check(taken.plain)
+        return taken
+
+    def _add(self, step: Any, taken: "Steps") -> None:
+        taken.all.append(step)
+        if self._counts_marked or not step.marks:
+            taken.plain.append(step)
+        elif not taken.plain and len(taken.all) >= _ALL_MARKED:
+            self._counts_marked = True
+            marks = " and ".join(sorted(set().union(*(each.marks for each in taken.all))))
+            self._subject.note(f"every step has {marks} in it, so that is part of a step here")
+            taken.plain.extend(taken.all)
+
+    def warm_up(self, budget_s: float) -> Generator[None, Any, "Steps"]:
+        """Steps until their time is steady, or until the budget is spent."""
+        window = max(_WINDOW, self._subject.workers)
+        warm = Steps(self._subject.device)
+        while True:
+            warm += yield from self.take(window, "warm-up")
+            spent = warm.seconds >= budget_s or len(warm.plain) >= _MAX_WARMUP_STEPS
+            if self.agreed(spent or is_steady(warm.step_s, window)):
+                break
+        self._step_s = self.of_rank_0(statistics.median(warm.step_s[-window:]))
+        return warm
+
+    def block(
+        self, samples: int, seconds: float = 0.0, settle: bool = True, queues: int = 1
+    ) -> Generator[None, Any, "Steps"]:
+        """Measures one block of at least this many samples, for at least some seconds.
+
+        On a CPU it continues, within limits, until the loader's queue is as full as at the start. Otherwise
+        it would contain the steps on some batches without the work of loading as many, which competes with
+        the model for the cores.
+
+        Args:
+            samples: how many, rounded up to whole steps and, with workers, to one batch of each.
+            seconds: how long, judged by the steps of the warm-up.
+            settle: the training was idle: first use up what was prefetched meanwhile.
+            queues: with workers, on a CPU, at least this many times the batches that their queue holds; if 0,
+                the queue is left as it is. With an accelerator it is empty at the start, and the loader's
+                pace shows at once.
+        """
+        subject = self._subject
+        on_cpu = subject.device.type == "cpu"
+        if settle and (queues or not on_cpu):
+            yield from self.settle()
+        before = ready(subject.iterator)
+        steps = self.steps_for(samples, seconds, queues if on_cpu else 0)
+        most = steps + (_MAX_SETTLING * self._queue_steps if on_cpu and queues else 0)
+        surplus: list[int] = []
+
+        def is_as_full() -> bool:
+            surplus.append(ready(subject.iterator) - before)
+            return surplus[-1] * surplus[0] <= 0
+
+        taken = yield from self.take(steps, "measuring", most, is_as_full)
+        self._wait_for_workers()
+        return taken
+
+    def steps_for(self, samples: int, seconds: float = 0.0, queues: int = 1) -> int:
+        """Steps of a block: a multiple of the number of workers, which deliver one batch each per round."""
+        subject = self._subject
+        whole = math.ceil(samples / max(1, subject.samples_per_step))
+        steps = max(1, whole, math.ceil(seconds / self._step_s), queues * self._queue_steps)
+        workers = subject.workers
+        return int(self.of_rank_0(math.ceil(steps / workers) * workers if workers > 1 else steps))
+
+    def settle(self) -> Job:
+        """Uses up what was prefetched while the training was idle, until it trains as in a long run.
+
+        Those batches are trained on: after dropping them, the workers would refill the queue at full speed
+        on the model's cores, which they do not in a steady run. Then, on a CPU, steps are taken until the
+        queue is empty and they wait, or until it is as full as workers that keep up leave it: batches left
+        over from the pause would make a slow loader look fast.
+        """
+        subject = self._subject
+        if not subject.prefetched:
+            return
+        yield from self.take(self._queue_steps, "settling")
+        if subject.device.type != "cpu":
+            return
+        for _ in range(_MAX_SETTLING * self._queue_steps + 1):
+            taken = yield from self.take(1, "settling")
+            waits = taken.plain[0].waited > _WAITS * taken.plain[0].seconds
+            if self.agreed(waits or ready(subject.iterator) > subject.prefetched - subject.workers):
+                break
+
+    def held(self, samples: int) -> Generator[None, Any, "Steps"]:
+        """Measures steps on one batch that is already on the device, without a loader."""
+        with self._subject.hold():
+            yield from self.take(_HELD_FIRST, "ceiling")
+            self._wait_for_workers()
+            taken = yield from self.take(self.steps_for(samples, queues=0), "ceiling")
+        return taken
+
+    def profile(
+        self, path: str, wait: int, warmup: int, active: int, shapes: bool, memory: bool, stacks: bool
+    ) -> Job:
+        """Takes steps with and without the profiler, and writes a trace of the active ones for each rank."""
+        from torch.profiler import ProfilerActivity, schedule
+
+        if rank := int(os.environ.get("RANK", "0")):
+            path = path.replace(".json", f".rank{rank}.json")
+        plain = yield from self.take(max(_COMPARED, active), "profiling")
+        on_gpu = self._subject.device.type == "cuda"
+        recorder = _profiler(
+            self._subject,
+            activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])],
+            schedule=schedule(wait=wait, warmup=warmup, active=active, repeat=1),
+            record_shapes=shapes,
+            profile_memory=memory,
+            with_stack=stacks,
+            on_trace_ready=lambda recorded: _write(recorded, path),
+        )
+        total, marks = wait + warmup + active, list[float]()
+        with self._subject.phases(), recorder:
+            for step in range(total):
+                marks.append(self._clock())
+                yield
+                if step == total - 1:
+                    synchronize(self._subject.device)
+                    marks.append(self._clock())  # the recorder now writes the trace, which is no training
+                recorder.step()
+                self._report("profiling", step + 1, total, [])
+        plain_step_s = statistics.median(plain.device_step_s or plain.step_s)
+        return {"plain_step_s": plain_step_s, "taken": [], "marks": marks[wait + warmup :], "pins": []}
+
+    def communication(self, samples: int, model: Any) -> Job:
+        """What averaging gradients between the ranks costs: steps with it and without, the collectives alone.
+
+        The exposed time is the difference of the two steps, which needs no profiler and holds for gloo and
+        NCCL alike; the rest of the collectives' own time was hidden behind the computation. Steps without it
+        let the weights of the ranks drift apart; they get those of rank 0 again.
+
+        Args:
+            samples: of each block.
+            model: the `DistributedDataParallel` module.
+        """
+        with_it, without, averaged = list[float](), list[float](), list[bool]()
+
+        def count(*_: Any) -> None:
+            averaged.append(model.require_backward_grad_sync)
+
+        hook = model.register_forward_pre_hook(count)
+        steps = self.steps_for(samples)
+        for _ in range(_ROUNDS):
+            with_it.append((yield from self.take(steps, "ranks")).mean_s)
+            with _without_averaging(model):
+                without.append((yield from self.take(steps, "ranks")).mean_s)
+        hook.remove()
+        with torch.no_grad():
+            for value in itertools.chain(model.parameters(), model.buffers()):
+                torch.distributed.broadcast(value, 0)
+        sizes = all_reduce.buckets(
+            (p.numel() * p.element_size() for p in model.parameters() if p.requires_grad),
+            model.bucket_bytes_cap,
+        )
+        costs = all_reduce.measure(
+            sizes, statistics.median(without), self._subject.device, lambda: synchronize(self._subject.device)
+        )
+        times = max(1, round(sum(averaged) / (_ROUNDS * steps)))
+        costs["alone_s"] *= times
+        return {"bytes_per_step": sum(sizes) * times, "step_s": statistics.median(with_it), **costs}
+
+    @property
+    def _queue_steps(self) -> int:
+        """Steps for which the loader's queue holds batches."""
+        return math.ceil(self._subject.prefetched / max(1.0, self._subject.batches_per_step))
+
+    def _wait_for_workers(self) -> None:
+        """Waits until the loader's queue is full: on a CPU its workers would slow down what comes next."""
+        until, iterator = time.monotonic() + _FILLING_S, self._subject.iterator
+        while 0 < ready(iterator) < self._subject.prefetched and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def of_rank_0(self, value: float) -> float:
+        """The value of rank 0: after different numbers of steps, ranks would wait for ever."""
+        if world() == 1:
+            return value
+        shared = torch.tensor([value], device=self._subject.device, dtype=torch.float64)
+        torch.distributed.broadcast(shared, 0)
+        return float(shared.item())
+
+    def agreed(self, decision: bool) -> bool:
+        """The decision of rank 0."""
+        return bool(self.of_rank_0(float(decision)))
+
+
+class Steps:
+    """Consecutive steps, with the device synchronised at both ends."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.plain: list[Any] = []
+        """Those that count."""
+        self.all: list[Any] = []
+        self.seconds = 0.0
+        self.device_step_s: list[float] = []
+        """Between the ends of successive steps by the device's own clock (CUDA only)."""
+        self._on_gpu = device.type == "cuda"
+        self._marks: list[torch.cuda.Event] = []
+
+    def mark(self) -> None:
+        """Records the end of a step on the device's own timeline."""
+        if self._on_gpu:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append(event)
+
+    def end(self, seconds: float) -> None:
+        """Takes the total; call after synchronising."""
+        self.seconds = max(seconds, 1e-9)
+        pairs = itertools.pairwise(self._marks)
+        self.device_step_s = [before.elapsed_time(after) / 1e3 for before, after in pairs]
+        self._marks = []
+
+    def __add__(self, other: "Steps") -> "Steps":
+        """Both as one."""
+        self.plain, self.all = self.plain + other.plain, self.all + other.all
+        self.seconds += other.seconds
+        self.device_step_s = self.device_step_s + other.device_step_s
+        return self
+
+    @property
+    def step_s(self) -> list[float]:
+        """Seconds of each."""
+        return [step.seconds for step in self.plain]
+
+    @property
+    def mean_s(self) -> float:
+        """Mean of the steps."""
+        return self.seconds / len(self.plain)
+
+    def block(self) -> dict[str, Any]:
+        """Plain data of `worker.messages.Block`."""
+        return {
+            "samples": sum(step.samples for step in self.plain),
+            "seconds": max(self.seconds, 1e-9),
+            "step_s": self.step_s,
+            "data_wait_s": [step.waited for step in self.plain],
+            "device_step_s": self.device_step_s,
+        }
+
+
+def is_steady(step_s: Sequence[float], window: int) -> bool:
+    """Whether the medians of the last two windows of steps differ by at most 5%."""
+    if len(step_s) < 2 * window:
+        return False
+    before = statistics.median(step_s[-2 * window : -window])
+    return abs(before - statistics.median(step_s[-window:])) <= _STEADY * before
+
+
+def ready(iterator: Any) -> int:
+    """Batches that the loader's workers have ready; 0 where that cannot be known."""
+    with contextlib.suppress(AttributeError, NotImplementedError):  # macOS cannot tell
+        early = sum(len(task) == 2 for task in iterator._task_info.values())  # they wait for their turn
+        return int(iterator._data_queue.qsize()) + early
+    return 0
+
+
+@contextlib.contextmanager
+def _workers_stopped(iterator: Any) -> Generator[None, None, None]:
+    """Suspends the loader's workers, so that they do not get ahead meanwhile."""
+    pids = [worker.pid for worker in getattr(iterator, "_workers", ()) if hasattr(signal, "SIGSTOP")]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _profiler(subject: Subject, **settings: Any) -> Any:
+    """A profiler that stops workers while it starts: they would get ahead, which hides the usual waiting."""
+    import torch.profiler
+
+    class Profiler(torch.profiler.profile):
+        def prepare_trace(self) -> None:
+            with _workers_stopped(subject.iterator):
+                super().prepare_trace()
+
+        def start_trace(self) -> None:
+            with _workers_stopped(subject.iterator):
+                super().start_trace()
+
+    return Profiler(**settings)
+
+
+@contextlib.contextmanager
+def _without_averaging(model: Any) -> Generator[None, None, None]:
+    """Keeps gradients on their rank, also where the program itself says when they are averaged."""
+    plain = type(model)
+    silent = property(lambda self: False, lambda self, value: None)
+    before = model.__dict__.pop("require_backward_grad_sync")
+    model.__class__ = type(plain.__name__, (plain,), {"require_backward_grad_sync": silent})
+    try:
+        yield
+    finally:
+        model.__class__ = plain
+        model.require_backward_grad_sync = before
+
+
+def _write(recorded: Any, path: str) -> None:
+    part = f"{path.removesuffix('.json.gz').removesuffix('.json')}.part.json{'.gz' * path.endswith('.gz')}"
+    recorded.export_chrome_trace(part)
+    os.replace(part, path)
