@@ -26,7 +26,7 @@ NOTEBOOKS := $(patsubst notebooks/src/%.py,notebooks/%.ipynb,$(SOURCES))
 MISSING   := $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS))
 CODE      := $(wildcard perfkit tests benchmarks docs notebooks/src)
 
-.PHONY: help lab run test check lint types imports pytest format notebooks bench diagram recordings book slides bundle install install-dev chromium clean distclean
+.PHONY: help lab run test check lint types imports pytest format notebooks bench recordings book slides bundle install install-dev chromium clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -40,13 +40,13 @@ run: $(STAMPS)/install  ## run the whole ladder in this terminal
 
 test: lint types imports pytest  ## every check and every test; what is missing gets installed
 
-check: lint types imports  ## the inner loop: every check, the unit and contract tests (under 90 s on two cores)
+check: lint types imports  ## the inner loop: every check, the unit and contract tests 
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit tests/contract $(ARGS)
 
-lint: $(STAMPS)/dev  ## ruff: rules and format; the words of CONTRIBUTING.md
+lint: $(STAMPS)/dev  ## ruff: rules and format; the size of every folder
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
-	$(BIN)/python tests/check_words.py
+	$(BIN)/python tests/sizes.py
 
 types: $(STAMPS)/dev  ## mypy --strict
 	$(BIN)/mypy
@@ -71,9 +71,6 @@ notebooks: $(STAMPS)/install  ## rewrite every notebook from its source in noteb
 
 bench: $(STAMPS)/dev $(STAMPS)/chromium  ## the project's own speed: one table, within ten minutes
 	$(BIN)/python -m benchmarks $(ARGS)
-
-diagram: $(STAMPS)/dev  ## redraw docs/architecture.svg from the imports
-	$(BIN)/python docs/draw.py
 
 recordings: $(STAMPS)/dev $(STAMPS)/chromium  ## measure and draw data/recordings/ again; refuses a busy machine
 	$(BIN)/python -m docs.record $(ARGS)

@@ -153,9 +153,9 @@ def test_doctor_says_which_stages_will_be_real() -> None:
     assert "n/a" in text
 
 
-def test_the_readme_s_own_workload_works(tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = re.search(r"<!-- example: my_workload.py -->\n```python\n(.*?)```", readme, re.DOTALL)
+def test_the_workload_of_the_documents_works(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "workloads.md").read_text(encoding="utf-8")
+    code = re.search(r"<!-- example: my_workload.py -->\n```python\n(.*?)```", page, re.DOTALL)
     assert code
     (tmp_path / "my_workload.py").write_text(code.group(1))
     stages = ("--workload", "my_workload:Waves", "--stages", "data_loading,uint8_copy,amp")
