@@ -124,9 +124,13 @@ def _steps(analysis: Analysis) -> Table:
         return rank + clean(step.name, 40).removeprefix("ProfilerStep")
 
     columns = [Col("step", name), Col("duration", "duration_us", _us)]
-    columns += [Col(part, lambda step, part=part: step.breakdown_us[part], _us) for part in parts]
+    columns += [Col(part, _part(part), _us) for part in parts]
     note = "Parts that are missing here are 0 or n/a: see the mean step." if len(parts) < 8 else ""
     return tabulate(columns, analysis.steps, "Steps", note, reason(analysis), ROWS)
+
+
+def _part(name: str) -> Callable[[Any], float | None]:
+    return lambda step: step.breakdown_us[name]
 
 
 def _mean_step(analysis: Analysis) -> Table:
