@@ -1,17 +1,26 @@
 """Sphinx: pages that need no network to be built or read, also from `file://`."""
 
+import os
+
 project = "perfkit"
 author = copyright = "The perfkit authors"
 extensions = ["myst_nb"]
 exclude_patterns = ["**/.ipynb_checkpoints"]
 
-nb_execution_mode = "off"  # docs/book/execute.py does it, on a recording
+nb_execution_mode = "force"
+nb_execution_excludepatterns = list(filter(None, os.environ.get("BOOK_NOT_EXECUTED", "").split(",")))
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_execution_in_temp = True
+# A panel needs a kernel: its static picture is shown instead.
+nb_mime_priority_overrides = [("*", "application/vnd.jupyter.widget-view+json", None)]
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # from a CDN by default; the panels need a kernel anyway
 nb_merge_streams = True
 nb_render_markdown_format = "commonmark"
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
-suppress_warnings = ["mystnb.unknown_mime_type", "misc.highlighting_failure"]
+# Chapters link to files of the repository that are not in the book.
+suppress_warnings = ["mystnb.unknown_mime_type", "misc.highlighting_failure", "myst.xref_missing"]
 
 html_theme = "furo"
 html_title = "perfkit"
