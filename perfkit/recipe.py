@@ -4,21 +4,19 @@ A switch is declared once, as a field of `Recipe`: type, default, allowed values
 widget, the command-line setting, the levels of a search and the documentation derive from that declaration.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal, get_args
 
 from perfkit.errors import InvalidValue, one_of
 
 Value = bool | int | str
-Group = Literal["Data", "Copy", "Compute", "Memory", "Several ranks"]
+Group = Literal["Data", "Copy", "Compute", "Memory", "Environment", "Several ranks"]
 """Where a switch acts."""
 GROUPS: tuple[Group, ...] = get_args(Group)
 
@@ -75,12 +73,12 @@ def _switch(
 ) -> Any:
     levels = (False, True) if isinstance(default, bool) else choices
     details = {"label": label, "help": help, "choices": choices, "levels": levels, **more}
-    return field(
+    return dataclasses.field(
         default=default, metadata={"group": group, "kind": type(default), "default": default, **details}
     )
 
 
-_data, _copy, _compute, _memory, _ranks = (partial(_switch, group) for group in GROUPS)
+_data, _copy, _compute, _memory, _environment, _ranks = (partial(_switch, group) for group in GROUPS)
 
 
 @dataclass(frozen=True)
@@ -94,9 +92,14 @@ class Recipe:
         0, "Loader workers", "processes that load data; 0 = the loop itself", high=256, levels=(0, 1, 2, 4, 8)
     )
     prefetch_factor: int = _data(
-        2, "Prefetch", "batches that each worker loads ahead", low=1, high=64, levels=(2, 4),
+        2,
+        "Prefetch",
+        "batches that each worker loads ahead",
+        low=1,
+        high=64,
+        levels=(2, 4),
         idle_when=("workers", 0),
-    )  # fmt: skip
+    )
     batched_fetch: bool = _data(
         False, "Batched fetch", "fetch a batch in one call (`__getitems__`), without PIL", needs="workload"
     )
@@ -105,9 +108,12 @@ class Recipe:
         False, "Non-blocking copy", "the host does not wait for the copy to the device", needs="cuda"
     )
     device_prefetch: bool = _copy(
-        False, "Device prefetch", "copy the next batch on a second CUDA stream", needs="cuda",
+        False,
+        "Device prefetch",
+        "copy the next batch on a second CUDA stream",
+        needs="cuda",
         idle_when=("pin_memory", False),
-    )  # fmt: skip
+    )
     uint8_copy: bool = _copy(
         False, "uint8 copy", "copy uint8; cast and normalise on the device", needs="workload"
     )
@@ -115,30 +121,39 @@ class Recipe:
         False, "Resize on device", "copy the small images; resize them on the device", needs="workload"
     )
     zero_grad_set_to_none: bool = _memory(
-        True, "zero_grad to None", "set gradients to None, torch's default; off = fill them with zeros",
+        True,
+        "zero_grad to None",
+        "set gradients to None, torch's default; off = fill them with zeros",
         levels=(True, False),
-    )  # fmt: skip
+    )
     channels_last: bool = _compute(False, "channels_last", "NHWC memory layout")
     amp: str = _compute(
         "off", "AMP", "autocast to 16 bits (fp16: with gradient scaling)", ("off", "bf16", "fp16")
     )
     fp32_precision: str = _compute(
-        "default", "float32 precision",
+        "default",
+        "float32 precision",
         "how a GPU computes float32; default = torch's own: convolutions in TF32, matrix products not",
         ("default", "tf32", "ieee"),
-    )  # fmt: skip
+    )
     cudnn_benchmark: bool = _compute(
         False, "cuDNN benchmark", "time cuDNN's algorithms and keep the fastest", needs="cuda"
     )
     optimizer_impl: str = _compute(
-        "default", "Optimizer", "how the optimizer updates the parameters; default = torch's own choice",
-        ("default", "loop", "foreach", "fused"), levels=("loop", "foreach", "fused"),
-    )  # fmt: skip
+        "default",
+        "Optimizer",
+        "how the optimizer updates the parameters; default = torch's own choice",
+        ("default", "loop", "foreach", "fused"),
+        levels=("loop", "foreach", "fused"),
+    )
     compile: bool = _compute(False, "torch.compile", "compile the model")
     compile_mode: str = _compute(
-        "default", "Compile mode", "what torch.compile optimises for",
-        ("default", "reduce-overhead", "max-autotune"), idle_when=("compile", False),
-    )  # fmt: skip
+        "default",
+        "Compile mode",
+        "what torch.compile optimises for",
+        ("default", "reduce-overhead", "max-autotune"),
+        idle_when=("compile", False),
+    )
     cpu_threads: int = _compute(0, "CPU threads", "compute threads; 0 = one per usable core", high=1024)
     accumulation: int = _memory(
         1, "Accumulation", "batches per optimizer step", low=1, high=1024, levels=(1, 2, 4)
@@ -146,11 +161,25 @@ class Recipe:
     activation_checkpointing: bool = _memory(
         False, "Checkpointing", "keep only the input of each block, recompute its activations in backward"
     )
+    wait_policy: str = _environment(
+        "default",
+        "Waiting threads",
+        "how compute threads wait for each other: default = spin for a while; passive = sleep",
+        ("default", "passive"),
+    )
+    allocator: str = _environment(
+        "default",
+        "Host memory",
+        "freed memory: default = may go back to the system; keep = is kept for reuse",
+        ("default", "keep"),
+    )
     ranks: int = _ranks(1, "Ranks", "processes that train together (DDP)", low=1, high=1024, levels=(1, 2))
     no_sync: bool = _ranks(
-        False, "no_sync", "average gradients once per optimizer step, not after every batch",
+        False,
+        "no_sync",
+        "average gradients once per optimizer step, not after every batch",
         idle_when=("accumulation", 1),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         """Checks every value, however the recipe was made.
@@ -161,7 +190,7 @@ class Recipe:
         for name, switch in switches().items():
             object.__setattr__(self, name, switch.parse(getattr(self, name)))
 
-    def replace(self, /, **changes: Any) -> Recipe:
+    def replace(self, /, **changes: Any) -> "Recipe":
         """This recipe with some switches changed.
 
         Raises:
@@ -171,17 +200,26 @@ class Recipe:
             _known(name)
         return dataclasses.replace(self, **changes)
 
-    def diff(self, other: Recipe) -> dict[str, tuple[Value, Value]]:
+    def diff(self, other: "Recipe") -> dict[str, tuple[Value, Value]]:
         """The switches that differ: name → (here, there)."""
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in switches()}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+    def environment(self) -> dict[str, str]:
+        """Variables of the process that trains, set before it starts; none in the baseline."""
+        variables = {}
+        if self.wait_policy == "passive":
+            variables["OMP_WAIT_POLICY"] = "PASSIVE"
+        if self.allocator == "keep":
+            variables |= {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
+        return variables
 
     def to_dict(self) -> dict[str, Value]:
         """Plain data, in the order of declaration."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Recipe:
+    def from_dict(cls, data: Mapping[str, Any]) -> "Recipe":
         """The recipe for plain data; switches that are not named keep their defaults.
 
         Raises:
@@ -194,7 +232,7 @@ class Recipe:
         text = json.dumps(self.to_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    def describe(self, baseline: Recipe | None = None) -> str:
+    def describe(self, baseline: "Recipe | None" = None) -> str:
         """The switches that differ from a baseline, torch's defaults if None, in one line."""
         changed = self.diff(baseline or Recipe())
         return ", ".join(f"{name}={shown(pair[0])}" for name, pair in changed.items()) or "baseline"

@@ -75,13 +75,13 @@ Markdown(f"{len(after.losses)} losses, {same}." if after.losses else "There are 
 #
 # It must be set before the process loads OpenMP, so before Python starts, or at least before the first `import torch` (`os.environ["OMP_WAIT_POLICY"] = "PASSIVE"`). It is not free: waking a thread takes a moment, so on a machine with nothing else to do, a step of many short operations can become a little slower. The alternative is to leave a core free: fewer compute threads (`cpu_threads`).
 #
-# perfkit sets it for its measuring processes, for all stages alike, unless you have set it yourself. Each run records it:
+# perfkit sets nothing by itself: its baseline is a bare `python train.py`. The wait policy is the first rung of the CPU's ladder, a switch like any other (`wait_policy`). The second rung, `allocator`, lets the process keep memory that it has freed. This is what the first is worth beside one loader worker:
 
 # %%
-print(panel.runs[0].facts.get("compute threads", "not on a CPU"))
+pk.StagePanel("wait_policy", settings={"workers": 1}).run()
 
 # %% [markdown]
-# To see the effect, set `OMP_WAIT_POLICY=ACTIVE` before you start Jupyter, and run this chapter again. What we measured on our machine is in [How perfkit measures](../docs/measuring.md).
+# What we measured on our machine is in [How perfkit measures](../docs/measuring.md).
 
 # %% [markdown]
 # ## The same on a simulated V100

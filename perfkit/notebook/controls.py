@@ -9,6 +9,7 @@ import ipywidgets as widgets
 from perfkit.errors import InvalidValue
 from perfkit.notebook import widgets as pieces
 from perfkit.recipe import GROUPS, Recipe, Switch, Value, spoken, switches
+from perfkit.rules import joined
 
 
 class Controls:
@@ -107,8 +108,8 @@ class Controls:
             pieces.set_class(control, "pk-off", name in self.reasons)
         for inside, group in self._groups:
             pieces.set_class(group, "pk-off", set(inside) <= set(self.reasons))
-        stuck = dict.fromkeys(self._why_not(name, self.recipe) for name in changed)
-        self._problem.value = pieces.message("; ".join(filter(None, stuck)))
+        stuck = {name: reason for name in changed if (reason := self._why_not(name, self.recipe))}
+        self._problem.value = pieces.message(joined(stuck))
         self._refused.value = self._fold()
 
     def _fold(self) -> str:

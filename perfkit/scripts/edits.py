@@ -9,6 +9,8 @@ EDITS: dict[str, str] = {
     "device_resize": "return small images from the data set; enlarge them after `.to(device)`",
     "accumulation": "call backward on several batches, each loss divided by their number, before the step",
     "activation_checkpointing": "call the blocks through torch.utils.checkpoint.checkpoint",
+    "wait_policy": "start it with OMP_WAIT_POLICY=PASSIVE",
+    "allocator": "start it with MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1",
     "ranks": "start the script with torchrun, with DistributedDataParallel in it",
     "no_sync": "enter model.no_sync() for all but the last batch of a step",
 }

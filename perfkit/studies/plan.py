@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -199,6 +200,7 @@ def target(plan: Plan, description: Description) -> Target:
         convolves=description.convolves,
         bf16=sheet.architecture != "volta" if sheet else description.facts.bf16 is not False,
         compiler=bool(sheet) or not machine.compiler_problem(kind),
+        glibc=platform.libc_ver()[0] == "glibc",
         count=description.facts.count or 1,
         anchored=frozenset(sheet.anchored) if sheet else None,
     )

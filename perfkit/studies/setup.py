@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Self, Unpack
 
@@ -154,11 +154,11 @@ class Setup:
             recipe: that it is to train; only a script must know that at its start.
         """
         assert not isinstance(workload, Launch)
-        ranks = recipe.ranks if recipe else 1
-        if self._spare and workload in (None, self.plan.workload) and ranks == 1:
+        ranks, environment = (recipe.ranks, recipe.environment()) if recipe else (1, {})
+        if self._spare and workload in (None, self.plan.workload) and ranks == 1 and not environment:
             spare, self._spare = self._spare, None
             return spare
-        return self._load(workload or self.plan.workload, ranks)[0]
+        return self._load(workload or self.plan.workload, ranks, environment)[0]
 
     def train(
         self, recipe: Recipe, loss_steps: int, warmup_s: float = 0.0, batch_times: str = "",
@@ -193,10 +193,12 @@ class Setup:
             self._alive.remove(child)
             child.stop()
 
-    def _load(self, workload: str, ranks: int = 1) -> tuple[Child, Description]:
+    def _load(
+        self, workload: str, ranks: int = 1, environment: Mapping[str, str] | None = None
+    ) -> tuple[Child, Description]:
         plan = self.plan
         deadline = time.monotonic() + plan.timeout_s if plan.timeout_s else None
-        child = Child(self.progress.phase, self.cancelled, deadline, ranks=ranks)
+        child = Child(self.progress.phase, self.cancelled, deadline, ranks=ranks, environment=environment)
         self._alive.append(child)
         child.on_steps = self.progress.steps
         try:

@@ -22,7 +22,7 @@ def test_a_stage_stands_on_those_before_it() -> None:
 
 def test_what_cannot_act_is_left_out_with_its_reason() -> None:
     built = stages.build(["pinning", "compile"], SIZES, CPU)
-    assert built[1].reason.startswith("Pin memory and Non-blocking copy need a CUDA device")
+    assert built[1].reason.startswith("Pin memory, Non-blocking copy: needs a CUDA device")
     assert built[1].recipe == built[0].recipe
     assert built[2].recipe.compile
 
@@ -30,7 +30,7 @@ def test_what_cannot_act_is_left_out_with_its_reason() -> None:
 def test_a_stage_without_its_own_switch_does_not_apply() -> None:
     """`device_prefetch` brings pinning: where it cannot act itself there is nothing to measure."""
     stage = stages.stage(OPTIMIZATIONS["device_prefetch"], Recipe(), SIZES, CPU)
-    assert "need a CUDA device" in stage.reason
+    assert "needs a CUDA device" in stage.reason
     assert stage.recipe == Recipe()
 
 
@@ -40,7 +40,7 @@ def test_a_stage_that_finds_its_change_made_says_so() -> None:
 
 
 def test_below_a_rung_are_those_before_it_and_below_another_all() -> None:
-    assert stages.below("pinning") == ("data_loading",)
+    assert stages.below("pinning") == ("wait_policy", "allocator", "data_loading")
     assert stages.below("baseline") == ()
     assert stages.below("batched_fetch") == LADDER[1:]
 
@@ -64,7 +64,7 @@ def test_tf32_is_a_rung_of_its_own_before_16_bits_and_zeroed_gradients_are_none(
         for target in (Target("cuda"), CPU, Target("cuda", bf16=False))
     )
     assert on_gpu.recipe.fp32_precision == "tf32"
-    assert on_cpu.reason == "TF32 is a number format of CUDA devices; this run is on cpu"
+    assert on_cpu.reason == "float32 precision: TF32 is a number format of CUDA devices (this run is on cpu)"
     assert "came with Ampere" in on_old_gpu.reason
     zeroed = stages.stage(OPTIMIZATIONS["zero_grad"], Recipe(), SIZES, CPU)
     assert zeroed.recipe == Recipe(zero_grad_set_to_none=False)

@@ -82,6 +82,15 @@ def test_a_recipe_cannot_be_changed() -> None:
         Recipe().workers = 2  # type: ignore[misc]
 
 
+def test_the_baseline_sets_nothing_in_the_environment() -> None:
+    assert Recipe().environment() == {}
+    assert Recipe(wait_policy="passive", allocator="keep").environment() == {
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": "-1",
+    }
+
+
 # ---------------------------------------------------------------- values
 
 

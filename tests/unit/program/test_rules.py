@@ -1,5 +1,4 @@
-from __future__ import annotations
-
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 from perfkit.errors import WorkloadError
 from perfkit.recipe import Recipe, switches
-from perfkit.rules import Target, applicable, joined, offers, why_not
+from perfkit.rules import CAN, Reason, Target, applicable, joined, offers, why_not
 from tests.support.recipes import recipes
 
 OFFERS = frozenset(name for name, switch in switches().items() if switch.needs == "workload")
@@ -27,10 +26,10 @@ targets = st.builds(
 def test_switches_with_one_reason_are_named_together() -> None:
     wanted = Recipe(pin_memory=True, non_blocking=True, fp32_precision="tf32")
     assert joined(applicable(wanted, CPU)[1]) == (
-        "Pin memory and Non-blocking copy need a CUDA device; this run is on cpu; "
-        "TF32 is a number format of CUDA devices; this run is on cpu"
+        "Pin memory, Non-blocking copy: needs a CUDA device (this run is on cpu); "
+        "float32 precision: TF32 is a number format of CUDA devices (this run is on cpu)"
     )
-    assert joined(applicable(Recipe(pin_memory=True), CPU)[1]).startswith("Pin memory needs a CUDA device")
+    assert joined(applicable(Recipe(pin_memory=True), CPU)[1]).startswith("Pin memory: needs a CUDA device")
 
 
 def test_the_baseline_can_act_everywhere() -> None:
@@ -40,7 +39,7 @@ def test_the_baseline_can_act_everywhere() -> None:
 @pytest.mark.parametrize(
     ("changes", "name", "target", "words"),
     [
-        ({"pin_memory": True}, "pin_memory", CPU, "needs a CUDA device; this run is on cpu"),
+        ({"pin_memory": True}, "pin_memory", CPU, "needs a CUDA device (this run is on cpu)"),
         ({"fp32_precision": "tf32"}, "fp32_precision", Target("mps"), "this run is on mps"),
         ({"fp32_precision": "tf32"}, "fp32_precision", Target("cuda", bf16=False), "came with Ampere"),
         ({"uint8_copy": True}, "uint8_copy", Target("cuda"), "the workload does not offer uint8_copy"),
@@ -62,6 +61,41 @@ def test_the_baseline_can_act_everywhere() -> None:
 )
 def test_a_switch_that_cannot_act_says_why(changes: Any, name: str, target: Target, words: str) -> None:
     assert words in why_not(name, Recipe(**changes), target)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "target", "code"),
+    [
+        ({"pin_memory": True}, "pin_memory", CPU, "needs_gpu"),
+        ({"amp": "bf16"}, "amp", Target("cuda", bf16=False), "needs_newer_gpu"),
+        ({"compile": True}, "compile", Target("cpu", compiler=False), "needs_compiler"),
+        ({"uint8_copy": True}, "uint8_copy", Target("cuda"), "needs_workload"),
+        ({"prefetch_factor": 4}, "prefetch_factor", CUDA, "needs_switch"),
+        ({"ranks": 4}, "ranks", CUDA, "needs_more_gpus"),
+        ({"wait_policy": "passive"}, "wait_policy", CUDA, "needs_cpu"),
+        ({"allocator": "keep"}, "allocator", Target("cpu", glibc=False), "needs_glibc"),
+        (
+            {"compile": True, "activation_checkpointing": True},
+            "activation_checkpointing",
+            CPU,
+            "not_combined",
+        ),
+        ({"amp": "bf16"}, "amp", Target("cuda", anchored=frozenset({"float16"})), "not_simulated"),
+        ({"workers": 2}, "workers", Target("cpu", refused={"workers": "a sampler"}), "script"),
+        ({"compile": True}, "compile", CPU, ""),
+    ],
+)
+def test_a_reason_has_a_code_for_programs(changes: Any, name: str, target: Target, code: str) -> None:
+    reason = why_not(name, Recipe(**changes), target)
+    assert (reason.code, bool(reason)) == (code, bool(code))
+    assert pickle.loads(pickle.dumps(reason)).code == code
+
+
+def test_joined_reasons_keep_their_code() -> None:
+    gpu = applicable(Recipe(pin_memory=True, non_blocking=True), CPU)[1]
+    assert joined(gpu).code == "needs_gpu"
+    assert joined({**gpu, "workers": Reason("script", "no")}).code == "several"
+    assert joined({}) == CAN
 
 
 def test_what_can_act_is_given_no_reason() -> None:
