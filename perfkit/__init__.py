@@ -3,8 +3,6 @@
 The public names are loaded when they are first used, so that `import perfkit` is quick and brings no torch.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 
@@ -23,7 +21,7 @@ _PUBLIC = {
     "stage_diffs": "perfkit.studies.ladder",
     "script": "perfkit.studies.plan",
     "figure": "perfkit.show.figures",
-    "html": "perfkit.show.html",
+    "html": "perfkit.show.html:session",
     "track": "perfkit.scripts.loop",
 }
 
@@ -37,7 +35,8 @@ def __getattr__(name: str) -> Any:
     place = (_PUBLIC | _JUPYTER).get(name)
     if place is None:
         raise AttributeError(f"module 'perfkit' has no attribute '{name}'")
-    return getattr(importlib.import_module(place), name)
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute or name)
 
 
 def __dir__() -> list[str]:

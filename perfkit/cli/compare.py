@@ -1,36 +1,26 @@
-"""Commands that compare: two recipes, a recipe with itself, every optimization, every recipe of a space."""
+"""Commands that compare: two recipes or scripts, a recipe with the baseline's training."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from perfkit.cli import app as cli
+from perfkit import additions
+from perfkit.cli.command import complain
+from perfkit.cli.options import Output, Recipe, Script, Texts, Training, progress
 from perfkit.errors import InvalidValue
-from perfkit.recipe import parse_settings
-from perfkit.results import noise as noises
+from perfkit.results.comparison import Comparison
 from perfkit.results.simulated import refuse
 from perfkit.results.store import RunStore
-from perfkit.scripts import study as watching
-from perfkit.scripts import tables as tables_script
-from perfkit.scripts.launch import Launch
-from perfkit.search import attribute as attributing
-from perfkit.search import tables as tables_search
-from perfkit.search import tune as tuning
-from perfkit.show import document, tables_studies, terminal
+from perfkit.show import tables_studies
+from perfkit.show.document import Content
 from perfkit.studies import compare as comparing
 from perfkit.studies import parity as proving
-from perfkit.studies.compare import Candidate
-from perfkit.studies.plan import Plan
 
 
-@cli.command(cli.COMPARE)
 def compare(
     sides: Annotated[
-        cli.Texts,
+        Texts,
         typer.Argument(
             metavar="A B",
             help="each a stage, settings (workers=2,amp=bf16), a run's id, or a training script; B is "
@@ -38,9 +28,9 @@ def compare(
         ),
     ] = None,
     *,
-    training: cli.Recipe,
-    script: cli.Script,
-    output: cli.Output,
+    training: Recipe,
+    script: Script,
+    output: Output,
     fail_if_slower: Annotated[
         str | None, typer.Option(help="exit with 1 if B is slower than A by more than this, such as 3%")
     ] = None,
@@ -54,70 +44,57 @@ def compare(
 
     Two scripts are compared as they stand. With --script, B is that script with every --set switch set.
     """
-    limit, given, launch = _percent(fail_if_slower), sides or [], script.launch(sides or [])
-    two_scripts = launch is None and any(side.endswith(".py") for side in given[:2])
-    if len(given) < 2 if two_scripts else launch is None and len(given) != 2:
+    limit, named = _percent(fail_if_slower), sides or []
+    scripts = script.script is not None or any(side.endswith(".py") for side in named[:2])
+    if limit is not None and not stored:
+        _refuse_gate(training.device or "")
+    if not scripts and len(named) != 2:
         raise InvalidValue(
-            f"compare was given {len(given)} sides",
+            f"compare was given {len(named)} sides",
             "Name two: A and B, or --script FILE with --set switch=value",
         )
-    if limit is not None and not stored:
-        refuse_gate(training.device or "")
     if stored:
-        result = comparing.compare_stored(*(RunStore().get(side) for side in given))
+        result = comparing.compare_stored(*(RunStore().get(side) for side in named))
     else:
-        plan, a, b = _sides(training, launch, given, two_scripts)
-        with cli.study_progress() as show:
-            result = comparing.compare(a, b, plan, budget, precision, on_progress=show)
+        if scripts:
+            plan, a, b = additions.load("perfkit.scripts.study:sides")(
+                script.script, named, script.module, training.settings or [], training.preset, training.seed
+            )
+        elif training.settings:
+            advice = "Write settings as A or B, such as workers=2,amp=bf16"
+            raise InvalidValue("--set goes with --script", advice)
+        else:
+            plan = training.plan()
+            a, b = (comparing.candidate(side, plan) for side in named)
+        with progress() as follow:
+            result = comparing.compare(a, b, plan, budget, precision, on_progress=follow)
     if limit is not None:
-        refuse_gate(result.a.device)
-    record = {
-        "schema": 1, "simulated": bool(result.a.simulated), "band": result.pairing.band,
-        "a": result.a.recipe, "b": result.b.recipe, "rounds": result.rounds,
-        "pairs": result.pairs, "interleaved": result.pairing.interleaved, "noise": result.pairing.noise,
-        **msgspec.to_builtins(result.ratio),
-    }  # fmt: skip
-    sections: list[document.Content] = [result.describe()]
-    if launch or two_scripts:
-        check = watching.losses(result.a, result.b)
-        record["losses"] = msgspec.to_builtins(check)
-        sections = [*sections, *tables_script.sides(result, check)]
-    output.show(sections, record)
+        _refuse_gate(result.a.device)
+    record, sections = _record(result), list[Content]([result.describe()])
+    if scripts:
+        losses = additions.load("perfkit.scripts.study:losses")(result.a, result.b)
+        record["losses"] = msgspec.to_builtins(losses)
+        sections += additions.load("perfkit.scripts.tables:sides")(result, losses)
+    output.show(f"{result.b.title} against {result.a.title}", sections, record)
     # A gate does not let a regression pass because the machine was busy: the interval decides there.
-    slower = result.ratio.verdict == "slower" or (
-        result.ratio.verdict == "disturbed" and result.ratio.high < 1
-    )
-    if limit is not None and slower and result.ratio.ratio < 1 - limit:
-        cli.complain(f"B is slower than A by more than {limit:.1%}")
+    ratio = result.ratio
+    slower = ratio.verdict == "slower" or (ratio.verdict == "disturbed" and ratio.high < 1)
+    if limit is not None and slower and ratio.ratio < 1 - limit:
+        complain(f"B is slower than A by more than {limit:.1%}")
         raise typer.Exit(1)
 
 
-def _sides(
-    training: cli.Recipe, launch: Launch | None, given: list[str], two_scripts: bool
-) -> tuple[Plan, Candidate, Candidate]:
-    """The plan and both sides: of a script, as it is and with switches set; of two scripts, as they are."""
-    if launch:
-        if not training.settings:
-            raise InvalidValue("there is nothing to compare the script with", "Add --set switch=value")
-        b = Candidate(", ".join(training.settings), changes=training.switches())
-        return watching.script_plan(launch, training.preset, training.seed), Candidate("as it is"), b
-    if training.settings:
-        raise InvalidValue("--set goes with --script", "Write settings as A or B, such as workers=2,amp=bf16")
-    if not two_scripts:
-        plan = training.plan()
-        return plan, comparing.candidate(given[0], plan), comparing.candidate(given[1], plan)
-    files = [Path(side) for side in given[:2]]
-    if any(file.suffix != ".py" for file in files):
-        raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
-    first, second = (Launch(str(file), tuple(given[2:])) for file in files)
-    second.command()  # that there is such a file
-    names = given[:2] if files[0].name == files[1].name else [file.name for file in files]
-    plan = watching.script_plan(first, training.preset, training.seed)
-    return plan, Candidate(names[0], launch=first), Candidate(names[1], launch=second)
+def _record(result: Comparison) -> dict[str, object]:
+    """The document for `--json`."""
+    pairing = result.pairing
+    return {
+        "schema": 1, "simulated": bool(result.a.simulated), "band": pairing.band, "a": result.a.recipe,
+        "b": result.b.recipe, "rounds": result.rounds, "pairs": result.pairs,
+        "interleaved": pairing.interleaved, "noise": pairing.noise, **msgspec.to_builtins(result.ratio),
+    }  # fmt: skip
 
 
-def refuse_gate(device: str) -> None:
-    """A prediction never lets a change pass, or fails it."""
+def _refuse_gate(device: str) -> None:
     refuse(device, "--fail-if-slower", "a prediction decides nothing; measure on a real device")
 
 
@@ -133,78 +110,17 @@ def _percent(text: str | None) -> float | None:
     return value
 
 
-@cli.command(cli.COMPARE)
 def parity(
     what: Annotated[str, typer.Argument(metavar="STAGE|RECIPE", help="a stage, settings or the id of a run")],
-    training: cli.Training,
-    steps: Annotated[int, typer.Option(min=1, max=200, help="that each side trains")] = 4,
+    training: Training,
+    output: Output,
+    steps: Annotated[int, typer.Option(min=1, max=200, help="steps that each side trains")] = 4,
 ) -> None:
     """Does it still train the same? Losses and outputs against float64, and every switch checked."""
     plan = training.plan()
     side = comparing.candidate(what, plan)
-    with cli.study_progress() as show:
-        result = proving.parity(plan, side.title, side.recipe, steps, on_progress=show)
-    terminal.show(tables_studies.parity(result))
+    with progress() as follow:
+        result = proving.parity(plan, side.title, side.recipe, steps, on_progress=follow)
+    output.show(f"parity of {side.title}", tables_studies.parity(result), result)
     if not result.ok:
         raise typer.Exit(1)
-
-
-@cli.command(cli.COMPARE)
-def attribute(
-    training: cli.Training,
-    output: cli.Output,
-    stages: cli.Stages = None,
-    budget: cli.Minutes = 10.0,
-    orders: Annotated[int, typer.Option(min=2, help="random orders, where there are many stages")] = 6,
-) -> None:
-    """What is each optimization worth, whatever the order? Alone, after the others, on average (Shapley)."""
-    plan = training.plan()
-    with cli.study_progress() as show:
-        result = attributing.attribute(plan, cli.names(stages), 60 * budget, orders, on_progress=show)
-    output.show(tables_search.attribution(result), result)
-
-
-@cli.command(cli.COMPARE)
-def tune(
-    training: cli.Training,
-    script: cli.Script,
-    arguments: Annotated[
-        cli.Texts, typer.Argument(help="with --script: its own arguments, after --", metavar="[-- ARGS]")
-    ] = None,
-    space: Annotated[
-        cli.Texts, typer.Option(help="switch=value,value…; repeatable (default: the usual ones)")
-    ] = None,
-    memory: Annotated[float | None, typer.Option(help="cap in GB", min=0)] = None,
-    budget: cli.Minutes = 10.0,
-    plot: Annotated[
-        Path | None, typer.Option(help="a PNG: speed against memory of all that was tried")
-    ] = None,
-) -> None:
-    """Finds the recipe with the most samples/s under a memory cap that still trains the same."""
-    cli.check_writable(plot)
-    launch, values = script.launch(arguments or []), {}
-    if arguments and launch is None:
-        raise InvalidValue(f"tune was given '{arguments[0]}'", "Name your script with --script")
-    plan = watching.script_plan(launch, training.preset, training.seed) if launch else training.plan()
-    for name, given in cli.pairs(space, "space", "switch=value,value, such as workers=0,2,4"):
-        values[name] = [parse_settings([f"{name}={value}"])[name.strip()] for value in given.split(",")]
-    cap = int(memory * 1e9) if memory else None
-    with cli.study_progress() as show:
-        result = tuning.tune(plan, values or None, cap, 60 * budget, on_progress=show)
-    sections = tables_search.tuning(result)
-    if plot:
-        cli.write(plot, document.figure(sections, "pareto").png())
-    terminal.show(sections)
-
-
-@cli.command(cli.COMPARE)
-def noise(
-    training: cli.Training,
-    pairs: Annotated[int, typer.Option(min=2, max=100, help="of fresh processes")] = 10,
-    budget: Annotated[float, typer.Option(help="seconds of measuring for a pair", min=0)] = 30.0,
-) -> None:
-    """Measures A/A noise: how far apart identical runs come out here. Verdicts take it into account."""
-    plan = training.plan()
-    with cli.study_progress() as show:
-        result = comparing.measure_noise(plan, pairs, budget, on_progress=show)
-    terminal.show(tables_studies.noise(result, plan.device, noises.load(plan.device)))

@@ -1,45 +1,43 @@
 """Commands that measure a ladder and read back what was measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from perfkit.cli import app as cli
+from perfkit.cli.command import complain
+from perfkit.cli.options import Output, Recipe, Stages, check_writable, names, progress
 from perfkit.errors import InvalidValue
 from perfkit.results import recordings
 from perfkit.results.run import Run, document, summary
 from perfkit.results.store import RunStore
-from perfkit.show import html, tables, tables_history, terminal
+from perfkit.show import sentences, tables, tables_history, terminal
+from perfkit.show.document import Content
 from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
-from perfkit.studies.plan import Plan
+from perfkit.studies.plan import Plan, Progress
 
 
-@cli.command(cli.MEASURE)
 def run(
-    training: cli.Recipe,
-    output: cli.Output,
-    stages: cli.Stages = None,
+    training: Recipe,
+    output: Output,
+    stages: Stages = None,
     timeout: Annotated[float | None, typer.Option(help="seconds for one stage")] = None,
     ranks: Annotated[int, typer.Option(min=1, help="processes that train together")] = 1,
-    report: Annotated[Path | None, typer.Option(help="write a one-file HTML report here")] = None,
-    record: Annotated[Path | None, typer.Option(help="write a recording here, to ship or to send")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", metavar="FILE", help="write a recording here, to ship or to send")
+    ] = None,
 ) -> None:
     """Measures the stages of a ladder, each against the one before and against the baseline."""
     settings = training.switches() | ({"ranks": ranks} if ranks > 1 else {})
-    plan = training.plan(cli.names(stages), settings=settings, timeout_s=timeout)
-    cli.check_writable(report, record)
+    plan = training.plan(names(stages), settings=settings, timeout_s=timeout)
+    check_writable(out)
     runs, stopped = _measure(plan)
     if not runs:
         raise KeyboardInterrupt
-    if report:
-        cli.write(report, html.session(runs, plans.scripts(runs)))
-    if record:
-        recordings.save(runs, record)
-    output.show(tables.sections(runs), document(runs))
+    if out:
+        recordings.save(runs, out)
+    _show_session(runs, output)
     if stopped:
         raise KeyboardInterrupt
     if any(run.status == "failed" for run in runs):
@@ -49,13 +47,13 @@ def run(
 def _measure(plan: Plan) -> tuple[list[Run], bool]:
     """The finished runs, and whether the person stopped it."""
     done: list[Run] = []
-    with cli.study_progress() as bar:
+    with progress() as bar:
 
-        def show(progress: plans.Progress) -> None:
-            bar(progress)
-            if progress.run:
-                done.append(progress.run)
-                typer.echo(tables.one_line(progress.run), err=True)
+        def show(now: Progress) -> None:
+            bar(now)
+            if now.run:
+                done.append(now.run)
+                typer.echo(tables.one_line(now.run), err=True)
 
         try:
             return ladders.measure_ladder(plan, RunStore(), on_progress=show), False
@@ -63,7 +61,13 @@ def _measure(plan: Plan) -> tuple[list[Run], bool]:
             return done, True
 
 
-@cli.command(cli.MEASURE)
+def _show_session(runs: list[Run], output: Output, opening: tuple[Content, ...] = ()) -> None:
+    """A session as its report; the scripts are part of a page only."""
+    scripts = plans.scripts(runs) if output.html_file else None
+    title = runs[0].workload.rpartition(":")[2]
+    output.show(title, [*opening, *tables.sections(runs, scripts)], document(runs))
+
+
 def runs(
     limit: Annotated[int, typer.Option(min=1, help="how many, newest first")] = 20,
     workload: Annotated[str | None, typer.Option(help="only of this workload")] = None,
@@ -72,45 +76,31 @@ def runs(
     store = RunStore()
     terminal.show([tables_history.stored(store.history(limit, workload))])
     for problem in store.problems:
-        cli.complain(problem)
+        complain(problem)
 
 
-@cli.command(cli.MEASURE)
 def show(
-    run_id: Annotated[
-        str,
+    output: Output,
+    name: Annotated[
+        str | None,
         typer.Argument(
-            metavar="ID", help="of a run, or its beginning; or recorded:NAME, or a recording.json"
+            metavar="[ID]",
+            help="a run's id or its beginning, a session, recorded:NAME, or a recording.json "
+            "(default: the newest session)",
         ),
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="print it as JSON")] = False,
+    ] = None,
 ) -> None:
-    """Prints one run (result, recipe, evidence, machine), or all runs of a recording."""
-    if run_id.endswith(".json") or run_id.startswith(recordings.PREFIX):
-        recording = recordings.find(run_id.removeprefix(recordings.PREFIX))
-        contents = [recording.provenance.describe(), *tables.sections(recording.runs)]
-        data = document(recording.runs)
-    else:
-        stored = RunStore().get(run_id)
-        contents = [*tables.sections([stored]), tables.evidence_of(stored)]
-        data = summary(stored) | {"machine": stored.machine}
-    if as_json:
-        cli.Output(Path("-")).write(data)
-    else:
-        terminal.show(contents)
-
-
-@cli.command(cli.MEASURE)
-def report(
-    out: Annotated[Path, typer.Argument(help="the HTML file to write")],
-    session: Annotated[str | None, typer.Option(help="of stored runs (default: the newest)")] = None,
-) -> None:
-    """Writes one self-contained HTML file of a stored session: to send to a colleague."""
-    cli.check_writable(out)
+    """Shows a run, a session or a recording; with --html it is a report to send to a colleague."""
+    if name and (name.endswith(".json") or name.startswith(recordings.PREFIX)):
+        recording = recordings.find(name.removeprefix(recordings.PREFIX))
+        return _show_session(recording.runs, output, (recording.provenance.describe(),))
     store = RunStore()
-    chosen = session or next(iter(store.sessions()), None)
-    runs = list(reversed(store.runs(limit=1000, session=chosen))) if chosen else []
-    if not runs:
-        raise InvalidValue(f"no stored session '{session or ''}'", "`perfkit runs` lists them")
-    cli.write(out, html.session(runs, plans.scripts(runs)))
-    typer.echo(f"wrote {out}: {len(runs)} stages of session {chosen}")
+    sessions = store.sessions()
+    if name is None and not sessions:
+        raise InvalidValue("no run is stored yet", "Measure some: perfkit run")
+    if name is None or name in sessions:
+        session = name or next(iter(sessions))
+        return _show_session(list(reversed(store.runs(limit=1000, session=session))), output)
+    stored = store.get(name)
+    sections = [*tables.sections([stored]), tables.evidence_of(stored)]
+    return output.show(sentences.name(stored), sections, summary(stored) | {"machine": stored.machine})

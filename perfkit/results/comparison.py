@@ -45,8 +45,8 @@ class Comparison(msgspec.Struct, frozen=True):
             )
         how = "interleaved" if self.pairing.interleaved else "sequential"
         where = f" in {self.pairs} pairs of processes" if self.pairs > 1 else ""
-        noise = "not measured: run perfkit noise" if aa_noise is None else f"{aa_noise:.1%}"
-        noise += " assumed: perfkit noise measures it" if self.pairing.assumed else ""
+        noise = "not measured: run perfkit doctor --noise" if aa_noise is None else f"{aa_noise:.1%}"
+        noise += " assumed: perfkit doctor --noise measures it" if self.pairing.assumed else ""
         return (
             f"{self.b.title} / {self.a.title}: {ratio.ratio:.3f}x ({ratio.low:.3f}-{ratio.high:.3f}), "
             f"{ratio.verdict}; {self.rounds} {how} rounds{where}, A/A noise {noise}"

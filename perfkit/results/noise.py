@@ -1,6 +1,6 @@
 """The A/A noise of this machine: how far a recipe differs from itself in another process.
 
-Every ladder measures its baseline twice, in two processes; `perfkit noise` measures more such pairs.
+Every ladder measures its baseline twice, in two processes; `perfkit doctor --noise` measures more such pairs.
 """
 
 import contextlib

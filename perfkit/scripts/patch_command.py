@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from perfkit.cli import app as cli
+from perfkit.cli import options as cli
 from perfkit.errors import InvalidValue
 from perfkit.recipe import parse_settings
 from perfkit.scripts import patch_study as patching
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from perfkit.scripts.patch import Patch  # libcst takes long to load
 
 
-@cli.command(cli.SCRIPT)
 def patch(
     program: Program,
     arguments: Arguments = None,
@@ -42,25 +42,28 @@ def patch(
     ] = True,
     budget: Annotated[float, typer.Option(help="seconds of rounds to verify it", min=0)] = patching.BUDGET_S,
     preset: Annotated[str | None, typer.Option(help="smoke, quick or paper: how large blocks are")] = None,
-    output: cli.Output,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="write the result as JSON; - for stdout")
+    ] = None,
 ) -> None:
     """Prints the edit of your own script that sets switches, at the calls seen while it trained."""
-    cli.check_writable(out)
+    cli.check_writable(out, json_file)
     switches = parse_settings(settings or [])
     if not switches:
         raise InvalidValue("there is nothing to set", "Add --set switch=value, such as --set amp=bf16")
     launch = Launch(program, tuple(arguments or ()), module)
     verification = None
-    with showing_failures(), cli.study_progress() as show:
+    with showing_failures(), cli.progress() as show:
         result = patching.make(launch, switches, on_progress=show)
         changed = bool(result.changes) or result.arguments != list(launch.arguments)
         if verify and changed:
             verification = patching.verify(launch, result, switches, budget, preset=preset, on_progress=show)
     text = result.diff(launch.where)
-    output.write(_document(result, text, verification))
-    if str(output.json_file) != "-":
-        sys.stdout.write(text)
     command = _command(launch, result)
+    if json_file:
+        cli.write(json_file, msgspec.json.format(msgspec.json.encode(_document(result, text, verification))))
+    if str(json_file) != "-":
+        sys.stdout.write(text)
     terminal.show(tables_script.patch(result, command, verification), to_stderr=True)
     if out:
         _write_out(out, result, text)

@@ -12,8 +12,9 @@ from typing import Any, Self
 import msgspec
 
 from perfkit import machine
+from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
-from perfkit.recipe import Recipe, Value, allowed, switches
+from perfkit.recipe import Recipe, Value, allowed, parse_settings, switches
 from perfkit.results import parity
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
@@ -21,6 +22,7 @@ from perfkit.rules import Target
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import ScriptFacts
 from perfkit.scripts.watched import WatchedScript
+from perfkit.studies.compare import Candidate
 from perfkit.studies.plan import Plan, plan
 from perfkit.studies.setup import Setup
 from perfkit.worker.messages import Description, Trained
@@ -39,6 +41,45 @@ def script_plan(launch: Launch, preset: str | None = None, seed: int = 0) -> Pla
     checked = plan(None, preset, ["baseline"], seed=seed)
     size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
     return replace(checked, workload=name(launch), preset=size, launch=launch)
+
+
+def plan_of(program: str, arguments: Sequence[str], module: bool, preset: str | None, seed: int) -> Plan:
+    """The plan of a study of a script, as the command line names it; otherwise as `script_plan`."""
+    return script_plan(Launch(program, tuple(arguments), module), preset, seed)
+
+
+def sides(
+    program: str | None, named: Sequence[str], module: bool, settings: Sequence[str], preset: str | None,
+    seed: int,
+) -> tuple[Plan, Candidate, Candidate]:  # fmt: skip
+    """The plan and both sides of a comparison: a script as it is and with switches set, or two scripts.
+
+    Args:
+        program: the script that is compared with itself under settings; None for two scripts.
+        named: the script's arguments; or both scripts, then the arguments of both.
+        module: whether the program is a module.
+        settings: `switch=value` texts.
+        preset: `smoke`, `quick` or `paper`.
+        seed: as for `plan`.
+
+    Raises:
+        InvalidValue: there is nothing to compare with, or one side is no script.
+    """
+    if program:
+        if not settings:
+            raise InvalidValue("there is nothing to compare the script with", "Add --set switch=value")
+        b = Candidate(", ".join(settings), changes=parse_settings(list(settings)))
+        return plan_of(program, named, module, preset, seed), Candidate("as it is"), b
+    if settings:
+        raise InvalidValue("--set goes with --script", "Compare one script: --script FILE --set switch=value")
+    files = [Path(side) for side in named[:2]]
+    if len(files) != 2 or any(file.suffix != ".py" for file in files):
+        raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
+    first, second = (Launch(str(file), tuple(named[2:])) for file in files)
+    second.command()  # that there is such a file
+    titles = named[:2] if files[0].name == files[1].name else [file.name for file in files]
+    plan = script_plan(first, preset, seed)
+    return plan, Candidate(titles[0], launch=first), Candidate(titles[1], launch=second)
 
 
 def name(launch: Launch) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from perfkit.cli import app as cli
+from perfkit.cli import options as cli
 from perfkit.errors import Cancelled, InvalidValue
 from perfkit.scripts import tables as tables_script
 from perfkit.scripts import watch_study as studies
@@ -38,7 +38,6 @@ def showing_failures() -> Iterator[None]:
         raise
 
 
-@cli.command(cli.SCRIPT)
 def watch(
     program: Program,
     output: cli.Output,
@@ -47,17 +46,18 @@ def watch(
     steps: Annotated[int, typer.Option(min=6, max=100_000, help="plain steps to time")] = 60,
     run_on: Annotated[bool, typer.Option("--run-on", help="let it train on to its end afterwards")] = False,
     in_place: InPlace = False,
-    trace: Annotated[
-        Path | None, typer.Option(help="the profile of some steps: FILE.json or .json.gz")
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", metavar="FILE", help="write the profile of some steps: FILE.json or .json.gz"),
     ] = None,
     show_output: Annotated[bool, typer.Option(help="show what the script prints")] = False,
     env: Annotated[cli.Texts, typer.Option(help="NAME=VALUE in its environment; repeatable")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="minutes that it may take in all")] = 30.0,
 ) -> None:
     """Runs your training script as it is, and says where its steps' time goes and what to try."""
-    cli.check_writable(trace)
-    if trace and not trace.name.endswith((".json", ".json.gz")):
-        raise InvalidValue(f"cannot write a trace to {trace}", "Give a name that ends in .json or .json.gz")
+    cli.check_writable(out)
+    if out and not out.name.endswith((".json", ".json.gz")):
+        raise InvalidValue(f"cannot write a trace to {out}", "Give a name that ends in .json or .json.gz")
     launch = Launch(program, tuple(arguments or ()), module)
     variables = dict(cli.pairs(env, "variable", "NAME=VALUE"))
 
@@ -65,12 +65,12 @@ def watch(
         if run_on or show_output:
             script.on_output.append(sys.stderr)
 
-    with showing_failures(), cli.study_progress() as show:
+    with showing_failures(), cli.progress() as show:
         result, running = studies.watch(
-            launch, steps, run_on, in_place or run_on, trace, timeout_s=60 * timeout, on_start=started,
+            launch, steps, run_on, in_place or run_on, out, timeout_s=60 * timeout, on_start=started,
             on_progress=lambda phase, fraction: show(Progress("", phase, fraction)), environment=variables,
         )  # fmt: skip
-    output.show(tables_script.watched(result), result)
+    output.show(f"{program}", tables_script.watched(result), result)
     if running:
         finish(running)
 

@@ -19,6 +19,7 @@ from perfkit.process.conversation import OnProgress as Progress
 from perfkit.process.lock import EVERYTHING, device_lock
 from perfkit.recipe import Recipe
 from perfkit.results.pairing import DISTURBED
+from perfkit.results.run import Communication
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.report import Watched
@@ -27,7 +28,6 @@ from perfkit.scripts.study import target
 from perfkit.scripts.suggest import suggest
 from perfkit.scripts.watched import WatchedScript
 from perfkit.trace import diagnosis
-from perfkit.results.run import Communication
 from perfkit.worker.messages import Block, Peak, Trained
 from perfkit.worker.reports import ProfileReport, SyncReport
 

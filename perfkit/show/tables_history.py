@@ -88,7 +88,15 @@ _DEFAULTS = Recipe().to_dict()
 def stored(entries: Sequence[Entry]) -> Table:
     """Stored runs as a table."""
     rows = [
-        [entry.id, entry.session, entry.preset, entry.workload.rpartition(":")[2], row.name, row.rate, row.note]
+        [
+            entry.id,
+            entry.session,
+            entry.preset,
+            entry.workload.rpartition(":")[2],
+            row.name,
+            row.rate,
+            row.note,
+        ]
         for entry, row in zip(entries, lines(entries), strict=True)
     ]
     columns = ("id", "session", "preset", "workload", "name", "samples/s", "note")

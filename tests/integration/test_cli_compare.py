@@ -1,4 +1,4 @@
-"""`perfkit compare`, `noise`, `parity`, `report` as a person uses them."""
+"""`perfkit compare`, `parity`, `doctor --noise` as a person uses them."""
 
 from __future__ import annotations
 
@@ -48,9 +48,6 @@ def test_two_recipes_are_compared_in_turn_and_the_result_is_kept(tmp_path: Path)
     assert len(ids) == 4
     again = perfkit("compare", ids[-1], ids[-2], "--stored")
     assert "interleaved" in again.stdout
-    page = tmp_path / "report.html"
-    assert "2 stages" in perfkit("report", str(page)).stdout
-    assert "<svg" in page.read_text()
 
 
 def test_scripts_are_compared_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +87,7 @@ def test_a_side_of_which_nothing_can_act_is_not_measured() -> None:
 
 
 def test_noise_is_measured_kept_and_shown() -> None:
-    done = perfkit("noise", *TOY, "--pairs", "2", "--budget", "0")
+    done = perfkit("doctor", "--noise", *TOY, "--pairs", "2", "--budget", "0")
     assert "A/A noise of cpu" in done.stdout
     assert "from 2 pairs" in done.stdout
     after = perfkit("compare", "workers=0", "workers=0", *TOY, "--budget", "0", "--precision", "0.9")
@@ -139,9 +136,9 @@ def test_attribution_measures_every_set_once_and_a_second_call_measures_none(tmp
 
 def test_the_tuner_picks_only_what_it_has_measured(tmp_path: Path) -> None:
     space = ("--space", "batch_size=8,64", "--space", "zero_grad_set_to_none=false,true")
-    plot = tmp_path / "tried.png"
-    done = perfkit("tune", *TOY, *space, "--plot", str(plot))
-    assert plot.read_bytes().startswith(b"\x89PNG")
+    page = tmp_path / "tried.html"
+    done = perfkit("tune", *TOY, *space, "--html", str(page))
+    assert "Pareto front" in page.read_text()
     assert "batch_size=64" in done.stdout.splitlines()[0], "eight times the samples for nearly the same step"
     assert "for 4 recipes" in done.stdout
     assert "trains" in done.stdout
@@ -159,9 +156,7 @@ def test_the_tuner_picks_only_what_it_has_measured(tmp_path: Path) -> None:
         (("compare", "workers=x", "amp"), "Allowed: a whole number"),
         (("compare", "amp", "pinning"), "does not apply here"),
         (("compare", "amp", "amp", "--fail-if-slower", "much"), "Write a share"),
-        (("report", "out.html", "--session", "none"), "no stored session"),
     ],
 )
 def test_bad_input_gets_one_line(given: tuple[str, ...], said: str) -> None:
-    more = () if given[0] == "report" else TOY
-    assert said in perfkit(*given, *more, code=2).stderr
+    assert said in perfkit(*given, *TOY, code=2).stderr

@@ -18,7 +18,7 @@ SIMULATED = ("--device", "sim:v100", "--preset", "smoke")
 def test_a_ladder_beside_the_real_loader(tmp_path: Path) -> None:
     """The loader's switches are seen on its objects, the others in the plan; there are no losses."""
     files = tmp_path / "out.json", tmp_path / "out.html"
-    outputs = ("--json", str(files[0]), "--report", str(files[1]))
+    outputs = ("--json", str(files[0]), "--html", str(files[1]))
     done = perfkit("run", *SIMULATED, "--stages", "data_loading,pinning", *outputs)
     assert "Simulated Tesla V100-SXM2-16GB: no kernel ran" in done.stdout
     document = json.loads(files[0].read_text())

@@ -62,7 +62,7 @@ def test_what_is_no_trace_gets_one_line(content: bytes, tmp_path: Path) -> None:
 def test_a_live_profile_keeps_its_trace_and_says_what_it_cost(tmp_path: Path) -> None:
     out = tmp_path / "mine.pt.trace.json.gz"
     named = ("--workload", "cifar_resnet18", "--stage", "data_loading", "--steps", "2", "--device", "cpu")
-    done = perfkit("profile", *named, "--out", str(out), "--json", str(tmp_path / "p.json"))
+    done = perfkit("profile", *named, "-o", str(out), "--json", str(tmp_path / "p.json"))
     assert "slow-down" in done.stdout or "the profiler a step takes about" in done.stdout
     analysis = trace.analyse(trace.load(out))
     assert len(analysis.steps) == 2
@@ -74,13 +74,12 @@ def test_a_live_profile_keeps_its_trace_and_says_what_it_cost(tmp_path: Path) ->
 def test_a_profile_of_what_cannot_be_is_refused(tmp_path: Path) -> None:
     assert "thing to record" in perfkit("profile", "--record", "tea", code=2).stderr
     assert "does not apply here" in perfkit("profile", "--stage", "pinning", "--device", "cpu", code=2).stderr
-    wrong = ("profile", "--out", str(tmp_path / "x.txt"))
+    wrong = ("profile", "-o", str(tmp_path / "x.txt"))
     assert ".json" in perfkit(*wrong, code=2).stderr
 
 
-def test_the_sync_detective_names_the_line_of_a_workload() -> None:
-    named = ("--device", "cpu", "--workload")
-    done = perfkit("syncs", *named, "tests.support.toy:Chatty")
+def test_a_profile_names_the_line_of_a_wait_and_the_roofs(tmp_path: Path) -> None:
+    named = ("--device", "cpu", "--steps", "1", "--workload", "tests.support.toy:Chatty")
+    done = perfkit("profile", *named, "--syncs", "--kernels")
     assert re.search(r"toy\.py:\d+ .* item +wait +1 ", done.stdout)
-    assert "toy.py:" in done.stdout
-    assert "no copy and no wait" in perfkit("syncs", *named, "tests.support.toy:Toy").stdout
+    assert "Roofs, measured" in done.stdout

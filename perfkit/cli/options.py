@@ -1,0 +1,171 @@
+"""The options that commands share, and where their results go."""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from perfkit.errors import InvalidValue
+from perfkit.machine import write_atomically
+from perfkit.recipe import parse_settings
+from perfkit.show import html, terminal
+from perfkit.show.document import Content
+from perfkit.studies import plan as plans
+from perfkit.studies.plan import Plan, Progress
+
+Texts = list[str] | None
+Minutes = Annotated[float, typer.Option(help="minutes of measuring", min=0)]
+Stages = Annotated[str | None, typer.Option(help="optimizations in order: a,b,c (default: the ladder)")]
+Out = Annotated[Path | None, typer.Option("-o", metavar="FILE", help="write it here")]
+_WORKLOAD = "cifar_resnet18, photos, tiny_gpt, or your own as package.module:name"
+_DEVICE = "cuda, mps or cpu (default: the first available), sim:NAME to predict a GPU, recorded:NAME to play"
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, and where: the options that every measuring command has."""
+
+    workload: Annotated[str | None, typer.Option(help=_WORKLOAD)] = None
+    preset: Annotated[str | None, typer.Option(help="smoke, quick or paper")] = None
+    option: Annotated[Texts, typer.Option(help="name=value for the workload; repeatable")] = None
+    device: Annotated[str | None, typer.Option(help=_DEVICE)] = None
+    host: Annotated[
+        str | None, typer.Option(help="the host of a simulated GPU: article, ideal, or cores=8,fetch_ms=1.85")
+    ] = None
+    seed: Annotated[int, typer.Option(help="seed of weights, order and augmentation")] = 0
+
+    def plan(self, stages: list[str] | None = None, **more: Any) -> Plan:
+        """The plan of a study; `more` as for `studies.plan.plan`."""
+        more |= {"device": self.device, "options": parse_options(self.option), "seed": self.seed}
+        return plans.plan(self.workload, self.preset, stages, host=self.host, **more)
+
+
+@dataclass(frozen=True)
+class Recipe(Training):
+    """A training under one recipe."""
+
+    settings: Annotated[
+        Texts, typer.Option("--set", help="switch=value, from the baseline up; repeatable")
+    ] = None
+
+    def switches(self) -> dict[str, Any]:
+        """The settings, parsed."""
+        return parse_settings(self.settings or [])
+
+
+@dataclass(frozen=True)
+class Stage(Recipe):
+    """A training under the recipe of a stage."""
+
+    stage: Annotated[str | None, typer.Option(help="the recipe of this stage (default: the baseline)")] = None
+
+    def where(self) -> dict[str, Any]:
+        """The keyword arguments of the functions in `studies.inspect`."""
+        return {
+            "workload": self.workload, "recipe": self.stage, "preset": self.preset, "device": self.device,
+            "settings": self.switches(), "options": parse_options(self.option), "seed": self.seed,
+            "host": self.host,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script of one's own, measured as it stands; its arguments come after `--`."""
+
+    script: Annotated[
+        str | None, typer.Option(help="your own script (or torchrun …); its arguments come after --")
+    ] = None
+    module: Annotated[bool, typer.Option("-m", help="--script is a module, as for python -m")] = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a result goes beside the terminal; that it can be written is checked before hours are spent."""
+
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="write the result as JSON; - for stdout")
+    ] = None
+    html_file: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="write one self-contained page")
+    ] = None
+
+    def __post_init__(self) -> None:
+        check_writable(self.json_file, self.html_file)
+
+    def show(self, title: str, sections: Sequence[Content], document: object) -> None:
+        """Writes the files that were asked for, then prints the sections."""
+        if self.html_file:
+            write(self.html_file, html.page(f"perfkit: {title}", sections))
+        if self.json_file:
+            write(self.json_file, msgspec.json.format(msgspec.json.encode(document)))
+        terminal.show(sections, to_stderr=str(self.json_file) == "-")
+
+
+def parse_options(texts: Texts) -> dict[str, Any]:
+    """`name=value` texts as a workload's arguments; a value that is not JSON is a text."""
+    options: dict[str, Any] = {}
+    for name, value in pairs(texts, "option", "name=value, such as image_size=64"):
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
+
+
+def pairs(texts: Texts, what: str, form: str) -> list[tuple[str, str]]:
+    """`name=value` texts, split.
+
+    Args:
+        texts: the values of a repeatable option.
+        what: the name of such a value, for an error.
+        form: how to write it, for an error.
+    """
+    for text in texts or []:
+        if text.find("=") < 1:
+            raise InvalidValue(f"cannot read the {what} '{text}'", f"Write {form}")
+    return [(name, value) for name, _, value in (text.partition("=") for text in texts or [])]
+
+
+def names(text: str | None) -> list[str] | None:
+    """`a,b,c` as a list; None stays None."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[Progress], None]]:
+    """A bar on stderr for the progress of a study."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda now: bar.update(task, completed=now.fraction, description=now.describe())
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Before hours are spent: can the results be written at all?"""
+    for path in paths:
+        if path and str(path) != "-":
+            folder = path.absolute().parent
+            if path.is_dir() or not (folder.is_dir() and os.access(folder, os.W_OK)):
+                raise InvalidValue(
+                    f"cannot write {path}", "Name a file in a folder that exists and is writable"
+                )
+
+
+def write(path: Path, text: str | bytes) -> None:
+    """Writes a complete file or nothing; `-` is stdout."""
+    content = text if isinstance(text, bytes) else text.encode()
+    if str(path) == "-":
+        sys.stdout.write(content.decode() + "\n")
+    else:
+        write_atomically(path, content)

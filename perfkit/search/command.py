@@ -1,0 +1,56 @@
+"""The commands of the searches."""
+
+from typing import Annotated
+
+import typer
+
+from perfkit import additions
+from perfkit.cli.options import Minutes, Output, Script, Stages, Texts, Training, names, pairs, progress
+from perfkit.errors import InvalidValue
+from perfkit.recipe import parse_settings
+from perfkit.search import attribute as attributing
+from perfkit.search import tables
+from perfkit.search import tune as tuning
+
+
+def attribute(
+    training: Training,
+    output: Output,
+    stages: Stages = None,
+    budget: Minutes = 10.0,
+    orders: Annotated[int, typer.Option(min=2, help="random orders, where there are many stages")] = 6,
+) -> None:
+    """What is each optimization worth, whatever the order? Alone, after the others, on average (Shapley)."""
+    plan = training.plan()
+    with progress() as follow:
+        result = attributing.attribute(plan, names(stages), 60 * budget, orders, on_progress=follow)
+    output.show("what each optimization is worth", tables.attribution(result), result)
+
+
+def tune(
+    training: Training,
+    script: Script,
+    output: Output,
+    arguments: Annotated[
+        Texts, typer.Argument(help="with --script: its own arguments, after --", metavar="[-- ARGS]")
+    ] = None,
+    space: Annotated[
+        Texts, typer.Option(help="switch=value,value…; repeatable (default: the usual ones)")
+    ] = None,
+    memory: Annotated[float | None, typer.Option(help="cap in GB", min=0)] = None,
+    budget: Minutes = 10.0,
+) -> None:
+    """Finds the recipe with the most samples/s under a memory cap that still trains the same."""
+    if arguments and script.script is None:
+        raise InvalidValue(f"tune was given '{arguments[0]}'", "Name your script with --script")
+    plan = training.plan()
+    if script.script:
+        plan_of = additions.load("perfkit.scripts.study:plan_of")
+        plan = plan_of(script.script, arguments or [], script.module, training.preset, training.seed)
+    values = {}
+    for name, text in pairs(space, "space", "switch=value,value, such as workers=0,2,4"):
+        values[name] = [parse_settings([f"{name}={value}"])[name.strip()] for value in text.split(",")]
+    cap = int(memory * 1e9) if memory else None
+    with progress() as follow:
+        result = tuning.tune(plan, values or None, cap, 60 * budget, on_progress=follow)
+    output.show("the fastest recipe", tables.tuning(result), result)

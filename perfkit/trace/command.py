@@ -1,0 +1,72 @@
+"""The commands that profile a recipe and read traces."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from perfkit import trace as traces
+from perfkit.cli.options import Output, Stage, check_writable, names
+from perfkit.errors import one_of
+from perfkit.show import tables_inside
+from perfkit.show.document import Section
+from perfkit.studies import inspect
+from perfkit.trace import report
+
+_RECORDED = ("shapes", "memory", "stacks")
+
+
+def profile(
+    training: Stage,
+    output: Output,
+    steps: Annotated[int, typer.Option(min=1, max=100, help="steps to record")] = 3,
+    record: Annotated[
+        str, typer.Option(help="any of shapes,memory,stacks (Python frames: slow)")
+    ] = "shapes,memory",
+    syncs: Annotated[
+        bool, typer.Option("--syncs", help="also each copy and wait between host and device, by line")
+    ] = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="also the device's roofs, and what shapes reach of them")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("-o", metavar="FILE", help="write the trace: FILE.json or FILE.json.gz")
+    ] = None,
+) -> None:
+    """Profiles some steps of a recipe in a process of its own, and says where the time went."""
+    check_writable(out)
+    choices = names(record) or []
+    if unknown := set(choices) - set(_RECORDED):
+        raise one_of(unknown.pop(), list(_RECORDED), "thing to record")
+    how = inspect.ProfilerOptions(active=steps, **{name: name in choices for name in _RECORDED})
+    where = training.where()
+    result = inspect.profile(profiler=how, out=out, **where)
+    window = result.lanes() if result.analysis.steps else None
+    sections = report.sections(result.analysis, result.findings, window, result.loading)
+    document = result.analysis.to_dict(result.findings)
+    document["loading"] = msgspec.to_builtins(result.loading)
+    if syncs:
+        waits = inspect.syncs(**where)
+        sections.append(Section("Copies and waits by line", tables_inside.syncs(waits)))
+        document["syncs"] = msgspec.to_builtins(waits)
+    if kernels:
+        roofs = inspect.kernels(**where)
+        sections.append(Section("What the device can do", tables_inside.kernels(roofs)))
+        document["kernels"] = msgspec.to_builtins(roofs)
+    output.show("profile", [*sections, result.describe()], document)
+
+
+def trace(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="*.pt.trace.json[.gz], one for each rank")
+    ],
+    output: Output,
+) -> None:
+    """Reads a PyTorch profiler trace and says where the time went."""
+    loaded = traces.load(files)
+    analysis = traces.analyse(loaded)
+    findings = traces.diagnose(analysis)
+    window = traces.lanes(loaded) if analysis.steps else None
+    title = f"trace {', '.join(path.name for path in files)}"
+    output.show(title, report.sections(analysis, findings, window), analysis.to_dict(findings))

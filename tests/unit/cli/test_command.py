@@ -1,0 +1,131 @@
+"""What all commands share: a list that imports none of them, options, files, errors with an exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from perfkit import additions
+from perfkit.cli import COMMANDS, app, command, options
+from perfkit.errors import InvalidValue, RunFailed
+from perfkit.results import recordings
+from perfkit.results.store import RunStore
+
+RECORDINGS = Path(__file__).parents[3] / "data" / "recordings"
+EVERY = COMMANDS | additions.commands()
+ERRORS = [
+    (InvalidValue("no such stage", "Choose another"), 2, "perfkit: no such stage. Choose another\n"),
+    (RunFailed("it crashed"), 1, "perfkit: it crashed\n"),
+    (KeyboardInterrupt(), 130, "stopped; what was finished is kept (perfkit runs)\n"),
+    (OSError(28, "No space left", "x.json"), 1, "perfkit: x.json: No space left. Free space on that disk\n"),
+    (PermissionError(13, "Permission denied", "x"), 1,
+     "perfkit: x: Permission denied. Choose another place, or change its permissions\n"),
+    (BrokenPipeError(), 0, ""),
+]  # fmt: skip
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "140"})
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def failing(problem: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        """Fails."""
+        raise problem
+
+    return fail
+
+
+def test_the_help_names_every_command_and_imports_none() -> None:
+    code = (
+        "import sys; from perfkit.cli import app; app(['--help'], standalone_mode=False);"
+        "print([m for m in ('torch', 'numpy', 'rich', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *listed, loaded = done.stdout.splitlines()
+    names = [line.split()[0] for line in listed if line.startswith("  ")]
+    assert sorted(names) == sorted(EVERY)
+    assert len(names) <= 16
+    assert loaded == "[]"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_command_describes_itself_and_each_option(name: str) -> None:
+    built = get_command(app).get_command(None, name)  # type: ignore[attr-defined]
+    assert built.help
+    assert all(option.help for option in built.params)
+    files = {opt for option in built.params for opt in option.opts if "FILE" in str(option.metavar)}
+    assert files <= {"files", "--json", "--html", "-o"}, "one way to write each kind of file"
+
+
+@pytest.mark.parametrize(("problem", "code", "text"), ERRORS)
+def test_an_error_is_one_line_and_an_exit_code(
+    problem: BaseException, code: int, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "dup2", lambda *_: None)  # stdout is pytest's
+    result = CliRunner().invoke(command.single("fail", failing(problem)), [])
+    assert (result.exit_code, result.output) == (code, text)
+
+
+@pytest.mark.parametrize("problem", [KeyError("x"), ConnectionRefusedError(111, "Connection refused")])
+def test_a_bug_keeps_its_traceback(problem: Exception) -> None:
+    result = CliRunner().invoke(command.single("fail", failing(problem)), [])
+    assert result.exit_code == 1
+    assert "in fail\n" in result.output
+    assert f"this is a bug in perfkit ({type(problem).__name__})" in result.output
+
+
+def test_options_are_read_as_json_or_as_text() -> None:
+    texts = ["image_size=64", "name=a=b", "on=true"]
+    assert options.parse_options(texts) == {"image_size": 64, "name": "a=b", "on": True}
+    with pytest.raises(InvalidValue, match="Write name=value"):
+        options.parse_options(["x"])
+    assert options.names("a, b,") == ["a", "b"]
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    for path in (tmp_path / "none" / "x.json", tmp_path):
+        with pytest.raises(InvalidValue, match="cannot write"):
+            options.Output(json_file=path)
+
+
+def test_files_are_written_though_nobody_reads_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody_reads(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("perfkit.show.terminal.show", nobody_reads)
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    run("show", "recorded:cpu-quick", "--html", str(tmp_path / "x.html"), "--json", str(tmp_path / "x.json"))
+    assert "<svg" in (tmp_path / "x.html").read_text()
+    assert json.loads((tmp_path / "x.json").read_text())["stages"]
+
+
+def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_dir: Path) -> None:
+    assert "no run is stored yet" in run("show", code=2)
+    runs = recordings.load(RECORDINGS / "cpu-quick.json").runs[:2]
+    for each in runs:
+        RunStore().add(each)
+    listed = run("runs")
+    assert listed.index(runs[1].id) < listed.index(runs[0].id)
+    assert "1 worker processes alive" in run("show", runs[1].id[:-1])
+    newest = run("show")
+    assert newest == run("show", runs[0].session)
+    assert newest.index("\nbaseline ") < newest.index("\ndata loading ")
+
+
+def test_a_recording_is_shown_as_a_session_is() -> None:
+    file = str(RECORDINGS / "cpu-quick.json")
+    text = run("show", file)
+    assert text.startswith("Recorded 20")
+    assert all(each.title in text for each in recordings.load(Path(file)).runs)
+    assert "none.json" in run("show", "none.json", code=2)
