@@ -36,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Started in the background of a script, this process ignores Ctrl-C, and would hand that down.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["PERFKIT_DATA"] = tempfile.mkdtemp(prefix="perfkit-tests-")
+    os.environ["PERFKIT_LOCKS"] = os.path.join(os.environ["PERFKIT_DATA"], "locks")
     os.environ["PERFKIT_PRESET"] = "smoke"
     # One for all processes of a session, as compiling the same model again takes a minute each time.
     if not hasattr(config, "workerinput"):

@@ -112,7 +112,9 @@ _OUT_OF_MEMORY = "out of memory"
 _ENLARGE_SHM = "Enlarge /dev/shm (docker run --shm-size=8g), or lower workers or prefetch_factor"
 _KNOWN = (
     (
-        _OUT_OF_MEMORY, r"^[^ ]*MemoryError: |can't allocate memory|not enough memory",
+        # As Python, Linux, CUDA, cuBLAS, cuDNN and Triton say it.
+        _OUT_OF_MEMORY,
+        r"^[^ ]*MemoryError: |[Cc]an(no|')t allocate memory|not enough memory|[Oo]ut of memory|_ALLOC_FAILED|bad_alloc",
         "Lower batch_size, or raise accumulation instead; amp saves memory too",
     ),
     ("shared memory is full", "Bus error|shared memory.*DataLoader|DataLoader.*shared memory", _ENLARGE_SHM),

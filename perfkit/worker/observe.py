@@ -41,8 +41,9 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
     training.feed.keeps_last = False
     view.batch, training.feed.last = training.feed.last, None
     view.batches = training.feed.count - before
-    view.graphs = compile_counters()
-    view.recompiles = view.graphs["graphs"] - first_graphs
+    if is_compiled(training.model):
+        view.graphs = compile_counters()
+        view.recompiles = view.graphs["graphs"] - first_graphs
     return view
 
 

@@ -173,7 +173,9 @@ class _Watched:
         """The model's inputs."""
         if self._dtype is None and hasattr(self._workload, "prepare"):
             inputs = self._workload.prepare(inputs, recipe)
-        self._inputs = inputs
+        nhwc = recipe.channels_last and inputs.dim() == 4
+        # The layout too: random layers draw in the order of memory.
+        self._inputs = inputs.to(memory_format=torch.channels_last) if nhwc else inputs
         torch.manual_seed(self._seed + self.count)
         return inputs
 

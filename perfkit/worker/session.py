@@ -99,7 +99,7 @@ class Session:
             batch_bytes_per_sample=bytes_per_sample(view.batch),
             samples_per_step=training.samples_per_step,
             compiled=is_compiled(training.model),
-            compile_counters=CompileCounters(**view.graphs),
+            compile_counters=CompileCounters(**device.compile_counters()),
             batch_norm=any("BatchNorm" in type(part).__name__ for part in training.model.modules()),
             weights=getattr(self._workload, "weights", ""),
         )

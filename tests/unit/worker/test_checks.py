@@ -1,7 +1,8 @@
 """A switch is in effect if the built objects and an observed step say so, not if the recipe does."""
 
-from __future__ import annotations
-
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -9,89 +10,102 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit import old_train as train
-from perfkit.recipe import Recipe
-from perfkit.worker import checks, parity
-from perfkit.worker.checks import verify
-from perfkit.worker.harness import Harness
+from perfkit.recipe import Recipe, switches
+from perfkit.worker.checks import READERS, View, verify
 from perfkit.worker.observe import observe_step
+from perfkit.worker.session import wanted
+from perfkit.worker.training import Training
 from tests.support.toy import Blocks
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def _fp32_precision_kept() -> Iterator[None]:
-    with parity.fp32_precision_kept():
-        yield
+def _settings_kept() -> Iterator[None]:
+    parts: Any = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+    before = [part.fp32_precision for part in parts]
+    yield
+    for part, precision in zip(parts, before, strict=True):
+        part.fp32_precision = precision
+    torch.backends.cudnn.benchmark = False
 
 
-def harness(workload: Any, **switches: Any) -> Harness:
-    return Harness(train.Training(workload, Recipe(**{"batch_size": 8, **switches}), CPU))
+def seen(**switches: Any) -> View:
+    training = Training(Recipe(**{"batch_size": 8, **switches}), Blocks(), CPU)
+    training.step()
+    return observe_step(training)
 
 
-@pytest.mark.parametrize("switch", [{"activation_checkpointing": True}])
-def test_a_switch_is_proven_by_what_was_built_not_by_the_recipe(switch: dict[str, Any]) -> None:
-    (name,) = switch
-    for built in (switch, {}):
-        watched = harness(Blocks(), **built)
-        for claimed in (switch, {}):
-            training = watched.training
-            real, training.recipe = training.recipe, Recipe(batch_size=8, **built)
-            made = observe_step(training, watched.source)
-            training.recipe = Recipe(batch_size=8, **claimed)
-            (check,) = (one for one in verify(made) if one.switch == name)
-            assert check.ok is (built == claimed), check
-            training.recipe = real
+def test_every_switch_has_a_reader() -> None:
+    assert set(READERS) >= set(switches())
 
 
-def test_every_check_tells_a_switch_that_is_on_from_one_that_is_off() -> None:
+def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off() -> None:
     """On a CPU, in one process; what needs a GPU or ranks is proven there."""
-    states = {
-        "batch_size": 16, "workers": 1, "prefetch_factor": 4,
-        "zero_grad_set_to_none": False, "amp": "bf16", "cudnn_benchmark": True, "fp32_precision": "tf32",
-        "optimizer_impl": "foreach", "accumulation": 2,
+    states: dict[str, Any] = {
+        "batch_size": 16, "workers": 1, "prefetch_factor": 4, "zero_grad_set_to_none": False, "amp": "bf16",
+        "cudnn_benchmark": True, "fp32_precision": "tf32", "optimizer_impl": "foreach", "accumulation": 2,
         "activation_checkpointing": True, "non_blocking": True,
     }  # fmt: skip
-    watched = harness(Blocks(), **states)
-    watched.first_steps(1)
-    mechanisms, _ = watched.mechanisms()
-    assert [m for m in mechanisms if not m.ok] == []
-    step = observe_step(watched.training, watched.source)
-    for switch in states:
-        others = {name: value for name, value in states.items() if name != switch}
-        watched.training.recipe = Recipe(**{"batch_size": 8, **others})
-        assert switch in {m.switch for m in verify(step) if not m.ok}, switch
+    view = seen(**states)
+    assert [proof for proof in verify(view, wanted(Recipe(**states))) if not proof["ok"]] == []
+    off = {name: switches()[name].default for name in states}
+    assert [proof["switch"] for proof in verify(view, off) if proof["ok"]] == []
 
 
 @pytest.mark.parametrize("precision", ["default", "tf32", "ieee"])
 def test_the_precision_of_float32_is_read_back(precision: str) -> None:
-    step = observe_step((watched := harness(Blocks(), fp32_precision=precision)).training, watched.source)
-    for claimed in ("default", "tf32", "ieee"):
-        watched.training.recipe = Recipe(batch_size=8, fp32_precision=claimed)
-        (check,) = (one for one in verify(step) if one.switch == "fp32_precision")
-        assert check.ok is (claimed == precision), check.evidence
-    assert ("convolutions in full precision" in check.evidence) is (precision == "ieee")
+    value, evidence = READERS["fp32_precision"](seen(fp32_precision=precision))
+    assert value == precision
+    assert ("convolutions in full precision" in evidence) is (precision == "ieee")
 
 
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ({}, "on a stream of its own, from pinned memory; 2 tensors recorded"),
+        ({}, "on a stream of its own, from pinned memory"),
         ({"copy_streams": [0]}, "on the stream of the kernels"),
         ({"copy_streams": []}, "on the stream of the kernels"),
         ({"batch": [SimpleNamespace(is_pinned=lambda: False)]}, "from pageable memory"),
-        ({"recorded": 0}, "0 tensors recorded"),
     ],
 )
-def test_device_prefetch_is_a_second_stream_pinned_memory_and_recorded_tensors(
-    fault: dict[str, Any], words: str
-) -> None:
+def test_device_prefetch_is_a_second_stream_and_pinned_memory(fault: dict[str, Any], words: str) -> None:
     """Without a GPU: what `observe_step` would have noted on one."""
-    pinned = SimpleNamespace(is_pinned=lambda: True)
-    noted = {"prefetches": True, "copy_streams": [7], "compute_stream": 0, "recorded": 2, "batch": [pinned]}
-    state, evidence = checks.CHECKS["device_prefetch"](SimpleNamespace(**{**noted, **fault}))  # type: ignore[arg-type]
-    assert (state is True) is (not fault)
+    pinned = [SimpleNamespace(is_pinned=lambda: True)]
+    noted = {"prefetches": True, "copy_streams": [7], "compute_stream": 0, "batch": pinned}
+    value, evidence = READERS["device_prefetch"](View(CPU, **{**noted, **fault}))
+    assert value is (None if fault else True)
     assert words in evidence
-    plain = SimpleNamespace(**{**noted, "prefetches": False})
-    assert checks.CHECKS["device_prefetch"](plain)[0] is False  # type: ignore[arg-type]
+
+
+def test_fp16_without_a_scaler_is_not_what_the_switch_means() -> None:
+    model, half = torch.nn.Linear(1, 1), torch.zeros(1, dtype=torch.float16)
+    for on in (True, False):
+        scaler = SimpleNamespace(is_enabled=lambda on=on: on, get_scale=lambda: 65536.0)
+        assert READERS["amp"](View(CPU, model=model, outputs=half, scaler=scaler))[0] == (
+            "fp16" if on else None
+        )
+
+
+def test_an_output_that_is_cast_back_shows_the_autocast_around_the_model() -> None:
+    view = View(CPU, model=torch.nn.Linear(1, 1), outputs=torch.zeros(1), autocast=torch.bfloat16)
+    assert READERS["amp"](view) == ("bf16", "logits are float32, cast back from an autocast to bfloat16")
+
+
+def test_what_was_set_before_torch_was_imported_is_read_where_it_was_set() -> None:
+    code = (
+        "import torch; from perfkit.worker.checks import READERS, View;"
+        "print([READERS[name](View(torch.device('cpu')))[0] for name in ('wait_policy', 'allocator')])"
+    )
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "MALLOC_"))}
+    set_early = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_TRIM_THRESHOLD_": "1"}
+    for variables, expected in ((set_early, "['passive', 'keep']"), ({}, "['default', 'default']")):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**plain, **variables}, stdout=subprocess.PIPE, text=True
+        )
+        assert done.stdout.strip() == expected
+
+
+def test_switches_without_effect_beside_others_need_no_proof() -> None:
+    assert "prefetch_factor" not in wanted(Recipe(prefetch_factor=4))
+    assert "prefetch_factor" in wanted(Recipe(prefetch_factor=4, workers=1))

@@ -1,7 +1,5 @@
 """Exceptions and exit codes in words: kind, place and remedy."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sysconfig
@@ -11,8 +9,7 @@ import pytest
 import torch
 
 import perfkit
-from perfkit import export, parts
-from perfkit import old_train as train
+from perfkit import export, prefetch, train
 from perfkit.errors import InvalidValue
 from perfkit.worker.failures import as_error, explain, explain_exit, is_program, is_users
 from tests.support import toy
@@ -32,6 +29,11 @@ def raised(problem: BaseException) -> BaseException:
     [
         (MemoryError(), "out of memory"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB"), "out of memory"),
+        (OSError("[Errno 12] Cannot allocate memory"), "out of memory"),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronous"), "out of memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), "out of memory"),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "out of memory"),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), "out of memory"),
         (RuntimeError("unable to write to shared memory of a DataLoader"), "shared memory is full"),
         (RuntimeError("DataLoader worker (pid 3) exited unexpectedly"), "a loader worker died"),
         (ValueError("Caught ValueError in DataLoader worker process 0."),
@@ -86,12 +88,12 @@ def test_code_of_the_user_is_told_from_ours_by_folder_not_by_name() -> None:
     assert is_users("/home/me/perfkit/my_workload.py")
     assert is_users(str(PACKAGE.parent / "tests" / "support" / "toy.py"))
     assert is_users(str(PACKAGE / "workloads" / "photos.py"))
-    for file in (PACKAGE / "worker" / "serve.py", torch.__file__, os.__file__, "<frozen importlib>"):
+    for file in (PACKAGE / "worker" / "session.py", torch.__file__, os.__file__, "<frozen importlib>"):
         assert not is_users(str(file)), file
     assert not is_users(f"{sysconfig.get_path('stdlib')}/threading.py")
 
 
 def test_the_training_program_is_all_of_its_files() -> None:
     assert is_program(train.__file__)
-    assert is_program(parts.__file__)
+    assert is_program(prefetch.__file__)
     assert not is_program(export.__file__)

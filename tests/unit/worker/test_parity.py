@@ -1,17 +1,14 @@
 """Planted faults: each makes a recipe train something else, and each must be caught."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from perfkit import old_train as train
 from perfkit.recipe import Recipe
 from perfkit.worker import parity
+from perfkit.worker.parity import Inputs
 from tests.support.toy import Toy
 
 CPU = torch.device("cpu")
@@ -73,6 +70,8 @@ class Net(Toy):
             nn.Flatten(),
             nn.Linear(288, 4),
         )
+        if self.faulty and self.fault == "left in evaluation":
+            made.train = lambda mode=True: nn.Module.train(made, False)  # type: ignore[method-assign]
         if self.faulty and self.fault == "a layer frozen":
             made[0].requires_grad_(False)
         if self.faulty and self.fault == "other weights":
@@ -80,20 +79,25 @@ class Net(Toy):
         return made
 
     def loss(self, outputs: Any, targets: Any) -> Any:
-        found = nn.functional.cross_entropy(outputs.float(), targets)
+        value = nn.functional.cross_entropy(outputs.float(), targets)
         if self.faulty and self.fault == "a loss that is no number":
             self.losses += 1
-            return found * float("nan" if self.losses == 3 else 1)
-        return found * 1.1 if self.faulty and self.fault == "loss scaled" else found
+            return value * float("nan" if self.losses == 3 else 1)
+        return value * 1.1 if self.faulty and self.fault == "loss scaled" else value
 
     def optimizer(self, parameters: Any, **implementation: Any) -> Any:
         rate = 0.2 if self.faulty and self.fault == "other learning rate" else 0.1
-        return torch.optim.SGD(parameters, lr=rate, momentum=0.9, **implementation)
+        optimizer = torch.optim.SGD(parameters, lr=rate, momentum=0.9, **implementation)
+        if self.faulty and self.fault == "gradients kept":
+            optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
+        if self.faulty and self.fault == "no update":
+            optimizer.step = lambda closure=None: None  # type: ignore[method-assign, assignment]
+        return optimizer
 
 
 def failed(workload: Any, recipe: Recipe = CANDIDATE, exact: str = "tolerance") -> list[str]:
-    found = parity.check(workload, recipe, CPU, exact)
-    return [check.name for check in found.checks if not check.ok]
+    value = parity.check(workload, recipe, CPU, exact)
+    return [check.name for check in value.checks if not check.ok]
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -132,41 +136,43 @@ def test_normalisation_left_out_is_caught() -> None:
     assert "the same inputs" in failed(Net("normalisation left out"), recipe)
 
 
-def _no_zeroing(training: train.Training) -> None:
-    training.optimizer.step()
+@pytest.mark.parametrize("fault", ["gradients kept", "no update"])
+def test_a_fault_of_the_update_is_caught(fault: str) -> None:
+    assert failed(Net(fault)) == ["losses"]
 
 
-def _no_step(training: train.Training) -> None:
-    training.optimizer.zero_grad()
+def test_a_model_left_in_evaluation_is_caught() -> None:
+    assert "the same model" in failed(Net("left in evaluation"))
 
 
-@pytest.mark.parametrize("update", [_no_zeroing, _no_step], ids=["gradients kept", "no update"])
-def test_a_fault_of_the_program_is_caught(
-    update: Callable[[train.Training], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = train.Training.update
-    monkeypatch.setattr(
-        train.Training, "update", lambda self: update(self) if self.recipe.channels_last else right(self)
-    )
-    assert failed(Net()) == ["losses"]
+def test_fp16_without_a_scaler_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = torch.amp.GradScaler
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda device, enabled: plain(device, enabled=False))
+    assert "gradient scaling" in failed(Net(), CANDIDATE.replace(amp="fp16"))
 
 
-def test_a_model_left_in_evaluation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = train.make_model
+def test_only_the_candidates_inputs_are_kept_as_they_are() -> None:
+    """Four steps of 1,024 images would take 20 GB if every side kept them in float64."""
+    kept: list[list[torch.Tensor]] = []
 
-    def wrong(workload: Any, recipe: Recipe, device: torch.device) -> Any:
-        model = right(workload, recipe, device)
-        return model.eval() if recipe.channels_last else model
+    class Watching(Inputs):
+        def checks(self) -> Any:
+            kept.append([inputs for inputs, _ in self.candidate])
+            return super().checks()
 
-    monkeypatch.setattr(train, "make_model", wrong)
-    assert "the same model" in failed(Net())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parity, "Inputs", Watching)
+        sides: list[parity.Side] = []
+        plain = parity._train
 
+        def train(*arguments: Any) -> parity.Side:
+            sides.append(plain(*arguments))
+            return sides[-1]
 
-def test_fp16_without_a_scaler_is_caught() -> None:
-    side = parity.StepTrace([], random=False, scaler=False)
-    assert parity._scaler(side, Recipe(amp="fp16")).ok is False
-    side.scaler = True
-    assert parity._scaler(side, Recipe(amp="fp16")).ok is True
+        patch.setattr(parity, "_train", train)
+        assert failed(Net()) == []
+    assert [inputs.dtype for inputs in kept[0]] == [torch.float32] * 4
+    assert [len(side.batches) for side in sides] == [4, 0, 0, 0]
 
 
 def test_bitwise_means_to_the_last_digit() -> None:

@@ -1,7 +1,6 @@
 """Seeded faults: each makes a GPU's host wait, and each is found on a CPU, with its line."""
 
-from __future__ import annotations
-
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +65,21 @@ def test_a_clean_step_has_none() -> None:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             torch.where(X > 2, X, -X)
+
+
+def test_the_detector_does_not_wait_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To format a tensor is to read it: on a GPU that waits for it."""
+    monkeypatch.setattr(torch._tensor_str, "_str", lambda *_, **__: pytest.fail("a tensor was read"))
+    with perfkit.detect_syncs():
+        torch.zeros(6).copy_(X).to(X)
+
+
+def test_the_cost_of_a_place_is_that_of_its_call_not_of_finding_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = syncs._caller
+    monkeypatch.setattr(syncs, "_caller", lambda device: (time.sleep(0.2), plain(device))[1])
+    with perfkit.detect_syncs() as found:
+        X.sum().item()
+    assert 0 < found.sorted()[0].seconds < 0.1
 
 
 def test_figures_are_per_step() -> None:

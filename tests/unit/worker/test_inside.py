@@ -1,0 +1,152 @@
+"""What a look inside a training finds, against what can be counted by hand: memory, FLOPs, the loader."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.flop_counter import FlopCounterMode
+
+from perfkit.errors import InvalidValue
+from perfkit.recipe import Recipe
+from perfkit.trace import loading
+from perfkit.worker import device, kernels, memory, roofline
+from perfkit.worker.harness import Harness
+from perfkit.worker.loader import time_loader, timed_pinning
+from perfkit.worker.reports import StepWork
+from perfkit.worker.training import Training
+from tests.support.toy import Toy
+
+CPU = torch.device("cpu")
+WEIGHTS = 4 * (16 * 32 + 32 + 32 * 2 + 2)
+
+
+def training(workload: Any, **switches: Any) -> Training:
+    started = Training(Recipe(**{"batch_size": 8, **switches}), workload, CPU)
+    started.step()
+    return started
+
+
+class Momentum(Toy):
+    def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, **implementation)
+
+
+class Deep(Toy):
+    """Each layer keeps 64 × 256 floats."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(
+            *(nn.Sequential(nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 16), nn.Tanh()) for _ in range(8)),
+            nn.Linear(16, 2),
+        )
+
+
+def test_each_byte_is_of_one_kind() -> None:
+    report = memory.measure(training(Momentum(), zero_grad_set_to_none=False))
+    assert sum(report.parts.values()) == report.peak
+    assert [report.parts[kind] for kind in ("weights", "optimizer", "gradients")] == [WEIGHTS] * 3
+    assert report.parts["batch"] >= 8 * 16 * 4
+    assert report.allocated is None
+    assert {"forward", "backward", "optimizer"} <= set(report.phases)
+
+
+def test_checkpointing_gives_activations_up() -> None:
+    plain, less = (
+        memory.measure(training(Deep(), activation_checkpointing=on, batch_size=64)) for on in (False, True)
+    )
+    assert less.parts["activations"] < 0.5 * plain.parts["activations"]
+    assert less.parts["weights"] == plain.parts["weights"]
+    assert any(kind == "activations" and size == 4 * 64 * 256 for _, kind, size in plain.places)
+    assert ("0.0.weight", "weights", 4 * 16 * 256) in plain.places
+
+
+def test_memory_of_a_compiled_model_is_refused_in_words() -> None:
+    measured = training(Toy())
+    measured.recipe = Recipe(compile=True)
+    with pytest.raises(InvalidValue, match="compile=false"):
+        memory.measure(measured)
+
+
+def test_a_peak_that_is_not_kept_is_not_known() -> None:
+    """MPS knows what is allocated now, and that is no peak."""
+    assert device.peak_bytes(torch.device("mps")) == (None, None)
+    assert (device.peak_bytes(CPU)[0] or 0) > 1 << 20
+
+
+def harness(**switches: Any) -> Harness:
+    return Harness(training(Toy(), **switches))
+
+
+def test_flops_of_a_step_are_those_of_its_products() -> None:
+    """Forward 2·b·in·out for each layer; backward the same for weights, and for inputs but the first."""
+    step, operators = kernels.work(harness())
+    assert step.flops == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
+    assert step.bytes == sum(operator.bytes for operator in operators) > 0
+    assert sum(operator.flops > 0 for operator in operators) == 5, (
+        "two forward, two of weights, one of inputs"
+    )
+    assert kernels.work(harness(amp="bf16"))[0].dtype == "bfloat16"
+    measured = harness()
+    with FlopCounterMode(display=False) as counter:
+        measured.training.step()
+    assert step.flops == counter.get_total_flops()
+    measured.training.recipe = Recipe(compile=True)
+    assert kernels.work(measured)[0].flops is None
+
+
+def test_shares_of_the_roof_are_known_where_the_work_is() -> None:
+    roofs: Any = {"step_s": 20.0, "peaks": {"float32": 100.0}, "bytes_per_s": 50.0}
+    operators = [roofline.Operator(400, 50), roofline.Operator(100, 100), roofline.Operator(0, 50)]
+    mfu, light_share = roofline.shares(StepWork(500, 200, "float32"), operators, **roofs)
+    assert mfu == pytest.approx(500 / 100 / 20)
+    assert light_share == pytest.approx((400 / 100 + 100 / 50 + 50 / 50) / 20), "the longer of both, each"
+    assert roofline.shares(StepWork(None, None, ""), [], **roofs) == (None, None)
+
+
+def test_layers_with_unlucky_sizes_are_listed_with_the_cost_of_padding() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, 3), nn.Linear(64, 10), nn.Linear(16, 24))
+    layers = {row.layer: row for row in kernels.misaligned(model)}
+    assert set(layers) == {"0", "2"}
+    assert layers["0"].padded == [8, 64]
+    assert layers["0"].more_flops == pytest.approx(8 / 3 - 1)
+
+
+class Doubled(TensorDataset):
+    """Has a transform, as torchvision's data sets do."""
+
+    def transform(self, value: torch.Tensor) -> torch.Tensor:
+        return 2 * value
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(super().__getitem__(index)[0])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_timed_loader_gives_the_same_batches_and_notes_each(workers: int, tmp_path: Path) -> None:
+    plain = [batch.tolist() for batch in DataLoader(Doubled(torch.arange(12)), batch_size=3)]
+    loader: Any = DataLoader(Doubled(torch.arange(12)), batch_size=3, num_workers=workers)
+    time_loader(loader, str(tmp_path))
+    assert [batch.tolist() for _epoch in range(2) for batch in loader] == 2 * plain
+    with (tmp_path / "cut.jsonl").open("w") as file:
+        file.write('{"number": 9, "wor')  # a process that was killed while it wrote
+    notes = list(loading.read_notes(tmp_path))
+    assert sorted(note.number for note in notes) == list(range(8))
+    assert {note.worker for note in notes} == ({0, 1} if workers else {-1})
+    for note in notes:
+        assert note.start_s <= note.fetched_s <= note.collated_s
+        assert note.transform_s
+        assert 0 < note.transform_s <= note.fetched_s - note.start_s
+
+
+def test_pinning_is_timed_and_put_back() -> None:
+    from torch.utils.data._utils import pin_memory as module
+
+    before = module.pin_memory
+    pins: list[float] = []
+    with timed_pinning(pins):
+        module.pin_memory([])
+    assert len(pins) == 1
+    assert module.pin_memory is before

@@ -1,0 +1,148 @@
+"""The program as it is measured: its steps are its own, and watching leaves no trace in it."""
+
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from perfkit import prefetch, train
+from perfkit.errors import RunFailed
+from perfkit.recipe import Recipe
+from perfkit.worker.device import compile_counters
+from perfkit.worker.harness import Harness, losses
+from perfkit.worker.observe import observe_step
+from perfkit.worker.training import Training
+from tests.support.toy import Blocks, NaNLoss, Toy
+
+CPU = torch.device("cpu")
+
+
+def training(workload: Any = None, **switches: Any) -> Training:
+    started = Training(Recipe(**{"batch_size": 8, **switches}), workload or Toy(), CPU)
+    started.step()
+    return started
+
+
+@pytest.mark.parametrize("switches", [{}, {"accumulation": 2, "workers": 1}, {"amp": "fp16"}])
+def test_its_losses_are_those_of_the_program(switches: dict[str, Any]) -> None:
+    program = train.train(Recipe(batch_size=8, **switches), Toy(), CPU, seed=3)
+    expected = [float(next(program)) for _ in range(4)]
+    measured = Training(Recipe(batch_size=8, **switches), Toy(), CPU, seed=3)
+    assert [float(measured.step()) for _ in range(4)] == expected
+    assert train.endless(measured.loader) is not measured.feed
+
+
+def test_the_first_batch_is_not_kept() -> None:
+    seen: list[weakref.ref[torch.Tensor]] = []
+
+    class Watching(Toy):
+        def loss(self, outputs: Any, targets: Any) -> Any:
+            seen.append(weakref.ref(targets))
+            return super().loss(outputs, targets)
+
+    measured = training(Watching())
+    measured.step()
+    measured.step()
+    gc.collect()
+    assert seen[0]() is None
+
+
+def test_a_held_batch_is_repeated_and_the_loader_rests() -> None:
+    measured = training()
+    before = measured.feed.count
+    with measured.hold():
+        first, second = float(measured.step()), float(measured.step())
+    assert second < first, "it learns the one batch"
+    assert measured.feed.count == before + 1
+    measured.step()
+    assert measured.feed.count == before + 2
+
+
+def test_waiting_is_what_the_loader_takes() -> None:
+    now = 0.0
+
+    class Slow(Toy):
+        def dataset(self, recipe: Any) -> Any:
+            class Data(torch.utils.data.Dataset):  # type: ignore[type-arg]
+                def __len__(self) -> int:
+                    return 8
+
+                def __getitem__(self, index: int) -> Any:
+                    nonlocal now
+                    now += 0.25
+                    return torch.zeros(16), 0
+
+            return Data()
+
+    measured = Training(Recipe(batch_size=4), Slow(), CPU, clock=lambda: now)
+    measured.step()
+    assert measured.feed.take_waited() == 1.0
+    assert measured.feed.stamps == [(0, 0.0, 1.0)]
+
+
+def test_a_loss_that_is_not_finite_is_an_error_with_a_remedy() -> None:
+    with pytest.raises(RunFailed, match=r"loss became nan.*learning rate"):
+        Harness(Training(Recipe(batch_size=8), NaNLoss(), CPU)).first_steps(4)
+
+
+def test_first_steps_have_the_losses_of_the_program() -> None:
+    program = train.train(Recipe(batch_size=8), Toy(), CPU)
+    steps = Harness(Training(Recipe(batch_size=8), Toy(), CPU)).first_steps(3)
+    assert losses(steps.plain) == [float(next(program)) for _ in range(3)]
+
+
+# ---------------------------------------------------------------- watching
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_phases_are_seen_in_order_around_what_they_name(accumulation: int) -> None:
+    seen: list[str] = []
+
+    @contextlib.contextmanager
+    def on_phase(name: str) -> Iterator[None]:
+        seen.append(name)
+        yield
+        seen.append(f"end of {name}")
+
+    measured = training(accumulation=accumulation)
+    with measured.phases(on_phase):
+        measured.step()
+    parts = ["data", "copy", "forward", "backward"]
+    once = [word for part in parts for word in (part, f"end of {part}")] * accumulation
+    assert seen == [*once, "optimizer", "end of optimizer"]
+    measured.step()
+    assert len(seen) == len(once) + 2, "nothing is seen after watching has ended"
+
+
+def test_after_watching_the_program_is_as_it_was() -> None:
+    plain = train.record_function, prefetch.record_function, train.endless
+    measured = training(Blocks())
+    observe_step(measured)
+    with pytest.raises(ZeroDivisionError), measured.phases(lambda name: 1 / 0):  # type: ignore[arg-type, return-value]
+        measured.step()
+    assert (train.record_function, prefetch.record_function, train.endless) == plain
+    hooks = [h for part in measured.model.modules() for h in (*part._forward_hooks, *part._forward_pre_hooks)]
+    assert (hooks, measured.feed.last) == ([], None)
+
+
+def test_a_step_is_seen_as_it_was_taken() -> None:
+    view = observe_step(training(Blocks(), accumulation=2, non_blocking=True, activation_checkpointing=True))
+    assert (view.batches, view.updates, view.block_calls, view.averaged) == (2, 1, 4, [True, True])
+    assert view.copies == [{"non_blocking": True}] * 4
+    assert (view.inputs.shape, view.outputs.shape) == ((8, 16), (8, 2))
+
+
+def test_watching_compiles_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, mode: plain(model, backend="eager"))
+    measured = training(compile=True)
+    graphs = compile_counters()["graphs"]
+    view = observe_step(measured, first_graphs=graphs)
+    assert view.outputs.shape == (8, 2)
+    measured.step()
+    assert (view.recompiles, compile_counters()["graphs"]) == (0, graphs)
