@@ -166,7 +166,14 @@ class Panel(Sectioned):
         finally:
             if in_cell:
                 self._beside.show([])
+            self._draw(output)
+
+    def _draw(self, output: Output) -> None:
+        try:
             output.show(self.sections())
+        except Exception as problem:
+            self.bar.fail(problem)
+            raise
 
     def _place(self) -> Output:
         """The output for a piece of work in a cell; a panel that no cell has displayed yet appears there."""
@@ -191,8 +198,7 @@ class Panel(Sectioned):
         if self._beside.cell and self._beside.cell == current_cell():
             return  # `run` has displayed it in this cell already
         display(self._repr_mimebundle_(), raw=True)
-        self._beside.place()
-        self._beside.show(self.sections())
+        self._beside.place(self.sections())
         if self._reader is None:
             self._start_reading()
 
@@ -202,7 +208,7 @@ class Panel(Sectioned):
 
     def show(self) -> None:
         """Shows the results as they are now beside the controls."""
-        self._beside.show(self.sections())
+        self._draw(self._beside)
 
     def __repr__(self) -> str:
         return self.text

@@ -76,11 +76,11 @@ class Output:
         self.cell = ""
         """The cell that has it; empty while there is none."""
 
-    def place(self) -> None:
-        """Makes an empty output in the cell that runs, and empties the one that was there before."""
+    def place(self, contents: Sequence[document.Content] = ()) -> None:
+        """Makes an output in the cell that runs, and empties the place that it had before."""
         self.show([])
         self._id, self.cell = uuid.uuid4().hex, current_cell()
-        display(mimebundle([]), raw=True, display_id=self._id)
+        display(mimebundle(contents), raw=True, display_id=self._id)
 
     def show(self, contents: Sequence[document.Content]) -> None:
         """Replaces what it shows."""

@@ -43,6 +43,7 @@ class StagePanel(LadderPanel):
         self.guess: float | None = None
         """How many times as fast the reader expects it to be."""
         self.parity: Parity | None = None
+        self._diffed: tuple[Any, list[tuple[str, str]]] = (None, [])
         self.controls = Controls(self.optimization.settings, on_change=lambda recipe: self._changed())
         # Text, as number fields are never empty: a guess that stands there already would be taken.
         self._guess = pieces.field(
@@ -176,7 +177,8 @@ class StagePanel(LadderPanel):
         return f"Your guess: {units.times(self.guess)}, {judgement}. {published}".strip()
 
     def _evidence(self) -> list[Content]:
-        changes = [Section(title, [Code(text, "diff")]) for title, text in self._diffs()]
+        diffs = self._diffs() if self._stages else []
+        changes = [Section(title, [Code(text, "diff")]) for title, text in diffs]
         return [tables.short_ladder(self.runs), *tables.proof(self.runs, self.parity), *changes]
 
     def _next(self) -> str:
@@ -205,4 +207,8 @@ class StagePanel(LadderPanel):
 
     def _diffs(self) -> list[tuple[str, str]]:
         self._resolve()
-        return ladders.stage_diffs(self.plan, self._described)
+        plan, diffs = self._diffed
+        if plan is not self.plan:
+            diffs = ladders.stage_diffs(self.plan, self._described)
+            self._diffed = self.plan, diffs
+        return diffs

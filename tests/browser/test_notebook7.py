@@ -1,7 +1,5 @@
 """The panels in Notebook 7."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.lab import LabPage, LabServer, setup_in
-from tests.browser.test_panels import DONE, TOY, status
+from tests.browser.test_panels import DONE, STAGE, TOY, result, status
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -28,29 +26,21 @@ def test_a_panel_and_the_history_work_in_notebook_7(
 ) -> None:
     # A folder of its own: stored results would be shown to the next test that opens this panel.
     first = setup_in(data_dir)
-    lab.server.write_notebook(
-        "seven.ipynb",
-        f"{first}panel = pk.StagePanel('data_loading', workload={TOY})\npanel",
-        "pk.Workbench()",
-    )
+    lab.server.write_notebook("seven.ipynb", f"{first}{STAGE}", f"pk.Workbench(workload={TOY})")
     lab.open_notebook("seven.ipynb", at="notebooks/{}")
     lab.run_cell(0)
     panel = lab.page.locator(".pk-panel").first
     expect(panel.locator(".pk-switch-workers input")).to_have_value("1", timeout=DONE)
     panel.locator("button.pk-run").click()
     status(panel, "done")
-    expect(panel.locator(".pk-plot svg").first).to_be_visible()
-    expect(panel.locator(".pk-results table").first).to_contain_text("data loading")
-    lab.screenshot("notebook7-stage")
+    expect(result(lab).locator("svg").first).to_be_visible()
     lab.run_cell(1)
-    grid = lab.page.locator(".pk-runs").last
-    expect(grid.locator("table")).to_be_visible(timeout=DONE)
-    expect(grid.locator("tbody tr").first).to_be_visible()
+    history = lab.page.locator(".pk-history").last
+    expect(history.locator("tbody tr").first).to_be_visible(timeout=DONE)
     wide = lab.page.evaluate(
         "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
     )
     assert wide <= 0, "no sideways scrolling"
-    lab.screenshot("notebook7-workbench")
     # Notebook's own: it loads the settings of an extension that only JupyterLab has.
     own = re.compile(r"reading 'schema'\).*notebook_core", re.DOTALL)
     console_errors[:] = [error for error in console_errors if not own.search(error)]

@@ -1,19 +1,20 @@
 """Stand-ins for measuring: what a panel would get from a study, without a process."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from perfkit.notebook import stage as stages
+from perfkit.errors import Cancelled
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Check, Parity
+from perfkit.results.run import Run
 from perfkit.rules import Target, why_not
 from perfkit.studies import ladder as ladders
+from perfkit.studies import parity as proving
 from perfkit.studies import plan as plans
 from tests.unit.show.fake_runs import session
 
@@ -33,17 +34,26 @@ class FakeStudy:
         self.does = does or (lambda show, cancelled: session()[:2])
         monkeypatch.setattr(ladders, "measure_ladder", self)
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
-        monkeypatch.setattr(stages.proving, "parity", lambda *given, **named: same)
+        monkeypatch.setattr(proving, "parity", lambda *args, **named: same)
+        monkeypatch.setattr(ladders, "stage_diffs", lambda *args: [("What it changes here", "-a\n+b\n")])
 
     def __call__(self, plan: plans.Plan, store: Any, on_progress: Any, cancelled: threading.Event) -> Any:
         self.plans.append(plan)
         return self.does(on_progress, cancelled)
 
 
-def until_cancelled(show: Any, cancelled: threading.Event) -> Any:
-    """Work that only a cancellation ends, with one run finished before."""
-    from perfkit.errors import Cancelled
+def resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages of the toy ladder as they would run on this CPU, without the process that says so."""
 
+    def resolve(plan: plans.Plan) -> Any:
+        return None, list(ladders.ladder_stages(plan, CPU))
+
+    monkeypatch.setattr(ladders, "resolve", resolve)
+    monkeypatch.setattr(ladders, "switch_rule", lambda plan, described: on_cpu)
+
+
+def until_cancelled(show: Any, cancelled: threading.Event) -> Any:
+    """Work that only a stop ends, with one run finished before."""
     show(plans.Progress("baseline", "ok", 0.5, session()[0]))
     assert cancelled.wait(20)
     raise Cancelled("stopped on request")
@@ -54,3 +64,10 @@ def wait_until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def plain(run: Run, **changes: Any) -> Run:
+    """A made-up run as it comes out of the store: without NumPy's numbers."""
+    return msgspec.json.decode(
+        msgspec.json.encode(msgspec.structs.replace(run, **changes), enc_hook=float), type=Run
+    )

@@ -1,0 +1,201 @@
+"""One way for work to begin and to end: in a cell it raises, from the button the panel says it."""
+
+import threading
+from typing import Any
+
+import ipywidgets
+import msgspec
+import pytest
+from IPython.utils.capture import capture_output
+
+from perfkit import notebook as pk
+from perfkit.errors import Cancelled, InvalidValue, RunFailed
+from perfkit.notebook.bar import Bar
+from perfkit.studies import plan as plans
+from tests.unit.notebook.fakes import FakeStudy, resolved, until_cancelled, wait_until
+from tests.unit.show.fake_runs import session
+
+
+@pytest.fixture(autouse=True)
+def _resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved(monkeypatch)
+
+
+def words(panel: Any) -> str:
+    """The panel's line and its error."""
+    return " ".join(child.value for child in panel.bar.widget.children)
+
+
+def press(panel: Any, name: str) -> None:
+    """Clicks a button by its CSS class."""
+    for widget in _all(panel.widget):
+        if name in getattr(widget, "_dom_classes", ()):
+            return widget.click()
+    raise AssertionError(f"no {name}")
+
+
+def _all(widget: Any) -> list[Any]:
+    return [widget, *(one for child in getattr(widget, "children", ()) for one in _all(child))]
+
+
+def test_a_cell_shows_one_result_below_itself_and_the_panel_none(shell: Any, monkeypatch: Any) -> None:
+    FakeStudy(monkeypatch)
+    panel = pk.LadderPanel(["data_loading"])
+    shell.user_ns["panel"] = panel
+    with capture_output() as first:
+        shell.run_cell("panel", store_history=True)
+    with capture_output() as second:
+        shell.run_cell("panel.run()", store_history=True)
+    assert len(first.outputs) == 2, "widgets, and the place for results"
+    assert "The ladder" in second.outputs[-1].data["text/html"]
+    assert "<svg" in second.outputs[-1].data["text/html"]
+    assert [run.title for run in panel.runs] == [run.title for run in session()[:2]]
+
+
+def test_a_panel_that_no_cell_has_displayed_appears_below_the_cell_that_runs_it(
+    shell: Any, monkeypatch: Any
+) -> None:
+    FakeStudy(monkeypatch)
+    shell.user_ns["panel"] = pk.LadderPanel(["data_loading"])
+    with capture_output() as output:
+        shell.run_cell("panel.run()\npanel", store_history=True)
+    views = [one for one in output.outputs if "application/vnd.jupyter.widget-view+json" in one.data]
+    assert len(views) == 1
+
+
+def failed(show: Any, cancelled: Any) -> Any:
+    ok, other = session()[:2]
+    return [ok, msgspec.structs.replace(other, status="failed", reason="out of memory")]
+
+
+def test_a_failed_run_raises_in_a_cell_and_stands_in_the_panel(monkeypatch: Any) -> None:
+    FakeStudy(monkeypatch, failed)
+    panel = pk.LadderPanel(["data_loading"])
+    with pytest.raises(RunFailed, match="out of memory"):
+        panel.run()
+    assert len(panel.runs) == 2, "what was finished is kept"
+    press(panel, "pk-run")
+    wait_until(lambda: not panel._turn.locked())
+    assert "out of memory" in words(panel)
+
+
+def test_the_kernel_s_stop_button_goes_through(monkeypatch: Any) -> None:
+    def interrupted(show: Any, cancelled: Any) -> Any:
+        raise KeyboardInterrupt
+
+    FakeStudy(monkeypatch, interrupted)
+    panel = pk.LadderPanel(["data_loading"])
+    with pytest.raises(KeyboardInterrupt):
+        panel.run()
+    assert "stopped" in words(panel)
+    FakeStudy(monkeypatch)
+    panel.run()  # and the panel runs again
+    assert "done" in words(panel)
+
+
+def test_an_error_that_nobody_expected_keeps_its_traceback_to_copy(monkeypatch: Any) -> None:
+    def broken(show: Any, cancelled: Any) -> Any:
+        raise ZeroDivisionError("<b>")
+
+    FakeStudy(monkeypatch, broken)
+    panel = pk.LadderPanel(["data_loading"])
+    press(panel, "pk-run")
+    wait_until(lambda: "Traceback" in words(panel))
+    assert "ZeroDivisionError: &lt;b&gt;" in words(panel)
+    assert "execCommand" in words(panel), "copied on a page over plain http too"
+    with pytest.raises(ZeroDivisionError):
+        panel.run()
+
+
+def test_stop_keeps_what_was_finished(monkeypatch: Any) -> None:
+    FakeStudy(monkeypatch, until_cancelled)
+    panel = pk.LadderPanel(["data_loading"])
+    press(panel, "pk-run")
+    wait_until(lambda: len(panel.runs) == 1)
+    press(panel, "pk-stop")
+    wait_until(lambda: not panel._turn.locked())
+    assert [run.title for run in panel.runs] == ["baseline"]
+    assert "what was finished is kept" in words(panel)
+
+
+def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch: Any) -> None:
+    started, go = threading.Event(), threading.Event()
+
+    def slowly(show: Any, cancelled: Any) -> Any:
+        started.set()
+        assert go.wait(20)
+        return session()[:2]
+
+    study = FakeStudy(monkeypatch, slowly)
+    panel = pk.LadderPanel(["data_loading"])
+    press(panel, "pk-run")
+    assert started.wait(20)
+    press(panel, "pk-run")
+    panel.start(panel._measure)
+    with pytest.raises(InvalidValue, match="at work"):
+        panel.set(workers=1)
+    cell = threading.Thread(target=panel.run)
+    cell.start()
+    go.set()
+    cell.join(20)
+    assert len(study.plans) == 2
+
+
+def test_panels_of_other_settings_do_not_stop_each_other_but_a_cell_run_again_does(monkeypatch: Any) -> None:
+    FakeStudy(monkeypatch, until_cancelled)
+    two = pk.StagePanel("data_loading", settings={"batch_size": 2})
+    press(two, "pk-run")
+    wait_until(lambda: len(two.runs) == 1)
+    pk.StagePanel("data_loading", settings={"batch_size": 8})
+    pk.Workbench()
+    assert not two.cancelled.is_set()
+    pk.StagePanel("data_loading", settings={"batch_size": 2})
+    wait_until(lambda: not two._turn.locked())
+    assert isinstance(two.error, str) and "stopped" in two.error
+
+
+def test_two_hundred_draws_leave_as_many_widgets_as_two(monkeypatch: Any) -> None:
+    FakeStudy(monkeypatch)
+    panel = pk.StagePanel("data_loading")
+    bench = pk.Workbench()
+
+    def draw() -> None:
+        panel.run()
+        panel.set(workers=1)
+        bench.run()
+        bench.set(amp="bf16")
+
+    draw()
+    before = len(ipywidgets.widgets.widget._instances)
+    for _ in range(20):
+        draw()
+    assert len(ipywidgets.widgets.widget._instances) == before
+
+
+def test_the_bar_says_what_is_left_and_a_late_reading_does_not_cover_newer_words() -> None:
+    now = [0.0]
+    bar = Bar(lambda: now[0])
+    bar.begin()
+    now[0] = 10.0
+    bar.progress("baseline: measuring", 0.5)
+    assert "baseline: measuring, 50% done, about 10 s left" in bar.widget.children[0].value
+    bar.say_read("ready")
+    assert "measuring" in bar.widget.children[0].value
+
+
+def test_a_class_of_a_cell_is_refused_with_what_to_do() -> None:
+    class Mine: ...
+
+    with pytest.raises(InvalidValue, match="writefile"):
+        pk.LadderPanel(workload=Mine)  # type: ignore[arg-type]
+
+
+def test_a_cancelled_run_is_an_error_in_a_cell(monkeypatch: Any) -> None:
+    run = msgspec.structs.replace(session()[0], status="cancelled")
+    FakeStudy(monkeypatch, lambda show, cancelled: [run])
+    with pytest.raises(Cancelled):
+        pk.LadderPanel(["data_loading"]).run()
+
+
+def test_progress_in_words() -> None:
+    assert plans.Progress("baseline", "measuring", 0.5).describe() == "baseline: measuring"

@@ -1,0 +1,111 @@
+"""One optimization: its switches, a guess, and the answer in the guess's unit."""
+
+from typing import Any
+
+import pytest
+
+from perfkit import notebook as pk
+from perfkit.errors import InvalidValue
+from perfkit.notebook import stage as module
+from perfkit.results.store import RunStore
+from perfkit.show import terminal
+from tests.unit.notebook.fakes import FakeStudy, plain, resolved
+from tests.unit.show.fake_runs import session
+
+
+@pytest.fixture(autouse=True)
+def _resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved(monkeypatch)
+
+
+def shown(panel: Any) -> str:
+    return " ".join(terminal.text(panel.sections()).split())
+
+
+def read(panel: Any) -> None:
+    """What a display does, and its end."""
+    panel._start_reading()
+    panel._reader.join(20)
+
+
+def test_switches_of_the_rung_and_others_are_set_in_code(monkeypatch: Any) -> None:
+    study = FakeStudy(monkeypatch)
+    panel = pk.StagePanel("data_loading")
+    panel.set(workers=1, amp="bf16")
+    panel.run()
+    assert study.plans[-1].changes["workers"] == 1
+    assert study.plans[-1].settings == {"amp": "bf16"}
+    with pytest.raises(InvalidValue):
+        panel.set(turbo=1)
+    assert panel.plan.settings == {"amp": "bf16"}
+
+
+def test_the_result_answers_the_guess_in_its_unit(monkeypatch: Any) -> None:
+    FakeStudy(monkeypatch)
+    panel = pk.StagePanel("data_loading")
+    panel.predict(1.5)
+    panel.run()
+    text = shown(panel)
+    assert "Your guess: 1.50×" in text and "The article:" in text
+    assert "bit for bit" in text, "whether the training is still right"
+    assert "Next: the next rung" in text
+    with pytest.raises(InvalidValue):
+        panel.predict(-1)
+
+
+def test_a_guess_is_typed_and_nonsense_is_told() -> None:
+    panel = pk.StagePanel("data_loading")
+    panel._guess.value = "2,5x"
+    assert panel.guess == 2.5
+    panel._guess.value = "much"
+    assert "no guess" in panel.bar.widget.children[0].value
+
+
+def test_other_switches_are_another_question(monkeypatch: Any) -> None:
+    FakeStudy(monkeypatch)
+    panel = pk.StagePanel("data_loading")
+    panel.run()
+    panel.controls.by_name["prefetch_factor"].value = 8
+    assert (panel.runs, shown(panel)) == ([], "")
+
+
+def test_results_of_an_earlier_session_wait_for_the_guess(monkeypatch: Any) -> None:
+    FakeStudy(monkeypatch)
+    runs = [plain(run) for run in session()[:2]]
+    for run in runs:
+        RunStore().add(run)
+    monkeypatch.setattr(module.StagePanel, "_stored", lambda panel: runs)
+    panel = pk.StagePanel("data_loading")
+    read(panel)
+    assert panel.runs == []
+    assert "are stored: guess to see them" in panel.bar.widget.children[0].value
+    panel.predict(2.0)
+    assert panel.runs == runs
+    RunStore().mark(runs[-1].id, guess=3.0)
+    again = pk.StagePanel("data_loading")
+    read(again)
+    assert (again.guess, again.runs) == (3.0, runs), "a guess is not asked for twice"
+
+
+def test_a_recording_is_played_without_a_process() -> None:
+    panel = pk.StagePanel("data_loading", device="recorded:cpu-quick")
+    panel.run()
+    assert "cpu-quick" in panel.where.device
+    assert "recorded" in shown(panel).lower() or "Measured" in shown(panel)
+
+
+def test_the_menu_holds_for_one_panel_and_use_for_the_session() -> None:
+    panel = pk.StagePanel("data_loading")
+    panel.where.fill()
+    panel.where.choose("recorded:cpu-quick")
+    assert panel.plan.recorded == "cpu-quick"
+    assert pk.StagePanel("amp").plan.device == "cpu"
+    pk.use("recorded:cpu-quick")
+    assert pk.StagePanel("amp").plan.recorded == "cpu-quick"
+
+
+def test_a_place_that_cannot_be_is_refused_and_nothing_changes() -> None:
+    panel = pk.StagePanel("data_loading")
+    panel.where.choose("recorded:none")
+    assert panel.plan.device == "cpu"
+    assert "none" in panel.where.widget.children[1].value

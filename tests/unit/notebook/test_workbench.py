@@ -1,0 +1,125 @@
+"""The workbench: a recipe beside the baseline, the history, what becomes of ticked runs."""
+
+from typing import Any
+
+import pytest
+
+from perfkit import additions
+from perfkit import notebook as pk
+from perfkit.errors import InvalidValue
+from perfkit.notebook.history import RunHistory
+from perfkit.notebook.shown import Shown
+from perfkit.results.store import RunStore
+from perfkit.show import terminal
+from tests.unit.notebook.fakes import FakeStudy, plain, resolved
+from tests.unit.notebook.test_panel import press, words
+from tests.unit.show.fake_runs import session
+
+RUNS = [plain(run) for run in session()[:2]]
+WORKLOAD = RUNS[0].workload
+
+
+@pytest.fixture(autouse=True)
+def _resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved(monkeypatch)
+
+
+@pytest.fixture
+def bench() -> Any:
+    """A workbench with two stored runs."""
+    for run in RUNS:
+        RunStore().add(run)
+    made = pk.Workbench(workload=WORKLOAD, preset="quick")
+    made._read()
+    return made
+
+
+def tick(bench: Any, *runs: Any) -> None:
+    bench.history.grid.ticked = [run.id for run in runs]
+
+
+def test_a_plain_first_run_measures_the_baseline_once(monkeypatch: Any) -> None:
+    study = FakeStudy(monkeypatch)
+    bench = pk.Workbench()
+    bench.run()
+    assert [title for title, _ in study.plans[-1].recipes] == ["baseline"]
+    bench.set(workers=1)
+    bench.run()
+    assert [title for title, _ in study.plans[-1].recipes] == ["baseline", "Loader workers 1"]
+
+
+def test_two_ticked_runs_are_compared(bench: Any) -> None:
+    assert bench.sections() == ()
+    tick(bench, *RUNS)
+    text = terminal.text(bench.sections())
+    assert "data loading" in text and "samples/s" in text
+    other = plain(RUNS[1], id="other", session="another")
+    RunStore().add(other)
+    bench._read()
+    tick(bench, RUNS[0], other)
+    assert "not interleaved" in " ".join(terminal.text(bench.sections()).split())
+
+
+def test_a_ticked_run_gives_its_switches_its_script_and_a_report(bench: Any) -> None:
+    press(bench, "pk-use")
+    assert "no run is ticked" in words(bench)
+    tick(bench, RUNS[1])
+    press(bench, "pk-use")
+    assert bench.controls.recipe.workers == RUNS[1].recipe["workers"]
+    press(bench, "pk-export")
+    assert (
+        "Save train.py" in bench._export_link.value and "Save perfkit-runs.json" in bench._export_link.value
+    )
+    press(bench, "pk-report")
+    assert "Save perfkit-report.html" in bench._export_link.value
+
+
+def test_deleting_twice_loses_no_run(bench: Any) -> None:
+    for run in RUNS:
+        RunStore().mark(run.id, note=f"note of {run.id}", guess=2.0)
+    bench._read()
+    for run in RUNS:
+        tick(bench, run)
+        press(bench, "pk-delete")
+    assert RunStore().history() == []
+    press(bench, "pk-undo")
+    back = {line.id: (line.note, line.guess) for line in RunStore().history()}
+    assert back == {run.id: (f"note of {run.id}", 2.0) for run in RUNS}
+    assert len(bench.history.grid.rows) == 2
+
+
+def test_runs_of_a_recording_are_not_deleted() -> None:
+    history = RunHistory(lambda: None)
+    history.show_recorded(RUNS)
+    with pytest.raises(InvalidValue, match="recording"):
+        history.delete()
+
+
+def test_a_row_has_name_rate_ratio_changes_and_date(bench: Any) -> None:
+    row = next(row for row in bench.history.grid.rows if row["id"] == RUNS[1].id)
+    assert row["name"] == "data loading"
+    assert row["date"] == RUNS[1].created[:16].replace("T", " ")
+    assert "Loader workers" in row["changes"]
+    assert row["rate_value"] == RUNS[1].samples_per_s.value
+
+
+def test_options_belong_to_the_workload_that_they_came_with() -> None:
+    bench = pk.Workbench("photos", options={"side": 32})
+    assert bench.plan.options == {"side": 32}
+    bench._workload_field.value = "tiny_gpt"
+    assert (bench.plan.workload, bench.plan.options) == ("tiny_gpt", {})
+    bench._workload_field.value = "nothing"
+    assert "unknown workload &#x27;nothing&#x27;" in words(bench)
+    assert bench._workload_field.value == "tiny_gpt"
+
+
+def test_profile_is_an_addition_and_its_button_goes_with_it(monkeypatch: Any) -> None:
+    bench = pk.Workbench()
+    assert bench._other_work()
+    monkeypatch.setattr(
+        additions, "load", lambda place: lambda *args, **named: Shown(None, ["what a step does"])
+    )
+    bench.profile()
+    assert list(bench.sections()) == ["what a step does"]
+    monkeypatch.setattr(additions, "notebook_names", dict)
+    assert bench._other_work() == []
