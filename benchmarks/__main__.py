@@ -56,7 +56,6 @@ BENCHMARKS = (
     Benchmark("fit_simulation", instead="python -m benchmarks.fit_simulation --help (an hour; needs timm)"),
     Benchmark("effects", instead="python -m benchmarks.effects (about an hour on a quiet machine)"),
     Benchmark("frameworks", instead="python -m benchmarks.frameworks (about 10 minutes on a quiet machine)"),
-    Benchmark("tuner_grid", instead="python benchmarks/tuner_grid.py (about 2 hours)"),
 )
 HELPERS = {"simulation_fit", "simulation_operators", "simulation_volta", "slowed"}
 """Modules here that are no benchmarks."""

@@ -46,8 +46,8 @@ from perfkit.results import noise, stats
 from perfkit.results.run import Run
 from perfkit.results.stats import Ratio, Values
 from perfkit.studies import plan as plans
+from perfkit.studies.climb import climb
 from perfkit.studies.compare import BUDGET_S, PRECISION, pairs_for, target_half_width
-from perfkit.studies.ladder import measure_ladder
 from perfkit.worker.messages import Block, Description, Trained
 
 BATCH = 32
@@ -125,7 +125,7 @@ def ladder(stages: int, seed: int, limit_s: float) -> list[Run]:
     recipe = Recipe(batch_size=BATCH)
     titled = [("baseline", recipe), *((f"nothing {number}", recipe) for number in range(1, stages + 1))]
     preset = dataclasses.replace(plan.preset, block_s=0.5, warmup_s=2, limit_s=limit_s)
-    return measure_ladder(dataclasses.replace(plan, preset=preset, recipes=tuple(titled)))
+    return climb(dataclasses.replace(plan, preset=preset, recipes=tuple(titled)))
 
 
 def tell_ladders(count: int, stages: int, limit_s: float) -> None:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from perfkit import machine
 from perfkit.ladder.presets import PRESETS
 from perfkit.recipe import Recipe
-from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
+from perfkit.studies.climb import climb
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     plan = plans.plan("cifar_resnet18", "quick", device=device, options={"image_size": 224})
     size = replace(PRESETS["quick"], block_samples=64, warmup_s=15)
     plan = replace(plan, preset=size, recipes=(("baseline", Recipe(batch_size=32)), ("final", final)))
-    baseline, last = ladders.measure_ladder(plan)
+    baseline, last = climb(plan)
     for run in (baseline, last):
         if run.status != "ok":
             raise SystemExit(f"{run.title}: {run.reason}")

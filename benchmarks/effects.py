@@ -28,8 +28,8 @@ from pathlib import Path
 
 from perfkit import notebook as pk
 from perfkit.ladder.stages import AGAIN
-from perfkit.studies.ladder import measure_ladder
-from perfkit.studies.plan import Plan
+from perfkit.studies.climb import climb
+from perfkit.studies.sources import Plan
 
 SOURCES = Path(__file__).parents[1] / "notebooks" / "src"
 CHAPTERS = ("02", "04", "05", "06", "07", "14")
@@ -55,7 +55,7 @@ def plans(source: Path) -> Iterator[tuple[str, Plan]]:
 def outcome(plan: Plan, limit_s: float) -> tuple[str, float | None]:
     """The verdict of the last stage against the first, and its ratio."""
     preset = dataclasses.replace(plan.preset, limit_s=limit_s)
-    runs = [run for run in measure_ladder(dataclasses.replace(plan, preset=preset)) if run.stage != AGAIN]
+    runs = [run for run in climb(dataclasses.replace(plan, preset=preset)) if run.stage != AGAIN]
     ratio = runs[-1].speedup("baseline")
     return (ratio.verdict, ratio.ratio) if ratio else (f"{runs[-1].status}: {runs[-1].reason}", None)
 

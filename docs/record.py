@@ -22,7 +22,7 @@ from perfkit.errors import PerfkitError
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.show import figures
-from perfkit.studies.plan import Plan
+from perfkit.studies.sources import Plan
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "data" / "recordings"
@@ -73,7 +73,7 @@ PARTS: dict[str, Callable[[Path], list[str]]] = {"ladder": ladder, "traces": tra
 
 def measured(plan: Plan) -> list[Run]:
     """The runs of a plan; a stage that fails spoils it."""
-    runs = perfkit.measure_ladder(plan)
+    runs = perfkit.climb(plan)
     failed = [f"{run.title}: {run.reason}" for run in runs if run.status in ("failed", "cancelled")]
     if failed:
         raise Refused("; ".join(failed), "Nothing was written")

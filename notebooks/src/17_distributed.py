@@ -84,7 +84,7 @@ panel.forecast("2 ranks", latency_s=5e-6, bytes_per_s=12.5e9)
 pk.torchrun(16, nodes=2)
 
 # %% [markdown]
-# To measure across machines, run `perfkit run --ranks 16 --nodes 2 --node-rank 0 --rendezvous HOST:29500` on the first machine, and the same with `--node-rank 1` on the second. Environment variables are passed on to the ranks: `NCCL_DEBUG=INFO` reports which network is used, `NCCL_IB_DISABLE=1` falls back from InfiniBand to TCP, and `OMP_NUM_THREADS` sets the threads per rank.
+# Environment variables are passed on to the ranks: `NCCL_DEBUG=INFO` reports which network is used, `NCCL_IB_DISABLE=1` falls back from InfiniBand to TCP, and `OMP_NUM_THREADS` sets the threads per rank.
 #
 # ## The article's checklist
 #

@@ -67,7 +67,7 @@ def compare(
             plan = training.plan()
             a, b = (comparing.candidate(side, plan) for side in named)
         with progress() as follow:
-            result = comparing.compare(a, b, plan, budget, precision, on_progress=follow)
+            result = comparing.compare(a, b, plan, budget, precision, progress=follow)
     if limit is not None:
         _refuse_gate(result.a.device)
     record, sections = _record(result), list[Content]([result.describe()])
@@ -120,7 +120,7 @@ def parity(
     plan = training.plan()
     side = comparing.candidate(what, plan)
     with progress() as follow:
-        result = proving.parity(plan, side.title, side.recipe, steps, on_progress=follow)
+        result = proving.parity(plan, side.title, side.recipe or Recipe(), steps, progress=follow)
     output.show(f"parity of {side.title}", tables_studies.parity(result), result)
     if not result.ok:
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ from perfkit.cli.options import Output, Training, progress
 from perfkit.results import noise as noises
 from perfkit.show import tables_studies
 from perfkit.studies import compare as comparing
-from perfkit.studies import ladder as ladders
+from perfkit.studies import rungs
 
 
 def doctor(
@@ -27,12 +27,12 @@ def doctor(
     """
     plan = training.plan()
     checks = machine.checkup()
-    stages = ladders.resolve(plan)[1]
+    stages = rungs.resolve(plan)[1]
     sections = tables_studies.doctor(machine.describe(machine.facts()), checks, stages)
     document: dict[str, object] = {"checks": checks}
     if noise:
         with progress() as follow:
-            result = comparing.measure_noise(plan, pairs, budget, on_progress=follow)
+            result = comparing.measure_noise(plan, pairs, budget, progress=follow)
         bound = noises.load(plan.device)
         sections += tables_studies.noise(result, plan.device, bound)
         document["noise"] = bound

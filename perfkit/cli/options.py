@@ -18,7 +18,8 @@ from perfkit.recipe import parse_settings
 from perfkit.show import html, terminal
 from perfkit.show.document import Content
 from perfkit.studies import plan as plans
-from perfkit.studies.plan import Plan, Progress
+from perfkit.studies.progress import Progress, Update
+from perfkit.studies.sources import Plan
 
 Texts = list[str] | None
 Minutes = Annotated[float, typer.Option(help="minutes of measuring", min=0)]
@@ -139,8 +140,8 @@ def names(text: str | None) -> list[str] | None:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Callable[[Progress], None]]:
-    """A bar on stderr for the progress of a study."""
+def progress(tell: Callable[[Update], None] = lambda update: None) -> Iterator[Progress]:
+    """A bar on stderr for the progress of a study; `tell` gets the updates too."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
@@ -148,7 +149,12 @@ def progress() -> Iterator[Callable[[Progress], None]]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
-        yield lambda now: bar.update(task, completed=now.fraction, description=now.describe())
+
+        def show(now: Update) -> None:
+            bar.update(task, completed=now.fraction, description=now.describe())
+            tell(now)
+
+        yield Progress(show)
 
 
 def check_writable(*paths: Path | None) -> None:

@@ -13,24 +13,27 @@ from perfkit.results.run import Run, document, summary
 from perfkit.results.store import RunStore
 from perfkit.show import sentences, tables, tables_history, terminal
 from perfkit.show.document import Content
-from perfkit.studies import ladder as ladders
-from perfkit.studies import plan as plans
-from perfkit.studies.plan import Plan, Progress
+from perfkit.studies import rungs
+from perfkit.studies.climb import climb
+from perfkit.studies.progress import Update
+from perfkit.studies.sources import Plan
 
 
 def run(
     training: Recipe,
     output: Output,
     stages: Stages = None,
+    keep: Annotated[str | None, typer.Option(help="stages to keep even if they are not faster: a,b")] = None,
+    keep_all: Annotated[bool, typer.Option("--keep-all", help="keep every stage, faster or not")] = False,
     timeout: Annotated[float | None, typer.Option(help="seconds for one stage")] = None,
     ranks: Annotated[int, typer.Option(min=1, help="processes that train together")] = 1,
     out: Annotated[
         Path | None, typer.Option("-o", metavar="FILE", help="write a recording here, to ship or to send")
     ] = None,
 ) -> None:
-    """Measures the stages of a ladder, each against the one before and against the baseline."""
+    """Climbs a ladder: each stage is measured on top of what was kept so far, and kept if it is faster."""
     settings = training.switches() | ({"ranks": ranks} if ranks > 1 else {})
-    plan = training.plan(names(stages), settings=settings, timeout_s=timeout)
+    plan = training.plan(names(stages), settings=settings, timeout_s=timeout, keep=names(keep) or [], keep_all=keep_all)
     check_writable(out)
     runs, stopped = _measure(plan)
     if not runs:
@@ -47,23 +50,22 @@ def run(
 def _measure(plan: Plan) -> tuple[list[Run], bool]:
     """The finished runs, and whether the person stopped it."""
     done: list[Run] = []
-    with progress() as bar:
 
-        def show(now: Progress) -> None:
-            bar(now)
-            if now.run:
-                done.append(now.run)
-                typer.echo(tables.one_line(now.run), err=True)
+    def show(now: Update) -> None:
+        if now.run:
+            done.append(now.run)
+            typer.echo(tables.one_line(now.run), err=True)
 
+    with progress(show) as follow:
         try:
-            return ladders.measure_ladder(plan, RunStore(), on_progress=show), False
+            return climb(plan, RunStore(), follow), False
         except KeyboardInterrupt:
             return done, True
 
 
 def _show_session(runs: list[Run], output: Output, opening: tuple[Content, ...] = ()) -> None:
     """A session as its report; the scripts are part of a page only."""
-    scripts = plans.scripts(runs) if output.html_file else None
+    scripts = rungs.scripts(runs) if output.html_file else None
     title = runs[0].workload.rpartition(":")[2]
     output.show(title, [*opening, *tables.sections(runs, scripts)], document(runs))
 

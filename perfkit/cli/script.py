@@ -8,9 +8,7 @@ import typer
 from perfkit.cli.options import Out, Stage, Training, check_writable, write
 from perfkit.errors import InvalidValue
 from perfkit.results.store import RunStore
-from perfkit.studies import ladder as ladders
-from perfkit.studies import plan as plans
-from perfkit.studies import scaling
+from perfkit.studies import rungs, scaling
 
 
 def export(
@@ -35,7 +33,7 @@ def export(
 
 
 def _stored(run_id: str) -> str:
-    text = next(iter(plans.scripts([RunStore().get(run_id)]).values()), None)
+    text = next(iter(rungs.scripts([RunStore().get(run_id)]).values()), None)
     if text is None:
         why = "It was not measured, or it was a script already (see perfkit show ID)"
         raise InvalidValue(f"run '{run_id}' has no recipe to export", why)
@@ -45,13 +43,13 @@ def _stored(run_id: str) -> str:
 def _script(training: Stage, settings: dict[str, object], steps: int) -> str:
     name = training.stage or "baseline"
     plan = training.plan([name], settings=settings, below=True)
-    described, stages = ladders.resolve(plan)
+    described, stages = rungs.resolve(plan)
     if stages[-1].reason:
         raise InvalidValue(f"stage '{name}' does not apply here: {stages[-1].reason}", "Choose another")
-    return plans.script(stages[-1].recipe, described, plan.device, training.seed, steps)
+    return rungs.script(stages[-1].recipe, described, plan.device, training.seed, steps)
 
 
 def diff(stage: Annotated[str, typer.Argument(help="an optimization")], training: Training) -> None:
     """Shows what a stage changes in the training script: here, and on a GPU if that differs."""
-    for title, text in ladders.stage_diffs(training.plan([stage], below=True)):
+    for title, text in rungs.stage_diffs(training.plan([stage], below=True)):
         sys.stdout.write(f"# {title}\n{text}")

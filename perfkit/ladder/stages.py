@@ -11,6 +11,8 @@ from perfkit.recipe import Recipe
 from perfkit.results.run import AGAIN as AGAIN
 from perfkit.rules import Target, applicable, joined
 
+KEPT = "kept"
+"""The name of the row that ends a ladder: everything that was kept, measured afresh."""
 
 @dataclass(frozen=True)
 class Stage:

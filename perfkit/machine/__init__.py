@@ -14,7 +14,7 @@ from perfkit.machine.folders import (
     runs_folder,
     write_atomically,
 )
-from perfkit.machine.gpus import process_tree, sample_utilization, taken_gpu_share
+from perfkit.machine.gpus import free_gpu_bytes, process_tree, sample_utilization, taken_gpu_share
 from perfkit.machine.others import (
     CpuTimes,
     OtherPrograms,
@@ -39,6 +39,7 @@ __all__ = [
     "data_folder",
     "describe",
     "facts",
+    "free_gpu_bytes",
     "free_memory_bytes",
     "import_path",
     "members",

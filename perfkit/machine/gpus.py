@@ -124,6 +124,18 @@ def _handle(module: Any, device: str | None) -> Any:
     return next((one for one in handles if one is not None), None) if device and module else None
 
 
+def free_gpu_bytes(device: str | None) -> int | None:
+    """Memory of a GPU that no process uses; None without a GPU or without NVML.
+
+    Args:
+        device: UUID or PCI id.
+    """
+    with nvml() as module:
+        handle = _handle(module, device)
+        memory = attempt(module.nvmlDeviceGetMemoryInfo, handle) if handle is not None else None
+        return getattr(memory, "free", None)
+
+
 def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> float:
     """The largest share of a GPU's multiprocessors that a process of others used since a moment (0 to 1).
 

@@ -20,8 +20,7 @@ from perfkit.results.run import Run
 from perfkit.show import html, tables, tables_inside, tables_studies
 from perfkit.show.document import Bullets
 from perfkit.show.sentences import verdicts
-from perfkit.studies import inspect, scaling
-from perfkit.studies import plan as plans
+from perfkit.studies import inspect, rungs, scaling
 from perfkit.worker.reports import SyncReport as Syncs
 
 _Result = TypeVar("_Result")
@@ -101,7 +100,7 @@ def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
 
 def training_loop(runs: Sequence[Run]) -> Markdown:
     """The script of the first run."""
-    return Markdown(f"```python\n{next(iter(plans.scripts(runs).values()))}```")
+    return Markdown(f"```python\n{next(iter(rungs.scripts(runs).values()))}```")
 
 
 def pipeline() -> HTML:

@@ -9,7 +9,7 @@ from typing import Any
 from IPython.display import HTML, Image
 
 from perfkit.errors import PerfkitError, one_of
-from perfkit.ladder.stages import Stage
+from perfkit.ladder.stages import KEPT, Stage
 from perfkit.notebook import widgets as pieces
 from perfkit.notebook.panel import Panel, check, refuse_object
 from perfkit.notebook.shown import Shown
@@ -21,10 +21,12 @@ from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
 from perfkit.show import figures, results, sentences, tables, tables_studies
 from perfkit.show.document import Bullets, Content, Notice, Section
-from perfkit.studies import ladder as ladders
 from perfkit.studies import parity as proving
 from perfkit.studies import plan as plans
-from perfkit.studies import scaling
+from perfkit.studies import rungs, scaling
+from perfkit.studies.climb import climb, is_ladder_of
+from perfkit.studies.progress import Progress
+from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Description
 
 Recipes = Mapping[str, Mapping[str, Any]]
@@ -107,13 +109,13 @@ class LadderPanel(Panel):
             self._asked["settings"] = before
             raise
 
-    def _planned(self, device: str | None, host: str | None) -> plans.Plan:
+    def _planned(self, device: str | None, host: str | None) -> Plan:
         plan = plans.plan(device=device, host=host, below=self.from_below, **self._asked)
         base = Recipe(batch_size=plan.preset.batch_size).replace(**plan.settings)
         recipes = tuple((title, base.replace(**changes)) for title, changes in self._titles().items())
         return replace(plan, recipes=recipes)
 
-    def _move(self, plan: plans.Plan) -> None:
+    def _move(self, plan: Plan) -> None:
         """The panel runs elsewhere, or with other settings: its results are no longer those of its plan."""
         self.plan, self._stages = plan, None
         self._forget()
@@ -132,8 +134,8 @@ class LadderPanel(Panel):
 
     def _measure(self) -> None:
         self._forget()
-        runs = ladders.measure_ladder(
-            self.plan, RunStore(), on_progress=self.follow, cancelled=self.cancelled
+        runs = climb(
+            self.plan, RunStore(), Progress(self.follow, self.cancelled)
         )
         self.runs = runs
         check(runs)
@@ -220,7 +222,7 @@ class LadderPanel(Panel):
         """
         with self._lock:
             if self._stages is None:
-                self._described, self._stages = ladders.resolve(self.plan)
+                self._described, self._stages = rungs.resolve(self.plan)
         return self._stages
 
     def _read(self) -> None:
@@ -258,22 +260,14 @@ class LadderPanel(Panel):
             if not set(names) <= stages:
                 continue
             runs = store.runs(session=session)[::-1]
-            if [run.stage for run in results.stages(runs)] == names and self._is_same(runs):
+            if [run.stage for run in results.stages(runs) if run.stage != KEPT] == names and self._is_same(runs):
                 return runs
         return []
 
     def _is_same(self, runs: Sequence[Run]) -> bool:
         """Whether this panel would have measured these runs, each stage built on those that worked."""
-        target, failed = plans.target(self.plan, self._described), list[str]()
-        recipes = ladders.recipe_stages(self.plan.recipes, target)
-        for stage, run in zip(
-            recipes or ladders.ladder_stages(self.plan, target, failed), runs, strict=False
-        ):
-            recipe = {**Recipe().to_dict(), **run.recipe}
-            if (run.options, recipe) != (self._described.options, stage.recipe.to_dict()):
-                return False
-            failed += [stage.name] * (run.status != "ok")
-        return True
+        same_options = all(run.options == self._described.options for run in runs)
+        return same_options and is_ladder_of(self.plan, self._described, runs)
 
 
 class RecipePanel(LadderPanel):
@@ -323,10 +317,10 @@ class RecipePanel(LadderPanel):
 
     def forecast(
         self, title: str, latency_s: float | None = None, bytes_per_s: float | None = None
-    ) -> Shown[list[scaling.Forecast]]:
+    ) -> Shown[dict[int, float]]:
         """Predicted efficiency with more ranks, from what a recipe measured; see `studies.scaling`."""
-        rows = scaling.forecast(self[title], latency_s=latency_s, bytes_per_s=bytes_per_s)
-        return Shown(rows, [tables_studies.forecast(rows)])
+        efficiency = scaling.forecast(self[title], latency_s=latency_s, bytes_per_s=bytes_per_s)
+        return Shown(efficiency, [tables_studies.forecast(efficiency)])
 
 
 def date(runs: Sequence[Run]) -> str:

@@ -21,8 +21,9 @@ from perfkit.results.parity import Parity
 from perfkit.results.store import RunStore
 from perfkit.show import results, sentences, simulated, tables, units
 from perfkit.show.document import Bullets, Code, Content, Section
-from perfkit.studies import ladder as ladders
 from perfkit.studies import parity as proving
+from perfkit.studies import rungs
+from perfkit.studies.progress import Progress
 
 
 class StagePanel(LadderPanel):
@@ -89,7 +90,7 @@ class StagePanel(LadderPanel):
             self.controls.set(own)
 
     def _show_stages(self, stages: Sequence[Stage]) -> None:
-        self.controls.set_rule(ladders.switch_rule(self.plan, self._described))
+        self.controls.set_rule(rungs.switch_rule(self.plan, self._described))
         changes = dict(self.plan.changes)
         self.controls.base = stages[-1].recipe
         self.controls.show(stages[-1].recipe.replace(**changes))
@@ -157,8 +158,7 @@ class StagePanel(LadderPanel):
                 self.plan,
                 run.title,
                 Recipe.from_dict(run.recipe),
-                cancelled=self.cancelled,
-                on_progress=lambda progress: self.bar.progress(progress.phase, 0.99),
+                progress=Progress(lambda now: self.bar.progress(now.phase, 0.99), self.cancelled),
             )
 
     def _answers(self) -> list[Content]:
@@ -209,6 +209,6 @@ class StagePanel(LadderPanel):
         self._resolve()
         plan, diffs = self._diffed
         if plan is not self.plan:
-            diffs = ladders.stage_diffs(self.plan, self._described)
+            diffs = rungs.stage_diffs(self.plan, self._described)
             self._diffed = self.plan, diffs
         return diffs

@@ -21,9 +21,12 @@ from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.show import figures, html, sentences, tables, tables_history, units
 from perfkit.show.document import Bullets, Content, Notice, Table
-from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
+from perfkit.studies import rungs
+from perfkit.studies.climb import climb
 from perfkit.studies.compare import compare_stored
+from perfkit.studies.progress import Progress
+from perfkit.studies.sources import Plan
 
 BASELINE = "baseline"
 
@@ -55,7 +58,7 @@ class Workbench(Panel):
         refuse_object(workload)
         self._workload, self._preset, self._options = workload, preset, options
         self.where = Where(self._planned, device, host, lambda plan: self._move())
-        self.plan: plans.Plan = self.where.plan
+        self.plan: Plan = self.where.plan
         self.controls = Controls(
             switches(), self._plain(), lambda recipe: self.bar.say("press Run to measure")
         )
@@ -110,7 +113,7 @@ class Workbench(Panel):
         """
         self.controls.set(switches)
 
-    def _planned(self, device: str | None, host: str | None) -> plans.Plan:
+    def _planned(self, device: str | None, host: str | None) -> Plan:
         """A plan of what was asked for; a recording brings its own workload, preset and options."""
         recorded = (device or "").startswith(recordings.PREFIX)
         workload, preset, options = (
@@ -162,8 +165,8 @@ class Workbench(Panel):
                 self._compare()
             else:
                 self.history.show_stored(plan.workload)
-            described, _ = ladders.resolve(plan)
-            self.controls.set_rule(ladders.switch_rule(plan, described))
+            described, _ = rungs.resolve(plan)
+            self.controls.set_rule(rungs.switch_rule(plan, described))
         except PerfkitError as problem:
             self.bar.say_read("not ready", error=str(problem))
         else:
@@ -186,7 +189,7 @@ class Workbench(Panel):
         )
         plan = replace(self.plan, recipes=tuple(recipes))
         self.runs, self._profile = [], ()
-        runs = ladders.measure_ladder(plan, RunStore(), on_progress=self.follow, cancelled=self.cancelled)
+        runs = climb(plan, RunStore(), Progress(self.follow, self.cancelled))
         if plan.recorded and runs[-1].status != "ok":
             raise InvalidValue(f"the recording has no such run: {runs[-1].reason}", "Tick one of its runs")
         self._name.value = ""
@@ -223,8 +226,7 @@ class Workbench(Panel):
             preset=self.plan.preset.name,
             device=self.plan.device,
             options=self.plan.options,
-            on_progress=self.bar.progress,
-            cancelled=self.cancelled,
+            progress=Progress(lambda now: self.bar.progress(now.phase, now.fraction), self.cancelled),
         ).sections()
 
     # ------------------------------------------------------------ results
@@ -276,7 +278,7 @@ class Workbench(Panel):
 
     def _export(self) -> None:
         runs = self._ticked()
-        script = next(iter(plans.scripts(runs[-1:]).values()))
+        script = next(iter(rungs.scripts(runs[-1:]).values()))
         links = [
             pieces.download(script, "train.py", "text/x-python"),
             pieces.download(recording_text(runs).decode(), "perfkit-runs.json", "application/json"),
@@ -285,7 +287,7 @@ class Workbench(Panel):
 
     def _report(self) -> None:
         runs = self._ticked()
-        page = html.session(runs, plans.scripts(runs))
+        page = html.session(runs, rungs.scripts(runs))
         self._export_link.value = f"<p>{pieces.download(page, 'perfkit-report.html', 'text/html')}</p>"
 
     def _delete(self) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
 
 import msgspec
 
@@ -17,7 +15,7 @@ from perfkit.results.run import Run
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.study import script_plan
 from perfkit.studies.compare import Candidate, compare
-from perfkit.studies.plan import Progress, Watch
+from perfkit.studies.progress import Progress
 
 BUDGET_S, PRECISION = 30.0, 0.03
 PARTS = (1, 2, 4, 8, 16)
@@ -54,32 +52,31 @@ def slow_script() -> Path:
     return tree / "data" / "puzzles" / "capstone.py"
 
 
-def score(script: str | Path, preset: str | None = None, **watch: Unpack[Watch]) -> Score:
+def score(script: str | Path, preset: str | None = None, progress: Progress | None = None) -> Score:
     """Measures a script against the slow one and against the speed of light, interleaved, pair by pair.
 
     Args:
         script: the learner's edited copy.
         preset: how large blocks are.
-        watch: `on_progress` and `cancelled`.
+        progress: follows and stops it.
 
     Raises:
         PerfkitError: there is no such script, or it fails.
     """
     slow = slow_script()
-    mine = Candidate("yours", launch=Launch(str(Path(script).absolute())))
+    mine = Launch(str(Path(script).absolute()))
+    progress = progress or Progress()
     sides = [("slow", slow), ("speed of light", slow.with_name("capstone_light.py"))]
     results = []
     for number, (title, file) in enumerate(sides):
-
-        def tell(progress: Progress, before: int = number) -> None:
-            if "on_progress" in watch:
-                watch["on_progress"](replace(progress, fraction=(before + progress.fraction) / len(sides)))
-
-        plan = script_plan(Launch(str(file)), preset)
-        follow = Watch(on_progress=tell, cancelled=watch.get("cancelled"))
-        results.append(
-            compare(Candidate(title), mine, plan, BUDGET_S, PRECISION, pairs=1, ceiling=False, **follow)
-        )
+        plan = script_plan(Launch(str(file)), preset, more={"yours": mine})
+        with progress.part(number, len(sides)):
+            results.append(
+                compare(
+                    Candidate(title), Candidate("yours"), plan, BUDGET_S, PRECISION, pairs=1, ceiling=False,
+                    progress=progress,
+                )
+            )  # fmt: skip
     gain, light = results
     return Score(gain, light, same_training(gain.b, gain.a))
 

@@ -175,7 +175,7 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
         file.write_bytes(slow)
     if file.read_bytes() == slow:
         return Markdown(f"`{file}` is the slow script. Edit it, save it, and run this cell again.")
-    score = with_line(lambda show: capstones.score(file, preset, on_progress=show))
+    score = with_line(lambda progress: capstones.score(file, preset, progress))
     rows = [
         [
             side.a.title,

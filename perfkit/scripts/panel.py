@@ -25,6 +25,7 @@ from perfkit.scripts.launch import Launch
 from perfkit.scripts.report import Watched
 from perfkit.show import document, figures, sentences, units
 from perfkit.studies import compare as comparing
+from perfkit.studies.progress import Progress
 from perfkit.trace.figures import interactive
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class ScriptPanel(Panel):
         self.edit = None
         result = comparing.compare(
             *sides, self.plan, max(5.0, preset.budget_s), preset.precision, pairs=1, part=preset.part,
-            on_progress=self.follow, cancelled=self.cancelled,
+            progress=Progress(self.follow, self.cancelled),
         )  # fmt: skip
         self.runs = [result.a, result.b]
         check(self.runs)
@@ -192,7 +193,7 @@ class ScriptPanel(Panel):
         if not self.settings:
             raise InvalidValue("no switch is set", "Set those that the script is to have by itself")
         self.edit = patching.make(
-            self.launch, self.settings, on_progress=self.follow, cancelled=self.cancelled
+            self.launch, self.settings, Progress(self.follow, self.cancelled)
         )
         self._save.value = pieces.download(self._text(self.edit), "perfkit.diff", "text/x-diff")
 

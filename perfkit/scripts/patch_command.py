@@ -54,10 +54,10 @@ def patch(
     launch = Launch(program, tuple(arguments or ()), module)
     verification = None
     with showing_failures(), cli.progress() as show:
-        result = patching.make(launch, switches, on_progress=show)
+        result = patching.make(launch, switches, progress=show)
         changed = bool(result.changes) or result.arguments != list(launch.arguments)
         if verify and changed:
-            verification = patching.verify(launch, result, switches, budget, preset=preset, on_progress=show)
+            verification = patching.verify(launch, result, switches, budget, preset=preset, progress=show)
     text = result.diff(launch.where)
     command = _command(launch, result)
     if json_file:

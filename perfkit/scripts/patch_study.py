@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from perfkit import machine
 from perfkit.errors import InvalidValue
@@ -14,11 +14,11 @@ from perfkit.recipe import Recipe, Value
 from perfkit.results import parity
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import ScriptFacts
-from perfkit.scripts.study import ScriptSetup, script_plan
+from perfkit.scripts.study import ScriptSource, script_plan
 from perfkit.scripts.verification import Verification
 from perfkit.studies.compare import Candidate, compare
-from perfkit.studies.plan import Watch
-from perfkit.studies.setup import prepare
+from perfkit.studies.progress import Progress
+from perfkit.studies.sources import opened
 
 if TYPE_CHECKING:
     from perfkit.scripts.patch import Patch  # libcst takes long to load
@@ -27,22 +27,22 @@ BUDGET_S = 30.0
 PRECISION = 0.03
 
 
-def make(launch: Launch, settings: Mapping[str, Value], **watch: Unpack[Watch]) -> Patch:
+def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | None = None) -> Patch:
     """Runs a script for its first steps, and edits its files at the calls that were seen.
 
     Args:
         launch: how it is started.
         settings: the switches to set.
-        watch: `on_progress` and `cancelled`.
+        progress: follows and stops it.
 
     Raises:
         PerfkitError: it cannot be started, failed, does not train, or is not valid Python.
     """
     from perfkit.scripts.patch import patch
 
-    with prepare(script_plan(launch), **watch) as setup:
-        assert isinstance(setup, ScriptSetup)
-        facts = setup.facts
+    with opened(script_plan(launch), progress or Progress()) as source:
+        assert isinstance(source, ScriptSource)
+        facts = source.facts
     main = _main_file(launch, facts)
     at = _own_arguments(launch, main)
     result = patch(
@@ -91,7 +91,7 @@ def verify(
     budget_s: float = BUDGET_S,
     precision: float = PRECISION,
     preset: str | None = None,
-    **watch: Unpack[Watch],
+    progress: Progress | None = None,
 ) -> Verification:
     """Measures the patched script against the script with the same switches set from outside.
 
@@ -104,16 +104,16 @@ def verify(
         budget_s: seconds of rounds.
         precision: half width of the interval / ratio at which measuring ends.
         preset: how large blocks are.
-        watch: `on_progress` and `cancelled`.
+        progress: follows and stops it.
 
     Raises:
         PerfkitError: one of them could not be measured.
     """
     made = {name: value for name, value in settings.items() if name not in result.refused}
     outside = Candidate("set from outside", changes=made)
-    inside = Candidate("patched", launch=patched(launch, result))
-    plan = script_plan(launch, preset)
-    comparison = compare(outside, inside, plan, budget_s, precision, pairs=1, ceiling=False, **watch)
+    inside = Candidate("patched")
+    plan = script_plan(launch, preset, more={inside.title: patched(launch, result)})
+    comparison = compare(outside, inside, plan, budget_s, precision, pairs=1, ceiling=False, progress=progress)
     base = Recipe.from_dict(comparison.b.recipe)
     # The number of samples in a step is the same on both sides here.
     set_to = base.replace(**{name: value for name, value in made.items() if name != "batch_size"})

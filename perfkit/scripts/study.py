@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from perfkit import machine
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
+from perfkit.ladder.stages import Stage
+from perfkit.process.lock import EVERYTHING
 from perfkit.recipe import Recipe, Value, allowed, parse_settings, switches
-from perfkit.results import parity
+from perfkit.results import noise, parity
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.rules import Target
@@ -23,16 +25,27 @@ from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import ScriptFacts
 from perfkit.scripts.watched import WatchedScript
 from perfkit.studies.compare import Candidate
-from perfkit.studies.plan import Plan, plan
-from perfkit.studies.setup import Setup
-from perfkit.worker.messages import Description, Trained
+from perfkit.studies.here import ThisMachine, Training
+from perfkit.studies.plan import plan
+from perfkit.studies.progress import Progress
+from perfkit.studies.record import Noise
+from perfkit.studies.sources import Plan
+from perfkit.worker.messages import Description
 
 LOSSES = 8
 """Of the first steps, which are compared."""
 
 
-def script_plan(launch: Launch, preset: str | None = None, seed: int = 0) -> Plan:
+def script_plan(
+    launch: Launch, preset: str | None = None, seed: int = 0, more: Mapping[str, Launch] | None = None
+) -> Plan:
     """The plan of a study of a script. The device is the script's own choice, known once it trains.
+
+    Args:
+        launch: how the script is started.
+        preset: how much is measured.
+        seed: of the script's random numbers.
+        more: other scripts that stages of this title start.
 
     Raises:
         InvalidValue: there is no such script, or no such preset.
@@ -40,7 +53,8 @@ def script_plan(launch: Launch, preset: str | None = None, seed: int = 0) -> Pla
     launch.command()
     checked = plan(None, preset, ["baseline"], seed=seed)
     size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
-    return replace(checked, workload=name(launch), preset=size, launch=launch)
+    source = functools.partial(ScriptSource, launch, more or {})
+    return replace(checked, workload=name(launch), preset=size, source=source)
 
 
 def plan_of(program: str, arguments: Sequence[str], module: bool, preset: str | None, seed: int) -> Plan:
@@ -78,8 +92,8 @@ def sides(
     first, second = (Launch(str(file), tuple(named[2:])) for file in files)
     second.command()  # that there is such a file
     titles = named[:2] if files[0].name == files[1].name else [file.name for file in files]
-    plan = script_plan(first, preset, seed)
-    return plan, Candidate(titles[0], launch=first), Candidate(titles[1], launch=second)
+    plan = script_plan(first, preset, seed, more={titles[1]: second})
+    return plan, Candidate(titles[0]), Candidate(titles[1])
 
 
 def name(launch: Launch) -> str:
@@ -97,66 +111,75 @@ def digest(launch: Launch) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-class ScriptSetup(Setup):
-    """A script that has taken its first steps. Every side of a study is a process of its own.
+class ScriptSource(ThisMachine):
+    """A script that has taken its first steps. Every stage is a process of its own.
 
     Args:
-        plan: with a `launch`; other arguments as for `Setup`.
+        launch: how the script is started.
+        more: other scripts, by the title of the stage that starts them.
+        plan: what to measure.
+        progress: follows and stops it.
     """
 
+    fixed = frozenset({"batch_size"})
+    locks = EVERYTHING
     facts: ScriptFacts
     """What trains in it."""
 
-    def __enter__(self) -> Self:
-        launch = self._launch
-        try:
-            self._spare = child = self._start(launch, {})
-            self.facts = child.ask("facts", ScriptFacts)
-        except BaseException:
-            self.__exit__()
-            raise
+    def __init__(self, launch: Launch, more: Mapping[str, Launch], plan: Plan, progress: Progress) -> None:
+        super().__init__(plan, progress)
+        self.launch = launch
+        self._more = more
+
+    def load(self) -> None:
+        """Starts the script and looks at its first steps."""
+        launch = self.launch
+        self._spare = child = self._start(launch, {})
+        self.facts = child.ask("facts", ScriptFacts)
         self.plan = replace(self.plan, device=self.facts.device)
         self.holds_batches = bool(self.facts.loader)
         options: dict[str, Any] = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
         self.description = Description(name(launch), options, [], self.facts.facts, self.facts.convolves)
-        return self
-
-    @property
-    def _launch(self) -> Launch:
-        assert self.plan.launch
-        return self.plan.launch
 
     @property
     def target(self) -> Target:
         """Where it runs, with its own settings and what cannot be set from outside."""
         return target(self.facts)
 
-    def child(self, workload: str | Launch | None = None, recipe: Recipe | None = None) -> Any:
-        """The script, started with the switches of a recipe that differ from its own settings."""
-        launch = workload if isinstance(workload, Launch) else self._launch
-        toggles = changes(recipe, self.target.own) if recipe else {}
-        if self._spare and launch == self._launch and not toggles:
-            spare, self._spare = self._spare, None
-            return spare
-        return self._start(launch, toggles)
+    def baseline(self) -> Recipe:
+        """The script's own settings."""
+        return Recipe().replace(**self.target.own)
 
-    def train(self, recipe: Recipe, *args: Any, **more: Any) -> tuple[Any, Trained]:
-        """As `Setup.train`; the script's digest is kept among the facts."""
-        child, trained = super().train(recipe, *args, **more)
-        launch = child.launch if isinstance(child, WatchedScript) else self._launch
+    def noise(self) -> Noise:
+        """See `Source.noise`."""
+        return noise.expected(self.plan.device, script=True)
+
+    def proof(self, baseline: Run, run: Run) -> Parity:
+        """See `Source.proof`: a script is judged by its first losses."""
+        return proof(run.title, baseline, run)
+
+    def start(self, stage: Stage) -> Training:
+        """Starts the script with the switches of a stage that differ from its own settings."""
+        launch, preset = self._more.get(stage.title, self.launch), self.plan.preset
+        toggles = changes(stage.recipe, self.target.own)
+        if self._spare and launch == self.launch and not toggles:
+            child, self._spare = self._spare, None
+        else:
+            child = self._start(launch, toggles)
+        training = self.train(stage.recipe, preset.loss_steps, preset.warmup_s, child=child)
         facts = {"command": launch.describe(), "script SHA-256": digest(launch)}
         if self.facts.random_data:
             facts["data"] = RANDOM_DATA
-        return child, msgspec.structs.replace(trained, facts={**trained.facts, **facts})
+        trained = training.trained
+        training.trained = msgspec.structs.replace(trained, facts={**trained.facts, **facts})
+        return training
 
     def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
-        deadline = time.monotonic() + self.plan.timeout_s if self.plan.timeout_s else None
         child = WatchedScript(
             launch, toggles, seed=self.plan.seed, loaders=self._loaders(),
-            on_progress=self.progress.phase, cancelled=self.cancelled, deadline=deadline,
+            on_progress=self.progress.phase, cancelled=self.progress.cancelled, deadline=self.deadline(),
         )  # fmt: skip
-        self._alive.append(child)  # type: ignore[arg-type]
-        child.on_steps = self.progress.steps
+        self.keep(child)
         return child
 
     def _loaders(self) -> Sequence[tuple[str, int, int]]:
@@ -192,20 +215,6 @@ def losses(a: Run, b: Run) -> Check:
     drawn = RANDOM_DATA if ours.workers != plain.workers and b.facts.get("data") == RANDOM_DATA else ""
     exactness = catalogue.exactness(ours, plain)
     return parity.losses(b.losses, a.losses, exactness, ours.amp != plain.amp, drawn)
-
-
-def space(own: Mapping[str, Value]) -> dict[str, tuple[Value, ...]]:
-    """The switches that a search over a script sets from outside; its own values are among theirs.
-
-    Not the batch size, which changes the training.
-    """
-    tried: dict[str, tuple[Value, ...]] = {
-        "workers": (0, 1, 2, 4, 8), "amp": ("off", "bf16"), "channels_last": (False, True),
-        "compile": (False, True), "optimizer_impl": ("fused",), "cpu_threads": (1,),
-        "prefetch_factor": (2, 4),
-    }  # fmt: skip
-    defaults = Recipe().replace(**own).to_dict()
-    return {key: tuple(dict.fromkeys((defaults[key], *values))) for key, values in tried.items()}
 
 
 def proof(title: str, baseline: Run, run: Run) -> Parity:

@@ -16,7 +16,6 @@ from perfkit.scripts import tables as tables_script
 from perfkit.scripts import watch_study as studies
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.watched import ScriptFailed, WatchedScript
-from perfkit.studies.plan import Progress
 
 Program = Annotated[str, typer.Argument(help="train.py, or a command such as torchrun", metavar="SCRIPT")]
 Arguments = Annotated[
@@ -68,7 +67,7 @@ def watch(
     with showing_failures(), cli.progress() as show:
         result, running = studies.watch(
             launch, steps, run_on, in_place or run_on, out, timeout_s=60 * timeout, on_start=started,
-            on_progress=lambda phase, fraction: show(Progress("", phase, fraction)), environment=variables,
+            on_progress=show.share, environment=variables,
         )  # fmt: skip
     output.show(f"{program}", tables_script.watched(result), result)
     if running:

@@ -1,12 +1,10 @@
-"""What each optimization is worth: alone, combined with others, and on average over all orders.
+"""What each optimization is worth: alone, on top of the others, and on average over the orders.
 
 The value of a set of optimizations is the logarithm of its speed over the baseline's, interleaved with it. An
-optimization's Shapley value is its mean gain over all orders in which the set can be put together (Shapley
-1953): the values add up to the whole gain. With few optimizations every set is measured; with many, random
-orders are. The interval covers both errors: of the measurements, and of the choice of orders.
+optimization's Shapley value is its mean gain over the orders in which the set can be put together (Shapley
+1953): the values add up to the whole gain. With few optimizations every order counts; with many, random ones.
+The interval covers both errors: of the measurements, and of the choice of orders.
 """
-
-from __future__ import annotations
 
 import itertools
 import math
@@ -14,25 +12,21 @@ import random
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Unpack
 
-from perfkit import machine
+from msgspec import Struct
+
 from perfkit.errors import InvalidValue
-from perfkit.ladder import stages as ladder
-from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, optimization
+from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.recipe import Recipe
-from perfkit.recipe import Value as SwitchValue
 from perfkit.results.run import Run
-from perfkit.results.simulated import refuse
 from perfkit.results.store import RunStore
 from perfkit.rules import applicable
-from perfkit.search.attribution import Attribution, Effect, Interaction
-from perfkit.studies.engine import Schedule, Trial, has_verdicts, measure
-from perfkit.studies.ladder import recipe_stages
-from perfkit.studies.plan import Plan, Watch
-from perfkit.studies.setup import Setup, prepare
+from perfkit.studies import rungs
+from perfkit.studies.climb import stop_rule
+from perfkit.studies.progress import Progress
+from perfkit.studies.sources import Plan, Source, opened
 
-_TOGETHER = 4
+TOGETHER = 4
 """Sets that are measured in the same rounds, beside the baseline."""
 EXACT_UP_TO = 4
 """Optimizations of which every set is measured: 16 sets."""
@@ -41,82 +35,123 @@ Value = tuple[float, float]
 """Logarithm of the speed over the baseline's, and its standard error."""
 
 
+class Effect(Struct, frozen=True, kw_only=True):
+    """What one optimization is worth, as ratios of speeds; None if the sets it needs were not measured."""
+
+    name: str
+    title: str
+    alone: float | None
+    """On the baseline."""
+    last: float | None
+    """On top of all the others."""
+    shapley: float | None
+    low: float | None
+    high: float | None
+    """95% interval of the Shapley value."""
+
+    def describe(self) -> str:
+        """One line for people."""
+        values = ((self.alone, "alone"), (self.last, "once the others are on"))
+        gains = [f"{value:.2f}× {where}" for value, where in values if value is not None]
+        mean = f", {self.shapley:.2f}× on average" if self.shapley is not None else ""
+        return f"{self.title} is worth {' and '.join(gains) or 'n/a'}{mean}"
+
+
+class Attribution(Struct, frozen=True, kw_only=True):
+    """What each of some optimizations is worth."""
+
+    effects: list[Effect]
+    together: float | None
+    """All of them over the baseline."""
+    sets: int
+    """Sets that were measured."""
+    orders: int
+    """Orders over which the Shapley values are averaged."""
+    exact: bool
+    """Whether these are all orders."""
+    complete: bool
+    """Whether everything planned was measured."""
+    left_out: dict[str, str]
+    """Optimizations that cannot act, and why."""
+
+    def sentences(self) -> list[str]:
+        """In words, the largest first."""
+        ranked = sorted(self.effects, key=lambda effect: -(effect.shapley or 0))
+        left_out = [f"{name} is left out: {why}" for name, why in self.left_out.items()]
+        return [*(effect.describe() for effect in ranked), *left_out]
+
+
 def attribute(
     plan: Plan,
     names: Sequence[str] | None = None,
     budget_s: float = 600.0,
     orders: int = 6,
-    **watch: Unpack[Watch],
+    progress: Progress | None = None,
 ) -> Attribution:
-    """Measures sets of optimizations; what the store has of this plan already is not measured again.
+    """Measures sets of optimizations beside the baseline.
 
     Args:
         plan: workload, preset, device, seed.
         names: optimizations; those of the default ladder that can act here if None.
-        budget_s: seconds after which no further set starts.
-        orders: random orders for the Shapley values, where not every set is measured.
-        watch: `on_progress` and `cancelled`.
+        budget_s: seconds after which no further sets are measured.
+        orders: random orders for the Shapley values, if not every set is measured.
+        progress: follows and stops it; what was measured until then counts.
 
     Raises:
         InvalidValue: an unknown optimization, or fewer than two that can act here.
     """
-    refuse(plan.device, "attribution", "the model's errors of combined optimizations are not known")
-    ends = time.monotonic() + budget_s
-    base = Recipe(batch_size=plan.preset.batch_size)
-    with prepare(plan, **watch) as setup:
-        changes, left_out = _changes(setup, base, names)
+    progress, ends = progress or Progress(), time.monotonic() + budget_s
+    store, values = RunStore(), dict[Recipe, Value]()
+    with opened(plan, progress, "attribution") as source:
+        base = source.baseline()
+        changes, left_out = _changes(source, base, names)
         if len(changes) < 2:
+            reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
             raise InvalidValue(
-                f"{len(changes)} of these optimizations can act here: {left_out}",
+                f"{len(changes)} of these optimizations can act here ({reasons})",
                 "Name at least two that can",
             )
         players = tuple(changes)
         chosen = _orders(players, orders, plan.seed)
         recipes = {
-            names: applicable(_together(base, names, changes), setup.target)[0]
-            for names in dict.fromkeys(_sets(players, chosen))
+            members: applicable(_merged(base, members, changes), source.target)[0]
+            for members in dict.fromkeys(_sets(players, chosen))
         }
-        values = _stored(plan, base)
-        missing = [recipe for recipe in dict.fromkeys(recipes.values()) if recipe not in values]
-        preset = setup.plan.preset
-        schedule = Schedule(preset, together=_TOGETHER, again=has_verdicts(preset))
-        for run in measure(_trials(setup, base, missing, ends), setup, schedule, RunStore()):
-            values |= _value(run)
-    recipes[frozenset()] = base  # measured again at the end: what the sets are compared with
-    measured = {names: values[recipe] for names, recipe in recipes.items() if recipe in values}
-    return conclude(
-        players, measured, chosen, left_out, complete=all(names in measured for names in recipes if names)
-    )
-
-
-def _trials(setup: Setup, base: Recipe, recipes: Sequence[Recipe], ends: float) -> Iterator[Trial]:
-    """The baseline, then every recipe until the budget is spent; nothing where nothing is to be measured."""
-    titled = [("baseline", base), *((recipe.describe()[:60], recipe) for recipe in recipes)]
-    for stage in recipe_stages(titled, setup.target) if recipes else ():
-        if time.monotonic() > ends:
-            return
-        yield Trial(stage, len(titled))
+        distinct = list(dict.fromkeys(recipes.values()))
+        batches = [distinct[at : at + TOGETHER] for at in range(0, len(distinct), TOGETHER)]
+        for number, batch in enumerate(batches):
+            if number and (time.monotonic() > ends or source.stopped):
+                break
+            titled = [("baseline", base), *((recipe.describe()[:60], recipe) for recipe in batch)]
+            with progress.part(number, len(batches)):
+                stages = rungs.recipe_stages(titled, source.target)
+                for run in source.measure(stages, stop_rule(plan.preset))[number > 0 :]:
+                    store.add(run)
+                    progress.finish(run)
+                    values |= _value(run)
+    measured = {members: values[recipe] for members, recipe in recipes.items() if recipe in values}
+    return conclude(players, measured, chosen, left_out, complete=len(measured) == len(recipes))
 
 
 def _changes(
-    setup: Setup, base: Recipe, names: Sequence[str] | None
-) -> tuple[dict[str, dict[str, SwitchValue]], dict[str, str]]:
+    source: Source, base: Recipe, names: Sequence[str] | None
+) -> tuple[dict[str, dict[str, object]], dict[str, str]]:
     """What each optimization changes on this machine; why the others cannot act."""
-    changes: dict[str, dict[str, SwitchValue]] = {}
+    changes: dict[str, dict[str, object]] = {}
     left_out: dict[str, str] = {}
     for name in dict.fromkeys(names or LADDER[1:]):
-        stage = ladder.stage(optimization(name), base, setup.sizes, setup.target)
+        stage = rungs.rung(source.plan, source.target, name, base)
         if stage.reason:
             left_out[name] = stage.reason
             continue
         changes[name] = {switch: value for switch, (value, _) in stage.recipe.diff(base).items()}
         if name != "batch_size":
-            changes[name].pop("batch_size", None)  # an optimization of its own
+            changes[name].pop("batch_size", None)  # an optimization by itself
     return changes, left_out
 
 
-def _together(base: Recipe, names: Names, changes: Mapping[str, Mapping[str, SwitchValue]]) -> Recipe:
-    merged = {switch: value for name in changes if name in names for switch, value in changes[name].items()}
+def _merged(base: Recipe, members: Names, changes: Mapping[str, Mapping[str, object]]) -> Recipe:
+    merged = {switch: value for name in changes if name in members for switch, value in changes[name].items()}
     return base.replace(**merged)
 
 
@@ -136,27 +171,12 @@ def _sets(players: Sequence[str], orders: Sequence[Sequence[str]]) -> Iterator[N
     yield everything
     yield from (frozenset([name]) for name in players)
     yield from (everything - {name} for name in players)
-    yield from (frozenset(players[:count]) for count in range(1, len(players)))
     for order in orders:
         yield from (frozenset(order[:count]) for count in range(1, len(order)))
 
 
-def _stored(plan: Plan, base: Recipe) -> dict[Recipe, Value]:
-    """Values that earlier calls measured on this machine, interleaved with the same baseline."""
-    here = (plan.preset.name, plan.device, plan.seed, machine.facts()["id"])
-    runs = {run.id: run for run in RunStore().runs(limit=2000, workload=plan.workload)}
-    values: dict[Recipe, Value] = {}
-    for run in runs.values():
-        pairing = run.pairing("baseline")
-        baseline = runs.get(pairing.against) if pairing else None
-        alike = (run.preset, run.device, run.seed, run.machine.get("id")) == here
-        if alike and baseline and Recipe.from_dict(baseline.recipe) == base:
-            values = _value(run) | values  # the newest counts
-    return values
-
-
 def _value(run: Run) -> dict[Recipe, Value]:
-    """The value of a run's recipe; nothing where it was not measured."""
+    """The value of a run's recipe; nothing if it was not compared with the baseline."""
     ratio = run.speedup("baseline") if run.status == "ok" else None
     if ratio is None:
         return {}
@@ -174,71 +194,63 @@ def conclude(
     """What follows from measured sets.
 
     Args:
-        players: the optimizations, in the order of the ladder.
+        players: the optimizations.
         values: by set; sets may be missing.
         orders: those that the Shapley values are averaged over, as far as their sets were measured.
-        left_out: optimizations that could not act, and why.
+        left_out: optimizations that cannot act, and why.
         complete: whether all that was planned was measured.
     """
-    nothing = frozenset[str]()
-    logs = {nothing: 0.0, **{names: value for names, (value, _) in values.items()}}
-    whole = frozenset(players)
+    nothing, everything = frozenset[str](), frozenset(players)
+    known = {nothing: (0.0, 0.0), **values}
     usable = [
-        order for order in orders if all(frozenset(order[:n]) in logs for n in range(1, len(order) + 1))
+        order for order in orders if all(frozenset(order[:n]) in known for n in range(1, len(order) + 1))
     ]
     exact = len(usable) == math.factorial(len(players))
     effects = []
-    for at, name in enumerate(players):
-        mean, error = _shapley(name, usable, values, logs, exact)
-        low, high = (None, None) if mean is None else (_ratio(mean - error), _ratio(mean + error))
+    for name in players:
+        mean, error = _shapley(name, usable, known, exact)
         effects.append(
             Effect(
-                name=name, title=OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name,
-                alone=_ratio(_gain(logs, nothing, name)),
-                last=_ratio(_gain(logs, whole - {name}, name)),
-                stepwise=_ratio(_gain(logs, frozenset(players[:at]), name)),
-                shapley=_ratio(mean), low=low, high=high,
+                name=name,
+                title=OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name,
+                alone=_gain(known, nothing, name),
+                last=_gain(known, everything - {name}, name),
+                shapley=None if mean is None else math.exp(mean),
+                low=None if mean is None else math.exp(mean - error),
+                high=None if mean is None else math.exp(mean + error),
             )
-        )  # fmt: skip
-    pairs = [
-        Interaction(a=a, b=b, factor=math.exp(
-            both + logs[nothing] - logs[frozenset([a])] - logs[frozenset([b])]
-        ))
-        for a, b in itertools.combinations(players, 2)
-        if (both := logs.get(frozenset([a, b]))) is not None
-        and frozenset([a]) in logs and frozenset([b]) in logs
-    ]  # fmt: skip
+        )
     return Attribution(
-        effects=effects, interactions=sorted(pairs, key=lambda pair: -abs(math.log(pair.factor))),
-        whole=_ratio(logs[whole] - logs[nothing] if whole in logs else None),
-        sets=sum(bool(names) for names in values), orders=len(usable), exact=exact, complete=complete,
+        effects=effects,
+        together=math.exp(known[everything][0]) if everything in known else None,
+        sets=len(values),
+        orders=len(usable),
+        exact=exact,
+        complete=complete,
         left_out=dict(left_out or {}),
-    )  # fmt: skip
+    )
 
 
 def _shapley(
-    name: str, orders: Sequence[Sequence[str]], values: Mapping[Names, Value], logs: Mapping[Names, float],
-    exact: bool,
-) -> tuple[float | None, float]:  # fmt: skip
-    """The mean gain over the orders, and half its 95% interval."""
-    gains, weights = [], dict[Names, float]()
+    name: str, orders: Sequence[Sequence[str]], values: Mapping[Names, Value], exact: bool
+) -> tuple[float | None, float]:
+    """The mean gain over the orders, and half its 95% interval; logarithms."""
+    gains: list[float] = []
+    weights: dict[Names, float] = {}
     for order in orders:
         before = frozenset(order[: order.index(name)])
-        gains.append(logs[before | {name}] - logs[before])
-        for names, sign in ((before | {name}, 1), (before, -1)):
-            weights[names] = weights.get(names, 0.0) + sign / len(orders)
+        after = before | {name}
+        gains.append(values[after][0] - values[before][0])
+        weights[after] = weights.get(after, 0.0) + 1 / len(orders)
+        weights[before] = weights.get(before, 0.0) - 1 / len(orders)
     if not gains:
         return None, 0.0
-    variance = sum((weight * values[names][1]) ** 2 for names, weight in weights.items() if names in values)
+    variance = sum((weight * values[members][1]) ** 2 for members, weight in weights.items())
     if not exact and len(gains) > 1:
         variance += statistics.variance(gains) / len(gains)
     return statistics.fmean(gains), 1.96 * math.sqrt(variance)
 
 
-def _gain(logs: Mapping[Names, float], before: Names, name: str) -> float | None:
-    after = logs.get(before | {name})
-    return None if after is None or before not in logs else after - logs[before]
-
-
-def _ratio(log: float | None) -> float | None:
-    return None if log is None else math.exp(log)
+def _gain(values: Mapping[Names, Value], before: Names, name: str) -> float | None:
+    after = before | {name}
+    return math.exp(values[after][0] - values[before][0]) if {before, after} <= values.keys() else None

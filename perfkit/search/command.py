@@ -23,7 +23,7 @@ def attribute(
     """What is each optimization worth, whatever the order? Alone, after the others, on average (Shapley)."""
     plan = training.plan()
     with progress() as follow:
-        result = attributing.attribute(plan, names(stages), 60 * budget, orders, on_progress=follow)
+        result = attributing.attribute(plan, names(stages), 60 * budget, orders, follow)
     output.show("what each optimization is worth", tables.attribution(result), result)
 
 
@@ -52,5 +52,5 @@ def tune(
         values[name] = [parse_settings([f"{name}={value}"])[name.strip()] for value in text.split(",")]
     cap = int(memory * 1e9) if memory else None
     with progress() as follow:
-        result = tuning.tune(plan, values or None, cap, 60 * budget, on_progress=follow)
+        result = tuning.tune(plan, values or None, cap, 60 * budget, progress=follow)
     output.show("the fastest recipe", tables.tuning(result), result)

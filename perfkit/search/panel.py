@@ -9,15 +9,15 @@ from perfkit.recipe import Value
 from perfkit.search import attribute as attributing
 from perfkit.search import tables
 from perfkit.search import tune as tuning
-from perfkit.search.attribution import Attribution
-from perfkit.search.tuning import Tuned
+from perfkit.search.attribute import Attribution
+from perfkit.search.tune import Tuned
 from perfkit.studies import plan as plans
 
 
 def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where: Any) -> Shown[Attribution]:
     """Measures what each optimization is worth; the stop button ends it, and what was measured is kept.
 
-    Tables: What each, Interactions. Figure: worth.
+    Table: What each. Figure: worth.
 
     Args:
         names: optimizations; those of the default ladder that can act here if None.
@@ -28,7 +28,7 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
         PerfkitError: a name that is not allowed, or nothing could be measured.
     """
     plan = plans.plan(stages=["baseline"], **where)
-    worth = with_line(lambda show: attributing.attribute(plan, names, 60 * minutes, on_progress=show))
+    worth = with_line(lambda progress: attributing.attribute(plan, names, 60 * minutes, progress=progress))
     return Shown(worth, tables.attribution(worth))
 
 
@@ -53,5 +53,5 @@ def tune(
     """
     plan = plans.plan(stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None
-    best = with_line(lambda show: tuning.tune(plan, space, cap, 60 * minutes, on_progress=show))
+    best = with_line(lambda progress: tuning.tune(plan, space, cap, 60 * minutes, progress=progress))
     return Shown(best, tables.tuning(best))

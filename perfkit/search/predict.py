@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from perfkit.ladder import catalogue
 from perfkit.recipe import Recipe, switches
 from perfkit.results.run import Run
-from perfkit.search.tuning import Score
 
 K = TypeVar("K")
 
@@ -301,18 +300,3 @@ def _line(measured: Mapping[int, float], batch: int) -> float | None:
         return value * batch / size
     slope, start = np.polyfit(list(measured), list(measured.values()), 1)
     return max(float(start + slope * batch), min(measured.values()) / 4)
-
-
-def score(model: Model, runs: Iterable[Run], rates: Mapping[str, float] | None = None) -> Score | None:
-    """The model against runs that it was not fitted to; None if it can predict none of them.
-
-    `rates` are theirs as if the machine had been as fast as the model's (see `drift_corrected_rates`).
-    """
-    errors = []
-    for run in runs:
-        if run.status == "ok" and (rate := run.samples_per_s) and (step := predict(model, run.recipe)):
-            measured = run.samples_per_step / (rates or {}).get(run.id, rate.value)
-            errors.append(abs(step.step_s - measured) / measured)
-    if not errors:
-        return None
-    return Score(count=len(errors), median=float(np.median(errors)), p90=float(np.percentile(errors, 90)))

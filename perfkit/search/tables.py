@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from perfkit.results.run import Run
 from perfkit.results.stats import Estimate
-from perfkit.search.attribution import Attribution, Effect
-from perfkit.search.tuning import Tuned, rate
+from perfkit.search.attribute import Attribution, Effect
+from perfkit.search.tune import Tuned, rate
 from perfkit.show import results, rows, style, units
 from perfkit.show.document import Bullets, Cell, Col, Content, Figure, tabulate
 from perfkit.show.rows import Look
@@ -24,13 +24,7 @@ def attribution(result: Attribution) -> list[Content]:
         Col("optimization", "title"),
         Col("alone", "alone", units.times),
         Col("after the others", "last", units.times),
-        Col("in this order", "stepwise", units.times, narrow=False),
         Col("mean over orders", _mean, units.interval),
-    )
-    pairs = (
-        Col("one", "a"),
-        Col("other", "b"),
-        Col("together / product of each alone", "factor", units.times),
     )
     numbers = ", ".join(f"{effect.title} {units.times(effect.shapley)}" for effect in result.effects)
     figure = Figure(
@@ -38,13 +32,11 @@ def attribution(result: Attribution) -> list[Content]:
         f"Worth on average over the orders: {numbers}", lambda figure: _worth(result.effects, figure),
         style.rows_height(len(result.effects)),
     )  # fmt: skip
-    none = "no pair was measured together and alone"
-    again = [] if result.complete else ["The time budget is used up: run it again to continue."]
+    again = [] if result.complete else ["The time was not enough for all sets: raise --budget for the rest."]
     return [
         tabulate(columns, result.effects, "What each optimization is worth"),
         figure,
         Bullets(result.sentences()),
-        tabulate(pairs, result.interactions, "Interactions", none=none),
         *again,
     ]
 

@@ -1,54 +1,91 @@
-"""The recipe with the most samples/s, within a memory cap and parity: predicted first, then measured.
+"""The recipe with the most samples/s within a memory cap, and whether it trains the same.
 
-One short run for each single switch of the computation and of the data path measures the parts; the what-if
-model ranks every combination of them; the best are measured, the better ones of them again, and the last few
-for longer. All are interleaved with the baseline, which cancels the machine's drift. Only what was measured
-is picked.
+One group of switches is searched after the other, on top of the best recipe so far: workers together with the
+batch size, as they depend on each other, then every other switch. Within a group the combinations are halved:
+all are measured for a few rounds beside the baseline, the better half for twice as many, and so on. The best
+few are then measured afresh, for longer, and the fastest is compared with the plain program in parity.
 """
 
-from __future__ import annotations
-
 import itertools
-import math
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Unpack
+
+from msgspec import Struct
 
 from perfkit import machine
-from perfkit.errors import Cancelled, InvalidValue
-from perfkit.ladder.stages import AGAIN
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
-from perfkit.results.simulated import refuse
+from perfkit.results.stats import Ratio
 from perfkit.results.store import RunStore
-from perfkit.rules import Target, applicable
-from perfkit.scripts import study as scripts
-from perfkit.search import predict
-from perfkit.search.tuning import Score, Tuned
-from perfkit.studies.engine import Schedule, Trial, has_verdicts, measure
-from perfkit.studies.ladder import recipe_stages
-from perfkit.studies.parity import parity
-from perfkit.studies.plan import Plan, Watch
-from perfkit.studies.setup import Setup, prepare
+from perfkit.rules import applicable
+from perfkit.studies import rungs
+from perfkit.studies.climb import again, has_verdicts, stop_rule
+from perfkit.studies.progress import Progress
+from perfkit.studies.sources import Plan, Source, StopRule, opened
 
 SPACE: dict[str, tuple[Value, ...]] = {
-    "batch_size": (16, 32, 64, 128), "workers": (0, 1, 2, 4, 8), "amp": ("off", "bf16", "fp16"),
-    "channels_last": (False, True), "compile": (False, True), "uint8_copy": (False, True),
-    "cpu_threads": (0, 1), "prefetch_factor": (2, 4),
-}  # fmt: skip
+    "workers": (0, 1, 2, 4, 8),
+    "batch_size": (16, 32, 64, 128),
+    "uint8_copy": (False, True),
+    "channels_last": (False, True),
+    "amp": ("off", "bf16", "fp16"),
+    "compile": (False, True),
+    "cpu_threads": (0, 1),
+    "prefetch_factor": (2, 4),
+}
 """The default space; values that cannot act here are left out."""
+FIRST = ("workers", "batch_size")
+"""Switches that are searched together."""
+TOGETHER = 4
+"""Recipes that are measured in the same rounds, beside the baseline."""
+ROUNDS = 3
+"""Rounds of the first comparison in a group."""
+FINALISTS = 2
 
-MODELLED = (*predict.COMPUTE, *predict.DATA, "workers", "batch_size")
-"""What the predictions depend on; the other switches of a space are tried on the best of these."""
-ROUNDS = 4
-"""Of a short run."""
-_FINAL_ROUNDS = 2
-"""Of the finals, times those of the preset: the finalists are close together."""
-_SHORT_LIST = 6
-_FINALISTS = 2
+
+class Tuned(Struct, frozen=True, kw_only=True):
+    """What was tried, and the recipe that was picked."""
+
+    best: Run
+    settings: str
+    """The best recipe in words."""
+    gain: Ratio | None
+    """Over the baseline, interleaved with it."""
+    parity: Parity | None
+    tried: Sequence[Run]
+    """Every run that was measured, in the order of time."""
+    over_memory: Sequence[Run]
+    cap_bytes: int | None
+    seconds: float
+    notes: Sequence[str] = ()
+    """What went wrong without ending the search."""
+
+    def pareto(self) -> list[Run]:
+        """Runs that no other one beats in both speed and memory, the leanest first."""
+        measured = [run for run in self.tried if run.samples_per_s and run.peak_memory_bytes]
+        measured.sort(key=lambda run: (run.peak_memory_bytes or 0, -rate(run)))
+        front: list[Run] = []
+        for run in measured:
+            if not front or rate(run) > rate(front[-1]):
+                front.append(run)
+        return front
+
+    def sentences(self) -> list[str]:
+        """What was picked, and whether it trains the same."""
+        gain = self.gain
+        over = f", {gain.ratio:.2f}x ({gain.low:.2f}-{gain.high:.2f}) the baseline" if gain else ""
+        picked = f"{self.settings}: {rate(self.best):.0f} samples/s{over}"
+        lines = [f"{picked}; {len(self.tried)} runs in {self.seconds:.0f} s"]
+        return [*lines, *([self.parity.describe()] if self.parity else []), *self.notes]
+
+
+def rate(run: Run) -> float:
+    """samples/s of a run; 0 if it was not measured, so that it ranks last."""
+    return run.samples_per_s.value if run.samples_per_s else 0.0
 
 
 def tune(
@@ -56,222 +93,174 @@ def tune(
     space: Mapping[str, Sequence[Value]] | None = None,
     memory_cap_bytes: int | None = None,
     budget_s: float = 600.0,
-    **watch: Unpack[Watch],
+    progress: Progress | None = None,
 ) -> Tuned:
     """Searches a space of switches.
 
     Args:
         plan: workload, preset, device, seed.
-        space: values by switch; `SPACE` if None, of a script `scripts.space`.
+        space: values by switch; `SPACE` if None.
         memory_cap_bytes: runs above it are not picked.
-        budget_s: seconds after which no further recipe starts.
-        watch: `on_progress` and `cancelled`.
+        budget_s: seconds after which no further recipe starts, but for the finals.
+        progress: follows and stops it.
 
     Raises:
-        Cancelled: before the finals started.
+        Cancelled: before anything was measured.
         InvalidValue: an unknown switch or value, or nothing could be measured.
     """
-    refuse(plan.device, "tuning", "the winner of a prediction may be its largest error")
-    started = time.monotonic()
-    with prepare(plan, **watch) as setup:
-        usual = scripts.space(setup.target.own) if plan.launch else SPACE
-        recipes = candidates(
-            plan, setup.target, {**usual, **(space or {})} if plan.launch else space or usual
-        )
-        search = _Search(setup, recipes, memory_cap_bytes, started + budget_s)
-        preset = plan.preset
-        short = replace(preset, rounds=ROUNDS, loss_steps=2, warmup_s=preset.warmup_s / 2)
-        search.measure(search.short_trials(), Schedule(short, together=1))
-        if setup.cancelled.is_set():
-            raise Cancelled("stopped on request")
-        finals = search.finals()
-    best = max(finals, key=search.speedup)
-    settings = best.title if plan.launch else Recipe.from_dict(best.recipe).describe()
+    progress, started = progress or Progress(), time.monotonic()
+    with opened(plan, progress, "tuning") as source:
+        search = _Search(source, space or _usual(source), memory_cap_bytes, started + budget_s)
+        search.run()
+        baseline, finals = search.finals()
+        best = max(finals, key=search.speedup)
+        notes: list[str] = []
+        parity: Parity | None = None
+        if best is baseline:
+            notes.append("Nothing that was tried is faster than the baseline within the memory cap.")
+        elif source.stopped:
+            notes.append("Stopped: whether it trains the same was not checked.")
+        else:
+            try:
+                parity = source.proof(baseline, best)
+            except (Cancelled, PerfkitError) as problem:
+                notes.append(f"Whether it trains the same could not be checked: {problem}")
+    recipe = Recipe.from_dict(best.recipe)
     return Tuned(
-        best=best, settings=settings, gain=best.speedup("baseline"),
-        parity=_proof(plan, finals[0], best), tried=search.tried, considered=len(recipes),
-        over_memory=[run for run in search.tried if not search.fits(run)], cap_bytes=memory_cap_bytes,
-        score=search.score(), seconds=time.monotonic() - started,
-    )  # fmt: skip
+        best=best,
+        settings=recipe.describe(search.base) if best is not baseline else "the baseline",
+        gain=best.speedup("baseline"),
+        parity=parity,
+        tried=search.tried,
+        over_memory=[run for run in search.tried if not search.fits(run)],
+        cap_bytes=memory_cap_bytes,
+        seconds=time.monotonic() - started,
+        notes=notes,
+    )
 
 
-def candidates(plan: Plan, target: Target, space: Mapping[str, Sequence[Value]]) -> list[Recipe]:
-    """Every combination that can act here, each once.
-
-    Raises:
-        InvalidValue: an unknown switch or a value that is not allowed.
-    """
-    base, recipes = _base(plan, target), list[Recipe]()
-    limit = 2 * machine.usable_cores()
-    for values in itertools.product(*space.values()):
-        settings = dict(zip(space, values, strict=True))
-        workers = int(settings.get("workers", 0))
-        if workers > limit:
-            continue
-        if workers > 0 and target.device == "cuda":
-            settings = {"pin_memory": True, "non_blocking": True, **settings}
-        recipe, refused = applicable(base.replace(**settings), target)
-        if not set(refused) & set(space):
-            recipes.append(recipe)
-    return list(dict.fromkeys(recipes))
-
-
-def probes(base: Recipe, recipes: Sequence[Recipe]) -> list[Recipe]:
-    """The fewest runs that measure every part: each switch by itself, workers with the extreme batch sizes.
-
-    The latter also measure the computation at these batch sizes, and the cost of workers with each.
-    """
-    chosen = [
-        base.replace(**{name: value})
-        for name in dict.fromkeys((*predict.COMPUTE, *predict.DATA))
-        for value in dict.fromkeys(getattr(recipe, name) for recipe in recipes)
-    ]
-    sizes = sorted({recipe.batch_size for recipe in recipes})
-    most = max(recipes, key=lambda recipe: recipe.workers, default=base).workers
-    loaders = {recipe.workers: recipe for recipe in reversed(recipes) if recipe.workers in (1, 2, 4, most)}
-    loader_switches = ("workers", "pin_memory", "non_blocking")
-    for size, loader in itertools.product((*sizes[:1], *sizes[-1:]), loaders.values()):
-        settings = {name: getattr(loader, name) for name in loader_switches}
-        chosen.append(base.replace(batch_size=size, **settings))
-    return [recipe for recipe in dict.fromkeys(chosen) if recipe != base]
+def _usual(source: Source) -> dict[str, Sequence[Value]]:
+    return {name: values for name, values in SPACE.items() if name not in source.fixed}
 
 
 @dataclass
 class _Search:
-    """Draws trials by the results so far: the parts first, then what the model ranks highest."""
-
-    setup: Setup
-    recipes: Sequence[Recipe]
+    source: Source
+    space: Mapping[str, Sequence[Value]]
     cap_bytes: int | None
     ends: float
     tried: list[Run] = field(default_factory=list)
-    _kept: list[Recipe] = field(default_factory=list)
-    _model: predict.Model | None = None
-    _fitted: int = 0
-    """How many of the runs the model was fitted to."""
 
-    @property
-    def base(self) -> Recipe:
-        """The recipe that all others are interleaved with."""
-        return _base(self.setup.plan, self.setup.target)
+    def __post_init__(self) -> None:
+        self.base = self.source.baseline()
+        self._best = self.base
+        self._store = RunStore()
 
-    def finals(self) -> list[Run]:
-        """Measures the finalists for as long as the preset asks, and longer.
+    def run(self) -> None:
+        """Searches one group of switches after the other."""
+        first = tuple(name for name in FIRST if name in self.space)
+        groups = [group for group in (first, *((name,) for name in self.space if name not in first)) if group]
+        for number, group in enumerate(groups):
+            with self.source.progress.part(number, len(groups) + 1):
+                self._halve(self._candidates(group))
+
+    def _candidates(self, group: Sequence[str]) -> list[Recipe]:
+        """The best recipe so far with every combination of a group's values that can act here."""
+        recipes: list[Recipe] = []
+        for values in itertools.product(*(self.space[name] for name in group)):
+            settings = dict(zip(group, values, strict=True))
+            if int(str(settings.get("workers", 0))) > 2 * machine.usable_cores():
+                continue
+            if settings.get("workers") and self.source.target.device == "cuda":
+                settings = {"pin_memory": True, "non_blocking": True, **settings}
+            recipe, refused = applicable(self._best.replace(**settings), self.source.target)
+            if not set(refused) & set(group):
+                recipes.append(recipe)
+        return [recipe for recipe in dict.fromkeys(recipes) if recipe != self.base]
+
+    def _halve(self, recipes: list[Recipe]) -> None:
+        rounds = ROUNDS
+        candidates = recipes
+        while candidates and not self._is_over():
+            rule = StopRule(rounds, ceiling=False)
+            for at in range(0, len(candidates), TOGETHER):
+                if not self._is_over():
+                    self._measure(candidates[at : at + TOGETHER], rule)
+            if len(candidates) == 1:
+                break
+            candidates = self._fastest(candidates, len(candidates) // 2)
+            rounds *= 2
+        self._best = next(iter(self._fastest([self._best, *recipes], 1)), self._best)
+
+    def finals(self) -> tuple[Run, list[Run]]:
+        """The baseline's run, and the runs to pick from: the best recipes afresh, if nobody stopped it.
 
         Raises:
-            InvalidValue: nothing was measured, or nothing that fits.
+            Cancelled: nothing was measured before a person stopped it.
+            InvalidValue: nothing could be measured, or nothing that fits.
         """
-        if not self.tried:
+        baseline = next((run for run in self.tried if self._is_base(run)), None)
+        if not self.tried or baseline is None:
+            if self.source.stopped:
+                raise Cancelled("stopped before anything was measured")
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
-        finalists = self._best(self._kept, _FINALISTS) or self._best([*self._rates()], _FINALISTS)
-        preset = self.setup.plan.preset
-        preset = replace(preset, rounds=_FINAL_ROUNDS * preset.rounds)
-        recipes = dict.fromkeys([self.base, *finalists]) if finalists else ()
-        trials = self._trials([*recipes], ends=math.inf)
-        schedule = Schedule(preset, again=has_verdicts(preset))
-        runs = [run for run in self.measure(trials, schedule) if self.fits(run)]
-        if not runs:
+        runs = self.tried
+        if not self.source.stopped:
+            known = dict.fromkeys(Recipe.from_dict(run.recipe) for run in self.tried)
+            finalists = [recipe for recipe in self._fastest(known, FINALISTS + 1) if recipe != self.base]
+            preset = self.source.plan.preset
+            rule = replace(stop_rule(preset), rounds=2 * preset.rounds)
+            self.source.renew()
+            with self.source.progress.part(1, 1):
+                final = self._measure(finalists[:FINALISTS], rule, repeat=has_verdicts(preset))
+            baseline = next((run for run in final if self._is_base(run)), baseline)
+            runs = final or runs
+        picked = [run for run in runs if self.fits(run)]
+        if not picked:
             raise InvalidValue(
                 "nothing that was measured fits under the memory cap", "Raise it, or allow smaller batches"
             )
+        return baseline, picked
+
+    def _measure(self, recipes: Sequence[Recipe], rule: StopRule, repeat: bool = False) -> list[Run]:
+        """Measures recipes beside the baseline, and returns the runs that succeeded."""
+        titled = [
+            ("baseline", self.base),
+            *((recipe.describe(self.base)[:120], recipe) for recipe in recipes),
+        ]
+        stages = rungs.recipe_stages(titled, self.source.target)
+        rows = [again(stages[0])] if repeat and self.source.noisy and recipes else []
+        measured = [run for run in self.source.measure([*stages, *rows], rule) if run.status == "ok"]
+        for run in measured:
+            if run.id not in [known.id for known in self.tried]:
+                self._store.add(run)
+            self.source.progress.finish(run)
+        runs = [run for run in measured if not run.is_again]
+        ids = [run.id for run in runs]  # the baseline keeps its run, which grows
+        self.tried = [run for run in self.tried if run.id not in ids] + runs
         return runs
 
+    def _fastest(self, recipes: Sequence[Recipe] | Mapping[Recipe, None], count: int) -> list[Recipe]:
+        """The fastest of the recipes that were measured and fit, by the median of their rounds."""
+        speeds: dict[Recipe, float] = {}
+        for run in self.tried:
+            if self.fits(run):
+                speeds[Recipe.from_dict(run.recipe)] = self.speedup(run)
+        measured = [recipe for recipe in recipes if recipe in speeds]
+        return sorted(measured, key=lambda recipe: -speeds[recipe])[:count]
+
     def speedup(self, run: Run) -> float:
-        """How many times as fast as the baseline its recipe was: median of all rounds of all its runs."""
-        alike = [one.pairing("baseline") for one in self.tried if one.recipe == run.recipe]
+        """How many times as fast as the baseline a recipe was: median of all rounds of all its runs."""
+        alike = [other.pairing("baseline") for other in self.tried if other.recipe == run.recipe]
         ratios = [ratio for pairing in alike if pairing for ratio in pairing.round_ratios]
         return statistics.median(ratios) if ratios else 1.0
 
     def fits(self, run: Run) -> bool:
-        """Whether it stayed below the memory cap."""
+        """Whether a run stayed below the memory cap."""
         return self.cap_bytes is None or (run.peak_memory_bytes or 0) <= self.cap_bytes
 
-    def score(self) -> Score | None:
-        """The model's predictions of the runs that it was not fitted to."""
-        if self._model is None:
-            return None
-        rates = predict.drift_corrected_rates(self.tried)
-        return predict.score(self._model, self.tried[self._fitted :], rates)
+    def _is_base(self, run: Run) -> bool:
+        return Recipe.from_dict(run.recipe) == self.base
 
-    def measure(self, trials: Iterator[Trial], schedule: Schedule) -> list[Run]:
-        """The runs of those trials that could be measured."""
-        runs = []
-        for run in measure(trials, self.setup, schedule, RunStore()):
-            if run.status == "ok" and run.stage != AGAIN:
-                runs.append(run)
-                self.tried.append(run)
-        return runs
-
-    def _trials(self, recipes: Sequence[Recipe], ends: float, later: int = 0) -> Iterator[Trial]:
-        """A trial of each recipe until the budget is spent, at least one; `later` may follow them."""
-        before = self.setup.progress.finished
-        plain = self.base if self.setup.plan.launch else Recipe()
-        titled = [(recipe.describe(plain)[:120], recipe) for recipe in recipes]
-        for number, stage in enumerate(recipe_stages(titled, self.setup.target), before):
-            if number > 0 and time.monotonic() > ends:
-                return
-            yield Trial(stage, before + len(recipes) + later)
-
-    def short_trials(self) -> Iterator[Trial]:
-        """The parts, the short list, variants, and the best of these again, until the budget is spent."""
-        finals = _FINALISTS + 1
-        parts = [self.base, *probes(self.base, self.recipes)]
-        yield from self._trials(parts, self.ends, later=_SHORT_LIST + finals)
-        if time.monotonic() > self.ends or not self.tried:
-            return
-        model = self._model = predict.fit(self.tried)
-        self._fitted = len(self.tried)
-        distinct: dict[predict.SwitchKey, Recipe] = {}
-        for recipe in self.recipes:
-            distinct.setdefault(_modelled(recipe), recipe)
-        ranked = sorted(distinct.values(), key=lambda recipe: -_predicted(model, recipe))
-        self._kept = ranked[: max(_SHORT_LIST, len(self.recipes) // 12)]
-        yield from self._trials(self._unmeasured(self._kept), self.ends, later=finals)
-        best = {_modelled(recipe) for recipe in self._best(self._kept, 1)}
-        variants = self._unmeasured([recipe for recipe in self.recipes if _modelled(recipe) in best])[:4]
-        self._kept += variants
-        yield from self._trials(variants, self.ends, later=finals)
-        while len(self._kept) > _FINALISTS:
-            self._kept = self._best(self._kept, max(_FINALISTS, len(self._kept) // 3))
-            if len(self._kept) > _FINALISTS:
-                yield from self._trials(self._kept, self.ends, later=finals)
-
-    def _unmeasured(self, recipes: Sequence[Recipe]) -> list[Recipe]:
-        measured = self._rates()
-        return [recipe for recipe in recipes if recipe not in measured]
-
-    def _rates(self) -> dict[Recipe, float]:
-        """samples/s by recipe, each as if the machine had been as fast as during the first run."""
-        rates = predict.drift_corrected_rates(self.tried)
-        by_recipe: dict[Recipe, list[float]] = {}
-        for run in self.tried:
-            by_recipe.setdefault(Recipe.from_dict(run.recipe), []).append(rates[run.id])
-        return {recipe: statistics.median(values) for recipe, values in by_recipe.items()}
-
-    def _best(self, recipes: Sequence[Recipe], count: int) -> list[Recipe]:
-        """The fastest of the recipes that were measured and fit."""
-        rates = self._rates()
-        fitting = {Recipe.from_dict(run.recipe) for run in self.tried if self.fits(run)}
-        measured = [recipe for recipe in recipes if recipe in fitting]
-        return sorted(measured, key=lambda recipe: -rates[recipe])[:count]
-
-
-def _base(plan: Plan, target: Target) -> Recipe:
-    """The plain program; a script as it stands."""
-    return Recipe().replace(**target.own) if plan.launch else Recipe(batch_size=plan.preset.batch_size)
-
-
-def _proof(plan: Plan, baseline: Run, best: Run) -> Parity:
-    if plan.launch:
-        return scripts.proof(best.title, baseline, best)
-    return parity(plan, best.title, Recipe.from_dict(best.recipe))
-
-
-def _modelled(recipe: Recipe) -> predict.SwitchKey:
-    """The same for recipes that the model cannot tell apart."""
-    return predict.switch_key(recipe.to_dict(), MODELLED)
-
-
-def _predicted(model: predict.Model, recipe: Recipe) -> float:
-    prediction = predict.predict(model, recipe.to_dict())
-    return prediction.samples_per_s(recipe.batch_size * recipe.accumulation) if prediction else 0.0
+    def _is_over(self) -> bool:
+        return bool(self.source.stopped) or time.monotonic() > self.ends

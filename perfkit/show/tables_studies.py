@@ -1,15 +1,18 @@
 """What studies found, as sections: noise, parity, communication, the check of the machine."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from perfkit import machine
 from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Mechanism, Run
 from perfkit.show import units
-from perfkit.show.document import Bullets, Cell, Col, Content, Section, Table, Tone, tabulate
+from perfkit.show.document import Bullets, Cell, Col, Content, Figure, Section, Table, Tone, tabulate
 from perfkit.show.sentences import name
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
 
 _TONES: dict[str, Tone] = {"ok": "good", "note": "warning", "problem": "bad"}
 
@@ -51,15 +54,18 @@ def communication(runs: Sequence[Run]) -> Table:
     return tabulate(columns, several, "Communication", none="no run has several ranks")
 
 
-def forecast(rows: Sequence[Any]) -> Table:
-    """Predicted efficiency with more ranks."""
-    columns = (
-        Col("ranks", "ranks"),
-        Col("averaging", "communication_s", units.duration),
-        Col("step", "step_s", units.duration),
-        Col("efficiency", "efficiency", lambda share: f"{share:.0%}"),
-    )
-    return tabulate(columns, rows, "Forecast")
+def forecast(efficiency: Mapping[int, float]) -> Figure:
+    """Predicted efficiency by number of ranks."""
+    numbers = ", ".join(f"{ranks} ranks {share:.0%}" for ranks, share in efficiency.items())
+
+    def paint(figure: "Drawing") -> None:
+        ax = figure.add_subplot()
+        ax.plot(list(efficiency), [100 * share for share in efficiency.values()], "o-")
+        ax.set_xscale("log", base=2)
+        ax.set_ylim(0, 105)
+        ax.set(xlabel="ranks", ylabel="efficiency, %")
+
+    return Figure("forecast", "Predicted efficiency with more ranks", f"Efficiency: {numbers}", paint)
 
 
 def doctor(about: str, checks: Sequence[machine.Check], stages: Sequence[Any]) -> list[Content]:

@@ -2,3 +2,5 @@
 
 Nothing here is measured, and everything that comes out says *simulated*.
 """
+
+SOURCES = {"sim": "perfkit.simulate.source:Simulated"}

@@ -83,6 +83,11 @@ class Progress:
         pace, self._pace = self._pace, None
         self._tell(Update(self._title, phase, self._done, pace=pace))
 
+    def share(self, phase: str, fraction: float) -> None:
+        """The work is in a phase, and so much of this part is done."""
+        self.reach(fraction)
+        self.phase(phase)
+
     def measure(self, title: str, others: float | None, gpu: Sequence[float]) -> None:
         """The next block belongs to this stage.
 

@@ -1,128 +1,151 @@
-"""A recording in the place of a measurement: the stored runs of the stages that a plan asks for."""
+"""A recording as a source of runs: the stored run of each stage, in the place of measuring."""
 
-from __future__ import annotations
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Self
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Unpack
-
-import msgspec
-
-from perfkit.ladder.catalogue import OPTIMIZATIONS
-from perfkit.ladder.stages import AGAIN, Stage
+from perfkit import workloads
+from perfkit.errors import InvalidValue
+from perfkit.ladder import presets
+from perfkit.ladder.catalogue import OPTIMIZATIONS, optimization
+from perfkit.ladder.stages import AGAIN, KEPT
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import Run, slug
-from perfkit.studies.plan import Plan, Progress, Watch
+from perfkit.rules import Target
+from perfkit.studies.sources import NotHere, Plan, Source
 from perfkit.worker.messages import Description, DeviceFacts
 
-
-def play(plan: Plan, **watch: Unpack[Watch]) -> list[Run]:
-    """The recorded runs of a plan's stages or recipes; nothing is measured, and nothing is stored.
-
-    What the recording lacks is a run that is not applicable, with what the recording has.
-
-    Raises:
-        InvalidValue: there is no such recording.
-        StoreError: its file is damaged.
-    """
-    runs = chosen(plan)
-    for count, run in enumerate(runs, 1):
-        if tell := watch.get("on_progress"):
-            tell(Progress(run.title, "recorded", count / len(runs), run))
-    return runs
+_ENDS = (AGAIN, KEPT)
 
 
-def resolve(plan: Plan) -> tuple[Description, list[Stage]]:
-    """What the workload and the device were, and the stages as they were recorded."""
-    runs = chosen(plan)
-    description = Description(
-        reference=runs[0].workload, options=runs[0].options, offers=[], facts=DeviceFacts(0, "")
-    )
-    return description, [
-        Stage(run.stage, run.title, Recipe.from_dict(run.recipe), reason=run.reason)
-        for run in runs if run.stage != AGAIN
-    ]  # fmt: skip
+class Recorded(Source):
+    """Shows the runs of a recording; nothing is measured, and nothing is stored."""
 
+    why_not = "it is a recording, which is only played"
+    noisy = False
 
-def switch_rule(plan: Plan) -> Callable[[str, Recipe], str]:
-    """Why a switch cannot be set: it has its default in all runs of the recording; else an empty text."""
-    measured = [Recipe.from_dict(run.recipe) for run in _runs(plan) if run.status == "ok"]
-    changed = {name for recipe in measured for name in recipe.diff(Recipe())}
+    @classmethod
+    def checked(
+        cls,
+        device: str | None,
+        workload: str | None,
+        preset: str | None,
+        stages: Sequence[str] | None,
+        host: str | None,
+        **more: Any,
+    ) -> Plan:
+        """See `Source.checked`; workload, options and preset are those of the recording."""
+        name = (device or "").removeprefix(recordings.PREFIX)
+        runs = recordings.find(name).runs
+        first, known = runs[0], [run.stage for run in runs if run.stage not in _ENDS]
+        for stage in stages or []:
+            if stage not in known:
+                optimization(stage)
+        options = more.pop("options")
+        same = {
+            "workload": workload is None or first.workload in (workload, workloads.reference(workload)),
+            "preset": preset in (None, first.preset),
+            "option": all(first.options.get(key) == value for key, value in options.items()),
+        }
+        if other := [what for what, is_same in same.items() if not is_same]:
+            raise InvalidValue(
+                f"the recording '{name}' is of another {' and '.join(other)}: {first.workload} at the preset "
+                f"{first.preset or '–'}",
+                "Leave workload, preset and options out to play it, or choose another device",
+            )
+        sizes = presets.PRESETS.get(first.preset, presets.PRESETS["quick"])
+        size = replace(sizes, name=first.preset, batch_size=Recipe.from_dict(first.recipe).batch_size)
+        names = tuple(known if stages is None else stages)
+        return Plan(
+            first.workload, size, first.device, names, cls, recorded=name, options=first.options, **more
+        )
 
-    def why_not(name: str, recipe: Recipe) -> str:
+    def __enter__(self) -> Self:
+        first = self._runs[0]
+        facts = DeviceFacts(0, "")
+        self.description = Description(
+            reference=first.workload, options=first.options, offers=[], facts=facts
+        )
+        return self
+
+    @cached_property
+    def _runs(self) -> list[Run]:
+        return recordings.played(recordings.find(self.plan.recorded))
+
+    @property
+    def target(self) -> Target:
+        """Where it was recorded."""
+        return Target(device=self.plan.device.split(":")[0])
+
+    def require(self, study: str) -> None:
+        """See `Source.require`; a recording allows no study."""
+        if study:
+            raise NotHere(
+                f"'{self.plan.recorded}' is a recording: it is played, and nothing can be measured on it",
+                "perfkit run, perfkit show and the panels play it; for this, choose another device",
+            )
+
+    def why_not_set(self, name: str, recipe: Recipe) -> str:
+        """See `Source.why_not_set`: a switch can be set if some run of the recording has it changed."""
+        changed = {
+            switch
+            for run in self._runs
+            if run.status == "ok"
+            for switch in Recipe.from_dict(run.recipe).diff(Recipe())
+        }
         return "" if name in changed else "not in this recording"
 
-    return why_not
+    def stored(self) -> list[Run]:
+        """The runs that the plan asks for, in its order; a missing one says what the recording has."""
+        plan, runs = self.plan, self._runs
+        if plan.recipes:
+            return [self._with_recipe(slug(title), title, recipe) for title, recipe in plan.recipes]
+        by_stage = {run.stage: run for run in reversed(runs)}
+        names = [name for name in plan.stages if name != runs[0].stage]
+        rows = [by_stage.get(name) or self._missing(name, _title(name), runs[0].recipe) for name in names]
+        rows = [self._with(run, plan.changes) for run in rows]
+        first = self._before(rows[0]) if plan.below and rows else runs[0]
+        ends = [] if plan.below else [run for run in runs if run.stage in _ENDS]
+        return [self._with(run, plan.settings) for run in [first, *rows]] + ends
 
+    def _with(self, run: Run, settings: Any) -> Run:
+        """The run, or one of the same stage with these switches."""
+        recipe = Recipe.from_dict(run.recipe)
+        wanted = recipe.replace(**settings)
+        return run if wanted == recipe else self._with_recipe(run.stage, run.title, wanted)
 
-def chosen(plan: Plan) -> list[Run]:
-    """The runs that a plan asks for, in its order."""
-    runs = _runs(plan)
-    if plan.recipes:
-        return [_with_recipe(runs, slug(title), title, recipe) for title, recipe in plan.recipes]
-    by_name = {run.stage: run for run in reversed(runs)}
-    names = [name for name in plan.stages if name != runs[0].stage]
-    rows = [by_name.get(name) or _missing(runs, name, _title(name), runs[0].recipe) for name in names]
-    if plan.changes:
-        rows = [_changed(runs, run, plan) for run in rows]
-    first = _before(runs, rows[0]) if plan.below and rows else runs[0]
-    again = [] if plan.below else [run for run in runs if run.stage == AGAIN]
-    return [_as_set(runs, run, plan) for run in [first, *rows]] + again
+    def _with_recipe(self, stage: str, title: str, recipe: Recipe) -> Run:
+        matches = (run for run in self._runs if run.status == "ok" and Recipe.from_dict(run.recipe) == recipe)
+        return next(matches, None) or self._missing(stage, title, recipe.to_dict())
 
+    def _before(self, run: Run) -> Run:
+        """The run that this one was compared with; the last measured one ahead of it if there is none."""
+        pairing = run.pairing("previous")
+        by_id = {other.id: other for other in self._runs}
+        if pairing and pairing.against in by_id:
+            return by_id[pairing.against]
+        at = self._runs.index(run) if run in self._runs else len(self._runs)
+        ahead = [other for other in self._runs[:at] if other.status == "ok" and other.stage not in _ENDS]
+        return ahead[-1] if ahead else self._runs[0]
 
-def _runs(plan: Plan) -> list[Run]:
-    return recordings.played(recordings.find(plan.recorded))
-
-
-def _before(runs: Sequence[Run], run: Run) -> Run:
-    """The run that this one was compared with; the last measured one ahead of it where there was none."""
-    pairing = run.pairing("previous")
-    compared = [other for other in runs if pairing and other.id == pairing.against]
-    at = runs.index(run) if run in runs else len(runs)
-    ahead = [other for other in runs[:at] if other.status == "ok" and other.stage != AGAIN]
-    return next(iter(compared), (ahead or [runs[0]])[-1])
-
-
-def _changed(runs: Sequence[Run], run: Run, plan: Plan) -> Run:
-    """The run of a stage with the plan's own values for some switches."""
-    wanted = Recipe.from_dict(run.recipe).replace(**plan.changes)
-    return run if _same(run, wanted) else _with_recipe(runs, run.stage, run.title, wanted)
-
-
-def _as_set(runs: Sequence[Run], run: Run, plan: Plan) -> Run:
-    """The run, if it was recorded with the plan's settings."""
-    wanted = Recipe.from_dict(run.recipe).replace(**plan.settings)
-    return run if _same(run, wanted) else _missing(runs, run.stage, run.title, wanted.to_dict())
-
-
-def _with_recipe(runs: Sequence[Run], stage: str, title: str, recipe: Recipe) -> Run:
-    matches = (run for run in runs if run.status == "ok" and _same(run, recipe))
-    return next(matches, _missing(runs, stage, title, recipe.to_dict()))
-
-
-def _same(run: Run, recipe: Recipe) -> bool:
-    return Recipe.from_dict(run.recipe) == recipe
-
-
-def _missing(runs: Sequence[Run], stage: str, title: str, recipe: dict[str, Any]) -> Run:
-    there = ", ".join(_titles(runs))
-    return msgspec.structs.replace(
-        _blank(runs[0]), id=f"not-recorded-{stage}", stage=stage, title=title, recipe=recipe,
-        reason=f"not in this recording, which has {there}",
-    )  # fmt: skip
-
-
-def _blank(like: Run) -> Run:
-    """A run of the same session that was never measured."""
-    kept = ("session", "created", "workload", "options", "preset", "device", "seed", "machine")
-    about = {name: getattr(like, name) for name in kept}
-    origin = {ORIGIN: like.facts[ORIGIN]}
-    return Run(id="", stage="", recipe={}, status="not_applicable", facts=origin, **about)
-
-
-def _titles(runs: Sequence[Run]) -> Iterator[str]:
-    return (run.title or run.stage for run in runs if run.status == "ok" and run.stage != AGAIN)
+    def _missing(self, stage: str, title: str, recipe: dict[str, Any]) -> Run:
+        """A run of the same session that was never measured."""
+        first = self._runs[0]
+        titles = [run.title or run.stage for run in self._runs if run.status == "ok"]
+        kept = ("session", "created", "workload", "options", "preset", "device", "seed", "machine")
+        return Run(
+            **{name: getattr(first, name) for name in kept},
+            id=f"not-recorded-{stage}",
+            stage=stage,
+            title=title,
+            recipe=recipe,
+            status="not_applicable",
+            reason=f"not in this recording, which has {', '.join(titles)}",
+            facts={ORIGIN: first.facts[ORIGIN]},
+        )
 
 
 def _title(name: str) -> str:

@@ -12,21 +12,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from perfkit import additions, machine
+from perfkit import additions
 from perfkit.errors import InvalidValue
-from perfkit.ladder import presets
-from perfkit.ladder.presets import Preset, Sizing
+from perfkit.ladder.presets import Preset
 from perfkit.ladder.stages import Stage
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
-from perfkit.rules import Target
+from perfkit.rules import Target, why_not
 from perfkit.studies.progress import Progress
 from perfkit.worker.messages import Description
 from perfkit.worker.reports import KernelReport, MemoryReport, ProfileReport, SyncReport
 
 _CORE = {"recorded": "perfkit.studies.recorded:Recorded"}
 _HERE = "perfkit.studies.here:ThisMachine"
+
+PARITY_STEPS = 4
+"""Steps that each side of a parity check trains."""
 
 
 class NotHere(InvalidValue):
@@ -94,10 +96,8 @@ class Plan:
     host: str | None = None
     """The host of a simulated GPU, as it was named."""
 
-    @property
-    def recorded(self) -> str:
-        """The name of the recording that is played; empty if there is none."""
-        return self.device.partition("recorded:")[2]
+    recorded: str = ""
+    """The name of the recording that is played; `device` is then the recorded one."""
 
 
 class Source:
@@ -114,6 +114,8 @@ class Source:
     """Studies that would claim more than these runs can, with the reason: `A/A noise`, `attribution` …"""
     noisy: ClassVar[bool] = True
     """Whether two runs of one recipe differ, so that an A/A row is worth measuring."""
+    fixed: ClassVar[frozenset[str]] = frozenset()
+    """Switches that a search leaves as they are."""
     description: Description
     """What the workload and the device report; known once the source is entered."""
     stopped: BaseException | None = None
@@ -151,10 +153,13 @@ class Source:
         """Where the stages run, for the rules of the switches."""
         raise NotImplementedError
 
-    @property
-    def sizes(self) -> Sizing:
-        """The numbers of the ladder here."""
-        return presets.sizing(self.plan.preset, self.target, machine.usable_cores())
+    def baseline(self) -> Recipe:
+        """The plain program."""
+        return Recipe(batch_size=self.plan.preset.batch_size)
+
+    def why_not_set(self, name: str, recipe: Recipe) -> str:
+        """Why a switch, as a recipe sets it, cannot be shown here; empty if it can."""
+        return why_not(name, recipe, self.target)
 
     def stored(self) -> list[Run]:
         """Runs that exist already and are shown in place of measuring; most sources have none."""
@@ -169,6 +174,9 @@ class Source:
         """
         raise self.not_here("measuring")
 
+    def refresh(self) -> None:
+        """Has later processes start from a server of their own; called before the source is entered."""
+
     def renew(self) -> None:
         """Ends the processes that are alive, so that the next call of `measure` starts fresh ones."""
 
@@ -179,6 +187,10 @@ class Source:
     def parity(self, title: str, recipe: Recipe, steps: int) -> Parity:
         """Whether a recipe trains the same as the plain program."""
         raise self.not_here("parity")
+
+    def proof(self, baseline: Run, run: Run) -> Parity:
+        """Whether a measured run trains the same as the baseline."""
+        return self.parity(run.title, Recipe.from_dict(run.recipe), PARITY_STEPS)
 
     def profile(
         self, recipe: Recipe, path: Path, options: ProfilerOptions, batch_times: Path
@@ -225,14 +237,22 @@ def source_of(device: str | None) -> type[Source]:
     return source
 
 
+def described(plan: Plan, description: Description) -> Source:
+    """A plan's source with a description that is known already; nothing is started."""
+    source = plan.source(plan, Progress())
+    source.description = description
+    return source
+
+
 @contextlib.contextmanager
-def opened(plan: Plan, progress: Progress, study: str = "") -> Iterator[Source]:
+def opened(plan: Plan, progress: Progress, study: str = "", fresh: bool = False) -> Iterator[Source]:
     """A plan's source, entered.
 
     Args:
         plan: what to measure.
         progress: follows and stops it.
         study: the source must allow it; see `Source.require`.
+        fresh: whether the processes start from a server of their own; see `Source.refresh`.
 
     Raises:
         NotHere: the source refuses the study.
@@ -241,6 +261,8 @@ def opened(plan: Plan, progress: Progress, study: str = "") -> Iterator[Source]:
     """
     source = plan.source(plan, progress)
     source.require(study)
+    if fresh:
+        source.refresh()
     with source:
         yield source
     if isinstance(source.stopped, KeyboardInterrupt):

@@ -12,6 +12,8 @@ from perfkit.errors import one_of
 from perfkit.show import tables_inside
 from perfkit.show.document import Section
 from perfkit.studies import inspect
+from perfkit.studies.sources import ProfilerOptions
+from perfkit.trace import profile as profiling
 from perfkit.trace import report
 
 _RECORDED = ("shapes", "memory", "stacks")
@@ -39,9 +41,9 @@ def profile(
     choices = names(record) or []
     if unknown := set(choices) - set(_RECORDED):
         raise one_of(unknown.pop(), list(_RECORDED), "thing to record")
-    how = inspect.ProfilerOptions(active=steps, **{name: name in choices for name in _RECORDED})
+    how = ProfilerOptions(active=steps, **{name: name in choices for name in _RECORDED})
     where = training.where()
-    result = inspect.profile(profiler=how, out=out, **where)
+    result = profiling.profile(profiler=how, out=out, **where)
     window = result.lanes() if result.analysis.steps else None
     sections = report.sections(result.analysis, result.findings, window, result.loading)
     document = result.analysis.to_dict(result.findings)

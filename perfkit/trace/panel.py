@@ -9,8 +9,8 @@ from IPython.display import HTML
 from perfkit import trace
 from perfkit.notebook.shown import Shown
 from perfkit.show.html import fragment
-from perfkit.studies import inspect
 from perfkit.trace import diagnosis, report
+from perfkit.trace import profile as profiling
 from perfkit.trace.figures import interactive
 
 
@@ -26,7 +26,7 @@ class TraceView(Shown[trace.Analysis]):
     """
 
     def __init__(
-        self, files: str | Path | Sequence[str | Path] = (), own: inspect.Profile | None = None
+        self, files: str | Path | Sequence[str | Path] = (), own: profiling.Profile | None = None
     ) -> None:
         self.profile = own
         self.trace = own.trace if own else trace.load(files)
@@ -49,4 +49,4 @@ class TraceView(Shown[trace.Analysis]):
 
 def profile(*which: Any, **how: Any) -> TraceView:
     """Profiles some steps in a fresh process, and reads the trace; arguments as for `perfkit.profile`."""
-    return TraceView(own=inspect.profile(*which, **how))
+    return TraceView(own=profiling.profile(*which, **how))

@@ -1,0 +1,365 @@
+"""This machine as a source of runs: every training is a process of its own."""
+
+import contextlib
+import functools
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+from perfkit import machine, workloads
+from perfkit.errors import InvalidValue
+from perfkit.ladder import catalogue, presets
+from perfkit.ladder.catalogue import LADDER, optimization
+from perfkit.ladder.stages import Stage
+from perfkit.process import server
+from perfkit.process.child import Child
+from perfkit.process.conversation import Conversation
+from perfkit.process.lock import device_lock
+from perfkit.recipe import Recipe, switches
+from perfkit.results import noise
+from perfkit.results.parity import Check, Parity
+from perfkit.results.run import Communication, Run
+from perfkit.rules import Target
+from perfkit.studies.loop import Loop
+from perfkit.studies.progress import Progress
+from perfkit.studies.record import Noise
+from perfkit.studies.sources import Plan, ProfilerOptions, Source, StopRule
+from perfkit.worker.messages import Block, Description, Peak, Trained
+from perfkit.worker.reports import (
+    KernelReport,
+    MemoryReport,
+    ParityReport,
+    ProfileReport,
+    SyncReport,
+)
+
+A = TypeVar("A")
+
+DEFAULT_WORKLOAD = {"smoke": "photos", "quick": "photos"}
+"""On a CPU the article's ResNet-18 is compute-bound; with `photos` the loader matters there too."""
+
+
+class Training:
+    """A process that trains a recipe and is warm; with several ranks, a process for each.
+
+    Args:
+        child: the process, or the ranks.
+        trained: what it reported when it was warm.
+        timeout_s: time limit of each question.
+    """
+
+    def __init__(self, child: Conversation, trained: Trained, timeout_s: float | None = None) -> None:
+        self.child = child
+        self.trained = trained
+        self._timeout_s = timeout_s
+
+    @property
+    def pids(self) -> list[int]:
+        """The leaders of its process groups."""
+        return self.child.pids
+
+    def ask(self, question: str, kind: type[A], **arguments: Any) -> A:
+        """The answer to a question.
+
+        Raises:
+            PerfkitError: the training failed, or took too long.
+        """
+        if self._timeout_s:
+            self.child.deadline = time.monotonic() + self._timeout_s
+        return self.child.ask(question, kind, **arguments)
+
+    def block(self, samples: int, seconds: float, queues: int) -> Block:
+        """Measures steps of at least so many samples, for at least so many seconds."""
+        return self.ask("block", Block, samples=samples, seconds=seconds, queues=queues)
+
+    def ceiling(self, samples: int) -> Block:
+        """Measures steps on a batch that is already on the device."""
+        return self.ask("ceiling", Block, samples=samples)
+
+    def peak(self) -> Peak:
+        """Peak memory since the warm-up."""
+        return self.ask("peak", Peak)
+
+    def communication(self, samples: int) -> Communication:
+        """What averaging gradients between ranks costs."""
+        return self.ask("communication", Communication, samples=samples)
+
+    def stop(self) -> None:
+        """Ends it, and everything that it started."""
+        self.child.stop()
+
+
+class ThisMachine(Source):
+    """Trains in child processes, while it has the device to itself."""
+
+    locks: ClassVar[str] = ""
+    """What it has to itself; the plan's device if empty."""
+    holds_batches = True
+    """Whether a step on a batch that is held can be measured."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        super().__init__(plan, progress)
+        self._exit = contextlib.ExitStack()
+        self._alive: list[Conversation] = []
+        self._spare: Conversation | None = None
+
+    @classmethod
+    def checked(
+        cls,
+        device: str | None,
+        workload: str | None,
+        preset: str | None,
+        stages: Sequence[str] | None,
+        host: str | None,
+        **more: Any,
+    ) -> Plan:
+        """See `Source.checked`."""
+        where = machine.check_device(device)
+        if host:
+            raise InvalidValue(
+                f"--host was given '{host}' for {where}",
+                "It is the host of a simulated GPU: add --device sim:v100",
+            )
+        size = presets.preset(preset, where.split(":")[0])
+        names = LADDER if stages is None else tuple(stages)
+        for name in names:
+            optimization(name)
+        chosen = workload or DEFAULT_WORKLOAD.get(size.name, "cifar_resnet18")
+        workloads.reference(chosen)
+        return Plan(chosen, size, where, names, cls, **more)
+
+    def __enter__(self) -> Self:
+        device = self.locks or self.plan.device
+        waits = functools.partial(self.progress.phase, f"waiting: another run uses {device}")
+        with self._exit:
+            self._exit.enter_context(device_lock(device, self.progress.cancelled, waits))
+            self._exit.callback(self._stop_all)
+            self.load()
+            self._loop = Loop(
+                self.plan, self.description, self.progress, self.start, self.noise, self.holds_batches
+            )
+            self._exit = self._exit.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exit.close()
+
+    def load(self) -> None:
+        """Starts the first child; sets `description`."""
+        self._spare, self.description = self._child(Recipe())
+
+    @property
+    def target(self) -> Target:
+        """Where the stages run."""
+        kind = self.plan.device.split(":")[0]
+        return Target(
+            device=kind,
+            offers=frozenset(self.description.offers),
+            convolves=self.description.convolves,
+            bf16=self.description.facts.bf16 is not False,
+            compiler=not machine.compiler_problem(kind),
+            glibc=platform.libc_ver()[0] == "glibc",
+            count=self.description.facts.count or 1,
+        )
+
+    # ------------------------------------------------------------ processes
+
+    def start(self, stage: Stage) -> Training:
+        """Starts the process of a stage, and returns once it is warm."""
+        preset = self.plan.preset
+        return self.train(stage.recipe, preset.loss_steps, preset.warmup_s)
+
+    def train(
+        self,
+        recipe: Recipe,
+        loss_steps: int,
+        warmup_s: float = 0.0,
+        batch_times: str = "",
+        child: Conversation | None = None,
+    ) -> Training:
+        """A training that is built, checked and warm: in one process, or in one for each rank.
+
+        Args:
+            recipe: what is trained; it must be able to act here.
+            loss_steps: first steps, whose losses are kept.
+            warmup_s: the most that the warm-up may take.
+            batch_times: a folder for the times of the loader's batches.
+            child: a child of this source that has loaded the workload; a fresh one if None.
+
+        Raises:
+            PerfkitError: the training failed; the child has ended.
+        """
+        training = child or self._fresh_child(recipe)
+        try:
+            trained = training.ask(
+                "train",
+                Trained,
+                recipe=recipe.to_dict(),
+                seed=self.plan.seed,
+                loss_steps=loss_steps,
+                warmup_s=warmup_s,
+                batch_times=batch_times,
+            )
+        except BaseException:
+            training.stop()
+            raise
+        return Training(training, trained, self.plan.timeout_s)
+
+    def _fresh_child(self, recipe: Recipe) -> Conversation:
+        if self._spare and recipe.ranks == 1 and not recipe.environment():
+            spare, self._spare = self._spare, None
+            return spare
+        return self._child(recipe)[0]
+
+    def _child(self, recipe: Recipe) -> tuple[Conversation, Description]:
+        child = self.keep(
+            Child(
+                self.progress.phase,
+                self.progress.cancelled,
+                self.deadline(),
+                environment=recipe.environment(),
+                ranks=recipe.ranks,
+            )
+        )
+        plan = self.plan
+        try:
+            return child, child.ask(
+                "describe",
+                Description,
+                workload=plan.workload,
+                preset=plan.preset.name,
+                options=dict(plan.options),
+                device=plan.device,
+            )
+        except BaseException:
+            child.stop()
+            raise
+
+    def keep(self, child: Conversation) -> Conversation:
+        """Has a child ended with this source, and its steps shown."""
+        self._alive.append(child)
+        child.on_steps = self.progress.steps
+        return child
+
+    def deadline(self) -> float | None:
+        """When the start of a process is too late."""
+        return time.monotonic() + self.plan.timeout_s if self.plan.timeout_s else None
+
+    def _stop_all(self) -> None:
+        for child in self._alive:
+            child.stop()
+
+    # ------------------------------------------------------------ answers
+
+    def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
+        """See `Source.measure`."""
+        runs = self._loop.measure(stages, stop)
+        self.stopped = self._loop.stopped
+        return runs
+
+    def refresh(self) -> None:
+        """See `Source.refresh`."""
+        server.restart()
+
+    def renew(self) -> None:
+        """See `Source.renew`."""
+        self._loop.renew()
+
+    def noise(self) -> Noise:
+        """See `Source.noise`."""
+        return noise.expected(self.plan.device)
+
+    def profile(
+        self, recipe: Recipe, path: Path, options: ProfilerOptions, batch_times: Path
+    ) -> ProfileReport:
+        """See `Source.profile`."""
+        steps = asdict(options)
+        return self._look(
+            recipe, "profile", ProfileReport, str(batch_times), path=str(path.absolute()), **steps
+        )
+
+    def memory(self, recipe: Recipe) -> MemoryReport:
+        """See `Source.memory`."""
+        return self._look(recipe, "memory", MemoryReport, warm=False)
+
+    def kernels(self, recipe: Recipe) -> KernelReport:
+        """See `Source.kernels`."""
+        return self._look(recipe, "kernels", KernelReport)
+
+    def syncs(self, recipe: Recipe, steps: int) -> SyncReport:
+        """See `Source.syncs`."""
+        return self._look(recipe, "syncs", SyncReport, warm=False, steps=steps)
+
+    def _look(
+        self,
+        recipe: Recipe,
+        question: str,
+        kind: type[A],
+        batch_times: str = "",
+        warm: bool = True,
+        **arguments: Any,
+    ) -> A:
+        """Trains until it is warm, asks one question, and ends the training."""
+        preset = self.plan.preset
+        training = self.train(recipe, preset.loss_steps, preset.warmup_s if warm else 0.0, batch_times)
+        try:
+            return training.ask(question, kind, **arguments)
+        finally:
+            training.stop()
+
+    # ------------------------------------------------------------ parity
+
+    def parity(self, title: str, recipe: Recipe, steps: int) -> Parity:
+        """See `Source.parity`."""
+        samples = recipe.batch_size * recipe.accumulation * recipe.ranks
+        other_batch = samples != self.plan.preset.batch_size
+        if recipe.ranks > 1:
+            checks, losses = self._parity_of_ranks(recipe, steps)
+            return Parity(title, "tolerance", checks, other_batch, losses)
+        plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
+        exactness = catalogue.exactness(recipe, plain)
+        child = self._fresh_child(recipe)
+        report = child.ask(
+            "parity",
+            ParityReport,
+            recipe=recipe.to_dict(),
+            exactness=exactness,
+            seed=self.plan.seed,
+            steps=steps,
+        )
+        trained = self.train(recipe, loss_steps=2, child=child).trained
+        return Parity(title, exactness, [*report.checks, _mechanisms(trained)], other_batch, report.losses)
+
+    def _parity_of_ranks(self, recipe: Recipe, steps: int) -> tuple[list[Check], dict[str, list[float]]]:
+        """Ranks with a batch each must have the losses of one rank with all of their batches."""
+        idle = {
+            name: switch.default for name, switch in switches().items() if switch.idle_when == ("ranks", 1)
+        }
+        batch_size = recipe.batch_size * recipe.ranks
+        reference = self.train(
+            recipe.replace(**idle, no_sync=False, ranks=1, batch_size=batch_size), loss_steps=steps
+        )
+        reference.stop()
+        trained, plain = self.train(recipe, loss_steps=steps).trained, reference.trained
+        rounding = 1e-4 if recipe.amp == "off" else 2e-2
+        pairs = zip(trained.losses, plain.losses, strict=True)
+        difference = max(abs(a - b) / max(abs(b), 1.0) for a, b in pairs)
+        sizes = f"{recipe.ranks} x {recipe.batch_size} and 1 x {batch_size}"
+        evidence = f"losses of {sizes} differ by at most {difference:.1g}"
+        if difference > rounding and trained.batch_norm:
+            evidence += ": batch normalisation sees each rank's own batch (nn.SyncBatchNorm would see all)"
+        losses: dict[str, list[float]] = {
+            "candidate": trained.losses,
+            "float32": plain.losses,
+            "float64": [],
+        }
+        return [Check("losses", difference <= rounding, evidence), _mechanisms(trained)], losses
+
+
+def _mechanisms(trained: Trained) -> Check:
+    off = [f"{proof.switch}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]
+    proven = f"{len(trained.mechanisms)} switches proven by the built objects"
+    return Check("mechanisms", not off, "; ".join(off) or proven)
