@@ -21,19 +21,20 @@ from perfkit.show import html, tables, tables_inside, tables_studies
 from perfkit.show.document import Bullets
 from perfkit.show.sentences import verdicts
 from perfkit.studies import inspect, rungs, scaling
+from perfkit.studies.progress import Progress
 from perfkit.worker.reports import SyncReport as Syncs
 
 _Result = TypeVar("_Result")
 
 
-def with_line(study: Callable[[Callable[[Any], None]], _Result]) -> _Result:
+def with_line(study: Callable[[Progress], _Result]) -> _Result:
     """Does a study while its progress is shown in the cell; the line is gone afterwards."""
     output = Output()
     if get_ipython():
         output.place()
     line = Line(output if output.cell else None)
     try:
-        return study(lambda step: line.progress(step.describe(), step.fraction))
+        return study(Progress(lambda now: line.progress(now.describe(), now.fraction)))
     finally:
         output.show([])
 
