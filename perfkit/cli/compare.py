@@ -6,6 +6,7 @@ import msgspec
 import typer
 
 from perfkit import additions
+from perfkit import recipe as recipes
 from perfkit.cli.command import complain
 from perfkit.cli.options import Output, Recipe, Script, Texts, Training, progress
 from perfkit.errors import InvalidValue
@@ -120,7 +121,7 @@ def parity(
     plan = training.plan()
     side = comparing.candidate(what, plan)
     with progress() as follow:
-        result = proving.parity(plan, side.title, side.recipe or Recipe(), steps, progress=follow)
+        result = proving.parity(plan, side.title, side.recipe or recipes.Recipe(), steps, progress=follow)
     output.show(f"parity of {side.title}", tables_studies.parity(result), result)
     if not result.ok:
         raise typer.Exit(1)
