@@ -1,11 +1,9 @@
 """perfkit's harness against the article's loop written by hand, interleaved in one run: ratio of samples/s.
 
-    python benchmarks/harness_overhead.py [--rounds 12] [--image-size 64]
+    python -m benchmarks.harness_overhead [--rounds 12] [--image-size 64]
 
 Target: at least 0.99. Both train ResNet-18 on the same made-up CIFAR-10 with the same settings.
 """
-
-from __future__ import annotations
 
 import argparse
 import random
@@ -19,6 +17,7 @@ from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.worker.messages import Block, Description, Trained
 
+BATCH = 32
 BY_HAND = """
 import sys, time
 import numpy as np, torch, torchvision
@@ -36,7 +35,7 @@ class FakeCIFAR(torch.utils.data.Dataset):
         return len(self.data)
 
 transform = T.Compose([T.Resize(SIZE), T.ToTensor(), T.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))])
-loader = torch.utils.data.DataLoader(FakeCIFAR(transform), batch_size=32, shuffle=True, drop_last=True)
+loader = torch.utils.data.DataLoader(FakeCIFAR(transform), batch_size=BATCH, shuffle=True, drop_last=True)
 model = torchvision.models.resnet18()
 criterion = torch.nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
@@ -56,7 +55,7 @@ for line in sys.stdin:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    print(32 * steps / (time.perf_counter() - start), flush=True)
+    print(BATCH * steps / (time.perf_counter() - start), flush=True)
 """
 
 
@@ -66,48 +65,40 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--steps", type=int, default=6)
-    given = parser.parse_args()
-    hand = subprocess.Popen(
-        [sys.executable, "-c", BY_HAND.replace("SIZE", str(given.image_size))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    to_hand, from_hand = hand.stdin, hand.stdout
-    assert to_hand is not None
-    assert from_hand is not None
+    options = parser.parse_args()
+    program = BY_HAND.replace("SIZE", str(options.image_size)).replace("BATCH", str(BATCH))
+    pipe = subprocess.PIPE
+    with (
+        subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True) as hand,
+        Child() as child,
+    ):
+        to_hand, from_hand = hand.stdin, hand.stdout
+        assert to_hand is not None
+        assert from_hand is not None
 
-    def by_hand() -> float:
-        to_hand.write(f"{given.steps}\n")
-        to_hand.flush()
-        return float(from_hand.readline())
-
-    with Child() as child:
-        options = {"image_size": given.image_size}
-        where = {"workload": "cifar_resnet18", "preset": "quick", "options": options, "device": "cpu"}
-        child.ask("describe", Description, **where)
-        recipe = Recipe(batch_size=32).to_dict()
-        child.ask("train", Trained, recipe=recipe, seed=0, loss_steps=2, warmup_s=3)
+        def by_hand() -> float:
+            to_hand.write(f"{options.steps}\n")
+            to_hand.flush()
+            return float(from_hand.readline())
 
         def harness() -> float:
-            return child.ask("block", Block, samples=32 * given.steps, settle=False).samples_per_s
+            return child.ask("block", Block, samples=BATCH * options.steps, settle=False).samples_per_s
 
+        size = {"image_size": options.image_size}
+        child.ask(
+            "describe", Description, workload="cifar_resnet18", preset="quick", options=size, device="cpu"
+        )
+        recipe = Recipe(batch_size=BATCH).to_dict()
+        child.ask("train", Trained, recipe=recipe, seed=0, loss_steps=2, warmup_s=3)
         by_hand(), harness()
-        rounds = []
-        for number in range(given.rounds):
-            if random.Random(number).random() < 0.5:
-                first = harness()
-                rounds.append((first, by_hand()))
-            else:
-                first = by_hand()
-                rounds.append((harness(), first))
-    to_hand.close()
-    hand.wait()
-    own, other = np.array(rounds).T
-    ratio = stats.ratio(own, other, paired=True)
-    print(f"by hand {np.median(other):.1f} samples/s, harness {np.median(own):.1f}, {given.rounds} rounds")
+        rates: dict[str, list[float]] = {"by_hand": [], "harness": []}
+        for _ in range(options.rounds):
+            for side in random.sample([by_hand, harness], 2):
+                rates[side.__name__].append(side())
+        to_hand.close()
+    ratio = stats.ratio(np.array(rates["harness"]), np.array(rates["by_hand"]), paired=True)
+    print(f"by hand {np.median(rates['by_hand']):.1f} samples/s, harness {np.median(rates['harness']):.1f}")
     print(f"harness / by hand: {ratio.ratio:.3f} ({ratio.low:.3f}-{ratio.high:.3f}), {ratio.verdict}")
-    print(f"median of the rounds: {np.median(own / other):.3f}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """A small training whose step can be made slower by a calibrated busy loop: for `aa_and_power.py`."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -27,10 +25,10 @@ class Slowed:
 
     def model(self) -> nn.Module:
         """Three convolutions."""
-        return nn.Sequential(
-            nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(),
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
-        )  # fmt: skip
+        layers: list[nn.Module] = []
+        for channels in (3, 32, 32):
+            layers += [nn.Conv2d(channels, 32, 3), nn.ReLU()]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
 
     def loss(self, outputs: Any, targets: Any) -> Any:
         """Cross entropy, and the busy loop."""

@@ -6,8 +6,6 @@ Target: at least 0.99. Both processes time their own steps; the one that is not 
 Equal processes differ by more than that (about 2%, with the allocator settled): hence several pairs of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os
