@@ -5,6 +5,7 @@ An addition is a folder that can be deleted. Its `__init__.py` holds plain data 
     COMMANDS = {"trace": ("perfkit.trace.command:trace", "Read a trace of PyTorch's profiler")}
     NOTEBOOK = {"trace": "perfkit.trace.panel:trace"}
     SOURCES = {"sim": "perfkit.simulate.source:Simulated"}
+    SECTIONS = ("perfkit.simulate.tables:sections",)
 
 The core asks for all of them here and loads what is named when it is used.
 """
@@ -38,6 +39,11 @@ def notebook_names() -> dict[str, str]:
 def sources() -> dict[str, str]:
     """Prefix of a device, such as `sim` in `sim:v100` → `module:attribute` of its source of runs."""
     return _merged("SOURCES")
+
+
+def sections() -> list[str]:
+    """`module:attribute` of functions from the runs of a session to further contents of its report."""
+    return [place for module in present() for place in getattr(module, "SECTIONS", ())]
 
 
 def load(place: str) -> Any:

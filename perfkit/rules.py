@@ -53,6 +53,8 @@ class Target:
     """Machines that train together."""
     anchored: frozenset[str] | None = None
     """Of a simulated GPU: the precisions that published figures vouch for; None for a real device."""
+    cores: int | None = None
+    """Cores that load data, where the host is not this machine."""
     own: Mapping[str, Value] = field(default_factory=dict)
     """Of a script: the switches as it sets them by itself, in the place of the defaults."""
     refused: Mapping[str, str] = field(default_factory=dict)

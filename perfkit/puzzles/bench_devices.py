@@ -13,13 +13,14 @@ import torch
 
 from perfkit.ladder import catalogue
 from perfkit.recipe import Recipe
-from perfkit.simulate import device, host
-from perfkit.simulate.queue import Action, Launch, Link, Queue, VirtualClock
+from perfkit.puzzles import device
+from perfkit.simulate import host
+from perfkit.simulate.queue import Action, Clock, Launch, Link, Queue
 from perfkit.simulate.step import Copy, Fetch, Wait
 
 
 class SimulatedGpu:
-    """`perfkit.simulate`'s device with a clock: every operator takes the same time, copies take theirs.
+    """A device with a clock: every operator takes the same time, copies take theirs.
 
     Tensors on it have shapes and no numbers. `torch.cuda.Stream`, `stream` and `current_stream` are its own
     while it is entered.
@@ -32,7 +33,7 @@ class SimulatedGpu:
 
     def __init__(self, kernel_s: float = 1e-3, link_gbs: float = 10.0, pinned: bool = True) -> None:
         self.kernel_s, self.pinned = kernel_s, pinned
-        self.clock = VirtualClock()
+        self.clock = Clock()
         self.queue = Queue(self.clock, Link(link_gbs * 1e9, link_gbs * 5e8))
         self.device = device.register()
         self.copies: list[tuple[torch.Tensor, bool, int]] = []
@@ -93,7 +94,7 @@ class SimulatedGpu:
             self._copied.clear()  # all copies have ended
         else:
             self._ordered[streams] = len(self.copies)
-        self.queue.issue(Wait(what, streams))
+        self.queue.issue(Wait(what, streams=streams))
 
     def stream(self, number: int) -> None:
         """Another stream is current."""
@@ -102,7 +103,7 @@ class SimulatedGpu:
     @property
     def seconds(self) -> float:
         """Until all that was issued is done."""
-        return max(self.clock.now(), self.queue.ends())
+        return max(self.clock.now, self.queue.ends())
 
 
 @dataclass
@@ -117,7 +118,7 @@ class AsyncGpu:
     launch_s: float = 1e-4
     first_s: float = 1.0
     """What the first step takes longer on the host: compiling, allocating."""
-    clock: VirtualClock = field(default_factory=VirtualClock)
+    clock: Clock = field(default_factory=Clock)
     steps: int = 0
 
     def __post_init__(self) -> None:
@@ -139,7 +140,7 @@ class AsyncGpu:
                 self.at = 0.0
 
             def record(self, *_: Any) -> None:
-                self.at = max(gpu.clock.now(), gpu.queue.ends())
+                self.at = max(gpu.clock.now, gpu.queue.ends())
 
             def synchronize(self) -> None:
                 gpu.clock.wait_until(self.at)
@@ -147,7 +148,7 @@ class AsyncGpu:
             def elapsed_time(self, other: Any) -> float:
                 return 1e3 * (float(other.at) - self.at)
 
-        now, sync = self.clock.now, lambda *_: self.queue.synchronize()
+        now, sync = lambda: self.clock.now, lambda *_: self.clock.wait_until(self.queue.ends())
         clocks: dict[str, Any] = {}
         for name in ("perf_counter", "monotonic", "time", "process_time"):
             clocks |= {name: now, f"{name}_ns": lambda: int(1e9 * now())}
@@ -183,7 +184,7 @@ class VirtualTraining:
         machine = host.Host(
             name="puzzle", processors=cores, cores=cores, fetch_s=fetch_s, pageable_gbs=3.0, link_gbs=12.0
         )
-        outcome = host.run(step, self.recipe, machine, gpu_link_gbs=12.0)
+        outcome = host.run(step, self.recipe, machine, gpu_link_gbs=12.0, fetch_s=fetch_s)
         self.step_s, self.data_wait_s = outcome.step_s, outcome.data_wait_s
 
     @property

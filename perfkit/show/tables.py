@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from perfkit import machine
+from perfkit import additions, machine
 from perfkit.results.parity import Parity
 from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import Run
@@ -37,6 +37,7 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         *summary(runs),
         *map(Notice, notices(runs)),
         ladder(runs),
+        *(content for place in additions.sections() for content in additions.load(place)(runs)),
         Section("What each stage showed", [Bullets(verdicts(runs))]),
         Section("Figures", [figures.view(name, runs) for name in figures.VIEWS]),
         Section("Evidence that the switches are in effect", evidence(runs)),

@@ -1,6 +1,7 @@
-"""GPUs that are not there: a training step is planned by torch itself, its times are predicted by a model.
+"""GPUs that are not there: torch itself plans a training step, and a model predicts its times.
 
 Nothing here is measured, and everything that comes out says *simulated*.
 """
 
 SOURCES = {"sim": "perfkit.simulate.source:Simulated"}
+SECTIONS = ("perfkit.simulate.tables:sections",)

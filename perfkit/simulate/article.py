@@ -4,15 +4,17 @@ Source: "PyTorch Model Performance Analysis and Optimization" (towardsdatascienc
 images of 224 × 224, Tesla V100-SXM2-16GB in an Amazon p3.2xlarge, PyTorch 2.0.
 """
 
-from __future__ import annotations
+from collections.abc import Mapping
+from typing import Any
 
-import msgspec
+from msgspec import Struct
 
 WORKLOAD = "perfkit.workloads.cifar_resnet18:CifarResNet18"
 GPU = "v100"
+IMAGE_SIZE = 224
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True):
+class Published(Struct, frozen=True, kw_only=True):
     """A stage of the article; None is what it does not say."""
 
     stage: str
@@ -20,7 +22,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int
     samples_per_s: float
     derived: bool = False
-    """Whether the rate follows from its time of a step; it does not state one."""
+    """Whether the rate follows from the time of a step; the article does not state the rate."""
     utilization: float | None = None
     """Kernel time / step, 0 to 1."""
     memory_gb: float | None = None
@@ -29,9 +31,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
 STAGES = (
     Published(stage="baseline", batch_size=32, samples_per_s=32 / 0.080, derived=True, utilization=0.3165),
-    Published(
-        stage="data_loading", batch_size=32, samples_per_s=32 / 0.037, derived=True, utilization=0.7281
-    ),
+    Published(stage="data_loading", batch_size=32, samples_per_s=32 / 0.037, derived=True, utilization=0.7281),
     Published(stage="pinning", batch_size=32, samples_per_s=1200, utilization=0.9237),
     Published(stage="batch_size", batch_size=512, samples_per_s=1584, memory_gb=11.3),
     Published(stage="uint8_copy", batch_size=512, samples_per_s=1670, utilization=0.9751),
@@ -39,7 +39,7 @@ STAGES = (
     Published(stage="compile", batch_size=1024, samples_per_s=3268),
 )
 
-LADDER = tuple(one.stage for one in STAGES[1:])
+LADDER = tuple(stage.stage for stage in STAGES[1:])
 """Its optimizations, in its order; not `set_to_none=True`, which is torch's default, then as now."""
 
 INCONSISTENCIES = (
@@ -52,6 +52,11 @@ INCONSISTENCIES = (
 )
 
 
+def is_articles(reference: str, options: Mapping[str, Any]) -> bool:
+    """Whether a workload is the article's, at its sizes."""
+    return reference == WORKLOAD and options.get("image_size") == IMAGE_SIZE
+
+
 def published(stage: str) -> Published | None:
     """The article's figures of a stage; None where it has no such stage."""
-    return next((one for one in STAGES if one.stage == stage), None)
+    return next((figures for figures in STAGES if figures.stage == stage), None)

@@ -1,99 +1,101 @@
 """How far off a prediction may be: the model's errors on published figures, applied to what is predicted."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
 from functools import cache
+from importlib import resources
 
-import numpy as np
+import msgspec
+from msgspec import Struct
 
 from perfkit.recipe import Recipe
-from perfkit.simulate import anchors as published
-from perfkit.simulate.anchors import Anchor
 from perfkit.simulate.gpus import Gpu
+from perfkit.simulate.host import Host
 
-MEMORY_BAND = 0.05
-"""Peak memory is counted, not modelled: fractions of what the ladder article and hand calculations give."""
+_CLAIMS = {"amp": "amp", "channels_last": "channels_last", "compile": "compile"}
+"""Switches whose gain has an error of its own; other changes of kernels have that of a rate."""
+_ON_THE_HOST = {
+    "workers", "prefetch_factor", "batched_fetch", "pin_memory", "non_blocking", "device_prefetch",
+    "cpu_threads", "uint8_copy",
+}  # fmt: skip
+"""Switches that leave the kernels as they are, or nearly so."""
+
+
 ENOUGH = 20
-"""Held-out anchors of a GPU that speak for it alone."""
-_CLAIMS = {
-    "amp": "amp", "channels_last": "channels_last", "compile": "compile", "batch_size": "batch",
-    "accumulation": "batch",
-}  # fmt: skip
-"""Switches whose gain has an error of its own, and its name; other changes of kernels are `other`."""
-_DATA = {
-    "workers", "prefetch_factor", "batched_fetch", "pin_memory",
-    "non_blocking", "device_prefetch", "cpu_threads", "uint8_copy",
-}  # fmt: skip
-"""Switches that leave the kernels as they are: their effect follows from bytes, waits and bottlenecks."""
+"""Figures that speak for a claim alone."""
 
 
-def of_rate(gpu: Gpu, kernel_share: float) -> float:
-    """Error of samples/s to expect, as a fraction.
+class Errors(Struct, frozen=True, kw_only=True):
+    """The model's errors for one GPU and one kind of claim, as fractions."""
 
-    The model's error is one of kernel time. A step of which kernels are a part moves by as much of it: so far
-    as the loader decides the pace, the pace is no prediction.
-
-    Args:
-        gpu: data sheet.
-        kernel_share: kernel time / step.
-    """
-    return math.expm1(math.log1p(band(gpu.key, "rate")) * min(1.0, kernel_share))
-
-
-def of_ratio(gpu: Gpu, own: tuple[Recipe, float], other: tuple[Recipe, float]) -> float:
-    """Error to expect of the ratio of two rates, as a fraction.
-
-    Of the error that both sides have in common, the part that their kernel shares do not share remains; to
-    that comes the error of the gain of each switch that changes kernels.
-
-    Args:
-        gpu: data sheet.
-        own: recipe, and kernel time / step.
-        other: the same of the other side.
-    """
-    shares = min(1.0, own[1]), min(1.0, other[1])
-    common = math.log1p(band(gpu.key, "rate")) * abs(shares[0] - shares[1])
-    changed = {_CLAIMS.get(name, "other") for name in own[0].diff(other[0]) if name not in _DATA}
-    gains = [math.log1p(band(gpu.key, claim)) * max(shares) for claim in changed]
-    return math.expm1(math.hypot(common, *gains))
+    gpu: str
+    claim: str
+    """`rate` is samples/s in eager mode, `compiled` with torch.compile; `amp` … are gains of a switch."""
+    conditions: str
+    figures: int
+    use: str
+    """`held out`: predicted by constants that were fitted without these models; `fitted`; `never fitted`."""
+    median: float
+    p90: float
+    band: float
+    """What is printed: nine in ten of the figures that were not fitted to lie within it."""
+    inside: float
+    """The share of the figures within the band."""
+    worst: str
 
 
-def anchors(gpu: Gpu) -> dict[str, float]:
-    """The model's error for each published rate of a GPU, of few models: predicted / published - 1."""
-    every = [one for one in published.load().anchors if one.gpu == gpu.key and one.claim == "rate"]
-    return {f"{one.model}, {one.precision}, {one.what}": one.error for one in every if one.use != "held out"}
+class ErrorTable(Struct, frozen=True):
+    """All errors, for one set of constants."""
+
+    constants: str
+    errors: list[Errors]
 
 
 @cache
-def band(gpu: str, claim: str) -> float:
-    """The error to allow for, as a fraction: that of nine in ten held-out predictions.
+def table() -> ErrorTable:
+    """The errors of the constants in use; `benchmarks.fit_simulation --write` writes them."""
+    content = resources.files("perfkit.simulate").joinpath("errors.json").read_bytes()
+    return msgspec.json.decode(content, type=ErrorTable)
 
-    A GPU with a table of many models has the 90th percentile of its own held-out errors. One with a few
-    figures of ResNet-50, which took part in the fit, cannot be better than the tables: it has theirs, or its
-    own worst error if that is larger.
+
+def band(gpu: Gpu, claim: str) -> float:
+    """The error to allow for, as a fraction. A claim with few figures has at least the band of `rate`."""
+    errors = [e for e in table().errors if e.gpu == gpu.key and e.claim == claim and e.use != "fitted"]
+    widest = max((e.band for e in errors), default=0.0)
+    is_known = claim == "rate" or sum(e.figures for e in errors) >= ENOUGH
+    return widest if is_known else max(widest, band(gpu, "rate"))
+
+
+def of_rate(gpu: Gpu, host: Host, kernel_share: float, is_compiled: bool = False) -> float:
+    """The error of samples/s to expect, as a fraction.
+
+    A step of which kernels are a part moves by that part of their error, and by the rest of the host's.
 
     Args:
-        gpu: the name in `--device sim:NAME`.
-        claim: an `anchors.Claim`; any other, such as `batch`, has the band of `rate`.
+        gpu: data sheet.
+        host: the virtual host.
+        kernel_share: kernel time / step.
+        is_compiled: whether torch.compile fuses its kernels.
     """
-    every = published.load().anchors
-    mine = [one for one in every if one.claim == claim]
-    if not any(one.use == "held out" for one in mine):
-        mine = mine + [one for one in every if one.claim == "rate"]
-    held = [one for one in mine if one.use == "held out"]
-    own = [one for one in held if one.gpu == gpu]
-    if len(own) >= ENOUGH:
-        return _nine_of_ten(own)
-    worst = max((_size(one) for one in mine if one.gpu == gpu), default=0.0)
-    return max(_nine_of_ten(held), math.expm1(worst))
+    share = min(1.0, kernel_share)
+    kernels = math.log1p(band(gpu, "compiled" if is_compiled else "rate")) * share
+    return math.expm1(math.hypot(kernels, math.log1p(host.band) * (1 - share)))
 
 
-def _nine_of_ten(some: Sequence[Anchor]) -> float:
-    return math.expm1(float(np.quantile([_size(one) for one in some], 0.9)))
+def of_ratio(gpu: Gpu, host: Host, before: tuple[Recipe, float], after: tuple[Recipe, float]) -> float:
+    """The error of the ratio of two rates to expect, as a fraction.
 
+    What both sides have in common cancels so far as their kernel shares agree; to the rest comes the error of
+    the gain of each switch that changes kernels.
 
-def _size(anchor: Anchor) -> float:
-    """Of its error, the same for twice and for half."""
-    return abs(math.log1p(anchor.error))
+    Args:
+        gpu: data sheet.
+        host: the virtual host.
+        before: recipe, and kernel time / step.
+        after: the same of the other side.
+    """
+    shares = min(1.0, before[1]), min(1.0, after[1])
+    differ = abs(shares[0] - shares[1])
+    common = math.log1p(band(gpu, "rate")) * differ, math.log1p(host.band) * differ
+    claims = {_CLAIMS.get(name, "rate") for name in before[0].diff(after[0]) if name not in _ON_THE_HOST}
+    gains = [math.log1p(band(gpu, claim)) * max(shares) for claim in claims]
+    return math.expm1(math.hypot(*common, *gains))

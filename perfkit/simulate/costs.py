@@ -4,9 +4,6 @@ Which share depends on the class of the kernel and on its size. The constants ar
 measurements of whole steps (`benchmarks.fit_simulation`) and checked on others (`simulate.bands`).
 """
 
-from __future__ import annotations
-
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -61,24 +58,32 @@ def seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
 
 
 def _memory_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
-    share = np.array([values.of(kind, "memory", gpu.architecture) for kind in columns.kinds])[columns.kind]
-    share = share * values.values.get(f"{gpu.key}.memory", 1.0)
+    tuned = values.values.get(f"{gpu.key}.memory", 1.0)
+    shares = [values.share(kind, "memory", gpu.architecture) * tuned for kind in columns.kinds]
+    limits = [_most_of_the_bandwidth(kind) for kind in columns.kinds]
+    share = np.minimum(shares, limits)[columns.kind]
     # What fits the L2 cache is partly still there from the kernel before.
-    hits = np.exp(-columns.nbytes / (gpu.l2_mib * 2**20)) * values.values["l2_saving"]
+    reach = gpu.l2_mib * 2**20 * values.values.get(f"{gpu.architecture}/l2_reach", 1.0)
+    hits = np.exp(-columns.nbytes / reach) * values.values["l2_saving"]
     return np.asarray(columns.nbytes * (1 - hits) / (gpu.bandwidth_gbs * 1e9 * share))
 
 
+def _most_of_the_bandwidth(kind: str) -> float:
+    """No kernel is faster than the data sheet; a norm that is counted with three passes needs two at least."""
+    return 1.5 if "_norm.forward" in kind or "_norm.backward" in kind else 1.0
+
+
 def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
-    share = np.array([values.of(kind, "compute", gpu.architecture) for kind in columns.kinds])[columns.kind]
-    peaks = []
+    share = np.array([values.share(kind, "compute", gpu.architecture) for kind in columns.kinds])[columns.kind]
     units = ("float32", gpu.float32_tflops), ("tf32", gpu.tf32_tflops), ("tensor", gpu.half_tflops)
-    for unit, tflops in units:  # in the order of _PRECISIONS
+    peaks = np.array([1e12 * (tflops or np.inf) for _, tflops in units])  # in the order of _PRECISIONS
+    tuned = []
+    for unit, _ in units:
         of_architecture = values.values.get(f"{gpu.architecture}.{unit}", 1.0)
-        tuned = values.values.get(f"{gpu.key}.{unit}", of_architecture)
-        peaks.append((tflops or math.inf) * 1e12 * tuned)  # a step without TF32 has no work for it
-    rate = np.array(peaks)[columns.precision] * share
+        tuned.append(values.values.get(f"{gpu.key}.{unit}", of_architecture))
+    share = np.minimum(share * np.array(tuned)[columns.precision], 1.0)
     with np.errstate(divide="ignore"):
-        direct = columns.flops / (rate * _size_share(columns, gpu, values))
+        direct = columns.flops / (peaks[columns.precision] * share * _size_share(columns, gpu, values))
     if columns.winograd.any():
         direct = np.where(columns.winograd, _winograd(columns, gpu, values, direct), direct)
     return np.asarray(direct)
@@ -109,7 +114,7 @@ def _winograd(columns: Columns, gpu: Gpu, values: Constants, direct: Floats) -> 
     constant = values.values
     fused = direct / constant["winograd_fused"]
     traffic = (
-        columns.nbytes * 4.5 / (gpu.bandwidth_gbs * 1e9 * values.of("pointwise", "memory", gpu.architecture))
+        columns.nbytes * 4.5 / (gpu.bandwidth_gbs * 1e9 * values.share("pointwise", "memory", gpu.architecture))
     )
     unfused = direct / constant["winograd_unfused"] + traffic
     return np.asarray(np.minimum(direct, np.minimum(fused, unfused)))
@@ -123,7 +128,7 @@ def kernels(step: Step, gpu: Gpu) -> list[Kernel]:
         gpu: its data sheet.
     """
     if gpu.tf32_tflops is None:  # what may be computed in TF32 is computed in float32 there
-        step = replace(step, fp32_precision="ieee", matmul_precision="ieee")
+        step = replace(step, conv_precision="ieee", matmul_precision="ieee")
     works, owners = [], []
     for index, event in enumerate(step.events):
         if isinstance(event, Operator):

@@ -1,11 +1,8 @@
 """A virtual host: cores that load data, a link, a loop that launches kernels. Nothing in it is real.
 
-A deterministic discrete-event model of a training loop beside a simulated device: loader workers with their
-prefetch limit, the thread that pins batches, copies, launches, and the device's queue. It answers what the
-article's machine would have shown, and "what if I had 8 cores?", at once.
+A deterministic model of a training loop beside a simulated GPU: loader workers with their prefetch limit, the
+thread that pins batches, copies, launches, and the queue of the GPU.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
@@ -14,7 +11,7 @@ import msgspec
 
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.simulate.queue import Action, Bar, Launch, Link, Queue, VirtualClock
+from perfkit.simulate.queue import Action, Bar, Clock, Launch, Link, Queue
 from perfkit.simulate.step import Copy, Fetch
 
 GB = 1e9
@@ -25,30 +22,30 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     processors: int
-    """As the system counts them: loader workers that a ladder starts."""
+    """As the system counts them: the loader workers that a ladder starts."""
     cores: float
     """Loader workers that run at full speed at the same time; a hyper-thread is a part of a core."""
-    fetch_s: float
-    """Core seconds that a sample of the plain recipe takes: read, transform, collate."""
+    fetch_s: float | None
+    """Core seconds that a sample of the plain recipe takes: read, transform, collate. None: to be measured."""
     pageable_gbs: float
     """GB/s of a copy to the device from pageable memory, the host's own copy included."""
     link_gbs: float | None = None
-    """GB/s of a copy from pinned memory; None: what the GPU's link is known to reach."""
+    """GB/s of a copy from pinned memory; None: what the GPU's link reaches."""
     copy_gbs: float = 8.0
-    """GB/s at which a thread copies in host memory: the one that pins batches."""
+    """GB/s at which the pinning thread copies in host memory."""
+    band: float = 0.0
+    """How far off the host's times may be, as a fraction; 0 where a person has set them."""
 
     def describe(self) -> str:
         """One line for people."""
-        if not self.fetch_s:
+        if self == IDEAL:
             return "ideal host: the data are already on the device"
+        fetch = f"{1e3 * self.fetch_s:.3g} ms to fetch a sample" if self.fetch_s is not None else "fetch time unknown"
         link = f", link {self.link_gbs:g} GB/s" if self.link_gbs else ""
-        return (
-            f"{self.name} host: {self.cores:g} cores, {1e3 * self.fetch_s:g} ms to fetch a sample, "
-            f"pageable copies {self.pageable_gbs:g} GB/s{link}"
-        )
+        return f"{self.name} host: {self.cores:g} cores, {fetch}, pageable copies {self.pageable_gbs:g} GB/s{link}"
 
     def link(self, gpu_link_gbs: float) -> Link:
-        """Between this host and a GPU whose own link reaches this much, in GB/s."""
+        """The link to a GPU whose side of it reaches this many GB/s."""
         return Link(pinned=(self.link_gbs or gpu_link_gbs) * GB, pageable=self.pageable_gbs * GB)
 
 
@@ -56,47 +53,63 @@ ARTICLE = Host(
     name="article",
     processors=8,
     cores=5.2,  # p3.2xlarge: 8 vCPU are 4 cores with hyper-threads, which add about 30%
-    fetch_s=1.85e-3,  # the tutorial's trace of the same loader on a V100-DGX: 59.3 ms for 32 samples
+    fetch_s=1.85e-3,  # a trace of the same loader beside a V100-DGX: 59.3 ms for 32 samples
     pageable_gbs=2.0,  # the article: 10 of 37 ms are the copy of 32 x 3 x 224 x 224 floats (19.3 MB)
-    link_gbs=12.0,  # PCIe 3 x16: about 12 GB/s from pinned memory
+    link_gbs=12.0,  # PCIe 3 x16
+    band=0.25,  # the trace is another machine's; the article's 80 ms a step would need 2.2 ms a sample
 )
-"""The article's machine, an Amazon p3.2xlarge; no value of it was chosen to fit the article's table."""
+"""The article's machine, an Amazon p3.2xlarge. The pageable copies follow from one figure of the article; the
+other values come from elsewhere."""
 
 IDEAL = Host(name="ideal", processors=1, cores=1, fetch_s=0.0, pageable_gbs=1e9, link_gbs=1e9)
 """The data are already on the device."""
 
-MINE = "mine"
-"""This machine: loader, collate and copies are real, only the GPU is simulated."""
+MEASURED_BAND = 0.15
+"""How far off a fetch time may be that was measured on this machine for another one."""
 
 _Number = Literal["cores", "fetch_ms", "link_gbs", "pageable_gbs"]
 _Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
 
 
-def host(text: str | None) -> Host | None:
+def host(text: str | None, is_article: bool, cores: int) -> Host:
     """A host by name, or by its numbers: `cores=8,fetch_ms=1.85,link_gbs=12,pageable_gbs=6`.
 
-    Numbers that are left out are the article's. None stands for this machine.
+    Args:
+        text: None: the article's for the article's workload, else this machine's cores; a number that is left
+            out is the article's, and a fetch time that is left out is measured unless it is the article's.
+        is_article: whether the workload is the article's, at its sizes.
+        cores: of this machine.
 
     Raises:
-        InvalidValue: neither a name nor such numbers.
+        InvalidValue: neither a name nor such numbers, or the article's host for another workload.
     """
-    if text in (None, "", MINE):
-        return None
-    if text in ("article", "ideal"):
-        return ARTICLE if text == "article" else IDEAL
+    other = msgspec.structs.replace(
+        ARTICLE, name="virtual", fetch_s=ARTICLE.fetch_s if is_article else None,
+        pageable_gbs=6.0, link_gbs=None, band=0.0 if is_article else MEASURED_BAND,
+    )  # fmt: skip
+    if text == "ideal":
+        return IDEAL
+    if text == "article" and not is_article:
+        raise InvalidValue(
+            "--host article knows what the article's images cost to load, and no other data set",
+            "Leave --host out to measure the fetch time here, or give it as --host cores=8,fetch_ms=2",
+        )
+    if not text or text == "article":
+        here = msgspec.structs.replace(other, name="this machine's", processors=cores, cores=float(cores))
+        return ARTICLE if is_article else here
     try:
-        parts = dict(part.split("=") for part in str(text).replace(" ", "").split(","))
+        parts = dict(part.split("=") for part in text.replace(" ", "").split(","))
         values: dict[str, Any] = msgspec.convert(parts, dict[_Number, _Positive], strict=False)
     except ValueError:
         raise InvalidValue(
             f"--host was given '{text}'",
-            f"Allowed: mine, article, ideal, or numbers above 0 as {'=…,'.join(get_args(_Number))}=…",
+            f"Allowed: article, ideal, or numbers above 0 as {'=…,'.join(get_args(_Number))}=…",
         ) from None
     if "fetch_ms" in values:
-        values["fetch_s"] = 1e-3 * values.pop("fetch_ms")
+        values |= {"fetch_s": 1e-3 * values.pop("fetch_ms"), "band": 0.0}
     if "cores" in values:
         values["processors"] = max(1, int(values["cores"]))
-    return msgspec.structs.replace(ARTICLE, name=str(text), **values)
+    return msgspec.structs.replace(other, name=text, **values)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -107,30 +120,15 @@ class Outcome(msgspec.Struct, frozen=True):
     kernel_s: float
     """Kernel time of a step."""
     copy_s: float = 0.0
-    """The same of copies."""
+    """Time of the copies of a step."""
     bars: list[Bar] = []
     """What the queue did in the last steps, where that was asked for."""
 
-    @property
-    def utilization(self) -> float:
-        """Kernel time / step, 0 to 1."""
-        return self.kernel_s / self.step_s
 
+class _Loader:
+    """A `DataLoader` on a virtual clock: workers with their prefetch limit, and the thread that pins."""
 
-class VirtualLoader:
-    """A `DataLoader` on a virtual clock: worker processes with their prefetch limit, and the pin thread.
-
-    Args:
-        clock: the loop's.
-        recipe: its loader switches.
-        fetch_s: core seconds of a batch.
-        cores: workers that run at full speed at the same time.
-        pin_s: seconds that the pin thread takes for a batch; 0 where nothing is pinned.
-    """
-
-    def __init__(
-        self, clock: VirtualClock, recipe: Recipe, fetch_s: float, cores: float, pin_s: float = 0.0
-    ) -> None:
+    def __init__(self, clock: Clock, recipe: Recipe, fetch_s: float, cores: float, pin_s: float) -> None:
         self._clock, self._workers = clock, recipe.workers
         self._ahead = recipe.workers * recipe.prefetch_factor
         self._fetch_s = fetch_s * max(1.0, recipe.workers / cores)
@@ -139,59 +137,57 @@ class VirtualLoader:
         self._taken: list[float] = []
 
     def take(self) -> None:
-        """The loop takes a batch, and waits for it if need be."""
+        """The loop takes a batch, and waits for it if it must."""
         number = len(self._taken)
         if not self._workers:
             self._clock.work(self._fetch_s + self._pin_s)
         else:
             requested = self._taken[number - self._ahead] if number >= self._ahead else 0.0
             before = self._done[number - self._workers] if number >= self._workers else 0.0
-            self._done.append(max(requested, before) + self._fetch_s)
-            ready = self._done[number]
+            ready = max(requested, before) + self._fetch_s
+            self._done.append(ready)
             if self._pin_s:
                 ready = self._pinned = max(self._pinned, ready) + self._pin_s
             self._clock.wait_until(ready)
-        self._taken.append(self._clock.now())
+        self._taken.append(self._clock.now)
 
 
 def run(
-    actions: Sequence[Action], recipe: Recipe, host: Host, gpu_link_gbs: float, fetch_share: float = 1.0,
-    noted: int = 0,
-) -> Outcome:  # fmt: skip
-    """A training in its steady state, on a virtual host.
+    actions: Sequence[Action], recipe: Recipe, host: Host, gpu_link_gbs: float, fetch_s: float, noted: int = 0
+) -> Outcome:
+    """A training in its steady state.
 
     Args:
         actions: of a step, in the host's order.
-        recipe: what is trained: its loader switches and batch size.
+        recipe: its loader switches and batch size.
         host: the machine around the GPU.
         gpu_link_gbs: GB/s that the GPU's link reaches.
-        fetch_share: what fetching a sample takes under this recipe / under the plain one.
-        noted: of this number of steps at the end, what the queue did is kept.
+        fetch_s: core seconds that a sample takes under this recipe.
+        noted: the number of steps at the end of which the bars are kept.
     """
-    clock = VirtualClock()
+    clock = Clock()
     queue = Queue(clock, host.link(gpu_link_gbs))
+    is_ideal = host == IDEAL
     batch_bytes = sum(a.nbytes for a in actions if isinstance(a, Copy)) / max(1, recipe.accumulation)
-    pin_s = batch_bytes / (host.copy_gbs * GB) if recipe.pin_memory and host.fetch_s else 0.0
-    fetch_s = host.fetch_s * fetch_share * recipe.batch_size
-    loader = VirtualLoader(clock, recipe, fetch_s, host.cores, pin_s)
+    pin_s = batch_bytes / (host.copy_gbs * GB) if recipe.pin_memory and not is_ideal else 0.0
+    loader = _Loader(clock, recipe, 0.0 if is_ideal else fetch_s * recipe.batch_size, host.cores, pin_s)
     waited = 0.0
     marks: list[tuple[float, float, float, float]] = []
     warm, measured = _lengths(recipe, actions)
     for number in range(warm + measured + 1):
         if number == warm + measured + 1 - noted:
             queue.bars = []
-        marks.append((max(clock.now(), queue.ends()), waited, queue.kernel_s, queue.copy_s))
-        queue.begin_step()
+        marks.append((max(clock.now, queue.ends()), waited, queue.kernel_s, queue.copy_s))
         for action in actions:
             if isinstance(action, Fetch):
-                before = clock.now()
+                before = clock.now
                 loader.take()
-                waited += clock.now() - before
+                waited += clock.now - before
                 queue.note("fetch", before)
-            elif not (isinstance(action, Copy) and host == IDEAL):
-                queue.issue(action)
+            elif isinstance(action, Copy) and is_ideal:
+                queue.note("action", clock.now)
             else:
-                queue.note("action", clock.now())
+                queue.issue(action)
     first, last = marks[warm], marks[-1]
     step_s, wait_s, kernel_s, copy_s = ((b - a) / measured for a, b in zip(first, last, strict=True))
     return Outcome(step_s, wait_s, kernel_s, copy_s, queue.bars or [])

@@ -1,237 +1,179 @@
-"""Takes down what a program asks of the simulated device: operators, copies, waits, memory."""
-
-from __future__ import annotations
+"""Records one training step: the training program runs on tensors without numbers, and is listened to."""
 
 import contextlib
+import gc
+import math
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from msgspec.structs import replace
 from torch import nn
 
-from perfkit.simulate import describe, device
-from perfkit.simulate.graph import Launch, Plan
-from perfkit.simulate.step import Allocate, Copy, Event, Fetch, MemoryKind, Operator, Phase, Wait
+from perfkit import train
+from perfkit.recipe import Recipe
+from perfkit.simulate import fake
+from perfkit.simulate.fusion import fused
+from perfkit.simulate.step import Allocate, Copy, Event, Fetch, MemoryKind, Operator, Phase, Step, Tensor, Wait
 
-_NOT_THE_PROGRAM = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<")
+_NO_KERNEL = set(
+    """empty empty_strided empty_like new_empty new_empty_strided empty_permuted detach _unsafe_view as_strided_
+    lift_fresh set_ resize_ _reshape_alias view is_same_size record_stream""".split()
+)
+_NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<")
+_PHASES: dict[str, Phase] = {
+    "copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer",
+}  # fmt: skip
+_BORN_IN: dict[Phase, MemoryKind] = {
+    "copy": "inputs", "prepare": "inputs", "forward": "activations", "backward": "temporary",
+    "optimizer": "temporary",
+}  # fmt: skip
 
 
-class Recording:
+class Unpredictable(Exception):
+    """The program asks for something that tensors without numbers cannot answer."""
+
+
+class Recorder:
     """The events of a step. Memory is followed from the beginning, everything else while `on`."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.on = False
         self.phase: Phase = "prepare"
-        self.pinned = False
-        self._stream = 0
-        self._quiet = False
-        self._gone: set[int] = set()
-        """Blocks that were given back while quiet."""
-        self._modules: list[str] = []
-        self._origin: dict[int, tuple[str, str]] = {}
-        """Of the operators of the forward pass, by autograd's number: module and site."""
-        self._blocks: dict[int, tuple[int, Any]] = {}
-        """Of the storages that are alive: the number of the block, and what keeps the watch on it."""
-        self._made: list[Allocate] = []
-        """Every block, by number."""
-        self._live: set[int] = set()
-        self._resident: list[int] = []
+        self.batch: list[torch.Tensor] = []
+        """The batch that the next copy brings to the device."""
+        self._modules = [""]
+        self._numbers: dict[int, tuple[int, Any]] = {}
+        """By storage: the number of its block, and what tells when it is given back."""
+        self._count = 0
+        self._blocks: dict[int, Allocate] = {}
+        """The blocks that were made by operators and are still in use."""
         self._kinds: dict[int, MemoryKind] = {}
-        """Of blocks whose kind is not decided by the phase in which they were made."""
+        """Kinds that do not follow from the phase in which a block was made."""
 
-    # ------------------------------------------------------------ what the device tells
+    # ------------------------------------------------------------ what the listener is told
 
     def operator(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """An operator was called."""
-        if self._quiet:
-            return
-        if self.on and (operator := describe.operator_of(func, args, kwargs, out, device.is_simulated)):
-            module, site = self._place()
-            place = {"phase": self.phase, "module": module, "site": site, "stream": self._stream}
-            self.events.append(replace(operator, **place))
-        self.hold(out)
+        name = func.overloadpacket.__name__
+        if self.on and not func.is_view and name not in _NO_KERNEL:
+            inputs = [self._described(tensor) for tensor in fake.tensors((args, kwargs))]
+            if not (self.phase == "optimizer" and _counts_steps(name, inputs)):
+                outputs = [self._described(tensor) for tensor in fake.tensors(out)]
+                site = _site() if self.phase != "backward" else ""
+                self.events.append(
+                    Operator(
+                        f"{func.namespace}.{name}", self.phase, inputs, outputs,
+                        _attributes(func, args, kwargs), self._modules[-1], site,
+                    )
+                )  # fmt: skip
+        results = out if isinstance(out, list | tuple) else [out]
+        for result, schema in zip(results, func._schema.returns, strict=False):
+            if schema.alias_info is None:
+                for tensor in fake.tensors(result):
+                    self._follow(tensor)
 
-    def copied(self, tensor: torch.Tensor, to: str, non_blocking: bool) -> None:
-        """A tensor is copied between host and device."""
-        self.hold(tensor)
-        if not self.on:
-            return
-        nbytes = tensor.numel() * tensor.element_size()
-        if to == "device":
-            self.events.append(Copy(nbytes, "device", self.pinned, non_blocking, self._stream, _site()))
-        else:
-            self.events.append(Copy(nbytes, "host", False, non_blocking, self._stream, _site()))
-            if not non_blocking:
-                self.waits("copy to the host")
-
-    def waits(self, what: str, streams: tuple[int, int] | None = None) -> None:
-        """The host waits for the device, or one stream for another."""
+    def number(self, tensor: torch.Tensor) -> Any:
+        """A value is read: the host waits. There is no number to answer with."""
+        reader = _optimizer_frame()
+        if reader == "optim":
+            return 1.0  # the step count, which lies in host memory
         if self.on:
-            self.events.append(Wait(what, streams, site=_site()))
+            self.events.append(Wait(".item()", site=_site()))
+        if reader == "grad_scaler":
+            return 0.0  # no gradient was infinite: the optimizer steps, as it nearly always does
+        if tensor.is_floating_point():
+            return math.nan
+        raise Unpredictable("it reads a whole number or a truth value from the device and goes on with it")
 
-    def fetching(self, batch: Any) -> Iterator[Any]:
-        """The same batch, again and again, as from a loader."""
-        while True:
-            if self.on:
-                self.events.append(Fetch(_site()))
-            yield batch
-
-    def stream(self, number: int) -> None:
-        """Another stream is current from here on."""
-        self._stream = number
+    def to_host(self, tensor: torch.Tensor) -> None:
+        if self.on:
+            self.events.append(Copy(tensor.nbytes, "host", site=_site()))
 
     # ------------------------------------------------------------ memory
 
-    def hold(self, tree: Any) -> None:
-        """Follows the memory of tensors until torch gives it back."""
-        for tensor in filter(device.is_simulated, describe.tensors(tree)):
-            storage = tensor.untyped_storage()
-            key = storage._cdata
-            if key in self._blocks:
-                continue
-            block = self._new(storage.nbytes())
-            self._blocks[key] = (block.block, weakref.ref(storage, partial(self._free, key)))
-            self._live.add(block.block)
-            if self.on and not self._quiet:
+    def _follow(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        number = self._number(tensor)
+        if number not in self._blocks and storage.nbytes():
+            block = Allocate(storage.nbytes(), _BORN_IN[self.phase], number)
+            self._blocks[number] = block
+            if self.on:
                 self.events.append(block)
 
+    def _number(self, tensor: torch.Tensor) -> int:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._numbers:
+            self._count += 1
+            self._numbers[key] = self._count, weakref.ref(storage, partial(self._free, key))
+        return self._numbers[key][0]
+
     def _free(self, key: int, _: Any) -> None:
-        number = self._blocks.pop(key)[0]
-        block = self._made[number]
-        self._live.discard(number)
-        if self._quiet:
-            self._gone.add(number)
-            return
-        if block.kind == "activations" and self.phase == "forward":
-            self._kinds.setdefault(number, "temporary")  # the forward pass itself no longer needs it
-        if self.on:
-            self.events.append(Allocate(-block.nbytes, block.kind, number))
+        block = self._blocks.pop(self._numbers.pop(key)[0], None)
+        if block and block.kind == "activations" and self.phase == "forward":
+            self._kinds.setdefault(block.block, "temporary")  # the backward pass does not need it
+        if block and self.on:
+            self.events.append(Allocate(-block.nbytes, block.kind, block.block))
 
-    def _new(self, nbytes: int) -> Allocate:
-        block = Allocate(nbytes, _BORN_IN[self.phase], len(self._made))
-        self._made.append(block)
-        return block
-
-    def name(self, tensors: Any, kind: MemoryKind) -> None:
+    def label(self, values: Any, kind: MemoryKind) -> None:
         """Says what the memory of tensors is for."""
-        for tensor in filter(device.is_simulated, describe.tensors(tensors)):
-            if found := self._blocks.get(tensor.untyped_storage()._cdata):
-                self._kinds[found[0]] = kind
+        for tensor in fake.tensors(values):
+            self._kinds[self._number(tensor)] = kind
 
-    def start(self, model: nn.Module, optimizer: Any) -> None:
-        """Records from here on."""
-        self.name([*model.parameters(), *model.buffers()], "parameters")
-        self.name([weight.grad for weight in model.parameters()], "gradients")
-        self.name([*optimizer.state.values()] if optimizer else [], "optimizer")
+    def start(self) -> list[Allocate]:
+        """Records from here on; returns the memory in use."""
+        gc.collect()  # or what came before would be given back in the recorded step
         self.events.clear()
-        self._resident = sorted(self._live)
         self.on = True
+        return list(self._blocks.values())
 
-    def stop(self) -> tuple[list[Event], list[Allocate]]:
-        """The events, and the blocks that were in use before them, each with its kind."""
+    def stop(self, resident: list[Allocate]) -> tuple[list[Event], list[Allocate]]:
+        """The events, and the memory that was in use before them, with the kinds as they turned out."""
         self.on = False
-        events = [self._final(event) if isinstance(event, Allocate) else event for event in self.events]
-        return events, [self._final(self._made[number]) for number in self._resident]
+        return [self._final(event) for event in self.events], [self._final(block) for block in resident]  # type: ignore[misc]
 
-    def _final(self, event: Allocate) -> Allocate:
-        return Allocate(event.nbytes, self._kinds.get(event.block, event.kind), event.block)
+    def _final(self, event: Event) -> Event:
+        if isinstance(event, Allocate):
+            return replace(event, kind=self._kinds.get(event.block, event.kind))
+        return event
 
-    # ------------------------------------------------------------ compiled graphs
-
-    def graph(self, plan: Plan, compute: Callable[[], Any], given: list[Any]) -> Any:
-        """Records a compiled graph by its plan; its outputs are computed by its operators, unrecorded."""
-        blocks = dict(zip(plan.inputs, map(self._block_of, given), strict=True))
-        self._quiet, self._gone = True, set()
-        try:
-            outputs = compute()
-            made = [leaf for leaf in describe.tensors(outputs) if self._block_of(leaf) is None]
-            self.hold(made)
-        finally:
-            self._quiet = False
-        if self.on:
-            names = {id(leaf): name for leaf, name in zip(outputs, plan.outputs, strict=True)}
-            own = {
-                names[id(leaf)]: self._made[block]
-                for leaf in made
-                if (block := self._block_of(leaf)) is not None
-            }
-            freed = {name: self._made[block] for name, block in blocks.items() if block in self._gone}
-            self.events += self._played(plan, own, freed)
-        return outputs
-
-    def _played(self, plan: Plan, own: dict[str, Allocate], freed: dict[str, Allocate]) -> Iterator[Event]:
-        """The events of a plan.
-
-        Args:
-            plan: of a compiled graph.
-            own: the blocks of what it returns, by name.
-            freed: the blocks of its inputs that nobody else needs: they are given back after their last use.
-        """
-        alive = dict(freed)
-        for number, launch in enumerate(plan.launches):
-            dying = [name for name in launch.reads if name in alive and plan.last_use[name] == number]
-            if launch.name == "fused" and not launch.attributes["reduction"]:
-                for name in self._reused(launch, dying, alive):  # its result is written over its input
-                    yield _returned(alive.pop(name))
-                    dying.remove(name)
-            for buffer in launch.makes:
-                block = own.get(buffer.name) or self._new(buffer.nbytes)
-                if block.nbytes and buffer.name not in alive:
-                    yield block
-                    if buffer.name not in own:
-                        self._kinds[block.block] = "temporary"
-                        alive[buffer.name] = block
-            if launch.name:
-                yield Operator(
-                    launch.name, self.phase, launch.inputs, launch.outputs, launch.attributes, launch.module,
-                    launch.site, self._stream,
-                )  # fmt: skip
-            unused = [buffer.name for buffer in launch.makes if plan.last_use[buffer.name] == number]
-            for name in dict.fromkeys([*dying, *unused]):
-                if name in alive:
-                    yield _returned(alive.pop(name))
-        yield from map(_returned, alive.values())
-
-    def _reused(self, launch: Launch, dying: list[str], alive: dict[str, Allocate]) -> list[str]:
-        sizes = [buffer.nbytes for buffer in launch.makes]
-        reused = []
-        for name in dying:
-            if alive[name].nbytes in sizes:
-                sizes.remove(alive[name].nbytes)
-                reused.append(name)
-        return reused
-
-    def _block_of(self, leaf: Any) -> int | None:
-        if not device.is_simulated(leaf):
-            return None
-        found = self._blocks.get(leaf.untyped_storage()._cdata)
-        return found[0] if found else None
+    def _described(self, tensor: torch.Tensor) -> Tensor:
+        layout = "contiguous" if tensor.is_contiguous() else "strided"
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        memory_format = formats.get(tensor.dim())
+        if layout == "strided" and memory_format and tensor.is_contiguous(memory_format=memory_format):
+            layout = "channels_last"
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return Tensor(tuple(tensor.shape), dtype, layout, self._number(tensor))  # type: ignore[arg-type]
 
     # ------------------------------------------------------------ where in the program
 
-    def _place(self) -> tuple[str, str]:
-        """Module and site; of an operator of backward, those of the forward operator that it belongs to."""
-        node: Any = torch._C._current_autograd_node()
-        if node is not None and not self._modules:
-            return self._origin.get(node._sequence_nr(), ("", ""))
-        place = (self._modules[-1] if self._modules else "", _site())
-        self._origin.setdefault(torch._C._autograd._get_sequence_nr() - 1, place)
-        return place
+    @contextlib.contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        """In place of `record_function` in the training program: a phase of the step."""
+        self.phase = _PHASES.get(name, self.phase)
+        if name == "copy" and self.on:
+            self.events += self.copies
+        yield
+        if name == "copy":
+            self.phase = "prepare"
 
-    @contextmanager
+    copies: list[Copy] = []
+    """What a batch's copy to the device consists of."""
+
+    @contextlib.contextmanager
     def modules(self, model: nn.Module) -> Iterator[None]:
-        """Notes in which module of a model operators are called."""
+        """Within, operators carry the name of the module that calls them."""
         names = {module: name for name, module in model.named_modules()}
 
         def enter(module: nn.Module, inputs: Any) -> None:
-            self._modules.append(names.get(module, self._modules[-1] if self._modules else ""))
+            self._modules.append(names.get(module, self._modules[-1]))
 
         def leave(module: nn.Module, inputs: Any, outputs: Any) -> None:
             self._modules.pop()
@@ -243,48 +185,177 @@ class Recording:
         finally:
             before.remove()
             after.remove()
-            self._modules.clear()
 
 
-_BORN_IN: dict[Phase, MemoryKind] = {
-    "copy": "inputs", "prepare": "inputs", "forward": "activations", "backward": "temporary",
-    "optimizer": "temporary",
-}  # fmt: skip
+def _counts_steps(name: str, inputs: list[Tensor]) -> bool:
+    """Whether an optimizer adds to its count of steps, which lies in host memory."""
+    return name in ("add_", "_foreach_add_") and not any(tensor.shape for tensor in inputs)
 
 
-def _returned(block: Allocate) -> Allocate:
-    return Allocate(-block.nbytes, block.kind, block.block)
+def _attributes(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments that are no tensors, by name."""
+    names = [argument.name for argument in func._schema.arguments]
+    values = dict(zip(names, args, strict=False)) | dict(kwargs)
+    plain = {name: value for name, value in values.items() if _is_plain(value)}
+    return plain | ({"inplace": True} if func._schema.is_mutable else {})
 
 
-def reason(problem: Exception) -> str:
-    """Why a program could not be planned, in words."""
-    if isinstance(problem, device.Unpredictable):
-        return str(problem)
-    name = type(problem).__name__
-    if name in ("DynamicOutputShapeException", "DataDependentOutputException"):
-        return f"what {problem} gives depends on the values of tensors, which are not simulated"
-    if name == "UnsupportedOperatorException" or isinstance(problem, NotImplementedError):
-        return f"an operator is not known to the simulation: {str(problem).splitlines()[0][:200]}"
-    first = str(problem).strip().splitlines() or [""]
-    return f"{name}: {first[0][:300]}"
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(_is_plain, value))
+    return isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
-def refuse_module(module: nn.Module) -> None:
-    """Raises Unpredictable for layers that a GPU computes with other operators than this device."""
-    if getattr(module, "sparse", False):
-        raise device.Unpredictable(
-            f"its {type(module).__name__} layers have sparse gradients, which are not modelled"
-        )
-    if isinstance(module, nn.LSTM | nn.GRU | nn.RNN | nn.LSTMCell | nn.GRUCell):
-        name = type(module).__name__
-        raise device.Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
+def _frames() -> Iterator[Any]:
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _optimizer_frame() -> str:
+    """`optim` or `grad_scaler` if one of torch's files of that name reads a value."""
+    for frame in _frames():
+        path = frame.f_code.co_filename.replace("\\", "/")
+        if "/torch/optim/" in path:
+            return "optim"
+        if path.endswith("/grad_scaler.py"):
+            return "grad_scaler"
+    return ""
 
 
 def _site() -> str:
-    frame: Any = sys._getframe(1)
-    while frame is not None:
+    for frame in _frames():
         file = frame.f_code.co_filename
-        if not file.startswith(_NOT_THE_PROGRAM) and file != contextlib.__file__:
+        if not file.startswith(_NOT_THE_USERS) and file != contextlib.__file__:
             return f"{file}:{frame.f_lineno}"
-        frame = frame.f_back
     return ""
+
+
+# ---------------------------------------------------------------- a training step
+
+
+def record(workload: Any, recipe: Recipe) -> Step:
+    """One steady step of the training program under a recipe.
+
+    Raises:
+        Unpredictable: it needs the values of tensors, or something that is not modelled.
+    """
+    recorder = Recorder()
+    plain = recipe.replace(compile=False, device_prefetch=False, pin_memory=False, workers=0)
+    with contextlib.ExitStack() as stack:
+
+        def endless(loader: Any) -> Iterator[Any]:
+            sample = _first_batch(loader, recipe)
+            recorder.copies = [
+                Copy(leaf.nbytes * recipe.batch_size, "device", recipe.pin_memory, recipe.non_blocking)
+                for leaf in fake.tensors(sample)
+            ]
+            stack.enter_context(fake.listening(recorder))  # from here on: all is built, nothing has run
+            while True:
+                recorder.phase = "copy"
+                if recorder.on:
+                    recorder.events.append(Fetch())
+                yield fake.repeated(sample, recipe.batch_size)
+
+        for name, stand_in in (("endless", endless), ("record_function", recorder.range)):
+            stack.enter_context(mock.patch.object(train, name, stand_in))
+        quick = _WithoutNumbers(workload)
+        losses: Any = train.train(plain, quick, torch.device("cpu"))
+        stack.callback(losses.close)
+        next(losses)
+        samples = recipe.batch_size * recipe.accumulation
+        step = recorded(recorder, lambda: next(losses), quick.module, quick.updater, samples)
+    if recipe.device_prefetch:
+        step = _prefetched(step)
+    if recipe.compile:
+        step = replace(fused(step), graph=recipe.compile_mode == "reduce-overhead")
+    return step
+
+
+def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any, samples: int) -> Step:
+    """Records a step, after what only the first one does. The listener must listen."""
+    weights = list(model.parameters())
+
+    def before_update(*_: Any) -> None:
+        recorder.label([weight.grad for weight in weights], "gradients")
+
+    if optimizer:
+        optimizer.register_step_pre_hook(before_update)
+        recorder.label([*optimizer.state.values()], "optimizer")
+    before_update()
+    with recorder.modules(model):
+        resident = recorder.start()
+        take_step()
+        events, resident = recorder.stop(resident)
+    sizes = {tensor.data_ptr() or id(tensor): tensor.nbytes for tensor in [*weights, *model.buffers()]}
+    constant = [Allocate(size, "parameters", -1 - at) for at, size in enumerate(sizes.values())]
+    return Step(
+        events=events, resident=constant + resident, samples=samples, torch=str(torch.__version__),
+        conv_precision="tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "ieee",
+        matmul_precision="tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee",
+    )  # fmt: skip
+
+
+class _WithoutNumbers:
+    """A workload whose model is not initialised: drawing numbers takes seconds for a large one."""
+
+    module: Any = None
+    updater: Any = None
+
+    def __init__(self, workload: Any) -> None:
+        self._workload = workload
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._workload, name)
+
+    def model(self) -> nn.Module:
+        names = ("normal_", "uniform_", "erfinv_", "exponential_")
+        same: dict[str, Any] = dict.fromkeys(names, lambda tensor, *_, **__: tensor)
+        with mock.patch.multiple(torch.Tensor, **same):
+            model: nn.Module = self._workload.model()
+        for module in model.modules():
+            _refuse(module)
+        self.module = model
+        return model
+
+    def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+        self.updater = self._workload.optimizer(parameters, **implementation)
+        return self.updater
+
+
+def _refuse(module: nn.Module) -> None:
+    """Raises Unpredictable for layers that a GPU computes with other operators than these tensors."""
+    name = type(module).__name__
+    if getattr(module, "sparse", False):
+        raise Unpredictable(f"its {name} layers have sparse gradients, which are not modelled")
+    if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        raise Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
+
+
+def _first_batch(loader: Any, recipe: Recipe) -> Any:
+    dataset = loader.dataset
+    return loader.collate_fn(dataset.__getitems__([0]) if recipe.batched_fetch else [dataset[0]])
+
+
+def _prefetched(step: Step) -> Step:
+    """The step with the copies on a second stream: the next batch's begin before this one is computed."""
+    early: list[Event] = [Wait("wait_stream", streams=(0, 1))]
+    late: list[Event] = []
+    for event in step.events:
+        ahead = isinstance(event, Copy | Fetch) or (isinstance(event, Operator) and event.phase == "prepare")
+        moved = replace(event, stream=1) if isinstance(event, Copy | Operator) else event
+        (early if ahead else late).append(moved if ahead else event)
+    return replace(step, events=early + late)
+
+
+def reason(problem: Exception) -> str:
+    """Why a program cannot be planned, in the user's words."""
+    name, lines = type(problem).__name__, str(problem).strip().splitlines() or [""]
+    if isinstance(problem, Unpredictable):
+        return lines[0]
+    if name in ("DynamicOutputShapeException", "DataDependentOutputException"):
+        return f"the result of {problem} depends on the values of tensors, which are not simulated"
+    if name == "UnsupportedOperatorException" or isinstance(problem, NotImplementedError):
+        return f"an operator is not known to the simulation: {lines[0][:200]}"
+    return f"its own code fails on tensors without numbers ({name}: {lines[0][:200]})"

@@ -1,230 +1,225 @@
-"""A simulated GPU as a source of runs: nothing is measured, every stage is computed on a virtual host."""
+"""A simulated GPU as a source of runs: everything is computed from the plan of a step, at once."""
 
 import secrets
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from perfkit import workloads
-from perfkit.errors import Cancelled, InvalidValue, PerfkitError
+from msgspec import structs
+
+from perfkit import machine, workloads
+from perfkit.errors import Cancelled, PerfkitError
 from perfkit.ladder import presets
 from perfkit.ladder.catalogue import LADDER, optimization
 from perfkit.ladder.stages import Stage
-from perfkit.process.child import Child
+from perfkit.process.child import call
 from perfkit.recipe import Recipe
 from perfkit.results.pairing import Pairing, Role
 from perfkit.results.run import Raw, Run
 from perfkit.rules import Target
-from perfkit.simulate import article, bands, inside
+from perfkit.simulate import article, bands, chrome, fetch, inspect, planning
 from perfkit.simulate import host as hosts
-from perfkit.simulate.fetch import fetch_share
-from perfkit.simulate.gpus import Gpu, gpu_of
-from perfkit.simulate.host import ARTICLE, Host, Outcome
+from perfkit.simulate.gpus import gpu
+from perfkit.simulate.host import Host, Outcome
 from perfkit.simulate.prediction import Prediction, predict
-from perfkit.studies.progress import Progress
+from perfkit.simulate.step import Step
 from perfkit.studies.record import RunBuilder
 from perfkit.studies.sources import Plan, ProfilerOptions, Source, StopRule
-from perfkit.worker.messages import Description
 from perfkit.worker.reports import KernelReport, MemoryReport, ProfileReport, SyncReport
 
-Computed = tuple[Run, Prediction, Outcome]
+_ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator", "no_sync")
 
 
 class Simulated(Source):
-    """Computes what a GPU and a host that are not here would do."""
+    """A GPU of a data sheet beside a virtual host."""
 
-    why_not = "nothing runs on a simulated GPU"
-    refused = {
+    why_not: ClassVar[str] = "nothing runs on a simulated GPU"
+    noisy: ClassVar[bool] = False
+    refused: ClassVar[Mapping[str, str]] = {
         "parity": "there are no numbers on a simulated device",
         "A/A noise": "two simulated runs of one recipe are equal",
         "attribution": "the model's errors of combined optimizations are not known",
         "tuning": "the winner of a prediction may be its largest error",
         "--fail-if-slower": "a prediction decides nothing",
     }
-    noisy = False
-
-    def __init__(self, plan: Plan, progress: Progress) -> None:
-        super().__init__(plan, progress)
-        self._predictions: dict[Recipe, Prediction] = {}
-        self._computed: dict[str, Computed] = {}
-        self._session = secrets.token_hex(4)
 
     @classmethod
     def checked(
-        cls,
-        device: str | None,
-        workload: str | None,
-        preset: str | None,
-        stages: Sequence[str] | None,
-        host: str | None,
-        **more: Any,
-    ) -> Plan:
-        """See `Source.checked`."""
-        where = str(device)
-        if gpu_of(where) is None:
-            raise InvalidValue(
-                f"'{where}' is no simulated GPU", "Choose sim:v100, sim:rtx3090 or sim:rtx4090"
-            )
-        is_article = (hosts.host(host) or ARTICLE) == ARTICLE
-        size = presets.PRESETS["paper"] if is_article and preset is None else presets.preset(preset, "cuda")
-        names = tuple(stages) if stages is not None else article.LADDER if is_article else LADDER
-        for name in names:
-            optimization(name)
+        cls, device: str | None, workload: str | None, preset: str | None, stages: Sequence[str] | None,
+        host: str | None, **more: Any,
+    ) -> Plan:  # fmt: skip
+        """See `Source.checked`. The article's ladder at its sizes is the default."""
+        name = str(device)
+        gpu(name.partition(":")[2])
         chosen = workload or "cifar_resnet18"
-        workloads.reference(chosen)
-        return Plan(chosen, size, where, names, cls, host=host, **more)
+        is_article = workloads.reference(chosen) == article.WORKLOAD
+        size = presets.preset(preset or ("paper" if is_article else None), "cuda")
+        names = tuple(stages) if stages is not None else article.LADDER if is_article else LADDER
+        for stage in names:
+            optimization(stage)
+        more["keep_all"] = bool(more.get("keep_all")) or stages is None  # what is too close to predict is no reason to drop it
+        if host:  # its spelling; whether it fits the workload is known once that is loaded
+            hosts.host(host, is_article=True, cores=1)
+        return Plan(chosen, size, name, names, cls, host=host, **more)
 
     def __enter__(self) -> Self:
-        plan, progress = self.plan, self.progress
-        with Child(progress.phase, progress.cancelled) as child:
-            self.description = child.ask(
-                "describe",
-                Description,
-                workload=plan.workload,
-                preset=plan.preset.name,
-                options=dict(plan.options),
-                device="cpu",
-            )
+        plan = self.plan
+        self._sheet = gpu(plan.device.partition(":")[2])
+        self.progress.phase("loading")
+        self.description = call(
+            planning.describe, workloads.reference(plan.workload), plan.preset.name, dict(plan.options),
+            cancelled=self.progress.cancelled,
+        )  # fmt: skip
+        self._is_article = article.is_articles(self.description.reference, self.description.options)
+        self._host = hosts.host(plan.host, self._is_article, machine.usable_cores())
+        self._predictions: dict[Recipe, Prediction] = {}
+        self._steps: dict[Recipe, Step] = {}
+        self._computed: dict[str, tuple[Run, Prediction, Outcome]] = {}
+        self._fetch_s: dict[tuple[str, ...], float] = {}
+        self._session = secrets.token_hex(4)
         return self
-
-    @cached_property
-    def gpu(self) -> Gpu:
-        """The data sheet."""
-        gpu = gpu_of(self.plan.device)
-        assert gpu
-        return gpu
-
-    @cached_property
-    def host(self) -> Host:
-        """The virtual host."""
-        return hosts.host(self.plan.host) or ARTICLE
 
     @property
     def target(self) -> Target:
-        """Where the stages run."""
+        """A CUDA device with the precisions that published figures vouch for."""
         return Target(
-            device="cuda",
-            offers=frozenset(self.description.offers),
-            convolves=self.description.convolves,
-            bf16=self.gpu.architecture != "volta",
-            anchored=frozenset(self.gpu.anchored),
-        )
-
-    # ------------------------------------------------------------ runs
+            device="cuda", offers=frozenset(self.description.offers), convolves=self.description.convolves,
+            bf16=self._sheet.architecture != "volta", compiler=True, count=1,
+            anchored=frozenset(self._sheet.anchored), cores=self._host.processors,
+        )  # fmt: skip
 
     def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
-        """See `Source.measure`; every stage is computed, and the rule to stop has no use."""
-        runs: list[Run] = []
-        done: list[Computed] = []
+        """Computes the runs of some stages, at once; the rule to stop has no use."""
+        runs = []
         for number, stage in enumerate(stages):
             self.progress.reach(number / len(stages), stage.title)
-            builder = RunBuilder(self._session, stage, self.plan, self.description)
-            known = self._computed.get(stage.name)
-            if stage.reason:
-                runs.append(builder.unmeasured("not_applicable", stage.reason))
-                continue
-            try:
-                if known is None or known[0].recipe != stage.recipe.to_dict():
-                    known = self._computed[stage.name] = self._compute(stage.recipe, builder, done)
-                done.append(known)
-                runs.append(known[0])
-            except Cancelled as person:
-                self.stopped = person
-                runs.append(builder.unmeasured("cancelled", "stopped on request"))
-            except PerfkitError as problem:
-                runs.append(builder.unmeasured("failed", str(problem)))
+            runs.append(self._run(stage, stages[:number]))
         return runs
 
     def renew(self) -> None:
-        """See `Source.renew`."""
+        """Forgets what was computed."""
         self._computed.clear()
-
-    def _compute(self, recipe: Recipe, builder: RunBuilder, done: Sequence[Computed]) -> Computed:
-        prediction, host = self._prediction(recipe), self.host
-        outcome = self._issue(prediction)
-        link = prediction.gpu.link_gbs
-        ceiling = hosts.run(prediction.planned.actions, recipe, hosts.IDEAL, link)
-        samples = recipe.batch_size * recipe.accumulation
-        rate = samples / outcome.step_s
-        roles: list[tuple[Role, Computed]] = [("previous", done[-1]), ("baseline", done[0])] if done else []
-        pairings = [
-            Pairing(
-                [rate],
-                run.raw.block_samples_per_s,
-                against=run.id,
-                role=role,
-                interleaved=True,
-                band=bands.of_ratio(
-                    self.gpu,
-                    (recipe, prediction.kernel_s / outcome.step_s),
-                    (other.recipe, other.kernel_s / step.step_s),
-                ),
-                computed=True,
-            )
-            for role, (run, other, step) in roles
-        ]
-        planned, copied = prediction.planned, prediction.step.copied_bytes
-        run = builder.build(
-            {"host": host.describe()},
-            raw=Raw(
-                step_s=[outcome.step_s],
-                data_wait_s=[outcome.data_wait_s],
-                block_steps=[1],
-                block_samples_per_s=[rate],
-                ceiling_samples_per_s=[samples / ceiling.step_s],
-            ),
-            samples_per_step=samples,
-            pairings=pairings,
-            peak_memory_bytes=planned.peak_bytes,
-            peak_reserved_bytes=planned.reserved_bytes,
-            batch_bytes_per_sample=copied // samples,
-            h2d_bytes_per_sample=copied // samples,
-            simulated=prediction.simulated(host.name, outcome.step_s, outcome.copy_s),
-        )
-        return run, prediction, outcome
-
-    def _prediction(self, recipe: Recipe) -> Prediction:
-        if recipe not in self._predictions:
-            self.progress.phase(f"planning a step for a {self.gpu.name}")
-            described = self.description
-            self._predictions[recipe] = predict(
-                self.gpu, described.reference, described.options, recipe, self.progress.cancelled
-            )
-        return self._predictions[recipe]
-
-    def _issue(self, prediction: Prediction, noted: int = 0) -> Outcome:
-        """The training on the virtual host; what the queue did is kept of `noted` steps."""
-        recipe, host = prediction.recipe, self.host
-        share = fetch_share(self.description.reference, recipe)
-        if share is None and host.fetch_s:
-            raise InvalidValue(
-                f"a virtual host does not know what fetching costs with {recipe.describe()}",
-                "Name what a sample costs: --host fetch_ms=2",
-            )
-        link = prediction.gpu.link_gbs
-        return hosts.run(prediction.planned.actions, recipe, host, link, share or 1.0, noted)
-
-    # ------------------------------------------------------------ looking inside
 
     def profile(
         self, recipe: Recipe, path: Path, options: ProfilerOptions, batch_times: Path
     ) -> ProfileReport:
-        """See `Source.profile`."""
-        prediction = self._prediction(recipe)
-        outcome = self._issue(prediction, options.active)
-        inside.write_trace(path, prediction, outcome.bars, self.host.describe(), outcome.step_s)
+        """Some steps as a Chrome trace that says that it is simulated."""
+        prediction = self.prediction(recipe)
+        outcome = prediction.outcome(noted=options.active)
+        chrome.write(path, prediction, outcome)
         return ProfileReport(outcome.step_s, [], [], [])
 
     def memory(self, recipe: Recipe) -> MemoryReport:
-        """See `Source.memory`."""
-        return inside.memory(self._prediction(recipe))
+        """What holds memory in a step, from the plan."""
+        return inspect.memory(self.prediction(recipe))
 
     def kernels(self, recipe: Recipe) -> KernelReport:
-        """See `Source.kernels`."""
-        prediction = self._prediction(recipe)
-        return inside.kernels(prediction, self._issue(prediction).step_s)
+        """What the modelled GPU can do, by shape."""
+        prediction = self.prediction(recipe)
+        return inspect.kernels(prediction, prediction.outcome().step_s)
 
     def syncs(self, recipe: Recipe, steps: int) -> SyncReport:
-        """See `Source.syncs`."""
-        return inside.syncs(self._prediction(recipe), steps)
+        """Copies and waits in some steps, from the plan."""
+        return inspect.syncs(self.prediction(recipe), steps)
+
+    def prediction(self, recipe: Recipe) -> Prediction:
+        """A step of a recipe, planned and predicted.
+
+        Raises:
+            InvalidValue: it cannot be planned.
+            RunFailed: it does not fit into the GPU's memory.
+        """
+        if recipe not in self._predictions:
+            reference, options = self.description.reference, self.description.options
+            defaults = Recipe().to_dict()
+            on_device = recipe.replace(**{name: defaults[name] for name in _ON_THE_HOST if name in defaults})
+            if on_device not in self._steps:
+                self.progress.phase("planning a step")
+                self._steps[on_device] = planning.plan_step(
+                    reference, options, on_device, self.progress.cancelled
+                )
+            fetch_s, host = self._fetching(recipe)
+            self._predictions[recipe] = predict(self._sheet, self._steps[on_device], recipe, host, fetch_s)
+        return self._predictions[recipe]
+
+    def _fetching(self, recipe: Recipe) -> tuple[float, Host]:
+        """Core seconds that a sample takes under a recipe, and the host with those of the plain recipe."""
+        host = self._host
+        if host == hosts.IDEAL:
+            return 0.0, host
+        if self._is_article:
+            plain = host.fetch_s if host.fetch_s is not None else hosts.ARTICLE.fetch_s
+            return (plain or 0.0) * fetch.article_share(recipe), host
+        plain = self._measured(())
+        here = self._measured(tuple(name for name in fetch.SWITCHES if getattr(recipe, name)))
+        if host.fetch_s is None:
+            return here, structs.replace(host, fetch_s=plain)
+        return host.fetch_s * here / plain, host
+
+    def _measured(self, switches: tuple[str, ...]) -> float:
+        if switches not in self._fetch_s:
+            self.progress.phase("measuring what a sample takes to fetch")
+            recipe = Recipe().replace(**dict.fromkeys(switches, True))
+            self._fetch_s[switches] = call(
+                fetch.measured, self.description.reference, self.description.options, recipe.to_dict(),
+                cancelled=self.progress.cancelled,
+            )  # fmt: skip
+        return self._fetch_s[switches]
+
+    def _run(self, stage: Stage, before: Sequence[Stage]) -> Run:
+        known = self._computed.get(stage.name)
+        if known and known[0].recipe == stage.recipe.to_dict():
+            return known[0]
+        builder = RunBuilder(self._session, stage, self.plan, self.description)
+        if stage.reason:
+            return builder.unmeasured("not_applicable", stage.reason)
+        try:
+            prediction = self.prediction(stage.recipe)
+        except Cancelled as person:
+            self.stopped = person
+            return builder.unmeasured("cancelled", "stopped on request")
+        except PerfkitError as problem:
+            return builder.unmeasured("failed", str(problem))
+        outcome, ideal = prediction.outcome(), prediction.outcome(hosts.IDEAL)
+        samples = stage.recipe.batch_size * stage.recipe.accumulation
+        copied = sum(copy.nbytes for copy in prediction.step.copies if copy.to == "device") // samples
+        rate = samples / outcome.step_s
+        run = builder.build(
+            facts=_facts(prediction, outcome),
+            raw=Raw(
+                step_s=[outcome.step_s], data_wait_s=[outcome.data_wait_s], block_steps=[1],
+                block_samples_per_s=[rate], ceiling_samples_per_s=[samples / ideal.step_s],
+            ),
+            samples_per_step=samples,
+            pairings=[self._pairing(role, rate, prediction, outcome, name) for role, name in self._roles(before)],
+            peak_memory_bytes=inspect.peak(prediction), batch_bytes_per_sample=copied,
+            h2d_bytes_per_sample=copied, simulated=prediction.simulated(outcome),
+        )  # fmt: skip
+        self._computed[stage.name] = run, prediction, outcome
+        return run
+
+    def _roles(self, before: Sequence[Stage]) -> list[tuple[Role, str]]:
+        names = [stage.name for stage in before if stage.name in self._computed]
+        return [("previous", names[-1]), ("baseline", names[0])] if names else []
+
+    def _pairing(
+        self, role: Role, rate: float, prediction: Prediction, outcome: Outcome, other: str
+    ) -> Pairing:
+        run, theirs, their_outcome = self._computed[other]
+        band = bands.of_ratio(
+            self._sheet, prediction.host,
+            (theirs.recipe, theirs.kernel_s / their_outcome.step_s),
+            (prediction.recipe, prediction.kernel_s / outcome.step_s),
+        )  # fmt: skip
+        return Pairing(
+            [rate], run.raw.block_samples_per_s, against=run.id, role=role, interleaved=True, band=band,
+            computed=True,
+        )  # fmt: skip
+
+
+
+def _facts(prediction: Prediction, outcome: Outcome) -> dict[str, str]:
+    facts = {"host": prediction.host.describe()}
+    if outcome.data_wait_s > 0.5 * outcome.step_s:
+        facts["pace"] = "the loader decides it: the rate says little about the GPU"
+    return facts

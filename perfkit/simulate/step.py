@@ -1,15 +1,9 @@
-"""What one training step asks of a device: its operators, copies, waits and memory, whatever the GPU.
-
-A step is recorded once (`simulate.planning`), independent of the GPU. `simulate.costs` turns its operators
-into kernels with predicted times for one GPU. Importing this module does not import torch.
-"""
-
-from __future__ import annotations
+"""What one training step asks of a GPU: operators, copies, waits and memory. The same for every GPU."""
 
 import math
 from typing import Any, Literal
 
-import msgspec
+from msgspec import Struct
 
 Phase = Literal["copy", "prepare", "forward", "backward", "optimizer"]
 """Where in a step; `prepare` is what a workload does to a batch on the device."""
@@ -21,47 +15,47 @@ _SIZES = {
 }  # fmt: skip
 
 
-class Tensor(msgspec.Struct, frozen=True, array_like=True):
+class Tensor(Struct, frozen=True, array_like=True):
     """A tensor without its numbers."""
 
     shape: tuple[int, ...]
     dtype: str
-    """torch's name of it, without `torch.`."""
+    """torch's name without `torch.`."""
     layout: Literal["contiguous", "channels_last", "strided"] = "contiguous"
+    block: int = 0
+    """The number of its memory: views of one tensor share it."""
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Of its elements."""
-        return math.prod(self.shape) * _SIZES[self.dtype]
+        return self.numel * _SIZES[self.dtype]
 
 
-class Operator(msgspec.Struct, frozen=True, tag="operator"):
-    """One operator that launches kernels; views and allocations launch none and are not recorded."""
+class Operator(Struct, frozen=True, tag="operator"):
+    """An operator that launches kernels. Views and allocations launch none and are not recorded."""
 
     name: str
-    """torch's, such as `aten.convolution_backward`; of a kernel that torch.compile fuses, `fused`."""
+    """torch's, such as `aten.convolution_backward`; `fused` for a kernel of torch.compile."""
     phase: Phase
     inputs: list[Tensor]
     outputs: list[Tensor]
     attributes: dict[str, Any] = {}
-    """What decides its cost beyond shapes: of convolutions `stride`, `padding`, `dilation`, `groups`,
-    `transposed`, `output_mask`; of fused kernels `nodes` (the operators in it) and `reduction`; whether it
-    works in place (`inplace`)."""
+    """Arguments that are no tensors; of fused kernels `nodes` and `reduction`."""
     module: str = ""
-    """The dotted name of the module in whose forward it was called, also for its backward."""
+    """The dotted name of the module that called it; empty in the backward pass."""
     site: str = ""
-    """`file:line` of the innermost frame that is not torch's."""
+    """`file:line` in the user's code."""
     stream: int = 0
-    """0 is the default stream."""
 
 
-class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
+class Fetch(Struct, frozen=True, tag="fetch"):
     """The loop takes the next batch from its loader, which it may have to wait for."""
 
-    site: str = ""
 
-
-class Copy(msgspec.Struct, frozen=True, tag="copy"):
+class Copy(Struct, frozen=True, tag="copy"):
     """A copy between host and device."""
 
     nbytes: int
@@ -69,69 +63,57 @@ class Copy(msgspec.Struct, frozen=True, tag="copy"):
     pinned: bool = False
     non_blocking: bool = False
     stream: int = 0
-    """0 is the default stream."""
     site: str = ""
 
 
-class Wait(msgspec.Struct, frozen=True, tag="wait"):
-    """The host waits until the device has finished: `.item()`; or one stream waits for another."""
+class Wait(Struct, frozen=True, tag="wait"):
+    """The host waits until a stream has finished (`.item()`), or one stream waits for another."""
 
     what: str
+    stream: int = 0
     streams: tuple[int, int] | None = None
     """(waiting, awaited), where a stream waits and not the host."""
-    every: int = 1
-    """It happens in every n-th step only: reading the loss with `log_every`."""
     site: str = ""
 
 
-class Allocate(msgspec.Struct, frozen=True, tag="allocate"):
+class Allocate(Struct, frozen=True, tag="allocate"):
     """Device memory that is taken, or given back (negative)."""
 
     nbytes: int
     kind: MemoryKind
     block: int
-    """The same number when it is given back."""
 
 
 Event = Operator | Fetch | Copy | Wait | Allocate
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Step(Struct, frozen=True, kw_only=True):
     """One steady training step, in the order in which the host issues it."""
 
     events: list[Event]
     resident: list[Allocate] = []
-    """Device memory in use before the step: weights, optimizer state, a resident data set. The step may give
-    some of it back."""
+    """Device memory in use before the step."""
     samples: int
     torch: str
     """The version that planned it."""
     compiled: bool = False
     graph: bool = False
-    """Whether its operators are launched as one CUDA graph."""
-    fp32_precision: str = "ieee"
-    """Of convolutions, and of matrix products if `matmul_precision` is empty: `ieee` or `tf32`."""
-    matmul_precision: str = ""
-    cudnn_benchmark: bool = False
-
-    @property
-    def resident_bytes(self) -> int:
-        """Device memory in use before the step."""
-        return sum(block.nbytes for block in self.resident)
-
-    @property
-    def copied_bytes(self) -> int:
-        """What is copied from host to device in the step."""
-        return sum(event.nbytes for event in self.events if isinstance(event, Copy) and event.to == "device")
+    """Whether forward and backward are launched as one CUDA graph."""
+    conv_precision: str = "ieee"
+    """`ieee` or `tf32`, for float32 convolutions; the next field for float32 matrix products."""
+    matmul_precision: str = "ieee"
 
     @property
     def operators(self) -> list[Operator]:
-        """Its operators alone."""
         return [event for event in self.events if isinstance(event, Operator)]
 
+    @property
+    def copies(self) -> list[Copy]:
+        return [event for event in self.events if isinstance(event, Copy)]
 
-class Kernel(msgspec.Struct, frozen=True):
-    """One kernel of one GPU, with a predicted time."""
+
+class Kernel(Struct, frozen=True):
+    """One kernel on one GPU, with its predicted time."""
 
     name: str
     kind: str

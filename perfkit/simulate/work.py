@@ -1,7 +1,5 @@
 """From operators to the work of their kernels: FLOPs, bytes and shape, whatever the GPU."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,7 +10,7 @@ HALF = ("float16", "bfloat16")
 
 
 class Work(NamedTuple):
-    """What one kernel has to do."""
+    """The work of one kernel."""
 
     kind: str
     """Its class, the first part of the names of its constants: `conv.forward.nhwc`, `pointwise` …"""
@@ -86,8 +84,8 @@ def _convolution(op: Operator, step: Step) -> list[Work]:
     x, w = op.inputs[:2]
     y = op.outputs[0]
     if op.attributes.get("transposed"):
-        return _conv_part("dgrad", y, w, x, op.attributes, _precision(x, step.fp32_precision))
-    return _conv_part("forward", x, w, y, op.attributes, _precision(x, step.fp32_precision))
+        return _conv_part("dgrad", y, w, x, op.attributes, _precision(x, step.conv_precision))
+    return _conv_part("forward", x, w, y, op.attributes, _precision(x, step.conv_precision))
 
 
 def _convolution_backward(op: Operator, step: Step) -> list[Work]:
@@ -100,7 +98,7 @@ def _convolution_backward(op: Operator, step: Step) -> list[Work]:
     works = []
     for part, wanted in zip(parts, mask, strict=False):
         if wanted:
-            works += _conv_part(part, x, w, y, op.attributes, _precision(x, step.fp32_precision))
+            works += _conv_part(part, x, w, y, op.attributes, _precision(x, step.conv_precision))
     if len(mask) > 2 and mask[2]:
         works.append(Work(f"reduction.{_layout(y)}", _nbytes([y])))
     return works
@@ -116,7 +114,7 @@ def _product(op: Operator, step: Step) -> list[Work]:
     a, b = op.inputs[-2:] if len(op.inputs) > 2 else op.inputs[:2]
     count = a.shape[0] if len(a.shape) == 3 else 1
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
-    precision = _precision(a, step.matmul_precision or step.fp32_precision)
+    precision = _precision(a, step.matmul_precision)
     kind = "bmm" if len(a.shape) == 3 else "gemm"
     return [
         Work(kind, _nbytes([a, b, *op.outputs[:1]]), 2.0 * count * m * n * k, m, n, k, count, precision),
@@ -129,7 +127,7 @@ def _attention(op: Operator, step: Step) -> list[Work]:
     count, length, width = math.prod(q.shape[:-2]), q.shape[-2], q.shape[-1]
     products = 5 if backward else 2
     flops = 2.0 * products * count * length * k.shape[-2] * width
-    precision = _precision(q, step.matmul_precision or step.fp32_precision)
+    precision = _precision(q, step.matmul_precision)
     kind = "attention.backward" if backward else "attention.forward"
     nbytes = _nbytes(op.inputs + op.outputs)
     return [Work(kind, nbytes, flops, length, k.shape[-2], width, count, precision)]
@@ -139,9 +137,9 @@ def _norm(kind: str, of_input: int) -> Callable[[Operator, Step], list[Work]]:
     def works(op: Operator, step: Step) -> list[Work]:
         x = op.inputs[min(of_input, len(op.inputs) - 1)]
         layout = f".{_layout(x)}" if len(x.shape) == 4 else ""
-        evaluating = not of_input and len(op.outputs) > 1 and math.prod(op.outputs[1].shape) == 0
-        passes = 5 if of_input else 2 if evaluating else 3
-        return [Work(f"{kind}{layout}", float(passes * x.nbytes))]
+        if kind == "batch_norm.forward" and op.outputs[1].numel == 0:
+            return [Work(f"batch_norm.inference{layout}", 2.0 * x.nbytes)]
+        return [Work(f"{kind}{layout}", float((5 if of_input else 3) * x.nbytes))]
 
     return works
 
@@ -196,64 +194,17 @@ def _fused(op: Operator, step: Step) -> list[Work]:
     return [Work("fused.reduction" if reduction else "fused", _nbytes(op.inputs + op.outputs))]
 
 
-_BATCH_NORMS = (
-    "native_batch_norm",
-    "cudnn_batch_norm",
-    "_native_batch_norm_legit",
-    "_batch_norm_with_update",
-)
-_BATCH_NORMS_BACKWARD = ("native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward")
-_POOLS = ("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d")
-_SOFTMAXES = ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
-_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
-_REDUCTIONS = (
-    "sum",
-    "mean",
-    "linalg_vector_norm",
-    "amax",
-    "amin",
-    "max",
-    "min",
-    "var",
-    "var_mean",
-    "argmax",
-    "prod",
-    "norm",
-)
-_GATHERS = (
-    "index",
-    "gather",
-    "index_select",
-    "embedding",
-    "upsample_nearest2d",
-    "upsample_bilinear2d",
-    "upsample_bicubic2d",
-)
-_SCATTERS = ("index_put", "index_put_", "scatter", "scatter_add", "index_add", "embedding_dense_backward")
-_COPIES = (
-    "clone",
-    "copy_",
-    "_to_copy",
-    "contiguous",
-    "repeat",
-    "slice_backward",
-    "select_backward",
-    "constant_pad_nd",
-    "roll",
-)
-_FILLS = (
-    "zero_",
-    "fill_",
-    "ones_like",
-    "zeros_like",
-    "full",
-    "zeros",
-    "ones",
-    "new_zeros",
-    "bernoulli_",
-    "uniform_",
-    "normal_",
-)
+_BATCH_NORMS = "native_batch_norm cudnn_batch_norm _native_batch_norm_legit _batch_norm_with_update".split()
+_BATCH_NORMS_BACKWARD = "native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward".split()
+_POOLS = "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d".split()
+_SOFTMAXES = "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data".split()
+_PRODUCTS = "mm addmm bmm baddbmm".split()
+_REDUCTIONS = "sum mean linalg_vector_norm amax amin max min var var_mean argmax prod norm".split()
+_GATHERS = """index gather index_select embedding
+upsample_nearest2d upsample_bilinear2d upsample_bicubic2d""".split()
+_SCATTERS = "index_put index_put_ scatter scatter_add index_add embedding_dense_backward".split()
+_COPIES = """clone copy_ _to_copy contiguous repeat slice_backward select_backward constant_pad_nd roll""".split()
+_FILLS = """zero_ fill_ ones_like zeros_like full zeros ones new_zeros bernoulli_ uniform_ normal_""".split()
 
 _RULES: dict[str, Callable[[Operator, Step], list[Work]]] = {
     "convolution": _convolution,

@@ -1,29 +1,19 @@
 """`torch.device("sim")`: tensors with shapes and no numbers, on which unmodified PyTorch code runs.
 
-Every private interface of torch that the simulation needs is in this file (and, of torch.compile, in
-`fusion.py`); `self_test.py` runs before the first use, because each of these interfaces may change
-with any release, and nearly all of them change results silently rather than fail. Tensors on `sim` are fake
-tensors of one mode. No dispatch mode lies on the stack: with one, Dynamo traces nothing, and torch.compile
-would seem to have no effect.
+The checks of puzzles hear of every operator, copy and wait on it. Tensors on `sim` are fake tensors of one
+mode; all private interfaces of torch that the puzzles need are in this file.
 """
-
-from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 from unittest import mock
 
 import torch
-import torch.optim.optimizer as optimizers
-from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import backend_registration
-
-from perfkit.simulate import autocast, shapes
 
 aten = torch.ops.aten
 NAME = "sim"
@@ -118,7 +108,7 @@ class Stream:
     def __init__(self, device: Any = None) -> None:
         self.number = next(Stream._numbers)
 
-    def wait_stream(self, other: Stream) -> None:
+    def wait_stream(self, other: "Stream") -> None:
         """What is launched on this stream from now on waits for what the other one has to do."""
         if recorder := mode().recorder:
             recorder.waits("wait_stream", (self.number, other.number))
@@ -205,15 +195,7 @@ def register() -> torch.device:
     library.impl("empty_strided", _empty_strided, "PrivateUse1")
     library.impl("_copy_from", lambda source, target, non_blocking=False: target, "PrivateUse1")
     library.impl("zero_", lambda tensor: tensor, "PrivateUse1")
-    library.impl("scaled_dot_product_attention", shapes.attention, "AutogradPrivateUse1")
-    for operator in (aten.silu_backward.default, aten.mish_backward.default):
-        library.impl(operator, shapes.whole(operator), "AutogradPrivateUse1")
-    _kept.extend((library, *autocast.register()))
-    optimizers._foreach_supported_types.append(FakeTensor)  # else optimizers loop where CUDA's would not
-    for convolution in (aten.convolution.default, aten.convolution_backward.default):
-        fake_impls.op_implementations_dict[convolution] = shapes.as_cudnn(
-            fake_impls.op_implementations_dict[convolution]
-        )
+    _kept.append(library)
     return torch.device(NAME)
 
 
@@ -242,24 +224,9 @@ def _read(tensor: torch.Tensor) -> Any:
         return _ordinary
     if recorder := mode().recorder:
         recorder.waits(".item()")
-    if _asks_grad_scaler():
-        return 0.0  # no gradient was infinite: the optimizer steps, as it nearly always does
     if tensor.is_floating_point():
-        return math.nan
+        return float("nan")
     raise Unpredictable("it reads a whole number or a truth value from the device and goes on with it")
-
-
-def _asks_grad_scaler() -> bool:
-    import sys
-
-    frame: Any = sys._getframe(2)
-    for _ in range(40):
-        if frame is None:
-            return False
-        if frame.f_code.co_filename.endswith("grad_scaler.py"):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
@@ -281,21 +248,8 @@ def _to_copy(tensor: torch.Tensor, **options: Any) -> Any:
     return target
 
 
-def _fused(func: Any) -> Any:
-    def step(*args: Any, **kwargs: Any) -> None:
-        if recorder := mode().recorder:
-            recorder.operator(func, args, kwargs, None)
-
-    return step
-
-
 _ANSWERS: dict[Any, Any] = {
     aten._local_scalar_dense.default: _read,
     aten.copy_.default: _copy,
     aten._to_copy.default: _to_copy,
 }
-for _name in ("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_"):
-    for _overloaded in getattr(aten, _name).overloads():
-        _operator = getattr(getattr(aten, _name), _overloaded)
-        if "tensor_lr" in _overloaded or _overloaded == "default":
-            _ANSWERS[_operator] = _fused(_operator)

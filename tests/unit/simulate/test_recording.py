@@ -1,0 +1,165 @@
+"""The kernels, waits and memory of a step, recorded on tensors without numbers."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from perfkit.recipe import Recipe
+from perfkit.simulate import recording
+from perfkit.simulate.memory import peak
+from perfkit.simulate.recording import Unpredictable
+from perfkit.simulate.step import Allocate, Copy, Fetch, Operator, Step, Wait
+from tests.unit.simulate.plans import Images, Of, planned
+
+EAGER = """add_ convolution*2 native_batch_norm relu_ mean addmm _log_softmax nll_loss_forward
+ones_like nll_loss_backward _log_softmax_backward_data mm*2 sum div convolution_backward*2 threshold_backward
+native_batch_norm_backward _foreach_mul_ _foreach_add_*2"""
+
+
+def names(step: Step) -> Counter[str]:
+    return Counter(operator.name.removeprefix("aten.") for operator in step.operators)
+
+
+def test_the_kernels_of_a_step_are_those_of_cuda() -> None:
+    """An optimizer that falls back to loops or a layer that is taken apart would change predictions silently."""
+    expected: Counter[str] = Counter()
+    for word in EAGER.split():
+        name, _, count = word.partition("*")
+        expected[name] += int(count or 1)
+    assert names(planned()) == expected
+
+
+def test_autocast_casts_as_cuda_does() -> None:
+    step = planned(amp="fp16")
+    products = [op for op in step.operators if op.name in ("aten.convolution", "aten.addmm")]
+    assert {op.inputs[0].dtype for op in products} == {"float16"}
+    [softmax] = [op for op in step.operators if op.name == "aten._log_softmax"]
+    assert (softmax.inputs[0].dtype, softmax.outputs[0].dtype) == ("float16", "float32"), "one kernel, no cast"
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.zeros(4, requires_grad=True).softmax(0).dtype == torch.float32, "and only while it listens"
+
+
+def test_channels_last_reaches_every_convolution() -> None:
+    layouts = {op.outputs[0].layout for op in planned(channels_last=True).operators if "convolution" in op.name}
+    assert layouts == {"channels_last"}
+
+
+def test_the_copies_and_the_fetch_stand_before_the_forward_pass() -> None:
+    step = planned(pin_memory=True, non_blocking=True, accumulation=2)
+    batch = [Fetch, Copy, Copy]
+    assert [type(event) for event in step.events if isinstance(event, Fetch | Copy)] == 2 * batch
+    assert {(copy.nbytes, copy.pinned, copy.non_blocking) for copy in step.copies} == {
+        (4 * 3 * 8 * 8 * 4, True, True), (4 * 8, True, True),
+    }  # fmt: skip
+
+
+def test_prefetching_moves_the_copies_to_a_second_stream_ahead_of_the_kernels() -> None:
+    step = planned(device_prefetch=True, pin_memory=True)
+    first = next(at for at, event in enumerate(step.events) if isinstance(event, Operator))
+    assert {copy.stream for copy in step.copies} == {1}
+    assert all(step.events.index(copy) < first for copy in step.copies)
+    assert step.events[0] == Wait("wait_stream", streams=(0, 1))
+
+
+def test_gradient_scaling_waits_once_and_adams_step_count_never() -> None:
+    def waits(workload: Any, **switches: Any) -> list[Wait]:
+        step = recording.record(workload, Recipe(batch_size=4).replace(**switches))
+        return [event for event in step.events if isinstance(event, Wait)]
+
+    class Adam(Images):
+        def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+            return torch.optim.Adam(parameters, **implementation)
+
+    assert [wait.what for wait in waits(Adam(), amp="fp16")] == [".item()"]
+    assert waits(Adam()) == []
+
+
+def test_a_value_that_is_read_is_a_wait_with_its_line() -> None:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(192, 4)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            y = self.layer(x.flatten(1))
+            y.sum().item()
+            return y.cpu()
+
+    step = recording.record(Of(Reads), Recipe(batch_size=4))
+    [wait] = [event for event in step.events if isinstance(event, Wait)]
+    assert "test_recording.py" in wait.site
+    assert [copy.to for copy in step.copies] == ["device", "device", "host"]
+
+
+def test_a_step_gives_back_what_it_takes() -> None:
+    for switches in ({}, {"amp": "fp16"}, {"zero_grad_set_to_none": False}):
+        balance = sum(event.nbytes for event in planned(**switches).events if isinstance(event, Allocate))
+        assert abs(balance) < 100, switches
+
+
+def test_memory_has_weights_momentum_and_activations() -> None:
+    step = planned(batch_size=64)
+    weights = sum(block.nbytes for block in step.resident if block.kind == "parameters")
+    model = Images().model()
+    assert weights == sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
+    assert sum(block.nbytes for block in step.resident if block.kind == "optimizer") == sum(
+        weight.nbytes for weight in model.parameters()
+    )
+    kinds = {event.kind for event in step.events if isinstance(event, Allocate)}
+    assert kinds == {"inputs", "activations", "temporary", "gradients"}
+    assert peak(step) > 2 * 64 * 8 * 8 * 8 * 4, "both convolutions' outputs"
+
+
+def test_checkpointing_computes_again_and_keeps_less() -> None:
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Linear(192, 192), nn.GELU(), nn.Linear(192, 192), nn.GELU())
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Sequential(block(), block(), block(), block()), nn.Linear(192, 4))
+
+    plain, saving = (
+        recording.record(Of(model), Recipe(batch_size=4096, activation_checkpointing=on)) for on in (False, True)
+    )
+    assert names(saving)["addmm"] > names(plain)["addmm"]
+    assert peak(saving) < peak(plain)
+
+
+def test_attention_is_the_kernel_that_cuda_chooses() -> None:
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            y = self.project(x).reshape(4, 3, 8, 8)
+            return nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=0.1).mean((1, 2))
+
+    for amp, kernel in (("off", "efficient"), ("fp16", "flash")):
+        step = recording.record(Of(Attends), Recipe(batch_size=4, amp=amp))
+        assert names(step)[f"_scaled_dot_product_{kernel}_attention"] == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda: nn.LSTM(8, 8), "its LSTM layers run in kernels of cuDNN that are not modelled"),
+        (lambda: nn.Embedding(8, 8, sparse=True), "its Embedding layers have sparse gradients"),
+    ],
+)
+def test_layers_that_are_not_modelled_are_refused(model: Any, words: str) -> None:
+    with pytest.raises(Unpredictable, match=words):
+        recording.record(Of(model), Recipe())
+
+
+def test_a_program_that_depends_on_numbers_is_refused_in_words() -> None:
+    class Branches(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x if (x > 0).any() else -x
+
+    with pytest.raises(Unpredictable) as problem:
+        recording.record(Of(lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4), Branches())), Recipe())
+    assert recording.reason(problem.value).startswith("it reads a whole number or a truth value")
+    assert "its own code fails" in recording.reason(RuntimeError("size mismatch"))

@@ -1,0 +1,143 @@
+"""`sim:NAME` as a source of runs: the article's ladder, other workloads, refusals, reports and traces."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfkit import trace
+from perfkit.errors import InvalidValue
+from perfkit.ladder.stages import Stage
+from perfkit.recipe import Recipe
+from perfkit.results.run import Run
+from perfkit.simulate import article, chrome, inspect, planning, recording, source, tables
+from perfkit.simulate.bands import table
+from perfkit.simulate.constants import constants
+from perfkit.simulate.source import Simulated
+from perfkit.studies.progress import Progress
+from perfkit.studies.sources import NotHere, StopRule, source_of
+from perfkit.workloads import load
+from tests.unit.simulate.plans import prediction
+
+ARTICLE: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("baseline", {}), ("data_loading", {"workers": 8}), ("pinning", {"pin_memory": True, "non_blocking": True}),
+    ("batch_size", {"batch_size": 512}), ("uint8_copy", {"uint8_copy": True}),
+    ("amp", {"amp": "fp16", "batch_size": 1024}), ("compile", {"compile": True}),
+)  # fmt: skip
+
+
+def here(function: Any, *arguments: Any, **_: Any) -> Any:
+    """In place of a process: plans in this one."""
+    if isinstance(function, str):
+        function = getattr(planning, function.partition(":")[2])
+    return function(*arguments)
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "call", here)
+    monkeypatch.setattr(source, "call", here)
+
+
+def stages(changes: Any = ARTICLE) -> list[Stage]:
+    recipe, found = Recipe(batch_size=32), []
+    for name, switches in changes:
+        recipe = recipe.replace(**switches)
+        found.append(Stage(name, name, recipe))
+    return found
+
+
+def computed(device: str, workload: str | None, steps: list[Stage], **more: Any) -> list[Run]:
+    plan = Simulated.checked(device, workload, None, None, more.pop("host", None), **more)
+    with plan.source(plan, Progress()) as opened:
+        return opened.measure(steps, StopRule(5))
+
+
+def test_sim_is_a_source() -> None:
+    assert source_of("sim:v100") is Simulated
+
+
+def test_the_articles_ladder(in_process: None) -> None:
+    """Mean error at most 10%, gains within 1.25, and every figure inside its printed band."""
+    runs = computed("sim:v100", None, stages())
+    errors, before = [], None
+    for run in runs:
+        published = article.published(run.stage)
+        assert published and run.samples_per_s and run.simulated
+        rate = run.samples_per_s
+        errors.append(abs(rate.value / published.samples_per_s - 1))
+        assert rate.low <= published.samples_per_s <= rate.high, run.stage
+        if before:
+            gain = published.samples_per_s / before
+            ratio = run.speedup("previous")
+            assert ratio and 1 / 1.25 < ratio.ratio / gain < 1.25, run.stage
+            assert ratio.low <= gain <= ratio.high, run.stage
+        before = published.samples_per_s
+    assert sum(errors) / len(errors) < 0.10
+    assert runs[0].facts["pace"].startswith("the loader decides")
+    assert runs[3].peak_memory_bytes == pytest.approx(11.3e9, rel=0.05)
+    [section] = tables.sections(runs)
+    assert [str(row[2]) for row in section.contents[0].rows] == [  # type: ignore[union-attr]
+        "400", "865", "1,200", "1,584", "1,670", "2,477", "3,268",
+    ]  # fmt: skip
+
+
+def test_another_workload_has_its_fetch_time_measured_here(in_process: None) -> None:
+    [run] = computed("sim:rtx3090", "tiny_gpt", [Stage("b", "b", Recipe(batch_size=4, amp="fp16"))])
+    assert run.status == "ok", run.reason
+    assert "this machine's host" in run.facts["host"] and "ms to fetch" in run.facts["host"]
+
+
+def test_what_cannot_be_computed_is_a_run_with_the_reason(in_process: None) -> None:
+    runs = computed("sim:v100", None, stages((("baseline", {}), ("b", {"batch_size": 4096}), ("c", {"ranks": 2}))))
+    assert [run.status for run in runs] == ["ok", "failed", "failed"]
+    assert "out of memory on the simulated GPU" in runs[1].reason
+    assert "context and workspaces" in runs[1].reason
+    assert "several ranks are not simulated" in runs[2].reason
+
+
+@pytest.mark.parametrize("device", ["sim:a100", "sim:h100", "sim:gtx9"])
+def test_other_gpus_are_refused(device: str) -> None:
+    with pytest.raises(InvalidValue):
+        Simulated.checked(device, None, None, None, None)
+
+
+def test_what_would_need_numbers_is_not_here() -> None:
+    plan = Simulated.checked("sim:v100", None, None, None, None)
+    with pytest.raises(NotHere, match="no numbers"):
+        Simulated(plan, Progress()).require("parity")
+
+
+def test_errors_are_those_of_the_constants_in_use() -> None:
+    """Whoever changes a constant states new errors: `python -m benchmarks.fit_simulation --write`."""
+    assert table().constants == constants().digest
+    held_out = [errors for errors in table().errors if errors.use == "held out"]
+    assert held_out and all(errors.inside >= 0.89 for errors in held_out)
+
+
+def test_a_trace_reads_like_a_real_one_and_says_what_it_is(tmp_path: Path) -> None:
+    step = prediction(pin_memory=True, non_blocking=True)
+    path = tmp_path / "step.json.gz"
+    outcome = step.outcome(noted=3)
+    chrome.write(path, step, outcome)
+    analysis = trace.analyse(trace.load(path))
+    assert len(analysis.steps) == 3
+    assert analysis.device["simulated"]
+    assert sum(analysis.mean_us.values()) == pytest.approx(1e6 * outcome.step_s, rel=0.05)
+
+
+def test_reports_add_up() -> None:
+    step = prediction(batch_size=64)
+    memory = inspect.memory(step)
+    assert memory.peak == sum(memory.parts.values())
+    assert memory.parts["weights"] > 0 and "predicted" in memory.simulated
+    report = inspect.syncs(step, 4)
+    assert [(place.kind, place.memory, place.count) for place in report.places] == [("host to device", "pageable", 8)]
+    kernels = inspect.kernels(step, step.outcome().step_s)
+    assert set(kernels.peaks) == {"float32", "float16"}
+    assert kernels.mfu and 0 < kernels.mfu < 1
+
+
+def test_the_workbooks_transformer_can_be_planned() -> None:
+    step = recording.record(load("tiny_gpt", {}), Recipe(batch_size=2, amp="fp16", compile=True))
+    assert step.compiled and any(op.name == "fused" for op in step.operators)
