@@ -143,7 +143,12 @@ def of_table(problem: Problem, errors: np.ndarray, gain: str, train: str) -> Ite
 
 
 def summary(
-    key: str, claim: str, conditions: str, use: str, errors: Sequence[float] | np.ndarray, names: Sequence[str]
+    key: str,
+    claim: str,
+    conditions: str,
+    use: str,
+    errors: Sequence[float] | np.ndarray,
+    names: Sequence[str],
 ) -> Errors:
     """Errors of some figures. Of fewer than twenty, the largest is the band."""
     sizes = np.abs(errors)
@@ -216,7 +221,9 @@ def of_article() -> Iterator[Errors]:
     for stage in article.STAGES[2:]:
         rate, share = rates[stage.stage]
         errors[stage.stage] = math.log(rate / stage.samples_per_s) / min(1.0, share)
-    yield summary("v100", "rate", "training, the ladder article", "never fitted", [*errors.values()], [*errors])
+    yield summary(
+        "v100", "rate", "training, the ladder article", "never fitted", [*errors.values()], [*errors]
+    )
     for before, after in (("uint8_copy", "amp"), ("amp", "compile")):
         gain = errors[after] - errors[before]
         yield summary("v100", after, "training, the ladder article", "never fitted", [gain], [after])

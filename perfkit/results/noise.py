@@ -71,7 +71,7 @@ def add(device: str, pairs: Sequence[AAPair]) -> None:
     Raises:
         InvalidValue: the device is simulated.
     """
-    refuse(device, "keeping A/A noise", "two simulated runs differ by what this machine's loader does")
+    refuse(device, "keeping A/A noise", "two simulated runs of one recipe are equal")
     lines = b"".join(msgspec.json.encode(_Line(device, pair)) + b"\n" for pair in pairs)
     _file().parent.mkdir(parents=True, exist_ok=True)
     # One append is one write: processes that add at the same time lose nothing.

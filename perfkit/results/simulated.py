@@ -13,39 +13,30 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str
     """Its product name."""
     host: str
-    """What loads, copies and launches: `this machine`, or a virtual host."""
+    """The virtual host that loads, copies and launches."""
     model: str
     """Version of the model."""
     constants: str
     """Digest of its constants."""
     band: float
-    """Error of samples/s to expect, as a fraction: that of kernel time, as far as kernels decide it."""
+    """Error of samples/s to expect, as a fraction: of kernels and of the host, each for its part of a step."""
     memory_band: float | None = None
     """Error of the peak memory to expect, as a fraction."""
     anchors: dict[str, float] = {}
-    """The model's error for each published figure of this GPU: predicted / published - 1."""
+    """The model's median error for each kind of published figure of this GPU."""
     kernel_s: float = 0.0
     """Kernel time of a step."""
     copy_s: float = 0.0
-    """Time of its copies; 0 too in runs that did not hold it yet."""
+    """Time of its copies."""
     copies_ahead: bool = False
     """Whether they are in a stream of their own, beside the kernels of the step before."""
     torch: str = ""
     """The version that planned the step."""
 
     @property
-    def is_virtual(self) -> bool:
-        """Whether the host is simulated too, so that nothing at all was measured."""
-        return self.host != THIS_MACHINE
-
-    @property
     def basis(self) -> tuple[str, str, str, str]:
         """What two simulated runs must have in common to be compared."""
         return self.gpu, self.host, self.model, self.constants
-
-
-THIS_MACHINE = "this machine"
-"""The host of a replay: its loader, copies and launches took their real time."""
 
 
 def is_simulated(device: str) -> bool:

@@ -72,20 +72,9 @@ def notices(runs: Sequence[Run]) -> list[str]:
     if first is None or not first.simulated:
         return []
     known = first.simulated
-    real = (
-        f"Loader, copies and launches are computed too, for the {first.facts.get('host', known.host)}"
-        if known.is_virtual
-        else "Loader, host copies and launches are real, and took their time on this machine"
-    )
-    errors = [abs(error) for error in known.anchors.values()]
-    anchors = (
-        f"; it was fitted to {len(errors)} published figures of this GPU, and misses the worst of them by "
-        f"{units.percent(max(errors))}; the bands are its errors on models that it was not fitted to"
-        if errors
-        else ""
-    )
     return [
-        f"Simulated {known.gpu}: no kernel ran. Times of kernels and memory come from a model "
-        f"(version {known.model}, constants {known.constants}){anchors}. {real}. "
-        "Values are ~predicted ±the model's error; there are no losses."
+        f"Simulated {known.gpu}: no kernel ran. Times of kernels and memory come from a model (version "
+        f"{known.model}, constants {known.constants}); loader, copies and launches are computed for the "
+        f"{first.facts.get('host', known.host)}. Values are ~predicted ±the errors that the model made on "
+        "published figures; there are no losses."
     ]

@@ -31,7 +31,9 @@ class Published(Struct, frozen=True, kw_only=True):
 
 STAGES = (
     Published(stage="baseline", batch_size=32, samples_per_s=32 / 0.080, derived=True, utilization=0.3165),
-    Published(stage="data_loading", batch_size=32, samples_per_s=32 / 0.037, derived=True, utilization=0.7281),
+    Published(
+        stage="data_loading", batch_size=32, samples_per_s=32 / 0.037, derived=True, utilization=0.7281
+    ),
     Published(stage="pinning", batch_size=32, samples_per_s=1200, utilization=0.9237),
     Published(stage="batch_size", batch_size=512, samples_per_s=1584, memory_gb=11.3),
     Published(stage="uint8_copy", batch_size=512, samples_per_s=1670, utilization=0.9751),

@@ -74,7 +74,9 @@ def _most_of_the_bandwidth(kind: str) -> float:
 
 
 def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
-    share = np.array([values.share(kind, "compute", gpu.architecture) for kind in columns.kinds])[columns.kind]
+    share = np.array([values.share(kind, "compute", gpu.architecture) for kind in columns.kinds])[
+        columns.kind
+    ]
     units = ("float32", gpu.float32_tflops), ("tf32", gpu.tf32_tflops), ("tensor", gpu.half_tflops)
     peaks = np.array([1e12 * (tflops or np.inf) for _, tflops in units])  # in the order of _PRECISIONS
     tuned = []
@@ -114,7 +116,9 @@ def _winograd(columns: Columns, gpu: Gpu, values: Constants, direct: Floats) -> 
     constant = values.values
     fused = direct / constant["winograd_fused"]
     traffic = (
-        columns.nbytes * 4.5 / (gpu.bandwidth_gbs * 1e9 * values.share("pointwise", "memory", gpu.architecture))
+        columns.nbytes
+        * 4.5
+        / (gpu.bandwidth_gbs * 1e9 * values.share("pointwise", "memory", gpu.architecture))
     )
     unfused = direct / constant["winograd_unfused"] + traffic
     return np.asarray(np.minimum(direct, np.minimum(fused, unfused)))

@@ -68,7 +68,10 @@ def _decomposed(events: list[Event]) -> list[Event]:
         elif isinstance(event, Operator) and _has_statistics(event):
             small = event.outputs[1:]
             big = [tensor for tensor in event.inputs if len(tensor.shape) > 1]
-            result += [replace(event, name="aten.sum", inputs=big[:at], outputs=small) for at in range(1, 1 + len(big))]
+            result += [
+                replace(event, name="aten.sum", inputs=big[:at], outputs=small)
+                for at in range(1, 1 + len(big))
+            ]
             event = replace(event, name="aten.mul", inputs=[*event.inputs, *small], outputs=event.outputs[:1])
         result.append(event)
     return result
@@ -89,9 +92,7 @@ def _placed(at: int, operator: Operator, order: dict[int, int], latest: dict[int
     size = max((tensor.numel for tensor in operator.inputs + operator.outputs), default=1)
     last = max((order.get(tensor.block, -1) for tensor in operator.inputs), default=-1)
     near = [latest[tensor.block] for tensor in operator.inputs if tensor.block in latest]
-    kernel = next(
-        (k for k in near if not k.closed and k.size == size and k.members[-1] >= last), None
-    )
+    kernel = next((k for k in near if not k.closed and k.size == size and k.members[-1] >= last), None)
     if kernel is None:
         kernel = _Kernel(size, operator)
     kernel.add(at, operator)

@@ -40,7 +40,11 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         """One line for people."""
         if self == IDEAL:
             return "ideal host: the data are already on the device"
-        fetch = f"{1e3 * self.fetch_s:.3g} ms to fetch a sample" if self.fetch_s is not None else "fetch time unknown"
+        fetch = (
+            f"{1e3 * self.fetch_s:.3g} ms to fetch a sample"
+            if self.fetch_s is not None
+            else "fetch time unknown"
+        )
         link = f", link {self.link_gbs:g} GB/s" if self.link_gbs else ""
         return f"{self.name} host: {self.cores:g} cores, {fetch}, pageable copies {self.pageable_gbs:g} GB/s{link}"
 

@@ -48,6 +48,7 @@ class Prediction:
         return Simulated(
             gpu=self.gpu.name, host=self.host.name, model=str(constants().version),
             constants=constants().digest, band=self.band(outcome.step_s), memory_band=memory.band(self.step),
+            anchors={f"{e.claim}, {e.conditions}": e.median for e in bands.table().errors if e.gpu == self.gpu.key},
             kernel_s=self.kernel_s, copy_s=outcome.copy_s,
             copies_ahead=any(copy.stream for copy in self.step.copies), torch=self.step.torch,
         )  # fmt: skip

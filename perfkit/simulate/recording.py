@@ -19,7 +19,18 @@ from perfkit import train
 from perfkit.recipe import Recipe
 from perfkit.simulate import fake
 from perfkit.simulate.fusion import fused
-from perfkit.simulate.step import Allocate, Copy, Event, Fetch, MemoryKind, Operator, Phase, Step, Tensor, Wait
+from perfkit.simulate.step import (
+    Allocate,
+    Copy,
+    Event,
+    Fetch,
+    MemoryKind,
+    Operator,
+    Phase,
+    Step,
+    Tensor,
+    Wait,
+)
 
 _NO_KERNEL = set(
     """empty empty_strided empty_like new_empty new_empty_strided empty_permuted detach _unsafe_view as_strided_

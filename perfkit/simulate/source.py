@@ -57,7 +57,9 @@ class Simulated(Source):
         names = tuple(stages) if stages is not None else article.LADDER if is_article else LADDER
         for stage in names:
             optimization(stage)
-        more["keep_all"] = bool(more.get("keep_all")) or stages is None  # what is too close to predict is no reason to drop it
+        more["keep_all"] = (
+            bool(more.get("keep_all")) or stages is None
+        )  # what is too close to predict is no reason to drop it
         if host:  # its spelling; whether it fits the workload is known once that is loaded
             hosts.host(host, is_article=True, cores=1)
         return Plan(chosen, size, name, names, cls, host=host, **more)
@@ -215,7 +217,6 @@ class Simulated(Source):
             [rate], run.raw.block_samples_per_s, against=run.id, role=role, interleaved=True, band=band,
             computed=True,
         )  # fmt: skip
-
 
 
 def _facts(prediction: Prediction, outcome: Outcome) -> dict[str, str]:

@@ -54,7 +54,9 @@ def sections(runs: Sequence[Run]) -> list[Content]:
     for run in runs:
         published, rate = article.published(run.stage), results.rate(run)
         known = run.simulated
-        if not (known and rate and published and known.host == "article" and run.workload == article.WORKLOAD):
+        if not (
+            known and rate and published and known.host == "article" and run.workload == article.WORKLOAD
+        ):
             continue
         if run.device == f"sim:{article.GPU}" and run.recipe["batch_size"] == published.batch_size:
             pairs.append(_Pair(run, published, rate, pairs[-1] if pairs else None))

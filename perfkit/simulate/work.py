@@ -203,7 +203,9 @@ _REDUCTIONS = "sum mean linalg_vector_norm amax amin max min var var_mean argmax
 _GATHERS = """index gather index_select embedding
 upsample_nearest2d upsample_bilinear2d upsample_bicubic2d""".split()
 _SCATTERS = "index_put index_put_ scatter scatter_add index_add embedding_dense_backward".split()
-_COPIES = """clone copy_ _to_copy contiguous repeat slice_backward select_backward constant_pad_nd roll""".split()
+_COPIES = (
+    """clone copy_ _to_copy contiguous repeat slice_backward select_backward constant_pad_nd roll""".split()
+)
 _FILLS = """zero_ fill_ ones_like zeros_like full zeros ones new_zeros bernoulli_ uniform_ normal_""".split()
 
 _RULES: dict[str, Callable[[Operator, Step], list[Work]]] = {

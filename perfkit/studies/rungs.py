@@ -43,7 +43,7 @@ def rung(plan: Plan, target: Target, name: str, before: Recipe) -> Stage:
 
 
 def _sizes(plan: Plan, target: Target) -> presets.Sizing:
-    return presets.sizing(plan.preset, target, machine.usable_cores())
+    return presets.sizing(plan.preset, target, target.cores or machine.usable_cores())
 
 
 def names(plan: Plan) -> list[str]:

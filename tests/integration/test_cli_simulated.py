@@ -1,6 +1,4 @@
-"""A simulated GPU from the command line: beside this machine's loader, and on a virtual host."""
-
-from __future__ import annotations
+"""A simulated GPU from the command line: a ladder, a comparison, and what is refused."""
 
 import json
 from pathlib import Path
@@ -15,31 +13,19 @@ pytestmark = pytest.mark.usefixtures("no_orphans")
 SIMULATED = ("--device", "sim:v100", "--preset", "smoke")
 
 
-def test_a_ladder_beside_the_real_loader(tmp_path: Path) -> None:
-    """The loader's switches are seen on its objects, the others in the plan; there are no losses."""
+def test_a_ladder_on_a_virtual_host(tmp_path: Path) -> None:
     files = tmp_path / "out.json", tmp_path / "out.html"
     outputs = ("--json", str(files[0]), "--html", str(files[1]))
     done = perfkit("run", *SIMULATED, "--stages", "data_loading,pinning", *outputs)
     assert "Simulated Tesla V100-SXM2-16GB: no kernel ran" in done.stdout
     document = json.loads(files[0].read_text())
     assert (document["device"], document["simulated"]) == ("sim:v100", True)
-    baseline, loading, pinning = document["stages"]
     for stage in document["stages"]:
         assert stage["status"] == "ok", stage["reason"]
         assert stage["losses"] == []
-        assert stage["simulated"]["host"] == "this machine"
         assert stage["peak_memory_bytes"] > 10**7
         assert 0 < stage["utilization"] <= 1
-        kernel_s, steps = stage["simulated"]["kernel_s"], stage["raw"]["device_step_s"]
-        assert len(steps) > 0
-        assert min(steps) > 0.9 * kernel_s, "the device is never faster than its kernels"
-    evidence = {one["switch"]: one["evidence"] for one in pinning["mechanism"]}
-    assert evidence["pin_memory"] == "simulated plan: copied from pinned memory"
-    assert "worker process" in evidence["workers"]
-    assert loading["batch_bytes_per_sample"] == baseline["batch_bytes_per_sample"] > 0
-    html = files[1].read_text()
-    assert "simulated Tesla V100-SXM2-16GB" in html
-    assert "no numbers on a simulated GPU" in html
+    assert "no numbers on a simulated GPU" in files[1].read_text()
 
 
 def test_a_virtual_host_measures_nothing_and_gates_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from perfkit.errors import InvalidValue
 from perfkit.results import noise, run, stats
 from perfkit.results.pairing import Pairing
 from perfkit.results.run import Raw, Run
-from perfkit.results.simulated import THIS_MACHINE, Simulated, is_simulated, refuse, same_basis
+from perfkit.results.simulated import Simulated, is_simulated, refuse, same_basis
 
 KNOWN = Simulated(gpu="V100", host="article", model="1", constants="abc", band=0.15, kernel_s=0.09)
 
@@ -86,8 +86,6 @@ def test_what_does_not_rest_on_the_same_is_not_compared() -> None:
         other = msgspec.structs.replace(KNOWN, **{name: "other"})
         with pytest.raises(InvalidValue, match="simulated differently: .* other"):
             same_basis(KNOWN, other)
-    assert KNOWN.is_virtual
-    assert not msgspec.structs.replace(KNOWN, host=THIS_MACHINE).is_virtual
 
 
 def test_studies_that_would_claim_too_much_are_refused_there_only(data_dir: Path) -> None:

@@ -37,7 +37,9 @@ def test_no_product_beats_the_data_sheet(key: str) -> None:
 @pytest.mark.parametrize("key", sorted(GPUS))
 def test_no_convolution_beats_the_data_sheet_except_by_winograds_fewer_multiplications(key: str) -> None:
     sheet = GPUS[key]
-    for dtype, taps, layout in itertools.product(("float32", "float16"), (1, 3), ("contiguous", "channels_last")):
+    for dtype, taps, layout in itertools.product(
+        ("float32", "float16"), (1, 3), ("contiguous", "channels_last")
+    ):
         x = Tensor((256, 256, 56, 56), dtype, layout)  # type: ignore[arg-type]
         w = Tensor((256, 256, taps, taps), dtype, layout)  # type: ignore[arg-type]
         operator = Operator("aten.convolution", "forward", [x, w], [x], {"stride": [1, 1], "groups": 1})
@@ -69,7 +71,9 @@ def test_time_grows_with_size() -> None:
 
 def test_gpus_without_enough_figures_are_refused_with_what_would_bring_them() -> None:
     assert gpu_of("cuda:0") is None
-    with pytest.raises(InvalidValue, match="only ResNet-50 is published.*a table of many models trained on it"):
+    with pytest.raises(
+        InvalidValue, match="only ResNet-50 is published.*a table of many models trained on it"
+    ):
         gpu("h100")
     with pytest.raises(InvalidValue, match="v100"):
         gpu_of("sim:gtx9")

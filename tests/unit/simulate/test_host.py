@@ -95,7 +95,8 @@ def test_a_training_takes_what_its_slowest_part_takes(
 def test_more_workers_than_cores_do_not_load_faster() -> None:
     loading = [Fetch(), Launch(0.0, 0.0, [1e-6])]
     four, eight = (
-        host.run(loading, Recipe(batch_size=32, workers=workers), HOST, 12.0, 1e-3).step_s for workers in (4, 8)
+        host.run(loading, Recipe(batch_size=32, workers=workers), HOST, 12.0, 1e-3).step_s
+        for workers in (4, 8)
     )
     assert four == pytest.approx(eight, rel=0.02)
 

@@ -37,13 +37,19 @@ def test_autocast_casts_as_cuda_does() -> None:
     products = [op for op in step.operators if op.name in ("aten.convolution", "aten.addmm")]
     assert {op.inputs[0].dtype for op in products} == {"float16"}
     [softmax] = [op for op in step.operators if op.name == "aten._log_softmax"]
-    assert (softmax.inputs[0].dtype, softmax.outputs[0].dtype) == ("float16", "float32"), "one kernel, no cast"
+    assert (softmax.inputs[0].dtype, softmax.outputs[0].dtype) == ("float16", "float32"), (
+        "one kernel, no cast"
+    )
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.zeros(4, requires_grad=True).softmax(0).dtype == torch.float32, "and only while it listens"
+        assert torch.zeros(4, requires_grad=True).softmax(0).dtype == torch.float32, (
+            "and only while it listens"
+        )
 
 
 def test_channels_last_reaches_every_convolution() -> None:
-    layouts = {op.outputs[0].layout for op in planned(channels_last=True).operators if "convolution" in op.name}
+    layouts = {
+        op.outputs[0].layout for op in planned(channels_last=True).operators if "convolution" in op.name
+    }
     assert layouts == {"channels_last"}
 
 
@@ -118,10 +124,13 @@ def test_checkpointing_computes_again_and_keeps_less() -> None:
         return nn.Sequential(nn.Linear(192, 192), nn.GELU(), nn.Linear(192, 192), nn.GELU())
 
     def model() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Sequential(block(), block(), block(), block()), nn.Linear(192, 4))
+        return nn.Sequential(
+            nn.Flatten(), nn.Sequential(block(), block(), block(), block()), nn.Linear(192, 4)
+        )
 
     plain, saving = (
-        recording.record(Of(model), Recipe(batch_size=4096, activation_checkpointing=on)) for on in (False, True)
+        recording.record(Of(model), Recipe(batch_size=4096, activation_checkpointing=on))
+        for on in (False, True)
     )
     assert names(saving)["addmm"] > names(plain)["addmm"]
     assert peak(saving) < peak(plain)

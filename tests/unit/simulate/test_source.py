@@ -89,7 +89,9 @@ def test_another_workload_has_its_fetch_time_measured_here(in_process: None) -> 
 
 
 def test_what_cannot_be_computed_is_a_run_with_the_reason(in_process: None) -> None:
-    runs = computed("sim:v100", None, stages((("baseline", {}), ("b", {"batch_size": 4096}), ("c", {"ranks": 2}))))
+    runs = computed(
+        "sim:v100", None, stages((("baseline", {}), ("b", {"batch_size": 4096}), ("c", {"ranks": 2})))
+    )
     assert [run.status for run in runs] == ["ok", "failed", "failed"]
     assert "out of memory on the simulated GPU" in runs[1].reason
     assert "context and workspaces" in runs[1].reason
@@ -132,7 +134,9 @@ def test_reports_add_up() -> None:
     assert memory.peak == sum(memory.parts.values())
     assert memory.parts["weights"] > 0 and "predicted" in memory.simulated
     report = inspect.syncs(step, 4)
-    assert [(place.kind, place.memory, place.count) for place in report.places] == [("host to device", "pageable", 8)]
+    assert [(place.kind, place.memory, place.count) for place in report.places] == [
+        ("host to device", "pageable", 8)
+    ]
     kernels = inspect.kernels(step, step.outcome().step_s)
     assert set(kernels.peaks) == {"float32", "float16"}
     assert kernels.mfu and 0 < kernels.mfu < 1
