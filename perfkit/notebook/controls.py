@@ -44,6 +44,8 @@ class Controls:
             if (inside := {n: c for n, c in self.by_name.items() if switches()[n].group == title})
         ]
         self._problem, self._refused = pieces.text("pk-error"), pieces.text("pk-n-a")
+        if len(self._groups) == 1:
+            pieces.set_class(self._groups[0][1].children[0], "pk-off", True)  # one group needs no heading
         groups = [widget for _, widget in self._groups]
         self.widget = pieces.box([*groups, self._problem, self._refused], "pk-controls")
         self._refresh()

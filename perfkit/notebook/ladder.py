@@ -24,7 +24,7 @@ from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.studies import parity as proving
 from perfkit.studies import plan as plans
 from perfkit.studies import rungs, scaling
-from perfkit.studies.climb import climb, is_ladder_of
+from perfkit.studies.climb import RUNG, climb, is_ladder_of
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Description
@@ -134,9 +134,7 @@ class LadderPanel(Panel):
 
     def _measure(self) -> None:
         self._forget()
-        runs = climb(
-            self.plan, RunStore(), Progress(self.follow, self.cancelled)
-        )
+        runs = climb(self.plan, RunStore(), Progress(self.follow, self.cancelled))
         self.runs = runs
         check(runs)
 
@@ -169,7 +167,9 @@ class LadderPanel(Panel):
 
     def _answers(self) -> list[Content]:
         """The table of all stages, and what each showed."""
-        return [tables.short_ladder(self.runs), Bullets(self._verdicts())]
+        kept = [run.title for run in self.runs if run.facts.get(RUNG) == "kept"]
+        climb_so_far = [f"Kept: {', '.join(kept)}."] if kept else []
+        return [tables.short_ladder(self.runs), Bullets([*climb_so_far, *self._verdicts()])]
 
     def _verdicts(self) -> list[str]:
         first, *others = sentences.verdicts(self.runs)
@@ -260,7 +260,9 @@ class LadderPanel(Panel):
             if not set(names) <= stages:
                 continue
             runs = store.runs(session=session)[::-1]
-            if [run.stage for run in results.stages(runs) if run.stage != KEPT] == names and self._is_same(runs):
+            if [run.stage for run in results.stages(runs) if run.stage != KEPT] == names and self._is_same(
+                runs
+            ):
                 return runs
         return []
 

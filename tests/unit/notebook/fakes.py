@@ -1,6 +1,5 @@
 """Stand-ins for measuring: what a panel would get from a study, without a process."""
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,13 +8,15 @@ import msgspec
 import pytest
 
 from perfkit.errors import Cancelled
+from perfkit.notebook import ladder, workbench
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.rules import Target, why_not
-from perfkit.studies import ladder as ladders
 from perfkit.studies import parity as proving
-from perfkit.studies import plan as plans
+from perfkit.studies import rungs
+from perfkit.studies.progress import Progress
+from perfkit.studies.sources import Plan
 from tests.unit.show.fake_runs import session
 
 CPU = Target(device="cpu", offers=frozenset({"uint8_copy"}))
@@ -30,32 +31,31 @@ class FakeStudy:
     """In the place of the study of a ladder: does what it is given, and remembers the plans."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, does: Callable[..., Any] | None = None) -> None:
-        self.plans: list[plans.Plan] = []
-        self.does = does or (lambda show, cancelled: session()[:2])
-        monkeypatch.setattr(ladders, "measure_ladder", self)
+        self.plans: list[Plan] = []
+        self.does = does or (lambda progress: session()[:2])
+        for module in (ladder, workbench):
+            monkeypatch.setattr(module, "climb", self)
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
         monkeypatch.setattr(proving, "parity", lambda *args, **named: same)
-        monkeypatch.setattr(ladders, "stage_diffs", lambda *args: [("What it changes here", "-a\n+b\n")])
+        monkeypatch.setattr(rungs, "stage_diffs", lambda *args: [("What it changes here", "-a\n+b\n")])
 
-    def __call__(self, plan: plans.Plan, store: Any, on_progress: Any, cancelled: threading.Event) -> Any:
+    def __call__(self, plan: Plan, store: Any, progress: Progress) -> Any:
         self.plans.append(plan)
-        return self.does(on_progress, cancelled)
+        return self.does(progress)
 
 
 def resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stages of the toy ladder as they would run on this CPU, without the process that says so."""
 
-    def resolve(plan: plans.Plan) -> Any:
-        return None, list(ladders.ladder_stages(plan, CPU))
-
-    monkeypatch.setattr(ladders, "resolve", resolve)
-    monkeypatch.setattr(ladders, "switch_rule", lambda plan, described: on_cpu)
+    described = type("Described", (), {"options": {}})
+    monkeypatch.setattr(rungs, "resolve", lambda plan: (described, rungs.ladder_stages(plan, CPU)))
+    monkeypatch.setattr(rungs, "switch_rule", lambda plan, described: on_cpu)
 
 
-def until_cancelled(show: Any, cancelled: threading.Event) -> Any:
+def until_cancelled(progress: Progress) -> Any:
     """Work that only a stop ends, with one run finished before."""
-    show(plans.Progress("baseline", "ok", 0.5, session()[0]))
-    assert cancelled.wait(20)
+    progress.finish(session()[0])
+    assert progress.cancelled.wait(20)
     raise Cancelled("stopped on request")
 
 

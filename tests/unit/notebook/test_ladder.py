@@ -6,11 +6,11 @@ import pytest
 
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
+from perfkit.notebook import ladder
 from perfkit.recipe import Recipe
 from perfkit.results.store import RunStore
 from perfkit.show import document
-from perfkit.studies import ladder as ladders
-from perfkit.studies import plan as plans
+from perfkit.studies import rungs
 from tests.unit.notebook.fakes import CPU, FakeStudy, plain, resolved
 from tests.unit.show.fake_runs import session
 
@@ -18,6 +18,10 @@ from tests.unit.show.fake_runs import session
 @pytest.fixture(autouse=True)
 def _resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     resolved(monkeypatch)
+
+
+def recipes(things: Any) -> list[Any]:
+    return [getattr(thing.recipe, "to_dict", lambda kept=thing.recipe: kept)() for thing in things]
 
 
 def keep(panel: Any, number: int, **changes: Any) -> None:
@@ -42,10 +46,11 @@ def keep(panel: Any, number: int, **changes: Any) -> None:
 
 
 def test_a_session_is_found_after_sixty_others_and_only_with_the_same_settings(monkeypatch: Any) -> None:
-    described = type("Described", (), {"options": {}})
-    resolve = ladders.resolve
-    monkeypatch.setattr(ladders, "resolve", lambda plan: (described, resolve(plan)[1]))
-    monkeypatch.setattr(plans, "target", lambda plan, described: CPU)
+    monkeypatch.setattr(
+        ladder,
+        "is_ladder_of",
+        lambda plan, described, runs: recipes(runs) == recipes(rungs.ladder_stages(plan, CPU)),
+    )
     panel = pk.LadderPanel(["data_loading"])
     keep(panel, 0)
     for number in range(1, 70):
@@ -79,7 +84,7 @@ def test_results_are_asked_for_too_early() -> None:
 
 def test_recipes_are_measured_together_and_picked_by_title(monkeypatch: Any) -> None:
     runs = [plain(run, title=title) for run, title in zip(session(), ("plain", "AMP"), strict=False)]
-    study = FakeStudy(monkeypatch, lambda show, cancelled: runs)
+    study = FakeStudy(monkeypatch, lambda progress: runs)
     panel = pk.RecipePanel({"plain": {}, "AMP": {"amp": "bf16"}})
     panel.set(workers=1)
     panel.run()

@@ -11,7 +11,6 @@ from IPython.utils.capture import capture_output
 from perfkit import notebook as pk
 from perfkit.errors import Cancelled, InvalidValue, RunFailed
 from perfkit.notebook.bar import Bar
-from perfkit.studies import plan as plans
 from tests.unit.notebook.fakes import FakeStudy, resolved, until_cancelled, wait_until
 from tests.unit.show.fake_runs import session
 
@@ -63,7 +62,7 @@ def test_a_panel_that_no_cell_has_displayed_appears_below_the_cell_that_runs_it(
     assert len(views) == 1
 
 
-def failed(show: Any, cancelled: Any) -> Any:
+def failed(progress: Any) -> Any:
     ok, other = session()[:2]
     return [ok, msgspec.structs.replace(other, status="failed", reason="out of memory")]
 
@@ -80,7 +79,7 @@ def test_a_failed_run_raises_in_a_cell_and_stands_in_the_panel(monkeypatch: Any)
 
 
 def test_the_kernel_s_stop_button_goes_through(monkeypatch: Any) -> None:
-    def interrupted(show: Any, cancelled: Any) -> Any:
+    def interrupted(progress: Any) -> Any:
         raise KeyboardInterrupt
 
     FakeStudy(monkeypatch, interrupted)
@@ -94,7 +93,7 @@ def test_the_kernel_s_stop_button_goes_through(monkeypatch: Any) -> None:
 
 
 def test_an_error_that_nobody_expected_keeps_its_traceback_to_copy(monkeypatch: Any) -> None:
-    def broken(show: Any, cancelled: Any) -> Any:
+    def broken(progress: Any) -> Any:
         raise ZeroDivisionError("<b>")
 
     FakeStudy(monkeypatch, broken)
@@ -121,7 +120,7 @@ def test_stop_keeps_what_was_finished(monkeypatch: Any) -> None:
 def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch: Any) -> None:
     started, go = threading.Event(), threading.Event()
 
-    def slowly(show: Any, cancelled: Any) -> Any:
+    def slowly(progress: Any) -> Any:
         started.set()
         assert go.wait(20)
         return session()[:2]
@@ -192,10 +191,6 @@ def test_a_class_of_a_cell_is_refused_with_what_to_do() -> None:
 
 def test_a_cancelled_run_is_an_error_in_a_cell(monkeypatch: Any) -> None:
     run = msgspec.structs.replace(session()[0], status="cancelled")
-    FakeStudy(monkeypatch, lambda show, cancelled: [run])
+    FakeStudy(monkeypatch, lambda progress: [run])
     with pytest.raises(Cancelled):
         pk.LadderPanel(["data_loading"]).run()
-
-
-def test_progress_in_words() -> None:
-    assert plans.Progress("baseline", "measuring", 0.5).describe() == "baseline: measuring"
