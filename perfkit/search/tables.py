@@ -7,7 +7,7 @@ from perfkit.results.run import Run
 from perfkit.results.stats import Estimate
 from perfkit.search.attribute import Attribution, Effect
 from perfkit.search.tune import Tuned, rate
-from perfkit.show import results, rows, style, units
+from perfkit.show import rows, style, units
 from perfkit.show.document import Bullets, Cell, Col, Content, Figure, tabulate
 from perfkit.show.rows import Look
 
@@ -73,11 +73,11 @@ def tuning(result: Tuned) -> list[Content]:
     """What was picked, and everything that was tried, the fastest first."""
     front = result.pareto()
     numbers = {run.id: str(at) for at, run in enumerate(front, 1)}
-    tried = sorted((run for run in result.tried if results.rate(run)), key=rate, reverse=True)
+    tried = sorted((run for run in result.tried if run.samples_per_s), key=rate, reverse=True)
     columns = (
         Col("recipe", "title"),
         Col("on the front", lambda run: numbers.get(run.id, "") + " (picked)" * (run.id == result.best.id)),
-        Col("samples/s", results.rate, units.interval),
+        Col("samples/s", "samples_per_s", units.interval),
         Col("peak memory", lambda run: run.peak_memory_bytes or None, units.size),
     )
     measured = [run for run in tried if run.peak_memory_bytes]

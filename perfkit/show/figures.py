@@ -108,21 +108,21 @@ def _throughput(runs: Sequence[Run], figure: "Drawing") -> None:
     for at, run in enumerate(runs):
         _throughput_row(ax, at, runs, base)
     ax.set_xlim(0, max([*map(_extent, runs), 0.0]) * 1.03 or 1)
-    ratios = [ratio for run in runs if (ratio := results.speedup(run, "previous"))]
+    ratios = [ratio for run in runs if (ratio := run.speedup("previous"))]
     present = {
         base: True,
         _GAINED: any(ratio.is_faster for ratio in ratios),
         _LOST: any(ratio.is_slower for ratio in ratios),
-        _CEILING: any(map(results.ceiling, runs)),
-        _AGAIN: any(map(results.is_again, runs)),
+        _CEILING: any(run.ceiling_samples_per_s for run in runs),
+        _AGAIN: any(run.is_again for run in runs),
     }
     rows.legend(ax, [look for look, shown in present.items() if shown] + rows.disturbed(ax, runs))
 
 
 def _throughput_numbers(run: Run) -> str:
     """Rate with its interval; ratio to the stage before, with interval and verdict."""
-    rate, against = results.rate(run), results.speedup(run, "previous")
-    again = results.speedup(run, "baseline") if results.is_again(run) else None
+    rate, against = run.samples_per_s, run.speedup("previous")
+    again = run.speedup("baseline") if run.is_again else None
     if not rate:
         return ""
     lines = [f"{simulated.estimate(run, rate)} samples/s"]
@@ -130,32 +130,32 @@ def _throughput_numbers(run: Run) -> str:
         lines.append(f"A/A {units.ratio(again)} of the baseline")
     elif against:
         lines.append(f"{sentences.SIGNS[against.verdict]} {units.ratio(against)} {against.verdict}")
-    if results.disturbed(run) is not None and not (against and against.verdict == "disturbed"):
+    if run.disturbed is not None and not (against and against.verdict == "disturbed"):
         lines[0] += f" {sentences.SIGNS['disturbed']} disturbed"
     return "\n".join(lines)
 
 
 def _extent(run: Run) -> float:
-    rate = results.rate(run)
+    rate = run.samples_per_s
     if not rate:
         return 0.0
     # A wide interval does not rule the axis: its ends stand at the right.
-    return max(min(rate.high, 1.25 * rate.value), results.ceiling(run) or 0.0)
+    return max(min(rate.high, 1.25 * rate.value), run.ceiling_samples_per_s or 0.0)
 
 
 def _throughput_row(ax: "Axes", at: int, runs: Sequence[Run], base: Look) -> None:
     run = runs[at]
-    rate, ceiling = results.rate(run), results.ceiling(run)
+    rate, ceiling = run.samples_per_s, run.ceiling_samples_per_s
     if not rate:
         return
-    other, against = results.previous(run, runs), results.speedup(run, "previous")
-    before = results.rate(other) if other else None
+    other, against = run.previous(runs), run.speedup("previous")
+    before = other.samples_per_s if other else None
     now, start = rate.value, rate.value / (against.ratio if against else 1.0)
     if other and before:
         # From the stage before to its rate in these rounds: straight down, unless they are not the same ones.
         ends = [runs.index(other), at]
         ax.plot([before.value, start], ends, color=style.ink(), alpha=0.45, linewidth=0.8, zorder=0.9)
-    if results.is_again(run):
+    if run.is_again:
         rows.bar(ax, at, 0, now, _AGAIN)
     elif against and against.is_faster and now > start:
         rows.stack(ax, at, [(start, base), (now - start, _GAINED)])
@@ -170,7 +170,7 @@ def _throughput_row(ax: "Axes", at: int, runs: Sequence[Run], base: Look) -> Non
 
 def _memory(runs: Sequence[Run], figure: "Drawing") -> None:
     """A bar for each stage; on a GPU with the memory that was reserved but not allocated."""
-    ax, gpu = figure.add_subplot(), any(map(results.on_gpu, runs))
+    ax, gpu = figure.add_subplot(), any(run.on_gpu for run in runs)
     most = max([max(run.peak_memory_bytes or 0, _reserved(run)) for run in runs], default=0)
     scale, unit = units.size_unit(most)
     what = "GPU memory, allocator's peak" if gpu else "memory of the training process (RSS, without workers)"
@@ -186,7 +186,7 @@ def _memory(runs: Sequence[Run], figure: "Drawing") -> None:
 
 
 def _reserved(run: Run) -> int:
-    return (run.peak_reserved_bytes or 0) if results.on_gpu(run) else 0
+    return (run.peak_reserved_bytes or 0) if run.on_gpu else 0
 
 
 def _memory_numbers(run: Run) -> str:
@@ -194,7 +194,7 @@ def _memory_numbers(run: Run) -> str:
     if run.status != "ok" or run.peak_memory_bytes is None:
         return ""
     allocated = simulated.memory(run, units.size(run.peak_memory_bytes))
-    if not results.on_gpu(run):
+    if not run.on_gpu:
         return f"{allocated} RSS"
     return f"{allocated} allocated\n{units.size(_reserved(run))} reserved"
 
@@ -223,7 +223,7 @@ def _samples(run: Run) -> list[float]:
 def _no_utilization(runs: Sequence[Run]) -> str:
     if any(map(_samples, runs)):
         return ""
-    if any(map(results.on_gpu, runs)):
+    if any(run.on_gpu for run in runs):
         return "No sample of the GPU's utilisation: the runs were too short for NVML, or NVML is not there."
     return "No GPU in this run."
 

@@ -26,7 +26,7 @@ _MOST_ROOM = 1.25
 def paint(runs: Sequence[Run], figure: "Figure") -> None:
     """A bar for each run: the time that waits for data, then everything else."""
     ax, samples = figure.add_subplot(), _samples(runs)
-    timed = [(step, _steps(run, samples)) for run in runs if (step := results.step_s(run))]
+    timed = [(step, _steps(run, samples)) for run in runs if (step := run.step_s)]
     longest = max([step.value * steps for step, steps in timed], default=0.0)
     widest = max([1.03 * step.high * steps for step, steps in timed], default=0.0)
     scale, unit = (1.0, "s") if longest >= 2 else (1e3, "ms")
@@ -35,15 +35,15 @@ def paint(runs: Sequence[Run], figure: "Figure") -> None:
     rows.frame(ax, runs, numbers, simulated.axis(f"{what}, medians{shares}", runs))
     used = set[Look]()
     for at, run in enumerate(runs):
-        if not (step := results.step_s(run)):
+        if not (step := run.step_s):
             continue
         steps = _steps(run, samples) * scale
-        wait = step.value * (results.wait_share(run) or 0.0)
+        wait = step.value * (run.data_wait_share or 0.0)
         rest = _PREDICTED if run.simulated else _REST
         rows.stack(ax, at, [(wait * steps, _WAITS), ((step.value - wait) * steps, rest)])
         rows.whisker(ax, at, step, steps)
         used |= {_WAITS, rest} if wait else {rest}
-        if (ceiling := results.ceiling(run)) and run.samples_per_step:
+        if (ceiling := run.ceiling_samples_per_s) and run.samples_per_step:
             rows.line(ax, at, run.samples_per_step / ceiling * steps, _FREE)
             used.add(_FREE)
     ax.set_xlim(0, max(1.06 * longest, min(widest, _MOST_ROOM * longest)) * scale or 1)
@@ -52,7 +52,7 @@ def paint(runs: Sequence[Run], figure: "Figure") -> None:
 
 def _samples(runs: Sequence[Run]) -> int:
     """For how many samples all are drawn: the most that a step has; 0 where that is not known."""
-    counts = [run.samples_per_step for run in runs if results.step_s(run)]
+    counts = [run.samples_per_step for run in runs if run.step_s]
     return max(counts) if counts and all(counts) else 0
 
 
@@ -63,13 +63,13 @@ def _steps(run: Run, samples: int) -> float:
 
 def numbers(run: Run) -> str:
     """Step time with its interval, the share of waiting, the share in which the device is busy."""
-    step, share = results.step_s(run), results.wait_share(run)
+    step, share = run.step_s, run.data_wait_share
     if not step:
         return ""
     busy = results.busy_share(run)
     clauses = [] if share is None else [f"{units.percent(share)} waits for data"]
     clauses += [] if busy is None else [f"device busy {units.percent(busy)} of it"]
-    mark = f" {sentences.SIGNS['disturbed']} disturbed" if results.disturbed(run) is not None else ""
+    mark = f" {sentences.SIGNS['disturbed']} disturbed" if run.disturbed is not None else ""
     return "\n".join(filter(None, (f"{simulated.step_time(run)} a step{mark}", ", ".join(clauses))))
 
 
@@ -78,12 +78,12 @@ def pair(runs: Sequence[Run]) -> tuple[list[Run], Ratio | None]:
 
     Where none was compared, the last measured one alone; none where nothing was measured.
     """
-    measured = [run for run in results.stages(runs) if results.rate(run)]
+    measured = [run for run in results.stages(runs) if run.samples_per_s]
     for run in reversed(measured):
         for role in ("baseline", "previous"):
             pairing = run.pairing(role)
             before = [other for other in measured if pairing and other.id == pairing.against]
-            if before and (ratio := results.speedup(run, role)):
+            if before and (ratio := run.speedup(role)):
                 return [before[0], run], ratio
     return measured[-1:], None
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perfkit.results.run import Run
 from perfkit.results.stats import Estimate
-from perfkit.show import results, sentences, style
+from perfkit.show import sentences, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +82,7 @@ def line(ax: "Axes", at: int, value: float, look: Look) -> None:
 
 def disturbed(ax: "Axes", runs: Sequence[Run]) -> list[Look]:
     """A mark at the foot of each bar that rests on disturbed rounds; its entry for the legend, if any."""
-    rows = [at for at, run in enumerate(runs) if results.disturbed(run) is not None]
+    rows = [at for at, run in enumerate(runs) if run.disturbed is not None]
     x, place = [0.012] * len(rows), ax.get_yaxis_transform()
     ax.plot(x, rows, "^", transform=place, zorder=5, **_mark(_DISTURBED))
     return [_DISTURBED] if rows else []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from perfkit.results.run import Run
 from perfkit.results.stats import Estimate
 from perfkit.results.store import Entry
-from perfkit.show import results, units
+from perfkit.show import units
 
 MARK = "sim."
 """After a rate, which people copy."""
@@ -45,7 +45,7 @@ def estimate(run: Run | Entry, value: Estimate | None) -> str:
 
 def step_time(run: Run) -> str:
     """Time of a step: a median with its interval, or simulated with the model's error."""
-    step = results.step_s(run)
+    step = run.step_s
     if step is None or not run.simulated:
         return units.duration_interval(step)
     return cell(run, units.duration(step.value), run.simulated.band)

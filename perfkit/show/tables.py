@@ -52,14 +52,14 @@ def summary(runs: Sequence[Run]) -> list[str]:
     """Machine, settings and the overall result, one line each."""
     if not runs:
         return ["Nothing was measured yet."]
-    first, last = runs[0], next((run for run in reversed(results.stages(runs)) if results.rate(run)), None)
+    first, last = runs[0], next((run for run in reversed(results.stages(runs)) if run.samples_per_s), None)
     options = ", ".join(f"{name}={value}" for name, value in first.options.items())
     settings = [f"workload {first.workload}", options, f"preset {first.preset}", f"device {first.device}"]
     settings += [f"seed {first.seed}", f"session {first.session}", first.created]
     lines = [machine.describe(first.machine), " · ".join(filter(None, settings))]
-    overall = results.speedup(last, "baseline") if last else None
+    overall = last.speedup("baseline") if last else None
     if last and overall:
-        gain = f"{units.ratio(overall)} {overall.verdict}{' (simulated)' * bool(last.simulated)}"
+        gain = f"{units.ratio(overall)}, {overall.verdict}{' (simulated)' * bool(last.simulated)}"
         lines.append(f"{name(last)}, the last stage measured, against the baseline: {gain}.")
     return lines
 
@@ -71,7 +71,7 @@ LADDER = (
     Col("× baseline", lambda run: against(run, "baseline")),
     Col("waits for data", lambda run: _wait(run)),
     Col("step time", lambda run: _step(run), narrow=False),
-    Col("pipeline efficiency", results.efficiency, units.percent, narrow=False),
+    Col("pipeline efficiency", "pipeline_efficiency", units.percent, narrow=False),
     Col("peak memory", lambda run: _memory(run)),
     Col("bytes/sample", lambda run: _bytes_per_sample(run), narrow=False),
     Col("note", lambda run: note(run), narrow=False),
@@ -101,26 +101,26 @@ def short_ladder(runs: Sequence[Run]) -> Table:
 
 def rate(run: Run) -> Cell:
     """samples/s with its interval; without it, how the run ended."""
-    estimate, mark = results.rate(run), SIGNS["disturbed"] if results.disturbed(run) is not None else ""
+    estimate, mark = run.samples_per_s, SIGNS["disturbed"] if run.disturbed is not None else ""
     absent = outcome(run).partition(":")[0]
     return Cell(estimate, lambda value: simulated.estimate(run, value), absent, mark if estimate else "")
 
 
 def against(run: Run, role: str) -> Cell:
     """`1.34× (1.28–1.41) ▲`; a dash for a stage with nothing before it."""
-    if ratio := results.speedup(run, role):
-        again = results.is_again(run) and ratio.verdict != "disturbed"
+    if ratio := run.speedup(role):
+        again = run.is_again and ratio.verdict != "disturbed"
         return Cell(ratio, units.ratio, mark=_AGAIN if again else SIGNS[ratio.verdict])
-    alone = not run.pairings or results.is_again(run)
-    return Cell(None, absent="–" if results.rate(run) and alone else units.NOT_AVAILABLE)
+    alone = not run.pairings or run.is_again
+    return Cell(None, absent="–" if run.samples_per_s and alone else units.NOT_AVAILABLE)
 
 
 def _legend(runs: Sequence[Run]) -> str:
     """What the signs in the ladder mean."""
-    ratios = {run.id: [results.speedup(run, role) for role in ("previous", "baseline")] for run in runs}
+    ratios = {run.id: [run.speedup(role) for role in ("previous", "baseline")] for run in runs}
     used = {ratio.verdict for both in ratios.values() for ratio in both if ratio}
-    used |= {"disturbed" for run in runs if results.disturbed(run) is not None}
-    again = [f"{_AGAIN} the same recipe in a second process"] if any(map(results.is_again, runs)) else []
+    used |= {"disturbed" for run in runs if run.disturbed is not None}
+    again = [f"{_AGAIN} the same recipe in a second process"] if any(run.is_again for run in runs) else []
     signs = [f"{sign} {verdict}" for verdict, sign in SIGNS.items() if verdict in used]
     return " · ".join([*signs, *again, *([simulated.LEGEND] if simulated.any_of(runs) else [])])
 
@@ -131,11 +131,11 @@ def _compared_with(run: Run, role: str) -> str:
 
 
 def _wait(run: Run) -> Cell:
-    return Cell(results.wait_share(run), lambda share: simulated.cell(run, units.percent(share)))
+    return Cell(run.data_wait_share, lambda share: simulated.cell(run, units.percent(share)))
 
 
 def _step(run: Run) -> Cell:
-    return Cell(results.step_s(run), lambda _: simulated.step_time(run))
+    return Cell(run.step_s, lambda _: simulated.step_time(run))
 
 
 def _memory(run: Run) -> Cell:
@@ -153,7 +153,7 @@ def _bytes_per_sample(run: Run) -> Cell:
 def note(run: Run) -> str:
     """Why a row has no numbers, or what disturbed it and how many warnings it has."""
     count = len(run.warnings)
-    notes = ["disturbed"] if results.disturbed(run) is not None else []
+    notes = ["disturbed"] if run.disturbed is not None else []
     notes += [f"{count} warning{'s' if count > 1 else ''}"] if count else []
     return outcome(run) or "; ".join(notes)
 

@@ -8,10 +8,9 @@ import msgspec
 from perfkit.recipe import Recipe, Switch, spoken, switches
 from perfkit.results.store import Entry
 from perfkit.show import simulated, units
-from perfkit.show.document import Table
+from perfkit.show.document import Cell, Col, Table, tabulate
 from perfkit.show.sentences import SIGNS, clean
 
-_NARROW = ("id", "name", "samples/s")
 _WITHOUT = {word: word for word in ("failed", "cancelled")}
 
 
@@ -87,17 +86,18 @@ _DEFAULTS = Recipe().to_dict()
 
 def stored(entries: Sequence[Entry]) -> Table:
     """Stored runs as a table."""
-    rows = [
-        [
-            entry.id,
-            entry.session,
-            entry.preset,
-            entry.workload.rpartition(":")[2],
-            row.name,
-            row.rate,
-            row.note,
-        ]
-        for entry, row in zip(entries, lines(entries), strict=True)
-    ]
-    columns = ("id", "session", "preset", "workload", "name", "samples/s", "note")
-    return Table(columns, rows, note="" if rows else "no runs are stored", narrow=_NARROW)
+    columns = (
+        Col("id", "id"),
+        Col("session", "session", narrow=False),
+        Col("preset", "preset", narrow=False),
+        Col("workload", lambda entry: entry.workload.rpartition(":")[2], narrow=False),
+        Col("name", name),
+        Col("samples/s", _rate),
+        Col("note", "note", narrow=False),
+    )
+    return tabulate(columns, entries, none="no runs are stored")
+
+
+def _rate(entry: Entry) -> Cell:
+    absent = _WITHOUT.get(entry.status, units.NOT_AVAILABLE)
+    return Cell(entry.samples_per_s, lambda rate: simulated.estimate(entry, rate), absent)

@@ -20,6 +20,8 @@ _PIPE_WIDTH = 120
 _TONES = {"": "", "good": "green", "warning": "yellow", "bad": "red"}
 _LONG_WORD = 24
 """Longer words (kernel names, paths) are broken where they must be."""
+_NAME = 18
+"""Names of rows up to this length stay on one line."""
 
 
 def show(contents: Iterable[Content], to_stderr: bool = False) -> None:
@@ -116,7 +118,8 @@ def _grid(table: Table) -> Grid:
             lines = "\n".join(textwrap.wrap(clean(head), width))
             grid.add_column(Text(lines), justify="right", width=width)
         else:
-            least = min(max(words, default=1), _LONG_WORD)
+            names = map(cell_len, texts) if at == 0 else [0]
+            least = min(max(*words, *names, 1), _LONG_WORD if at else _NAME)
             grid.add_column(Text(clean(head)), overflow="fold", min_width=least)
     for row in cells:
         grid.add_row(*row)

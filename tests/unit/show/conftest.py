@@ -1,21 +1,22 @@
-"""A recorded trace, read once for all tests of what is shown of it."""
+"""Texts that are compared as a whole; `PERFKIT_GOLDEN=1 pytest tests/unit/show` writes them anew."""
 
-from __future__ import annotations
-
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from perfkit import trace
-
-RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces"
+FOLDER = Path(__file__).with_name("golden")
 
 
-@pytest.fixture(scope="session")
-def loaded() -> trace.Trace:
-    return trace.load(RECORDED / "photos-baseline.pt.trace.json.gz")
+@pytest.fixture
+def golden() -> Callable[[str, str], None]:
+    """Compares a text with the file of this name."""
 
+    def compare(name: str, text: str) -> None:
+        file = FOLDER / f"{name}.txt"
+        if os.environ.get("PERFKIT_GOLDEN"):
+            file.write_text(text, encoding="utf-8")
+        assert text == file.read_text(encoding="utf-8")
 
-@pytest.fixture(scope="session")
-def analysis(loaded: trace.Trace) -> trace.Analysis:
-    return trace.analyse(loaded)
+    return compare

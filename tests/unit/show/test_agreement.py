@@ -1,19 +1,20 @@
 """Bars, rates and ratios agree, whatever was measured: a longer bar never has a ratio below 1."""
 
-from __future__ import annotations
+from types import SimpleNamespace
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfkit.recipe import Recipe
 from perfkit.results.run import Run
-from perfkit.show import figures, results, sentences, style, tables, units
+from perfkit.show import figures, tables, units
 from perfkit.studies.record import Measurement, Round
 from perfkit.worker.messages import Block
 from tests.unit.show.fake_runs import session
-from tests.unit.studies.fakes import trained
 
+NOTHING = Block(0, 1.0)
+UNKNOWN = (None, False)
+"""The A/A noise of the device."""
 rates = st.floats(5, 5000)
 shares = st.sampled_from([0.0, 0.0, 0.01, 0.3])
 
@@ -22,7 +23,7 @@ shares = st.sampled_from([0.0, 0.0, 0.01, 0.3])
 def ladders(draw: st.DrawFn) -> list[Run]:
     """A ladder in one or two heats, each with the baseline; some rounds are disturbed."""
     heats = draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))
-    trainings = [trained(Recipe())] * (1 + sum(heats))
+    trainings = [SimpleNamespace(first=NOTHING, warm=NOTHING)] * (1 + sum(heats))
     base, *others = (Measurement(str(at), one) for at, one in enumerate(trainings))
     runs, members = list[Run](), iter(others)
     for count in heats:
@@ -39,8 +40,11 @@ def ladders(draw: st.DrawFn) -> list[Run]:
         runs += [build(base, [])] if not runs else []
         before = others[len(runs) - 2] if len(runs) > 1 else base
         for one in heat[1:]:
-            pairs = [one.pairing("previous", before, base, None), one.pairing("baseline", base, base, None)]
-            runs.append(build(one, pairs, results.rate(runs[0]).value))  # type: ignore[union-attr]
+            pairs = [
+                one.pairing("previous", before, base, UNKNOWN),
+                one.pairing("baseline", base, base, UNKNOWN),
+            ]
+            runs.append(build(one, pairs, runs[0].samples_per_s.value))  # type: ignore[union-attr]
             before = one
     return runs
 
@@ -63,12 +67,11 @@ def test_a_longer_bar_has_a_ratio_above_1(runs: list[Run]) -> None:
     pairs = [(runs[at], runs[at - 1], "previous") for at in range(1, len(runs))]
     pairs += [(run, runs[0], "baseline") for run in runs[1:]]
     for run, other, role in pairs:
-        own, before, ratio = results.rate(run), results.rate(other), results.speedup(run, role)
+        own, before, ratio = run.samples_per_s, other.samples_per_s, run.speedup(role)
         assert own and before and ratio
         assert abs(own.value / before.value / ratio.ratio - 1) < 1e-9
         gain = shown(units.interval(own)) - shown(units.interval(before))
-        assert gain * (shown(tables.against(run, role)) - 1) >= 0
-    assert not any(results.contradicts(run, runs) for run in runs)
+        assert gain * (shown(str(tables.against(run, role))) - 1) >= 0
 
 
 @settings(deadline=None, max_examples=3)
@@ -77,13 +80,5 @@ def test_the_bars_are_the_rates_of_the_table(runs: list[Run]) -> None:
     ax = figures.figure("throughput", runs).axes[0]
     for at, run in enumerate(runs):
         row = [patch for patch in ax.patches if abs(patch.get_y() + patch.get_height() / 2 - at) < 0.01]  # type: ignore[attr-defined]
-        ends = [patch.get_x() + patch.get_width() for patch in row if patch.get_hatch() != style.LOSS_HATCH]  # type: ignore[attr-defined]
-        assert abs(max(ends) / results.rate(run).value - 1) < 1e-9  # type: ignore[union-attr]
-
-
-def test_runs_of_an_older_perfkit_that_contradict_themselves_say_so() -> None:
-    runs = session()[:2]
-    assert sentences.notices(runs) == []
-    slow = msgspec.structs.replace(runs[1].raw, block_samples_per_s=[10.0] * 7)
-    (notice,) = sentences.notices([runs[0], msgspec.structs.replace(runs[1], raw=slow)])
-    assert "trust the ratios" in notice
+        ends = [patch.get_x() + patch.get_width() for patch in row if patch.get_hatch() != "xx"]  # type: ignore[attr-defined]
+        assert abs(max(ends) / run.samples_per_s.value - 1) < 1e-9  # type: ignore[union-attr]

@@ -1,47 +1,71 @@
-"""The one shape: what is numeric, what is kept in a narrow place, how a part is looked up."""
-
-from __future__ import annotations
+"""The content model: typed cells, declared tables, parts that are looked up, figures under one theme."""
 
 import pytest
+from matplotlib.colors import to_hex
 
 from perfkit.errors import InvalidValue
-from perfkit.show import document, style
-from perfkit.show.document import Figure, Section, Table
+from perfkit.results.stats import Estimate
+from perfkit.show import document, units
+from perfkit.show.document import Cell, Col, Figure, Section, tabulate
 
-STAGES = Table(
-    ("stage", "samples/s", "× previous", "note"),
-    [["baseline", "16.2 (16.0–16.4)", "–", ""], ["AMP", "n/a", "1.5× faster", "2 of 3 rounds"]],
-    "The ladder", narrow=("stage", "× previous"),
-)  # fmt: skip
-DOT = Figure("dot", "A dot", "a dot at 1", lambda ax, ink: ax.plot(1, 1, "o", color=ink))
-BOTH = ["text", Section("Results", [STAGES, Section("More", [DOT], folded=True)])]
-
-
-def test_a_column_of_numbers_and_absent_values_is_numeric() -> None:
-    assert STAGES.numeric == [False, True, True, False]
-    assert Table(("a", "b"), [["1", "x"], ["2", "3"]]).numeric == [False, False]
-    assert Table(("a", "b", "c"), [["x", "n/a", ""]]).numeric == [False, True, False]
+COLUMNS = (
+    Col("stage", "stage"),
+    Col("rate", "rate", units.interval),
+    Col("share", lambda run: run.share, units.percent, narrow=False),
+    Col("note", lambda run: "2 workers" if run.share else ""),
+)
 
 
-def test_only_some_columns() -> None:
-    assert STAGES.only(STAGES.narrow).rows == [["baseline", "–"], ["AMP", "1.5× faster"]]
+class Thing:
+    def __init__(self, stage: str, rate: Estimate | None, share: float | None) -> None:
+        self.stage, self.rate, self.share = stage, rate, share
+
+
+THINGS = [Thing("baseline", Estimate(16.2, 16, 16.4), 0.4), Thing("AMP", None, None)]
+TABLE = tabulate(COLUMNS, THINGS, "The ladder")
+DOT = Figure("dot", "A $dot$", "a dot at 1", lambda figure: figure.add_subplot().plot(1, 1, "o", label="$x$"))
+BOTH = ["text", Section("Results", [TABLE, Section("More", [DOT], folded=True)])]
+
+
+def test_cells_keep_their_value_and_are_written_once() -> None:
+    assert [list(map(str, row)) for row in TABLE.rows] == [
+        ["baseline", "16.2 (16.0–16.4)", "40%", "2 workers"],
+        ["AMP", "n/a", "n/a", ""],
+    ]
+    assert str(Cell(1.5, units.times, mark="▲")) == "1.50× ▲"
+    assert str(Cell(None, units.times, absent="–")) == "–"
+
+
+def test_alignment_follows_from_types_not_from_text() -> None:
+    assert TABLE.numeric == [False, True, True, False], "'2 workers' is text"
+    assert tabulate((Col("a", str), Col("b", lambda _: "1.5")), [1]).numeric == [False, False]
+    assert tabulate((Col("a", str), Col("b", lambda _: Cell(None))), [1]).numeric == [False, False]
+
+
+def test_a_table_keeps_some_columns_and_says_how_many_rows_it_left_out() -> None:
+    assert TABLE.narrow == ["stage", "rate", "note"]
+    assert list(TABLE.only(["stage", "share"]).columns) == ["stage", "share"]
+    assert tabulate(COLUMNS, THINGS, note="Enough.", most=1).note == "The first 1 of 2. Enough."
+    assert tabulate(COLUMNS, [], none="no stage").note == "no stage"
 
 
 def test_parts_are_looked_up_by_the_beginning_of_their_title() -> None:
-    assert document.table(BOTH, "the lad") is STAGES
+    assert document.table(BOTH, "the lad") is document.table(BOTH) is TABLE
     assert document.figure(BOTH, "dot") is DOT
     with pytest.raises(InvalidValue, match="The ladder"):
         document.table(BOTH, "tea")
 
 
-def test_a_figure_is_drawn_for_its_page_and_described() -> None:
-    dark = DOT.draw(dark=True, large=True)
-    assert dark.get_label() == "a dot at 1"
-    assert dark.axes[0].lines[0].get_color() == style.ink(dark=True)
-    assert dark.get_figwidth() > DOT.draw().get_figwidth()
+@pytest.mark.parametrize(("dark", "ink"), [(False, "#212223"), (True, "#dedfe1")])
+def test_a_figure_has_the_ink_of_its_page_and_its_dollars_are_no_formulas(dark: bool, ink: str) -> None:
+    drawing = DOT.draw(dark)
+    (axes,) = drawing.axes
+    assert {to_hex(text.get_color()) for text in axes.get_xticklabels()} == {ink}
+    assert drawing.get_suptitle() == "A $dot$"
+    assert not axes.title.get_parse_math()
+    assert drawing.get_label() == "a dot at 1"
 
 
 def test_a_figure_of_nothing_says_why() -> None:
-    empty = Figure("dot", "A dot", "nothing", lambda ax, ink: ax.plot(), nothing="No dot was measured.")
-    texts = [text.get_text() for text in empty.draw().axes[0].texts]
-    assert texts == ["No dot was measured."]
+    empty = Figure("dot", "A dot", "nothing", lambda figure: 1 / 0, nothing="No dot was measured.")
+    assert [text.get_text() for text in empty.draw().axes[0].texts] == ["No dot was measured."]

@@ -1,7 +1,7 @@
 """The report: one file, whole, escaped, readable by everyone."""
 
-from __future__ import annotations
-
+import base64
+import hashlib
 import re
 from html.parser import HTMLParser
 
@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from perfkit.results.run import Mechanism, Run
-from perfkit.show import document, style
+from perfkit.results.stats import Ratio
+from perfkit.show import document, tables, terminal, units
 from perfkit.show import html as report
-from perfkit.show import tables as table
 from perfkit.show.figures import VIEWS
 from perfkit.show.sentences import verdicts
 from tests.unit.show.fake_runs import again, disturbed, session
@@ -72,26 +72,13 @@ def test_it_needs_no_network() -> None:
     assert "default-src 'none'" in source
 
 
-def test_it_has_everything(page: Page) -> None:
-    for column in table.COLUMNS:
-        assert column in page.text
-    for row in table.ladder(session()).rows:
-        for cell in row:
-            assert cell in page.text
-    assert "2 cores Fake CPU 9000" in page.text
-    assert "AMP, the last stage measured, against the baseline: 2.91× (2.88–2.93) faster." in page.text
-    assert "batch is uint8 on the wire: 3,072 B a sample" in page.text
-    assert "blocks differ by more than 10%" in page.text
-    assert "import torch" in page.text
-    assert "prefers-color-scheme: dark" in page.text
-
-
-def test_each_stage_is_told_in_words(page: Page) -> None:
-    told = verdicts(session())
-    assert len(told) == 10
-    assert "waiting for data fell from 41% to 4%" in told[1]
-    assert "the step does not wait for data (3% of it)" in told[4]
-    assert all(sentence in page.text for sentence in told)
+def test_it_has_what_the_terminal_has_and_the_scripts(page: Page) -> None:
+    text = " ".join(page.text.split())
+    ladder = tables.ladder(session())
+    for cell in [*ladder.columns, *(cell for row in ladder.rows for cell in row)]:
+        assert str(cell) in text
+    for line in [*tables.summary(session()), *verdicts(session()), "blocks differ by more", "import torch"]:
+        assert line in text
 
 
 def _poisoned() -> list[Run]:
@@ -126,11 +113,13 @@ def test_nothing_measured() -> None:
 
 
 def _everything(text: str) -> list[document.Content]:
-    table = document.Table((text, "n"), [[text, "1.5× (1.4–1.6)"]], text, text)
-    figure = document.Figure(text, text, text, lambda ax, ink: ax.set_title(style.mark(text), color=ink))
+    numbers = document.Table(
+        (text, "n"), [[text, document.Cell(Ratio(1.5, 1.4, 1.6, "faster"), units.ratio)]], text, text
+    )
+    figure = document.Figure(text, text, text, lambda figure: figure.add_subplot().set_title(text))
     nothing = document.Table((text,), [], text, text)
     inner = document.Section(text, [figure, document.Code(f"+{text}\n-{text}", "diff")], folded=True)
-    return [text, document.Bullets([text]), document.Section(text, [table, nothing, inner])]
+    return [text, document.Bullets([text]), document.Section(text, [numbers, nothing, inner])]
 
 
 @pytest.mark.parametrize("source", [report.page(EVIL, _everything(EVIL)), report.fragment(_everything(EVIL))])
@@ -139,15 +128,27 @@ def test_whatever_a_section_holds_is_text(source: str) -> None:
     assert page.open == []
     assert page.all("script") == page.all("img") == []
     assert page.text.count("alert(1)") >= 9
-    assert '<span class="whole">(1.4–1.6)</span>' in source
+    assert '<span class="whole">(1.40–1.60)</span>' in source
     assert 'class="pk-add"' in source
 
 
-def test_a_fragments_figures_follow_the_pages_ink_and_its_type_can_be_large() -> None:
-    ordinary, large = (report.fragment(_everything("x"), large=large) for large in (False, True))
-    assert "var(--jp-content-font-color1" in ordinary
-    assert "<html" not in ordinary
-    assert ordinary != large
+def test_a_fragment_is_one_static_output_in_the_ink_of_its_page() -> None:
+    bundle = report.mimebundle(_everything("x"))
+    assert set(bundle) == {"text/html", "text/plain"}
+    assert "var(--jp-content-font-color1" in bundle["text/html"]
+    assert "<html" not in bundle["text/html"]
+    assert bundle["text/plain"] == terminal.text(_everything("x"))
+
+
+def test_an_interactive_picture_may_run_its_script_and_nothing_else() -> None:
+    picture = document.Interactive(EVIL, "<canvas></canvas>", "draw()", 300)
+    page, fragment = report.page("x", [picture]), Page(report.fragment([picture]))
+    digest = base64.b64encode(hashlib.sha256(b"draw()").digest()).decode()
+    assert f"script-src 'sha256-{digest}'\"" in page
+    (frame,) = fragment.all("iframe")
+    assert frame["sandbox"] == "allow-scripts"
+    assert "<script>draw()</script>" in str(frame["srcdoc"])
+    assert fragment.all("script") == []
 
 
 def test_a_disturbance_stands_open_above_the_table() -> None:

@@ -1,98 +1,87 @@
-"""The table: one row a run, plain cells, n/a where nothing was measured."""
-
-from __future__ import annotations
+"""The table of a session: n/a where nothing was measured; the golden pages of the terminal hold its cells."""
 
 import msgspec
 import pytest
 
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Raw, Run
-from perfkit.show import tables
+from perfkit.show import document, tables
+from perfkit.show.document import Notice, Table
 from tests.unit.show.fake_runs import again, disturbed, session
 
 
-def test_cells_of_a_measured_stage() -> None:
-    cells = dict(zip(tables.COLUMNS, tables.row(session(gpu=True)[3]), strict=True))
-    assert cells["stage"] == "batch size"
-    assert cells["samples/s"].startswith("4,5")
-    assert cells["× previous"].endswith("faster")
-    assert cells["× baseline"].startswith("11.")
-    assert cells["waits for data"] == "2%"
-    assert cells["step time"].startswith("111 ms (")
-    assert cells["pipeline efficiency"] == "95%"
-    assert cells["peak memory"] == "11.3 GB"
-    assert cells["bytes/sample"] == "602,112 B"
-    assert cells["note"] == "1 warning"
+def cells(run: Run) -> dict[str, str]:
+    table = tables.ladder([run])
+    return dict(zip(table.columns, map(str, table.rows[0]), strict=True))
 
 
-def test_the_baseline_has_nothing_before_it() -> None:
-    assert tables.row(session()[0])[2:4] == ["–", "–"]
+def test_cells_of_a_measured_stage_on_a_gpu() -> None:
+    row = cells(session(gpu=True)[3])
+    assert row["× previous"].endswith(" ▲")
+    assert (row["pipeline efficiency"], row["peak memory"], row["note"]) == ("95%", "11.3 GB", "1 warning")
+    assert row["bytes/sample"] == "602,112 B"
+    elsewhere = msgspec.structs.replace(session(gpu=True)[0], h2d_bytes_per_sample=0)
+    assert cells(elsewhere)["bytes/sample"] == "602,112 B, 0 B copied"
 
 
 @pytest.mark.parametrize(("at", "word"), [(2, "n/a"), (9, "failed")])
 def test_a_stage_without_numbers_says_why_and_has_no_zero(at: int, word: str) -> None:
-    cells = tables.row(session()[at])
-    assert cells[1] == word
-    assert cells[2:-1] == ["n/a"] * (len(cells) - 3)
-    assert cells[-1].startswith(f"{word}: ")
+    _, rate, *values, note = cells(session()[at]).values()
+    assert rate == word
+    assert set(values) == {"n/a"}
+    assert note.startswith(f"{word}: ")
 
 
 def test_partial_values_of_a_failed_run_are_not_shown() -> None:
     failed = msgspec.structs.replace(session()[0], status="failed", reason="killed")
-    assert set(tables.row(failed)[2:-1]) == {"n/a"}
-
-
-def test_a_run_with_no_values_at_all() -> None:
+    assert set(list(cells(failed).values())[2:-1]) == {"n/a"}
     empty = Run(id="x", session="s", created="", stage="s", workload="w", device="cpu", recipe={}, raw=Raw())
-    assert tables.row(empty)[-1] == "n/a: nothing was measured"
-    assert "0" not in "".join(tables.row(empty))
+    assert "0" not in "".join(cells(empty).values())
 
 
-def test_bytes_that_cross_are_told_apart_from_those_of_the_batch() -> None:
-    run = msgspec.structs.replace(session(gpu=True)[0], h2d_bytes_per_sample=0)
-    assert tables.bytes_per_sample(run) == "602,112 B (0 B cross)"
+def test_numbers_are_flush_right_and_notes_are_not() -> None:
+    table = tables.ladder(session())
+    numeric = dict(zip(table.columns, table.numeric, strict=True))
+    assert [name for name, number in numeric.items() if not number] == ["stage", "note"]
 
 
-def test_a_disturbed_row_is_marked_in_its_cells_and_its_note() -> None:
+def test_a_disturbed_row_is_marked_and_the_notice_stands_above_the_table() -> None:
     runs = disturbed(again(session()))
-    for cells in (tables.row(run) for run in (runs[1], runs[-1])):
-        assert [cell[-2:] for cell in (cells[1], cells[3])] == [" !", " !"]
-        assert cells[-1].startswith("disturbed; 1 warning")
-    assert tables.ladder(runs).note == "!: disturbed"
-    contents = tables.sections(runs)
-    kinds = [type(one).__name__ for one in contents]
-    assert kinds.index("Notice") < kinds.index("Table"), "the notice stands above the table"
-    assert "Notice" not in [type(one).__name__ for one in tables.sections(session())]
+    for run in (runs[1], runs[-1]):
+        row = cells(run)
+        assert row["samples/s"].endswith(" !")
+        assert row["× baseline"].endswith(" !")
+        assert row["note"].startswith("disturbed; 1 warning")
+    kinds = [type(part) for part in tables.sections(runs)]
+    assert kinds.index(Notice) < kinds.index(Table)
+    assert Notice not in map(type, tables.sections(session()))
 
 
-def test_in_a_notebook_two_columns_that_say_the_same_are_one() -> None:
+def test_two_columns_that_say_the_same_are_one_that_names_its_other_side() -> None:
     runs = again(session()[:2])
-    pair, more = tables.short_ladder(runs), tables.short_ladder(session())
-    assert "× previous" not in pair.columns
-    assert "× baseline" in pair.columns
-    assert set(pair.columns) - set(tables.short_ladder(runs, large=True).columns) == {"step time", "note"}
-    before = [msgspec.structs.replace(runs[0], title="before"), *runs[1:]]
-    assert "× before" in tables.short_ladder(before).columns
-    named = [msgspec.structs.replace(runs[0], title="a name of one's own"), *runs[1:]]
-    assert "× baseline" in tables.short_ladder(named).columns
-    assert "× previous" in more.columns
-    assert "pipeline efficiency" not in more.columns
+    assert {"× baseline"} == {name for name in tables.short_ladder(runs).columns if name.startswith("×")}
+    title = "eager attention"
+    named = [msgspec.structs.replace(runs[0], title=title), *runs[1:]]
+    assert f"× {title}" in tables.short_ladder(named).columns
+    assert "× previous" in tables.short_ladder(session()).columns
 
 
 def test_the_baseline_again_is_a_row_but_no_stage() -> None:
     runs = again(session(gpu=True))
-    cells = dict(zip(tables.COLUMNS, tables.row(runs[-1]), strict=True))
-    assert cells["× previous"] == "–"
-    assert cells["× baseline"].endswith(" A/A")
-    assert "A/A: equal processes" in tables.ladder(runs).note
+    assert cells(runs[-1])["× previous"] == "–"
+    assert "= the same recipe in a second process" in tables.ladder(runs).note
     assert tables.summary(runs) == tables.summary(runs[:-1])
-    assert tables._changes(runs) == tables._changes(runs[:-1])
 
 
-def test_evidence_of_a_run_and_of_its_training_is_one_table() -> None:
+def test_what_is_not_as_set_is_listed_first() -> None:
     run = session()[4]
     parity = Parity("AMP", "bitwise", [Check("losses", False, "0.1 apart")], False, {})
     rows = tables.evidence_of(run, parity).rows
-    assert [row[0] for row in rows] == ["uint8_copy", "workers", "losses"]
-    assert rows[-1][1] == "NOT the same"
+    assert [str(row[0]) for row in rows] == ["uint8_copy", "workers", "losses"]
+    (proof, *_) = tables.proof([session()[0], run], parity)
+    assert isinstance(proof, Table)
+    assert ["losses", "NOT the same", "0.1 apart"] in [[str(cell) for cell in row] for row in proof.rows]
     assert tables.evidence_of(session()[2], parity).note.startswith("n/a: Pin memory")
+    mechanism = [msgspec.structs.replace(run.mechanism[0], ok=False)]
+    wrong = tables.evidence([msgspec.structs.replace(run, mechanism=mechanism)])
+    assert document.table(wrong).title == "Switches that are not as set"

@@ -27,7 +27,10 @@ def test_a_row_says_what_was_measured_and_what_changed_since_which_run() -> None
 
 def test_what_people_wrote_is_shown_and_their_lineage_comes_first() -> None:
     written = {"name": "mine", "note": "at night", "parent": "fake-baseline"}
-    rows = {row.stage: row for row in tables_history.lines(history(uint8_copy=written, batch_size={"name": "big"}))}
+    rows = {
+        row.stage: row
+        for row in tables_history.lines(history(uint8_copy=written, batch_size={"name": "big"}))
+    }
     copied = rows["uint8_copy"]
     assert (copied.name, copied.note, copied.since) == ("mine", "at night", "baseline")
     assert "uint8 copy on" in copied.changes and "Batch size 128" in copied.changes

@@ -1,0 +1,48 @@
+"""What the searches found, shown: cells, sentences, pictures."""
+
+import pytest
+
+from perfkit.search import tables
+from perfkit.search.attribute import Attribution, Effect
+from perfkit.search.tune import Tuned
+from perfkit.show import document, terminal
+from tests.unit.show.fake_runs import session
+
+
+def effect(name: str, mean: float | None) -> Effect:
+    low, high = (None, None) if mean is None else (mean - 0.1, mean + 0.1)
+    return Effect(name=name, title=name, alone=1.2, last=None, shapley=mean, low=low, high=high)
+
+
+WORTH = Attribution(
+    effects=[effect("amp", 1.5), effect("compile", None)], together=1.8, sets=3, orders=2, exact=True,
+    complete=False, left_out={"pinning": "needs a CUDA device"},
+)  # fmt: skip
+
+
+def test_worth_has_cells_a_picture_and_says_what_is_missing() -> None:
+    sections = tables.attribution(WORTH)
+    rows = [[*map(str, row)] for row in document.table(sections, "what each").rows]
+    assert rows[0] == ["amp", "1.20×", "n/a", "1.50× (1.40–1.60)"]
+    assert rows[1][-1] == "n/a"
+    figure = document.figure(sections, "worth")
+    assert "amp 1.50×" in figure.alt
+    assert figure.draw().axes[0].patches[0].get_width() == pytest.approx(0.5)
+    text = terminal.text(sections)
+    assert "pinning is left out: needs a CUDA device" in text
+    assert "raise --budget for the rest" in text
+
+
+def test_what_was_tried_is_listed_the_fastest_first_and_the_front_is_numbered() -> None:
+    runs = [run for run in session(gpu=True) if run.status == "ok"]
+    best = max(runs, key=lambda run: run.samples_per_s.value if run.samples_per_s else 0)
+    result = Tuned(
+        best=best, settings="amp=bf16", gain=None, parity=None, tried=runs, over_memory=[],
+        cap_bytes=12_000_000_000, seconds=60.0,
+    )  # fmt: skip
+    sections = tables.tuning(result)
+    rows = [[*map(str, row)] for row in document.table(sections, "tried").rows]
+    assert rows[0][:2] == ["compile", "4 (picked)"]
+    assert [row[1].partition(" ")[0] for row in rows if row[1]] == ["4", "3", "2", "1"]
+    ax = document.figure(sections, "pareto").draw().axes[0]
+    assert {line.get_label() for line in ax.lines} >= {"tried", "the front", "picked", "memory cap"}
