@@ -54,4 +54,4 @@ __all__ = [
     "taken_share",
     "usable_cores",
     "write_atomically",
-]  # fmt: skip
+]

@@ -1,7 +1,5 @@
 """What changes on a machine during a measurement, and what of it makes a result unreliable."""
 
-from __future__ import annotations
-
 import datetime
 import os
 from collections.abc import Iterator, Mapping
@@ -17,15 +15,13 @@ _last_times: list[CpuTimes] = []
 
 def read_conditions() -> dict[str, Any]:
     """Load, steal, and each GPU's clocks, temperature, power and other processes, now; plain data."""
-    with gpus.nvml() as module:
-        states = [gpus.current_state(read) for read in gpus.readers(module)]
     return {
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         "cores_visible": os.cpu_count() or 1,
         "cpu_steal_share": _steal_share(),
         "pids_known": gpus.pids_known(),
-        "gpus": states,
+        "gpus": gpus.current_states(),
     }
 
 
@@ -34,14 +30,15 @@ def _steal_share() -> float | None:
     now = cpu_times()
     before = _last_times.pop() if _last_times else now
     _last_times.append(now)
-    if now.steal_s is None or now.capacity_s - before.capacity_s <= 0.5:
+    passed = now.capacity_s - before.capacity_s
+    if now.steal_s is None or passed <= 0.5:
         return None
-    return (now.steal_s - (before.steal_s or 0.0)) / (now.capacity_s - before.capacity_s)
+    return (now.steal_s - (before.steal_s or 0.0)) / passed
 
 
 def quality_warnings(
     conditions: Mapping[str, Any], own_processes: int = 0, gpu: str | None = None
-) -> list[str]:
+) -> Iterator[str]:
     """What makes a result measured under these conditions unreliable, each with what to do.
 
     Args:
@@ -50,10 +47,6 @@ def quality_warnings(
             process ids may be the host's, so that ours cannot be distinguished from others'.
         gpu: UUID of the GPU that was used; all of them if None.
     """
-    return list(_warnings(conditions, own_processes, gpu))
-
-
-def _warnings(conditions: Mapping[str, Any], own_processes: int, gpu: str | None) -> Iterator[str]:
     steal, load, visible = map(conditions.get, ("cpu_steal_share", "load_average", "cores_visible"))
     if steal is not None and steal > _STEAL:
         yield f"the hypervisor gave {steal:.0%} of CPU time to others: repeat it, or use another host"

@@ -42,7 +42,7 @@ def _limits(controller: str, v1_file: str, v2_file: str) -> Iterator[tuple[Path,
 
 
 def _quotas() -> dict[Path, float]:
-    """Cores' worth of time that each control group grants, by its folder; those without a limit are left out."""
+    """Cores' worth of time that each control group with a limit grants, by its folder."""
     quotas = {}
     for file, text in _limits("cpu", "cpu.cfs_quota_us", "cpu.max"):
         granted, *period = text.split()

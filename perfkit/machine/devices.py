@@ -1,7 +1,5 @@
 """Which devices torch can train on. A child process asks torch: this process never gets a CUDA context."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import json

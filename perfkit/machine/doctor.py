@@ -1,7 +1,5 @@
 """The check-up of a machine: what it has, what is wrong with it, and how to fix it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil
@@ -21,6 +19,9 @@ _JUPYTER = ("jupyterlab", "ipywidgets", "ipykernel")
 _MIN_TORCH = (2, 11)
 _MIN_FREE = 2 * GIB
 _ONE_CORE = "Loader workers and training share one core: give the container more (docker run --cpus)"
+_NO_JUPYTER = "Install it: pip install -e '.[notebook]'"
+_LITTLE_MEMORY = "Up to three processes train at once: close other programs"
+_DEPRECATED = "torch warns about it: pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py"
 _SMALL_SHM = "Loader workers crash when it is full: docker run --shm-size=2g (or --ipc=host)"
 
 
@@ -43,32 +44,54 @@ class Check:
 def checkup() -> list[Check]:
     """Checks everything that decides what can be measured here; changes nothing."""
     machine = fingerprint.facts()
-    total, shared, model = machine["memory_bytes"], machine["shm_bytes"], machine["cpu"]["model"]
-    available = min(psutil.virtual_memory().available, total)
-    bf16 = [flag for flag in machine["cpu"]["flags"] if flag in ("amx_bf16", "avx512_bf16", "bf16")]
-    jupyter = {name: version(name) for name in _JUPYTER}
-    device = devices.default_device()
-    problem, _, fix = devices.compiler_problem(device).partition(": ")
-    checks = [
+    return [
         Check("Python", f"{platform.python_version()} at {sys.executable}"),
         _torch(),
-        Check("Jupyter", ", ".join(f"{name} {number or 'missing'}" for name, number in jupyter.items()),
-              "" if all(jupyter.values()) else "Install it: pip install -e '.[notebook]'"),
+        _jupyter(),
         Check("cores", cores.core_report(), _ONE_CORE if cores.usable_cores() == 1 else ""),
-        Check("memory", f"{total / GIB:.1f} GiB, {available / GIB:.1f} GiB available",
-              "Up to three processes train at once: close other programs" if available < 3 * GIB else ""),
-        Check("/dev/shm", "n/a: this system has none") if shared is None
-        else Check("/dev/shm", f"{shared / GIB:.2f} GiB", _SMALL_SHM if shared < GIB else ""),
+        _memory(machine["memory_bytes"]),
+        _shared_memory(machine["shm_bytes"]),
         _gpu(machine),
-        Check("bf16 on the CPU", f"{', '.join(bf16)} ({model})" if bf16
-              else f"no instructions for it ({model}): AMP on the CPU will be slower, not faster"),
-        Check("compiler", f"torch.compile on {device}: {problem or 'has what it needs'}", fix),
+        _bf16(machine["cpu"]),
+        _compiler(devices.default_device()),
         _data(),
-    ]  # fmt: skip
-    if deprecated := version("pynvml"):
-        remedy = "torch warns about it: pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py"
-        checks.append(Check("pynvml", f"the deprecated package pynvml {deprecated} is installed", remedy))
-    return checks
+        *_pynvml(),
+    ]
+
+
+def _jupyter() -> Check:
+    versions = {name: version(name) for name in _JUPYTER}
+    detail = ", ".join(f"{name} {number or 'missing'}" for name, number in versions.items())
+    return Check("Jupyter", detail, "" if all(versions.values()) else _NO_JUPYTER)
+
+
+def _memory(total: int) -> Check:
+    available = min(psutil.virtual_memory().available, total)
+    detail = f"{total / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
+    return Check("memory", detail, _LITTLE_MEMORY if available < 3 * GIB else "")
+
+
+def _shared_memory(size: int | None) -> Check:
+    if size is None:
+        return Check("/dev/shm", "n/a: this system has none")
+    return Check("/dev/shm", f"{size / GIB:.2f} GiB", _SMALL_SHM if size < GIB else "")
+
+
+def _bf16(cpu: Mapping[str, Any]) -> Check:
+    flags = [flag for flag in cpu["flags"] if flag in ("amx_bf16", "avx512_bf16", "bf16")]
+    without = "no instructions for it: AMP on the CPU will be slower, not faster"
+    return Check("bf16 on the CPU", f"{', '.join(flags) or without} ({cpu['model']})")
+
+
+def _compiler(device: str) -> Check:
+    problem, _, fix = devices.compiler_problem(device).partition(": ")
+    return Check("compiler", f"torch.compile on {device}: {problem or 'has what it needs'}", fix)
+
+
+def _pynvml() -> list[Check]:
+    deprecated = version("pynvml")
+    detail = f"the deprecated package pynvml {deprecated} is installed"
+    return [Check("pynvml", detail, _DEPRECATED)] if deprecated else []
 
 
 def _torch() -> Check:

@@ -1,7 +1,5 @@
 """What makes a machine and its software comparable with others."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools
@@ -52,9 +50,7 @@ def facts() -> dict[str, Any]:
 
 @functools.cache
 def _facts() -> dict[str, Any]:
-    with gpus.nvml() as module:
-        driver = gpus.attempt(getattr(module, "nvmlSystemGetDriverVersion", None))
-        cards = [gpus.facts(read, driver) for read in gpus.readers(module)]
+    driver, cards = gpus.facts()
     versions = {name: number for name in _PACKAGES if (number := version(name))} | torch_build()
     shared = cores.ROOT / "dev/shm"  # loader workers pass batches through it
     hardware = {"cpu": _cpu(), "memory_bytes": cores.memory_bytes(), "gpus": cards, "versions": versions}

@@ -1,7 +1,5 @@
 """Where perfkit keeps its files, and how it writes them. Asking for a folder does not create it."""
 
-from __future__ import annotations
-
 import os
 import sys
 import sysconfig

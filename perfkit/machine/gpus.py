@@ -1,18 +1,15 @@
 """NVIDIA GPUs through NVML, which creates no CUDA context; None for whatever a device does not report."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any
 
 import psutil
-
-Reader = Callable[..., Any]
 
 # nvml.h, nvmlClocksEventReason*; 0x1 is "idle", which slows nothing down.
 THROTTLE = {
@@ -52,19 +49,25 @@ def attempt(call: Any, *arguments: Any) -> Any:
     return answer.decode() if isinstance(answer, bytes) else answer
 
 
-def readers(module: Any) -> list[Reader]:
+def _cards(module: Any) -> list[Callable[..., Any]]:
     """For each GPU a function that reads its fields: `read("Name")` is `nvmlDeviceGetName(…)`, or None."""
     count = attempt(getattr(module, "nvmlDeviceGetCount", None)) or 0
     handles = [attempt(module.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
-    return [_reader(module, handle) for handle in handles if handle is not None]
+    return [partial(_read, module, handle) for handle in handles if handle is not None]
 
 
-def _reader(module: Any, handle: Any) -> Reader:
-    return lambda what, *given: attempt(getattr(module, f"nvmlDeviceGet{what}", None), handle, *given)
+def _read(module: Any, handle: Any, what: str, *arguments: Any) -> Any:
+    return attempt(getattr(module, f"nvmlDeviceGet{what}", None), handle, *arguments)
 
 
-def facts(read: Reader, driver: str | None) -> dict[str, Any]:
-    """What stays the same about a GPU."""
+def facts() -> tuple[str | None, list[dict[str, Any]]]:
+    """The driver's version, and what stays the same about each GPU."""
+    with nvml() as module:
+        driver = attempt(getattr(module, "nvmlSystemGetDriverVersion", None))
+        return driver, [_facts(read, driver) for read in _cards(module)]
+
+
+def _facts(read: Callable[..., Any], driver: str | None) -> dict[str, Any]:
     pci = getattr(read("PciInfo"), "busId", None)
     return {
         "name": read("Name"),
@@ -77,12 +80,18 @@ def facts(read: Reader, driver: str | None) -> dict[str, Any]:
     }
 
 
-def current_state(read: Reader) -> dict[str, Any]:
-    """What changes about a GPU."""
+def current_states() -> list[dict[str, Any]]:
+    """What changes about each GPU."""
+    with nvml() as module:
+        return [_state(read) for read in _cards(module)]
+
+
+def _state(read: Callable[..., Any]) -> dict[str, Any]:
     reasons = read("CurrentClocksEventReasons")
     reasons = read("CurrentClocksThrottleReasons") if reasons is None else reasons
-    own = {process.pid for process in process_tree()}
+    ours = {process.pid for process in process_tree()}
     running = read("ComputeRunningProcesses")
+    others = [{"pid": p.pid, "memory_bytes": p.usedGpuMemory} for p in running or [] if p.pid not in ours]
     return {
         "uuid": read("UUID"),
         "sm_clock_mhz": read("ClockInfo", 1),  # nvml.h: NVML_CLOCK_SM
@@ -90,10 +99,8 @@ def current_state(read: Reader) -> dict[str, Any]:
         "temperature_c": read("Temperature", 0),
         "power_w": _thousandth(read("PowerUsage")),
         "throttle_reasons": None if reasons is None else [w for bit, w in THROTTLE.items() if reasons & bit],
-        "other_processes": None if running is None else [
-            {"pid": p.pid, "memory_bytes": p.usedGpuMemory} for p in running if p.pid not in own
-        ],
-    }  # fmt: skip
+        "other_processes": None if running is None else others,
+    }
 
 
 def _thousandth(value: int | None) -> float | None:

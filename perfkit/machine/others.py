@@ -31,7 +31,7 @@ def cpu_times(pids: Collection[int] = ()) -> CpuTimes:
     """The CPU time until now.
 
     Args:
-        pids: the measured processes, each with all its descendants; on POSIX each leads a process group, which
+        pids: the measured processes, each with its descendants; on POSIX each leads a process group, which
             is much faster to find than a tree.
     """
     measured = 0.0

@@ -311,13 +311,11 @@ def break_even_steps(run: Run, runs: Sequence[Run]) -> int | None:
 
 # ---------------------------------------------------------------- JSON
 
-_FIELDS = (
-    "id", "title", "recipe", "status", "reason", "peak_memory_bytes", "peak_reserved_bytes",
-    "batch_bytes_per_sample", "h2d_bytes_per_sample", "startup_s", "compile_s", "mechanism", "losses",
-    "communication", "simulated", "facts", "warnings", "raw",
-    "samples_per_s", "disturbed", "step_s", "data_wait_s", "data_wait_share", "ceiling_samples_per_s",
-    "pipeline_efficiency", "utilization",
-)  # fmt: skip
+_FIELDS = """
+id title recipe status reason peak_memory_bytes peak_reserved_bytes batch_bytes_per_sample h2d_bytes_per_sample
+startup_s compile_s mechanism losses communication simulated facts warnings raw samples_per_s disturbed step_s
+data_wait_s data_wait_share ceiling_samples_per_s pipeline_efficiency utilization
+""".split()
 
 INVALID = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What reading data that are no run raises."""

@@ -62,6 +62,6 @@ BUSY = {"uuid": "GPU-1", "other_processes": [{"pid": 1}], "throttle_reasons": ["
 )
 def test_warnings_name_what_disturbs_a_measurement(now: dict[str, Any], words: list[str]) -> None:
     used = None if "hardware" in str(words) else "GPU-1"
-    warnings = quality_warnings(now, own_processes=3, gpu=used)
+    warnings = list(quality_warnings(now, own_processes=3, gpu=used))
     assert len(warnings) == len(words)
     assert all(word in warning and ":" in warning for word, warning in zip(words, warnings, strict=True))
