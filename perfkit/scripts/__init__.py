@@ -1,10 +1,7 @@
-"""Inside somebody else's training script, unmodified: its steps are seen, switches are set from outside."""
+"""Any training script as it stands: its steps are seen, switches are set from outside, its edit is written."""
 
 COMMANDS = {
-    "watch": (
-        "perfkit.scripts.watch_command:watch",
-        "Where the time of your own script goes, and what to try",
-    ),
+    "watch": ("perfkit.scripts.command:watch", "Where the time of your own script goes, and what to try"),
     "patch": ("perfkit.scripts.patch_command:patch", "The edit of your own script that sets switches"),
 }
 NOTEBOOK = {"script_panel": "perfkit.scripts.panel:script_panel"}

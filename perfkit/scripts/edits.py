@@ -1,6 +1,6 @@
-"""Switches that cannot be set from outside a script, each with the edit to make instead."""
+"""Switches that cannot be set from outside a script, each with the edit to make instead; and the others."""
 
-from __future__ import annotations
+from perfkit.recipe import switches
 
 EDITS: dict[str, str] = {
     "batched_fetch": "write `__getitems__` in the data set, and a collate_fn that takes its result",
@@ -9,8 +9,9 @@ EDITS: dict[str, str] = {
     "device_resize": "return small images from the data set; enlarge them after `.to(device)`",
     "accumulation": "call backward on several batches, each loss divided by their number, before the step",
     "activation_checkpointing": "call the blocks through torch.utils.checkpoint.checkpoint",
-    "wait_policy": "start it with OMP_WAIT_POLICY=PASSIVE",
-    "allocator": "start it with MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1",
     "ranks": "start the script with torchrun, with DistributedDataParallel in it",
     "no_sync": "enter model.no_sync() for all but the last batch of a step",
 }
+
+SETTABLE = tuple(name for name in switches() if name not in EDITS)
+"""The switches that can be set from outside."""

@@ -1,11 +1,8 @@
 """The way into a script's interpreter: copied as `sitecustomize.py` into a folder on its `PYTHONPATH`.
 
-Python imports that first. It restores the path and the environment, runs the user's own `sitecustomize`,
-sees what is written, and waits for `import torch`: only then is the rest of this room loaded, from the folder
-that the parent named.
+Python imports it first. It restores path and environment, runs the user's own `sitecustomize`, sees what is
+written, and waits for `import torch`: only then is the rest loaded, from the folder that the parent named.
 """
-
-from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
@@ -26,12 +23,12 @@ def enter() -> None:
     if settings.pop("launcher", False):
         os.environ[VARIABLE] = json.dumps(settings)
         return
-    waiting = _AfterTorch(settings)
-    sys.meta_path.insert(0, waiting)
-    from perfkit.scripts import outputs
+    finder = _AfterTorch(settings)
+    sys.meta_path.insert(0, finder)
+    from perfkit.scripts.outputs import Outputs
 
-    waiting.outputs = outputs.Outputs(settings["scratch"])
-    waiting.outputs.watch()
+    finder.outputs = Outputs(settings["scratch"])
+    finder.outputs.watch()
     del os.environ[VARIABLE]
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != here]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
@@ -52,31 +49,31 @@ class _AfterTorch:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
-        self._waiting = True
+        self._is_waiting = True
         self.outputs: Any = None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name == "torch" and self._waiting:
-            self._waiting = False
-            return self._followed(importlib.util.find_spec("torch"))
+        """As the import system asks it."""
+        if name == "torch" and self._is_waiting:
+            self._is_waiting = False
+            return self._with_watcher(importlib.util.find_spec("torch"))
         if name == "perfkit":
             package = self._settings["package"]
-            places = [package]
             return importlib.util.spec_from_file_location(
-                name, os.path.join(package, "__init__.py"), submodule_search_locations=places
+                name, os.path.join(package, "__init__.py"), submodule_search_locations=[package]
             )
         return None
 
-    def _followed(self, spec: Any) -> Any:
+    def _with_watcher(self, spec: Any) -> Any:
         if spec is None:
             return None
         load = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
             load(module)
-            from perfkit.scripts import script
+            from perfkit.scripts.server import install
 
-            script.install(self._settings, self.outputs)
+            install(self._settings, self.outputs)
 
         spec.loader.exec_module = exec_module
         return spec

@@ -1,8 +1,7 @@
 """How a script is started: as the user would, in its own folder, with its own arguments."""
 
-from __future__ import annotations
-
 import difflib
+import hashlib
 import importlib.util
 import shutil
 import sys
@@ -26,9 +25,9 @@ class Launch:
 
     Args:
         program: a script, a module (with `module`), or an installed command such as `torchrun`.
-        arguments: its own.
+        arguments: those of the program.
         module: whether it is started as `python -m program`.
-        folder: where it is started; the current one if None.
+        folder: where it is started; the current folder if None.
         replaced: files (absolute paths) that have another content in a measuring run, such as patched ones.
     """
 
@@ -45,9 +44,14 @@ class Launch:
 
     @property
     def script(self) -> Path | None:
-        """The file, if it is one."""
+        """The script's file, if the program is one."""
         path = self.where / self.program
         return path if not self.module and path.is_file() else None
+
+    @property
+    def name(self) -> str:
+        """What the script is called in results: its file, or its module."""
+        return self.program if self.module else Path(self.program).name
 
     @property
     def is_launcher(self) -> bool:
@@ -82,6 +86,15 @@ class Launch:
         return "Name a Python file, a module with -m, or an installed command such as torchrun"
 
     def describe(self) -> str:
-        """As one types it."""
+        """The command as one types it."""
         start = "python -m" if self.module else "python" if self.script else ""
         return " ".join(filter(None, [start, self.program, *self.arguments]))
+
+    def digest(self) -> str:
+        """The beginning of the SHA-256 of the script's file; empty if there is no single file."""
+        module = self.where.joinpath(*self.program.split(".")).with_suffix(".py")
+        file = self.script or (module if self.module and module.is_file() else None)
+        if file is None:
+            return ""
+        content = dict(self.replaced).get(file.resolve()) or file.read_bytes()
+        return hashlib.sha256(content).hexdigest()[:16]

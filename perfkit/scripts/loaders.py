@@ -1,31 +1,30 @@
 """Data loaders: which one feeds the training, how long it is waited for, what a batch holds."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import random
 import sys
 import threading
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils import data
 from torch.utils._pytree import tree_map
 from torch.utils.data import dataloader as torchs
 
-from perfkit.scripts import sites
+from perfkit.scripts.script import Script
 from perfkit.scripts.steps import clock
 from perfkit.scripts.tensors import first_tensor, size, tensors
 
-if TYPE_CHECKING:
-    from perfkit.scripts.script import Script
-
-SWITCHES = {
-    "workers": "num_workers", "prefetch_factor": "prefetch_factor", "pin_memory": "pin_memory", "batch_size": "batch_size",
-}  # fmt: skip
+ARGUMENTS = {
+    "workers": "num_workers",
+    "prefetch_factor": "prefetch_factor",
+    "pin_memory": "pin_memory",
+    "batch_size": "batch_size",
+}
 """Switches that are arguments of `DataLoader`."""
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
 
@@ -38,196 +37,229 @@ class _Fetched:
     samples: int
     tokens: int
     unused: bool = False
-    """Whether a model was evaluated since: then it may have been for that."""
+    """Whether a model was evaluated since: then the batch may have been for that."""
 
 
-@dataclass
 class Loaders:
-    """All `DataLoader`s of a script, and what is known of each."""
+    """The `DataLoader`s of a script, and what is known of each."""
 
-    script: Script
-    training: Any = None
-    """The loader whose batches were trained on last."""
-    iterator: Any = None
-    """Its iterator, which holds the worker processes."""
-    random_data: bool = False
-    hold: bool = False
-    """Whether the same batch is handed over again and again."""
-    batch_bytes: tuple[int, int] = (0, 0)
-    """Bytes and samples of a batch of the training loader."""
-    batch_ids: set[int] = field(default_factory=set)
-    """The tensors of the last batch, by `id`, during the first steps."""
-    _described: dict[int, dict[str, Any] | None] = field(default_factory=dict)
-    """The call that made the first loader of a data set, by the id of the data set."""
-    _fetched: list[_Fetched] = field(default_factory=list)
-    _held: dict[int, tuple[Any, int, int]] = field(default_factory=dict)
-    _inside: bool = False
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.training: Any = None
+        """The loader whose batches were trained on last."""
+        self.iterator: Any = None
+        """Its iterator, which holds the worker processes."""
+        self.random_data = False
+        """Whether the data set draws random numbers in this process."""
+        self.held_on: torch.device | None = None
+        """The device of the batch that is handed over again and again; None if batches are fetched."""
+        self.bytes_per_sample = 0
+        """Of a batch of the training loader."""
+        self.copies: list[dict[str, Any]] = []
+        """Keyword arguments of the calls that copied batches of the first steps."""
+        self.before_fetch: Callable[[], None] = lambda: None
+        self._batch_ids: set[int] = set()
+        self._descriptions: dict[int, dict[str, Any]] = {}
+        self._fetched: list[_Fetched] = []
+        self._held: dict[int, tuple[Any, int, int]] = {}
+        self._is_fetching = False
 
-    # ------------------------------------------------------------ making one
+    # ------------------------------------------------------------ making a loader
 
     def make(self, init: Any, loader: Any, args: Any, kwargs: Any) -> None:
-        """A loader is made: with the arguments that are set from outside, if it is the one for training."""
-        given = dict(inspect.signature(init).bind(loader, *args, **kwargs).arguments)
-        given.pop("self")
-        dataset = given.get("dataset")
-        first = id(dataset) not in self._described
-        where = sites.call("loader", type(dataset).__name__, tuple(sorted(kwargs)))
-        self._described.setdefault(id(dataset), where)
-        if self._is_for_training(given, where):
-            given |= self._changes(given, first)
-        if not given.get("num_workers"):
-            given = {name: value for name, value in given.items() if name not in _OF_WORKERS}
-        init(loader, **given)
+        """Constructs a loader; the one for training gets the arguments that are set from outside."""
+        try:
+            arguments = dict(inspect.signature(init).bind(loader, *args, **kwargs).arguments)
+        except TypeError:  # the constructor says so itself
+            arguments = {}
+        dataset = arguments.get("dataset")
+        site = self._script.sites.describe("loader", type(dataset).__name__, tuple(sorted(kwargs)))
+        is_first = self._descriptions.setdefault(id(dataset), site) is site
+        changes = self._changes(arguments, is_first) if self._is_for_training(arguments, site) else {}
+        if not changes:
+            init(loader, *args, **kwargs)
+            return
+        arguments.pop("self")
+        arguments |= changes
+        if not arguments.get("num_workers"):
+            arguments = {name: value for name, value in arguments.items() if name not in _OF_WORKERS}
+        init(loader, **arguments)
 
-    def _is_for_training(self, given: dict[str, Any], where: dict[str, Any]) -> bool:
-        known = self.script.settings["loaders"]
-        if known:
-            places = [[f["file"], f["line"], f["column"]] for f in where["frames"][:1]]
+    def _is_for_training(self, arguments: dict[str, Any], site: dict[str, Any]) -> bool:
+        if known := self._script.settings["loaders"]:
+            places = [[frame["file"], frame["line"], frame["column"]] for frame in site["frames"][:1]]
             return any(place in known for place in places)
-        drawn = any(given.get(name) for name in ("shuffle", "sampler", "batch_sampler"))
-        return drawn or isinstance(given.get("dataset"), data.IterableDataset)
+        drawn = any(arguments.get(name) for name in ("shuffle", "sampler", "batch_sampler"))
+        return drawn or isinstance(arguments.get("dataset"), data.IterableDataset)
 
-    def _changes(self, given: dict[str, Any], first: bool) -> dict[str, Any]:
-        """The arguments that are set from outside; a loader that a framework makes again keeps quiet."""
-        toggles = self.script.toggles
-        own_batches = given.get("batch_sampler") is not None or given.get("batch_size", 1) is None
-        reasons = self.why_not(given.get("dataset"), given.get("num_workers") or 0, own_batches)
-        wanted = {name: toggles[switch] for switch, name in SWITCHES.items() if switch in toggles}
+    def _changes(self, arguments: dict[str, Any], is_first: bool) -> dict[str, Any]:
+        """The arguments that are set from outside; a loader that a framework makes again refuses silently."""
+        script = self._script
+        own_batches = arguments.get("batch_sampler") is not None or arguments.get("batch_size", 1) is None
+        reasons = why_not(arguments.get("dataset"), arguments.get("num_workers") or 0, own_batches)
+        changes = {name: script.toggles[switch] for switch, name in ARGUMENTS.items() if switch in script.toggles}
         for switch, reason in reasons.items():
-            if wanted.pop(SWITCHES[switch], None) and first:
-                self.script.refuse(switch, reason)
-        if wanted.get("num_workers"):
-            wanted["persistent_workers"] = True  # or each epoch would start them again
-        return wanted
-
-    @staticmethod
-    def why_not(dataset: Any, workers: int, own_batches: bool) -> dict[str, str]:
-        """The switches that cannot be set of a loader, and why."""
-        reasons = {}
-        if own_batches:
-            reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
-        if isinstance(dataset, data.IterableDataset) and not workers:
-            reasons["workers"] = (
-                "each worker would repeat an iterable data set: divide it by get_worker_info() first"
-            )
-        return reasons
+            if changes.pop(ARGUMENTS[switch], None) and is_first:
+                script.refuse(switch, reason)
+        if changes.get("num_workers"):
+            changes["persistent_workers"] = True
+        return changes
 
     # ------------------------------------------------------------ fetching
 
     def fetch(self, plain_next: Any, iterator: Any) -> Any:
         """The next batch of a loader's iterator; the time it takes is waiting, if it is for training."""
-        if self._inside or threading.current_thread() is not threading.main_thread():
-            if not self._inside:
-                self.script.note("batches are fetched in a thread of the script's own: waiting is not seen")
+        script = self._script
+        if threading.current_thread() is not threading.main_thread():
+            script.note("batches are fetched in a thread of the script's own: waiting is not seen")
             return plain_next(iterator)
-        script, loader = self.script, iterator.seen_loader
-        script.models.leave_autocast()
+        if self._is_fetching:
+            return plain_next(iterator)
+        self.before_fetch()
         script.steps.begin()
-        start, self._inside = clock(), True
+        loader, start = iterator._perfkit_loader, clock()
+        self._is_fetching = True
         try:
-            batch, samples, tokens = self._held_or_next(plain_next, iterator, loader)
+            batch, samples, tokens = self._held_or_next(plain_next, iterator)
         except StopIteration:
             script.steps.now.marks.add("new epoch")
             raise
         finally:
-            self._inside = False
+            self._is_fetching = False
             if _kind(loader) != "eval":
                 script.steps.now.waited += clock() - start
         self._fetched.append(_Fetched(loader, samples, tokens))
-        self.iterator = iterator if _kind(loader) != "eval" else self.iterator
-        if script.steps.count < script.FIRST:
+        if _kind(loader) != "eval":
+            self.iterator = iterator
+        if script.steps.are_first:
             parts = list(tensors(batch))
-            self.batch_ids = {id(tensor) for tensor in parts}
+            self._batch_ids = {id(tensor) for tensor in parts}
             if _kind(loader) != "eval":
-                self.batch_bytes = sum(tensor.nbytes for tensor in parts), samples
+                self.bytes_per_sample = sum(tensor.nbytes for tensor in parts) // max(1, samples)
+        else:
+            self._batch_ids = set()
         return batch
 
-    def _held_or_next(self, plain_next: Any, iterator: Any, loader: Any) -> tuple[Any, int, int]:
-        if self.hold and id(loader) in self._held:
+    def _held_or_next(self, plain_next: Any, iterator: Any) -> tuple[Any, int, int]:
+        loader = iterator._perfkit_loader
+        if iterator._perfkit_held and iterator._perfkit_handed >= (_length(loader) or float("inf")):
+            self.iterator = None  # its workers end with it
+            raise StopIteration
+        iterator._perfkit_handed += 1
+        if self.held_on is not None and id(loader) in self._held:
+            iterator._perfkit_held += 1
             batch, samples, tokens = self._held[id(loader)]
-            return tree_map(lambda leaf: leaf, batch), samples, tokens  # its containers may be emptied
-        looks = not self.random_data and self.script.steps.count < self.script.FIRST
-        before = _random_state() if looks and iterator._num_yielded and not iterator._num_workers else None
-        batch = plain_next(iterator)
-        if before and before != _random_state():
-            self.random_data = True
-        first = first_tensor(batch)
-        sent = iterator.seen_indices.popleft() if iterator.seen_indices else None
-        samples, tokens = size(first)
-        if isinstance(sent, list | tuple) and list(sent[:1]) != [None]:
-            samples = len(sent)
-        if self.hold and _kind(loader) == "train":
-            self._held[id(loader)] = self._on_device(batch), samples, tokens
+            return tree_map(lambda leaf: leaf, batch), samples, tokens  # a script may empty its containers
+        batch = self._next(plain_next, iterator)
+        samples, tokens = size(first_tensor(batch))
+        indices = iterator._perfkit_indices.popleft() if iterator._perfkit_indices else None
+        if isinstance(indices, list | tuple) and list(indices[:1]) != [None]:
+            samples = len(indices)
+        if self.held_on is not None and _kind(loader) == "train":
+            self._held[id(loader)] = _on(self.held_on, batch), samples, tokens
         return batch, samples, tokens
 
-    def _on_device(self, batch: Any) -> Any:
-        """The batch as the model needs it: its script copies nothing then."""
-        device = self.script.models.device()
-        if device.type == "cpu":
-            return tree_map(lambda leaf: leaf, batch)
-        return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, batch)
+    def _next(self, plain_next: Any, iterator: Any) -> Any:
+        """The next batch; notices whether the data set draws random numbers, during the first steps."""
+        in_process = iterator._num_yielded and not iterator._num_workers
+        if self.random_data or not in_process or not self._script.steps.are_first:
+            return plain_next(iterator)
+        before = _random_state()
+        batch = plain_next(iterator)
+        self.random_data = before != _random_state()
+        return batch
 
     def release(self) -> None:
         """Batches come from the loaders again."""
-        self.hold = False
+        self.held_on = None
         self._held.clear()
 
-    # ------------------------------------------------------------ which were for training
+    # ------------------------------------------------------------ which batches are for training
 
     def evaluated(self) -> None:
         """A model was called without gradients: the batches fetched before may have been for that."""
         for fetched in self._fetched:
             fetched.unused = True
 
-    def settle(self) -> None:
-        """A backward pass begins: which of the batches since the last one were for training."""
+    def backward_begins(self) -> None:
+        """Decides which of the batches since the last backward pass were for training."""
+        now = self._script.steps.now
         for fetched in self._fetched:
             loader, last = fetched.loader, self._fetched[-1].loader
             trains = _kind(loader) == "train" or loader is last or not fetched.unused
-            loader.__dict__["seen_kind"] = "train" if trains else "eval"
+            loader.__dict__["_perfkit_kind"] = "train" if trains else "eval"
             if trains:
-                self.script.steps.now.samples += fetched.samples
-                self.script.steps.now.tokens += fetched.tokens
+                now.samples += fetched.samples
+                now.tokens += fetched.tokens
                 self.training = loader
             else:
-                self.script.steps.now.marks.add("evaluation")
+                now.marks.add("evaluation")
         self._fetched.clear()
 
     # ------------------------------------------------------------ what is asked
 
-    def queued(self) -> int:
-        """Batches in the queue of the training loader's workers; 0 where that cannot be known."""
-        try:
-            return int(self.iterator._data_queue.qsize())
-        except (AttributeError, NotImplementedError):
-            return 0
-
-    def prefetched(self) -> int:
-        """Batches that this queue holds when it is full."""
-        loader = self.training
-        return (getattr(loader, "num_workers", 0) or 0) * (getattr(loader, "prefetch_factor", 0) or 0)
+    def is_batch(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a part of the last batch, during the first steps."""
+        return id(tensor) in self._batch_ids
 
     def site(self) -> dict[str, Any] | None:
         """The user's call that made the training loader."""
-        return self._described.get(id(getattr(self.training, "dataset", None)))
+        return self._descriptions.get(id(getattr(self.training, "dataset", None)))
+
+    def why_not(self) -> dict[str, str]:
+        """The loader's switches that cannot be set from outside, and why."""
+        loader = self.training
+        if loader is None:
+            return dict.fromkeys(ARGUMENTS, "the script has no DataLoader: change how it makes its batches")
+        if not isinstance(loader, data.DataLoader):
+            library = type(loader).__module__.split(".")[0]
+            return dict.fromkeys(ARGUMENTS, f"{library} has a loader of its own: set it where that is made")
+        own_batches = type(loader.batch_sampler) is not data.BatchSampler
+        return why_not(loader.dataset, loader.num_workers, own_batches)
+
+
+def why_not(dataset: Any, workers: int, own_batches: bool) -> dict[str, str]:
+    """The switches of a `DataLoader` that cannot be set, and why."""
+    reasons = {}
+    if own_batches:
+        reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
+    if isinstance(dataset, data.IterableDataset) and not workers:
+        reasons["workers"] = "each worker would repeat an iterable data set: divide it by get_worker_info() first"
+    return reasons
 
 
 def _kind(loader: Any) -> str | None:
     """`train` or `eval`, once that is known. Kept in the loader: `id` is slow where audit hooks are set."""
-    kind: str | None = loader.__dict__.get("seen_kind")
+    kind: str | None = loader.__dict__.get("_perfkit_kind")
     return kind
 
 
+def _length(loader: Any) -> int | None:
+    """Batches of an epoch, as far as the script can know it: held ones must not make an epoch longer."""
+    is_iterable = isinstance(getattr(loader, "dataset", None), data.IterableDataset)
+    if is_iterable and getattr(loader, "_IterableDataset_len_called", None) is None:
+        return None  # asking would make torch warn later
+    try:
+        return len(getattr(loader, "d", loader))  # fastai's stand-in for its loader keeps that as `d`
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _on(device: torch.device, batch: Any) -> Any:
+    """The batch as the model needs it: its script copies nothing then."""
+    return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, batch)
+
+
 def _random_state() -> tuple[int, ...]:
+    states = [torch.get_rng_state().numpy().tobytes(), random.getstate()]
     numpy: Any = sys.modules.get("numpy")
-    own = numpy.random.get_state() if numpy else ()
-    return (
-        hash(torch.get_rng_state().numpy().tobytes()), hash(random.getstate()),
-        hash((own[1].tobytes(), own[2])) if own else 0,
-    )  # fmt: skip
+    if numpy:
+        state = numpy.random.get_state()
+        states += [state[1].tobytes(), state[2]]
+    return tuple(map(hash, states))
 
 
-def patch(loaders: Loaders) -> None:
+def patch(loaders: Loaders, script: Script) -> None:
     """From now on every `DataLoader` of this process is seen."""
     plain_make = data.DataLoader.__init__
     base: Any = torchs._BaseDataLoaderIter
@@ -238,24 +270,29 @@ def patch(loaders: Loaders) -> None:
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
         loaders.make(plain_make, self, args, kwargs)
 
+    def begin_epoch(iterator: Any) -> None:
+        iterator._perfkit_indices = deque()
+        iterator._perfkit_handed = iterator._perfkit_held = 0
+        script.steps.now.marks.add("new epoch")
+
     def init(self: Any, loader: Any) -> None:
-        self.seen_loader, self.seen_indices = loader, deque()
-        loaders.script.steps.now.marks.add("new epoch")
+        self._perfkit_loader = loader
+        begin_epoch(self)
         plain_init(self, loader)
 
     def reset(self: Any, loader: Any, first_iter: bool = False) -> None:
-        self.seen_indices.clear()
-        loaders.script.steps.now.marks.add("new epoch")
+        begin_epoch(self)
         plain_reset(self, loader, first_iter)
 
     def next_index(self: Any) -> Any:
         """The sampler knows how many samples a batch has, whatever the collate function makes of them."""
         indices = plain_index(self)
-        self.seen_indices.append(indices)
+        self._perfkit_indices.append(indices)
         return indices
 
-    def next_(self: Any) -> Any:
+    def next_batch(self: Any) -> Any:
         return loaders.fetch(plain_next, self)
 
     data.DataLoader.__init__ = make  # type: ignore[method-assign]
-    base.__init__, base._reset, base._next_index, base.__next__ = init, reset, next_index, next_
+    base.__init__, base._reset = init, reset
+    base._next_index, base.__next__ = next_index, next_batch

@@ -3,8 +3,6 @@
 Nothing is set from outside here: model and loader exist already, so there is no other side to compare with.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading
@@ -12,13 +10,104 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from perfkit.scripts import tables as tables_script
-from perfkit.scripts.tracked import Tracked
-from perfkit.show import terminal
+import msgspec
+import numpy as np
+
+from perfkit.results import stats
+from perfkit.results.stats import Estimate
 from perfkit.show.document import Content
 
 Batch = TypeVar("Batch")
 Clock = Callable[[], float]
+
+_FIRST = 2
+"""Steps that the figures leave out where there are others: caches, compilation, workers that start."""
+
+
+class Tracked(msgspec.Struct):
+    """Raw values of a loop's steps, from the request for a batch to the request for the next one."""
+
+    step_s: list[float] = []
+    wait_s: list[float] = []
+    """The part of each step in the loader's `next`."""
+    samples: list[int] = []
+    """Samples of each step; 0 where a batch holds no tensor."""
+    tokens: list[int] = []
+    loops: int = 0
+    """How many times the loader was gone through, or begun."""
+
+    @property
+    def counted(self) -> slice:
+        """The steps that the figures are made from."""
+        return slice(_FIRST if len(self.step_s) > 2 * _FIRST else 0, None)
+
+    @property
+    def step(self) -> Estimate | None:
+        """Median time of a step in seconds, with its interval; None without steps."""
+        return stats.median(np.array(self.step_s[self.counted]))
+
+    @property
+    def waiting(self) -> float | None:
+        """Share of the time that was spent waiting for data."""
+        total = sum(self.step_s[self.counted])
+        return sum(self.wait_s[self.counted]) / total if total else None
+
+    def rate(self, counts: list[int]) -> float | None:
+        """Samples or tokens per second; None where none were counted."""
+        total, number = sum(self.step_s[self.counted]), sum(counts[self.counted])
+        return number / total if total and number else None
+
+    def describe(self) -> str:
+        """One line for people."""
+        if self.step is None or self.waiting is None:
+            return "no step was seen"
+        rate = self.rate(self.samples)
+        speed = f"{rate:.4g} samples/s" if rate else f"{1 / self.step.value:.4g} steps/s"
+        step = f"{self.step.value * 1e3:.4g} ms a step (median)"
+        return f"{speed}, {step}, {self.waiting:.0%} of it waiting for data ({len(self.step_s)} steps)"
+
+
+class _Steps:
+    """The step under way: it begins with the request for its batch."""
+
+    def __init__(self, tracked: Tracked, clock: Clock) -> None:
+        self.tracked = tracked
+        self._clock = clock
+        self._since = clock()
+        self._waited = 0.0
+        self._samples = 0
+        self._tokens = 0
+        self.is_open = False
+
+    def fetch(self, fetch: Callable[[], Batch]) -> Batch:
+        """Fetches a batch of the step."""
+        start = self._clock()
+        if not self.tracked.step_s and not self.is_open:
+            self._since = start
+        try:
+            batch = fetch()
+        finally:
+            self._waited += self._clock() - start
+        samples, tokens = _size(batch)
+        self._samples, self._tokens = self._samples + samples, self._tokens + tokens
+        self.is_open = True
+        return batch
+
+    def end(self) -> None:
+        """The step has ended."""
+        now = self._clock()
+        self.tracked.step_s.append(now - self._since)
+        self.tracked.wait_s.append(self._waited)
+        self.tracked.samples.append(self._samples)
+        self.tracked.tokens.append(self._tokens)
+        self._since, self._waited, self._samples, self._tokens = now, 0.0, 0, 0
+        self.is_open = False
+
+    def finish(self) -> None:
+        """The loop is over: the last step includes the device's work."""
+        _synchronize()
+        if self.tracked.step_s:
+            self.tracked.step_s[-1] += self._clock() - self._since - self._waited
 
 
 class track(Iterable[Batch], Generic[Batch]):
@@ -48,69 +137,67 @@ class track(Iterable[Batch], Generic[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         steps = _Steps(self.tracked, self._clock)
         self.tracked.loops += 1
+        batches = iter(self._loader)
         try:
-            for batch in _fetched(iter(self._loader), steps):
-                steps.begin(batch)
+            while True:
+                try:
+                    batch = steps.fetch(lambda: next(batches))
+                except StopIteration:
+                    return
                 yield batch
                 steps.end()
         finally:
+            if steps.is_open:  # left by `break`: that step counts
+                steps.end()
             steps.finish()
             if not self._quiet and self.tracked.step_s:
                 print(f"perfkit: {self.tracked.describe()}", file=sys.stderr)
 
     def sections(self) -> list[Content]:
         """The figures as a table and a picture."""
-        return tables_script.tracked(self.tracked)
+        from perfkit.scripts import tables
+
+        return tables.tracked(self.tracked)
 
     def show(self) -> None:
         """Prints the table."""
+        from perfkit.show import terminal
+
         terminal.show(self.sections())
 
 
-class _Steps:
-    """The step under way: it begins with the request for its batch."""
+@contextlib.contextmanager
+def observed(clock: Clock = time.perf_counter) -> Iterator[Tracked]:
+    """Notes the steps of any loop over a `DataLoader` while the context lasts; afterwards all is as before.
 
-    def __init__(self, tracked: Tracked, clock: Clock) -> None:
-        self._tracked, self._clock = tracked, clock
-        self.since = clock()
-        self.waited = 0.0
-        self._size = (0, 0)
-        self._open = False
+    A step ends with the step of an optimizer; what is fetched between two of them belongs to the second.
+    """
+    from torch.optim import optimizer
+    from torch.utils.data import dataloader
 
-    def begin(self, batch: Any) -> None:
-        """Its batch is there."""
-        self._size = _size(batch)
-        self._open = True
+    steps = _Steps(Tracked(), clock)
+    base: Any = dataloader._BaseDataLoaderIter
+    plain, here = base.__next__, threading.current_thread()
+    first: list[Any] = []
 
-    def end(self) -> None:
-        """The next batch is asked for."""
-        now, of = self._clock(), self._tracked
-        of.step_s.append(now - self.since)
-        of.wait_s.append(self.waited)
-        of.samples.append(self._size[0])
-        of.tokens.append(self._size[1])
-        self.since, self.waited, self._open = now, 0.0, False
+    def fetch(iterator: Any) -> Any:
+        if threading.current_thread() is not here:
+            return plain(iterator)
+        return steps.fetch(lambda: plain(iterator))
 
-    def finish(self) -> None:
-        """The loop is over: a step that was left by `break` counts, and the last one waits for the device."""
-        _synchronize()
-        if self._open:
-            self.end()
-        elif self._tracked.step_s:
-            self._tracked.step_s[-1] += self._clock() - self.since - self.waited
+    def stepped(which: Any, *_: Any) -> None:
+        first[:] = first or [which]
+        if which is first[0]:  # with several optimizers, the first one ends a step
+            steps.end()
 
-
-def _fetched(batches: Iterator[Batch], steps: _Steps) -> Iterator[Batch]:
-    clock = steps._clock
-    while True:
-        start = clock()
-        try:
-            batch = next(batches)
-        except StopIteration:
-            steps.waited = clock() - start
-            return
-        steps.waited = clock() - start
-        yield batch
+    handle = optimizer.register_optimizer_step_post_hook(stepped)
+    base.__next__ = fetch
+    try:
+        yield steps.tracked
+    finally:
+        base.__next__ = plain
+        handle.remove()
+        steps.finish()
 
 
 def _size(batch: Any) -> tuple[int, int]:
@@ -127,48 +214,3 @@ def _synchronize() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
-
-
-@contextlib.contextmanager
-def observed(clock: Clock = time.perf_counter) -> Iterator[Tracked]:
-    """Notes the steps of any loop over a `DataLoader` while the context lasts; afterwards all is as before.
-
-    A step ends with the step of an optimizer; what is fetched between two of them belongs to the second.
-    """
-    from torch.optim import optimizer
-    from torch.utils.data import dataloader
-
-    tracked = Tracked()
-    steps = _Steps(tracked, clock)
-    base: Any = dataloader._BaseDataLoaderIter
-    plain, here = base.__next__, threading.current_thread()
-    counts = [0, 0]
-    last: list[Any] = []
-
-    def fetch(iterator: Any) -> Any:
-        if threading.current_thread() is not here:
-            return plain(iterator)
-        start = clock()
-        if not tracked.step_s and not counts[0]:
-            steps.since = start
-        batch = plain(iterator)
-        steps.waited += clock() - start
-        samples, tokens = _size(batch)
-        counts[0], counts[1] = counts[0] + samples, counts[1] + tokens
-        return batch
-
-    def stepped(which: Any, *_: Any) -> None:
-        last[:] = last or [which]
-        if which is last[0]:  # with several optimizers, the first one ends a step
-            steps._size = (counts[0], counts[1])
-            steps.end()
-            counts[:] = [0, 0]
-
-    handle = optimizer.register_optimizer_step_post_hook(stepped)
-    base.__next__ = fetch
-    try:
-        yield tracked
-    finally:
-        base.__next__ = plain
-        handle.remove()
-        steps.finish()

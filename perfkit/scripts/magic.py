@@ -1,7 +1,7 @@
 """`%load_ext perfkit`, then `%%watch` above a cell with a training loop."""
 
-from __future__ import annotations
-
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,8 @@ from IPython.display import display
 
 from perfkit.errors import InvalidValue
 from perfkit.notebook.shown import Shown
-from perfkit.scripts import loop
-from perfkit.scripts import tables as tables_script
-from perfkit.scripts.tracked import Tracked
+from perfkit.scripts import loop, tables
+from perfkit.scripts.loop import Tracked
 from perfkit.show.document import Bullets, Content, Section
 
 
@@ -26,18 +25,28 @@ def watch(shell: Any, line: str, cell: str) -> None:
     Args:
         shell: the kernel's `InteractiveShell`.
         line: a file to save the notebook's code in, as a script; empty for none.
-        cell: its code.
+        cell: the code.
 
     Raises:
         InvalidValue: that file exists, or cannot be written.
+        Exception: what the cell raises, after its steps are shown.
     """
     if line.strip():
         save(Path(line.strip()), [*shell.history_manager.input_hist_raw[:-1], cell])
-    with loop.observed() as tracked:
+    with loop.observed() as tracked, _without_traceback(shell):
         result = shell.run_cell(cell)
     display(Shown(tracked, sections(tracked)))
-    if not result.success:  # its traceback is shown already; without an error here, Run All would go on
-        raise InvalidValue("the watched cell ended with an error", "See its traceback above")
+    result.raise_error()
+
+
+@contextlib.contextmanager
+def _without_traceback(shell: Any) -> Iterator[None]:
+    """The shell does not show the error of a cell: it is raised, and shown then."""
+    shell.showtraceback = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        del shell.showtraceback
 
 
 def sections(tracked: Tracked) -> list[Content]:
@@ -52,7 +61,7 @@ def sections(tracked: Tracked) -> list[Content]:
         "Switches cannot be set for a cell: its model and loader are in this kernel, so they cannot be made "
         "again with other settings, and no second process can train beside it. A script can be started twice:"
     )
-    return [*tables_script.tracked(tracked), Section("To set switches", [reason, Bullets(ways)])]
+    return [*tables.tracked(tracked), Section("To set switches", [reason, Bullets(ways)])]
 
 
 def save(path: Path, cells: list[str]) -> None:

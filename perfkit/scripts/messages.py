@@ -1,10 +1,4 @@
-"""What a watched script is asked beyond the commands of a measuring process, and what it says of itself.
-
-Only the parent imports this module; the script's side writes plain data of the same shape, since its
-interpreter may have neither msgspec nor numpy.
-"""
-
-from __future__ import annotations
+"""What a watched script says of itself, as typed data."""
 
 import msgspec
 
@@ -34,7 +28,7 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     backwards_per_step: float = 1.0
     samples_per_step: int = 0
     tokens_per_step: int = 0
-    """Of integer inputs with two dimensions; 0 if there are none."""
+    """Elements of integer inputs with two dimensions; 0 if there are none."""
     convolves: bool = False
     random_data: bool = False
     """Whether the data set drew random numbers in this process: with workers they come from other seeds."""
@@ -47,7 +41,7 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     sites: list[Site] = []
     notes: list[str] = []
     written: list[str] = []
-    """Files that the script opened for writing, those of its scratch folder apart."""
+    """Files outside of its scratch folder that the script opened for writing."""
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,11 +50,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     block: Block
     tokens: int = 0
     optimizer_s: float | None = None
-    """Of the plain steps' seconds, those in optimizers; None on a GPU, which works on by itself."""
+    """Seconds of the plain steps in optimizers; None on a GPU, which works on by itself."""
     system_s: float = 0.0
-    """Processor time that the system took for the process, of all steps …"""
+    """Processor time that the system took for the process in all steps."""
     page_faults: int = 0
-    """… and pages of memory that it gave it, as they were first touched."""
+    """Pages of memory that the system gave the process, as they were first touched."""
     outside: dict[str, tuple[int, float]] = {}
     """Steps with a new epoch, an evaluation or a checkpoint in them: how many, and their seconds."""
     skipped: int = 0
@@ -69,3 +63,20 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """All steps of the script until now."""
     ended: bool = False
     """Whether the script came to its end."""
+
+    def __add__(self, later: "Observation") -> "Observation":
+        """Both observations as one; `later` came after this one."""
+        outside = dict(self.outside)
+        for name, (count, seconds) in later.outside.items():
+            before = outside.get(name, (0, 0.0))
+            outside[name] = before[0] + count, before[1] + seconds
+        both_timed = self.optimizer_s is not None and later.optimizer_s is not None
+        return msgspec.structs.replace(
+            later,
+            block=self.block + later.block,
+            tokens=self.tokens + later.tokens,
+            optimizer_s=(self.optimizer_s or 0.0) + (later.optimizer_s or 0.0) if both_timed else None,
+            system_s=self.system_s + later.system_s,
+            page_faults=self.page_faults + later.page_faults,
+            outside=outside,
+        )

@@ -1,58 +1,70 @@
-"""Outermost calls of a script's models: inputs, evaluation, and the toggles that act on a model."""
+"""Outermost calls of a script's models: inputs, evaluation, and the switches that act on a model."""
 
-from __future__ import annotations
-
+import contextlib
 import functools
-import sys
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import torch
 from torch import nn
 
+from perfkit.scripts.loaders import Loaders
+from perfkit.scripts.script import Script
 from perfkit.scripts.tensors import first_tensor, size, tensors
 
-if TYPE_CHECKING:
-    from perfkit.scripts.script import Script
-
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_module: Any = nn.Module
 
 
 class Models:
     """The modules that a script calls itself; what they call is left alone.
 
-    A module's own `_compiled_call_impl`, which torch calls in place of `_call_impl`, is the way in: the
-    module's class, hooks and parameters stay as they are. It is set through `__dict__`, because setting the
-    attribute is handed on by the module that torch.compile wraps around another.
+    The way in is a module's own `_compiled_call_impl`, which torch calls in place of `_call_impl`: the
+    module's class, hooks and parameters stay as they are. It is set through `__dict__`, because a module that
+    torch.compile wraps around another one hands an attribute on.
+
+    Args:
+        script: whose models.
+        loaders: told when a model is evaluated.
+        before_first: called before the first call of each model.
     """
 
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.found: list[nn.Module] = []
-        self.compiled_by_script = False
-        self.output_dtype: torch.dtype | None = None
+    def __init__(self, script: Script, loaders: Loaders, before_first: Callable[[], None]) -> None:
+        self._script = script
+        self._loaders = loaders
+        self._before_first = before_first
+        loaders.before_fetch = self.leave_autocast
+        self.called: list[nn.Module] = []
+        self.is_compiled = False
+        """Whether the script compiles a model itself."""
+        self.inputs: torch.Tensor | None = None
+        """Type and layout of a 4-D input of the first steps, or of the first input; without its data."""
+        self.outputs: torch.Tensor | None = None
+        """Type and layout of the model's output in the first steps, without its data."""
         self.autocast_dtype: torch.dtype | None = None
-        """Of the autocast that the script itself has entered while it trained."""
-        self.inputs_last = False
-        """Whether the last 4-D input was in channels_last order."""
+        """The type of an autocast that the script entered itself while it trained."""
         self._autocast: Any = None
-        self._seen_forward = False
+        self._forward_seen = False
 
     def device(self) -> torch.device:
         """The first parameter's; the CPU if there is none."""
-        return next((p.device for m in self.found for p in m.parameters()), torch.device("cpu"))
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
 
-    def weights(self) -> list[torch.Tensor]:
-        """The 4-D parameters whose layout can be told."""
-        parameters = [p for m in self.found for p in m.parameters()]
-        return [p for p in parameters if p.dim() == 4 and min(p.shape[1], p.shape[2] * p.shape[3]) > 1]
+    def parameters(self) -> list[nn.Parameter]:
+        """Those of all models."""
+        return [p for model in self.called for p in model.parameters()]
+
+    def modules(self) -> Iterator[nn.Module]:
+        """All modules of all models."""
+        return (module for model in self.called for module in model.modules())
 
     def backward_begins(self) -> None:
         """The loss is computed."""
         self.leave_autocast()
-        self._seen_forward = False
+        self._forward_seen = False
 
     def leave_autocast(self) -> None:
-        """Ends the autocast that was set from outside; until backward, so that the loss is inside."""
+        """Ends the autocast that was set from outside: at backward, so that the loss is inside."""
         if self._autocast is not None:
             self._autocast.__exit__(None, None, None)
             self._autocast = None
@@ -62,108 +74,112 @@ class Models:
 
         Set once only: each time a class changes, Python forgets where the methods of its subclasses are.
         """
-        if nn.Module.__dict__["_compiled_call_impl"] is not None:
-            _module()._compiled_call_impl = None
+        if _module.__dict__["_compiled_call_impl"] is not None:
+            _module._compiled_call_impl = None
 
     def autocast_entered(self, autocast: Any) -> None:
         """An autocast was entered, by the script or from outside."""
         if self._autocast is None and autocast._enabled and torch.is_grad_enabled():
             self.autocast_dtype = autocast.fast_dtype
-            self.script.sites.note("autocast", str(autocast.fast_dtype).removeprefix("torch."))
+            self._script.sites.note("autocast", str(autocast.fast_dtype).removeprefix("torch."))
 
     # ------------------------------------------------------------ taking over a module's calls
 
     def first_call(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """An outermost call of a module that is not known yet."""
-        with _Quiet(self):
-            known = any(module is model for model in self.found)
-            trainable = any(p.requires_grad for p in module.parameters())
-            if isinstance(module, torch.jit.ScriptModule) or known or not trainable:
+        with self.ignoring_inner_calls():
+            is_known = any(module is model for model in self.called)
+            trains = any(p.requires_grad for p in module.parameters())
+            if isinstance(module, torch.jit.ScriptModule) or is_known or not trains:
                 return module._call_impl(*args, **kwargs)
             if torch.is_grad_enabled() and module.training:
                 self.adopt(module)
                 call: Any = module._compiled_call_impl
                 return call(*args, **kwargs)
-            self.script.loaders.evaluated()
+            self._loaders.evaluated()
             return module._call_impl(*args, **kwargs)
 
     def adopt(self, model: Any) -> None:
-        """Takes over the calls of an outermost module, and sets what is to be set of it."""
-        self.found.append(model)
-        own = model.__dict__.get("_compiled_call_impl")
-        compiled = own is not None or "_orig_mod" in model._modules
-        self.compiled_by_script |= compiled
-        call = own or model._call_impl
-        call = self._toggled(model, call, compiled)
+        """Takes over the calls of an outermost module, and sets its switches."""
+        self.called.append(model)
+        own_call = model.__dict__.get("_compiled_call_impl")
+        is_compiled = own_call is not None or "_orig_mod" in model._modules
+        self.is_compiled |= is_compiled
+        self._before_first()
+        self._refuse(model, is_compiled)
+        call = own_call or model._call_impl
+        if self._script.wants("channels_last"):
+            model.to(memory_format=torch.channels_last)
+        if self._script.wants("compile"):
+            mode = self._script.toggles.get("compile_mode", "default")
+            call = torch.compile(model._call_impl, mode=None if mode == "default" else mode)
         model.__dict__["_compiled_call_impl"] = functools.partial(self._called, model, call)
 
-    def _toggled(self, model: Any, call: Any, compiled: bool) -> Any:
-        toggles, refuse = self.script.toggles, self.script.refuse
-        self.script.apply_late()
-        if toggles.get("channels_last"):
-            if any(p.dim() == 4 for p in model.parameters()):
-                model.to(memory_format=torch.channels_last)
-            else:
-                refuse("channels_last", "the model has no 4-dimensional weights")
-        if toggles.get("amp") == "fp16" and not self.script.gradients.scales:
-            refuse(
-                "amp",
-                "the script has no GradScaler, without which fp16 gradients vanish: use bf16, or add one",
-            )
-        if toggles.get("amp", "off") != "off" and any(p.dtype != torch.float32 for p in model.parameters()):
+    def _refuse(self, model: nn.Module, is_compiled: bool) -> None:
+        """Refuses the switches that this model cannot have."""
+        wants, refuse = self._script.wants, self._script.refuse
+        parameters = list(model.parameters())
+        if wants("channels_last") and not any(p.dim() == 4 for p in parameters):
+            refuse("channels_last", "the model has no 4-dimensional weights")
+        if wants("amp") == "fp16" and not self._script.has_scaler:
+            reason = "the script has no GradScaler, without which fp16 gradients vanish: use bf16, or add one"
+            refuse("amp", reason)
+        if wants("amp") not in (None, "off") and any(p.dtype != torch.float32 for p in parameters):
             refuse("amp", "the weights are not float32, so there is nothing for autocast to cast")
-        if toggles.get("compile") and compiled:
+        if wants("compile") and is_compiled:
             refuse("compile", "the script compiles the model already")
-        elif toggles.get("compile"):
-            mode = toggles.get("compile_mode", "default")
-            call = torch.compile(model._call_impl, mode=None if mode == "default" else mode)
-        if self.script.settings["dropout_off"]:
-            _without_dropout(model)
-        return call
 
     def _called(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
-        script = self.script
-        if script.gradients.inside:  # computed again, by checkpointing
+        script = self._script
+        if script.steps.in_backward:  # computed again, by checkpointing
             return call(*args, **kwargs)
         if not (torch.is_grad_enabled() and model.training):
             self.leave_autocast()
-            script.loaders.evaluated()
+            self._loaders.evaluated()
             if not model.training:
                 script.steps.now.marks.add("evaluation")
             return call(*args, **kwargs)
         script.steps.begin()
-        if not self._seen_forward:
-            self._seen_forward = True
+        if not self._forward_seen:
+            self._forward_seen = True
             samples, tokens = size(first_tensor(args) if args else first_tensor(kwargs))
-            forward = script.steps.now.forward
-            forward[0], forward[1] = forward[0] + samples, forward[1] + tokens
-        kind = script.toggles.get("amp", "off")
-        if kind != "off" and "amp" not in script.refused and self._autocast is None:
-            self._autocast = torch.autocast(self.device().type, dtype=_DTYPES[kind])
+            script.steps.now.forward_samples += samples
+            script.steps.now.forward_tokens += tokens
+        kind = script.wants("amp") or "off"
+        if kind != "off" and self._autocast is None:
+            self._autocast = torch.autocast(self.device().type, dtype=DTYPES[kind])
             self._autocast.__enter__()
-        if script.toggles.get("channels_last") and "channels_last" not in script.refused:
-            args = tuple(_last(arg) for arg in args)
-            kwargs = {name: _last(arg) for name, arg in kwargs.items()}
+        if script.wants("channels_last"):
+            args = tuple(_channels_last(arg) for arg in args)
+            kwargs = {name: _channels_last(arg) for name, arg in kwargs.items()}
         if script.profiling:
             with torch.profiler.record_function("forward"):
                 return call(*args, **kwargs)
-        if script.steps.count >= script.FIRST:
-            return call(*args, **kwargs)
-        return self._looked_at(model, call, args, kwargs)
+        if script.steps.are_first:
+            return self._examined(model, call, args, kwargs)
+        return call(*args, **kwargs)
 
-    def _looked_at(self, model: nn.Module, call: Any, args: Any, kwargs: Any) -> Any:
+    def _examined(self, model: nn.Module, call: Any, args: Any, kwargs: Any) -> Any:
         """A call of the first steps: its types and layout are read."""
-        given = {**{str(at): value for at, value in enumerate(args)}, **kwargs}
-        images = [name for name, value in given.items() if getattr(value, "ndim", 0) == 4]
-        self.script.sites.note("forward", type(model).__name__, tuple(sorted(kwargs)), images=images)
-        with _Quiet(self):
+        named = {**{str(at): value for at, value in enumerate(args)}, **kwargs}
+        images = [name for name, value in named.items() if getattr(value, "ndim", 0) == 4]
+        self._script.sites.note("forward", type(model).__name__, tuple(sorted(kwargs)), images=images)
+        with self.ignoring_inner_calls():
             output = call(*args, **kwargs)
-        outputs = [tensor for tensor in tensors(output) if tensor.is_floating_point()]
-        chosen = next((tensor for tensor in outputs if tensor.dim()), outputs[0] if outputs else None)
-        self.output_dtype = chosen.dtype if chosen is not None else None
-        images = [tensor for tensor in tensors((args, kwargs)) if tensor.dim() == 4]
-        self.inputs_last = any(t.is_contiguous(memory_format=torch.channels_last) for t in images)
+        given = list(tensors((args, kwargs)))
+        self.inputs = _outline([tensor for tensor in given if tensor.dim() == 4] or given)
+        floating = [tensor for tensor in tensors(output) if tensor.is_floating_point()]
+        self.outputs = _outline([tensor for tensor in floating if tensor.dim()] or floating)
         return output
+
+    @contextlib.contextmanager
+    def ignoring_inner_calls(self) -> Iterator[None]:
+        """Nothing is looked for within an outermost call."""
+        _module._compiled_call_impl = None
+        try:
+            yield
+        finally:
+            _module._compiled_call_impl = _Outermost(self) if self._script.steps.are_first else None
 
 
 class _Outermost:
@@ -181,69 +197,32 @@ class _Outermost:
         return functools.partial(self._models.first_call, module)
 
 
-class _Quiet:
-    """Inside an outermost call everything is as ever; after the first steps, everywhere."""
-
-    def __init__(self, models: Models) -> None:
-        self._models = models
-
-    def __enter__(self) -> None:
-        _module()._compiled_call_impl = None
-
-    def __exit__(self, *_: object) -> None:
-        script = self._models.script
-        looks = script.steps.count < script.FIRST
-        _module()._compiled_call_impl = _Outermost(self._models) if looks else None
+def _outline(candidates: list[torch.Tensor]) -> torch.Tensor | None:
+    """Type, size and layout of the first tensor: its memory is not kept."""
+    return candidates[0].detach().to("meta") if candidates else None
 
 
-def _module() -> Any:
-    return nn.Module
-
-
-def _last(value: Any) -> Any:
+def _channels_last(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dim() == 4:
         return value.contiguous(memory_format=torch.channels_last)
     return value
 
 
-def _without_dropout(model: nn.Module) -> None:
-    """For a check of parity: its masks depend on layout and type."""
-    for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.p = 0.0
-        elif isinstance(getattr(module, "dropout", None), float):
-            module.__dict__["dropout"] = 0.0
-
-
-def patch(models: Models) -> None:
+def patch(models: Models, script: Script) -> None:
     """From now on the calls of a script's own models are seen."""
-    plain, enter = nn.Module.compile, cast(Any, torch.autocast.__enter__)
+    plain_compile, plain_enter = nn.Module.compile, cast(Any, torch.autocast.__enter__)
 
-    @functools.wraps(plain)
-    def compiled(self: Any, *args: Any, **kwargs: Any) -> None:
-        models.script.sites.note("compile", type(self).__name__)
-        with _Quiet(models):
-            plain(self, *args, **kwargs)
+    @functools.wraps(plain_compile)
+    def compile_in_place(self: Any, *args: Any, **kwargs: Any) -> None:
+        script.sites.note("compile", type(self).__name__)
+        with models.ignoring_inner_calls():
+            plain_compile(self, *args, **kwargs)
         models.adopt(self)
 
-    def entered(self: Any) -> Any:
+    def enter(self: Any) -> Any:
         models.autocast_entered(self)
-        return enter(self)
+        return plain_enter(self)
 
-    nn.Module.compile = compiled  # type: ignore[method-assign]
-    torch.autocast.__enter__ = entered  # type: ignore[method-assign]
-    _module()._compiled_call_impl = _Outermost(models)
-
-
-def compile_counters() -> dict[str, int]:
-    """What torch.compile has done in this process, as `CompileCounters`."""
-    utils: Any = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
-        return {"graphs": 0, "breaks": 0, "cache_hits": 0, "cache_misses": 0}
-    counters = utils.counters
-    return {
-        "graphs": int(counters["stats"]["unique_graphs"]),
-        "breaks": int(sum(counters["graph_break"].values())),
-        "cache_hits": int(counters["inductor"]["fxgraph_cache_hit"]),
-        "cache_misses": int(counters["inductor"]["fxgraph_cache_miss"]),
-    }
+    nn.Module.compile = compile_in_place  # type: ignore[method-assign]
+    torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+    _module._compiled_call_impl = _Outermost(models)

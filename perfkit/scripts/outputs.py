@@ -1,12 +1,10 @@
-"""What a script writes: kept within its scratch folder, or refused, or only noted where it is to run on.
+"""What a script writes: kept within its mirror (`scratch`), refused elsewhere, or only noted if it runs on.
 
-The scratch folder mirrors the script's own with links (`process.scratch`). When the script is about to write,
-the folders on the way become real ones, with links to what they hold, and a file that it changes a copy: what
-it writes stays here, and all else is read where it is. A path outside cannot be redirected: it is refused.
+Before the script writes, the folders on the way become real ones with links to what they hold, and the file a
+copy: its writes stay in the mirror, and all else is read where it is. A path outside cannot be redirected.
 """
 
-from __future__ import annotations
-
+import contextlib
 import errno
 import os
 import shutil
@@ -21,11 +19,12 @@ _PATHS = {
     "os.rename": 2, "os.link": 2, "os.symlink": 2, "shutil.rmtree": 1, "sqlite3.connect": 1,
 }  # fmt: skip
 """Audit events before something is written: how many of their arguments are paths."""
+_CHANGES_A_FILE = ("open", "os.truncate", "os.chmod", "os.utime", "sqlite3.connect")
 _CACHES = (
     "HF_HOME", "TORCH_HOME", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "MPLCONFIGDIR",
     "NUMBA_CACHE_DIR", "CUDA_CACHE_PATH",
 )  # fmt: skip
-_MOST = 20
+_MOST_NOTED = 20
 
 
 class WriteRefused(PermissionError):
@@ -33,30 +32,36 @@ class WriteRefused(PermissionError):
 
 
 class Outputs:
-    """Watches what this process writes.
+    """Sees what this process writes.
 
     Args:
-        scratch: the root of the mirror; empty where writes are only noted.
+        scratch: the root of the mirror; empty if writes are only noted.
     """
 
     def __init__(self, scratch: str) -> None:
         self.written: list[str] = []
-        """The first paths outside, that it wrote or that were refused."""
+        """The first paths outside that it wrote to, or that were refused."""
         self._scratch = os.path.realpath(scratch) if scratch else ""
-        self._busy = False
-        self._allowed = tuple(_realpaths())
-
-    def pause(self, own: bool) -> None:
-        """While `own`, it is perfkit that writes."""
-        self._busy = own
+        self._ignoring = False
+        here = os.path.realpath(os.curdir).removeprefix(self._scratch)
+        self._allowed = tuple(folder for folder in _writable_folders() if not _is_within(here, folder))
 
     def watch(self) -> None:
         """Sees every write from now on."""
         sys.addaudithook(self._hook)
 
+    @contextlib.contextmanager
+    def ignored(self) -> Iterator[None]:
+        """While it lasts, writes are perfkit's own."""
+        before, self._ignoring = self._ignoring, True
+        try:
+            yield
+        finally:
+            self._ignoring = before
+
     def _hook(self, event: str, args: tuple[Any, ...]) -> None:
         count = _PATHS.get(event)
-        if not count or self._busy:
+        if not count or self._ignoring:
             return
         if event == "open" and not (isinstance(args[2], int) and args[2] & _WRITES):
             return
@@ -69,85 +74,74 @@ class Outputs:
         """Something is about to be written.
 
         Args:
-            path: where.
-            event: as Python names it.
-            replaces: whether a file that is there loses its contents.
+            path: the file or folder.
+            event: the name of Python's audit event.
+            replaces: whether an existing file loses its contents.
 
         Raises:
-            WriteRefused: it is outside, and may not be written.
+            WriteRefused: the path is outside, and may not be written.
         """
-        if self._busy:
+        if self._ignoring:
             return
-        self._busy = True
-        try:
+        with self.ignored():
             place = os.path.abspath(path)
-            if self._scratch and _within(place, self._scratch):
+            if self._scratch and _is_within(place, self._scratch):
                 self._unfold(place, event, replaces)
             elif not self._may_write(os.path.realpath(place), event):
-                self._outside(place)
-        finally:
-            self._busy = False
+                self._write_outside(place)
 
     def _may_write(self, place: str, event: str) -> bool:
-        if event == "os.mkdir" and (
-            os.path.isdir(place) or any(_within(folder, place) for folder in self._allowed)
-        ):
-            return True  # it is there already, or leads to a folder that may be written to
+        leads_there = any(_is_within(folder, place) for folder in self._allowed)
+        if event == "os.mkdir" and (os.path.isdir(place) or leads_there):
+            return True
         folder, name = os.path.split(place)
         in_memory = event == "sqlite3.connect" and name == ":memory:"
-        compiled = "__pycache__" in (name, os.path.basename(folder))
-        return in_memory or compiled or any(_within(place, allowed) for allowed in self._allowed)
+        is_compiled = "__pycache__" in (name, os.path.basename(folder))
+        return in_memory or is_compiled or any(_is_within(place, allowed) for allowed in self._allowed)
 
-    def _outside(self, place: str) -> None:
-        if place not in self.written and len(self.written) < _MOST:
+    def _write_outside(self, place: str) -> None:
+        if place not in self.written and len(self.written) < _MOST_NOTED:
             self.written.append(place)
         if self._scratch:
-            what = "a script that is measured may write only below its working directory"
-            raise WriteRefused(errno.EACCES, what, place)
+            raise WriteRefused(errno.EACCES, "a script that is measured writes into a copy of its folder", place)
 
     def _unfold(self, place: str, event: str, replaces: bool) -> None:
-        """Real folders on the way, and a file of its own."""
-        so_far = self._scratch
+        """Makes the folders on the way real, and the file a copy."""
+        here = self._scratch
         *folders, last = os.path.relpath(place, self._scratch).split(os.sep)
         for name in folders:
-            so_far = os.path.join(so_far, name)
-            if os.path.islink(so_far) and os.path.isdir(so_far):
-                _make_real(so_far)
-        file = os.path.join(so_far, last)
+            here = os.path.join(here, name)
+            if os.path.islink(here) and os.path.isdir(here):
+                _make_real(here)
+        file = os.path.join(here, last)
         if not os.path.islink(file):
             return
         if os.path.isdir(file):
             if event in ("os.mkdir", "shutil.rmtree"):
                 _make_real(file)
-        elif event in ("open", "os.truncate", "os.chmod", "os.utime", "sqlite3.connect"):
+        elif event in _CHANGES_A_FILE:
             target = os.path.realpath(file)
             os.unlink(file)
             if not replaces and os.path.exists(target):
                 shutil.copy2(target, file)
 
 
-def _realpaths() -> Iterator[str]:
-    """Where everything may be written: temporary files, devices, caches, settings of other programs."""
+def _writable_folders() -> Iterator[str]:
+    """Where every script may write: temporary files, devices, caches, hidden folders of the home folder."""
     yield from ("/dev", "/proc", os.path.realpath(tempfile.gettempdir()))
     home = os.path.realpath(os.path.expanduser("~"))
-    yield from (os.path.join(home, name) for name in _hidden(home))
+    with contextlib.suppress(OSError):
+        yield from (os.path.join(home, name) for name in os.listdir(home) if name.startswith("."))
+    yield os.path.join(home, ".cache")
     yield from (os.path.realpath(value) for name in _CACHES if (value := os.environ.get(name)))
 
 
-def _hidden(home: str) -> Iterator[str]:
-    yield from (".cache", ".config", ".local", ".triton", ".nv", ".keras", ".matplotlib")
-    try:
-        yield from (name for name in os.listdir(home) if name.startswith("."))
-    except OSError:
-        return
-
-
-def _within(place: str, folder: str) -> bool:
+def _is_within(place: str, folder: str) -> bool:
     return place == folder or place.startswith(folder.rstrip(os.sep) + os.sep)
 
 
 def _make_real(link: str) -> None:
-    """A real folder in place of a link to one, with links to what that holds."""
+    """Replaces a link to a folder by a real folder with links to what that holds."""
     target = os.path.realpath(link)
     names = os.listdir(target)
     os.unlink(link)

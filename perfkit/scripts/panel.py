@@ -20,9 +20,10 @@ from perfkit.rules import why_not
 from perfkit.scripts import patch_study as patching
 from perfkit.scripts import study as scripts
 from perfkit.scripts import tables as tables_script
-from perfkit.scripts import watch_study as watching
+from perfkit.scripts.edits import SETTABLE
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.report import Watched
+from perfkit.scripts.watching import watch
 from perfkit.show import document, figures, sentences, units
 from perfkit.studies import compare as comparing
 from perfkit.studies.progress import Progress
@@ -31,12 +32,6 @@ from perfkit.trace.figures import interactive
 if TYPE_CHECKING:
     from perfkit.scripts.patch import Patch  # libcst takes long to load
 
-TOGGLES = (
-    "workers", "prefetch_factor", "pin_memory", "non_blocking", "batch_size", "amp",
-    "channels_last", "compile", "compile_mode", "optimizer_impl", "zero_grad_set_to_none", "fp32_precision",
-    "cudnn_benchmark", "cpu_threads",
-)  # fmt: skip
-"""The switches that may be set from outside a script."""
 _WATCHED_STEPS = {"smoke": 6}
 
 
@@ -72,7 +67,7 @@ class ScriptPanel(Panel):
         """What was compared, the newest last."""
         self.watched: Watched | None = None
         self.edit: Patch | None = None
-        self._controls = Controls(TOGGLES, on_change=lambda recipe: self.bar.say("press Run to measure"))
+        self._controls = Controls(SETTABLE, on_change=lambda recipe: self.bar.say("press Run to measure"))
         title = pieces.text("pk-question", value=f"<h3>{html.escape(self.launch.describe())}</h3>")
         about = "Some steps as they are: rate, waiting, profile, and what to try"
         edit = "The edit of your file that sets these switches"
@@ -114,13 +109,12 @@ class ScriptPanel(Panel):
         self.wait(self._watch)
 
     def _watch(self) -> None:
-        steps = _WATCHED_STEPS.get(self.plan.preset.name, 60)
-        self.watched, _ = watching.watch(
-            self.launch, steps, on_progress=self.bar.progress, cancelled=self.cancelled
-        )
-        target = scripts.target(self.watched.script)
-        self._controls.set_base(Recipe().replace(**target.own))
-        self._controls.set_rule(lambda name, recipe: why_not(name, recipe, target))
+        steps = _WATCHED_STEPS.get(self.plan.preset.name)
+        progress = Progress(self.follow, self.cancelled)
+        self.watched, _ = watch(self.launch, steps, progress=progress)
+        where = scripts.target(self.watched.script)
+        self._controls.set_base(Recipe().replace(**where.own))
+        self._controls.set_rule(lambda name, recipe: why_not(name, recipe, where))
 
     def sections(self) -> list[document.Content]:
         """The edit, what was compared, and what watching has shown, the newest first."""

@@ -18,7 +18,7 @@ from perfkit.scripts import patch_study as patching
 from perfkit.scripts import tables as tables_script
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.verification import Verification
-from perfkit.scripts.watch_command import Arguments, Module, Program, showing_failures
+from perfkit.scripts.command import Arguments, Module, Program, showing_failures
 from perfkit.show import terminal
 
 if TYPE_CHECKING:

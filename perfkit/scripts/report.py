@@ -1,42 +1,40 @@
 """What watching a script has shown, as typed data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec
 
 from perfkit.results.run import Communication
 from perfkit.scripts.messages import Observation, ScriptFacts
-from perfkit.scripts.suggestion import Suggestion
+from perfkit.scripts.suggest import Suggestion
 from perfkit.trace.diagnosis import Bottleneck
 from perfkit.worker.messages import Block, Peak
 from perfkit.worker.reports import SyncReport
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
-    """What watching a script has shown."""
+    """What watching a script has shown; a part that was not measured is None or empty."""
 
     command: str
-    """As one types it."""
+    """The command as one types it."""
     script: ScriptFacts
     own: dict[str, Any]
     """All switches as the script has them."""
     startup_s: float
     """From the start of the process to its first batch."""
     seen: Observation
-    ceiling: Block | None
-    """Steps on a held batch; None without a loader, or where the script was to run on."""
-    peak: Peak
-    syncs: SyncReport | None
-    trace: str | None
+    ceiling: Block | None = None
+    """Steps on a held batch."""
+    peak: Peak = Peak(None, None, 0)
+    syncs: SyncReport | None = None
+    trace: str | None = None
     """The file with the profiled steps."""
-    bottlenecks: list[Bottleneck]
-    suggestions: list[Suggestion]
-    ranks: list[Block]
+    bottlenecks: list[Bottleneck] = []
+    suggestions: list[Suggestion] = []
+    ranks: list[Block] = []
     """The plain steps of each rank."""
-    communication: Communication | None
-    warnings: list[str]
+    communication: Communication | None = None
+    warnings: list[str] = []
 
     @property
     def step_s(self) -> float:

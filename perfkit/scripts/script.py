@@ -1,64 +1,46 @@
-"""The watched script, from inside its process: what is known of it, and how it is steered at its steps.
+"""What is known of the script of this process; the parts that watch it share it."""
 
-`install` is called once torch has been imported. From then on loaders, models, backward passes and
-optimizers report to one `Script`, which hands each step to `commands.Server` at its end. At those moments,
-and only there, the script waits while the parent decides what comes next.
-"""
-
-from __future__ import annotations
-
-import atexit
-import functools
-import os
-import random
 import statistics
-import sys
+from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from perfkit.scripts import commands, gradients, loaders, models, optimizers, toggles
 from perfkit.scripts.outputs import Outputs
 from perfkit.scripts.sites import Sites
 from perfkit.scripts.steps import Step, Steps
 
+_STEPS_FOR_TYPICAL_SIZE = 12
+
 
 class Script:
-    """All that is known of the script of this process.
+    """The script: its steps, the switches that are set from outside, and why others cannot be.
 
     Args:
-        settings: from the parent: `socket`, `package`, `toggles`, `loaders` (places of the training loader's
-            constructor, if known), `seed` (None leaves it alone), `losses`, `dropout_off`, `scratch`.
-        outputs: what it writes.
+        settings: fields of `messages.Settings`.
+        outputs: what the script writes.
+        on_steps: called with the steps that have ended.
     """
 
-    FIRST = 3
-    """Steps during which more is looked at than their time."""
-    LOOKS = 12
-    """Steps from which the usual one is told."""
-
-    def __init__(self, settings: dict[str, Any], outputs: Outputs) -> None:
-        self.settings, self.outputs = settings, outputs
+    def __init__(
+        self, settings: dict[str, Any], outputs: Outputs, on_steps: Callable[[list[Step]], None]
+    ) -> None:
+        self.settings = settings
+        self.outputs = outputs
         self.toggles: dict[str, Any] = dict(settings["toggles"])
         self.notes: list[str] = []
         self.refused: dict[str, str] = {}
-        self.sites = Sites()
-        self.steps = Steps(self._on_steps)
-        self.loaders = loaders.Loaders(self)
-        self.models = models.Models(self)
-        self.gradients = gradients.Gradients(self)
-        self.optimizers = optimizers.Optimizers(self)
-        self._seen: list[Step] = []
-        self.server = commands.Server(self)
-        self.usual_samples = self.usual_tokens = 0
-        """Of a usual step of this rank."""
-        self.first_graphs = 0
-        """Graphs that torch.compile had made after the first steps."""
+        self.sites = Sites(settings["scratch"])
+        self.steps = Steps(self._count)
+        self.usual_samples = 0
+        """Of a typical step of this rank."""
+        self.usual_tokens = 0
         self.step_is = ""
-        """What counts as a step, where that is not an optimizer's."""
+        """What counts as a step, where it is not an optimizer's."""
+        self.has_scaler = False
+        """Whether the script has an enabled gradient scaler."""
         self.profiling = False
         """Whether the profiler records: forward and backward get their names then."""
-        self.started_processes = 0
+        self._on_steps = on_steps
+        self._seen: list[Step] = []
 
     def note(self, text: str) -> None:
         """Keeps a remark for the parent, once."""
@@ -69,80 +51,21 @@ class Script:
         """A switch cannot be set here; the first reason counts."""
         self.refused.setdefault(switch, reason)
 
-    def apply_late(self) -> None:
-        """Process-wide settings once more, just before the first step: the script may have set them since."""
-        toggles.apply_global(self)
+    def wants(self, switch: str) -> Any:
+        """The value that is to be set from outside; None if there is none, or it is refused."""
+        return None if switch in self.refused else self.toggles.get(switch)
 
     def step_in_words(self) -> str:
         """What counts as a step."""
-        found = self.optimizers.found
-        if self.step_is or not found:
+        names = [type(optimizer).__name__ for optimizer in self.steps.optimizers]
+        if self.step_is or not names:
             return self.step_is
-        names = ", ".join(type(optimizer).__name__ for optimizer in found)
-        return f"a step of {names}" if len(found) == 1 else f"a step of each of {names}"
+        kinds = ", ".join(f"{names.count(name)} {name}s" if names.count(name) > 1 else name for name in dict.fromkeys(names))
+        return f"a step of {kinds}"
 
-    def _on_steps(self, steps: list[Step]) -> None:
-        if not self._seen:
-            _patch_safetensors(self)
-        if not self._seen or self.steps.count <= self.LOOKS:
+    def _count(self, steps: list[Step]) -> None:
+        if len(self._seen) < _STEPS_FOR_TYPICAL_SIZE:
             self._seen += steps
             self.usual_samples = statistics.median_low(step.samples for step in self._seen)
             self.usual_tokens = statistics.median_low(step.tokens for step in self._seen)
-            self.first_graphs = models.compile_counters()["graphs"]
-        if self.steps.count >= self.FIRST:
-            self.models.stop_looking()
-        self.server.at_steps(steps)
-
-
-def install(settings: dict[str, Any], outputs: Outputs) -> None:
-    """Makes the script of this process report from now on."""
-    script = Script(settings, outputs)
-    if settings["seed"] is not None:
-        _seed(settings["seed"])
-    toggles.apply_global(script)
-    loaders.patch(script.loaders)
-    models.patch(script.models)
-    gradients.patch(script.gradients)
-    optimizers.patch(script.optimizers)
-    toggles.patch_copies(script)
-    commands.patch_ends(script.server)
-    _patch_save(script)
-    os.register_at_fork(after_in_child=script.server.forget)
-    atexit.register(script.server.ended)
-
-
-def _patch_save(script: Script) -> None:
-    """Checkpoints are written without Python's `open`: by torch, and by safetensors once that is imported."""
-    plain = torch.save
-
-    @functools.wraps(plain)
-    def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-        script.steps.now.marks.add("checkpoint")
-        if isinstance(f, str | os.PathLike):
-            script.outputs.before(os.fsdecode(f))
-        plain(obj, f, *args, **kwargs)
-
-    torch.save = save
-
-
-def _patch_safetensors(script: Script) -> None:
-    module: Any = sys.modules.get("safetensors.torch")
-    if module is None:
-        return
-    plain = module.serialize_file
-
-    @functools.wraps(plain)
-    def serialize_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-        script.steps.now.marks.add("checkpoint")
-        script.outputs.before(os.fsdecode(filename))
-        return plain(tensors, filename, *args, **kwargs)
-
-    module.serialize_file = serialize_file
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    torch.manual_seed(seed)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy:
-        numpy.random.seed(seed)
+        self._on_steps(steps)

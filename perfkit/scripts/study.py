@@ -1,13 +1,9 @@
-"""A user's script in the place of a workload: as it stands, and with switches that are set from outside."""
-
-from __future__ import annotations
+"""Scripts as a source of runs: each stage is the script, with switches that are set from outside."""
 
 import functools
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -33,7 +29,118 @@ from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Description
 
 LOSSES = 8
-"""Of the first steps, which are compared."""
+"""First losses that are compared."""
+RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
+
+
+class ScriptSource(ThisMachine):
+    """A script that has taken its first steps. Every stage is a process of its own.
+
+    Args:
+        launch: how the script is started.
+        more: other scripts, by the title of the stage that starts them.
+        plan: what to measure.
+        progress: follows and stops it.
+    """
+
+    fixed = frozenset({"batch_size"})
+    locks = EVERYTHING
+    facts: ScriptFacts
+    """What trains in the script."""
+
+    def __init__(self, launch: Launch, more: Mapping[str, Launch], plan: Plan, progress: Progress) -> None:
+        super().__init__(plan, progress)
+        self._launch = launch
+        self._more = more
+
+    def load(self) -> None:
+        """Starts the script and looks at its first steps."""
+        launch = self._launch
+        self._spare = child = self._start(launch, {})
+        self.facts = child.ask("describe", ScriptFacts)
+        self.plan = replace(self.plan, device=self.facts.device)
+        self.holds_batches = bool(self.facts.loader)
+        options = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
+        self.description = Description(launch.name, options, [], self.facts.facts, self.facts.convolves)
+
+    @property
+    def target(self) -> Target:
+        """Where it runs, with its own settings and what cannot be set from outside."""
+        return target(self.facts)
+
+    def baseline(self) -> Recipe:
+        """The script's own settings."""
+        return Recipe().replace(**self.target.own)
+
+    def noise(self) -> Noise:
+        """See `Source.noise`."""
+        return noise.expected(self.plan.device, script=True)
+
+    def proof(self, baseline: Run, run: Run) -> Parity:
+        """See `Source.proof`: a script is judged by its first losses."""
+        ours, plain = Recipe.from_dict(run.recipe), Recipe.from_dict(baseline.recipe)
+        values: dict[str, list[float]] = {"candidate": run.losses, "float32": baseline.losses, "float64": []}
+        other_batch = ours.batch_size != plain.batch_size
+        checks = [losses(baseline, run)]
+        return Parity(run.title, catalogue.exactness(ours, plain), checks, other_batch, values)
+
+    def start(self, stage: Stage) -> Training:
+        """Starts the script with the switches of a stage that differ from its own settings."""
+        launch, preset = self._more.get(stage.title, self._launch), self.plan.preset
+        toggles = {name: values[0] for name, values in stage.recipe.diff(self.baseline()).items()}
+        if self._spare and launch == self._launch and not toggles:
+            child, self._spare = self._spare, None
+        else:
+            child = self._start(launch, toggles)
+        training = self.train(stage.recipe, preset.loss_steps, preset.warmup_s, child=child)
+        facts = {"command": launch.describe(), "script SHA-256": launch.digest()}
+        if self.facts.random_data:
+            facts["data"] = RANDOM_DATA
+        trained = training.trained
+        training.trained = msgspec.structs.replace(trained, facts={**trained.facts, **facts})
+        return training
+
+    def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
+        sites = self.facts.sites if hasattr(self, "facts") else []
+        frames = [site.frames[0] for site in sites if site.role == "loader" and site.frames]
+        child = WatchedScript(
+            launch,
+            toggles,
+            seed=self.plan.seed,
+            loaders=[(frame.file, frame.line, frame.column) for frame in frames],
+            on_progress=self.progress.phase,
+            cancelled=self.progress.cancelled,
+            deadline=self.deadline(),
+        )
+        self.keep(child)
+        return child
+
+
+def target(facts: ScriptFacts) -> Target:
+    """Where a script runs: with the settings it has by itself, and what cannot be set from outside."""
+    own = allowed(facts.settings)
+    # A switch that acts only combined with another one is judged with it, by the rules.
+    combined = {name for name, switch in switches().items() if switch.idle_when and facts.loader}
+    return Target(
+        device=facts.device,
+        convolves=facts.convolves,
+        bf16=facts.facts.bf16 is not False,
+        compiler=not machine.compiler_problem(facts.device),
+        count=facts.facts.count or 1,
+        own=own,
+        refused={key: why for key, why in facts.refused.items() if key not in combined or key not in own},
+    )
+
+
+def losses(a: Run, b: Run) -> Check:
+    """Whether the first losses of a script are those of another run of it, as far as its switches allow."""
+    ours, plain = Recipe.from_dict(b.recipe), Recipe.from_dict(a.recipe)
+    drawn = RANDOM_DATA if ours.workers != plain.workers and b.facts.get("data") == RANDOM_DATA else ""
+    exactness = catalogue.exactness(ours, plain)
+    return parity.losses(b.losses, a.losses, exactness, ours.amp != plain.amp, drawn)
+
+
+# ---------------------------------------------------------------- plans
 
 
 def script_plan(
@@ -54,7 +161,7 @@ def script_plan(
     checked = plan(None, preset, ["baseline"], seed=seed)
     size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
     source = functools.partial(ScriptSource, launch, more or {})
-    return replace(checked, workload=name(launch), preset=size, source=source)
+    return replace(checked, workload=launch.name, preset=size, source=source)
 
 
 def plan_of(program: str, arguments: Sequence[str], module: bool, preset: str | None, seed: int) -> Plan:
@@ -63,9 +170,13 @@ def plan_of(program: str, arguments: Sequence[str], module: bool, preset: str | 
 
 
 def sides(
-    program: str | None, named: Sequence[str], module: bool, settings: Sequence[str], preset: str | None,
+    program: str | None,
+    named: Sequence[str],
+    module: bool,
+    settings: Sequence[str],
+    preset: str | None,
     seed: int,
-) -> tuple[Plan, Candidate, Candidate]:  # fmt: skip
+) -> tuple[Plan, Candidate, Candidate]:
     """The plan and both sides of a comparison: a script as it is and with switches set, or two scripts.
 
     Args:
@@ -90,137 +201,6 @@ def sides(
     if len(files) != 2 or any(file.suffix != ".py" for file in files):
         raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
     first, second = (Launch(str(file), tuple(named[2:])) for file in files)
-    second.command()  # that there is such a file
+    second.command()  # requires that file
     titles = named[:2] if files[0].name == files[1].name else [file.name for file in files]
-    plan = script_plan(first, preset, seed, more={titles[1]: second})
-    return plan, Candidate(titles[0]), Candidate(titles[1])
-
-
-def name(launch: Launch) -> str:
-    """What a script is called in results: its file, or its module."""
-    return launch.program if launch.module else Path(launch.program).name
-
-
-def digest(launch: Launch) -> str:
-    """The beginning of the SHA-256 of the script's file; empty where there is no single one."""
-    module = launch.where.joinpath(*launch.program.split(".")).with_suffix(".py")
-    file = launch.script or (module if launch.module and module.is_file() else None)
-    if file is None:
-        return ""
-    content = dict(launch.replaced).get(file.resolve()) or file.read_bytes()
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-class ScriptSource(ThisMachine):
-    """A script that has taken its first steps. Every stage is a process of its own.
-
-    Args:
-        launch: how the script is started.
-        more: other scripts, by the title of the stage that starts them.
-        plan: what to measure.
-        progress: follows and stops it.
-    """
-
-    fixed = frozenset({"batch_size"})
-    locks = EVERYTHING
-    facts: ScriptFacts
-    """What trains in it."""
-
-    def __init__(self, launch: Launch, more: Mapping[str, Launch], plan: Plan, progress: Progress) -> None:
-        super().__init__(plan, progress)
-        self.launch = launch
-        self._more = more
-
-    def load(self) -> None:
-        """Starts the script and looks at its first steps."""
-        launch = self.launch
-        self._spare = child = self._start(launch, {})
-        self.facts = child.ask("facts", ScriptFacts)
-        self.plan = replace(self.plan, device=self.facts.device)
-        self.holds_batches = bool(self.facts.loader)
-        options: dict[str, Any] = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
-        self.description = Description(name(launch), options, [], self.facts.facts, self.facts.convolves)
-
-    @property
-    def target(self) -> Target:
-        """Where it runs, with its own settings and what cannot be set from outside."""
-        return target(self.facts)
-
-    def baseline(self) -> Recipe:
-        """The script's own settings."""
-        return Recipe().replace(**self.target.own)
-
-    def noise(self) -> Noise:
-        """See `Source.noise`."""
-        return noise.expected(self.plan.device, script=True)
-
-    def proof(self, baseline: Run, run: Run) -> Parity:
-        """See `Source.proof`: a script is judged by its first losses."""
-        return proof(run.title, baseline, run)
-
-    def start(self, stage: Stage) -> Training:
-        """Starts the script with the switches of a stage that differ from its own settings."""
-        launch, preset = self._more.get(stage.title, self.launch), self.plan.preset
-        toggles = changes(stage.recipe, self.target.own)
-        if self._spare and launch == self.launch and not toggles:
-            child, self._spare = self._spare, None
-        else:
-            child = self._start(launch, toggles)
-        training = self.train(stage.recipe, preset.loss_steps, preset.warmup_s, child=child)
-        facts = {"command": launch.describe(), "script SHA-256": digest(launch)}
-        if self.facts.random_data:
-            facts["data"] = RANDOM_DATA
-        trained = training.trained
-        training.trained = msgspec.structs.replace(trained, facts={**trained.facts, **facts})
-        return training
-
-    def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
-        child = WatchedScript(
-            launch, toggles, seed=self.plan.seed, loaders=self._loaders(),
-            on_progress=self.progress.phase, cancelled=self.progress.cancelled, deadline=self.deadline(),
-        )  # fmt: skip
-        self.keep(child)
-        return child
-
-    def _loaders(self) -> Sequence[tuple[str, int, int]]:
-        """Where the script makes its training loader, so that a toggle changes no other."""
-        sites = self.facts.sites if hasattr(self, "facts") else []
-        frames = [site.frames[0] for site in sites if site.role == "loader" and site.frames]
-        return [(frame.file, frame.line, frame.column) for frame in frames]
-
-
-RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
-
-
-def target(facts: ScriptFacts) -> Target:
-    """Where a script runs: with the settings it has by itself, and what cannot be set from outside."""
-    own = allowed(facts.settings)
-    # A switch that acts only combined with another one is judged with it, by the rules.
-    combined = {key for key, switch in switches().items() if switch.idle_when and facts.loader}
-    return Target(
-        device=facts.device, convolves=facts.convolves, bf16=facts.facts.bf16 is not False,
-        compiler=not machine.compiler_problem(facts.device), count=facts.facts.count or 1, own=own,
-        refused={key: why for key, why in facts.refused.items() if key not in combined or key not in own},
-    )  # fmt: skip
-
-
-def changes(recipe: Recipe, own: Mapping[str, Value]) -> dict[str, Value]:
-    """The switches of a recipe that differ from a script's own settings."""
-    return {key: pair[0] for key, pair in recipe.diff(Recipe().replace(**own)).items()}
-
-
-def losses(a: Run, b: Run) -> Check:
-    """Whether the first losses of a script are those of another run of it, as far as its switches allow."""
-    ours, plain = Recipe.from_dict(b.recipe), Recipe.from_dict(a.recipe)
-    drawn = RANDOM_DATA if ours.workers != plain.workers and b.facts.get("data") == RANDOM_DATA else ""
-    exactness = catalogue.exactness(ours, plain)
-    return parity.losses(b.losses, a.losses, exactness, ours.amp != plain.amp, drawn)
-
-
-def proof(title: str, baseline: Run, run: Run) -> Parity:
-    """Whether a run of a script trains as the script does by itself: by its first losses."""
-    ours, plain = Recipe.from_dict(run.recipe), Recipe.from_dict(baseline.recipe)
-    other_batch = ours.batch_size != plain.batch_size
-    both = {"candidate": run.losses, "float32": baseline.losses, "float64": list[float]()}
-    exactness = catalogue.exactness(ours, plain)
-    return Parity(title, exactness, [losses(baseline, run)], other_batch, both)
+    return script_plan(first, preset, seed, {titles[1]: second}), Candidate(titles[0]), Candidate(titles[1])

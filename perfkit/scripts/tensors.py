@@ -1,7 +1,5 @@
 """Sizes of what passes through a script: batches and inputs in whatever containers it uses."""
 
-from __future__ import annotations
-
 import collections.abc
 from collections.abc import Iterator
 from typing import Any

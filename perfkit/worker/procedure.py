@@ -56,12 +56,21 @@ class Step(Protocol):
 class Subject(Protocol):
     """What a procedure must know of the training that it measures."""
 
-    samples_per_step: int
-    """Of all ranks."""
-    batches_per_step: float
-    workers: int
-    prefetched: int
-    """Batches that the loader's queue holds; 0 without workers."""
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of all ranks."""
+
+    @property
+    def batches_per_step(self) -> float:
+        """Batches of a rank."""
+
+    @property
+    def workers(self) -> int:
+        """Processes that load data."""
+
+    @property
+    def prefetched(self) -> int:
+        """Batches that the loader's queue holds; 0 without workers."""
 
     @property
     def device(self) -> torch.device:
@@ -131,6 +140,8 @@ class Procedure:
         self._step_s = math.inf
         """A step of the end of the warm-up."""
         self._counts_marked = False
+        self.under_way = Steps(subject.device)
+        """The steps of the last `take`; all that is known of it if the training ends meanwhile."""
 
     def take(
         self, count: int, phase: str, most: int = 0, enough: Callable[[], bool] = lambda: True
@@ -139,7 +150,7 @@ class Procedure:
 
         Steps in which something else happened are left out, with their time.
         """
-        taken = Steps(self._subject.device)
+        taken = self.under_way = Steps(self._subject.device)
         synchronize(self._subject.device)
         start = self._clock()
         taken.mark()

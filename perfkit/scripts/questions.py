@@ -1,0 +1,320 @@
+"""What a script can be asked: each public method is a question, answered at once or by a procedure.
+
+A procedure is a generator that is sent the script's steps (`worker.procedure`).
+"""
+
+import contextlib
+import os
+import resource
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from perfkit.recipe import Recipe, allowed
+from perfkit.scripts import toggles
+from perfkit.scripts.edits import SETTABLE
+from perfkit.scripts.loaders import ARGUMENTS, Loaders
+from perfkit.scripts.models import DTYPES, Models
+from perfkit.scripts.optimizers import Gradients, Optimizers
+from perfkit.scripts.outputs import Outputs
+from perfkit.scripts.script import Script
+from perfkit.scripts.steps import Step, clock
+from perfkit.worker import checks, device
+from perfkit.worker.procedure import Job, Procedure, synchronize, world
+
+
+class Unavailable(Exception):
+    """A question that this script cannot answer; the script goes on."""
+
+
+class Ended(Exception):
+    """The script has come to its end while a question was answered."""
+
+
+class Questions:
+    """The parts that watch the script, and what they can tell."""
+
+    def __init__(self, settings: dict[str, Any], outputs: Outputs) -> None:
+        self.script = Script(settings, outputs, self.at_steps)
+        self.loaders = Loaders(self.script)
+        self.models = Models(
+            self.script, self.loaders, before_first=lambda: toggles.apply_global(self.script.toggles)
+        )
+        self.gradients = Gradients(self.script, self.loaders, self.models)
+        self.optimizers = Optimizers(self.script, self.models)
+        self.early: list[Step] = []
+        """The steps before the first question."""
+        self._procedure = Procedure(self, self.tell, clock)
+        self._first_graphs = 0
+
+    def at_steps(self, steps: list[Step]) -> None:
+        """Steps have ended."""
+        raise NotImplementedError
+
+    def tell(self, phase: str, done: int, total: int, step_s: Sequence[float] = ()) -> None:
+        """Progress of a question."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ what a procedure must know
+
+    @property
+    def device(self) -> torch.device:
+        """Where the script trains."""
+        return self.models.device()
+
+    @property
+    def iterator(self) -> Any:
+        """The training loader's iterator."""
+        return self.loaders.iterator
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of a typical step, of all ranks."""
+        return self.script.usual_samples * world()
+
+    @property
+    def batches_per_step(self) -> float:
+        """Backward passes of a step."""
+        return self.gradients.count / max(1, self.script.steps.count)
+
+    @property
+    def workers(self) -> int:
+        """Processes that load data."""
+        return getattr(self.loaders.training, "num_workers", 0) or 0
+
+    @property
+    def prefetched(self) -> int:
+        """Batches that the loader's queue holds."""
+        return self.workers * (getattr(self.loaders.training, "prefetch_factor", 0) or 0)
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """The script gets the same batch again and again."""
+        if self.loaders.training is None:
+            raise Unavailable("the script has no DataLoader, whose batches could be held")
+        self.loaders.held_on = self.device
+        try:
+            yield
+        finally:
+            self.loaders.release()
+
+    @contextlib.contextmanager
+    def phases(self) -> Iterator[None]:
+        """Forward and backward get names in the profile."""
+        self.script.profiling = True
+        try:
+            yield
+        finally:
+            self.script.profiling = False
+
+    def check(self, steps: Sequence[Any]) -> None:
+        """A script may train to any loss."""
+
+    def note(self, text: str) -> None:
+        """Keeps a remark."""
+        self.script.note(text)
+
+    # ------------------------------------------------------------ questions to every training
+
+    def train(self, loss_steps: int, warmup_s: float, **_: Any) -> Job:
+        """Fields of `messages.Trained`: the first steps, then others until their time is steady.
+
+        Args:
+            loss_steps: first steps, whose losses are kept.
+            warmup_s: the most that the warm-up may take.
+            _: recipe and seed of a training that perfkit builds; a script has its own.
+        """
+        script = self.script
+        first = yield from self._procedure.take(max(0, loss_steps - len(self.early)), "first steps")
+        first.plain[:0] = self.early
+        first.seconds += sum(step.seconds for step in self.early)
+        self._first_graphs = device.compile_counters()["graphs"]
+        warm = yield from self._procedure.warm_up(warmup_s)
+        device.reset_peak(self.device)
+        backwards = round(len(first.plain) * self.batches_per_step)
+        kinds = nn.modules.batchnorm._BatchNorm
+        counters = device.compile_counters()
+        return {
+            "recipe": Recipe().replace(**allowed(self._settings())).to_dict(),
+            "facts": self._facts(),
+            "startup_s": max(0.0, (script.steps.began_at or 0.0) - script.settings["started"]),
+            "first": first.block(),
+            "warm": warm.block(),
+            "losses": [float(loss) for loss in self.gradients.losses[:backwards]],
+            "mechanisms": self._mechanisms(),
+            "batch_bytes_per_sample": self.loaders.bytes_per_sample,
+            "samples_per_step": script.usual_samples,
+            "compiled": bool(counters["graphs"]),
+            "compile_counters": counters,
+            "batch_norm": any(isinstance(module, kinds) for module in self.models.modules()),
+        }
+
+    def block(self, samples: int, seconds: float = 0.0, settle: bool = True, queues: int = 1) -> Job:
+        """Steps of at least this many samples; see `Procedure.block`."""
+        return (yield from self._procedure.block(samples, seconds, settle, queues)).block()
+
+    def ceiling(self, samples: int) -> Job:
+        """Steps on one batch that is already on the device, without the loader."""
+        return (yield from self._procedure.held(samples)).block()
+
+    def peak(self) -> dict[str, Any]:
+        """Peak memory since the warm-up, and recompilations since the first steps."""
+        allocated, reserved = device.peak_bytes(self.device)
+        graphs = device.compile_counters()["graphs"]
+        return {"allocated": allocated, "reserved": reserved, "recompiles": graphs - self._first_graphs}
+
+    def syncs(self, steps: int) -> Job:
+        """Copies and waits between host and device in some steps."""
+        from perfkit.worker.syncs import detect_syncs
+
+        with detect_syncs(steps) as syncs:
+            for _ in range(steps):
+                yield
+        return {"places": syncs.sorted(), "steps": steps, "device": str(self.device)}
+
+    def profile(self, **settings: Any) -> Job:
+        """Records some steps into a trace file; see `Procedure.profile`."""
+        return self._procedure.profile(**settings)
+
+    def communication(self, samples: int) -> Job:
+        """What averaging gradients costs; see `Procedure.communication`."""
+        parallel: Any = sys.modules.get("torch.nn.parallel.distributed")
+        inner = [getattr(model, "_orig_mod", model) for model in self.models.called]
+        ddp = [model for model in inner if parallel and isinstance(model, parallel.DistributedDataParallel)]
+        if not ddp:
+            raise Unavailable("no model of the script is wrapped in DistributedDataParallel")
+        return self._procedure.communication(samples, ddp[0])
+
+    # ------------------------------------------------------------ questions to a script
+
+    def describe(self) -> dict[str, Any]:
+        """Fields of `messages.ScriptFacts`."""
+        script, loader = self.script, self.loaders.training
+        script.sites.keep(self.loaders.site())
+        convolutions = nn.modules.conv._ConvNd
+        return {
+            "device": self.device.type,
+            "facts": device.facts(self.device),
+            "rank": int(os.environ.get("RANK", "0")),
+            "world": int(os.environ.get("WORLD_SIZE", "1")),
+            "models": [type(getattr(model, "_orig_mod", model)).__name__ for model in self.models.called],
+            "parameters": sum(p.numel() for p in self.models.parameters()),
+            "optimizers": [type(optimizer).__name__ for optimizer in self.optimizers.stepped],
+            "loader": "" if loader is None else type(getattr(loader, "dataset", loader)).__name__,
+            "step_is": script.step_in_words(),
+            "backwards_per_step": self.batches_per_step,
+            "samples_per_step": script.usual_samples,
+            "tokens_per_step": script.usual_tokens,
+            "convolves": any(isinstance(module, convolutions) for module in self.models.modules()),
+            "random_data": self.loaders.random_data,
+            "settings": self._settings(),
+            "mechanisms": self._mechanisms(),
+            "refused": toggles.why_not(script, self.loaders, self.models, self.optimizers),
+            "sites": script.sites.all(),
+            "notes": script.notes,
+            "written": script.outputs.written,
+        }
+
+    def observe(self, steps: int) -> Job:
+        """Fields of `messages.Observation`: at least this many plain steps, and what else there was."""
+        yield from self._procedure.settle()
+        start, before, ended = clock(), resource.getrusage(resource.RUSAGE_SELF), False
+        try:
+            yield from self._procedure.take(steps, "measuring")
+        except Ended:
+            if not self._procedure.under_way.all:
+                raise
+            ended = True
+            synchronize(self.device)
+        taken, after = self._procedure.under_way, resource.getrusage(resource.RUSAGE_SELF)
+        outside: dict[str, tuple[int, float]] = {}
+        marked = [step for step in taken.all if step not in taken.plain]
+        for step in marked:
+            name = " + ".join(sorted(step.marks))
+            count, spent = outside.get(name, (0, 0.0))
+            outside[name] = count + 1, spent + step.seconds
+        if ended:
+            taken.end(clock() - start - sum(step.seconds for step in marked))
+        return {
+            "block": taken.block(),
+            "tokens": sum(step.tokens for step in taken.plain),
+            "optimizer_s": sum(step.updated for step in taken.plain) if self.device.type == "cpu" else None,
+            "system_s": after.ru_stime - before.ru_stime,
+            "page_faults": after.ru_minflt - before.ru_minflt,
+            "outside": outside,
+            "skipped": self.optimizers.skipped,
+            "steps": self.script.steps.count,
+            "ended": ended,
+        }
+
+    def try_amp(self, samples: int, limit_s: float) -> Job:
+        """Steps on a held batch under an autocast to bfloat16 that ends with them, or after some seconds."""
+        script = self.script
+        dtypes = {p.dtype for p in self.models.parameters()}
+        if self.models.is_compiled or dtypes != {torch.float32}:
+            raise Unavailable("autocast cannot be set for some steps only")
+        script.toggles["amp"] = "bf16"
+        try:
+            with self.hold():
+                yield from self._procedure.take(1, "bfloat16")
+                until, most = clock() + limit_s, self._procedure.steps_for(samples, queues=0)
+                taken = yield from self._procedure.take(1, "bfloat16", most, lambda: clock() > until)
+        finally:
+            self.models.leave_autocast()
+            del script.toggles["amp"]
+        return taken.block()
+
+    # ------------------------------------------------------------ reading switches
+
+    def _view(self) -> checks.View:
+        models, optimizers = self.models, self.optimizers
+        amp = self.script.wants("amp")
+        return checks.View(
+            self.device,
+            loader=self.loaders.training,
+            iterator=self.loaders.iterator,
+            model=nn.ModuleList(models.called),
+            optimizer=optimizers.stepped[-1] if optimizers.stepped else None,
+            inputs=models.inputs,
+            outputs=models.outputs,
+            autocast=DTYPES[amp] if amp in DTYPES else models.autocast_dtype,
+            set_to_none=optimizers.sets_to_none,
+            copies=self.loaders.copies,
+            graphs=device.compile_counters(),
+        )
+
+    def _read(self, name: str, view: checks.View) -> checks.Reading:
+        """The value of a switch, None if it cannot be read, and the evidence."""
+        without_loader = self.loaders.training is None and name in ARGUMENTS
+        if without_loader or (name == "zero_grad_set_to_none" and view.set_to_none is None):
+            return None, "there is nothing to read it from"
+        if name == "compile_mode":  # the script's module is not the compiled one
+            return self.script.toggles.get(name), "as it was asked for"
+        return checks.READERS[name](view)
+
+    def _settings(self) -> dict[str, Any]:
+        """The switches as they are now, as far as they can be read."""
+        view = self._view()
+        values = {name: self._read(name, view)[0] for name in SETTABLE}
+        if len(self.optimizers.stepped) == 1 and self.batches_per_step == int(self.batches_per_step):
+            values["accumulation"] = int(self.batches_per_step) or 1
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _mechanisms(self) -> list[dict[str, Any]]:
+        """The proof of each switch that was set from outside."""
+        view, proofs = self._view(), []
+        for name, wanted in self.script.toggles.items():
+            value, evidence = self._read(name, view)
+            refused = self.script.refused.get(name)
+            ok = not refused and (value == wanted or (name == "cpu_threads" and not wanted))
+            proofs.append({"switch": name, "ok": ok, "evidence": refused or evidence})
+        return proofs
+
+    def _facts(self) -> dict[str, str]:
+        facts = {"step": self.script.step_in_words()}
+        if self.optimizers.skipped:
+            facts["skipped steps"] = f"{self.optimizers.skipped}, by the gradient scaler"
+        return facts | {f"note {number}": text for number, text in enumerate(self.script.notes, 1)}
