@@ -108,11 +108,15 @@ def tune(
         Cancelled: before anything was measured.
         InvalidValue: an unknown switch or value, or nothing could be measured.
     """
-    progress, started = progress or Progress(), time.monotonic()
+    progress, started, store = progress or Progress(), time.monotonic(), RunStore()
     with opened(plan, progress, "tuning") as source:
         search = _Search(source, space or _usual(source), memory_cap_bytes, started + budget_s)
-        search.run()
-        baseline, finals = search.finals()
+        try:
+            search.run()
+            baseline, finals = search.finals()
+        finally:
+            for run in search.tried:
+                store.add(run)
         best = max(finals, key=search.speedup)
         notes: list[str] = []
         parity: Parity | None = None
@@ -154,7 +158,6 @@ class _Search:
     def __post_init__(self) -> None:
         self.base = self.source.baseline()
         self._best = self.base
-        self._store = RunStore()
 
     def run(self) -> None:
         """Searches one group of switches after the other."""
@@ -232,8 +235,6 @@ class _Search:
         rows = [again(stages[0])] if repeat and self.source.noisy and recipes else []
         measured = [run for run in self.source.measure([*stages, *rows], rule) if run.status == "ok"]
         for run in measured:
-            if run.id not in [known.id for known in self.tried]:
-                self._store.add(run)
             self.source.progress.finish(run)
         runs = [run for run in measured if not run.is_again]
         ids = [run.id for run in runs]  # the baseline keeps its run, which grows

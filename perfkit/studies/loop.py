@@ -165,7 +165,8 @@ class Loop:
                 for trial in batch:
                     if trial is not base:
                         trial.stop()
-                waiting = [base] * base.is_open + waiting
+            if base.is_open and (waiting or not base.result):
+                waiting.insert(0, base)
         for trial in alone:
             if not self.stopped:
                 self.renew()

@@ -52,10 +52,10 @@ class Progress:
         self, tell: Callable[[Update], None] = lambda update: None, cancelled: threading.Event | None = None
     ) -> None:
         self.cancelled = cancelled or threading.Event()
-        self._tell = tell
+        self.tell = tell
         self._range = (0.0, 1.0)
         self._done = 0.0
-        self._title = ""
+        self.title = ""
         self._pace: Pace | None = None
         self._measured = ""
         self._others: float | None = None
@@ -76,12 +76,12 @@ class Progress:
         """So much of this part is done; `title` is what comes next."""
         low, high = self._range
         self._done = max(self._done, low + (high - low) * min(1.0, fraction))
-        self._title = title or self._title
+        self.title = title or self.title
 
     def phase(self, phase: str, fraction: float = 0.0) -> None:
         """A process is in a phase, of which `fraction` is done."""
         pace, self._pace = self._pace, None
-        self._tell(Update(self._title, phase, self._done, pace=pace))
+        self.tell(Update(self.title, phase, self._done, pace=pace))
 
     def share(self, phase: str, fraction: float) -> None:
         """The work is in a phase, and so much of this part is done."""
@@ -105,4 +105,4 @@ class Progress:
 
     def finish(self, run: Run) -> None:
         """A run has ended."""
-        self._tell(Update(run.title, run.status, self._done, run))
+        self.tell(Update(run.title, run.status, self._done, run))

@@ -136,7 +136,7 @@ class RunBuilder:
         self._device = plan.device
         self._device_facts = description.facts
         self._before = machine.read_conditions()
-        self._facts = {f"not applied: {name}": why for name, why in (stage.not_applied or {}).items()}
+        self._facts = {f"not applied: {name}": str(why) for name, why in (stage.not_applied or {}).items()}
         self._fields: dict[str, Any] = {
             "id": self.id,
             "session": session,
@@ -160,7 +160,7 @@ class RunBuilder:
 
     def unmeasured(self, status: Literal["not_applicable", "failed", "cancelled"], reason: str) -> Run:
         """The run of a stage that was not measured."""
-        return self.build(status=status, reason=reason)
+        return self.build(status=status, reason=str(reason))
 
     def measured(
         self, measurement: Measurement, pairings: list[Pairing], reference: float | None = None

@@ -264,6 +264,8 @@ def opened(plan: Plan, progress: Progress, study: str = "", fresh: bool = False)
     if fresh:
         source.refresh()
     with source:
-        yield source
-    if isinstance(source.stopped, KeyboardInterrupt):
-        raise source.stopped
+        try:
+            yield source
+        finally:
+            if isinstance(source.stopped, KeyboardInterrupt):
+                raise source.stopped

@@ -13,9 +13,11 @@ from perfkit import export
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.ladder.stages import Stage
 from perfkit.recipe import Recipe, switches
-from perfkit.studies import ladder, setup
+from perfkit.results.run import Communication
 from perfkit.studies import plan as plans
-from perfkit.worker.messages import Command, Describe, Description, DeviceFacts, MeasureCommunication, Train
+from perfkit.studies import rungs
+from perfkit.studies.sources import Plan, described
+from perfkit.worker.messages import Description, DeviceFacts
 from tests.unit.studies import fakes
 
 WORKLOAD = "perfkit.workloads.cifar_resnet18:CifarResNet18"
@@ -25,32 +27,34 @@ RUNGS = sorted(set(OPTIMIZATIONS) - {"baseline"})
 WITHOUT_COMPILE = {"activation_checkpointing"}
 """They cannot act on top of the whole ladder, on any device."""
 LOSSES = [2.3] * 8
+COMMUNICATION = Communication(
+    bytes_per_step=1, step_s=1.0, compute_s=1.0, alone_s=0.0, rank_compute_s=[1.0], start_s=0.0, bytes_per_s=1.0
+)
 
 
 class Child(fakes.FakeChild):
-    """Of a machine with every device: it describes this workload."""
+    """A child of a machine with every device: it describes this workload."""
 
-    def _answer(self, command: Command[Any]) -> Any:
-        if isinstance(command, Describe):
+    def answer(self, question: str, arguments: dict[str, Any]) -> Any:
+        if question == "describe":
             return DESCRIPTION
-        if isinstance(command, MeasureCommunication):
-            return None
-        answer = super()._answer(command)
-        return msgspec.structs.replace(answer, losses=LOSSES) if isinstance(command, Train) else answer
+        if question == "communication":
+            return COMMUNICATION
+        answer = super().answer(question, arguments)
+        return msgspec.structs.replace(answer, losses=LOSSES) if question == "train" else answer
 
 
-def plan(device: str, stages: tuple[str, ...] | None = None, below: bool = True) -> plans.Plan:
+def plan(device: str, stages: tuple[str, ...] | None = None, below: bool = True) -> Plan:
     return replace(plans.plan(WORKLOAD, "smoke", stages, device="cpu", below=below), device=device)
 
 
-def stages(wanted: plans.Plan) -> list[Stage]:
-    return list(ladder.ladder_stages(wanted, plans.target(wanted, DESCRIPTION)))
+def stages(wanted: Plan) -> list[Stage]:
+    return rungs.all_stages(described(wanted, DESCRIPTION))
 
 
 @pytest.fixture
 def _machine(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
     monkeypatch.setattr(fakes, "FakeChild", Child)
-    monkeypatch.setattr(setup, "start_ranks", lambda first, *_: first)
     fakes.install(monkeypatch, fakes.FakeMachine())
 
 
@@ -63,9 +67,9 @@ def _machine(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
 def test_what_is_measured_is_what_is_shown_and_exported(name: str, device: str, below: bool) -> None:
     wanted = plan(device, (name,), below)
     before, after = stages(wanted)
-    runs = [run for run in ladder.measure_ladder(wanted) if run.stage in ("baseline", name)]
+    runs = [run for run in climb(wanted) if run.stage in ("baseline", name)]
     assert [run.status for run in runs] == ["ok", "not_applicable" if after.reason else "ok"]
-    (title, diff), *on_gpu = ladder.stage_diffs(wanted, DESCRIPTION)
+    (title, diff), *on_gpu = rungs.stage_diffs(wanted, DESCRIPTION)
     if after.reason:
         assert title == f"n/a here: {after.reason}"
         assert diff == ""
@@ -73,26 +77,26 @@ def test_what_is_measured_is_what_is_shown_and_exported(name: str, device: str, 
         return
     recipes = [Recipe.from_dict(run.recipe) for run in runs]
     assert recipes == [before.recipe, after.recipe], "the measured recipes are those of the stages"
-    scripts = [plans.script(recipe, DESCRIPTION, device, wanted.seed, len(LOSSES)) for recipe in recipes]
+    scripts = [rungs.script(recipe, DESCRIPTION, device, wanted.seed, len(LOSSES)) for recipe in recipes]
     assert diff == export.diff(*scripts, (f"train.py before {name}", f"train.py with {name}"))
     assert diff, "a stage that is measured changes the script"
-    assert list(plans.scripts(runs).values()) == scripts
+    assert list(rungs.scripts(runs).values()) == scripts
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_stage_alone_is_the_rung_of_the_ladder(device: str) -> None:
-    rungs = stages(plan(device, below=False))
-    assert [rung.name for rung in rungs] == list(LADDER)
+    ladder = stages(plan(device, below=False))
+    assert [rung.name for rung in ladder] == list(LADDER)
     for at, name in enumerate(LADDER[1:], start=1):
         before, after = stages(plan(device, (name,)))
-        assert before.recipe == rungs[at - 1].recipe, name
-        assert (after.recipe, after.reason) == (rungs[at].recipe, rungs[at].reason), name
+        assert before.recipe == ladder[at - 1].recipe, name
+        assert (after.recipe, after.reason) == (ladder[at].recipe, ladder[at].reason), name
 
 
 @pytest.mark.parametrize("name", RUNGS)
 def test_on_a_machine_without_a_gpu_the_diff_on_one_is_shown_where_it_differs(name: str) -> None:
-    shown = [text for _, text in ladder.stage_diffs(plan("cpu", (name,)), DESCRIPTION) if text]
-    ((_, on_gpu),) = ladder.stage_diffs(plan("cuda", (name,)), DESCRIPTION)
+    shown = [text for _, text in rungs.stage_diffs(plan("cpu", (name,)), DESCRIPTION) if text]
+    ((_, on_gpu),) = rungs.stage_diffs(plan("cuda", (name,)), DESCRIPTION)
     assert bool(shown) == bool(on_gpu) == (name not in WITHOUT_COMPILE)
     assert not shown or changed(shown[-1]) == changed(on_gpu)
 

@@ -12,8 +12,8 @@ from perfkit import trace
 from perfkit.process import nsys
 from perfkit.results.run import Run
 from perfkit.studies import inspect
-from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
+from perfkit.studies.climb import climb
 from perfkit.trace import nsight
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -24,7 +24,7 @@ CUDA: Any = {"preset": "smoke", "device": "cuda"}
 
 
 def measured(workload: str, **wanted: Any) -> list[Run]:
-    return ladders.measure_ladder(plans.plan(workload, "smoke", device="cuda", **wanted), None)
+    return climb(plans.plan(workload, "smoke", device="cuda", **wanted), None)
 
 
 def test_checkpointing_gives_activations_up() -> None:

@@ -10,8 +10,8 @@ from perfkit import machine
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
+from perfkit.studies.climb import climb
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -20,7 +20,7 @@ CIFAR = "cifar_resnet18"
 
 def measured(**wanted: Any) -> list[Run]:
     plan = plans.plan(CIFAR, "smoke", device="cuda", **wanted)
-    return ladders.measure_ladder(plan, RunStore())
+    return climb(plan, RunStore())
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_othe
     plan = dataclasses.replace(
         plan, recipes=(("a", recipe), ("b", recipe.replace(zero_grad_set_to_none=False))), options=options
     )
-    runs = ladders.measure_ladder(plan, RunStore())
+    runs = climb(plan, RunStore())
     assert [run.status for run in runs] == ["ok", "ok"]
 
 

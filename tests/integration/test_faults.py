@@ -19,15 +19,16 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError, WorkloadError
 from perfkit.process.child import Child
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
+from perfkit.studies.climb import climb
+from perfkit.studies.progress import Progress, Update
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 
 def measured(workload: str, stages: tuple[str, ...], **more: Any) -> list[Run]:
     made = plans.plan(f"tests.support.toy:{workload}", "smoke", stages, device="cpu", **more)
-    return ladders.measure_ladder(made, RunStore())
+    return climb(made, RunStore())
 
 
 def statuses(runs: list[Run]) -> list[str]:
@@ -48,7 +49,7 @@ def statuses(runs: list[Run]) -> list[str]:
 )
 def test_unknown_names_are_refused_with_what_is_allowed(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidValue, match=f"(?s){said}"):
-        ladders.measure_ladder(plans.plan(**wrong))
+        climb(plans.plan(**wrong))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_unknown_names_are_refused_with_what_is_allowed(wrong: dict[str, Any], s
 )
 def test_a_workload_that_cannot_be_loaded_says_why(workload: str, said: str) -> None:
     with pytest.raises(PerfkitError, match=f"(?s){said}"):
-        ladders.measure_ladder(plans.plan(workload, "smoke", device="cpu"))
+        climb(plans.plan(workload, "smoke", device="cpu"))
 
 
 def test_a_data_set_that_raises_in_a_worker_names_the_line_and_the_other_stages_go_on() -> None:
@@ -127,14 +128,14 @@ def test_prints_of_the_workload_do_not_disturb_the_channel() -> None:
 
 
 def test_a_killed_child_is_one_message(tmp_path: Path) -> None:
-    def kill(progress: plans.Progress) -> None:
+    def kill(progress: Update) -> None:
         if progress.phase == "measuring":
             for child in psutil.Process().children(recursive=True):
                 if child.name() == "perfkit.worker" or "perfkit.worker" in child.cmdline():
                     child.kill()
 
     made = plans.plan("tests.support.toy:Unhurried", "smoke", ("baseline",), device="cpu")
-    runs = ladders.measure_ladder(made, RunStore(), on_progress=kill)
+    runs = climb(made, RunStore(), Progress(kill))
     assert statuses(runs) == ["failed"]
     assert "was killed" in runs[0].reason
 
@@ -145,18 +146,18 @@ def test_a_killed_child_is_one_message(tmp_path: Path) -> None:
 def test_cancelling_in_any_phase_ends_at_once_and_keeps_what_was_finished(phase: str) -> None:
     cancelled = threading.Event()
 
-    def cancel(progress: plans.Progress) -> None:
+    def cancel(progress: Update) -> None:
         if progress.phase == phase:
             cancelled.set()
 
     made = plans.plan("tests.support.toy:Unhurried", "smoke", ("zero_grad",), device="cpu")
     try:
-        runs = ladders.measure_ladder(made, RunStore(), on_progress=cancel, cancelled=cancelled)
+        runs = climb(made, RunStore(), Progress(cancel, cancelled))
     except Cancelled:
         assert phase == "importing torch"
     else:
         # Both stages are warm before the first round, which never ended.
-        assert statuses(runs) == ["cancelled"] * (2 if phase in ("measuring", "ceiling") else 1)
+        assert statuses(runs) == ["cancelled"] * 2
 
 
 PHASES = ["starting", "building", "warm-up", "measuring"]
@@ -186,14 +187,12 @@ def shell(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 # The command line, with its progress as plain lines, so that a test can wait for a phase.
 _CHATTY = """
-import sys, perfkit.studies.ladder as ladders
-measure_ladder = ladders.measure_ladder
-def chatty(plan, store, on_progress):
-    def show(p):
-        print("PHASE", p.stage, p.phase, flush=True)
-        on_progress(p)
-    return measure_ladder(plan, store, on_progress=show)
-ladders.measure_ladder = chatty
+import sys, perfkit.studies.progress as progress
+phase = progress.Progress.phase
+def chatty(self, name, fraction=0.0):
+    print("PHASE", self.title, name, flush=True)
+    phase(self, name, fraction)
+progress.Progress.phase = chatty
 from perfkit.cli import app
 app(sys.argv[1:])
 """
@@ -203,7 +202,7 @@ app(sys.argv[1:])
     ("begins", "kept"),
     [
         (" importing torch", []),
-        ("baseline first steps", ["cancelled"]),
+        ("baseline first steps", ["cancelled", "cancelled"]),
         ("gradients zeroed importing torch", ["cancelled", "cancelled"]),
         ("gradients zeroed warm-up", ["cancelled", "cancelled"]),
         ("round 1 of gradients zeroed measuring", ["cancelled", "cancelled"]),
@@ -294,7 +293,7 @@ def test_a_full_disk_while_storing_is_one_message(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sqlite3, "connect", full)
     made = plans.plan("tests.support.toy:Toy", "smoke", ("baseline",), device="cpu")
     with pytest.raises(PerfkitError, match=r"(?s)full.*space"):
-        ladders.measure_ladder(made, store)
+        climb(made, store)
 
 
 def test_workload_errors_are_of_their_own_kind() -> None:

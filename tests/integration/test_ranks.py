@@ -16,8 +16,9 @@ import pytest
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.studies import inspect, parity, scaling
-from perfkit.studies import ladder as ladders
 from perfkit.studies import plan as plans
+from perfkit.studies.climb import climb
+from perfkit.studies.progress import Progress
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ TOGETHER = {"ranks": 2, "cpu_threads": 1}
 def measured(workload: str, *recipes: dict[str, Any], **more: Any) -> list[Run]:
     plan = plans.plan(f"tests.support.toy:{workload}", "smoke", (), device="cpu", **more)
     named = tuple((f"recipe {at}", Recipe(batch_size=8, **one)) for at, one in enumerate(recipes))
-    return ladders.measure_ladder(replace(plan, recipes=named))
+    return climb(replace(plan, recipes=named))
 
 
 def test_two_ranks_take_twice_the_samples_with_every_switch_proven() -> None:
@@ -88,8 +89,8 @@ def test_ranks_are_cancelled_together() -> None:
     stop = threading.Event()
     plan = plans.plan("tests.support.toy:Unhurried", "smoke", (), device="cpu")
     plan = replace(plan, recipes=(("two", Recipe(batch_size=8, **TOGETHER)),))
-    (run,) = ladders.measure_ladder(
-        plan, on_progress=lambda p: stop.set() if p.phase == "warm-up" else None, cancelled=stop
+    (run,) = climb(
+        plan, progress=Progress(lambda now: stop.set() if now.phase == "warm-up" else None, stop)
     )
     assert run.status == "cancelled"
 

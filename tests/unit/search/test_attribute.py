@@ -1,0 +1,117 @@
+"""What each optimization is worth: Shapley values of measured sets."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfkit.errors import InvalidValue
+from perfkit.recipe import Recipe
+from perfkit.search import attribute as attributing
+from perfkit.search.attribute import Names, Value, attribute, conclude
+from perfkit.studies.sources import Plan
+from tests.unit.studies.conftest import machine, where  # noqa: F401
+from tests.unit.studies.fakes import FakeMachine
+
+LOG2 = math.log(2)
+
+
+def every_set(players: str) -> list[Names]:
+    return [frozenset(c) for n in range(1, len(players) + 1) for c in itertools.combinations(players, n)]
+
+
+def orders(players: str) -> list[tuple[str, ...]]:
+    return list(itertools.permutations(players))
+
+
+def test_independent_gains_are_found_whatever_the_order() -> None:
+    worth = {"a": 2.0, "b": 1.5, "c": 1.0}
+    values = {one: (sum(math.log(worth[n]) for n in one), 0.0) for one in every_set("abc")}
+    found = conclude("abc", values, orders("abc"))
+    assert found.exact
+    for effect in found.effects:
+        for value in (effect.alone, effect.last, effect.shapley, effect.low, effect.high):
+            assert value == pytest.approx(worth[effect.name])
+    assert found.together == pytest.approx(3.0)
+
+
+def test_a_gain_that_needs_another_is_shared() -> None:
+    """The glove game: neither alone gives anything, both together double the speed; each gets half of it."""
+    values: dict[Names, Value] = {frozenset("a"): (0.0, 0.0), frozenset("b"): (0.0, 0.0)}
+    values[frozenset("ab")] = (LOG2, 0.0)
+    found = conclude("ab", values, orders("ab"))
+    assert [e.alone for e in found.effects] == pytest.approx([1, 1])
+    assert [e.last for e in found.effects] == pytest.approx([2, 2])
+    assert [e.shapley for e in found.effects] == pytest.approx([math.sqrt(2)] * 2)
+    assert "1.00× alone and 2.00× once the others are on" in found.sentences()[0]
+
+
+@given(st.lists(st.floats(-1, 1), min_size=15, max_size=15))
+def test_the_values_add_up_to_the_whole(numbers: list[float]) -> None:
+    values = {one: (number, 0.0) for one, number in zip(every_set("abcd"), numbers, strict=True)}
+    found = conclude("abcd", values, orders("abcd"))
+    total = sum(math.log(e.shapley) for e in found.effects if e.shapley)
+    assert total == pytest.approx(values[frozenset("abcd")][0], abs=1e-9)
+
+
+def test_the_error_of_measurements_is_in_the_interval() -> None:
+    found = conclude("a", {frozenset("a"): (LOG2, 0.1)}, [("a",)])
+    effect = found.effects[0]
+    assert effect.low == pytest.approx(2 * math.exp(-0.196))
+    assert effect.high == pytest.approx(2 * math.exp(0.196))
+
+
+def test_what_was_not_measured_is_none_and_the_rest_still_stands() -> None:
+    values: dict[Names, Value] = {frozenset("a"): (LOG2, 0.0)}
+    found = conclude("ab", values, orders("ab"), complete=False)
+    a, b = found.effects
+    assert (a.alone, a.last, a.shapley) == (pytest.approx(2), None, None)
+    assert (b.alone, b.last, b.shapley) == (None, None, None)
+    assert found.together is None
+
+
+@pytest.fixture
+def plan(where: Plan) -> Plan:  # noqa: F811
+    return replace(where, preset=replace(where.preset, rounds=5))
+
+
+def rate(recipe: Recipe) -> float:
+    """Each is worth what it is, but channels_last is worth nothing without compile."""
+    both = 1.2 if recipe.channels_last and recipe.compile else 1.0
+    return 100.0 * 1.5 ** (recipe.workers > 0) * 1.25**recipe.compile * both
+
+
+def test_every_set_of_a_few_optimizations_is_measured_beside_the_baseline(
+    machine: FakeMachine, plan: Plan  # noqa: F811
+) -> None:
+    machine.rate = rate
+    result = attribute(plan, ["data_loading", "channels_last", "compile"])
+    assert (result.sets, result.exact, result.complete) == (7, True, True)
+    assert result.together == pytest.approx(1.5 * 1.25 * 1.2)
+    worth = {effect.name: (effect.alone, effect.last, effect.shapley) for effect in result.effects}
+    assert worth["data_loading"] == pytest.approx((1.5, 1.5, 1.5))
+    assert worth["channels_last"] == pytest.approx((1.0, 1.2, 1.2**0.5))
+    assert worth["compile"] == pytest.approx((1.25, 1.5, 1.25 * 1.2**0.5))
+    assert len(machine.children) == 1 + 7, "the baseline stays alive"
+    assert machine.alive() == []
+
+
+def test_with_many_optimizations_random_orders_are_measured_until_the_time_is_over(
+    machine: FakeMachine, plan: Plan, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:
+    monkeypatch.setattr(attributing, "EXACT_UP_TO", 2)
+    machine.rate = rate
+    names = ["data_loading", "channels_last", "compile"]
+    result = attribute(plan, names, orders=2)
+    assert (result.orders, result.exact, result.complete) == (2, False, True)
+    short = attribute(plan, names, budget_s=-1, orders=2)
+    assert not short.complete
+    assert short.sets == attributing.TOGETHER
+
+
+def test_one_optimization_is_no_attribution(machine: FakeMachine, plan: Plan) -> None:  # noqa: F811
+    with pytest.raises(InvalidValue, match="1 of these optimizations can act here"):
+        attribute(plan, ["compile"])

@@ -1,0 +1,128 @@
+"""The search for the fastest recipe: groups of switches, halving, memory, parity, stopping."""
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from perfkit.errors import Cancelled, InvalidValue, RunFailed
+from perfkit.recipe import Recipe
+from perfkit.results.parity import Parity
+from perfkit.results.store import RunStore
+from perfkit.search.tune import tune
+from perfkit.studies.here import ThisMachine
+from perfkit.studies.progress import Progress, Update
+from perfkit.studies.sources import Plan
+from tests.unit.studies.conftest import machine, where  # noqa: F401
+from tests.unit.studies.fakes import FakeMachine
+
+SPACE: dict[str, Any] = {
+    "workers": (0, 1, 2),
+    "batch_size": (8, 16),
+    "amp": ("off", "bf16"),
+    "channels_last": (False, True),
+}
+SAME = Parity("same", "bitwise", [], False, {})
+
+
+@pytest.fixture
+def search(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:  # noqa: F811
+    """bf16 doubles the speed and each worker adds a tenth, but the machine slows down all the time."""
+    pace = iter(range(100_000, 0, -1))
+
+    def rate(recipe: Recipe) -> float:
+        factor = (2.0 if recipe.amp == "bf16" else 1.0) * (1 + recipe.workers / 10)
+        return 100 * factor * 0.9**recipe.channels_last * next(pace) / 100_000
+
+    machine.rate = rate
+    monkeypatch.setattr(ThisMachine, "parity", lambda self, title, recipe, steps: SAME)
+    return machine
+
+
+@pytest.fixture
+def plan(where: Plan) -> Plan:  # noqa: F811
+    return replace(where, preset=replace(where.preset, rounds=5))
+
+
+def test_the_fastest_recipe_is_found_and_measured_afresh(search: FakeMachine, plan: Plan) -> None:
+    seen: list[Update] = []
+    tuned = tune(plan, SPACE, progress=Progress(seen.append))
+    best = Recipe.from_dict(tuned.best.recipe)
+    assert (best.amp, best.workers, best.channels_last) == ("bf16", 2, False)
+    assert tuned.parity == SAME
+    assert tuned.gain
+    assert tuned.gain.ratio == pytest.approx(2 * 1.2, rel=0.01)
+    assert len(tuned.best.raw.block_samples_per_s) == 10, "the finals take twice the rounds"
+    stored = RunStore().runs()
+    assert {run.id for run in tuned.tried} <= {run.id for run in stored}
+    fractions = [update.fraction for update in seen]
+    assert fractions == sorted(fractions)
+    assert search.alive() == []
+
+
+def test_the_better_half_is_measured_for_longer(search: FakeMachine, plan: Plan) -> None:
+    tuned = tune(plan, {"workers": (0, 1, 2, 4)})
+    rounds: dict[str, list[int]] = {}
+    for run in tuned.tried[:-3]:
+        rounds.setdefault(run.title, []).append(len(run.raw.block_samples_per_s))
+    assert rounds["workers=1"] == [3]
+    assert rounds["workers=4"] == [3 + 6]
+
+
+def test_after_the_budget_nothing_but_the_finals_starts(search: FakeMachine, plan: Plan) -> None:
+    tuned = tune(plan, SPACE, budget_s=5)
+    assert tuned.settings != "the baseline"
+    with pytest.raises(InvalidValue, match="nothing could be measured"):
+        tune(plan, SPACE, budget_s=-1)
+
+
+def test_nothing_above_the_memory_cap_is_picked(search: FakeMachine, plan: Plan) -> None:
+    space: dict[str, Any] = {"batch_size": (8, 20), "amp": ("off", "bf16")}
+    tuned = tune(plan, space, memory_cap_bytes=10_000)
+    assert tuned.best.recipe["batch_size"] == 8
+    assert {run.recipe["batch_size"] for run in tuned.over_memory} == {20}
+    with pytest.raises(InvalidValue, match="fits under the memory cap"):
+        tune(plan, space, memory_cap_bytes=100)
+
+
+def test_a_run_is_proven_against_the_baseline_even_if_that_is_over_the_cap(
+    search: FakeMachine, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = []
+    monkeypatch.setattr(
+        ThisMachine, "proof", lambda self, baseline, run: pairs.append((baseline, run)) or SAME
+    )
+    search.rate = lambda recipe: 10.0 * recipe.batch_size
+    tuned = tune(plan, {"batch_size": (4, 8)}, memory_cap_bytes=6_000)
+    assert tuned.best.recipe["batch_size"] == 4
+    ((baseline, run),) = pairs
+    assert (baseline.recipe["batch_size"], run.recipe["batch_size"]) == (8, 4)
+
+
+def test_the_search_is_kept_if_parity_fails(
+    search: FakeMachine, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Parity:
+        raise RunFailed("out of memory in float64", "use a smaller batch")
+
+    monkeypatch.setattr(ThisMachine, "parity", fails)
+    tuned = tune(plan, SPACE)
+    assert tuned.parity is None
+    assert "could not be checked: out of memory in float64" in tuned.sentences()[-1]
+
+
+def test_a_search_that_is_stopped_keeps_what_it_has(search: FakeMachine, plan: Plan) -> None:
+    stop = threading.Event()
+    search.fails = lambda child, question: stop.set() if len(search.children) == 8 else None  # type: ignore[func-returns-value]
+    tuned = tune(plan, SPACE, progress=Progress(cancelled=stop))
+    assert tuned.sentences()[-1] == "Stopped: whether it trains the same was not checked."
+    assert tuned.parity is None
+    assert search.alive() == []
+
+
+def test_a_search_that_is_stopped_at_once_has_nothing(search: FakeMachine, plan: Plan) -> None:
+    stop = threading.Event()
+    search.fails = lambda child, question: stop.set() if question == "train" else None  # type: ignore[func-returns-value]
+    with pytest.raises(Cancelled):
+        tune(plan, SPACE, progress=Progress(cancelled=stop))

@@ -1,0 +1,136 @@
+"""The ladder: what is kept, what is built on it, what is measured afresh at its end."""
+
+from dataclasses import replace
+
+import pytest
+
+from perfkit.errors import RunFailed
+from perfkit.ladder.stages import AGAIN, KEPT
+from perfkit.recipe import Recipe
+from perfkit.results.run import Run
+from perfkit.results.store import RunStore
+from perfkit.studies.climb import RUNG, climb, is_ladder_of
+from perfkit.studies.progress import Progress, Update
+from perfkit.studies.rungs import resolve
+from perfkit.studies.sources import Plan
+from tests.unit.studies.fakes import FakeMachine
+
+NAMES = ("data_loading", "channels_last", "compile")
+SLOWER = {"channels_last"}
+"""Switches that make this machine slower; every other change makes it faster."""
+
+
+def rate(recipe: Recipe) -> float:
+    return 100.0 * 1.3 ** (recipe.workers > 0) * 0.8**recipe.channels_last * 1.5**recipe.compile
+
+
+@pytest.fixture
+def ladder(machine: FakeMachine, where: Plan) -> Plan:
+    machine.rate = rate
+    return replace(where, preset=replace(where.preset, rounds=5), stages=NAMES)
+
+
+def facts(runs: list[Run]) -> dict[str, str]:
+    return {run.stage: run.facts.get(RUNG, "") for run in runs}
+
+
+def changed(run: Run) -> set[str]:
+    return {name for name in Recipe.from_dict(run.recipe).diff(Recipe()) if name in {"channels_last", "compile"}}
+
+
+def test_a_rung_is_kept_if_it_is_faster_and_the_next_is_built_on_what_was_kept(
+    machine: FakeMachine, ladder: Plan
+) -> None:
+    runs = climb(ladder)
+    assert facts(runs) == {
+        "baseline": "",
+        "data_loading": "kept",
+        "channels_last": "dropped: slower",
+        "compile": "kept",
+        KEPT: "",
+        AGAIN: "",
+    }
+    _, loading, layout, compiled, final, _ = runs
+    assert changed(layout) == {"channels_last"}
+    assert changed(compiled) == {"compile"}
+    assert final.recipe == compiled.recipe
+    assert compiled.pairing("previous").against == loading.id  # type: ignore[union-attr]
+    assert compiled.speedup("previous").ratio == pytest.approx(1.5)  # type: ignore[union-attr]
+    assert final.speedup("baseline").ratio == pytest.approx(1.95)  # type: ignore[union-attr]
+    assert all(pairing.interleaved for run in runs for pairing in run.pairings)
+
+
+def test_the_end_is_measured_in_new_processes(machine: FakeMachine, ladder: Plan) -> None:
+    climb(ladder)
+    assert len(machine.children) == 4 + 3
+    assert set(machine.blocks()[-15:]) == {4, 5, 6}
+    assert machine.alive() == []
+
+
+@pytest.mark.parametrize(("keep", "keep_all"), [(("channels_last",), False), ((), True)])
+def test_a_slower_rung_is_kept_if_that_is_asked_for(
+    machine: FakeMachine, ladder: Plan, keep: tuple[str, ...], keep_all: bool
+) -> None:
+    runs = climb(replace(ladder, keep=keep, keep_all=keep_all))
+    assert facts(runs)["channels_last"] == "kept"
+    assert changed(runs[3]) == {"channels_last", "compile"}
+
+
+def test_nothing_is_built_on_a_rung_that_failed_in_its_rounds(machine: FakeMachine, ladder: Plan) -> None:
+    def fails(child: object, question: str) -> Exception | None:
+        is_first_rung = getattr(child, "recipe").workers and not getattr(child, "recipe").compile
+        return RunFailed("the loss is nan", "lower it") if question == "block" and is_first_rung else None
+
+    machine.fails = fails
+    runs = climb(ladder)
+    assert [run.status for run in runs[:4]] == ["ok", "failed", "ok", "ok"]
+    assert Recipe.from_dict(runs[3].recipe).workers == 0
+    assert runs[3].pairing("previous").against == runs[0].id  # type: ignore[union-attr]
+
+
+def test_without_verdicts_every_rung_is_kept_and_nothing_is_repeated(
+    machine: FakeMachine, ladder: Plan
+) -> None:
+    runs = climb(replace(ladder, preset=replace(ladder.preset, rounds=3)))
+    assert list(facts(runs).values()) == ["", "kept", "kept", "kept"]
+
+
+def test_one_rung_is_measured_beside_the_baseline_and_its_repetition(
+    machine: FakeMachine, ladder: Plan
+) -> None:
+    runs = climb(replace(ladder, stages=("compile",), below=True))
+    assert [run.stage for run in runs] == ["baseline", "compile", AGAIN]
+    assert len({tuple(sorted(machine.blocks()[at : at + 3])) for at in range(0, 15, 3)}) == 1
+
+
+def test_runs_are_stored_and_told_in_the_order_of_the_ladder(machine: FakeMachine, ladder: Plan) -> None:
+    seen: list[Update] = []
+    runs = climb(replace(ladder, stages=("pinning", *NAMES)), RunStore(), Progress(seen.append))
+    assert [run.stage for run in runs][:3] == ["baseline", "pinning", "data_loading"]
+    assert runs[1].status == "not_applicable"
+    assert [update.run for update in seen if update.run] == runs
+    assert [RunStore().get(run.id) for run in runs] == runs
+    fractions = [update.fraction for update in seen]
+    assert fractions == sorted(fractions)
+
+
+def test_stored_runs_are_recognised_given_what_was_kept(machine: FakeMachine, ladder: Plan) -> None:
+    runs = climb(ladder)
+    description, _ = resolve(ladder)
+    assert is_ladder_of(ladder, description, runs)
+    assert not is_ladder_of(replace(ladder, settings={"batch_size": 64}), description, runs)
+
+
+def test_a_ladder_ends_with_its_baseline(machine: FakeMachine, ladder: Plan) -> None:
+    machine.fails = lambda child, question: RunFailed("broken", "fix it") if question == "train" else None
+    runs = climb(ladder)
+    assert runs[0].status == "failed"
+    assert len(runs) == 2
+
+
+def test_recipes_are_measured_together(machine: FakeMachine, where: Plan) -> None:
+    recipes = (("one", Recipe(batch_size=8)), ("two", Recipe(batch_size=16)), ("three", Recipe(batch_size=32)))
+    plan = replace(where, recipes=recipes, preset=replace(where.preset, rounds=5))
+    runs = climb(plan)
+    assert [run.stage for run in runs] == ["one", "two", "three", AGAIN]
+    assert runs[2].speedup("baseline").ratio == pytest.approx(1.2)  # type: ignore[union-attr]

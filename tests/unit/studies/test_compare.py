@@ -1,0 +1,179 @@
+"""Two recipes compared: pairs of processes, budgets, failures, stopping, stored runs."""
+
+import math
+import threading
+
+import msgspec
+import numpy as np
+import pytest
+
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError
+from perfkit.recipe import Recipe
+from perfkit.results import noise as kept_noise
+from perfkit.results import stats
+from perfkit.results.store import RunStore
+from perfkit.studies import compare as comparing
+from perfkit.studies.compare import Candidate, compare, compare_stored, pairs_for, target_half_width
+from perfkit.studies.progress import Progress, Update
+from perfkit.studies.sources import Plan
+from tests.unit.studies.fakes import FakeMachine, out_of_memory
+
+A, B = Candidate("A", Recipe(batch_size=8)), Candidate("B", Recipe(batch_size=64))
+
+
+def trained(machine: FakeMachine) -> list[tuple[int, int]]:
+    """Batch size and seed of every training, in the order of their start."""
+    return [(command["recipe"]["batch_size"], command["seed"] - 7) for command in machine.trainings]
+
+
+def test_a_pair_of_processes_is_compared_and_stored(machine: FakeMachine, where: Plan) -> None:
+    result = compare(A, B, where, budget_s=0)
+    assert result.ratio.ratio == pytest.approx(2.0)
+    assert (result.pairs, result.rounds) == (1, 5)
+    assert (result.pairing.noise, result.pairing.assumed) == (stats.aa_noise_bound(()), True)
+    assert {run.id for run in map(RunStore().get, (result.a.id, result.b.id))} == {result.a.id, result.b.id}
+    assert compare_stored(*map(RunStore().get, (result.a.id, result.b.id))) == result
+
+
+def test_either_side_starts_first_with_another_seed_in_every_pair(
+    machine: FakeMachine, where: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_noise, "load", lambda device, further=(): 0.03)
+    seen: list[Update] = []
+    result = compare(A, B, where, budget_s=1e9, precision=0.02, progress=Progress(seen.append))
+    assert trained(machine)[:6] == [(8, 0), (64, 0), (64, 1), (8, 1), (8, 2), (64, 2)]
+    assert (result.pairs, result.pairing.noise) == (8, 0.03)
+    rates = [pair.rates for pair in result.pairing.pairs]
+    assert all((own == 200).all() and (other == 100).all() for own, other in rates), "B is the own side"
+    assert result.ratio == stats.ratio_over_pairs(rates, noise=0.03)
+    assert RunStore().get(result.b.id) == result.b
+    fractions = [update.fraction for update in seen]
+    assert fractions == sorted(fractions)
+
+
+def test_further_pairs_measure_rates_alone(machine: FakeMachine, where: Plan) -> None:
+    compare(A, B, where, budget_s=0, pairs=2)
+    assert {number for number, question in machine.asked if question == "ceiling"} == {0, 1}
+    blocks = machine.blocks()
+    assert [blocks.count(number) for number in range(4)] == [5, 5, 5, 5]
+
+
+@pytest.mark.parametrize(("budget_s", "pairs"), [(0.0, 5), (1e9, 8)])
+def test_the_budget_ends_the_pairs_once_there_are_five(
+    machine: FakeMachine, where: Plan, budget_s: float, pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_noise, "load", lambda device, further=(): 0.03)
+    assert compare(A, B, where, budget_s).pairs == pairs
+
+
+def test_without_memory_for_both_the_rounds_are_sequential(machine: FakeMachine, where: Plan) -> None:
+    machine.fails = lambda child, question: (
+        out_of_memory() if question == "train" and machine.alive() != [child.number] else None
+    )
+    result = compare(A, B, where, budget_s=0, pairs=2)
+    assert not result.pairing.interleaved
+    assert result.ratio.ratio == pytest.approx(2.0)
+
+
+def test_a_side_that_fails_ends_the_comparison_and_is_kept(machine: FakeMachine, where: Plan) -> None:
+    machine.fails = lambda child, question: PerfkitError("broken", "fix it") if question == "train" else None
+    with pytest.raises(PerfkitError, match="A could not be compared: broken"):
+        compare(A, B, where, budget_s=0)
+    assert [run.status for run in RunStore().runs()] == ["failed"]
+    assert machine.alive() == []
+
+
+def stop_in_pair(machine: FakeMachine, pair: int, how: threading.Event | None) -> None:
+    def fails(child: object, question: str) -> Exception | None:
+        if question == "block" and len(machine.children) == 2 * pair:
+            if how is None:
+                raise KeyboardInterrupt
+            how.set()
+            return Cancelled("stopped on request")
+        return None
+
+    machine.fails = fails
+
+
+def test_stop_keeps_the_pairs_that_were_measured_and_is_no_error(machine: FakeMachine, where: Plan) -> None:
+    stop = threading.Event()
+    stop_in_pair(machine, 3, stop)
+    result = compare(A, B, where, budget_s=0, pairs=4, progress=Progress(cancelled=stop))
+    assert result.pairs == 2
+    assert machine.alive() == []
+
+
+def test_stopped_before_the_first_round_there_is_nothing_to_compare(
+    machine: FakeMachine, where: Plan
+) -> None:
+    stop = threading.Event()
+    stop_in_pair(machine, 1, stop)
+    with pytest.raises(Cancelled, match="stopped before A was measured"):
+        compare(A, B, where, budget_s=0, progress=Progress(cancelled=stop))
+
+
+@pytest.mark.parametrize(("pair", "kept"), [(1, 0), (3, 2)])
+def test_control_c_stays_what_it_is(machine: FakeMachine, where: Plan, pair: int, kept: int) -> None:
+    stop_in_pair(machine, pair, None)
+    with pytest.raises(KeyboardInterrupt):
+        compare(A, B, where, budget_s=0, pairs=4)
+    runs = {run.title: run for run in RunStore().runs()}
+    assert len(runs) == (2 if kept else 0)
+    assert not kept or compare_stored(runs["A"], runs["B"]).pairs == kept
+    assert machine.alive() == []
+
+
+def test_noise_is_what_equal_processes_differ_by(machine: FakeMachine, where: Plan) -> None:
+    results = comparing.measure_noise(where, pairs=2, budget_s=0)
+    assert [result.ratio.ratio for result in results] == [1.0, 1.0]
+    same = stats.AAPair(0.0, 0.0)
+    assert kept_noise.load("cpu") == stats.aa_noise_bound([same, same])
+    assert trained(machine) == [(8, 0), (8, 0), (8, 1), (8, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("tea", "cannot compare 'tea'"), ("workers=x", "Allowed: a whole number")]
+)
+def test_what_cannot_be_compared_is_refused(where: Plan, text: str, message: str) -> None:
+    with pytest.raises(InvalidValue, match=message):
+        comparing.candidate(text, where)
+
+
+def test_runs_of_other_workloads_or_machines_are_not_compared(machine: FakeMachine, where: Plan) -> None:
+    result = compare(A, B, where, budget_s=0)
+    for other in ({"device": "mps"}, {"options": {"image_size": 64}}, {"machine": {"id": "m2"}}):
+        with pytest.raises(InvalidValue, match="differ|different machines"):
+            compare_stored(result.a, msgspec.structs.replace(result.b, **other))
+
+
+@pytest.mark.parametrize(
+    ("noise", "precision", "pairs"),
+    [
+        (0.0, 0.02, 1),
+        (0.02, 0.02, 1),
+        (0.021, 0.02, 6),
+        (0.03, 0.02, 8),
+        (0.3, 0.02, 12),
+        (0.3, 0.0, 1),
+    ],
+)
+def test_as_many_pairs_of_processes_as_their_noise_calls_for(
+    noise: float, precision: float, pairs: int
+) -> None:
+    assert pairs_for(noise, precision) == pairs
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.024, 0.032])
+def test_pairs_and_rounds_together_reach_the_precision(noise: float) -> None:
+    """Simulated: pairs that differ for good, rounds that scatter by 5%; as much of both as is called for."""
+    pairs = pairs_for(noise, 0.02)
+    rounds = math.ceil((1.96 * math.sqrt(2) * 0.05 / target_half_width(0.02, pairs, noise)) ** 2)
+    rng = np.random.default_rng(0)
+
+    def ratio() -> stats.Ratio:
+        for_good = rng.normal(1, noise / 1.96, pairs)
+        rates = [(rng.normal(own, 0.05, rounds), rng.normal(1, 0.05, rounds)) for own in for_good]
+        return stats.ratio_over_pairs(rates) if pairs > 1 else stats.ratio(*rates[0], paired=True)
+
+    widths = [ratio().half_width for _ in range(100)]
+    assert 0.016 < np.mean(widths) < 0.021

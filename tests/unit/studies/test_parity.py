@@ -1,0 +1,64 @@
+"""Parity: checks, mechanisms, ranks against one process."""
+
+from typing import Any
+
+import pytest
+
+from perfkit.recipe import Recipe
+from perfkit.results.parity import Check
+from perfkit.results.run import Mechanism
+from perfkit.studies.parity import parity
+from perfkit.studies.sources import Plan
+from perfkit.worker import messages
+from perfkit.worker.reports import ParityReport
+from tests.unit.studies import fakes
+from tests.unit.studies.fakes import FakeChild, FakeMachine
+
+LOSSES = {"candidate": [2.0], "float32": [2.0], "float64": [2.0]}
+
+
+@pytest.fixture
+def judge(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    answer = FakeChild.answer
+
+    def with_parity(child: FakeChild, question: str, arguments: dict[str, Any]) -> Any:
+        if question == "parity":
+            return ParityReport([Check("losses", True, "equal")], LOSSES)
+        return answer(child, question, arguments)
+
+    monkeypatch.setattr(FakeChild, "answer", with_parity)
+    return machine
+
+
+def test_one_process_compares_and_proves_its_switches(judge: FakeMachine, where: Plan) -> None:
+    judge.mechanisms = [Mechanism("amp", True, "logits are bf16")]
+    result = parity(where, "AMP", Recipe(batch_size=8, amp="bf16"))
+    assert result.ok
+    assert (result.exactness, result.other_batch, result.losses) == ("tolerance", False, LOSSES)
+    assert result.checks[-1].evidence == "1 switches proven by the built objects"
+    assert [child.stopped for child in judge.children] == [1]
+
+
+def test_a_switch_that_is_not_in_effect_is_no_parity(judge: FakeMachine, where: Plan) -> None:
+    judge.mechanisms = [Mechanism("amp", False, "logits are float32")]
+    result = parity(where, "AMP", Recipe(batch_size=16, amp="bf16"))
+    assert not result.ok
+    assert result.other_batch
+    assert "amp: logits are float32" in result.describe()
+
+
+@pytest.mark.parametrize(("loss", "same"), [(2.3001, True), (2.31, False)])
+def test_ranks_have_the_losses_of_one_with_all_of_their_batches(
+    judge: FakeMachine, where: Plan, monkeypatch: pytest.MonkeyPatch, loss: float, same: bool
+) -> None:
+    trained = fakes.trained
+
+    def of_ranks(recipe: Recipe, *_: Any) -> messages.Trained:
+        return trained(recipe, losses=[loss if recipe.ranks > 1 else 2.3], batch_norm=True)
+
+    monkeypatch.setattr(fakes, "trained", of_ranks)
+    result = parity(where, "two", Recipe(batch_size=8, ranks=2))
+    assert [command["recipe"]["batch_size"] for command in judge.trainings] == [16, 8]
+    assert result.ok is same
+    assert ("SyncBatchNorm" in result.checks[0].evidence) is not same
+    assert judge.alive() == []

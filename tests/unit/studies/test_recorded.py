@@ -1,0 +1,118 @@
+"""A recording in the place of a measurement: its own stages, switches and workload, and nothing else."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfkit.errors import InvalidValue
+from perfkit.ladder.stages import AGAIN
+from perfkit.recipe import Recipe
+from perfkit.results import recordings
+from perfkit.results.recordings import ORIGIN
+from perfkit.results.run import Run
+from perfkit.show import tables, terminal
+from perfkit.studies import rungs
+from perfkit.studies.climb import climb
+from perfkit.studies.parity import parity
+from perfkit.studies.plan import plan
+from perfkit.studies.progress import Progress, Update
+from perfkit.studies.sources import NotHere, Plan
+
+NAME = "cpu-quick"
+
+
+def planned(*stages: str, **more: Any) -> Plan:
+    return plan(stages=stages or None, device=f"recorded:{NAME}", **more)
+
+
+def stored() -> dict[str, Run]:
+    return {run.stage: run for run in recordings.find(NAME).runs}
+
+
+def test_a_whole_ladder_is_played_as_it_was_recorded() -> None:
+    progress: list[Update] = []
+    runs = climb(planned(), progress=Progress(progress.append))
+    assert [(run.id, run.raw) for run in runs] == [(run.id, run.raw) for run in stored().values()]
+    assert [update.run for update in progress] == runs
+    text = " ".join(terminal.text(tables.sections(runs)).split())
+    assert f"{runs[0].facts[ORIGIN]} Nothing was measured now." in text
+
+
+def test_some_stages_come_with_the_baseline_and_its_repetition() -> None:
+    assert [run.stage for run in climb(planned("amp"))] == ["baseline", "amp", AGAIN]
+
+
+def test_one_stage_on_top_of_the_ladder_comes_with_the_one_before_it() -> None:
+    before, amp = climb(planned("amp", below=True))
+    pairing = amp.pairing("previous")
+    assert pairing
+    assert pairing.against == before.id
+    assert before.stage == "channels_last"
+    _, stages = rungs.resolve(planned("amp", below=True))
+    assert stages[-1].recipe.amp == "bf16" and stages[0].recipe.amp == "off"
+
+
+def test_a_stage_that_could_not_be_measured_there_keeps_its_reason() -> None:
+    before, pinning = climb(planned("pinning", below=True))
+    assert before.stage == "data_loading" and pinning.reason == stored()["pinning"].reason
+    (heading, diff), *_ = rungs.stage_diffs(planned("pinning", below=True))
+    assert heading.startswith("n/a here: ")
+    assert not diff
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"stages": ["fused_optimizer"]},
+        {"stages": ["amp"], "settings": {"cpu_threads": 1}},
+    ],
+)
+def test_what_the_recording_lacks_says_what_it_has(more: dict[str, Any]) -> None:
+    run = climb(plan(device=f"recorded:{NAME}", **more))[1]
+    assert run.status == "not_applicable" and not run.raw.step_s
+    assert run.reason.startswith("not in this recording, which has baseline, data loading,")
+
+
+def test_a_recipe_is_played_only_if_it_was_recorded() -> None:
+    there = Recipe.from_dict(stored()["amp"].recipe)
+    recipes = (("mine", there), ("other", there.replace(prefetch_factor=7)))
+    runs = climb(dataclasses.replace(planned(), recipes=recipes))
+    assert [run.status for run in runs] == ["ok", "not_applicable"]
+    rule = rungs.switch_rule(planned(), rungs.resolve(planned())[0])
+    assert not rule("amp", there)
+    assert rule("prefetch_factor", recipes[1][1]) == "not in this recording"
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"workload": "cifar_resnet18"}, "workload"),
+        ({"preset": "paper"}, "preset"),
+        ({"options": {"image_size": 7}}, "option"),
+    ],
+)
+def test_another_workload_preset_or_option_is_refused(more: dict[str, Any], what: str) -> None:
+    with pytest.raises(InvalidValue, match=f"'{NAME}' is of another {what}: perfkit.workloads.photos:Photos"):
+        planned(**more)
+    assert planned(workload="photos", preset="quick", options={"image_size": 96}).recorded == NAME
+
+
+def test_nothing_is_measured_on_a_recording() -> None:
+    with pytest.raises(NotHere, match="nothing can be measured on it"):
+        parity(planned(), "AMP", Recipe())
+
+
+def test_a_recording_with_an_unknown_switch_is_an_error_in_words(tmp_path: Path) -> None:
+    data = json.loads(recordings.available()[NAME].read_text(encoding="utf-8"))
+    data["runs"][0]["recipe"]["batch_size"] = "<script>"
+    (tmp_path / "odd.json").write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(InvalidValue, match="batch_size"):
+        plan(device=f"recorded:{tmp_path / 'odd.json'}")
+
+
+def test_an_unknown_stage_is_an_error() -> None:
+    with pytest.raises(InvalidValue, match="Did you mean 'amp'"):
+        planned("amb")
