@@ -16,6 +16,7 @@ from perfkit.recipe import Recipe, switches
 from perfkit.results.run import Communication
 from perfkit.studies import plan as plans
 from perfkit.studies import rungs
+from perfkit.studies.climb import climb
 from perfkit.studies.sources import Plan, described
 from perfkit.worker.messages import Description, DeviceFacts
 from tests.unit.studies import fakes
