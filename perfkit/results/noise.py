@@ -55,8 +55,8 @@ def load(device: str, further: Sequence[AAPair] = ()) -> float | None:
 def expected(device: str, script: bool = False) -> tuple[float | None, bool]:
     """The noise that verdicts on a device take into account, and whether it is assumed.
 
-    On a CPU where no pair was measured, it is the noise of other machines. For a user's script, whose pairs no
-    ladder measures, it is never less than that of other scripts.
+    On a CPU where no pair was measured, it is the noise of other machines. For a user's script, whose pairs
+    no ladder measures, it is never less than that of other scripts.
     """
     measured = load(device)
     elsewhere = _OF_SCRIPTS if script else stats.aa_noise_bound(())

@@ -1,7 +1,5 @@
 """The rounds of two runs beside each other, and what is derived from them: ratio, interval, verdict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -22,15 +20,15 @@ DISTURBED = 0.05
 
 
 def undisturbed(shares: Sequence[float], count: int) -> Flags | None:
-    """Which of `count` rounds count: those that others did not disturb; None where too few are left.
+    """Which of `count` rounds others did not disturb; None where too few are left.
 
     Args:
         shares: of the cores that others took, in each round; empty where it was not measured.
-        count: of the rounds.
+        count: number of the rounds.
     """
     taken = np.array(shares) if len(shares) == count else np.zeros(count)
     clean: Flags = taken <= DISTURBED
-    # Half of fewer rounds will do: of those there is no verdict anyway.
+    # Half of fewer rounds will do: they give no verdict anyway.
     needed = stats.MIN_ROUNDS if count >= stats.MIN_ROUNDS else count / 2
     return clean if clean.sum() >= needed else None
 
@@ -45,7 +43,7 @@ class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def rates(self) -> tuple[Values, Values]:
-        """Both as arrays, this run's first, of the rounds that count."""
+        """Both as arrays, this run's first, in the rounds that count."""
         own, other = np.array(self.own_samples_per_s), np.array(self.other_samples_per_s)
         counts = undisturbed(self.disturbed, own.size)
         return (own, other) if counts is None or own.size != other.size else (own[counts], other[counts])
@@ -65,12 +63,11 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     interleaved: bool
     """Whether both were measured in the same rounds."""
     relative: bool = False
-    """Not in the same rounds: both sides are relative to the baseline, which was measured beside each."""
+    """Whether both sides are relative to the baseline, beside which each was measured."""
     noise: float | None = None
-    """The machine's A/A noise when this was measured: smaller effects are not called effects; None
-    if unknown."""
+    """The machine's A/A noise then: smaller effects are not called effects; None if unknown."""
     assumed: bool = False
-    """Whether that noise was not measured here, but on another machine."""
+    """Whether that noise was measured on another machine."""
     seconds: float = 0.0
     """How long the rounds took."""
     band: float | None = None
@@ -83,8 +80,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def pairs(self) -> list[Rounds]:
         """The rounds of every pair of processes."""
-        own = Rounds(self.own_samples_per_s, self.other_samples_per_s, self.disturbed)
-        return [own, *self.further_pairs]
+        return [Rounds(self.own_samples_per_s, self.other_samples_per_s, self.disturbed), *self.further_pairs]
 
     @property
     def round_ratios(self) -> list[float]:
@@ -118,14 +114,11 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
         """Further minutes of rounds that would show an effect of this size (a fraction).
 
         The scatter of rounds shrinks with the square root of their number; the differences between equal
-        processes do not. None: it would show already, no time would help, or the rounds were disturbed.
+        processes, and a model's error, do not. None: it would show already, or no time would help.
         """
-        if self.band is not None:
-            return None  # the model's error does not shrink
         alone, noise = self.ratio_with(None), self.noise or 0.0
-        if alone.verdict == "disturbed" or self.ratio.half_width <= effect or not self.seconds:
-            return None
-        if noise >= effect or self.further_pairs:
+        helps = self.band is None and noise < effect and not self.further_pairs and self.seconds
+        if not helps or alone.verdict == "disturbed" or self.ratio.half_width <= effect:
             return None
         wanted = math.sqrt(effect**2 - noise**2)
         return self.seconds / 60 * max(0.0, (alone.half_width / wanted) ** 2 - 1)

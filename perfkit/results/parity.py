@@ -1,7 +1,5 @@
 """Whether a recipe trains the same as the plain program; `studies.parity` checks it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -70,10 +68,10 @@ def losses(
     largest = max((abs(b) for _, b in pairs if math.isfinite(b)), default=0.0) or 1e-12
     furthest = max(abs(a - b) for a, b in pairs) / largest
     text = f"differ from number {differing[0]} of {len(pairs)} on, by at most {furthest:.2%}"
-    if exactness == "bitwise" and not why_apart:
-        return Check("losses", False, f"{text}, though these switches should leave them equal")
     if why_apart:
         return Check("losses", True, f"{text}, which says nothing: {why_apart}")
+    if exactness == "bitwise":
+        return Check("losses", False, f"{text}, though these switches should leave them equal")
     allowed = 2e-2 if sixteen_bits else 1e-3
     within = furthest <= allowed
     rounding = f"{'within' if within else 'more than'} the {allowed:.1%} that rounding explains"

@@ -115,7 +115,7 @@ def load(path: Path) -> Recording:
 
 
 def available() -> Mapping[str, Path]:
-    """Every recording by its name: those that ship with perfkit, then the user's, which replace equal names."""
+    """Every recording by its name: the shipped ones, then the user's, which replace equal names."""
     tree = machine.checkout()
     folders = [tree / "data" / "recordings"] if tree else []
     folders.append(machine.own_recordings_folder())

@@ -311,11 +311,32 @@ def break_even_steps(run: Run, runs: Sequence[Run]) -> int | None:
 
 # ---------------------------------------------------------------- JSON
 
-_FIELDS = """
-id title recipe status reason peak_memory_bytes peak_reserved_bytes batch_bytes_per_sample h2d_bytes_per_sample
-startup_s compile_s mechanism losses communication simulated facts warnings raw samples_per_s disturbed step_s
-data_wait_s data_wait_share ceiling_samples_per_s pipeline_efficiency utilization
-""".split()
+_NOT_SHOWN = {
+    "schema",
+    "session",
+    "created",
+    "stage",
+    "workload",
+    "options",
+    "preset",
+    "device",
+    "seed",
+    "machine",
+    "samples_per_step",
+    "pairings",
+    "reference_samples_per_s",
+}
+"""Fields that stand once for a session, or that only the derived values need."""
+_DERIVED = (
+    "samples_per_s",
+    "disturbed",
+    "step_s",
+    "data_wait_s",
+    "data_wait_share",
+    "ceiling_samples_per_s",
+    "pipeline_efficiency",
+    "utilization",
+)
 
 INVALID = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What reading data that are no run raises."""
@@ -324,7 +345,8 @@ INVALID = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 def summary(run: Run) -> dict[str, Any]:
     """The plain data of a stage for `--json`: derived numbers beside the raw ones they come from."""
     ratios = {f"speedup_vs_{role}": run.speedup(role) for role in ("previous", "baseline")}
-    values = {"name": run.stage, **{name: getattr(run, name) for name in _FIELDS}, **ratios}
+    fields = [name for name in Run.__struct_fields__ if name not in _NOT_SHOWN]
+    values = {"name": run.stage, **{name: getattr(run, name) for name in (*fields, *_DERIVED)}, **ratios}
     plain: dict[str, Any] = msgspec.to_builtins(values)
     return plain
 

@@ -234,7 +234,7 @@ def rounds_needed(
         log_ratios: one row a round, one column for each ratio.
         precision: half the width of each interval / ratio, at most … At 0 only the budget ends the measuring.
         part: … or this part of the effect, if that is more.
-        equal: log ratios of two equal processes, one a round, which need not be known better than the effects.
+        equal: log ratios of two equal processes, one a round; they may be known less well than the effects.
     """
     if precision <= 0:
         return math.inf

@@ -42,7 +42,9 @@ def test_one_pair_of_processes() -> None:
 def test_noise_that_was_not_measured_is_none_and_says_so() -> None:
     found = Comparison(run("a"), run("b"), pairing(interleaved=False))
     assert found.pairing.noise is None
-    assert found.describe().endswith("5 sequential rounds, A/A noise not measured: run perfkit noise")
+    assert found.describe().endswith(
+        "5 sequential rounds, A/A noise not measured: run perfkit doctor --noise"
+    )
     zero = Comparison(run("a"), run("b"), pairing(0.0))
     assert zero.describe().endswith("A/A noise 0.0%"), "measured, and found to be none"
 
