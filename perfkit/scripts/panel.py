@@ -186,9 +186,7 @@ class ScriptPanel(Panel):
     def _make_patch(self) -> None:
         if not self.settings:
             raise InvalidValue("no switch is set", "Set those that the script is to have by itself")
-        self.edit = patching.make(
-            self.launch, self.settings, Progress(self.follow, self.cancelled)
-        )
+        self.edit = patching.make(self.launch, self.settings, Progress(self.follow, self.cancelled))
         self._save.value = pieces.download(self._text(self.edit), "perfkit.diff", "text/x-diff")
 
     def _text(self, edit: Patch) -> str:

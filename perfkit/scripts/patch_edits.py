@@ -6,9 +6,10 @@ from pathlib import Path
 
 from perfkit.recipe import Value, switches
 from perfkit.scripts import patch_libraries as libraries
+from perfkit.scripts.patch_autocast import Autocast
 from perfkit.scripts.patch_calls import Frame, Site
 from perfkit.scripts.patch_libraries import Option
-from perfkit.scripts.patch_source import Function, Refused, Source, argument, assigned, names_in
+from perfkit.scripts.patch_source import Function, Refused, Source, argument, assigned
 
 _LOADER = {
     "batch_size": "batch_size",
@@ -44,8 +45,6 @@ _ROLES = dict.fromkeys(_LOADER, "loader") | {
 }
 """Switch → the call that it is about: a library that makes this call has an option for the switch."""
 _IMPLEMENTATIONS = {"fused": {"fused": "True"}, "foreach": {"foreach": "True"}, "loop": {"foreach": "False"}}
-_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
-_AUTOCAST = ("device_type", "dtype", "enabled")
 _FP32 = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
 
 
@@ -164,7 +163,7 @@ class Edits:
             shown = ", ".join(f"{name}={code}" for name, code in values.items() if code)
             self.done.append(f"{source.where(call)}: {shown}")
 
-    def _calls(self, role: str, missing: str = "") -> list[tuple[Source, ast.Call, Site]]:
+    def calls(self, role: str, missing: str = "") -> list[tuple[Source, ast.Call, Site]]:
         """Every call of a role in the script's own code."""
         sites = [site for site in self.sites if site.role == role and site.frames and not site.library]
         if missing and not sites:
@@ -176,7 +175,7 @@ class Edits:
 
     def _loader(self, name: str, value: Value) -> None:
         missing = "the script uses no DataLoader: its own code loads the batches"
-        source, call, site = self._calls("loader", missing)[0]
+        source, call, site = self.calls("loader", missing)[0]
         sampler = argument(call, "batch_sampler", _LOADER_ORDER)
         if name == "batch_size" and sampler and source.code(sampler) != "None":
             raise Refused(f"{source.where(call)}: the batch sampler decides the batch size; change it there")
@@ -189,14 +188,14 @@ class Edits:
         if present is None:
             planned = len(source.edits)
             source.set_argument(call, keyword, code, _LOADER_ORDER)
-            self._note(source, call, planned, f"{keyword}={code}")
+            self.note(source, call, planned, f"{keyword}={code}")
         else:
             self._change_value(source, present, site.frames, keyword, code)
         if name == "workers" and not value:
             for partner in _WITH_WORKERS:
                 source.remove_argument(call, partner)
 
-    def _note(self, source: Source, node: ast.AST, planned: int, text: str) -> None:
+    def note(self, source: Source, node: ast.AST, planned: int, text: str) -> None:
         """Says what was changed, if more edits than those planned before are there."""
         if len(source.edits) > planned:
             self.done.append(f"{source.where(node)}: {text}")
@@ -208,7 +207,7 @@ class Edits:
         planned = len(source.edits)
         if isinstance(value, ast.Constant):
             source.replace(value, code)
-            self._note(source, value, planned, f"{name}={code}")
+            self.note(source, value, planned, f"{name}={code}")
             return
         if isinstance(value, ast.Attribute):
             known = [
@@ -240,7 +239,7 @@ class Edits:
             return
         planned = len(option.source.edits)
         option.source.set_argument(option.call, "default", code)
-        self._note(option.source, option.call, planned, f"the default of {option.name} is {code}")
+        self.note(option.source, option.call, planned, f"the default of {option.name} is {code}")
 
     def _given(
         self, source: Source, function: Function, name: str, frames: Sequence[Frame]
@@ -262,20 +261,20 @@ class Edits:
         raise Refused(f"{source.where(function)}: what {name} is cannot be followed; change it by hand")
 
     def _non_blocking(self, value: Value) -> None:
-        for source, call, _ in self._calls("copy", "no copy of a batch to the device was seen"):
+        for source, call, _ in self.calls("copy", "no copy of a batch to the device was seen"):
             self._set_arguments(source, call, {"non_blocking": str(value)})
 
     def _zero_grad_set_to_none(self, value: Value) -> None:
         missing = "" if value else "no call of zero_grad was seen: fill the gradients with zeros there"
-        for source, call, _ in self._calls("zero_grad", missing):
+        for source, call, _ in self.calls("zero_grad", missing):
             present = argument(call, "set_to_none", ("set_to_none",))
             planned = len(source.edits)
             if present is not None or not value:
                 source.set_argument(call, "set_to_none", str(value), ("set_to_none",))
-            self._note(source, call, planned, f"set_to_none={value}")
+            self.note(source, call, planned, f"set_to_none={value}")
 
     def _optimizer_impl(self, value: Value) -> None:
-        for source, call, _ in self._calls("optimizer", "no optimizer of torch was seen"):
+        for source, call, _ in self.calls("optimizer", "no optimizer of torch was seen"):
             self._set_arguments(
                 source, call, {"fused": "", "foreach": ""} | _IMPLEMENTATIONS.get(str(value), {})
             )
@@ -299,7 +298,7 @@ class Edits:
                 if isinstance(call.func, ast.Attribute) and call.func.attr == "set_num_threads" and call.args:
                     planned = len(source.edits)
                     source.replace(call.args[0], str(value))
-                    self._note(source, call, planned, f"set_num_threads({value})")
+                    self.note(source, call, planned, f"set_num_threads({value})")
                     return
         self._after_imports(f"torch.set_num_threads({value})")
 
@@ -317,7 +316,7 @@ class Edits:
         for source, statement in holders:
             planned = len(source.edits)
             source.replace(statement.value, code)
-            self._note(source, statement, planned, f"{short} = {code}")
+            self.note(source, statement, planned, f"{short} = {code}")
         if not holders:
             self._after_imports(f"{target} = {code}")
 
@@ -336,7 +335,7 @@ class Edits:
             self._on_models(".compile()" if mode == "default" else f'.compile(mode="{mode}")')
 
     def _compile_mode(self, value: Value) -> None:
-        calls = self._calls("compile")
+        calls = self.calls("compile")
         for source, call, _ in calls:
             self._set_arguments(source, call, {"mode": f'"{value}"'})
         if not calls and not self.settings.get("compile"):
@@ -347,7 +346,7 @@ class Edits:
         if not value:
             raise Refused(f"remove the {suffix} of the model and of its inputs")
         self._on_models(suffix)
-        for source, call, site in self._calls("forward"):
+        for source, call, site in self.calls("forward"):
             for image in site.images:
                 given = argument(call, image)
                 if image.isdigit() and int(image) < len(call.args):
@@ -426,107 +425,8 @@ class Edits:
                 return source, self._last(source, held, held[-1], name) if len(held) > 1 else held[0], name
         raise Refused(f"no method of its class assigns {name}")
 
-    # ------------------------------------------------------------ autocast
-
     def _amp(self, value: Value) -> None:
-        scalers = self._calls("scaler")
-        if value == "fp16" and not scalers:
-            raise Refused("fp16 needs a gradient scaler: add torch.amp.GradScaler to the script, or use bf16")
-        present = self._autocasts()
-        for source, call in present:
-            planned = len(source.edits)
-            cuda_only = "cuda" in source.code(call.func)
-            if value != "off" and cuda_only and self.device != "cuda":
-                raise Refused(f"{source.where(call)}: this autocast acts on CUDA only; use torch.autocast")
-            order = ("enabled", "dtype") if cuda_only else _AUTOCAST
-            if value != "off":
-                source.set_argument(call, "dtype", _DTYPES[str(value)], order)
-            if value == "off" or argument(call, "enabled", order):
-                source.set_argument(call, "enabled", str(value != "off"), order)
-            self._note(source, call, planned, f"autocast {value}")
-        if value != "off" and not present:
-            self._around(f'torch.autocast("{self.device}", dtype={_DTYPES[str(value)]})')
-        for source, call, _ in scalers if value == "fp16" else ():
-            if argument(call, "enabled"):
-                source.set_argument(call, "enabled", "True")
-
-    def _autocasts(self) -> list[tuple[Source, ast.Call]]:
-        """The calls of `autocast` that stand around a call of the model, or that were seen."""
-        around = [
-            (source, item.context_expr)
-            for source, call, _ in self._calls("forward")
-            for outer in source.parents(call)
-            if isinstance(outer, ast.With)
-            for item in outer.items
-            if isinstance(item.context_expr, ast.Call) and "autocast" in source.code(item.context_expr.func)
-        ]
-        return around or [(source, call) for source, call, _ in self._calls("autocast")]
-
-    def _around(self, header: str) -> None:
-        """Around the statements from the call of the model to the loss, for each call of backward."""
-        forwards = [site for site in self.sites if site.role == "forward" and site.frames]
-        backwards = [site for site in self.sites if site.role == "backward" and site.frames]
-        if not forwards or not backwards:
-            raise Refused("no call of the model or of backward was seen")
-        for backward in backwards:
-            if not self._wrap(forwards, backward, backwards, header):
-                source, call, _ = self._calls("forward")[0]
-                raise Refused(
-                    f"{source.where(call)}: the model is called in another function than its loss: put "
-                    f"`with {header}:` around both"
-                )
-
-    def _wrap(self, forwards: Sequence[Site], backward: Site, backwards: Sequence[Site], header: str) -> bool:
-        """Whether the statements of one loss were found; then a `with` around them is planned."""
-        pairs = [pair for forward in forwards if (pair := self._together(forward, backward))]
-        for source, _, back in pairs[:1]:
-            calls = [forward for _, forward, _ in pairs]
-            for block, end in source.blocks(back):
-                places = [at for call in calls for inner, at in source.blocks(call) if inner is block]
-                others = [self._together(site, backward) for site in backwards if site is not backward]
-                ends = [
-                    at for pair in others if pair for inner, at in source.blocks(pair[1]) if inner is block
-                ]
-                first = max((at + 1 for at in ends if at < end), default=0)
-                if not places:
-                    continue
-                places = [at for at in places if first <= at <= end]
-                if not places:
-                    return False
-                if end in places:
-                    return self._take_apart(source, block[min(places) : end + 1], header)
-                wanted = names_in(block[end])
-                makers = [at for at in range(min(places), end) if wanted & assigned(block[at])]
-                statements = block[min(places) : max(makers, default=end - 1) + 1]
-                source.wrap(statements, header)
-                source.insert_after_imports([])
-                self.done.append(f"{source.where(statements[0])}: with {header}")
-                return True
-        return False
-
-    def _take_apart(self, source: Source, statements: Sequence[ast.stmt], header: str) -> bool:
-        """`criterion(model(x), y).backward()` as two statements: the loss, within autocast, and the rest."""
-        match statements[-1]:
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=loss, attr="backward"), args=[])) as line:
-                scope = source.function(line) or source.tree
-                source.wrap(statements, header)
-                source.split_backward(line, loss, "step_loss" if "loss" in names_in(scope) else "loss")
-                source.insert_after_imports([])
-                self.done.append(f"{source.where(line)}: with {header}")
-                return True
-        where = source.where(statements[0])
-        raise Refused(f"{where}: model, loss and backward are one statement; give the loss a line of its own")
-
-    def _together(self, site: Site, other: Site) -> tuple[Source, ast.Call, ast.Call] | None:
-        """The calls of two stacks in the innermost function that both have."""
-        for frame in site.frames:
-            for beside in other.frames:
-                if frame.file == beside.file:
-                    source = self.open(frame.file)
-                    call, back = source.call_at(frame), source.call_at(beside)
-                    if source.function(call) is source.function(back):
-                        return source, call, back
-        return None
+        Autocast(self).set(str(value))
 
 
 def _parameters(function: Function) -> list[str]:

@@ -113,7 +113,9 @@ def verify(
     outside = Candidate("set from outside", changes=made)
     inside = Candidate("patched")
     plan = script_plan(launch, preset, more={inside.title: patched(launch, result)})
-    comparison = compare(outside, inside, plan, budget_s, precision, pairs=1, ceiling=False, progress=progress)
+    comparison = compare(
+        outside, inside, plan, budget_s, precision, pairs=1, ceiling=False, progress=progress
+    )
     base = Recipe.from_dict(comparison.b.recipe)
     # The number of samples in a step is the same on both sides here.
     set_to = base.replace(**{name: value for name, value in made.items() if name != "batch_size"})

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -16,7 +17,8 @@ PAGES = [
 ]
 NOT_IN_GIT = {"tests/browser/artefacts/"}
 """A folder that the tests make."""
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+GROUP: Any = typer.main.get_command(app)
+COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
