@@ -15,7 +15,6 @@
 #
 # This workbook follows four articles: a walk through PyTorch's profiler, slides on finding bottlenecks, a guide to distributed training, and a guide to device placement. Nearly all of their advice is good, and in a few places their figures contradict each other. You need neither their machine nor their code to see it: a rate is samples ÷ time, a step is the sum of its parts, and a total is the sum of its rows. Use the same checks on any benchmark you read, and on your own.
 #
-# Which chapter takes up which of their facts is listed in [Where the articles' facts are](../docs/coverage.md).
 #
 # Every figure on this page is an article's, or calculated from an article's. None of them was measured here.
 

@@ -33,7 +33,9 @@ def run(
 ) -> None:
     """Climbs a ladder: each stage is measured on top of what was kept so far, and kept if it is faster."""
     settings = training.switches() | ({"ranks": ranks} if ranks > 1 else {})
-    plan = training.plan(names(stages), settings=settings, timeout_s=timeout, keep=names(keep) or [], keep_all=keep_all)
+    plan = training.plan(
+        names(stages), settings=settings, timeout_s=timeout, keep=names(keep) or [], keep_all=keep_all
+    )
     check_writable(out)
     runs, stopped = _measure(plan)
     if not runs:

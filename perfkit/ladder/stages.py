@@ -14,6 +14,7 @@ from perfkit.rules import Target, applicable, joined
 KEPT = "kept"
 """The name of the row that ends a ladder: everything that was kept, measured afresh."""
 
+
 @dataclass(frozen=True)
 class Stage:
     """One rung: the recipe so far plus one optimization."""

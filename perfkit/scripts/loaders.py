@@ -97,7 +97,9 @@ class Loaders:
         script = self._script
         own_batches = arguments.get("batch_sampler") is not None or arguments.get("batch_size", 1) is None
         reasons = why_not(arguments.get("dataset"), arguments.get("num_workers") or 0, own_batches)
-        changes = {name: script.toggles[switch] for switch, name in ARGUMENTS.items() if switch in script.toggles}
+        changes = {
+            name: script.toggles[switch] for switch, name in ARGUMENTS.items() if switch in script.toggles
+        }
         for switch, reason in reasons.items():
             if changes.pop(ARGUMENTS[switch], None) and is_first:
                 script.refuse(switch, reason)
@@ -224,7 +226,9 @@ def why_not(dataset: Any, workers: int, own_batches: bool) -> dict[str, str]:
     if own_batches:
         reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
     if isinstance(dataset, data.IterableDataset) and not workers:
-        reasons["workers"] = "each worker would repeat an iterable data set: divide it by get_worker_info() first"
+        reasons["workers"] = (
+            "each worker would repeat an iterable data set: divide it by get_worker_info() first"
+        )
     return reasons
 
 

@@ -154,7 +154,9 @@ class Optimizers:
     def why_not(self) -> dict[str, str]:
         """The optimizer's switches that cannot be set from outside, and why."""
         if not self.stepped:
-            return dict.fromkeys(("optimizer_impl", "zero_grad_set_to_none"), "the script has no optimizer of torch")
+            return dict.fromkeys(
+                ("optimizer_impl", "zero_grad_set_to_none"), "the script has no optimizer of torch"
+            )
         if any("foreach" not in group for group in self.stepped[-1].param_groups):
             name = type(self.stepped[-1]).__name__
             return {"optimizer_impl": f"{name} has no foreach or fused implementation"}

@@ -103,7 +103,9 @@ class Outputs:
         if place not in self.written and len(self.written) < _MOST_NOTED:
             self.written.append(place)
         if self._scratch:
-            raise WriteRefused(errno.EACCES, "a script that is measured writes into a copy of its folder", place)
+            raise WriteRefused(
+                errno.EACCES, "a script that is measured writes into a copy of its folder", place
+            )
 
     def _unfold(self, place: str, event: str, replaces: bool) -> None:
         """Makes the folders on the way real, and the file a copy."""

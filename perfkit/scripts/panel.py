@@ -199,7 +199,7 @@ class ScriptPanel(Panel):
             return []
         text = self._text(self.edit) or "No line of the script has to change."
         refused = [f"{name}: {why}" for name, why in self.edit.refused.items()]
-        return [document.Code(text, "diff"), document.Bullets([*refused, *self.edit.notes])]
+        return [document.Code(text, "diff"), document.Bullets(refused)]
 
     def diff(self) -> Shown[Patch]:
         """The edit, as an ordinary output.

@@ -96,7 +96,9 @@ def _folders(folder: Path) -> list[Path]:
         entries = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-    names = [entry.name for entry in entries if entry.name != "__pycache__" and not entry.name.startswith(".")]
+    names = [
+        entry.name for entry in entries if entry.name != "__pycache__" and not entry.name.startswith(".")
+    ]
     paths = [folder / name for name in sorted(names)]
     return [path for path in paths if not (path / "pyvenv.cfg").exists()]
 

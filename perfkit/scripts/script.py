@@ -60,7 +60,9 @@ class Script:
         names = [type(optimizer).__name__ for optimizer in self.steps.optimizers]
         if self.step_is or not names:
             return self.step_is
-        kinds = ", ".join(f"{names.count(name)} {name}s" if names.count(name) > 1 else name for name in dict.fromkeys(names))
+        kinds = ", ".join(
+            f"{names.count(name)} {name}s" if names.count(name) > 1 else name for name in dict.fromkeys(names)
+        )
         return f"a step of {kinds}"
 
     def _count(self, steps: list[Step]) -> None:

@@ -65,7 +65,9 @@ class Server(Questions):
     def _connect(self) -> Connection:
         if self._line is None:
             self._line = Client(self.script.settings["socket"], "AF_UNIX")  # type: ignore[assignment]
-            rank, world = (int(os.environ.get(name, number)) for name, number in (("RANK", "0"), ("WORLD_SIZE", "1")))
+            rank, world = (
+                int(os.environ.get(name, number)) for name, number in (("RANK", "0"), ("WORLD_SIZE", "1"))
+            )
             self._send({"rank": rank, "world": world, "pid": os.getpid()})
             _patch_safetensors(self.script)
         assert self._line
@@ -170,8 +172,15 @@ class Server(Questions):
         """What a script did that has ended without two training steps, and what to do about it."""
         backwards = self.gradients.count
         if self.optimizers.stepped or backwards:
-            steps = "one training step" if self.optimizers.stepped else f"{backwards} backward pass(es) and no step"
-            return f"the script ended after {steps}", "Let it train longer: at least some dozen steps are needed"
+            steps = (
+                "one training step"
+                if self.optimizers.stepped
+                else f"{backwards} backward pass(es) and no step"
+            )
+            return (
+                f"the script ended after {steps}",
+                "Let it train longer: at least some dozen steps are needed",
+            )
         if multiprocessing.active_children():
             return (
                 "the script trained in processes that it started itself, which are not watched",
@@ -216,8 +225,6 @@ def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
     if trace.tb_frame.f_code.co_filename.startswith(HERE):
         return later
     return TracebackType(later, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
-
-
 
 
 # ---------------------------------------------------------------- installing

@@ -65,7 +65,13 @@ class Sites:
                 library = _package(file) or library
             frame = frame.f_back
         keywords_given = list(keywords)
-        return {"role": role, "frames": frames, "library": library, "subject": subject, "keywords": keywords_given}
+        return {
+            "role": role,
+            "frames": frames,
+            "library": library,
+            "subject": subject,
+            "keywords": keywords_given,
+        }
 
     def _expression(self, frame: FrameType, file: str) -> dict[str, Any]:
         line, end_line, column, end_column = list(frame.f_code.co_positions())[frame.f_lasti // 2]

@@ -148,7 +148,11 @@ class Seen:
     def fixed_share(self) -> float | None:
         """The share of a step that is neither operators nor waiting."""
         host = self.analysis.mean_us["other"] if self.analysis else None
-        return host / self.analysis.mean_step_us if host and self.analysis and self.analysis.mean_step_us else None
+        return (
+            host / self.analysis.mean_step_us
+            if host and self.analysis and self.analysis.mean_step_us
+            else None
+        )
 
     @property
     def system_share(self) -> float:
@@ -249,7 +253,6 @@ class Rule:
         gain = _saved(share, self.times) if self.predicts and share is not None else None
         basis = self.basis if gain or not self.predicts else "the share is not known: only measuring tells"
         return _idea(seen, self.title, settings, _percent(self.what, share), gain, basis)
-
 
 
 def _fetches_memory(seen: Seen) -> bool:

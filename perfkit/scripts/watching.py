@@ -181,7 +181,9 @@ class _Watching:
             self._progress.reach(0.3 + 0.3 * round / _ROUNDS)
             steps = script.ask("observe", Observation, steps=each)
             by_rank = [Block(**answer["block"]) for answer in script.answers]
-            self._ranks = [a + b for a, b in zip(self._ranks, by_rank, strict=True)] if self._steps else by_rank
+            self._ranks = (
+                [a + b for a, b in zip(self._ranks, by_rank, strict=True)] if self._steps else by_rank
+            )
             self._steps = self._steps + steps if self._steps else steps
             if steps.ended:
                 break

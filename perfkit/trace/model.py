@@ -153,7 +153,9 @@ class Analysis(Struct, frozen=True, kw_only=True):
     @property
     def has_accelerator(self) -> bool:
         """Whether device events were recorded."""
-        return bool(self.device["kind"] != "cpu")  # a damaged GPU trace has no utilization, and is no CPU trace
+        return bool(
+            self.device["kind"] != "cpu"
+        )  # a damaged GPU trace has no utilization, and is no CPU trace
 
     def to_dict(self, bottlenecks: Any = ()) -> dict[str, Any]:
         """The JSON document as plain values; the bottlenecks become its `diagnosis`."""

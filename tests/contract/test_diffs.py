@@ -29,7 +29,13 @@ WITHOUT_COMPILE = {"activation_checkpointing"}
 """They cannot act on top of the whole ladder, on any device."""
 LOSSES = [2.3] * 8
 COMMUNICATION = Communication(
-    bytes_per_step=1, step_s=1.0, compute_s=1.0, alone_s=0.0, rank_compute_s=[1.0], start_s=0.0, bytes_per_s=1.0
+    bytes_per_step=1,
+    step_s=1.0,
+    compute_s=1.0,
+    alone_s=0.0,
+    rank_compute_s=[1.0],
+    start_s=0.0,
+    bytes_per_s=1.0,
 )
 
 

@@ -89,9 +89,7 @@ def test_ranks_are_cancelled_together() -> None:
     stop = threading.Event()
     plan = plans.plan("tests.support.toy:Unhurried", "smoke", (), device="cpu")
     plan = replace(plan, recipes=(("two", Recipe(batch_size=8, **TOGETHER)),))
-    (run,) = climb(
-        plan, progress=Progress(lambda now: stop.set() if now.phase == "warm-up" else None, stop)
-    )
+    (run,) = climb(plan, progress=Progress(lambda now: stop.set() if now.phase == "warm-up" else None, stop))
     assert run.status == "cancelled"
 
 

@@ -85,7 +85,8 @@ def rate(recipe: Recipe) -> float:
 
 
 def test_every_set_of_a_few_optimizations_is_measured_beside_the_baseline(
-    machine: FakeMachine, plan: Plan  # noqa: F811
+    machine: FakeMachine,
+    plan: Plan,  # noqa: F811
 ) -> None:
     machine.rate = rate
     result = attribute(plan, ["data_loading", "channels_last", "compile"])
@@ -100,7 +101,9 @@ def test_every_set_of_a_few_optimizations_is_measured_beside_the_baseline(
 
 
 def test_with_many_optimizations_random_orders_are_measured_until_the_time_is_over(
-    machine: FakeMachine, plan: Plan, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    machine: FakeMachine,
+    plan: Plan,
+    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:
     monkeypatch.setattr(attributing, "EXACT_UP_TO", 2)
     machine.rate = rate

@@ -35,7 +35,9 @@ def facts(runs: list[Run]) -> dict[str, str]:
 
 
 def changed(run: Run) -> set[str]:
-    return {name for name in Recipe.from_dict(run.recipe).diff(Recipe()) if name in {"channels_last", "compile"}}
+    return {
+        name for name in Recipe.from_dict(run.recipe).diff(Recipe()) if name in {"channels_last", "compile"}
+    }
 
 
 def test_a_rung_is_kept_if_it_is_faster_and_the_next_is_built_on_what_was_kept(
@@ -129,7 +131,11 @@ def test_a_ladder_ends_with_its_baseline(machine: FakeMachine, ladder: Plan) -> 
 
 
 def test_recipes_are_measured_together(machine: FakeMachine, where: Plan) -> None:
-    recipes = (("one", Recipe(batch_size=8)), ("two", Recipe(batch_size=16)), ("three", Recipe(batch_size=32)))
+    recipes = (
+        ("one", Recipe(batch_size=8)),
+        ("two", Recipe(batch_size=16)),
+        ("three", Recipe(batch_size=32)),
+    )
     plan = replace(where, recipes=recipes, preset=replace(where.preset, rounds=5))
     runs = climb(plan)
     assert [run.stage for run in runs] == ["one", "two", "three", AGAIN]

@@ -59,7 +59,9 @@ def test_ratios_and_rates_are_those_of_the_same_rounds(machine: FakeMachine, whe
     plain = machine.rate
     machine.rate = lambda recipe: plain(recipe) * (1 + 0.001 * next(turns))
     first, second, third = measure(where, THREE)
-    against = [[(pairing.role, pairing.against) for pairing in run.pairings] for run in (first, second, third)]
+    against = [
+        [(pairing.role, pairing.against) for pairing in run.pairings] for run in (first, second, third)
+    ]
     assert against == [
         [],
         [("previous", first.id), ("baseline", first.id)],
@@ -231,9 +233,7 @@ def test_without_memory_for_all_stages_are_measured_in_batches(
 def test_a_stage_that_lacks_memory_beside_the_others_is_measured_beside_the_baseline(
     question: str, machine: FakeMachine, where: Plan
 ) -> None:
-    fails_when(
-        machine, question, out_of_memory, lambda child: child.number == 2 and len(machine.alive()) > 2
-    )
+    fails_when(machine, question, out_of_memory, lambda child: child.number == 2 and len(machine.alive()) > 2)
     runs = measure(where, THREE)
     assert [run.status for run in runs] == ["ok"] * 3
     assert runs[2].pairing("baseline").interleaved  # type: ignore[union-attr]
