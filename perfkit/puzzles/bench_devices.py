@@ -12,8 +12,8 @@ from unittest import mock
 import torch
 
 from perfkit.ladder import catalogue
-from perfkit.recipe import Recipe
 from perfkit.puzzles import device
+from perfkit.recipe import Recipe
 from perfkit.simulate import host
 from perfkit.simulate.queue import Action, Clock, Launch, Link, Queue
 from perfkit.simulate.step import Copy, Fetch, Wait

@@ -16,9 +16,9 @@ from perfkit.errors import InvalidValue
 from perfkit.recipe import parse_settings
 from perfkit.scripts import patch_study as patching
 from perfkit.scripts import tables as tables_script
+from perfkit.scripts.command import Arguments, Module, Program, showing_failures
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.verification import Verification
-from perfkit.scripts.command import Arguments, Module, Program, showing_failures
 from perfkit.show import terminal
 
 if TYPE_CHECKING:

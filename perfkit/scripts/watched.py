@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import msgspec
+
 import perfkit
 from perfkit import machine
 from perfkit.errors import InvalidValue, RunFailed

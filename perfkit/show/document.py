@@ -103,9 +103,9 @@ class Table:
 
 
 def _is_numeric(cells: Sequence[Cell | str]) -> bool:
-    typed = [cell for cell in cells if isinstance(cell, Cell)]
-    return any(cell.is_number for cell in typed) and all(
-        cell.is_number or cell.value is None if isinstance(cell, Cell) else not cell for cell in cells
+    written = [cell for cell in cells if cell != ""]
+    return bool(written) and all(
+        isinstance(cell, Cell) and (cell.is_number or cell.value is None) for cell in written
     )
 
 

@@ -4,7 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any, cast
 
-from perfkit.simulate import costs, memory as plan_memory
+from perfkit.simulate import costs
+from perfkit.simulate import memory as plan_memory
 from perfkit.simulate.gpus import Gpu
 from perfkit.simulate.prediction import Prediction
 from perfkit.simulate.step import Allocate, Copy, Event, Kernel, Operator, Step, Tensor, Wait

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from perfkit.results.run import Run
 from perfkit.results.stats import Estimate
-from perfkit.show import results, simulated, units
+from perfkit.show import simulated, units
 from perfkit.show.document import Bullets, Cell, Col, Content, Section, tabulate
 from perfkit.show.sentences import name
 from perfkit.simulate import article
@@ -52,7 +52,7 @@ def sections(runs: Sequence[Run]) -> list[Content]:
     """Predicted beside published; nothing unless these are the article's GPU, host, workload and batch sizes."""
     pairs: list[_Pair] = []
     for run in runs:
-        published, rate = article.published(run.stage), results.rate(run)
+        published, rate = article.published(run.stage), run.samples_per_s
         known = run.simulated
         if not (
             known and rate and published and known.host == "article" and run.workload == article.WORKLOAD

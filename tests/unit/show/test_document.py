@@ -39,7 +39,7 @@ def test_cells_keep_their_value_and_are_written_once() -> None:
 def test_alignment_follows_from_types_not_from_text() -> None:
     assert TABLE.numeric == [False, True, True, False], "'2 workers' is text"
     assert tabulate((Col("a", str), Col("b", lambda _: "1.5")), [1]).numeric == [False, False]
-    assert tabulate((Col("a", str), Col("b", lambda _: Cell(None))), [1]).numeric == [False, False]
+    assert tabulate((Col("a", str), Col("b", lambda _: Cell(None))), [1]).numeric == [False, True]
 
 
 def test_a_table_keeps_some_columns_and_says_how_many_rows_it_left_out() -> None:
