@@ -92,8 +92,12 @@ class Child(Conversation):
         ours, theirs = Pipe()
         cache = machine.cache_folder().absolute() / "inductor"
         environment = {
-            "TORCHINDUCTOR_CACHE_DIR": str(cache), **os.environ, **early, **late, "TMPDIR": str(self.folder)
-        }  # fmt: skip
+            "TORCHINDUCTOR_CACHE_DIR": str(cache),
+            **server.variables(),
+            **early,
+            **late,
+            "TMPDIR": str(self.folder),
+        }
         environment.pop("MPLBACKEND", None)  # a notebook's own
         arguments = (task, theirs, environment, str(self._log(rank)), "perfkit.worker")
         process, started = server.start(inside.run, arguments, early)

@@ -25,6 +25,8 @@ _READ_LATE = ("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBA
 _METHOD: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 _servers: dict[frozenset[tuple[str, str]], forkserver.ForkServer] = {}
 _lock = threading.Lock()
+_changing = threading.Lock()
+"""Held while this process has the variables of another one that starts."""
 _starter = ThreadPoolExecutor(1, "perfkit-start")
 
 
@@ -81,19 +83,26 @@ def _server(environment: dict[str, str]) -> forkserver.ForkServer:
     return _servers[key]
 
 
+def variables() -> dict[str, str]:
+    """The environment of this process, without what a thread sets for a process that starts just now."""
+    with _changing:
+        return dict(os.environ)
+
+
 @contextlib.contextmanager
 def _variables(changes: Mapping[str, str]) -> Iterator[None]:
     """Environment variables of a process that starts meanwhile."""
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    with _changing:
+        before = {name: os.environ.get(name) for name in changes}
+        os.environ.update(changes)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
 
 @contextlib.contextmanager
