@@ -105,7 +105,7 @@ def _is_left_over(process: psutil.Process) -> bool:
         return False
     command = process.cmdline()
     # A forked one has its server's command line, a name of its own, and loader workers that torch names.
-    if any("perfkit.worker" in word for word in command) or process.name() in _MEASURING:
+    if process.name() in _MEASURING:
         return True
     is_python = bool(command) and "python" in Path(command[0]).name
     return is_python and os.getpid() not in {parent.pid for parent in process.parents()}

@@ -13,6 +13,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -44,11 +45,15 @@ def run(
     if os.name == "posix":
         os.setsid()  # Ctrl-C must not reach it, and all of it can be ended at once
     if sys.platform == "linux":
+        # The server ends when nobody holds this any more; processes that it forked must not keep it.
+        os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
         _die_with_parent()
         os.register_at_fork(after_in_child=_die_with_parent)
         with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
             file.write(name)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    if not os.path.isdir(os.path.dirname(log)):
+        end_group()  # it was cancelled before it started
     with open(log, "ab") as output:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(output.fileno(), stream.fileno())

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,8 @@ from perfkit import machine
 
 _READ_LATE = ("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND")
 """Variables that a running process may get: every other one may be read by an import."""
+
+_DYING_S = 0.5
 
 _METHOD: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 _servers: dict[frozenset[tuple[str, str]], forkserver.ForkServer] = {}
@@ -62,14 +65,20 @@ def _start(process: BaseProcess, environment: dict[str, str]) -> None:
             with _variables(environment):
                 process.start()
             return
-        plain, forkserver.connect_to_new_process = (
-            forkserver.connect_to_new_process,
-            _server(environment).connect_to_new_process,
-        )
         try:
-            process.start()
-        finally:
-            forkserver.connect_to_new_process = plain
+            _fork(process, environment)
+        except (EOFError, OSError):  # somebody ended the server, which only the next call notices
+            time.sleep(_DYING_S)
+            _fork(process, environment)
+
+
+def _fork(process: BaseProcess, environment: dict[str, str]) -> None:
+    plain = forkserver.connect_to_new_process
+    forkserver.connect_to_new_process = _server(environment).connect_to_new_process
+    try:
+        process.start()
+    finally:
+        forkserver.connect_to_new_process = plain
 
 
 def _server(environment: dict[str, str]) -> forkserver.ForkServer:

@@ -114,7 +114,8 @@ _KNOWN = (
     (
         # As Python, Linux, CUDA, cuBLAS, cuDNN and Triton say it.
         _OUT_OF_MEMORY,
-        r"^[^ ]*MemoryError: |[Cc]an(no|')t allocate memory|not enough memory|[Oo]ut of memory|_ALLOC_FAILED|bad_alloc",
+        r"^[^ ]*MemoryError: |[Cc]an(no|')t allocate memory|not enough memory|[Oo]ut of memory|"
+        "_ALLOC_FAILED|bad_alloc",
         "Lower batch_size, or raise accumulation instead; amp saves memory too",
     ),
     ("shared memory is full", "Bus error|shared memory.*DataLoader|DataLoader.*shared memory", _ENLARGE_SHM),
