@@ -36,7 +36,7 @@ def frame(ax: "Axes", runs: Sequence[Run], numbers: Callable[[Run], str], unit: 
 def named(ax: "Axes", names: Sequence[str], texts: Sequence[str], unit: str) -> None:
     """The frame alone: a row for each name, from the top, its text at the right, the axis below."""
     rows = range(len(names))
-    ax.set_yticks(rows, [sentences.wrapped(name, style.characters(0.2), 2) for name in names])
+    ax.set_yticks(rows, [sentences.wrapped(name, style.characters(0.25), 2) for name in names])
     ax.tick_params(axis="y", length=0)
     ax.set(xlabel=unit, xlim=(0, 1), ylim=(len(names) - 0.45, -0.55))
     ax.grid(axis="x")
