@@ -3,10 +3,10 @@ r"""Fits the constants of simulated GPUs to published measurements, and states e
     python -m benchmarks.fit_simulation --figures FOLDER --cache FOLDER [--models 150] [--write]
 
 FOLDER holds four tables of pytorch-image-models (github.com/huggingface/pytorch-image-models, revision
-aa4b5850, results/), named in `FILES` with their checksums. What is fitted here are the constants of Ada, by
-inference on an RTX 4090; those of the RTX 3090 and the V100 are kept, and checked. Errors of timm's models are
-those of families that were left out of a fit; the ladder article takes part in none. Needs timm; recording the
-models takes seconds each the first time, the rest two minutes.
+aa4b5850, results/), named in `FILES` with their checksums. The constants of Ada are fitted here, by inference
+on an RTX 4090; those of the RTX 3090 and the V100 are kept, and checked. Errors of timm's models are those of
+families that were left out of a fit; the ladder article takes part in none. Needs timm; recording a model
+takes seconds the first time, the rest some minutes.
 """
 
 import argparse
@@ -254,7 +254,7 @@ def main() -> None:
     ]  # fmt: skip
     for line in errors:
         print(f"{line.gpu:8} {line.claim:13} {line.conditions:32} {line.use:12} {line.figures:4} "
-              f"median {line.median:6.1%}  90% {line.p90:6.1%}  band {line.band:.1%}  {line.worst}")  # fmt: skip
+              f"median {line.median:6.1%}  90% {line.p90:6.1%}  band {line.band:.1%}")  # fmt: skip
     if options.write:
         for name, content in (("constants.json", now), ("errors.json", ErrorTable(now.digest, errors))):
             text = msgspec.json.format(msgspec.json.encode(content), indent=1)

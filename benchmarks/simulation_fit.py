@@ -91,7 +91,8 @@ class Problem:
 
 _SIZES = {
     "overlap": (1.0, 8.0), "kernel_us": (1.2, 6.0), "l2_saving": (0.01, 0.95), "half_mn": (1, 256),
-    "half_k": (1, 2048), "l2_reach": (0.2, 8.0), "wave": (0.01, 1.5), "host.operator_us": (2.0, 30.0), "host.launch_us": (1.0, 10.0),
+    "half_k": (1, 2048), "l2_reach": (0.2, 8.0), "wave": (0.01, 1.5),
+    "host.operator_us": (2.0, 30.0), "host.launch_us": (1.0, 10.0),
 }  # fmt: skip
 """Constants that are no share of a peak, and between which values they make sense."""
 

@@ -128,7 +128,7 @@ Markdown(
 #
 # In code it is an argument of the panel, `pk.StagePanel("amp", device="sim:v100")`, or `pk.use("sim:v100")` for all panels that you make afterwards; `pk.use()` goes back to this machine.
 #
-# A simulated value looks like `~1,200 ±20% sim.`: about this much, give or take the error that the model has shown on published figures. There is no measured verdict, only *predicted faster*, *predicted slower*, or *too close to predict*. There are no losses, because nothing is computed. Never compare simulated with measured values. How good is the simulation? [How a simulated GPU predicts times](../docs/simulation.md) shows predicted against published. Chapters 01 to 08 open a recorded simulation by themselves; `pk.profile`, `pk.memory`, `pk.kernels` and `pk.find_syncs` also take `device="sim:v100"`.
+# A simulated value looks like `~1,200 ±20% sim.`: about this much, give or take the error that the model has shown on published figures. There is no measured verdict, only *predicted faster*, *predicted slower*, or *too close to predict*. There are no losses, because nothing is computed. Never compare simulated with measured values. How good is the simulation? [How a simulated GPU predicts times](../docs/simulation.md) shows predicted against published. Chapters 01 to 08 open a recorded simulation by themselves; `pk.profile`, `pk.memory` and `pk.find_syncs` also take `device="sim:v100"`.
 #
 # To add a recording of a GPU, run `perfkit run -o data/runs/recordings/NAME.json` there, and bring the file here: it appears in the menu.
 

@@ -120,7 +120,7 @@ for title, count in counts.items():
 # - A matrix product that is limited by memory bandwidth gains nothing from better tiles.
 # - Padding a layer changes the model; do it where the model is defined, not after training.
 #
-# A simulated GPU has roofs, shapes and a step of its own: `pk.kernels(name, device="sim:v100")`. No kernel runs there, and the values are predictions.
+# A simulated GPU has no measured roofs: those of its data sheet are all that is known of it.
 #
 # ## What to remember
 #

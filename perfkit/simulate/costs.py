@@ -69,7 +69,7 @@ def _memory_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
 
 
 def _most_of_the_bandwidth(kind: str) -> float:
-    """No kernel is faster than the data sheet; a norm that is counted with three passes needs two at least."""
+    """No kernel is faster than the data sheet; a norm counted with three passes needs two at least."""
     return 1.5 if "_norm.forward" in kind or "_norm.backward" in kind else 1.0
 
 

@@ -1,7 +1,7 @@
 """Tensors without numbers, and a listener to every operator: all private interfaces of torch are here.
 
-The tensors are torch's own fake tensors on the CPU. Where CUDA would run other kernels than the CPU, this file
-makes the CPU choose as CUDA does: the casts of autocast, attention, and the optimizers' fused kernels.
+The tensors are torch's own fake tensors on the CPU. Where CUDA would run other kernels than the CPU, the
+CPU is made to choose as CUDA does: the casts of autocast, attention, and the optimizers' fused kernels.
 """
 
 import contextlib
@@ -35,7 +35,9 @@ def tensors(tree: Any) -> Iterator[torch.Tensor]:
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Within, tensors have no numbers and `listener` hears of every operator."""
-    foreach = mock.patch.object(optimizer, "_get_foreach_kernels_supported_devices", lambda: ["cpu", "cuda"])
+    foreach = mock.patch.object(
+        optimizer, "_get_foreach_kernels_supported_devices", return_value=["cpu", "cuda"]
+    )
     casts = torch.library.Library("aten", "IMPL", "AutocastCPU")
     _cast_as_cuda(casts)
     choices = torch.library.Library("aten", "IMPL", "AutogradCPU")
@@ -58,7 +60,7 @@ def repeated(batch: Any, count: int) -> Any:
 
 class _Operators(TorchDispatchMode):
     def __init__(self, listener: Listener) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.listener = listener
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -122,7 +124,8 @@ def _cast_as_cuda(library: Any) -> None:
 def _cast(name: str, change: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     packet, _, overload = name.partition(".")
     operator = getattr(getattr(aten, packet), overload or "default")
-    key = torch._C.DispatchKeySet(torch._C._parse_dispatch_key("AutocastCPU"))
+    private: Any = torch._C
+    key = private.DispatchKeySet(private._parse_dispatch_key("AutocastCPU"))
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = change(args, kwargs)

@@ -38,7 +38,7 @@ def measured(workload: str, options: dict[str, Any], switches: dict[str, Any], b
     torch.set_num_threads(1)
     recipe = Recipe.from_dict(switches)
     dataset: Any = workloads.load(workload, options).dataset(recipe)
-    times = []
+    times: list[float] = []
     end = time.monotonic() + 1.0
     while len(times) < 3 or (time.monotonic() < end and len(times) < 50):
         first = (len(times) * batch) % max(1, len(dataset) - batch)

@@ -1,13 +1,15 @@
-"""An approximation of torch.compile: neighbours of one size run in one kernel, and what only they use is not kept."""
+"""An approximation of torch.compile: neighbours of one size run in one kernel, and share its registers."""
 
 from msgspec.structs import replace
 
 from perfkit.simulate.step import Allocate, Event, Operator, Step, Tensor
 
 _LIBRARY = ("convolution", "mm", "addmm", "bmm", "baddbmm")
-_REDUCTIONS = """native_layer_norm native_group_norm native_layer_norm_backward native_group_norm_backward
-_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data mean sum linalg_vector_norm amax amin
-var_mean avg_pool2d _adaptive_avg_pool2d norm""".split()
+_REDUCTIONS = {
+    "native_layer_norm", "native_group_norm", "native_layer_norm_backward", "native_group_norm_backward",
+    "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "mean", "sum",
+    "linalg_vector_norm", "amax", "amin", "var_mean", "avg_pool2d", "_adaptive_avg_pool2d", "norm",
+}  # fmt: skip
 
 
 class _Kernel:
@@ -52,28 +54,31 @@ def fused(step: Step) -> Step:
 
 
 def _decomposed(events: list[Event]) -> list[Event]:
-    """Batch norm as the compiler sees it: a reduction, then arithmetic; and max pooling with 8-bit indices."""
+    """Batch norm as the compiler sees it: reductions, then arithmetic; and max pooling with 8-bit indices."""
     indices = {
         event.outputs[1].block for event in events
         if isinstance(event, Operator) and event.name == "aten.max_pool2d_with_indices"
     }  # fmt: skip
+
+    def narrow(tensors: list[Tensor]) -> list[Tensor]:
+        return [replace(t, dtype="int8") if t.block in indices else t for t in tensors]
+
     result: list[Event] = []
     for event in events:
         if isinstance(event, Allocate) and event.block in indices:
-            event = replace(event, nbytes=event.nbytes // 8)
+            result.append(replace(event, nbytes=event.nbytes // 8))
         elif isinstance(event, Operator) and "max_pool2d" in event.name:
-            narrow = [replace(t, dtype="int8") if t.block in indices else t for t in event.outputs]
-            inputs = [replace(t, dtype="int8") if t.block in indices else t for t in event.inputs]
-            event = replace(event, name="aten.max_pool", inputs=inputs, outputs=narrow)
+            pooled = replace(event, inputs=narrow(event.inputs), outputs=narrow(event.outputs))
+            result.append(replace(pooled, name="aten.max_pool"))
         elif isinstance(event, Operator) and _has_statistics(event):
             small = event.outputs[1:]
             big = [tensor for tensor in event.inputs if len(tensor.shape) > 1]
-            result += [
-                replace(event, name="aten.sum", inputs=big[:at], outputs=small)
-                for at in range(1, 1 + len(big))
-            ]
-            event = replace(event, name="aten.mul", inputs=[*event.inputs, *small], outputs=event.outputs[:1])
-        result.append(event)
+            for count in range(1, len(big) + 1):
+                result.append(replace(event, name="aten.sum", inputs=big[:count], outputs=small))
+            inputs = [*event.inputs, *small]
+            result.append(replace(event, name="aten.mul", inputs=inputs, outputs=event.outputs[:1]))
+        else:
+            result.append(event)
     return result
 
 

@@ -1,4 +1,4 @@
-"""Data sheets of the GPUs that can be simulated, with the precisions that published measurements vouch for."""
+"""Data sheets of the GPUs that can be simulated, and the precisions that published figures vouch for."""
 
 from typing import Literal
 
@@ -75,7 +75,7 @@ def gpu(key: str) -> Gpu:
     """
     if key in _WITHOUT_FIGURES:
         raise InvalidValue(
-            f"sim:{key} is refused: only ResNet-50 is published for it, which says nothing about other models",
+            f"sim:{key} is refused: only ResNet-50 is published for it, and says little about other models",
             f"Choose {', '.join(sorted(GPUS))}; a table of many models trained on it, eager and with AMP, as "
             "timm's benchmark.py writes it, would bring this GPU",
         )

@@ -26,7 +26,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     cores: float
     """Loader workers that run at full speed at the same time; a hyper-thread is a part of a core."""
     fetch_s: float | None
-    """Core seconds that a sample of the plain recipe takes: read, transform, collate. None: to be measured."""
+    """Core seconds that a sample of the plain recipe takes: read, transform, collate. None: unknown yet."""
     pageable_gbs: float
     """GB/s of a copy to the device from pageable memory, the host's own copy included."""
     link_gbs: float | None = None
@@ -46,7 +46,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
             else "fetch time unknown"
         )
         link = f", link {self.link_gbs:g} GB/s" if self.link_gbs else ""
-        return f"{self.name} host: {self.cores:g} cores, {fetch}, pageable copies {self.pageable_gbs:g} GB/s{link}"
+        copies = f"pageable copies {self.pageable_gbs:g} GB/s{link}"
+        return f"{self.name} host: {self.cores:g} cores, {fetch}, {copies}"
 
     def link(self, gpu_link_gbs: float) -> Link:
         """The link to a GPU whose side of it reaches this many GB/s."""

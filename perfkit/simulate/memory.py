@@ -34,4 +34,5 @@ def needed(step: Step) -> int:
 
 
 def band(step: Step) -> float:
+    """The error of the peak to expect, as a fraction."""
     return COMPILED_BAND if step.compiled else BAND

@@ -48,7 +48,7 @@ class Prediction:
         return Simulated(
             gpu=self.gpu.name, host=self.host.name, model=str(constants().version),
             constants=constants().digest, band=self.band(outcome.step_s), memory_band=memory.band(self.step),
-            anchors={f"{e.claim}, {e.conditions}": e.median for e in bands.table().errors if e.gpu == self.gpu.key},
+            anchors=bands.medians(self.gpu),
             kernel_s=self.kernel_s, copy_s=outcome.copy_s,
             copies_ahead=any(copy.stream for copy in self.step.copies), torch=self.step.torch,
         )  # fmt: skip
@@ -63,9 +63,9 @@ def predict(gpu: Gpu, step: Step, recipe: Recipe, around: Host, fetch_s: float) 
     needed = memory.needed(step)
     if needed > gpu.memory_gib * 2**30:
         problem = RunFailed(
-            f"{OUT_OF_MEMORY}: the step needs {needed / 2**30:.2f} GiB with CUDA's context and workspaces, and "
-            f"a {gpu.name} has {gpu.memory_gib:.2f} GiB",
-            "Lower batch_size, or raise accumulation instead; amp and activation_checkpointing save memory too",
+            f"{OUT_OF_MEMORY}: the step needs {needed / 2**30:.2f} GiB with context and workspaces, and a "
+            f"{gpu.name} has {gpu.memory_gib:.2f} GiB",
+            "Lower batch_size or raise accumulation; amp and activation_checkpointing save memory too",
         )
         problem.kind = OUT_OF_MEMORY
         raise problem

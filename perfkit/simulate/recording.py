@@ -32,10 +32,11 @@ from perfkit.simulate.step import (
     Wait,
 )
 
-_NO_KERNEL = set(
-    """empty empty_strided empty_like new_empty new_empty_strided empty_permuted detach _unsafe_view as_strided_
-    lift_fresh set_ resize_ _reshape_alias view is_same_size record_stream""".split()
-)
+_NO_KERNEL = {
+    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted", "detach",
+    "_unsafe_view", "as_strided_", "lift_fresh", "set_", "resize_", "_reshape_alias", "view", "is_same_size",
+    "record_stream",
+}  # fmt: skip
 _NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<")
 _PHASES: dict[str, Phase] = {
     "copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer",
@@ -57,8 +58,8 @@ class Recorder:
         self.events: list[Event] = []
         self.on = False
         self.phase: Phase = "prepare"
-        self.batch: list[torch.Tensor] = []
-        """The batch that the next copy brings to the device."""
+        self.copies: list[Copy] = []
+        """What a batch's copy to the device consists of."""
         self._modules = [""]
         self._numbers: dict[int, tuple[int, Any]] = {}
         """By storage: the number of its block, and what tells when it is given back."""
@@ -174,9 +175,6 @@ class Recorder:
         yield
         if name == "copy":
             self.phase = "prepare"
-
-    copies: list[Copy] = []
-    """What a batch's copy to the device consists of."""
 
     @contextlib.contextmanager
     def modules(self, model: nn.Module) -> Iterator[None]:

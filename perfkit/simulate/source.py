@@ -25,7 +25,7 @@ from perfkit.simulate.prediction import Prediction, predict
 from perfkit.simulate.step import Step
 from perfkit.studies.record import RunBuilder
 from perfkit.studies.sources import Plan, ProfilerOptions, Source, StopRule
-from perfkit.worker.reports import KernelReport, MemoryReport, ProfileReport, SyncReport
+from perfkit.worker.reports import MemoryReport, ProfileReport, SyncReport
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator", "no_sync")
 
@@ -33,7 +33,7 @@ _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "all
 class Simulated(Source):
     """A GPU of a data sheet beside a virtual host."""
 
-    why_not: ClassVar[str] = "nothing runs on a simulated GPU"
+    why_not: ClassVar[str] = "nothing runs on a simulated GPU: its roofs are those of its data sheet"
     noisy: ClassVar[bool] = False
     refused: ClassVar[Mapping[str, str]] = {
         "parity": "there are no numbers on a simulated device",
@@ -115,11 +115,6 @@ class Simulated(Source):
         """What holds memory in a step, from the plan."""
         return inspect.memory(self.prediction(recipe))
 
-    def kernels(self, recipe: Recipe) -> KernelReport:
-        """What the modelled GPU can do, by shape."""
-        prediction = self.prediction(recipe)
-        return inspect.kernels(prediction, prediction.outcome().step_s)
-
     def syncs(self, recipe: Recipe, steps: int) -> SyncReport:
         """Copies and waits in some steps, from the plan."""
         return inspect.syncs(self.prediction(recipe), steps)
@@ -186,6 +181,7 @@ class Simulated(Source):
         samples = stage.recipe.batch_size * stage.recipe.accumulation
         copied = sum(copy.nbytes for copy in prediction.step.copies if copy.to == "device") // samples
         rate = samples / outcome.step_s
+        roles = self._roles(before)
         run = builder.build(
             facts=_facts(prediction, outcome),
             raw=Raw(
@@ -193,7 +189,7 @@ class Simulated(Source):
                 block_samples_per_s=[rate], ceiling_samples_per_s=[samples / ideal.step_s],
             ),
             samples_per_step=samples,
-            pairings=[self._pairing(role, rate, prediction, outcome, name) for role, name in self._roles(before)],
+            pairings=[self._pairing(role, rate, prediction, outcome, name) for role, name in roles],
             peak_memory_bytes=inspect.peak(prediction), batch_bytes_per_sample=copied,
             h2d_bytes_per_sample=copied, simulated=prediction.simulated(outcome),
         )  # fmt: skip

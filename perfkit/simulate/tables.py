@@ -49,7 +49,7 @@ _COLUMNS = (
 
 
 def sections(runs: Sequence[Run]) -> list[Content]:
-    """Predicted beside published; nothing unless these are the article's GPU, host, workload and batch sizes."""
+    """Predicted beside published; nothing unless GPU, host, workload and batch sizes are the article's."""
     pairs: list[_Pair] = []
     for run in runs:
         published, rate = article.published(run.stage), run.samples_per_s

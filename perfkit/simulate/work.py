@@ -194,41 +194,31 @@ def _fused(op: Operator, step: Step) -> list[Work]:
     return [Work("fused.reduction" if reduction else "fused", _nbytes(op.inputs + op.outputs))]
 
 
-_BATCH_NORMS = "native_batch_norm cudnn_batch_norm _native_batch_norm_legit _batch_norm_with_update".split()
-_BATCH_NORMS_BACKWARD = "native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward".split()
-_POOLS = "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d".split()
-_SOFTMAXES = "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data".split()
-_PRODUCTS = "mm addmm bmm baddbmm".split()
-_REDUCTIONS = "sum mean linalg_vector_norm amax amin max min var var_mean argmax prod norm".split()
-_GATHERS = """index gather index_select embedding
-upsample_nearest2d upsample_bilinear2d upsample_bicubic2d""".split()
-_SCATTERS = "index_put index_put_ scatter scatter_add index_add embedding_dense_backward".split()
-_COPIES = (
-    """clone copy_ _to_copy contiguous repeat slice_backward select_backward constant_pad_nd roll""".split()
-)
-_FILLS = """zero_ fill_ ones_like zeros_like full zeros ones new_zeros bernoulli_ uniform_ normal_""".split()
-
-_RULES: dict[str, Callable[[Operator, Step], list[Work]]] = {
+_Rule = Callable[[Operator, Step], list[Work]]
+_BY_NAMES: dict[str, _Rule] = {
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "fused": _fused,
-    **dict.fromkeys(_BATCH_NORMS, _norm("batch_norm.forward", 0)),
-    **dict.fromkeys(_BATCH_NORMS_BACKWARD, _norm("batch_norm.backward", 1)),
+    "mm addmm bmm baddbmm": _product,
+    "native_batch_norm cudnn_batch_norm _native_batch_norm_legit": _norm("batch_norm.forward", 0),
+    "native_batch_norm_backward cudnn_batch_norm_backward": _norm("batch_norm.backward", 1),
     "native_layer_norm": _norm("layer_norm.forward", 0),
     "native_layer_norm_backward": _norm("layer_norm.backward", 1),
     "native_group_norm": _norm("group_norm.forward", 0),
     "native_group_norm_backward": _norm("group_norm.backward", 1),
-    **dict.fromkeys(_POOLS, _moved("pool.forward", True)),
-    **dict.fromkeys([f"{name}_backward" for name in _POOLS], _moved("pool.backward", True)),
-    **dict.fromkeys(_SOFTMAXES, _moved("softmax")),
-    **dict.fromkeys(("cat", "stack"), _moved("cat")),
-    **dict.fromkeys(_PRODUCTS, _product),
-    **dict.fromkeys(_REDUCTIONS, _moved("reduction", True)),
-    **dict.fromkeys(_GATHERS, _moved("gather")),
-    **dict.fromkeys(_SCATTERS, _moved("scatter")),
-    **dict.fromkeys(_COPIES, _copied),
-    **dict.fromkeys(_FILLS, _filled),
-}  # fmt: skip
+    "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d": _moved("pool.forward", True),
+    "max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward": _moved(
+        "pool.backward", True
+    ),
+    "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data": _moved("softmax"),
+    "cat stack": _moved("cat"),
+    "sum mean linalg_vector_norm amax amin max min var var_mean argmax prod norm": _moved("reduction", True),
+    "index gather index_select embedding": _moved("gather"),
+    "index_put index_put_ scatter scatter_add index_add embedding_dense_backward": _moved("scatter"),
+    "clone copy_ _to_copy contiguous repeat slice_backward select_backward constant_pad_nd roll": _copied,
+    "zero_ fill_ ones_like zeros_like full zeros ones new_zeros bernoulli_ uniform_ normal_": _filled,
+}
+_RULES = {name: rule for names, rule in _BY_NAMES.items() for name in names.split()}
 
 
 def of_operator(op: Operator, step: Step) -> list[Work]:

@@ -8,7 +8,7 @@ from perfkit.errors import InvalidValue
 from perfkit.simulate import costs
 from perfkit.simulate.fusion import fused
 from perfkit.simulate.gpus import GPUS, Gpu, gpu, gpu_of
-from perfkit.simulate.step import Operator, Step, Tensor
+from perfkit.simulate.step import Allocate, Operator, Step, Tensor
 from tests.unit.simulate.plans import planned
 
 SIDES = (64, 1000, 4096, 16384)
@@ -97,11 +97,10 @@ def test_compiling_joins_neighbours_and_keeps_products() -> None:
 
 def test_what_only_one_kernel_uses_is_not_written() -> None:
     a, b, c = (Tensor((1000,), "float32", block=number) for number in (1, 2, 3))
-    from perfkit.simulate.step import Allocate
-
     events = [
         Allocate(4000, "temporary", 2), Operator("aten.mul", "forward", [a], [b]),
-        Allocate(4000, "activations", 3), Operator("aten.exp", "forward", [b], [c]), Allocate(-4000, "temporary", 2),
+        Allocate(4000, "activations", 3), Operator("aten.exp", "forward", [b], [c]),
+        Allocate(-4000, "temporary", 2),
     ]  # fmt: skip
     step = fused(Step(events=events, samples=1, torch=""))
     [kernel] = step.operators

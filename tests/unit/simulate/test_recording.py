@@ -24,7 +24,7 @@ def names(step: Step) -> Counter[str]:
 
 
 def test_the_kernels_of_a_step_are_those_of_cuda() -> None:
-    """An optimizer that falls back to loops or a layer that is taken apart would change predictions silently."""
+    """An optimizer that falls back to loops, or a layer taken apart, would change predictions silently."""
     expected: Counter[str] = Counter()
     for word in EAGER.split():
         name, _, count = word.partition("*")

@@ -20,7 +20,8 @@ from perfkit.workloads import load
 from tests.unit.simulate.plans import prediction
 
 ARTICLE: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("baseline", {}), ("data_loading", {"workers": 8}), ("pinning", {"pin_memory": True, "non_blocking": True}),
+    ("baseline", {}), ("data_loading", {"workers": 8}),
+    ("pinning", {"pin_memory": True, "non_blocking": True}),
     ("batch_size", {"batch_size": 512}), ("uint8_copy", {"uint8_copy": True}),
     ("amp", {"amp": "fp16", "batch_size": 1024}), ("compile", {"compile": True}),
 )  # fmt: skip
@@ -137,9 +138,6 @@ def test_reports_add_up() -> None:
     assert [(place.kind, place.memory, place.count) for place in report.places] == [
         ("host to device", "pageable", 8)
     ]
-    kernels = inspect.kernels(step, step.outcome().step_s)
-    assert set(kernels.peaks) == {"float32", "float16"}
-    assert kernels.mfu and 0 < kernels.mfu < 1
 
 
 def test_the_workbooks_transformer_can_be_planned() -> None:
