@@ -41,8 +41,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # One for all processes of a session, as compiling the same model again takes a minute each time.
     if not hasattr(config, "workerinput"):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="perfkit-inductor-")
-    # Spinning OpenMP threads lose a time slice at every barrier when another process wants the cores too.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Else every process that compiles starts another one for it, which imports torch first.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
