@@ -64,13 +64,12 @@ class Server(Questions):
 
     def _connect(self) -> Connection:
         if self._line is None:
-            self._line = Client(self.script.settings["socket"], "AF_UNIX")  # type: ignore[assignment]
+            self._line = Client(self.script.settings["socket"], "AF_UNIX")
             rank, world = (
                 int(os.environ.get(name, number)) for name, number in (("RANK", "0"), ("WORLD_SIZE", "1"))
             )
             self._send({"rank": rank, "world": world, "pid": os.getpid()})
             _patch_safetensors(self.script)
-        assert self._line
         return self._line
 
     def _resume(self, step: Step) -> None:

@@ -122,7 +122,7 @@ class Seen:
             for row in analysis.operators
             if operators.match(row.name)
         )
-        return min(1.0, own / sum(step.duration_us for step in analysis.steps))
+        return float(min(1.0, own / sum(step.duration_us for step in analysis.steps)))
 
     @property
     def pageable_share(self) -> float | None:
@@ -134,7 +134,7 @@ class Seen:
             for row in self.analysis.transfers
             if (row.direction, row.host_memory) == ("HtoD", "pageable")
         )
-        return pageable / self.analysis.mean_step_us
+        return float(pageable / self.analysis.mean_step_us)
 
     @property
     def optimizer_share(self) -> float | None:
@@ -355,7 +355,7 @@ def _with_workers(seen: Seen, count: int) -> tuple[float, str]:
             threads = min(seen.own.cpu_threads or seen.cores, seen.cores)
             limits["the cores that both share"] = (loading_s + step_s * threads) / seen.cores
     limit = max(limits, key=lambda name: limits[name])
-    return seen.step_s / limits[limit], f"{count} workers load beside the step; then {limit} would limit it"
+    return seen.step_s / limits[limit], f"{count} load{'s' if count == 1 else ''} beside the step; then {limit} would limit it"
 
 
 def _amp(seen: Seen) -> Iterator[Suggestion]:

@@ -106,7 +106,7 @@ class WatchedScript(Conversation):
         self._sent: list[bytes] = []
         self._has_ended = False
         self._environment = {**(QUIET if scratch else {}), **_switched(toggles), **(environment or {})}
-        self._settings = {
+        self._settings: dict[str, Any] = {
             "toggles": toggles,
             "loaders": [list(place) for place in loaders],
             "seed": seed,
@@ -225,11 +225,9 @@ class WatchedScript(Conversation):
     def events(self, wait_s: float) -> Iterator[tuple[int, AnyEvent | None]]:
         """What ranks have sent, waiting for at most some time; None once the script has ended."""
         ready = connections.wait([self._server, *self._lines], wait_s)
-        for line in ready:
-            if line is self._server:
-                if failure := self._accept():
-                    yield 0, failure
-                continue
+        if self._server in ready and (failure := self._accept()):
+            yield 0, failure
+        for line in [line for line in self._lines if line in ready]:
             try:
                 yield self._lines[line], messages.decode_event(line.recv_bytes())
             except (EOFError, OSError, msgspec.DecodeError):

@@ -1,7 +1,5 @@
 """Scripts of different make are watched as they stand: steps, samples, toggles, losses; nothing is left."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
@@ -15,9 +13,9 @@ from perfkit.ladder.catalogue import exactness
 from perfkit.recipe import Recipe
 from perfkit.results import parity
 from perfkit.scripts.launch import Launch
-from perfkit.scripts.messages import DescribeScript, ScriptFacts
+from perfkit.scripts.messages import ScriptFacts
 from perfkit.scripts.watched import WatchedScript
-from perfkit.worker.messages import MeasureBlock, Train, Trained
+from perfkit.worker.messages import Block, Trained
 
 ROOT = Path(__file__).parents[2]
 LOSS_STEPS = 6
@@ -81,7 +79,7 @@ CASES = (
 
 
 @pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def quiet(monkeypatch: pytest.MonkeyPatch):
     for name, value in {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}.items():
         monkeypatch.setenv(name, value)
 
@@ -100,12 +98,12 @@ def started(case: Case, folder: Path, toggles: dict[str, Any]) -> WatchedScript:
 
 
 def trained(script: WatchedScript) -> Trained:
-    return script.ask(Train(recipe={}, seed=0, loss_steps=LOSS_STEPS, warmup_s=0.0, started=script.started))
+    return script.ask("train", Trained, loss_steps=LOSS_STEPS, warmup_s=0.0)
 
 
-def check_counts(case: Case, script: WatchedScript, facts: ScriptFacts, first: Trained) -> None:
+def check_counts(case: Case, script: WatchedScript, facts: ScriptFacts, first: Trained):
     """What the script does in a step, against what it says in the file."""
-    block = script.ask(MeasureBlock(4 * case.samples, settle=False))
+    block = script.ask("block", Block, samples=4 * case.samples, settle=False)
     assert block.samples == case.samples * len(block.step_s), "samples of each step"
     assert len(block.step_s) >= 4 and 0 < sum(block.step_s) <= block.seconds * 1.5
     assert facts.backwards_per_step == case.backwards
@@ -117,12 +115,12 @@ def check_counts(case: Case, script: WatchedScript, facts: ScriptFacts, first: T
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_script_is_counted_and_toggled(case: Case, folder: Path, no_orphans: Any) -> None:
+def test_a_script_is_counted_and_toggled(case: Case, folder: Path, no_orphans: Any):
     before = dict(os.environ)
     plain = started(case, folder, {})
     toggled = [started(case, folder, toggles) for toggles in (case.exact, case.rounded) if toggles]
     try:
-        facts, first = plain.ask(DescribeScript()), trained(plain)
+        facts, first = plain.ask("describe", ScriptFacts), trained(plain)
         check_counts(case, plain, facts, first)
         for script, toggles in zip(toggled, filter(None, (case.exact, case.rounded)), strict=True):
             other = trained(script)

@@ -1,7 +1,5 @@
 """Scripts as they stand, the difficult ones too: watched, toggled, ended; nothing of them is left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -17,21 +15,12 @@ from typer.testing import CliRunner
 
 from perfkit.cli import app
 from perfkit.errors import Cancelled, InvalidValue
-from perfkit.process.child import ALLOCATOR
+from perfkit.results.run import Communication
 from perfkit.scripts.launch import Launch
-from perfkit.scripts.messages import DescribeScript, Observe, Release, TryAmp
+from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.watched import ScriptFailed, WatchedScript
-from perfkit.worker.messages import (
-    FindSyncs,
-    MeasureBlock,
-    MeasureCeiling,
-    MeasureCommunication,
-    MeasureMemory,
-    ReadPeak,
-    RecordProfile,
-    Train,
-    Trained,
-)
+from perfkit.worker.messages import Block, Peak, Trained
+from perfkit.worker.reports import ProfileReport, SyncReport
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -98,10 +87,10 @@ def started(code: str, *arguments: str, limit_s: float = 120.0, **more: Any) -> 
 
 
 def train(script: WatchedScript, steps: int = 6) -> Trained:
-    return script.ask(Train(recipe={}, seed=0, loss_steps=steps, warmup_s=0.05, started=script.started))
+    return script.ask("train", Trained, loss_steps=steps, warmup_s=0.05)
 
 
-def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path) -> None:
+def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path):
     with started(PLAIN, "--lr", "1", seed=0) as script:
         trained = train(script)
         assert trained.samples_per_step == 16
@@ -109,24 +98,22 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path) 
         assert len(trained.losses) == 6
         assert trained.batch_bytes_per_sample == 3 * 8 * 8 * 4 + 8
         assert trained.recipe["batch_size"] == 16 and trained.recipe["workers"] == 0
-        block = script.ask(MeasureBlock(64))
+        block = script.ask("block", Block, samples=64)
         assert block.samples == 64 and len(block.step_s) == 4
         assert all(wait <= step for wait, step in zip(block.data_wait_s, block.step_s, strict=True))
-        seen = script.ask(Observe(40))
+        seen = script.ask("observe", Observation, steps=40)
         assert seen.block.samples == len(seen.block.step_s) * 16 >= 40 * 16
         assert {"evaluation + new epoch"} == set(seen.outside)  # at each 16th step
-        held = script.ask(MeasureCeiling(64))
+        held = script.ask("ceiling", Block, samples=64)
         assert held.samples == 64 and sum(held.data_wait_s) < 0.5 * held.seconds
-        assert script.ask(TryAmp(64)).samples == 64
-        assert (script.ask(ReadPeak()).allocated or 0) > 1e7
-        places = script.ask(FindSyncs(3)).places
+        assert script.ask("try_amp", Block, samples=64, limit_s=60.0).samples == 64
+        assert (script.ask("peak", Peak).allocated or 0) > 1e7
+        places = script.ask("syncs", SyncReport, steps=3).places
         assert [(place.where, place.call, place.count) for place in places] == [("train.py:22", "item", 3)]
         trace = folder / "steps.json"
-        command = RecordProfile(
-            path=str(trace), wait=0, warmup=1, active=2, shapes=True, memory=False, stacks=False
-        )
-        assert len(script.ask(command).marks) == 3
-        facts = script.ask(DescribeScript())
+        options = {"wait": 0, "warmup": 1, "active": 2, "shapes": True, "memory": False, "stacks": False}
+        assert len(script.ask("profile", ProfileReport, path=str(trace), **options).marks) == 3
+        facts = script.ask("describe", ScriptFacts)
         assert (facts.device, facts.models, facts.optimizers) == ("cpu", ["Sequential"], ["Adam"])
         assert facts.loader == "TensorDataset" and facts.convolves and not facts.refused.keys() & {"amp"}
         assert "uint8" in facts.refused["uint8_copy"]
@@ -140,9 +127,9 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path) 
             frame = next(site.frames[0] for site in facts.sites if site.role == role)
             assert frame.file == str(folder / "train.py")
             assert lines[frame.line - 1][frame.column : frame.end_column] == text
-        with pytest.raises(ScriptFailed, match="cannot be asked for MeasureMemory"):
-            script.ask(MeasureMemory())
-        assert script.ask(Observe(1)).block.samples  # it goes on
+        with pytest.raises(ScriptFailed, match="cannot be asked for memory"):
+            script.ask("memory", Block)
+        assert script.ask("observe", Observation, steps=1).block.samples  # it goes on
         here = script._folder
     said = script.output[0]
     assert said.startswith("started __main__ ['--lr', '1']") and said.endswith("None")
@@ -153,20 +140,20 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path) 
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator than glibc's")
-def test_memory_that_goes_back_to_the_system_is_fetched_again_in_each_step(folder: Path) -> None:
+def test_memory_that_goes_back_to_the_system_is_fetched_again_in_each_step(folder: Path):
     frees = PLAIN.replace("loss.item()", "loss.item(); torch.ones(10 * 2**20)")
     pages = 40 * 2**20 / os.sysconf("SC_PAGESIZE")
     suggested = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
-    for environment, kept in (({"GLIBC_TUNABLES": None}, False), (ALLOCATOR, True), (suggested, True)):
+    for environment, kept in (({}, False), (suggested, True)):
         with started(frees, environment=environment) as script:
             train(script)
-            seen = script.ask(Observe(24))
+            seen = script.ask("observe", Observation, steps=24)
             steps = len(seen.block.step_s) + sum(count for count, _ in seen.outside.values())
             assert (seen.page_faults / steps < pages / 2) is kept  # the heap may grow in some steps
             assert seen.system_s > 0 or kept
 
 
-def test_autocast_is_tried_for_some_steps_and_leaves_nothing(folder: Path) -> None:
+def test_autocast_is_tried_for_some_steps_and_leaves_nothing(folder: Path):
     told = PLAIN.replace(
         "loss = nn.functional.cross_entropy(model(x), y)",
         """out = model(x)
@@ -176,12 +163,12 @@ def test_autocast_is_tried_for_some_steps_and_leaves_nothing(folder: Path) -> No
     with started(told) as script:
         train(script)
         script.output.clear()
-        block = script.ask(TryAmp(64))
+        block = script.ask("try_amp", Block, samples=64, limit_s=60.0)
         tried = [line.split() for line in script.output]
         script.output.clear()
-        script.ask(Observe(4))
+        script.ask("observe", Observation, steps=4)
         after = [line.split() for line in script.output]
-        own = script.ask(DescribeScript()).settings
+        own = script.ask("describe", ScriptFacts).settings
     assert block.samples == 64
     assert {kind for kind, _ in tried[1:]} == {"torch.bfloat16"}
     assert len({at for _, at in tried[3:]}) == 1, "the same batch each time"
@@ -189,10 +176,12 @@ def test_autocast_is_tried_for_some_steps_and_leaves_nothing(folder: Path) -> No
     assert own["amp"] == "off"
 
 
-def test_toggles_prove_themselves_and_change_no_loss_where_they_are_exact(folder: Path) -> None:
+def test_toggles_prove_themselves_and_change_no_loss_where_they_are_exact(folder: Path):
     with started(PLAIN, seed=0) as script:
         plain = train(script)
-        loader = next(site for site in script.ask(DescribeScript()).sites if site.role == "loader").frames[0]
+        loader = next(
+            site for site in script.ask("describe", ScriptFacts).sites if site.role == "loader"
+        ).frames[0]
     toggles = {"workers": 1, "optimizer_impl": "foreach", "cpu_threads": 1}
     places = [[loader.file, loader.line, loader.column]]
     with started(PLAIN, toggles=toggles, loaders=places, seed=0) as script:
@@ -208,12 +197,12 @@ def test_toggles_prove_themselves_and_change_no_loss_where_they_are_exact(folder
     assert toggled.losses != plain.losses
 
 
-def test_what_cannot_be_set_is_refused_with_the_reason(folder: Path) -> None:
+def test_what_cannot_be_set_is_refused_with_the_reason(folder: Path):
     toggles = {"amp": "fp16", "channels_last": True, "workers": 2, "optimizer_impl": "fused"}
     loop = LOOP.replace("SGD(", "Rprop(") + "while True:\n    step()\n"
     with started(loop, toggles=toggles) as script:
         mechanisms = train(script).mechanisms
-        refused = script.ask(DescribeScript()).refused
+        refused = script.ask("describe", ScriptFacts).refused
     assert not any(proof.ok for proof in mechanisms)
     assert "GradScaler" in refused["amp"]
     assert "4-dimensional" in refused["channels_last"]
@@ -223,7 +212,7 @@ def test_what_cannot_be_set_is_refused_with_the_reason(folder: Path) -> None:
         WatchedScript(Launch("train.py"), {"uint8_copy": True})
 
 
-def test_fp16_uses_the_scaler_that_the_script_has(folder: Path) -> None:
+def test_fp16_uses_the_scaler_that_the_script_has(folder: Path):
     with started(PLAIN, toggles={"amp": "fp16"}, seed=0) as script:
         trained = train(script)
     assert [(proof.switch, proof.ok) for proof in trained.mechanisms] == [("amp", True)]
@@ -245,15 +234,15 @@ def test_fp16_uses_the_scaler_that_the_script_has(folder: Path) -> None:
         ("def broken(:", "exit status 1"),
     ],
 )  # fmt: skip
-def test_a_script_that_fails_says_so_in_its_own_words(folder: Path, ending: str, said: str) -> None:
+def test_a_script_that_fails_says_so_in_its_own_words(folder: Path, ending: str, said: str):
     with started(LOOP + ending + "\n") as script, pytest.raises(ScriptFailed, match=said) as failure:
-        script.ask(Observe(50))
+        script.ask("observe", Observation, steps=50)
     assert "perfkit" not in failure.value.output
     if "raise" in ending:
         assert "ValueError: no" in failure.value.output
 
 
-def test_the_way_in_leaves_the_interpreter_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_way_in_leaves_the_interpreter_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch):
     own = folder / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import builtins\nbuiltins.own_site = __file__\n")
@@ -270,15 +259,15 @@ def test_the_way_in_leaves_the_interpreter_as_it_was(folder: Path, monkeypatch: 
         "print(json.dumps(facts), flush=True)\n"
     )
     with started(asking) as script, pytest.raises(ScriptFailed, match="exit status 0 before its second"):
-        script.ask(Observe(5))
+        script.ask("observe", Observation, steps=5)
     theirs = str(own / "sitecustomize.py")
     child = f"False False {theirs}\n"
     assert json.loads(script.output[0]) == [theirs, str(own), None, "disabled", child]
 
 
-def test_a_script_that_comes_to_its_end_meanwhile(folder: Path) -> None:
+def test_a_script_that_comes_to_its_end_meanwhile(folder: Path):
     with started(LOOP + "for i in range(9): step()\nsys.exit(0)\n") as script:
-        seen = script.ask(Observe(50))
+        seen = script.ask("observe", Observation, steps=50)
         assert (
             seen.ended and seen.steps == 9 and len(seen.block.step_s) == 7
         )  # the first command came after two
@@ -287,17 +276,17 @@ def test_a_script_that_comes_to_its_end_meanwhile(folder: Path) -> None:
         train(script)
 
 
-def test_a_script_that_catches_everything_is_ended_all_the_same(folder: Path) -> None:
+def test_a_script_that_catches_everything_is_ended_all_the_same(folder: Path):
     catching = "while True:\n    try:\n        step()\n    except BaseException:\n        pass\n"
     with started(LOOP + catching) as script:
-        assert script.ask(Observe(5)).steps >= 5
+        assert script.ask("observe", Observation, steps=5).steps >= 5
 
 
 @pytest.mark.parametrize(
     ("method", "said"),
     [("spawn", "processes that it started itself, which are not watched"), ("fork", "several processes")],
 )
-def test_processes_that_a_script_starts_itself(folder: Path, method: str, said: str) -> None:
+def test_processes_that_a_script_starts_itself(folder: Path, method: str, said: str):
     starting = LOOP + (
         "def work():\n"
         "    while True: step()\n"
@@ -308,19 +297,19 @@ def test_processes_that_a_script_starts_itself(folder: Path, method: str, said: 
         "    for child in children: child.join(3)\n"
     )
     with started(starting) as script, pytest.raises(ScriptFailed, match=said):
-        script.ask(Observe(10**6))
+        script.ask("observe", Observation, steps=10**6)
 
 
-def test_it_can_be_cancelled_while_a_step_takes_for_ever(folder: Path) -> None:
+def test_it_can_be_cancelled_while_a_step_takes_for_ever(folder: Path):
     cancelled = threading.Event()
     slow = LOOP + "import time\nstep(); step(); step()\ntime.sleep(1000)\n"
     with started(slow, cancelled=cancelled) as script:
         threading.Timer(0.2, cancelled.set).start()
         with pytest.raises(Cancelled):
-            script.ask(Observe(5))
+            script.ask("observe", Observation, steps=5)
 
 
-def test_two_ranks_are_watched_together(folder: Path) -> None:
+def test_two_ranks_are_watched_together(folder: Path):
     Path("ddp.py").write_text(
         "import torch, torch.distributed as dist\n"
         "from torch.nn.parallel import DistributedDataParallel\n"
@@ -335,13 +324,13 @@ def test_two_ranks_are_watched_together(folder: Path) -> None:
     script = WatchedScript(launch, deadline=time.monotonic() + 120)
     try:
         assert train(script).samples_per_step == 32
-        block = script.ask(MeasureBlock(320))
+        block = script.ask("block", Block, samples=320)
         assert block.samples == 320 and len(block.step_s) == 10
         assert [answer["samples"] for answer in script.answers] == [160, 160]
-        communication = script.ask(MeasureCommunication(320))
+        communication = script.ask("communication", Communication, samples=320)
         assert communication.bytes_per_step == (8 * 4 + 4) * 4 and len(communication.rank_compute_s) == 2
-        assert script.ask(DescribeScript()).world == 2
-        assert script.ranks == 2
+        assert script.ask("describe", ScriptFacts).world == 2
+        assert len(script.ranks) == 2
     finally:
         script.stop()
 
@@ -363,32 +352,32 @@ if len(sys.argv) > 2:
 )
 
 
-def test_what_a_measured_script_writes_is_thrown_away(folder: Path) -> None:
+def test_what_a_measured_script_writes_is_thrown_away(folder: Path):
     (folder / "out").mkdir()
     for name in ("out/old.txt", "out/model.pt", "log.txt", "../beside.txt"):
         (folder / name).write_text("before")
     with started(WRITING, "1000") as script:
-        script.ask(Observe(5))
+        script.ask("observe", Observation, steps=5)
     assert script.output[0] == "['beforemore'] before ['model.pt', 'new', 'old.txt']"
     outside = folder.parent / "escaped.txt"
-    refused = pytest.raises(ScriptFailed, match="only below its working directory")
+    refused = pytest.raises(ScriptFailed, match="a copy of its folder")
     with started(WRITING, "1", str(outside)) as script, refused as failure:
-        script.ask(Observe(5))
+        script.ask("observe", Observation, steps=5)
     assert "--in-place" in failure.value.remedy
     assert not outside.exists() and not (folder / "out/new").exists()
     assert {p.read_text() for p in folder.rglob("*") if p.is_file() and p.name != "train.py"} == {"before"}
 
 
-def test_released_it_runs_on_and_writes_where_it_would(folder: Path) -> None:
+def test_released_it_runs_on_and_writes_where_it_would(folder: Path):
     (folder.parent / "beside.txt").write_text("")
     with started(WRITING, "20", scratch=False) as script:
-        assert script.ask(Observe(5)).block.samples == 5 * 16
-        script.ask(Release())
+        assert script.ask("observe", Observation, steps=5).block.samples == 5 * 16
+        script.ask("release", type(None))
         assert script.wait() == 0
     assert (folder / "out/new/a.txt").read_text() == "more\n" and (folder / "out/model.pt").exists()
 
 
-def test_the_command_says_where_the_time_goes(folder: Path) -> None:
+def test_the_command_says_where_the_time_goes(folder: Path):
     (folder / "train.py").write_text(PLAIN)
     before = dict(os.environ)
     done = CliRunner().invoke(app, ["watch", "train.py", "--steps", "12", "--json", "seen.json", "--", "x"])

@@ -1,7 +1,5 @@
 """Whose call it was, and how much went in."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,17 +7,17 @@ from typing import Any
 import torch
 
 from perfkit.recipe import switches
-from perfkit.scripts import edits, sites, toggles
+from perfkit.scripts import edits, sites
 from perfkit.scripts.sites import Sites
 from perfkit.scripts.tensors import first_tensor, size, tensors
 
 
-def seen(found: Sites, role: str) -> None:
+def seen(found: Sites, role: str):
     """Stands for a patched function: its caller is the call."""
     found.note(role, "Adam", ("lr",))
 
 
-def test_the_exact_expression_of_the_user_s_call() -> None:
+def test_the_exact_expression_of_the_user_s_call():
     found = Sites()
     (seen(found, "optimizer"), seen(found, "optimizer"))
     (site,) = found.all()
@@ -35,7 +33,7 @@ def test_the_exact_expression_of_the_user_s_call() -> None:
     )  # fmt: skip
 
 
-def test_libraries_are_not_the_user_s() -> None:
+def test_libraries_are_not_the_user_s():
     assert sites.is_users(__file__)
     for file in (torch.__file__, sites.__file__, sys.modules["json"].__file__, "<string>"):
         assert not sites.is_users(str(file))
@@ -43,9 +41,9 @@ def test_libraries_are_not_the_user_s() -> None:
     assert sites._package(torch.__file__) == ""
 
 
-def test_samples_and_tokens_in_any_container() -> None:
+def test_samples_and_tokens_in_any_container():
     class Batch:
-        def __init__(self) -> None:
+        def __init__(self):
             self.name, self.ids = "x", torch.zeros(4, 7, dtype=torch.long)
 
     images = torch.zeros(5, 3, 8, 8)
@@ -58,7 +56,6 @@ def test_samples_and_tokens_in_any_container() -> None:
     assert len(list(tensors({"a": [images, {"b": images}], "c": "text"}))) == 2
 
 
-def test_every_switch_can_be_set_from_outside_or_has_its_edit() -> None:
-    assert set(toggles.READ) | set(edits.EDITS) == set(switches())
-    assert not set(toggles.READ) & set(edits.EDITS)
-    assert len(toggles.READ) == 15
+def test_every_switch_can_be_set_from_outside_or_has_its_edit():
+    assert set(edits.SETTABLE) | set(edits.EDITS) == set(switches())
+    assert {"workers", "amp", "wait_policy", "allocator"} <= set(edits.SETTABLE)

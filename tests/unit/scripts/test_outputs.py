@@ -1,14 +1,12 @@
 """A script's writes stay in the mirror of its folder; reading leads where it would."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
 import pytest
 
 from perfkit.scripts.outputs import Outputs, WriteRefused
-from perfkit.scripts.scratch import mirror
+from perfkit.scripts.scratch import Mirror
 
 
 @pytest.fixture
@@ -29,7 +27,7 @@ def scratch(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> O
     """The current folder is its mirror."""
     root = tmp_path / "scratch"
     root.mkdir()
-    monkeypatch.chdir(mirror(root, project))
+    monkeypatch.chdir(Mirror(root).add(project))
     return Outputs(str(root))
 
 
@@ -37,13 +35,13 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_everything_is_read_where_it_is(project: Path, scratch: Outputs) -> None:
+def test_everything_is_read_where_it_is(project: Path, scratch: Outputs):
     for name in ("train.py", "out/deep/kept.txt", "../beside.txt", f"../../home/{project.name}/train.py"):
         assert Path(name).read_text() == "original"
 
 
 @pytest.mark.parametrize("name", ["new.txt", "out/new.txt", "out/deep/new.txt", "../new.txt"])
-def test_a_new_file_is_made_in_the_mirror_only(project: Path, scratch: Outputs, name: str) -> None:
+def test_a_new_file_is_made_in_the_mirror_only(project: Path, scratch: Outputs, name: str):
     before = contents(project.parent)
     scratch.before(name)
     Path(name).write_text("written")
@@ -52,9 +50,7 @@ def test_a_new_file_is_made_in_the_mirror_only(project: Path, scratch: Outputs, 
 
 
 @pytest.mark.parametrize(("replaces", "after"), [(False, "original, more"), (True, ", more")])
-def test_a_file_that_is_changed_becomes_a_copy(
-    project: Path, scratch: Outputs, replaces: bool, after: str
-) -> None:
+def test_a_file_that_is_changed_becomes_a_copy(project: Path, scratch: Outputs, replaces: bool, after: str):
     scratch.before("out/old.txt", replaces=replaces)
     with open("out/old.txt", "a") as file:
         file.write(", more")
@@ -62,7 +58,7 @@ def test_a_file_that_is_changed_becomes_a_copy(
     assert contents(project)["out/old.txt"] == "original"
 
 
-def test_removing_and_renaming_leave_the_folder_alone(project: Path, scratch: Outputs) -> None:
+def test_removing_and_renaming_leave_the_folder_alone(project: Path, scratch: Outputs):
     before = contents(project.parent)
     for path, event in (("out/old.txt", "os.remove"), ("out/deep/kept.txt", "os.rename")):
         scratch.before(path, event)
@@ -71,8 +67,8 @@ def test_removing_and_renaming_leave_the_folder_alone(project: Path, scratch: Ou
     assert sorted(os.listdir("out")) == ["deep"] and os.listdir("out/deep") == []
 
 
-def test_a_path_outside_is_refused_and_noted(project: Path, scratch: Outputs, tmp_path: Path) -> None:
-    with pytest.raises(WriteRefused, match="only below its working directory"):
+def test_a_path_outside_is_refused_and_noted(project: Path, scratch: Outputs, tmp_path: Path):
+    with pytest.raises(WriteRefused, match="a copy of its folder"):
         scratch.before(str(project / "absolute.txt"))
     assert scratch.written == [str(project / "absolute.txt")]
     scratch.before(str(tmp_path / "temporary" / "x"))
@@ -82,9 +78,25 @@ def test_a_path_outside_is_refused_and_noted(project: Path, scratch: Outputs, tm
     assert len(scratch.written) == 1
 
 
-def test_where_nothing_is_measured_paths_are_only_noted(project: Path) -> None:
+def test_where_nothing_is_measured_paths_are_only_noted(project: Path):
     outputs = Outputs("")
     outputs.before(str(project / "model.pt"))
-    outputs.pause(True)
-    outputs.before(str(project / "perfkit-s-own.json"))
+    with outputs.ignored():
+        outputs.before(str(project / "perfkit-s-own.json"))
     assert outputs.written == [str(project / "model.pt")]
+
+
+def test_python_files_are_copies_so_that_a_path_made_from_one_leads_into_the_mirror(project, tmp_path):
+    package = project / "src" / "package"
+    package.mkdir(parents=True)
+    (package / "model.py").write_text("original")
+    (project / "data").mkdir()
+    root = tmp_path / "other"
+    root.mkdir()
+    mirror = Mirror(root)
+    here = mirror.add(project)
+    for name in ("train.py", "src/package/model.py"):
+        assert (here / name).resolve().is_relative_to(root.resolve())
+    assert (here / "data").is_symlink()
+    edited = mirror.put(package / "model.py", b"edited")
+    assert edited == mirror.place(package / "model.py") and (package / "model.py").read_text() == "original"

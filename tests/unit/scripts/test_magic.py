@@ -35,6 +35,14 @@ def test_a_cell_is_observed_in_the_kernel(shell):
     assert "cannot be set for a cell" in text.replace("\n", " ") and "perfkit patch train.py" in text
 
 
+def test_the_error_of_a_cell_is_raised_once_its_steps_are_shown(shell):
+    shell.run_cell(SETUP, store_history=True)
+    with capture_output() as output:
+        result = shell.run_cell(f"%%watch\n{LOOP}raise ValueError('no')")
+    assert isinstance(result.error_in_exec, ValueError)
+    assert "samples/s" in output.outputs[-1].data["text/plain"] and output.stdout.count("Traceback") == 1
+
+
 def test_the_cells_become_a_script(shell, tmp_path):
     shell.run_cell("%load_ext perfkit\n" + SETUP, store_history=True)
     script = tmp_path / "train.py"
