@@ -56,8 +56,6 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Others that it attacks."""
     position: int | None = None
     """Its place in the default ladder; None for one that is not part of it."""
-    what_if: tuple[Literal["fetch", "compute"], ...] = ()
-    """The measured parts of a step that its switches change, for predictions (`studies/predict.py`)."""
     published: Published | None = None
     prose: str
 
@@ -149,11 +147,6 @@ def optimization(name: str) -> Optimization:
         raise one_of(name, list(OPTIMIZATIONS), "stage")
     return OPTIMIZATIONS[name]
 
-
-def predicted(part: Literal["fetch", "compute"]) -> tuple[str, ...]:
-    """The switches whose optimizations change a measured part of a step."""
-    cards = [card for card in OPTIMIZATIONS.values() if part in card.what_if]
-    return tuple(dict.fromkeys(name for card in cards for name in card.settings))
 
 
 def exactness(recipe: Recipe, baseline: Recipe | None = None) -> Exactness:

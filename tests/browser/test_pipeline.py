@@ -2,21 +2,65 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from playwright.sync_api import Page, expect
 
-from perfkit.search.predict import Pipeline
 from perfkit.show import html
 from tests.browser.lab import ARTEFACTS, LabPage
 
 FILE = Path(html.__file__).with_name("pipeline.html")
 PARTS = ("fetch_s", "copy_s", "launch_s", "kernels_s")
+
+
+class Pipeline(Struct, frozen=True, kw_only=True):
+    """A loop that feeds an accelerator, and the step that it settles into; the parts in seconds a batch.
+
+    Two queues connect three stages: batches wait for the host, kernels wait for the device.
+    `show/pipeline.html` is the same model in JavaScript.
+    """
+
+    fetch_s: float
+    """Of one core."""
+    workers: int
+    """0: the host fetches."""
+    copy_s: float
+    launch_s: float = 0.0
+    """In which the host launches the kernels of a step; 0 if `kernels_s` was measured with it."""
+    kernels_s: float
+    pinned: bool = True
+    """The batch is in page-locked memory, and its copy does not block the host."""
+    second_stream: bool = False
+    """The copy has a stream of its own. On one stream it queues behind the kernels."""
+
+    @property
+    def device_s(self) -> float:
+        """Copy and kernels of a step."""
+        copy, kernels = self.copy_s, self.kernels_s
+        return max(copy, kernels) if self.second_stream else copy + kernels
+
+    @property
+    def step_s(self) -> float:
+        """The step once the queues are steady: the longest of what goes on at the same time."""
+        host = self.launch_s if self.workers else self.launch_s + self.fetch_s
+        if self.pinned:
+            step = max(host, self.device_s)
+        elif self.second_stream:
+            step = max(host + self.copy_s, self.kernels_s)
+        else:  # the host waits for the kernels before the copy, and for the copy
+            step = max(host, self.kernels_s) + self.copy_s
+        return max(step, self.fetch_s / self.workers) if self.workers else step
+
+    def bound(self, part: str) -> float:
+        """How many times as fast it would be if one part took no time: `fetch_s`, `copy_s` and so on."""
+        return self.step_s / (replace(self, **{part: 0.0}).step_s or math.inf)
 
 
 @pytest.fixture

@@ -232,7 +232,7 @@ def test_ctrl_c_stops_cleanly_keeps_complete_rounds_and_exits_non_zero(
     assert process.wait(20) == 130, rest
     assert "stopped" in rest
     assert "Traceback" not in rest
-    runs = RunStore(tmp_path / "runs" / "runs.sqlite").list() if kept else []
+    runs = RunStore(tmp_path / "runs" / "runs.sqlite").runs() if kept else []
     assert [run.status for run in runs] == kept
 
 
