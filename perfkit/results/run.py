@@ -159,7 +159,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         The ratio of two runs is the ratio of these values. A run that was not measured in the same rounds as
         the others has the baseline's rate times its ratio to the baseline in their common rounds.
         """
-        rates = self._in_rounds(self.raw.block_samples_per_s)
+        rates = self.block_rates
         if self.status != "ok" or not rates.size or not (rates > 0).all():
             return None
         estimate = stats.geometric_mean(rates)
@@ -257,12 +257,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The run that this one was compared with, if it is among `runs`."""
         pairing = self.pairing("previous")
         return next((run for run in runs if pairing and run.id == pairing.against), None)
-
-    def contradicts(self, before: "Run | None") -> bool:
-        """Whether the two rates say otherwise than their ratio, as they come from different rounds."""
-        ratio, rate = self.speedup("previous"), self.samples_per_s
-        other = before.samples_per_s if before else None
-        return bool(rate and other and ratio and (rate.value / other.value - 1) * (ratio.ratio - 1) < -1e-6)
 
     def evidence(self, switch: str) -> str:
         """The evidence for the state of a switch; empty where nothing was checked."""

@@ -33,14 +33,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     torch: str = ""
     """The version that planned the step."""
 
-    @property
-    def is_virtual(self) -> bool:
-        """Whether the host is simulated too, so that nothing at all was measured."""
-        return self.host != THIS_MACHINE
 
-
-THIS_MACHINE = "this machine"
-"""The host of a replay: its loader, copies and launches took their real time."""
 _BASIS = {"gpu": "GPU", "host": "host", "model": "model", "constants": "constants"}
 
 

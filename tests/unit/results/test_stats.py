@@ -97,12 +97,6 @@ def test_drift_cancels_where_rounds_are_paired_and_only_there() -> None:
     assert ratio(own, other, paired=False).verdict == "no measurable difference"
 
 
-def test_of_exact_ratios_the_interval_has_no_width() -> None:
-    found = ratio(np.array([2.0, 4, 6, 8, 10]), np.array([1.0, 2, 3, 4, 5]), paired=True)
-    assert (found.ratio, found.low, found.high) == pytest.approx((2, 2, 2))
-    assert found.verdict == "faster"
-
-
 @pytest.mark.parametrize("rounds", range(1, MIN_ROUNDS))
 @pytest.mark.parametrize("paired", [True, False])
 def test_too_few_rounds_give_no_verdict(rounds: int, paired: bool) -> None:
@@ -128,16 +122,6 @@ def test_unpaired_sides_may_differ_in_length() -> None:
     welch = stats.ttest_ind(np.log(own), np.log(other), equal_var=False).confidence_interval()
     assert (found.low, found.high) == pytest.approx((math.exp(welch.low), math.exp(welch.high)))
     assert found.verdict == "faster"
-
-
-@given(rates, st.randoms(use_true_random=False))
-@settings(max_examples=30)
-def test_the_other_way_round_the_ratio_is_the_inverse(values: statistics.Values, shuffled: object) -> None:
-    other = values[::-1].copy()
-    forth, back = ratio(values, other, paired=True), ratio(other, values, paired=True)
-    assert forth.ratio == pytest.approx(1 / back.ratio)
-    assert forth.low <= forth.ratio * (1 + 1e-9)
-    assert forth.ratio <= forth.high * (1 + 1e-9)
 
 
 @given(rates, st.floats(1e-3, 1e3))
@@ -219,13 +203,6 @@ def test_a_geometric_mean_turns_ratios_of_rates_into_the_rate_of_ratios() -> Non
     assert means == pytest.approx(geometric_mean(own / other).value)
     assert means == pytest.approx(ratio(own, other, paired=True).ratio)
     assert geometric_mean(own).low < geometric_mean(own).value < geometric_mean(own).high
-
-
-def test_the_interval_holds_the_noise_aa_noise_bound() -> None:
-    base = noisy(3, 9)
-    narrow, wide = (ratio(1.5 * base, base, paired=True, noise=noise) for noise in (0.0, 0.04))
-    assert (narrow.low, narrow.high) == pytest.approx((1.5, 1.5))
-    assert (wide.low, wide.high) == pytest.approx((1.5 / 1.04, 1.5 * 1.04))
 
 
 def test_over_pairs_of_processes_the_interval_holds_what_processes_differ_by() -> None:
@@ -326,10 +303,20 @@ def test_equal_processes_need_not_be_told_apart_better_than_the_effects() -> Non
     assert rounds_needed(clear, 0.05, 0.0, equal) > 200
 
 
-def test_what_is_left_of_a_half_width_for_the_rounds() -> None:
-    assert statistics.rounds_part(0.05, None) == 0.05
-    assert statistics.rounds_part(0.05, 0.03) == pytest.approx(0.04)
-    assert statistics.rounds_part(0.05, 0.2) == 0.025
+@pytest.mark.parametrize(
+    ("guess", "right"), [(1.5, True), (1.6, True), (1.9, False), (1.0, False), (1.82, None), (1.25, None)]
+)
+def test_a_guess_is_right_within_a_fifth_of_the_interval(guess: float, right: bool | None) -> None:
+    result = statistics.Ratio(1.5, 1.45, 1.55, "faster")
+    assert result.confirms(guess) is right
+    assert statistics.Ratio(1.5, 1.45, 1.55, "disturbed").confirms(guess) is None
+
+
+def test_the_interval_holds_the_noise_aa_noise_bound() -> None:
+    base = noisy(3, 9)
+    narrow, wide = (ratio(1.5 * base, base, paired=True, noise=noise) for noise in (0.0, 0.04))
+    assert (narrow.low, narrow.high) == pytest.approx((1.5, 1.5))
+    assert (wide.low, wide.high) == pytest.approx((1.5 / 1.04, 1.5 * 1.04))
 
 
 def test_verdicts_on_equal_sides_in_processes_of_their_own_are_seldom_wrong() -> None:
@@ -347,12 +334,3 @@ def test_verdicts_on_equal_sides_in_processes_of_their_own_are_seldom_wrong() ->
             ratio(*pair(), paired=True, noise=noise).verdict != "no measurable difference" for _ in range(5)
         ]
     assert np.mean(wrong) < 0.08
-
-
-@pytest.mark.parametrize(
-    ("guess", "right"), [(1.5, True), (1.6, True), (1.9, False), (1.0, False), (1.82, None), (1.25, None)]
-)
-def test_a_guess_is_right_within_a_fifth_of_the_interval(guess: float, right: bool | None) -> None:
-    result = statistics.Ratio(1.5, 1.45, 1.55, "faster")
-    assert result.confirms(guess) is right
-    assert statistics.Ratio(1.5, 1.45, 1.55, "disturbed").confirms(guess) is None
