@@ -148,7 +148,12 @@ class AsyncGpu:
             def elapsed_time(self, other: Any) -> float:
                 return 1e3 * (float(other.at) - self.at)
 
-        now, sync = lambda: self.clock.now, lambda *_: self.clock.wait_until(self.queue.ends())
+        def now() -> float:
+            return gpu.clock.now
+
+        def sync(*_: Any) -> None:
+            gpu.clock.wait_until(gpu.queue.ends())
+
         clocks: dict[str, Any] = {}
         for name in ("perf_counter", "monotonic", "time", "process_time"):
             clocks |= {name: now, f"{name}_ns": lambda: int(1e9 * now())}

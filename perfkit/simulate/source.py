@@ -19,7 +19,7 @@ from perfkit.results.run import Raw, Run
 from perfkit.rules import Target
 from perfkit.simulate import article, bands, chrome, fetch, inspect, planning
 from perfkit.simulate import host as hosts
-from perfkit.simulate.gpus import gpu
+from perfkit.simulate.gpus import GPUS, gpu
 from perfkit.simulate.host import Host, Outcome
 from perfkit.simulate.prediction import Prediction, predict
 from perfkit.simulate.step import Step
@@ -42,6 +42,11 @@ class Simulated(Source):
         "tuning": "the winner of a prediction may be its largest error",
         "--fail-if-slower": "a prediction decides nothing",
     }
+
+    @classmethod
+    def menu(cls) -> dict[str, str]:
+        """Devices by the words of a panel's menu."""
+        return {f"simulated: {sheet.name}": f"sim:{key}" for key, sheet in GPUS.items()}
 
     @classmethod
     def checked(

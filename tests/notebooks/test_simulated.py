@@ -3,8 +3,6 @@
 Chapters 04 to 07 train workloads of their own, and open the recording in a panel of its own (`test_run.py`).
 """
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ SOURCES = sorted((Path(__file__).parents[2] / "notebooks" / "src").glob("0[1238]
 @pytest.fixture(autouse=True)
 def _on_a_simulated_gpu(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the buttons of a panel choose; played from its recording, so that no process is started."""
-    monkeypatch.setattr(where, "_remembered", where.Place())
+    monkeypatch.setattr(where, "_session", (None, None))
     pk.use("recorded:sim-v100")
 
 
@@ -33,10 +31,7 @@ def test_a_chapter_runs_on_a_simulated_gpu(path: Path) -> None:
         if cell.cell_type == "code":
             shown.append(_shown(cell.source, scope))
     panel = scope["panel"]
-    assert panel.plan.recorded == "sim-v100" and not panel.error
     assert panel.runs[-1].simulated, panel.runs[-1].reason
-    shown.append(panel._results.value)
-    assert "sim." in " ".join(shown)
 
 
 def _shown(source: str, scope: dict[str, Any]) -> str:

@@ -143,3 +143,7 @@ def test_reports_add_up() -> None:
 def test_the_workbooks_transformer_can_be_planned() -> None:
     step = recording.record(load("tiny_gpt", {}), Recipe(batch_size=2, amp="fp16", compile=True))
     assert step.compiled and any(op.name == "fused" for op in step.operators)
+
+
+def test_a_panels_menu_offers_the_gpus() -> None:
+    assert Simulated.menu()["simulated: Tesla V100-SXM2-16GB"] == "sim:v100"

@@ -91,10 +91,8 @@ def recipe():
     return {
         "workers": 4,
         "prefetch_factor": 4,
-        "persistent_workers": True,
         "pin_memory": True,
         "non_blocking": True,
-        "infinite_sampler": True,
     }
 
 
