@@ -16,8 +16,6 @@
 # Names make a timeline readable. perfkit names each part of the step it profiles (data, copy, forward, backward, optimizer). In your own code, write `with torch.profiler.record_function("augment"):` for the PyTorch profiler; for Nsight Systems write `with torch.cuda.nvtx.range("augment"):` or put `@torch.cuda.nvtx.range("augment")` above a function; C++ code has `nvtxRangePush` and `nvtxRangePop`.
 
 # %%
-from perfkit import notebook as pk
-
 # %% [markdown]
 # ## Nsight Systems
 #
@@ -55,9 +53,10 @@ from perfkit import notebook as pk
 # | the model's own code | [11](11_your_own.ipynb), [14](14_hidden_transfers.ipynb) |
 #
 # Here are A, B and C, in random order. Look at them first, then say which is which in the exercise.
-
 # %%
 import random
+
+from perfkit import notebook as pk
 
 bottlenecks = random.Random(16).sample(["data", "host", "device"], 3)
 hidden = dict(zip("ABC", bottlenecks, strict=True))  # no peeking

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, Optimization, optimization
 from perfkit.ladder.presets import Sizing
 from perfkit.recipe import Recipe
-from perfkit.results.run import AGAIN as AGAIN
 from perfkit.rules import Target, applicable, joined
 
 KEPT = "kept"

@@ -9,8 +9,7 @@ import msgspec
 import traitlets
 
 from perfkit.errors import InvalidValue
-from perfkit.ladder.stages import AGAIN
-from perfkit.results.run import Run
+from perfkit.results.run import AGAIN, Run
 from perfkit.results.store import Entry, RunStore, entry
 from perfkit.show import tables_history
 

@@ -23,7 +23,7 @@ def use(device: str | None = None, host: str | None = None) -> None:
         device: `sim:v100` …, `recorded:NAME`, `cuda`, `mps` or `cpu`; None: this machine's best device.
         host: the host of a simulated GPU: `article`, `ideal`, or numbers such as `cores=8,fetch_ms=1.85`.
     """
-    global _session  # noqa: PLW0603 - a choice for the session, made in one place
+    global _session  # noqa: PLW0603 - it belongs to the kernel
     _session = (device, host)
 
 

@@ -280,7 +280,7 @@ class Questions:
             optimizer=optimizers.stepped[-1] if optimizers.stepped else None,
             inputs=models.inputs,
             outputs=models.outputs,
-            autocast=DTYPES[amp] if amp in DTYPES else models.autocast_dtype,
+            autocast=DTYPES.get(amp, models.autocast_dtype),
             set_to_none=optimizers.sets_to_none,
             copies=self.loaders.copies,
             graphs=device.compile_counters(),

@@ -255,7 +255,7 @@ def _seed(seed: int) -> None:
 
 
 def _patch_save(script: Script) -> None:
-    """torch writes checkpoints without Python's `open`."""
+    """Torch writes checkpoints without Python's `open`."""
     plain = torch.save
 
     @functools.wraps(plain)

@@ -355,7 +355,9 @@ def _with_workers(seen: Seen, count: int) -> tuple[float, str]:
             threads = min(seen.own.cpu_threads or seen.cores, seen.cores)
             limits["the cores that both share"] = (loading_s + step_s * threads) / seen.cores
     limit = max(limits, key=lambda name: limits[name])
-    return seen.step_s / limits[limit], f"{count} load{'s' if count == 1 else ''} beside the step; then {limit} would limit it"
+    return seen.step_s / limits[
+        limit
+    ], f"{count} load{'s' if count == 1 else ''} beside the step; then {limit} would limit it"
 
 
 def _amp(seen: Seen) -> Iterator[Suggestion]:

@@ -105,7 +105,7 @@ def _throughput(runs: Sequence[Run], figure: "Drawing") -> None:
         label = "simulated samples/s, with the model's error; △ ▽ ◇ ratio to the stage before (thin line)"
     rows.frame(ax, runs, _throughput_numbers, label)
     base = _look(runs, "samples/s", style.SKY)
-    for at, run in enumerate(runs):
+    for at, _run in enumerate(runs):
         _throughput_row(ax, at, runs, base)
     ax.set_xlim(0, max([*map(_extent, runs), 0.0]) * 1.03 or 1)
     ratios = [ratio for run in runs if (ratio := run.speedup("previous"))]

@@ -7,10 +7,10 @@ from dataclasses import replace
 import msgspec
 
 from perfkit.ladder.presets import Preset
-from perfkit.ladder.stages import AGAIN, KEPT, Stage
+from perfkit.ladder.stages import KEPT, Stage
 from perfkit.recipe import Recipe
 from perfkit.results import stats
-from perfkit.results.run import Run
+from perfkit.results.run import AGAIN, Run
 from perfkit.results.store import RunStore
 from perfkit.studies import rungs
 from perfkit.studies.progress import Progress

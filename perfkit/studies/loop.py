@@ -17,10 +17,10 @@ import numpy as np
 
 from perfkit import machine
 from perfkit.errors import Cancelled, PerfkitError, RunFailed
-from perfkit.ladder.stages import AGAIN, Stage
+from perfkit.ladder.stages import Stage
 from perfkit.results import noise, stats
 from perfkit.results.pairing import DISTURBED, Pairing
-from perfkit.results.run import Communication, Run
+from perfkit.results.run import AGAIN, Communication, Run
 from perfkit.studies.progress import Progress
 from perfkit.studies.record import Measurement, Noise, Round, RunBuilder
 from perfkit.studies.sources import Plan, StopRule
@@ -334,8 +334,7 @@ class Loop:
         return block, ceiling, share
 
     def _rounds_needed(self, members: Sequence[Trial], rounds: Sequence[Round], stop: StopRule) -> float:
-        """After how many undisturbed rounds every ratio is precise enough: to the stage before, and to the
-        baseline."""
+        """After how many undisturbed rounds the ratios to the stage before and the baseline are precise."""
         clean = [round for round in rounds if not _is_disturbed(round)]
         again = members[-1].stage.name == AGAIN
         compared = members[:-1] if again else members

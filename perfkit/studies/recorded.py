@@ -9,11 +9,11 @@ from perfkit import workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import presets
 from perfkit.ladder.catalogue import OPTIMIZATIONS, optimization
-from perfkit.ladder.stages import AGAIN, KEPT
+from perfkit.ladder.stages import KEPT
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.recordings import ORIGIN
-from perfkit.results.run import Run, slug
+from perfkit.results.run import AGAIN, Run, slug
 from perfkit.rules import Target
 from perfkit.studies.sources import NotHere, Plan, Source
 from perfkit.worker.messages import Description, DeviceFacts

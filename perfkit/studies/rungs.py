@@ -8,9 +8,9 @@ from perfkit.errors import InvalidValue
 from perfkit.ladder import presets
 from perfkit.ladder import stages as ladder
 from perfkit.ladder.catalogue import LADDER, optimization
-from perfkit.ladder.stages import AGAIN, KEPT, Stage
+from perfkit.ladder.stages import KEPT, Stage
 from perfkit.recipe import Recipe
-from perfkit.results.run import Run, slug
+from perfkit.results.run import AGAIN, Run, slug
 from perfkit.results.simulated import is_simulated
 from perfkit.rules import Target, applicable, joined, not_anchored
 from perfkit.studies.progress import Progress

@@ -63,7 +63,7 @@ class DeviceBound(DataBound):
     """
 
     fetch_s = 0.0
-    presets = {"smoke": {"size": 24}, "quick": {"size": 64}, "paper": {"size": 224}}  # noqa: RUF012
+    presets = {"smoke": {"size": 24}, "quick": {"size": 64}, "paper": {"size": 224}}
 
     def __init__(self, size: int = 64) -> None:
         self.size = size

@@ -59,7 +59,7 @@ class CifarResNet18:
     """
 
     offers = frozenset({"uint8_copy", "device_resize", "batched_fetch"})
-    presets = {  # noqa: RUF012
+    presets = {
         "smoke": {"image_size": 48, "samples": 256},
         "quick": {"image_size": 64, "samples": 10_000},
         "paper": {"image_size": 224, "samples": 10_000},

@@ -171,7 +171,7 @@ class Photos:
     """
 
     offers = frozenset({"uint8_copy", "batched_fetch"})
-    presets = {  # noqa: RUF012
+    presets = {
         "smoke": {"image_size": 48, "count": 48},
         "quick": {"image_size": 96, "count": 256},
         "paper": {"image_size": 224, "count": 512},

@@ -126,7 +126,7 @@ class TinyGPT:
     """
 
     offers = frozenset({"uint8_copy", "batched_fetch"})
-    presets = {  # noqa: RUF012
+    presets = {
         "smoke": {"context": 32, "width": 32, "layers": 2, "heads": 2},
         "quick": {"context": 64, "width": 128, "layers": 4, "heads": 4},
         "paper": {"context": 128, "width": 384, "layers": 6, "heads": 6},

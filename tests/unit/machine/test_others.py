@@ -127,7 +127,7 @@ def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch: 
 def test_a_program_that_has_ended_meanwhile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", BUSY.format(60)]) as process:
         spent = others._spent
-        only = lambda: {key: value for key, value in spent().items() if key[0] == process.pid}  # noqa: E731
+        only = lambda: {key: value for key, value in spent().items() if key[0] == process.pid}
         monkeypatch.setattr(others, "_spent", only)
         watched = machine.OtherPrograms()
         while sum(others.psutil.Process(process.pid).cpu_times()[:2]) < 0.5:

@@ -16,7 +16,7 @@ def test_every_name_is_there_and_there_are_few() -> None:
 
 def test_an_unknown_name_says_which_there_are() -> None:
     with pytest.raises(AttributeError, match="StagePanel"):
-        pk.StagePane  # noqa: B018
+        pk.StagePane
 
 
 def test_names_are_loaded_when_they_are_used() -> None:

@@ -13,7 +13,7 @@ from perfkit.recipe import Recipe
 from perfkit.search import attribute as attributing
 from perfkit.search.attribute import Names, Value, attribute, conclude
 from perfkit.studies.sources import Plan
-from tests.unit.studies.conftest import machine, where  # noqa: F401
+from tests.unit.studies.conftest import machine, where
 from tests.unit.studies.fakes import FakeMachine
 
 LOG2 = math.log(2)
@@ -74,7 +74,7 @@ def test_what_was_not_measured_is_none_and_the_rest_still_stands() -> None:
 
 
 @pytest.fixture
-def plan(where: Plan) -> Plan:  # noqa: F811
+def plan(where: Plan) -> Plan:
     return replace(where, preset=replace(where.preset, rounds=5))
 
 
@@ -86,7 +86,7 @@ def rate(recipe: Recipe) -> float:
 
 def test_every_set_of_a_few_optimizations_is_measured_beside_the_baseline(
     machine: FakeMachine,
-    plan: Plan,  # noqa: F811
+    plan: Plan,
 ) -> None:
     machine.rate = rate
     result = attribute(plan, ["data_loading", "channels_last", "compile"])
@@ -103,7 +103,7 @@ def test_every_set_of_a_few_optimizations_is_measured_beside_the_baseline(
 def test_with_many_optimizations_random_orders_are_measured_until_the_time_is_over(
     machine: FakeMachine,
     plan: Plan,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attributing, "EXACT_UP_TO", 2)
     machine.rate = rate
@@ -115,6 +115,6 @@ def test_with_many_optimizations_random_orders_are_measured_until_the_time_is_ov
     assert short.sets == attributing.TOGETHER
 
 
-def test_one_optimization_is_no_attribution(machine: FakeMachine, plan: Plan) -> None:  # noqa: F811
+def test_one_optimization_is_no_attribution(machine: FakeMachine, plan: Plan) -> None:
     with pytest.raises(InvalidValue, match="1 of these optimizations can act here"):
         attribute(plan, ["compile"])

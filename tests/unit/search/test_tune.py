@@ -14,7 +14,7 @@ from perfkit.search.tune import tune
 from perfkit.studies.here import ThisMachine
 from perfkit.studies.progress import Progress, Update
 from perfkit.studies.sources import Plan
-from tests.unit.studies.conftest import machine, where  # noqa: F401
+from tests.unit.studies.conftest import machine, where
 from tests.unit.studies.fakes import FakeMachine
 
 SPACE: dict[str, Any] = {
@@ -27,7 +27,7 @@ SAME = Parity("same", "bitwise", [], False, {})
 
 
 @pytest.fixture
-def search(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:  # noqa: F811
+def search(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     """bf16 doubles the speed and each worker adds a tenth, but the machine slows down all the time."""
     pace = iter(range(100_000, 0, -1))
 
@@ -41,7 +41,7 @@ def search(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> FakeMachine
 
 
 @pytest.fixture
-def plan(where: Plan) -> Plan:  # noqa: F811
+def plan(where: Plan) -> Plan:
     return replace(where, preset=replace(where.preset, rounds=5))
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from perfkit.ladder.stages import AGAIN
 from perfkit.recipe import Recipe
-from perfkit.results.run import Mechanism, Pairing, Raw, Run
+from perfkit.results.run import AGAIN, Mechanism, Pairing, Raw, Run
 
 # stage, title, samples/s, share of waiting, ceiling, batch size, peak memory in bytes; or the reason of none
 Row = tuple[str, str, float, float, float, int, float]

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from perfkit.errors import RunFailed
-from perfkit.ladder.stages import AGAIN, KEPT
+from perfkit.ladder.stages import KEPT
 from perfkit.recipe import Recipe
-from perfkit.results.run import Run
+from perfkit.results.run import AGAIN, Run
 from perfkit.results.store import RunStore
 from perfkit.studies.climb import RUNG, climb, is_ladder_of
 from perfkit.studies.progress import Progress, Update
@@ -80,7 +80,7 @@ def test_a_slower_rung_is_kept_if_that_is_asked_for(
 
 def test_nothing_is_built_on_a_rung_that_failed_in_its_rounds(machine: FakeMachine, ladder: Plan) -> None:
     def fails(child: object, question: str) -> Exception | None:
-        is_first_rung = getattr(child, "recipe").workers and not getattr(child, "recipe").compile
+        is_first_rung = child.recipe.workers and not child.recipe.compile
         return RunFailed("the loss is nan", "lower it") if question == "block" and is_first_rung else None
 
     machine.fails = fails

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from perfkit.errors import InvalidValue
-from perfkit.ladder.stages import AGAIN
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.recordings import ORIGIN
-from perfkit.results.run import Run
+from perfkit.results.run import AGAIN, Run
 from perfkit.show import tables, terminal
 from perfkit.studies import rungs
 from perfkit.studies.climb import climb

@@ -25,13 +25,13 @@ def test_object_list_and_gzip_give_the_same(tmp_path):
     document = json.loads(plain.to_json())
     assert list(document) == [
         "schema", "files", "device", "health", "steps", "mean_step_us", "mean_us", "exposed_and_hidden_us",
-        "gpu_utilization", "est_sm_efficiency", "est_achieved_occupancy", "tensor_core", "operators", "kernels",  # noqa: E501
+        "gpu_utilization", "est_sm_efficiency", "est_achieved_occupancy", "tensor_core", "operators", "kernels",
         "transfers", "syncs", "idle", "communication", "memory", "diagnosis",
     ]  # fmt: skip
 
 
 def test_nanoseconds_survive_where_a_float_would_lose_them(tmp_path):
-    text = b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1712195495520824.518, "dur": 0.432}]}'  # noqa: E501
+    text = b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1712195495520824.518, "dur": 0.432}]}'
     columns = load(written(tmp_path, text)).ranks[0].columns
     assert (int(columns.start[0]), int(columns.end[0])) == (1712195495520824518, 1712195495520824950)
 
@@ -131,9 +131,9 @@ def test_huge_names_are_cut_and_html_stays_text(tmp_path):
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"   \n", b"null", b"{}", b"[]", b"[1, 2]", b"hello", b"\x00" * 100, b"\x1f\x8b", b"\x1f\x8b\x08\x00junk",  # noqa: E501
-        b'{"traceEvents": 5}', b'{"traceEvents": []}', b'{"traceEvents": [{}]}', b'[{"a": 1}]', b"{", b'{"traceEvents": [',  # noqa: E501
-        b"<html></html>", b"PK\x03\x04", b"[" * 10_000_000, b'{"a":' * 2_000_000, b'{"traceEvents": ' + b"[" * 10_000_000,  # noqa: E501
+        b"", b"   \n", b"null", b"{}", b"[]", b"[1, 2]", b"hello", b"\x00" * 100, b"\x1f\x8b", b"\x1f\x8b\x08\x00junk",
+        b'{"traceEvents": 5}', b'{"traceEvents": []}', b'{"traceEvents": [{}]}', b'[{"a": 1}]', b"{", b'{"traceEvents": [',
+        b"<html></html>", b"PK\x03\x04", b"[" * 10_000_000, b'{"a":' * 2_000_000, b'{"traceEvents": ' + b"[" * 10_000_000,
         b'{"traceEvents": [{"args": ' + b"[" * 10_000_000 + b"]" * 10_000_000 + b"}]}",
         b'[{"ph": "X", "cat": "Trace", "name": "t", "ts": 1, "dur": 2}]',
     ],

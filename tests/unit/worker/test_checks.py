@@ -101,7 +101,11 @@ def test_what_was_set_before_torch_was_imported_is_read_where_it_was_set() -> No
     set_early = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_TRIM_THRESHOLD_": "1"}
     for variables, expected in ((set_early, "['passive', 'keep']"), ({}, "['default', 'default']")):
         done = subprocess.run(
-            [sys.executable, "-c", code], check=True, env={**plain, **variables}, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", code],
+            check=True,
+            env={**plain, **variables},
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert done.stdout.strip() == expected
 
