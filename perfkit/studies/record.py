@@ -3,7 +3,6 @@
 import datetime
 import itertools
 import secrets
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -167,7 +166,6 @@ class RunBuilder:
     ) -> Run:
         """The run of a measured stage; `reference` is the baseline's rate in samples/s."""
         trained, peak, raw = measurement.trained, measurement.peak or Peak(None, None, 0), measurement.raw()
-        copied = 0 if trained.data_on_device else trained.batch_bytes_per_sample
         first_s = trained.first.step_s[0]
         run = self.build(
             self._training_facts(trained) | _left_out(raw),
@@ -184,7 +182,7 @@ class RunBuilder:
             peak_memory_bytes=peak.allocated,
             peak_reserved_bytes=peak.reserved,
             batch_bytes_per_sample=trained.batch_bytes_per_sample,
-            h2d_bytes_per_sample=None if self._device.startswith("cpu") else copied,
+            h2d_bytes_per_sample=None if self._device.startswith("cpu") else trained.batch_bytes_per_sample,
         )
         warnings = [*self._disturbances(run), *_quality_warnings(run, peak)]
         for conditions in run.machine["conditions"].values():
@@ -193,10 +191,6 @@ class RunBuilder:
 
     def _training_facts(self, trained: Trained) -> dict[str, str]:
         facts = dict(trained.facts) | ({"weights": trained.weights} if trained.weights else {})
-        if trained.malloc and self._device.startswith("cpu") and sys.platform == "linux":
-            facts["allocator"] = f"freed memory is kept (GLIBC_TUNABLES={trained.malloc})"
-        if trained.wait_policy and self._device.startswith("cpu"):
-            facts["compute threads"] = f"started with OMP_WAIT_POLICY={trained.wait_policy}"
         if trained.compiled:
             facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
         return facts

@@ -139,9 +139,6 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     batch_norm: bool
     weights: str = ""
     """Where the model's weights come from; empty if they are random."""
-    data_on_device: bool = False
-    malloc: str = ""
-    wait_policy: str = ""
 
 
 class Peak(msgspec.Struct, frozen=True):

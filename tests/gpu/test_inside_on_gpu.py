@@ -1,20 +1,13 @@
 """Memory, kernels, placement, ranges and ranks where there is a GPU; skipped where there is none."""
 
-from __future__ import annotations
-
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfkit import trace
-from perfkit.process import nsys
 from perfkit.results.run import Run
 from perfkit.studies import inspect
 from perfkit.studies import plan as plans
 from perfkit.studies.climb import climb
-from perfkit.trace import nsight
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -68,11 +61,3 @@ def test_two_ranks_over_nccl() -> None:
     assert run.communication
     assert run.communication.bytes_per_step > 0
     assert "2 ranks by nccl" in run.evidence("ranks")
-
-
-def test_nsight_systems_writes_what_the_reader_reads(tmp_path: Path) -> None:
-    if shutil.which("nsys") is None:
-        pytest.skip("needs a GPU machine with Nsight Systems (nsys)")
-    asked = inspect.nsys(CIFAR, None, tmp_path / "report", **CUDA)
-    made = nsight.convert(nsys.record(asked, tmp_path / "report"), tmp_path / "report.json.gz")
-    assert trace.analyse(trace.load(made)).kernels
