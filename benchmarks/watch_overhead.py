@@ -94,7 +94,7 @@ def rates(folder: str, rounds: int, seconds: float) -> tuple[Values, Values]:
         start_new_session=True,
     )  # fmt: skip
     watched = WatchedScript(Launch("train.py", folder=Path(folder)))
-    sides = Side(watched.pid), Side(alone.pid)
+    sides = Side(watched.pids[0]), Side(alone.pid)
     watched.on_output.append(sides[0])  # type: ignore[arg-type]
     jobs: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
         (_read, (sides[1], alone.stdout)), (_ask, (watched,)),
@@ -114,7 +114,7 @@ def rates(folder: str, rounds: int, seconds: float) -> tuple[Values, Values]:
         for side in sides:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(side.pid, signal.SIGCONT)
-        end_tree(alone)
+        end_tree(alone.pid)
         watched.stop()
     return np.array(measured[sides[0]]), np.array(measured[sides[1]])
 

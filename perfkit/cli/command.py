@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 failed, 2 misused, 130 stopped.
 """
 
 import contextlib
-import errno
 import functools
 import inspect
 import os
@@ -15,18 +14,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from perfkit.errors import InvalidValue, PerfkitError
-
-_REMEDIES = {
-    errno.ENOENT: "Check the path",
-    errno.EACCES: "Choose another place, or change its permissions",
-    errno.EPERM: "Choose another place, or change its permissions",
-    errno.EROFS: "Choose another place: this one is read-only",
-    errno.EISDIR: "Name a file, not a folder",
-    errno.ENOTDIR: "Check the path: a part of it is a file",
-    errno.ENOSPC: "Free space on that disk",
-    errno.EDQUOT: "Free space: your quota is used up",
-}
+from perfkit.errors import InvalidValue, PerfkitError, explain
 
 
 def build(name: str, function: Callable[..., None]) -> Any:
@@ -78,10 +66,10 @@ def errors_in_words() -> Iterator[None]:
     except BrokenPipeError:  # `| head` has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except OSError as error:
-        remedy = _REMEDIES.get(error.errno or 0)
-        if error.filename is None or remedy is None:
+        what, remedy = explain(error)
+        if error.filename is None or not remedy:
             _report(error)
-        complain(f"{error.filename}: {error.strerror}. {remedy}")
+        complain(f"{what}. {remedy}")
         raise typer.Exit(1) from None
     except Exception as error:
         _report(error)

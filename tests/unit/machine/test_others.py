@@ -1,4 +1,4 @@
-"""Who else uses the machine: CPU time outside the measured processes, the share taken, the busiest program."""
+"""Who else uses the machine: CPU time of others, the share they take, the busiest program."""
 
 import os
 import subprocess

@@ -43,7 +43,7 @@ def test_a_recording_that_fails_leaves_the_old_one(data_dir: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match=r"r\.json: No space left on device. Free some space"):
+    with pytest.raises(StoreError, match=r"r\.json: No space left on device. Free space"):
         recordings.save([run("r1")], path)
     assert recordings.load(path).runs == [run("r0")]
     assert list(data_dir.iterdir()) == [path]
