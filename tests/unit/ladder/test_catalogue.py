@@ -110,11 +110,6 @@ def test_an_unknown_optimization_is_refused_with_the_nearest_name() -> None:
         catalogue.optimization("pining")
 
 
-def test_the_parts_of_a_prediction_come_from_the_cards() -> None:
-    assert set(catalogue.predicted("fetch")) == {"uint8_copy", "device_resize", "batched_fetch"}
-    assert {"amp", "compile_mode", "uint8_copy"} < set(catalogue.predicted("compute"))
-
-
 @pytest.mark.parametrize(
     ("recipe", "expected"),
     [

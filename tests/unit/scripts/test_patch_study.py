@@ -10,7 +10,6 @@ from perfkit.results.stats import Ratio
 from perfkit.scripts import patch_study as patching
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.patch import Change, Patch
-from perfkit.scripts.study import digest
 from perfkit.scripts.verification import Verification
 
 
@@ -75,5 +74,5 @@ def test_the_verdict_on_a_patch(verdict, losses, ok, start):
 def test_a_patched_script_has_a_digest_of_its_own(script, tmp_path):
     launch = Launch("train.py", folder=tmp_path)
     edited = patching.patched(launch, Patch([Change(str(script), b"old\r\n", b"new\r\n")], []))
-    assert digest(edited) != digest(launch)
-    assert digest(edited) == hashlib.sha256(b"new\r\n").hexdigest()[:16]
+    assert edited.digest() != launch.digest()
+    assert edited.digest() == hashlib.sha256(b"new\r\n").hexdigest()[:16]
