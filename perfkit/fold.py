@@ -1,229 +1,230 @@
-"""A recipe's values folded into source: constants are evaluated, and only the chosen branches are left.
+"""A function of the training program with known values in it: constants are evaluated, branches are chosen.
 
 The source is edited as a concrete syntax tree, so that comments and layout stay as they are.
 """
 
-from __future__ import annotations
-
-import ast
 import json
-import operator
-import re
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import libcst as cst
 import libcst.matchers as m
 
-from perfkit.recipe import Recipe
+_EMPTY = cst.Module([])
+_UNKNOWN = object()
+_EVALUATED = (
+    cst.Attribute, cst.BinaryOperation, cst.BooleanOperation, cst.Call, cst.Comparison, cst.Name,
+    cst.UnaryOperation,
+)  # fmt: skip
+_DEFAULTS = {
+    "collate_fn": ("None",),
+    "enabled": ("True",),
+    "mode": ('"default"',),
+    "non_blocking": ("False",),
+    "num_workers": ("0",),
+    "persistent_workers": ("False",),
+    "pin_memory": ("False",),
+    "prefetch_factor": ("None", "2"),
+    "set_to_none": ("True",),
+}
+"""Arguments that have torch's own default with these values: a script leaves them out."""
+_DOCSTRING = m.SimpleStatementLine(body=[m.Expr(m.SimpleString() | m.ConcatenatedString())])
+_OFF = m.Arg(keyword=m.Name("enabled"), value=m.Name("False"))
 
 
-def fold(source: str, recipe: Recipe, external: bool) -> cst.Module:
-    """The source with the values of a recipe in place of `recipe.…`.
+def code(node: cst.CSTNode) -> str:
+    """The source of a node."""
+    return _EMPTY.code_for_node(node)
+
+
+def names(node: cst.CSTNode) -> set[str]:
+    """The names that a node refers to, without attributes and keywords of arguments."""
+    found: list[str] = []
+
+    class Finder(cst.CSTVisitor):
+        def visit_Attribute(self, node: cst.Attribute) -> bool:
+            node.value.visit(self)
+            return False
+
+        def visit_Arg(self, node: cst.Arg) -> bool:
+            node.value.visit(self)
+            return False
+
+        def visit_Name(self, node: cst.Name) -> None:
+            found.append(node.value)
+
+    node.visit(Finder())
+    return set(found)
+
+
+class Fold(cst.CSTTransformer):
+    """Puts values in and leaves only the chosen branches; type annotations go.
 
     Args:
-        source: a module that takes its switches from a name or attribute `recipe`.
-        recipe: the values.
-        external: the workload is not perfkit's own, so its methods get the object `RECIPE` for `recipe`.
+        scope: names with known values. Parameters of these names go, and expressions of nothing else are
+            replaced by their value if it is a literal.
+        tables: dictionaries of the program by name; an element with a known key is put in its place.
     """
-    module, values = _parsed(source), recipe.to_dict()
-    body: list[Any] = []
-    for statement in module.body:
-        used = tuple((name, values[name]) for name in _switches(statement) if name in values)
-        body += _folded(statement, used, external)
-    return module.with_changes(body=body)
 
-
-@lru_cache(maxsize=32)
-def _parsed(source: str) -> cst.Module:
-    """Parsing is a third of an export and its inputs are few; trees are immutable, so they can be shared."""
-    return cst.parse_module(source)
-
-
-@lru_cache(maxsize=512)
-def _switches(statement: Any) -> list[str]:
-    """The switches that a definition may depend on: the same one is folded again for each recipe."""
-    code = cst.Module([statement]).code
-    return sorted(set(re.findall(r"recipe\.(\w+)", code)))
-
-
-@lru_cache(maxsize=1024)
-def _folded(statement: Any, values: tuple[tuple[str, Any], ...], external: bool) -> Any:
-    return cst.Module([statement]).visit(_Fold(dict(values), external)).body
-
-
-def _own(name: str) -> m.OneOf[m.Name | m.Attribute]:
-    return m.Name(name) | m.Attribute(value=m.Name("self"), attr=m.Name(name))
-
-
-_RECIPE = _own("recipe")
-_WORKLOAD_METHOD = m.Attribute(value=_own("workload"))
-_FOR_PERFKIT = m.AssignTarget(target=m.Name("offers") | m.Name("presets"))
-"""What a workload's class tells perfkit of itself."""
-_OBSERVER = m.AnnAssign(target=m.Name("observer"))
-_DROPPED = m.SimpleStatementLine(
-    body=[m.Assign(value=_RECIPE) | m.Assign(targets=[_FOR_PERFKIT]) | _OBSERVER]
-)
-_NULLCONTEXT = m.With(items=[m.WithItem(item=m.Call(func=m.Name("nullcontext")), asname=None)])
-_NO_ITERATION = m.Call(func=m.Name("range"), args=[m.Arg(m.Integer("0"))])
-_DEFAULTS = {
-    "collate_fn": "None", "non_blocking": "False",
-    "persistent_workers": "False", "pin_memory": "False", "prefetch_factor": "None",
-    "set_to_none": "True",
-}  # fmt: skip
-"""Arguments that are torch's own defaults with these values: a script leaves them out."""
-_DEFAULT_ARGUMENT = m.OneOf(
-    *(m.Arg(keyword=m.Name(name), value=m.Name(value)) for name, value in _DEFAULTS.items())
-)
-_DEFAULT_SETTING = m.SimpleStatementLine(
-    body=[m.Assign([m.AssignTarget(m.Attribute(attr=m.Name("benchmark")))], value=m.Name("False"))]
-)
-_RETURN = m.SimpleStatementLine(body=[m.Return()])
-
-_OPERATORS: dict[type, Any] = {
-    cst.Equal: operator.eq,
-    cst.NotEqual: operator.ne,
-    cst.GreaterThan: operator.gt,
-    cst.GreaterThanEqual: operator.ge,
-    cst.LessThan: operator.lt,
-    cst.LessThanEqual: operator.le,
-    cst.In: lambda value, allowed: value in allowed,
-    cst.NotIn: lambda value, allowed: value not in allowed,
-    cst.Subtract: operator.sub,
-}
-_MAY_BE_LITERAL = (cst.BaseNumber, cst.BaseString, cst.Name, cst.Tuple)
-
-
-def _literal(node: cst.CSTNode) -> tuple[bool, Any]:
-    """Whether a node is a literal, and its value."""
-    if not isinstance(node, _MAY_BE_LITERAL):
-        return False, None
-    try:
-        return True, ast.literal_eval(cst.Module([]).code_for_node(node).strip())
-    except (ValueError, SyntaxError):
-        return False, None
-
-
-def _node(value: object) -> cst.BaseExpression:
-    return cst.parse_expression(json.dumps(value) if isinstance(value, str) else repr(value))
-
-
-def _evaluated(
-    node: cst.BaseExpression, left: cst.CSTNode, sign: cst.CSTNode, right: cst.CSTNode
-) -> cst.BaseExpression:
-    """The value of an operation on two literals; the node itself where it is none."""
-    (left_known, a), (right_known, b) = _literal(left), _literal(right)
-    if left_known and right_known and type(sign) in _OPERATORS:
-        return _node(_OPERATORS[type(sign)](a, b))
-    return node
-
-
-def _spliced(block: cst.BaseSuite, leading: Any) -> Any:
-    """The statements of a block in place of the statement that held it, below its comments."""
-    lines = list(block.body)
-    if lines and hasattr(lines[0], "leading_lines"):
-        lines[0] = lines[0].with_changes(leading_lines=[*leading, *lines[0].leading_lines])
-    return cst.FlattenSentinel(lines)
-
-
-def _without_last_comma(items: list[Any]) -> list[Any]:
-    return [*items[:-1], *(item.with_changes(comma=cst.MaybeSentinel.DEFAULT) for item in items[-1:])]
-
-
-class _Fold(cst.CSTTransformer):
-    """Puts the values in from the leaves up, so that a test is a literal by the time its branch is left."""
-
-    def __init__(self, values: dict[str, Any], external: bool) -> None:
+    def __init__(self, scope: Mapping[str, Any], tables: Mapping[str, cst.Dict]) -> None:
         super().__init__()
-        self.values = values
-        self.external = external
+        self.scope, self.tables = dict(scope), tables
         self.branches: set[cst.CSTNode] = set()
-        """`elif` and `else` parts: such a part is replaced by one node, never by a run of statements."""
+        """`elif` and `else` parts, which can be replaced by one node only."""
 
-    def leave_Attribute(self, old: cst.Attribute, node: cst.Attribute) -> cst.BaseExpression:
-        if m.matches(old.value, _RECIPE) and old.attr.value in self.values:
-            return _node(self.values[old.attr.value])
-        return node
+    def value(self, node: cst.CSTNode) -> Any:
+        """The value of an expression whose names are all known."""
+        used = names(node)
+        if not used or not used <= set(self.scope):
+            return _UNKNOWN
+        try:
+            return eval(code(node), {"__builtins__": {}}, self.scope)  # perfkit's own source, never a user's
+        except (AttributeError, TypeError):  # a method of the workload, which is folded by itself
+            return _UNKNOWN
 
-    def leave_Comparison(self, old: cst.Comparison, node: cst.Comparison) -> cst.BaseExpression:
-        first, *others = node.comparisons
-        return node if others else _evaluated(node, node.left, first.operator, first.comparator)
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        """Evaluates what is known."""
+        updated_node = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, _EVALUATED):
+            value = self.value(original_node)
+            if value is None or isinstance(value, bool | int | float | str):
+                text = json.dumps(value) if isinstance(value, str) else repr(value)
+                return cst.parse_expression(text)
+        return updated_node
 
-    def leave_BinaryOperation(
-        self, old: cst.BinaryOperation, node: cst.BinaryOperation
-    ) -> cst.BaseExpression:
-        return _evaluated(node, node.left, node.operator, node.right)
+    def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> Any:
+        table = self.tables.get(code(original_node.value))
+        if table is None:
+            return updated_node
+        key = code(updated_node.slice[0])
+        return next(e.value for e in table.elements if isinstance(e, cst.DictElement) and code(e.key) == key)
 
-    def leave_BooleanOperation(
-        self, old: cst.BooleanOperation, node: cst.BooleanOperation
-    ) -> cst.BaseExpression:
-        known, value = _literal(node.left)
-        if not known:
-            return node
-        return node.right if bool(value) == isinstance(node.operator, cst.And) else node.left
-
-    def leave_UnaryOperation(self, old: cst.UnaryOperation, node: cst.UnaryOperation) -> cst.BaseExpression:
-        known, value = _literal(node.expression)
-        return _node(not value) if known and isinstance(node.operator, cst.Not) else node
-
-    def leave_IfExp(self, old: cst.IfExp, node: cst.IfExp) -> cst.BaseExpression:
-        known, value = _literal(node.test)
-        return (node.body if value else node.orelse) if known else node
+    def leave_IfExp(self, original_node: cst.IfExp, updated_node: cst.IfExp) -> cst.BaseExpression:
+        return {"True": updated_node.body, "False": updated_node.orelse}.get(
+            code(updated_node.test), updated_node
+        )
 
     def visit_If(self, node: cst.If) -> None:
         if node.orelse is not None:
             self.branches.add(node.orelse)
 
-    def leave_If(self, old: cst.If, node: cst.If) -> Any:
-        known, value = _literal(node.test)
-        if not known:
-            return node
-        chosen = cst.Else(node.body) if value else node.orelse
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> Any:
+        test = code(updated_node.test)
+        if test not in ("True", "False"):
+            return updated_node
+        chosen = cst.Else(updated_node.body) if test == "True" else updated_node.orelse
         if chosen is None:
             return cst.RemoveFromParent()
-        if old in self.branches or isinstance(chosen, cst.If):
+        if original_node in self.branches or isinstance(chosen, cst.If):
             return chosen
-        return _spliced(chosen.body, node.leading_lines)
+        return _in_place(chosen.body, updated_node.leading_lines)
 
-    def leave_With(self, old: cst.With, node: cst.With) -> Any:
-        return _spliced(node.body, node.leading_lines) if m.matches(node, _NULLCONTEXT) else node
+    def leave_With(self, original_node: cst.With, updated_node: cst.With) -> Any:
+        """Names for the profiler go, and an autocast that is off."""
+        kept = [item for item in updated_node.items if not _does_nothing(item.item)]
+        if not kept:
+            return _in_place(updated_node.body, updated_node.leading_lines)
+        if len(kept) == len(updated_node.items):
+            return updated_node
+        last = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        one_line = updated_node.with_changes(
+            items=[*kept[:-1], last], lpar=cst.MaybeSentinel.DEFAULT, rpar=cst.MaybeSentinel.DEFAULT
+        )
+        return one_line
 
-    def leave_For(self, old: cst.For, node: cst.For) -> Any:
-        return cst.RemoveFromParent() if m.matches(node.iter, _NO_ITERATION) else node
-
-    def leave_Param(self, old: cst.Param, node: cst.Param) -> Any:
-        return cst.RemoveFromParent() if old.name.value == "recipe" else node
-
-    def leave_Parameters(self, old: cst.Parameters, node: cst.Parameters) -> cst.Parameters:
-        kept = list(node.params)
-        return node.with_changes(params=_without_last_comma(kept) if len(kept) < len(old.params) else kept)
-
-    def leave_Call(self, old: cst.Call, node: cst.Call) -> cst.Call:
-        """Drops the argument `recipe`, and those that have torch's default.
-
-        A workload that is not perfkit's own gets the recipe as an object.
-        A phase of the step becomes the named range that it is with `nvtx_ranges`, or nothing.
-        """
-        if m.matches(node.func, m.Name("phase")):
-            named_range = cst.Name("nullcontext")
-            return cst.Call(named_range, _without_last_comma([node.args[0]]))
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        """Leaves out what has torch's default, and puts `**{"fused": True}` in as `fused=True`."""
         kept: list[cst.Arg] = []
-        for argument in node.args:
-            if m.matches(argument, _DEFAULT_ARGUMENT):
-                continue
-            if not m.matches(argument.value, _RECIPE):
+        for argument in updated_node.args:
+            if argument.star == "**" and isinstance(argument.value, cst.Dict):
+                kept += keywords(argument.value)
+            elif not (argument.keyword and code(argument.value) in _DEFAULTS.get(argument.keyword.value, ())):
                 kept.append(argument)
-            elif self.external and m.matches(old.func, _WORKLOAD_METHOD):
-                kept.append(argument.with_changes(value=cst.Name("RECIPE")))
-        on_one_line = isinstance(node.whitespace_before_args, cst.SimpleWhitespace)
-        shorter = len(kept) < len(node.args)
-        return node.with_changes(args=_without_last_comma(kept) if shorter and on_one_line else kept)
+        return with_arguments(updated_node, kept)
 
-    def leave_SimpleStatementLine(self, old: cst.SimpleStatementLine, node: cst.SimpleStatementLine) -> Any:
-        dropped = m.matches(old, _DROPPED) or m.matches(node, _DEFAULT_SETTING)
-        return cst.RemoveFromParent() if dropped else node
+    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.Attribute:
+        return updated_node.with_changes(attr=original_node.attr)
 
-    def leave_IndentedBlock(self, old: cst.IndentedBlock, node: cst.IndentedBlock) -> cst.IndentedBlock:
-        """Drops what follows a `return` in the same block."""
-        returns = (at for at, line in enumerate(node.body) if m.matches(line, _RETURN))
-        return node.with_changes(body=node.body[: next(returns, len(node.body)) + 1])
+    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
+        return updated_node.with_changes(keyword=original_node.keyword)
+
+    def visit_Param(self, node: cst.Param) -> bool:
+        return False
+
+    def leave_Param(self, original_node: cst.Param, updated_node: cst.Param) -> Any:
+        if original_node.name.value in self.scope:
+            return cst.RemoveFromParent()
+        return updated_node.with_changes(annotation=None)
+
+    def leave_Parameters(self, original_node: cst.Parameters, updated_node: cst.Parameters) -> cst.Parameters:
+        params = [*updated_node.params]
+        if params:
+            params[-1] = params[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return updated_node.with_changes(params=params)
+
+    def leave_FunctionDef(
+        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
+    ) -> cst.FunctionDef:
+        return updated_node.with_changes(returns=None)
+
+    def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign) -> Any:
+        if updated_node.value is None:
+            return cst.RemoveFromParent()
+        return cst.Assign([cst.AssignTarget(updated_node.target)], updated_node.value)
+
+    def leave_TrailingWhitespace(
+        self, original_node: cst.TrailingWhitespace, updated_node: cst.TrailingWhitespace
+    ) -> cst.TrailingWhitespace:
+        comment = updated_node.comment
+        if comment and comment.value.startswith(("# type:", "# noqa")):
+            return updated_node.with_changes(comment=None, whitespace=cst.SimpleWhitespace(""))
+        return updated_node
+
+
+def keywords(table: cst.Dict) -> list[cst.Arg]:
+    """The elements of a dictionary as arguments."""
+    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    return [
+        cst.Arg(element.value, keyword=cst.Name(json.loads(code(element.key))), equal=equal)
+        for element in table.elements
+        if isinstance(element, cst.DictElement)
+    ]
+
+
+def with_arguments(call: cst.Call, arguments: Sequence[cst.Arg]) -> cst.Call:
+    """A call with other arguments; the last one keeps the layout of the former last one."""
+    arguments = list(arguments)
+    if arguments and call.args and arguments[-1] is not call.args[-1]:
+        comma, end = arguments[-1].comma, call.args[-1].comma
+        after = getattr(comma, "whitespace_after", None)
+        if isinstance(after, cst.ParenthesizedWhitespace) and isinstance(end, cst.Comma):
+            end = end.with_changes(  # a comment behind the comma stays
+                whitespace_after=end.whitespace_after.with_changes(first_line=after.first_line)
+            )
+        arguments[-1] = arguments[-1].with_changes(comma=end)
+    return call.with_changes(args=arguments)
+
+
+def body(function: cst.FunctionDef) -> list[Any]:
+    """The statements of a function up to the first `return`, without its docstring."""
+    statements = [line for line in function.body.body if not m.matches(line, _DOCSTRING)]
+    returns = (at for at, line in enumerate(statements) if m.matches(line, RETURN))
+    return statements[: next(returns, len(statements)) + 1]
+
+
+RETURN = m.SimpleStatementLine(body=[m.Return()])
+
+
+def _does_nothing(context: cst.BaseExpression) -> bool:
+    if not isinstance(context, cst.Call):
+        return False
+    off = any(m.matches(argument, _OFF) for argument in context.args)
+    return off or code(context.func) == "record_function"
+
+
+def _in_place(block: cst.BaseSuite, leading: Sequence[cst.EmptyLine]) -> Any:
+    """The statements of a block in place of the statement that held it, below its comments."""
+    lines: list[Any] = list(block.body)
+    if lines and hasattr(lines[0], "leading_lines"):
+        lines[0] = lines[0].with_changes(leading_lines=[*leading, *lines[0].leading_lines])
+    return cst.FlattenSentinel(lines)

@@ -23,7 +23,7 @@ def join_ranks(device: torch.device, seed: int) -> torch.device:
     return device
 
 
-class RankSampler(DistributedSampler[Any]):
+class RankSampler(DistributedSampler):  # type: ignore[type-arg]
     """This rank's part of one shuffle, which is another one in each epoch."""
 
     def __iter__(self) -> Iterator[Any]:

@@ -6,6 +6,7 @@ siblings `prefetch.py`, `ranks.py` and `checkpointing.py`.
 """
 
 from collections.abc import Iterator
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -29,8 +30,7 @@ IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
 
 def endless(loader: Any) -> Iterator[Any]:
     """Batches, epoch after epoch."""
-    while True:
-        yield from loader
+    return chain.from_iterable(repeat(loader))
 
 
 def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) -> Iterator[torch.Tensor]:
@@ -48,14 +48,12 @@ def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) ->
         device = join_ranks(device, seed)
 
     dataset = workload.dataset(recipe)
-    if recipe.ranks > 1:
-        sampler: Any = RankSampler(dataset, seed=seed, drop_last=True)
-    else:
-        sampler = RandomSampler(dataset, generator=torch.Generator().manual_seed(seed))
     loader: Any = DataLoader(
         dataset,
         batch_size=recipe.batch_size,
-        sampler=sampler,
+        sampler=RankSampler(dataset, seed=seed, drop_last=True)
+        if recipe.ranks > 1
+        else RandomSampler(dataset, generator=torch.Generator().manual_seed(seed)),
         drop_last=True,  # every batch has the same shape: nothing recompiles, every step is the same work
         num_workers=recipe.workers,
         prefetch_factor=recipe.prefetch_factor if recipe.workers > 0 else None,
@@ -64,8 +62,7 @@ def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) ->
         pin_memory=recipe.pin_memory,
     )
 
-    model: Any = workload.model().to(device)
-    model.train()
+    model: Any = workload.model().to(device).train()
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)
     if recipe.activation_checkpointing:
@@ -76,7 +73,6 @@ def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) ->
         model = torch.compile(model, mode=recipe.compile_mode)
     optimizer = workload.optimizer(model.parameters(), **IMPLEMENTATIONS[recipe.optimizer_impl])
     scaler = torch.amp.GradScaler(device.type, enabled=recipe.amp == "fp16")
-
     batches = endless(loader)
     if recipe.device_prefetch:
         batches = prefetched(batches, device)
@@ -91,7 +87,8 @@ def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) ->
             inputs = workload.prepare(inputs, recipe)
         if recipe.channels_last:
             inputs = inputs.to(memory_format=torch.channels_last)
-        if recipe.no_sync:  # as in `with model.no_sync()`: the ranks average with the last batch only
+        if recipe.no_sync:
+            # As in `with model.no_sync()`: the ranks average their gradients with the last batch only.
             model.require_backward_grad_sync = len(losses) == recipe.accumulation - 1
         with (
             record_function("forward"),

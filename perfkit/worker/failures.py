@@ -17,7 +17,7 @@ _LIBRARIES = tuple(
     str(folder) + os.sep for folder in (_PACKAGE, *map(sysconfig.get_path, ("stdlib", "platstdlib")))
 )
 _WORKLOADS = str(_PACKAGE / "workloads") + os.sep
-_FILES = ("train.py", "prefetch.py", "ranks.py", "checkpointing.py", "old_train.py", "parts.py")
+_FILES = ("train.py", "prefetch.py", "ranks.py", "checkpointing.py")
 _PROGRAM = tuple(str(_PACKAGE / name) for name in _FILES)
 
 

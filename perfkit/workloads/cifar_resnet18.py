@@ -1,27 +1,20 @@
 """The article's workload: ResNet-18 on a made-up CIFAR-10, images enlarged to 224 × 224.
 
-The set-up is that of the PyTorch profiler tutorial, with random images in place of CIFAR-10.
+The set-up is that of the PyTorch profiler tutorial, with random images and random weights.
 """
 
-from __future__ import annotations
-
-import os
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-import torchvision.transforms as T
 from PIL import Image
-from torch import nn
-from torch.nn import functional
 from torch.utils.data import Dataset
-from torchvision.models import ResNet18_Weights, resnet18
-from torchvision.transforms import v2
-
-IMAGENET = ResNet18_Weights.IMAGENET1K_V1.url
+from torchvision import transforms as T
+from torchvision.models import resnet18
 
 
-class FakeCIFAR(Dataset[Any]):
+class FakeCIFAR(Dataset):  # type: ignore[type-arg]
     """Random images, uint8[samples, 32, 32, 3], with labels 0 to 9; one sample at a time, through PIL."""
 
     def __init__(self, samples: int, transform: Any) -> None:
@@ -45,18 +38,17 @@ class BatchedFakeCIFAR(FakeCIFAR):
         return self.transform(images), torch.tensor([self.labels[index] for index in indices])
 
 
+@dataclass
 class CifarResNet18:
     """Data set, model, loss and optimizer of the article.
 
     Args:
         image_size: side of the images the model sees.
         samples: images in the data set.
-        weights: `auto` (ImageNet's if this machine has them already), `imagenet` (downloaded if necessary) or
-            `random`. The attribute of this name says in words which they are.
-
-    Raises:
-        ValueError: no such weights.
     """
+
+    image_size: int = 224
+    samples: int = 10_000
 
     offers = frozenset({"uint8_copy", "device_resize", "batched_fetch"})
     presets = {
@@ -65,68 +57,32 @@ class CifarResNet18:
         "paper": {"image_size": 224, "samples": 10_000},
     }
 
-    def __init__(self, image_size: int = 224, samples: int = 10_000, weights: str = "auto") -> None:
-        if weights not in ("auto", "imagenet", "random"):
-            raise ValueError(f"unknown weights '{weights}'. Allowed: auto, imagenet, random")
-        self.image_size = image_size
-        self.samples = samples
-        self.file = os.path.join(torch.hub.get_dir(), "checkpoints", os.path.basename(IMAGENET))
-        self.pretrained = weights == "imagenet" or (weights == "auto" and os.path.exists(self.file))
-        self.weights = "ImageNet weights" if self.pretrained else "random initialisation"
-
     def dataset(self, recipe: Any) -> Any:
         """The images, with the transforms that the recipe does on the host."""
+        resize = [] if recipe.device_resize else [T.Resize(self.image_size)]
         if recipe.batched_fetch:
-            return BatchedFakeCIFAR(self.samples, self.batch_transform(recipe))
-        steps: list[Any] = []
-        if not recipe.device_resize:
-            steps.append(T.Resize(self.image_size))
-        if recipe.uint8_copy:
-            steps.append(T.PILToTensor())
+            convert = [] if recipe.uint8_copy else [T.ConvertImageDtype(torch.float32), T.Normalize(0.5, 0.5)]
+            dataset: FakeCIFAR = BatchedFakeCIFAR(self.samples, T.Compose(resize + convert))
         else:
-            steps.append(T.ToTensor())
-            steps.append(T.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)))
-        return FakeCIFAR(self.samples, T.Compose(steps))
-
-    def batch_transform(self, recipe: Any) -> Any:
-        """The same transforms for a whole batch, uint8[N, 3, 32, 32]."""
-        steps: list[Any] = [v2.Identity()]
-        if not recipe.device_resize:
-            steps.append(v2.Resize(self.image_size))
-        if not recipe.uint8_copy:
-            steps.append(v2.ToDtype(torch.float32, scale=True))
-            steps.append(v2.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)))
-        return v2.Compose(steps)
+            convert = [T.PILToTensor()] if recipe.uint8_copy else [T.ToTensor(), T.Normalize(0.5, 0.5)]
+            dataset = FakeCIFAR(self.samples, T.Compose(resize + convert))
+        return dataset
 
     def prepare(self, images: torch.Tensor, recipe: Any) -> torch.Tensor:
         """The transforms that the recipe does on the device."""
         if recipe.uint8_copy:
             images = (images.to(torch.float32) / 255 - 0.5) / 0.5
         if recipe.device_resize:
-            images = functional.interpolate(images, size=self.image_size, mode="bilinear")
+            images = torch.nn.functional.interpolate(images, size=self.image_size, mode="bilinear")
         return images
 
-    def model(self) -> nn.Module:
-        """ResNet-18 with a head for 1,000 classes.
-
-        Raises:
-            RuntimeError: the ImageNet weights cannot be downloaded or read.
-        """
-        model: nn.Module = resnet18(weights=None)
-        if self.pretrained:
-            try:
-                state = torch.hub.load_state_dict_from_url(IMAGENET, progress=False, check_hash=True)
-                model.load_state_dict(state)
-            except Exception as problem:  # no network, a full disk, a damaged file
-                raise RuntimeError(
-                    f"ImageNet weights cannot be had from {IMAGENET}: {problem}. Put that file "
-                    f"at {self.file}, in place of a damaged one, or set weights to random"
-                ) from problem
-        return model
+    def model(self) -> Any:
+        """ResNet-18 with a head for 1,000 classes."""
+        return resnet18()
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Cross entropy."""
-        return functional.cross_entropy(outputs, targets)
+        return torch.nn.functional.cross_entropy(outputs, targets)
 
     def optimizer(self, parameters: Any, **implementation: Any) -> torch.optim.Optimizer:
         """SGD with momentum."""

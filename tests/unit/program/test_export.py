@@ -1,208 +1,130 @@
-"""The script of a recipe: only the chosen branches, no perfkit, and what a stage changes in it."""
-
-from __future__ import annotations
+"""The script of a recipe: short, without perfkit, with the losses of the measured program."""
 
 import ast
-import importlib
-import subprocess
+import itertools
+import runpy
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import libcst as cst
 import pytest
+import torch
 
 from perfkit import export, workloads
 from perfkit.errors import WorkloadError
 from perfkit.ladder import stages
-from perfkit.ladder.catalogue import OPTIMIZATIONS
+from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.ladder.presets import Sizing
-from perfkit.recipe import Recipe, Value, switches
-from perfkit.rules import Target
+from perfkit.recipe import Recipe
+from perfkit.rules import Target, offers
+from perfkit.train import train
 
-OWN = sorted(workloads.BUILT_IN.values())
-EXTERNAL = "my_module:MyWorkload"
+CPU = torch.device("cpu")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "photos": {"image_size": 32, "count": 48},
+    "cifar_resnet18": {"image_size": 40, "samples": 64},
+    "tiny_gpt": {"context": 16, "width": 16, "layers": 2, "heads": 2},
+}
 SIZES = Sizing(workers=2, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=1)
-OFFERS = frozenset({"uint8_copy", "device_resize", "batched_fetch"})
-EVERYTHING = Target("cuda", OFFERS, count=2)
+SWITCHES: list[dict[str, Any]] = [
+    {}, {"workers": 1, "prefetch_factor": 4}, {"uint8_copy": True}, {"device_resize": True},
+    {"batched_fetch": True, "uint8_copy": True}, {"zero_grad_set_to_none": False}, {"channels_last": True},
+    {"amp": "bf16"}, {"optimizer_impl": "foreach"}, {"optimizer_impl": "fused"}, {"optimizer_impl": "loop"},
+    {"cpu_threads": 1}, {"accumulation": 2}, {"activation_checkpointing": True}, {"fp32_precision": "ieee"},
+]  # fmt: skip
 
 
-def _values() -> list[tuple[str, Value]]:
-    """Every switch with every value worth trying."""
-    found = []
-    for name, switch in switches().items():
-        values = [switch.default, *switch.levels, *switch.choices, *([3] if switch.kind is int else [])]
-        found += [(name, value) for value in dict.fromkeys(values)]
-    return found
+def changed(before: str, after: str) -> list[str]:
+    lines = export.diff(before, after).splitlines()
+    return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
 
 
-VALUES = _values()
+@pytest.mark.parametrize("workload", OPTIONS)
+def test_the_baseline_has_at_most_sixty_lines(workload: str) -> None:
+    text = export.script(Recipe(), workload, {})
+    assert len(text.splitlines()) <= 60
+    assert "import perfkit" not in text and "from perfkit" not in text
+    assert "recipe" not in {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
-def _recipe(name: str, value: Value) -> Recipe:
-    return Recipe(**{"workers": 1, "compile": True, name: value})  # type: ignore[arg-type]
+@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+@pytest.mark.parametrize("workload", OPTIONS)
+def test_a_script_gives_the_losses_of_the_program(
+    workload: str, switches: dict[str, Any], tmp_path: Path
+) -> None:
+    built, options = workloads.load(workload, OPTIONS[workload]), OPTIONS[workload]
+    target = Target("cpu", offers(built), convolves=workload != "tiny_gpt")
+    recipe = stages.applicable(Recipe(batch_size=4, **switches), target)[0]
+    threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
+    precision = torch.backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
+    try:
+        expected = [loss.item() for loss in itertools.islice(train(recipe, built, CPU, seed=5), 3)]
+        file = tmp_path / "train.py"
+        file.write_text(export.script(recipe, workload, options, seed=5))
+        program = runpy.run_path(str(file))["train"]
+        assert [loss.item() for loss in itertools.islice(program(CPU), 3)] == expected
+    finally:
+        torch.set_num_threads(threads)
+        torch.backends.cuda.matmul.fp32_precision = precision[0]
+        cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = precision[1:]
 
 
-def _identifiers(text: str) -> set[str]:
-    tree = ast.parse(text)
-    found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    found |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return found | {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+@pytest.mark.parametrize("workload", OPTIONS)
+def test_a_rung_of_the_ladder_changes_its_own_lines_only(workload: str) -> None:
+    target = Target("cuda", offers(workloads.load(workload)), convolves=workload != "tiny_gpt")
+    rungs = stages.build(LADDER, SIZES, target)
+    for before, after in itertools.pairwise(rungs):
+        one, other = (export.script(stage.recipe, workload, {}) for stage in (before, after))
+        lines = changed(one, other)
+        if after.reason:
+            assert not lines
+        else:
+            assert 0 < len([line for line in lines if line[0] == "+"]) <= 4, (after.name, lines)
 
 
-def _imported(text: str) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
-        if isinstance(node, ast.ImportFrom):
-            found.add((node.module or "").split(".")[0])
-    return found
+def test_the_environment_and_torchrun_stand_in_the_first_line() -> None:
+    plain = export.script(Recipe(), "photos", {})
+    asleep = export.script(Recipe(wait_policy="passive"), "photos", {})
+    assert changed(plain, asleep) == [
+        '-"""Trains Photos: python train.py [STEPS]"""',
+        '+"""Trains Photos: OMP_WAIT_POLICY=PASSIVE python train.py [STEPS]"""',
+    ]
+    assert "torchrun --nproc-per-node 2 train.py" in export.script(Recipe(ranks=2), "photos", {})
 
 
-@cache
-def _written(workload: str, name: str, value: Value) -> str:
-    return export.script(_recipe(name, value), workload, {})
+def test_device_seed_and_steps_are_in_the_script() -> None:
+    text = export.script(Recipe(), "cifar_resnet18", {}, device="cuda:1", seed=7, steps=3)
+    assert 'torch.device("cuda:1")' in text and "torch.manual_seed(7)" in text and "else 3" in text
 
 
-def test_the_tests_below_go_over_every_switch() -> None:
-    assert {name for name, _ in VALUES} == set(switches())
-    assert len(VALUES) > 2 * len(switches())
-    assert len(OWN) >= 2
+def test_every_script_compiles_and_says_what_its_switches_do() -> None:
+    for name, card in OPTIMIZATIONS.items():
+        for workload in OPTIONS:
+            recipe = Recipe().replace(**card.changes(SIZES))
+            text = export.script(recipe, workload, {})
+            compile(text, "train.py", "exec")
+            assert text == export.script(recipe, workload, {}), name
 
 
-@pytest.mark.parametrize("workload", OWN)
-@pytest.mark.parametrize(("name", "value"), VALUES)
-def test_a_script_holds_one_recipe_and_nothing_of_perfkit(workload: str, name: str, value: Value) -> None:
-    text = _written(workload, name, value)
-
-    compile(text, "train.py", "exec")
-    assert "recipe" not in _identifiers(text)
-    assert "perfkit" not in _imported(text)
-    assert _imported(text) <= {*sys.stdlib_module_names, "torch", "torchvision", "numpy", "PIL"}
-
-
-def test_the_scripts_hold_no_undefined_name_and_no_unused_import(tmp_path: Path) -> None:
-    written = 0
-    for workload in [*OWN, EXTERNAL]:
-        for number, (name, value) in enumerate(VALUES):
-            text = _written(workload, name, value)
-            (tmp_path / f"{workload.partition(':')[2]}_{number}.py").write_text(text, encoding="utf-8")
-            written += 1
-    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E9,F63,F7,F82,F401", "."]
-    done = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert written == 4 * len(VALUES)
-
-
-def test_another_thread_that_parses_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    parse, calls = ast.parse, iter(range(10_000))
-
-    def sometimes(*given: Any, **options: Any) -> Any:
-        if next(calls) == 3:
-            raise SystemError("AST constructor recursion depth mismatch (before=36, after=248)")
-        return parse(*given, **options)
-
-    monkeypatch.setattr(ast, "parse", sometimes)
-    assert "class" in export.script(Recipe(batch_size=7, workers=3), OWN[0], {})
-    assert next(calls) > 4
-
-
-@pytest.mark.parametrize("workload", OWN)
-def test_workload_files_import_nothing_of_perfkit(workload: str) -> None:
-    module = importlib.import_module(workload.partition(":")[0])
-    assert module.__file__
-    assert "perfkit" not in _imported(Path(module.__file__).read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("name", [name for name in OPTIMIZATIONS if name != "baseline"])
-@pytest.mark.parametrize("workload", OWN)
-def test_a_stage_changes_a_little_of_the_script(name: str, workload: str) -> None:
-    offers = frozenset(getattr(workloads.find(workload), "offers", ()))
-    target = Target("cuda", offers, count=2)
-    lower = stages.build(stages.below(name), SIZES, target)[-1].recipe
-    if name == "device_prefetch":  # on the ladder its other half, pinning, is there already
-        assert lower.pin_memory
-    stage = stages.stage(OPTIMIZATIONS[name], lower, SIZES, target)
-    before = export.script(lower, workload, {})
-    after = export.script(stage.recipe, workload, {})
-    changed = [line for line in export.diff(before, after).splitlines() if line[:1] in "+-"]
-
-    if stage.reason:
-        assert before == after
-    else:
-        brings_ranks = (
-            stage.recipe.ranks > lower.ranks
-        )  # and with them their meeting and their part of the data
-        assert 2 < len(changed) <= (140 if brings_ranks else 62)  # the two file lines, then at least one
-
-
-def test_scripts_of_one_recipe_do_not_differ() -> None:
-    text = export.script(Recipe(), OWN[0], {})
-    assert export.diff(text, export.script(Recipe(), OWN[0], {})) == ""
-
-
-def test_options_seed_steps_and_device_are_in_the_script() -> None:
-    text = export.script(Recipe(), OWN[0], {"image_size": 40}, device="cuda:1", seed=7, steps=3)
-    assert "CifarResNet18(image_size=40)" in text
-    assert 'torch.device("cuda:1")' in text
-    assert "seed=7" in text
-    assert "else 3" in text
-
-
-def test_a_script_for_a_cpu_says_how_to_start_it() -> None:
-    cpu, ranks, cuda = (
-        ast.get_docstring(ast.parse(export.script(recipe, OWN[0], {}, device))) or ""
-        for recipe, device in ((Recipe(), "cpu"), (Recipe(ranks=2), "cpu"), (Recipe(), "cuda"))
-    )
-    assert "`OMP_WAIT_POLICY=PASSIVE python train.py`" in cpu
-    assert "`OMP_WAIT_POLICY=PASSIVE torchrun --nproc-per-node 2 train.py`" in ranks
-    assert "OMP_WAIT_POLICY" not in cuda
-    assert (
-        export.diff(export.script(Recipe(), OWN[0], {}), export.script(Recipe(workers=1), OWN[0], {}))[:4]
-        == "--- "
-    )
-
-
-# ---------------------------------------------------------------- a workload that is not ours
-
-
-def test_an_external_workload_is_imported_and_given_the_recipe() -> None:
-    text = export.script(Recipe(amp="bf16", batch_size=5), EXTERNAL, {"width": 3})
-
-    assert "from my_module import MyWorkload" in text
-    assert "RECIPE = SimpleNamespace(batch_size=5," in text
-    assert "workload.dataset(RECIPE)" in text
-    assert "workload.prepare(inputs, RECIPE)" in text
-    assert "MyWorkload(width=3)" in text
-    assert "recipe" not in _identifiers(text)
-    assert "perfkit" not in _imported(text)
-
-
-def test_an_external_object_is_used_as_it_is() -> None:
-    text = export.script(Recipe(), "my_module:ready", {})
-    assert "ready() if callable(ready) else ready" in text
+def test_a_workload_of_one_s_own_is_imported_and_gets_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = Recipe(batch_size=8, workers=0)
+    text = export.script(recipe, "tests.support.toy:Toy", {"delay_s": 0.0})
+    assert "from tests.support.toy import Toy" in text and "workload = Toy(delay_s=0.0)" in text
+    (tmp_path / "train.py").write_text(text)
+    monkeypatch.syspath_prepend(Path(__file__).parents[3])
+    program = runpy.run_path(str(tmp_path / "train.py"))["train"]
+    expected = train(recipe, workloads.load("tests.support.toy:Toy"), CPU)
+    assert [next(program(CPU)).item()] == [next(expected).item()]
+    assert "toy" not in sys.argv
 
 
 def test_a_module_of_perfkit_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(WorkloadError, match="no source for 'perfkit.workloads.absent'"):
+    with pytest.raises(WorkloadError, match="no source for"):
         export.script(Recipe(), "perfkit.workloads.absent:Absent", {})
 
 
-# ---------------------------------------------------------------- joining
-
-
-def test_unused_definitions_go_with_their_decorators_and_used_ones_stay() -> None:
-    text = "import os\nimport sys\n\n\n@first\n@second\ndef unused():\n    os.getcwd()\n\n\nprint(sys.argv)\n"
-    assert export._drop_unused(text).split() == "import sys print(sys.argv)".split()
-
-
-def test_an_import_below_a_comment_is_not_lost() -> None:
-    module = cst.parse_module("import os\n\n# said about sys\nimport sys\n")
-    text = export._join([module], "main()\n")
-    assert "import os\nimport sys\n" in text
-
-
-def test_a_comment_of_the_program_is_kept() -> None:
-    assert "# every batch has the same shape" in export.script(Recipe(), OWN[0], {})
+def test_the_excerpt_is_the_program_itself() -> None:
+    text = export.excerpt(export.script(Recipe(), "photos", {}))
+    assert text.startswith("def train(device):") and "yield loss" in text and "__main__" not in text

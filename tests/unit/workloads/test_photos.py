@@ -1,68 +1,43 @@
-from __future__ import annotations
-
-import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from perfkit.errors import WorkloadError
 from perfkit.recipe import Recipe
-from perfkit.workloads import photos
+from perfkit.workloads import files
 from perfkit.workloads.photos import Photos
 
 
 @pytest.fixture(autouse=True)
-def _folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERFKIT_DATA", str(tmp_path))
 
 
-def test_the_same_photos_are_generated_every_time() -> None:
-    assert photos.make_photo(3) == photos.make_photo(3) != photos.make_photo(4)
+def test_a_folder_is_made_once_with_the_same_photos_by_class() -> None:
+    files.make_photos(files.photo_folder(9), 9)
+    photos = sorted(Path(files.photo_folder(9)).glob("*/*.jpg"))
+    assert len(photos) == 9 and len({photo.parent.name for photo in photos}) == 8
+    before = [(photo.read_bytes(), photo.stat().st_mtime_ns) for photo in photos]
+    files.make_photos(files.photo_folder(9), 9)
+    assert [(photo.read_bytes(), photo.stat().st_mtime_ns) for photo in photos] == before
+    assert len(list(Path(files.photo_folder(9)).parent.iterdir())) == 1, "nothing unfinished is left"
 
 
-def test_damaged_and_missing_files_are_generated_again() -> None:
-    files = photos.photo_files(3)
-    whole = [file.read_bytes() for file in files]
-    kept = files[0].stat().st_mtime_ns
-    files[1].write_bytes(b"half")
-    files[2].unlink()
-    assert [file.read_bytes() for file in photos.photo_files(3)] == whole
-    assert files[0].stat().st_mtime_ns == kept
-
-
-@pytest.mark.parametrize("listing", ["[]", "{", ""])
-def test_a_damaged_list_of_digests_is_no_obstacle(listing: str) -> None:
-    files = photos.photo_files(1)
-    files[0].with_name("digests.json").write_text(listing)
-    assert photos.photo_files(1) == files
-
-
-@pytest.mark.skipif(os.name == "nt", reason="a file in place of a folder is another error on Windows")
 def test_a_folder_that_cannot_be_written_is_one_clear_message(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(RuntimeError, match="cannot be written to .*set PERFKIT_DATA"):
-        photos.photo_files(1)
+    with pytest.raises(WorkloadError, match="cannot be written to .*set PERFKIT_DATA"):
+        Photos(count=1).dataset(Recipe())
 
 
-@pytest.mark.parametrize("recipe", [Recipe(), Recipe(batched_fetch=True)])
-def test_a_crop_depends_on_the_epoch_and_not_on_who_loads_it(recipe: Recipe) -> None:
-    def epochs() -> list[torch.Tensor]:
-        torch.manual_seed(5)
-        data = Photos(image_size=16, count=2, rounds=1).dataset(recipe)
-        get = (lambda: data.__getitems__([0, 1])[0]) if recipe.batched_fetch else (lambda: data[0][0])
-        return [get(), get()]
-
-    first, second = epochs()
-    assert not torch.equal(first, second)
-    assert all(torch.equal(a, b) for a, b in zip(epochs(), (first, second), strict=True))
-
-
-def test_uint8_is_cast_and_normalised_on_the_device() -> None:
-    workload = Photos(image_size=16, count=1, rounds=1)
-    torch.manual_seed(0)
-    plain, _ = workload.dataset(Recipe())[0]
-    torch.manual_seed(0)
-    raw, _ = workload.dataset(Recipe(uint8_copy=True))[0]
+def test_uint8_and_batches_give_the_same_images() -> None:
+    workload = Photos(image_size=16, count=8, rounds=2)
+    plain = workload.dataset(Recipe())
+    assert len(plain) == 16
+    raw = workload.dataset(Recipe(uint8_copy=True))[3][0]
     assert raw.dtype == torch.uint8
     prepared = workload.prepare(raw[None], Recipe(uint8_copy=True))[0]
-    torch.testing.assert_close(prepared, plain)
+    torch.testing.assert_close(prepared, plain[3][0])
+    images, labels = workload.dataset(Recipe(batched_fetch=True)).__getitems__([3, 0])
+    assert labels.tolist() == [plain[3][1], plain[0][1]]
+    assert float((images[0] - plain[3][0]).square().mean().sqrt()) < 0.05

@@ -1,21 +1,23 @@
-from __future__ import annotations
-
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from perfkit import old_train as train
+from perfkit.errors import WorkloadError
 from perfkit.recipe import Recipe
-from perfkit.workloads.tiny_gpt import TinyGPT, find_text
+from perfkit.train import train
+from perfkit.workloads.files import text_file
+from perfkit.workloads.tiny_gpt import TinyGPT
 
 SMALL = {"context": 16, "width": 16, "layers": 2, "heads": 2}
 
 
 def losses(steps: int = 2, **switches: object) -> list[float]:
     recipe = Recipe().replace(**{"batch_size": 8, **switches})
-    return train.train(TinyGPT(**SMALL), recipe, torch.device("cpu"), steps)
+    training = train(recipe, TinyGPT(**SMALL), torch.device("cpu"))
+    return [loss.item() for loss in itertools.islice(training, steps)]
 
 
 @pytest.mark.parametrize("name", ["uint8_copy", "batched_fetch", "activation_checkpointing"])
@@ -53,14 +55,12 @@ def test_a_target_is_the_next_character(tmp_path: Path, kind: torch.dtype) -> No
 
 
 def test_a_text_is_found_in_the_data_folder_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_text("texts/workbook.txt").stat().st_size > 50_000
+    assert Path(text_file("texts/workbook.txt")).stat().st_size > 50_000
     monkeypatch.setenv("PERFKIT_DATA", str(tmp_path))
-    (tmp_path / "own.txt").write_text("too short")
-    assert find_text("own.txt") == tmp_path / "own.txt"
-    with pytest.raises(ValueError, match="has 9 characters; a sample needs 17"):
-        TinyGPT(**SMALL, text="own.txt").dataset(Recipe())
-    with pytest.raises(FileNotFoundError, match="there is no text 'absent.txt'. Copy it from"):
-        find_text("absent.txt")
+    (tmp_path / "own.txt").write_text("mine")
+    assert text_file("own.txt") == str(tmp_path / "own.txt")
+    with pytest.raises(WorkloadError, match="there is no text 'absent.txt'. Copy it from"):
+        text_file("absent.txt")
 
 
 def test_heads_share_the_width() -> None:
