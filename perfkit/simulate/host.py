@@ -100,7 +100,7 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
             "Leave --host out to measure the fetch time here, or give it as --host cores=8,fetch_ms=2",
         )
     if not text or text == "article":
-        here = msgspec.structs.replace(other, name="this machine's", processors=cores, cores=float(cores))
+        here = msgspec.structs.replace(other, processors=cores, cores=float(cores))
         return ARTICLE if is_article else here
     try:
         parts = dict(part.split("=") for part in text.replace(" ", "").split(","))

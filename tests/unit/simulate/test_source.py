@@ -86,7 +86,7 @@ def test_the_articles_ladder(in_process: None) -> None:
 def test_another_workload_has_its_fetch_time_measured_here(in_process: None) -> None:
     [run] = computed("sim:rtx3090", "tiny_gpt", [Stage("b", "b", Recipe(batch_size=4, amp="fp16"))])
     assert run.status == "ok", run.reason
-    assert "this machine's host" in run.facts["host"] and "ms to fetch" in run.facts["host"]
+    assert "virtual host" in run.facts["host"] and "ms to fetch" in run.facts["host"]
 
 
 def test_what_cannot_be_computed_is_a_run_with_the_reason(in_process: None) -> None:
