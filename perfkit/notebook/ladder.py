@@ -75,7 +75,7 @@ class LadderPanel(Panel):
         self.found: list[Run] = []
         """Results of an earlier session, which are not shown yet."""
         self._recalled = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the controls are filled in by a thread
         self._stages: list[Stage] | None = None
         self._described: Description
         heading = pieces.text("pk-question", value=f"<h3>{html.escape(self._question())}</h3>")
@@ -229,7 +229,8 @@ class LadderPanel(Panel):
         """Fills in the controls, and finds the newest stored session of the same stages and settings."""
         self.where.fill()
         try:
-            self._show_stages(self._resolve())
+            with self._lock:
+                self._show_stages(self._resolve())
             found = [] if self.plan.recorded else self._stored()
         except PerfkitError as problem:
             self.bar.say_read("not ready", error=str(problem))

@@ -87,7 +87,8 @@ class StagePanel(LadderPanel):
         if own:
             with contextlib.suppress(PerfkitError):  # the panel says it where it is used
                 self._resolve()
-            self.controls.set(own)
+            with self._lock:
+                self.controls.set(own)
 
     def _show_stages(self, stages: Sequence[Stage]) -> None:
         self.controls.set_rule(rungs.switch_rule(self.plan, self._described))

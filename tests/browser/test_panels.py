@@ -24,7 +24,7 @@ from tests.unit.show.fake_runs import session
 for number in range(100):
     for run in session()[:2]:
         RunStore().add(plain(run, id=f"{run.id}-{number}", session=f"s{number}"))
-bench = pk.Workbench(workload="perfkit.workloads.cifar_resnet18:CifarResNet18")
+bench = pk.Workbench(workload=session()[0].workload)
 bench
 """
 
@@ -176,6 +176,6 @@ def test_a_recording_is_chosen_in_the_menu_and_played(lab: LabPage, data_dir: Pa
     expect(menu.locator("option", has_text="recorded: cpu-quick")).to_have_count(1, timeout=DONE)
     menu.select_option(label="recorded: cpu-quick")
     panel.locator("button.pk-run").click()
-    expect(result(lab)).to_contain_text("cpu-quick", timeout=DONE)
+    expect(result(lab)).to_contain_text("Recorded 2026", timeout=DONE)
     lab.run_cell(1)
     assert lab.kernel_eval("_") == "cpu", "the menu of a panel holds for that panel"

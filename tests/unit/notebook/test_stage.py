@@ -31,9 +31,9 @@ def read(panel: Any) -> None:
 def test_switches_of_the_rung_and_others_are_set_in_code(monkeypatch: Any) -> None:
     study = FakeStudy(monkeypatch)
     panel = pk.StagePanel("data_loading")
-    panel.set(workers=1, amp="bf16")
+    panel.set(workers=3, amp="bf16")
     panel.run()
-    assert study.plans[-1].changes["workers"] == 1
+    assert study.plans[-1].changes["workers"] == 3
     assert study.plans[-1].settings == {"amp": "bf16"}
     with pytest.raises(InvalidValue):
         panel.set(turbo=1)
