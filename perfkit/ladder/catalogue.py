@@ -148,7 +148,6 @@ def optimization(name: str) -> Optimization:
     return OPTIMIZATIONS[name]
 
 
-
 def exactness(recipe: Recipe, baseline: Recipe | None = None) -> Exactness:
     """The loosest class among the optimizations whose own switch differs from the baseline's.
 
