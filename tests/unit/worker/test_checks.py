@@ -113,3 +113,11 @@ def test_what_was_set_before_torch_was_imported_is_read_where_it_was_set() -> No
 def test_switches_without_effect_beside_others_need_no_proof() -> None:
     assert "prefetch_factor" not in wanted(Recipe(prefetch_factor=4))
     assert "prefetch_factor" in wanted(Recipe(prefetch_factor=4, workers=1))
+
+
+def test_what_a_recipe_leaves_to_the_environment_is_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfkit.worker.checks.first_environment", lambda: {"OMP_WAIT_POLICY": "PASSIVE"})
+    (proof,) = verify(View(CPU), {"wait_policy": "default"})
+    assert (proof["ok"], proof["evidence"]) == (True, "started with OMP_WAIT_POLICY=PASSIVE")
+    monkeypatch.setattr("perfkit.worker.checks.first_environment", dict)
+    assert not verify(View(CPU), {"wait_policy": "passive"})[0]["ok"]
