@@ -151,7 +151,8 @@ class _Climber:
         if run.status != "ok" or ratio is None:
             return run, False
         wanted = plan.keep_all or run.stage in plan.keep or not has_verdicts(plan.preset)
-        is_kept = wanted or ratio.is_faster
+        # On a busy machine there is no verdict, and the interval decides.
+        is_kept = wanted or ratio.is_faster or (ratio.verdict == "disturbed" and ratio.low > 1)
         fact = "kept" if is_kept else f"dropped: {ratio.verdict}"
         return msgspec.structs.replace(run, facts={**run.facts, RUNG: fact}), is_kept
 

@@ -90,6 +90,11 @@ def test_nothing_is_built_on_a_rung_that_failed_in_its_rounds(machine: FakeMachi
     assert runs[3].pairing("previous").against == runs[0].id  # type: ignore[union-attr]
 
 
+def test_on_a_busy_machine_the_interval_decides(machine: FakeMachine, ladder: Plan) -> None:
+    machine.taken = lambda: 0.4
+    assert list(facts(climb(ladder)).values())[1:4] == ["kept", "dropped: disturbed", "kept"]
+
+
 def test_without_verdicts_every_rung_is_kept_and_nothing_is_repeated(
     machine: FakeMachine, ladder: Plan
 ) -> None:
