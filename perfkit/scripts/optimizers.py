@@ -89,9 +89,7 @@ class Optimizers:
     def run(self, step: Any, args: Any, kwargs: Any) -> Any:
         """One step of one optimizer."""
         optimizer, steps = args[0], self._script.steps
-        if not any(optimizer is known for known in self.stepped):
-            self.stepped.append(optimizer)
-            self._set_implementation(optimizer)
+        self.know(optimizer)
         if not self._depth:  # an optimizer inside another one is handed the closure that is timed already
             self._closure_s = 0.0
             if len(args) > 1:
@@ -113,6 +111,12 @@ class Optimizers:
                 self._models.leave_autocast()
             steps.optimizer_stepped(optimizer)
         return result
+
+    def know(self, optimizer: Any) -> None:
+        """Keeps an optimizer that makes a step, and sets its switch; a scaler may skip its first steps."""
+        if not any(optimizer is known for known in self.stepped):
+            self.stepped.append(optimizer)
+            self._set_implementation(optimizer)
 
     def _timed(self, closure: Any) -> Any:
         """A closure, whose forward and backward pass are not the optimizer's own work."""
@@ -199,6 +203,7 @@ def _patch_scaler(gradients: Gradients, optimizers: Optimizers, script: Script) 
         result = plain_step(self, optimizer, *args, **kwargs)
         if self.is_enabled() and optimizers.last is None:
             optimizers.skipped += 1
+            optimizers.know(optimizer)
             script.steps.optimizer_stepped(optimizer)
         return result
 
