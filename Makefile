@@ -69,8 +69,8 @@ notebooks: $(STAMPS)/install  ## rewrite every notebook from its source in noteb
 			--output "notebooks/$$source.ipynb" || exit 1; done
 	@echo "wrote $(words $(SOURCES)) notebooks"
 
-bench: $(STAMPS)/dev $(STAMPS)/chromium  ## the project's own speed: one table, within ten minutes
-	$(BIN)/python -m benchmarks $(ARGS)
+bench: $(STAMPS)/dev  ## the instrument's own overheads: the harness, and watching a script
+	for name in harness_overhead watch_overhead; do $(BIN)/python -m benchmarks.$$name $(ARGS) || exit 1; done
 
 recordings: $(STAMPS)/dev $(STAMPS)/chromium  ## measure and draw data/recordings/ again; refuses a busy machine
 	$(BIN)/python -m docs.record $(ARGS)
@@ -78,11 +78,11 @@ recordings: $(STAMPS)/dev $(STAMPS)/chromium  ## measure and draw data/recording
 book: $(STAMPS)/book  ## the chapters as pages that open without a server: build/book/html, build/perfkit-book.zip
 	$(BIN)/python -m docs.book $(ARGS)
 
-slides: $(STAMPS)/book  ## chapters 00 to 08 as slides, one file each: build/slides
-	$(BIN)/python -m docs.book.slides $(ARGS)
+slides: $(STAMPS)/book  ## chapters 00 to 08 as slides with their outputs: build/slides
+	$(BIN)/jupyter nbconvert --to slides --no-input --output-dir build/slides notebooks/0[0-8]*.ipynb
 
-bundle: $(STAMPS)/install  ## a folder that installs without a network: build/perfkit-bundle
-	$(BIN)/python -m docs.bundle $(ARGS)
+bundle:  ## the wheels to install without a network: build/wheels
+	$(BIN)/python -m pip download -r requirements.txt -d build/wheels
 
 install: $(STAMPS)/install  ## the virtual environment, without starting anything
 
