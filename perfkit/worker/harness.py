@@ -70,7 +70,7 @@ class Harness:
     @property
     def iterator(self) -> Any:
         """The loader's iterator."""
-        return self.training.feed.iterator if hasattr(self.training, "feed") else None
+        return self.training.iterator
 
     def hold(self) -> AbstractContextManager[None]:
         """Trains on one batch that is on the device."""

@@ -63,11 +63,6 @@ class Feed:
             self.last = batch
         return batch
 
-    @property
-    def iterator(self) -> Any:
-        """The loader's own iterator, which holds its worker processes; None before the first batch."""
-        return getattr(self._batches, "gi_yieldfrom", None)
-
     def take_waited(self) -> float:
         """Seconds waited since the last call."""
         waited, self._waited = self._waited, 0.0
@@ -143,6 +138,11 @@ class Training:
             setattr(self, name, names[name])
         names.clear()  # the frame keeps this dictionary, and with it the first batch
         return loss
+
+    @property
+    def iterator(self) -> Any:
+        """The loader's iterator, which has its worker processes; None without, and before the first batch."""
+        return getattr(getattr(self, "loader", None), "_iterator", None)
 
     @property
     def samples_per_step(self) -> int:
