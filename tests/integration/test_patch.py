@@ -16,7 +16,7 @@ from perfkit.scripts import patch_study as patching
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.patch import Patch
 from perfkit.scripts.watched import WatchedScript
-from perfkit.worker.messages import Train, Trained
+from perfkit.worker.messages import Trained
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -55,8 +55,7 @@ def project(tmp_path: Path) -> Path:
 def first_steps(launch: Launch, toggles: dict[str, Any]) -> Trained:
     script = WatchedScript(launch, toggles, seed=0, environment={"HF_HUB_OFFLINE": "1"})
     try:
-        command = Train(recipe={}, seed=0, loss_steps=5, warmup_s=0.0, started=script.started)
-        return script.ask(command)
+        return script.ask("train", Trained, loss_steps=5, warmup_s=0.0)
     finally:
         script.stop()
 
