@@ -39,12 +39,6 @@ worth.plot()
 # %%
 worth.words()
 
-# %% [markdown]
-# Above 1, a pair gains more together than the product of its gains alone: the two help each other. Below 1, they partly remove the same cost.
-
-# %%
-worth.table("Interactions")
-
 # %%
 best = max(worth.found.effects, key=lambda effect: effect.shapley or 0)
 print(f"Worth most on average: {best.name}")
