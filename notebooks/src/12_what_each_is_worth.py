@@ -66,7 +66,7 @@ answer = None  # a number
 if answer is None:
     print("Your turn: replace None in the cell above.")
 else:
-    whole = worth.found.whole
+    whole = worth.found.together
     assert abs(answer / whole - 1) < 0.001, "Multiply the field shapley of every effect"
     print(f"Right: {answer:.2f}, the speed-up of all three together")
 
