@@ -10,7 +10,7 @@ from IPython.display import display
 from perfkit.errors import InvalidValue
 from perfkit.notebook.shown import Shown
 from perfkit.scripts import loop, tables
-from perfkit.scripts.loop import Tracked
+from perfkit.scripts.tracked import Tracked
 from perfkit.show.document import Bullets, Content, Section
 
 

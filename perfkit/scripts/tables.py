@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from perfkit.recipe import shown, switches
 from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check
-from perfkit.scripts.loop import Tracked
 from perfkit.scripts.report import Watched
 from perfkit.scripts.suggest import Suggestion
+from perfkit.scripts.tracked import Tracked
 from perfkit.scripts.verification import Verification
 from perfkit.show import style, units
 from perfkit.show.document import Bullets, Content, Figure, Notice, Section, Table

@@ -83,7 +83,7 @@ def test_a_module_that_packs_its_loader_s_options_elsewhere(project: Path) -> No
     shutil.copytree(ROOT / "tests/scripts/parcel", project / "parcel")
     launch = Launch("parcel.train", ["--batch-size", "4"], module=True, folder=project)
     result = patching.make(launch, {"workers": 1, "zero_grad_set_to_none": True})
-    assert result.refused["workers"].startswith("data.py:22: set num_workers=1 in the dictionary")
+    assert result.refused["workers"].startswith("data.py:21: set num_workers=1 in the dictionary")
     assert "a/parcel/train.py" in result.diff(project) and "set_to_none=True" in result.diff(project)
     toggled = first_steps(launch, {"zero_grad_set_to_none": True})
     assert first_steps(patching.patched(launch, result), {}).losses == toggled.losses

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, TensorDataset, dataloader
 
 import perfkit
 from perfkit.scripts import loop
-from perfkit.scripts.loop import Tracked
+from perfkit.scripts.tracked import Tracked
 
 
 class Ticking:
