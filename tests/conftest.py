@@ -43,6 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="perfkit-inductor-")
     # Else every process that compiles starts another one for it, which imports torch first.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    # Two test processes and what they start share two cores: threads that spin at barriers would take them all.
+    # It is not the variable that the switch wait_policy sets, so that recipes stay as bare as they are.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
