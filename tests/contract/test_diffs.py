@@ -100,7 +100,15 @@ def test_a_stage_alone_is_the_rung_of_the_ladder(device: str) -> None:
         assert (after.recipe, after.reason) == (ladder[at].recipe, ladder[at].reason), name
 
 
-@pytest.mark.parametrize("name", RUNGS)
+@pytest.mark.parametrize("name", ["allocator", "wait_policy"])
+def test_a_variable_of_the_process_differs_in_the_command_of_a_cpu_s_script_alone(name: str) -> None:
+    ((_, on_cpu),) = rungs.stage_diffs(plan("cpu", (name,)), DESCRIPTION)
+    ((_, on_gpu),) = rungs.stage_diffs(plan("cuda", (name,)), DESCRIPTION)
+    assert [line[0] for line in changed(on_cpu)] == ["-", "+"]
+    assert "=" in changed(on_cpu)[1] and not on_gpu
+
+
+@pytest.mark.parametrize("name", [name for name in RUNGS if name not in ("allocator", "wait_policy")])
 def test_on_a_machine_without_a_gpu_the_diff_on_one_is_shown_where_it_differs(name: str) -> None:
     shown = [text for _, text in rungs.stage_diffs(plan("cpu", (name,)), DESCRIPTION) if text]
     ((_, on_gpu),) = rungs.stage_diffs(plan("cuda", (name,)), DESCRIPTION)

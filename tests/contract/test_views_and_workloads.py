@@ -1,7 +1,5 @@
 """Goes over every view and every workload."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -10,7 +8,7 @@ from perfkit import rules, workloads
 from perfkit.ladder.presets import PRESETS
 from perfkit.recipe import Recipe
 from perfkit.results.run import Raw, Run
-from perfkit.show import figures, style
+from perfkit.show import figures
 from tests.support import toy
 
 VIEWS = sorted(figures.VIEWS)
@@ -38,7 +36,8 @@ def test_the_tests_below_go_over_all_of_them() -> None:
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_draws_what_was_not_measured_as_not_measured(name: str, dark: bool) -> None:
     view = figures.view(name, SESSION)
-    svg = style.to_svg(view.draw(dark=dark))
+    svg = view.svg()
+    assert view.png(dark)
     assert 'role="img"' in svg
     assert "<script" not in svg
     assert view.alt

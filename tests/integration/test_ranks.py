@@ -14,6 +14,7 @@ from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.studies import parity, scaling
 from perfkit.studies import plan as plans
+from perfkit.studies import rungs
 from perfkit.studies.climb import climb
 from perfkit.studies.progress import Progress
 from perfkit.trace.profile import profile
@@ -101,7 +102,7 @@ def test_each_rank_writes_a_trace(tmp_path: Path) -> None:
 
 def test_an_exported_script_runs_under_torchrun_with_the_losses_of_the_run() -> None:
     (run,) = measured("Toy", TOGETHER)
-    text = plans.scripts([run])[run.title]
+    text = rungs.scripts([run])[run.title]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-"]
     file = Path(os.environ["PERFKIT_DATA"]) / "train_two.py"
     file.write_text(text)

@@ -75,7 +75,7 @@ def many(count: int, gpu: bool = False) -> list[Run]:
 def _run(row: Row | tuple[str, str, str, str], before: list[Run], gpu: bool) -> Run:
     known: dict[str, Any] = {
         "id": f"fake-{row[0]}", "session": "fake", "created": "2026-11-20T12:00:00+00:00", "stage": row[0],
-        "title": row[1], "workload": "perfkit.workloads.cifar_resnet18:cifar_resnet18", "preset": "quick",
+        "title": row[1], "workload": "perfkit.workloads.cifar_resnet18:CifarResNet18", "preset": "quick",
         "device": "cuda:0" if gpu else "cpu", "machine": _MACHINE, "options": {"image_size": 224},
     }  # fmt: skip
     if isinstance(row[2], str):

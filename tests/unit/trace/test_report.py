@@ -24,12 +24,12 @@ def everything(loaded, analysis):
 
 
 def test_the_terminal_page(loaded, analysis):
-    """Golden: `PERFKIT_UPDATE=1` writes it anew."""
+    """Golden: `PERFKIT_GOLDEN=1` writes it anew."""
     golden = Path(__file__).with_name("golden_report.txt")
     text = terminal.text(everything(loaded, analysis))
     import os
 
-    if os.environ.get("PERFKIT_UPDATE"):
+    if os.environ.get("PERFKIT_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text()
 
