@@ -63,16 +63,6 @@ panel.run()
 panel.plot("losses")
 
 # %% [markdown]
-# A product of square matrices of width `n` with `m` rows takes `2·m·n²` operations, and its gradients twice as many. So the step time says how many operations per second the processor did. In [chapter 15](15_kernels_and_shapes.ipynb) you measure the roof over them:
-
-# %%
-for run in panel.runs[:2]:
-    rows = run.recipe["batch_size"] * run.options["rows"]
-    flops = 3 * 2 * rows * run.options["width"] ** 2
-    done = f"{flops / run.step_s.value / 1e9:,.0f} GFLOP/s" if run.step_s else f"n/a: {run.reason}"
-    print(f"{run.title}: {done}")
-
-# %% [markdown]
 # A whole model gains less: only its products run in 16 bits, and only wide ones are worth the casts. Try a transformer (`pk.StagePanel("amp", workload="tiny_gpt")`) or convolutions (`workload="photos"`).
 #
 # ## fp16 and its scaler
@@ -205,41 +195,3 @@ simulated.run()
 # **Right.** Two changes were made at once. To separate them, measure each alone and both together (chapter 12).
 #
 # </details>
-
-# %% [markdown]
-# ## Exercise
-#
-# How wide must a product be? Measure AMP on the same workload with a width of at most an eighth (`options={"width": …}`).
-
-# %% tags=["exercise"]
-trial = None  # pk.LadderPanel(["amp"], workload=name, options=...), then trial.run()
-
-# %% tags=["check"]
-if trial is None:
-    print("Your turn: replace None in the cell above.")
-else:
-    wide = panel.runs[1]
-    narrow = next((run for run in trial.runs if run.stage == "amp"), None)
-    assert narrow, "Measure the stage amp"
-    assert narrow.workload == wide.workload, "Measure it on the same workload"
-    assert narrow.status == "ok", f"It was not measured: {narrow.reason}"
-    assert 8 * narrow.options["width"] <= wide.options["width"], "Choose a width of at most an eighth"
-    for run in (wide, narrow):
-        change = run.speedup("previous")
-        print(f"width {run.options['width']:,}: {change.ratio:.2f}× ({change.verdict})")
-    print("Right. The smaller the product, the more of the step is casts and overhead.")
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# ```python
-# trial = pk.LadderPanel(["amp"], workload=name, options={"width": 32})
-# trial.run()
-# ```
-#
-# A product does `n` times as many operations as the numbers it casts. So narrow products pay for the casts without getting anything for them.
-#
-# </details>
-
-# %% [markdown]
-# Next: [07 compile](07_compile.ipynb)
