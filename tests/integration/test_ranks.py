@@ -12,9 +12,8 @@ import pytest
 
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
-from perfkit.studies import parity, scaling
+from perfkit.studies import parity, rungs, scaling
 from perfkit.studies import plan as plans
-from perfkit.studies import rungs
 from perfkit.studies.climb import climb
 from perfkit.studies.progress import Progress
 from perfkit.trace.profile import profile
