@@ -23,7 +23,7 @@ class PerfkitError(Exception):
         return f"{self.what}. {self.remedy}" if self.remedy else self.what
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the message alone, and the traceback of the user's code if that is the cause."""
+        """The message alone for IPython, and the traceback of the user's code if that is the cause."""
         own = isinstance(self, WorkloadError)
         cause = traceback.format_exception(self.__cause__) if own and self.__cause__ else []
         return [*"".join(cause).splitlines(), f"{type(self).__name__}: {self}"]

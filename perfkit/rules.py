@@ -146,7 +146,7 @@ RULES = (
 # fmt: on
 
 
-def why_not(name: str, recipe: Recipe, target: Target) -> Reason:
+def why_not(name: str, recipe: Recipe, target: Target) -> Reason:  # noqa: PLR0911 - a case each
     """Why a switch, as this recipe sets it, cannot act there; empty where it can (or is off)."""
     switch = switches()[name]
     if getattr(recipe, name) == target.default(name):

@@ -20,7 +20,7 @@ COMMANDS = {
     "memory": ("perfkit.cli.inspect:memory", "What holds memory in a training step"),
     "export": ("perfkit.cli.script:export", "Write the standalone training script of a recipe"),
     "diff": ("perfkit.cli.script:diff", "What an optimization changes in the training script"),
-    "doctor": ("perfkit.cli.doctor:doctor", "Check this machine: what can run here, what to fix, how it scatters"),
+    "doctor": ("perfkit.cli.doctor:doctor", "Check this machine: what can run, what to fix, how it scatters"),
 }  # fmt: skip
 """Name → (`module:attribute`, the line for `perfkit --help`)."""
 

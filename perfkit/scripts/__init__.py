@@ -1,4 +1,4 @@
-"""Any training script as it stands: its steps are seen, switches are set from outside, its edit is written."""
+"""Any training script as it stands: steps are seen, switches set from outside, edits written."""
 
 COMMANDS = {
     "watch": ("perfkit.scripts.command:watch", "Where the time of your own script goes, and what to try"),

@@ -57,7 +57,7 @@ class Gradients:
             self.losses.append(root.detach().float().mean())
 
     def _look_for_changes(self) -> None:
-        """Without an optimizer, weights that change between backward passes: the script updates them itself."""
+        """Without an optimizer: weights that change between backward passes, updated by the script."""
         script = self._script
         is_unknown = not script.steps.optimizers and not self._each_is_step
         if is_unknown and self._models.called and self.count <= _MOST_COMPARISONS:
@@ -211,7 +211,7 @@ def _patch_scaler(gradients: Gradients, optimizers: Optimizers, script: Script) 
 
 
 def _patch_optimizers(optimizers: Optimizers, script: Script) -> None:
-    """Not by torch's global hooks: they run inside the profiler's range of a step, which would be cut in two."""
+    """Not by torch's global hooks: they would cut the profiler's range of a step in two."""
     plain_hook, plain_make = Optimizer.profile_hook_step, Optimizer.__init__
     plain_zero, plain_module_zero = Optimizer.zero_grad, nn.Module.zero_grad
 

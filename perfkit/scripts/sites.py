@@ -1,4 +1,4 @@
-"""The calls that a patch edits, as exact expressions in the user's own files (the shape is `patch_calls.Site`)."""
+"""The calls that a patch edits, as expressions in the user's files (the shape is `patch_calls.Site`)."""
 
 import os
 import sys

@@ -281,7 +281,8 @@ RULES = (
     Rule("CPU threads", lambda s: {"cpu_threads": s.cores}, "more compute threads than usable cores",
          lambda s: None, _IN_THE_WAY,
          lambda s: s.target.device == "cpu" and s.own.cpu_threads > s.cores, predicts=False),
-    Rule("Keep freed memory", {"allocator": "keep"}, "the system, which takes freed memory back and gives it again",
+    Rule("Keep freed memory", {"allocator": "keep"},
+         "the system, which takes freed memory back and gives it again",
          lambda s: s.system_share, "as if the system took no time", _fetches_memory),
     Rule("Passive waiting", {"wait_policy": "passive"}, "threads that spin while they wait for each other",
          lambda s: None, _IN_THE_WAY,
@@ -315,7 +316,8 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
         basis = "how much they are in each other's way only measuring tells"
         yield _idea(seen, "Fewer workers", {"workers": fewer}, why, None, basis)
     loaded_by = f"{own.workers} workers" if own.workers else "the loop itself"
-    why = f"{seen.waits:.0%} of a step is waiting for data, which {loaded_by} {'load' if own.workers else 'loads'}"
+    loads = "load" if own.workers else "loads"
+    why = f"{seen.waits:.0%} of a step is waiting for data, which {loaded_by} {loads}"
     if seen.waits < _WAITS:
         state: State = "on" if own.workers else "refused"
         yield Suggestion(title=title, state=state, why=f"{why}: faster loading would save next to nothing")

@@ -24,7 +24,7 @@ _ON_CUDA = {
 
 
 def apply_global(toggles: dict[str, Any]) -> None:
-    """Sets what holds for the process. Called again before the first step: the script may have set it since."""
+    """Settings of the process; called again before the first step, as the script may have set them."""
     if toggles.get("cpu_threads"):
         torch.set_num_threads(toggles["cpu_threads"])
     if toggles.get("fp32_precision", "default") != "default":

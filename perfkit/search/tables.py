@@ -1,4 +1,4 @@
-"""What the searches found, as sections with their figures: what each optimization is worth, what was tried."""
+"""The searches' results as sections with figures: each optimization's worth, and what was tried."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -75,7 +75,7 @@ def verdict_sentence(run: Run, previous: Run | None = None) -> str:
     return f"{name(run)}: {'; '.join(clauses)}."
 
 
-def _result(run: Run, against: Ratio | None) -> str:
+def _result(run: Run, against: Ratio | None) -> str:  # noqa: PLR0911 - a case each
     """The first clause: what came out, or why nothing did."""
     again = run.speedup("baseline") if run.is_again else None
     taken = run.disturbed

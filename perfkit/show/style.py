@@ -45,7 +45,8 @@ def theme(dark: bool = False) -> Iterator[None]:
              "legend.labelcolor", "patch.edgecolor", "lines.color", "lines.markeredgecolor")  # fmt: skip
     small = ("axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
     look: dict[Any, Any] = dict.fromkeys(inked, ink) | dict.fromkeys(small, 0.9 * _SIZE) | {
-        "font.size": _SIZE, "axes.titlesize": _SIZE, "figure.labelsize": 0.9 * _SIZE, "axes.titlelocation": "left",
+        "font.size": _SIZE, "axes.titlesize": _SIZE, "figure.labelsize": 0.9 * _SIZE,
+        "axes.titlelocation": "left",
         "figure.titlesize": 1.2 * _SIZE, "figure.titleweight": "bold", "figure.facecolor": _PAPER[dark],
         "axes.facecolor": "none", "axes.spines.top": False, "axes.spines.right": False,
         "axes.axisbelow": True, "grid.alpha": 0.15, "grid.linewidth": 0.6, "legend.frameon": False,

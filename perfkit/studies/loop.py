@@ -2,8 +2,8 @@
 
 Every stage trains in a fresh process. The processes stay alive, and each round measures one block of each, in
 random order, so that the drift of a noisy machine cancels within a round and the numbers that are shown
-together come from the same rounds. If memory does not hold all processes, stages are measured in batches, each
-beside the baseline.
+together come from the same rounds. If memory does not hold all processes, stages are measured in batches,
+each beside the baseline.
 """
 
 import random
@@ -139,7 +139,9 @@ class Loop:
         self._reference: float | None = None
         """The rate of the baseline, in samples/s, when it was measured first."""
 
-    def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
+    def measure(  # noqa: C901, PLR0912 - the one measuring loop, read from top to bottom
+        self, stages: Sequence[Stage], stop: StopRule
+    ) -> list[Run]:
         """See `Source.measure`."""
         trials = [self._trial(stage, is_base=stage is stages[0]) for stage in stages]
         waiting = [trial for trial in trials if trial.is_open]

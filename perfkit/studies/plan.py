@@ -8,7 +8,7 @@ from perfkit.recipe import Recipe
 from perfkit.studies.sources import Plan, source_of
 
 
-def plan(
+def plan(  # noqa: PLR0913, PLR0917 - the options of every measuring command
     workload: str | None = None,
     preset: str | None = None,
     stages: Sequence[str] | None = None,

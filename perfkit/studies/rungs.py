@@ -1,4 +1,4 @@
-"""The rungs of a plan: their recipes on a machine, why some cannot act there, what they change in a script."""
+"""The rungs of a plan: their recipes on a machine, why some cannot act there, their diffs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

@@ -92,7 +92,7 @@ def _evidence(finding: Bottleneck) -> str:
     return ", ".join(_fact(key, value) for key, value in finding.evidence.items())
 
 
-def _fact(key: str, value: object) -> str:
+def _fact(key: str, value: object) -> str:  # noqa: PLR0911 - a case each
     """A number behind a diagnosis in words; its unit is in its name."""
     words = key.replace("_us", "").replace("_", " ")
     match value:
