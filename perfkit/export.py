@@ -273,7 +273,7 @@ def _main(recipe: Recipe, device: str, steps: int) -> str:
         f"    steps = int(sys.argv[1]) if len(sys.argv) > 1 else {steps}\n"
         f'    losses = list(islice(train(torch.device("{device}")), steps))\n{mean}'
         f"    for step, loss in enumerate({shown}\n"
-        f'        print(f"step {{step}}: loss {{loss.item():.6f}}")\n{end}'
+        f'        print(f"step {{step}}: loss {{loss.item()}}")\n{end}'
     )
 
 

@@ -166,3 +166,38 @@ simulated.run()
 # **Right.** Batches are written to shared memory and read again; and the cast to float is one thing less for the worker to do.
 #
 # </details>
+
+# %% [markdown]
+# ## Exercise
+#
+# Measure both on top of a uint8 copy: a ladder of `zero_grad` and `device_resize`, on the article's workload `cifar_resnet18`.
+
+# %% tags=["exercise"]
+trial = None  # pk.LadderPanel([...], workload="cifar_resnet18", settings=...), then trial.run()
+
+# %% tags=["check"]
+if trial is None:
+    print("Your turn: replace None in the cell above.")
+else:
+    runs = {run.stage: run for run in trial.runs}
+    assert {"zero_grad", "device_resize"} <= set(runs), "Put both stages into the ladder"
+    fewer = runs["zero_grad"].batch_bytes_per_sample / runs["device_resize"].batch_bytes_per_sample
+    assert fewer > 1, "The small image should have fewer bytes: is uint8_copy on, too?"
+    for name in ("zero_grad", "device_resize"):
+        print(f"{runs[name].title}: {runs[name].speedup('previous').verdict}")
+    print(f"Right. Resizing on the device divides the bytes per sample by {fewer:.1f}")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# ```python
+# trial = pk.LadderPanel(["zero_grad", "device_resize"], workload="cifar_resnet18", settings={"uint8_copy": True})
+# trial.run()
+# ```
+#
+# The image's bytes shrink with its area; the label stays as it is. You will see it in samples/s only if moving data was a large part of the step.
+#
+# </details>
+
+# %% [markdown]
+# Next: [06 AMP](06_amp.ipynb)

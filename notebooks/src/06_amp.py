@@ -195,3 +195,41 @@ simulated.run()
 # **Right.** Two changes were made at once. To separate them, measure each alone and both together (chapter 12).
 #
 # </details>
+
+# %% [markdown]
+# ## Exercise
+#
+# How wide must a product be? Measure AMP on the same workload with a width of at most a quarter (`options={"width": …, "heads": 2}`).
+
+# %% tags=["exercise"]
+trial = None  # pk.LadderPanel(["amp"], workload=name, options=...), then trial.run()
+
+# %% tags=["check"]
+if trial is None:
+    print("Your turn: replace None in the cell above.")
+else:
+    wide = panel.runs[1]
+    narrow = next((run for run in trial.runs if run.stage == "amp"), None)
+    assert narrow, "Measure the stage amp"
+    assert narrow.workload == wide.workload, "Measure it on the same workload"
+    assert narrow.status == "ok", f"It was not measured: {narrow.reason}"
+    assert 4 * narrow.options["width"] <= wide.options["width"], "Choose a width of at most a quarter"
+    for run in (wide, narrow):
+        change = run.speedup("previous")
+        print(f"width {run.options['width']:,}: {change.ratio:.2f}× ({change.verdict})")
+    print("Right. The smaller the product, the more of the step is casts and overhead.")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# ```python
+# trial = pk.LadderPanel(["amp"], workload=name, options={"width": 8, "heads": 2})
+# trial.run()
+# ```
+#
+# A product does `n` times as many operations as the numbers it casts. So narrow products pay for the casts without getting anything for them.
+#
+# </details>
+
+# %% [markdown]
+# Next: [07 compile](07_compile.ipynb)

@@ -61,7 +61,7 @@ Markdown(
 # Before you believe a small difference, look at the row *baseline (again)*, the plain loop once more in another process. Its ratio to the baseline is pure noise: a stage whose gain is not clearly larger has shown nothing. And where a verdict is *disturbed*, other programs used the cores meanwhile: close them and run the ladder again.
 
 # %%
-from perfkit.ladder.stages import AGAIN
+from perfkit.results.run import AGAIN
 
 again = next(
     (run.speedup("baseline") for run in panel.runs if run.stage == AGAIN and run.status == "ok"), None

@@ -44,9 +44,6 @@ kernels.table("Roofs")
 kernels.table("By shape")
 
 # %%
-kernels.plot("shapes")
-
-# %%
 kernels.plot("roofline")
 
 # %% [markdown]
