@@ -187,7 +187,7 @@ class _Inline(cst.CSTTransformer):
 
     @staticmethod
     def _statements(call: cst.Call, method: cst.FunctionDef) -> list[Any]:
-        lines = [line for line in body(method) if not _is_set_up(line)]
+        lines = body(method)
         params = [param.name.value for param in method.params.params if param.name.value != "self"]
         positional = [argument for argument in call.args if not argument.keyword]
         values = {name: argument.value for name, argument in zip(params, positional, strict=False)}
@@ -195,11 +195,6 @@ class _Inline(cst.CSTTransformer):
         extra = [argument for argument in call.args if argument.keyword]
         put = _Substitute(values, star.name.value if star else "", extra)
         return [line.visit(put) for line in lines]
-
-
-def _is_set_up(line: cst.CSTNode) -> bool:
-    """Whether a statement only makes files of perfkit's own."""
-    return m.matches(line, m.SimpleStatementLine(body=[m.Expr(m.Call(func=m.Name("make_photos")))]))
 
 
 class _Substitute(cst.CSTTransformer):

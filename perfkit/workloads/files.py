@@ -20,18 +20,20 @@ COLOURS = {
 
 
 def photo_folder(count: int) -> str:
-    """The folder of this many photos, with a folder for each class: see `make_photos`."""
-    return str((cache_folder() / f"photo-folder-{count}").absolute())
+    """The folder of this many photos, with a folder for each class; made if it is missing.
 
-
-def make_photos(folder: str, count: int) -> None:
-    """Makes a folder of photos, if it is missing: several processes may do it at once.
+    Several processes may make it at once. An export names the folder, and so makes it, too.
 
     Raises:
         WorkloadError: the folder cannot be written.
     """
-    if Path(folder).is_dir():
-        return
+    folder = str((cache_folder() / f"photo-folder-{count}").absolute())
+    if not Path(folder).is_dir():
+        _make_photos(folder, count)
+    return folder
+
+
+def _make_photos(folder: str, count: int) -> None:
     unfinished = Path(f"{folder}.{os.getpid()}")
     try:
         for number in range(count):

@@ -9,7 +9,7 @@ from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 from torchvision.io import decode_jpeg, read_file
 
-from perfkit.workloads.files import make_photos, photo_folder
+from perfkit.workloads.files import photo_folder
 
 
 class BatchedImageFolder(ImageFolder):  # type: ignore[misc]
@@ -58,7 +58,6 @@ class Photos:
 
     def dataset(self, recipe: Any) -> Any:
         """The folder, with the transforms on the host."""
-        make_photos(photo_folder(self.count), self.count)
         crop = [T.Resize(self.image_size), T.CenterCrop(self.image_size)]
         if recipe.batched_fetch:
             convert = [] if recipe.uint8_copy else [T.ConvertImageDtype(torch.float32), T.Normalize(0.5, 0.5)]

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from perfkit import export
 from perfkit.errors import WorkloadError
 from perfkit.recipe import Recipe
 from perfkit.workloads import files
@@ -15,13 +16,18 @@ def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_folder_is_made_once_with_the_same_photos_by_class() -> None:
-    files.make_photos(files.photo_folder(9), 9)
     photos = sorted(Path(files.photo_folder(9)).glob("*/*.jpg"))
     assert len(photos) == 9 and len({photo.parent.name for photo in photos}) == 8
     before = [(photo.read_bytes(), photo.stat().st_mtime_ns) for photo in photos]
-    files.make_photos(files.photo_folder(9), 9)
+    files.photo_folder(9)
     assert [(photo.read_bytes(), photo.stat().st_mtime_ns) for photo in photos] == before
     assert len(list(Path(files.photo_folder(9)).parent.iterdir())) == 1, "nothing unfinished is left"
+
+
+def test_an_exported_script_finds_its_photos_on_a_machine_that_measured_nothing(tmp_path: Path) -> None:
+    text = export.script(Recipe(), "photos", {"count": 9})
+    assert str(tmp_path) in text
+    assert len(list(tmp_path.rglob("*.jpg"))) == 9
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_message(tmp_path: Path) -> None:
