@@ -1,5 +1,7 @@
 """An empty store for each test of a panel, and no pictures: they take most of a panel's time."""
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,11 @@ from perfkit.show.document import Figure
 
 
 @pytest.fixture(autouse=True)
-def _apart(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _apart(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(where, "_session", (None, None))
     monkeypatch.setattr(Figure, "svg", lambda figure: f"<svg><title>{figure.title}</title></svg>")
+    yield
+    # A panel reads its places in a thread: it must not outlive the fakes of its test.
+    for thread in threading.enumerate():
+        if thread.name == "perfkit-read":
+            thread.join(30)
