@@ -27,7 +27,7 @@ from benchmarks.simulation_fit import Case, Problem, case, fit
 from perfkit.recipe import Recipe
 from perfkit.simulate import article, fetch, host, planning
 from perfkit.simulate.bands import Errors, ErrorTable
-from perfkit.simulate.constants import Constants, constants
+from perfkit.simulate.costs import Constants, constants
 from perfkit.simulate.fusion import fused
 from perfkit.simulate.gpus import gpu
 from perfkit.simulate.prediction import predict

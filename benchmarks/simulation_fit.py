@@ -9,7 +9,7 @@ from scipy.optimize import least_squares
 from scipy.sparse import csr_matrix
 
 from perfkit.simulate import costs
-from perfkit.simulate.constants import Constants
+from perfkit.simulate.costs import Constants
 from perfkit.simulate.gpus import Gpu
 from perfkit.simulate.step import Step
 from perfkit.simulate.work import Work, of_operator

@@ -5,7 +5,7 @@ An addition is a folder that can be deleted. Its `__init__.py` holds plain data 
     COMMANDS = {"trace": ("perfkit.trace.command:trace", "Read a trace of PyTorch's profiler")}
     NOTEBOOK = {"trace": "perfkit.trace.panel:trace"}
     SOURCES = {"sim": "perfkit.simulate.source:Simulated"}
-    SECTIONS = ("perfkit.simulate.tables:sections",)
+    SECTIONS = ("perfkit.simulate.article:sections",)
 
 The core asks for all of them here and loads what is named when it is used.
 """

@@ -183,16 +183,14 @@ def run(
         if number == warm + measured + 1 - noted:
             queue.bars = []
         marks.append((max(clock.now, queue.ends()), waited, queue.kernel_s, queue.copy_s))
-        for action in actions:
+        for queue.action, action in enumerate(actions):
+            before = clock.now
             if isinstance(action, Fetch):
-                before = clock.now
                 loader.take()
                 waited += clock.now - before
-                queue.note("fetch", before)
-            elif isinstance(action, Copy) and is_ideal:
-                queue.note("action", clock.now)
-            else:
+            elif not (isinstance(action, Copy) and is_ideal):
                 queue.issue(action)
+            queue.note("host", before)
     first, last = marks[warm], marks[-1]
     step_s, wait_s, kernel_s, copy_s = ((b - a) / measured for a, b in zip(first, last, strict=True))
     return Outcome(step_s, wait_s, kernel_s, copy_s, queue.bars or [])

@@ -2,9 +2,7 @@
 
 from collections import Counter, defaultdict
 
-from perfkit.simulate import memory as plan_memory
-from perfkit.simulate.gpus import Gpu
-from perfkit.simulate.prediction import Prediction
+from perfkit.simulate.prediction import Prediction, memory_band, peak
 from perfkit.simulate.step import Allocate, Copy, Event, Operator, Wait
 from perfkit.worker.reports import (
     ITEM_REMEDY,
@@ -23,17 +21,7 @@ _KINDS = {
 _LASTING = ("weights", "gradients", "optimizer")
 
 
-def label(gpu: Gpu, error: float) -> str:
-    """The sentence beside numbers of a simulated GPU."""
-    return f"Simulated {gpu.name}: no kernel ran. These values are predicted, ±{error:.0%}"
-
-
 # ---------------------------------------------------------------- memory
-
-
-def peak(prediction: Prediction) -> int:
-    """The most bytes that tensors hold."""
-    return plan_memory.peak(prediction.step)
 
 
 def memory(prediction: Prediction) -> MemoryReport:
@@ -67,8 +55,8 @@ def memory(prediction: Prediction) -> MemoryReport:
         peak=most, peak_phase=peak_phase, parts=parts, phases=dict(phases),
         places=[place for place in largest if place[1] not in _LASTING][:8]
         + [place for place in largest if place[1] in _LASTING][:6],
-        allocated=peak(prediction), reserved=None, recipe=prediction.recipe.describe(),
-        simulated=label(prediction.gpu, plan_memory.band(step)),
+        allocated=peak(step), reserved=None, recipe=prediction.recipe.describe(),
+        simulated=f"Simulated {prediction.gpu.name}: no kernel ran. Predicted, ±{memory_band(step):.0%}",
     )  # fmt: skip
 
 

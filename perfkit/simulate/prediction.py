@@ -5,14 +5,42 @@ from dataclasses import dataclass
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
 from perfkit.results.simulated import Simulated
-from perfkit.simulate import bands, costs, host, memory, queue
-from perfkit.simulate.constants import constants
+from perfkit.simulate import bands, costs, host, queue
+from perfkit.simulate.costs import constants
 from perfkit.simulate.gpus import Gpu
 from perfkit.simulate.host import Host, Outcome
-from perfkit.simulate.step import Kernel, Step
+from perfkit.simulate.step import Allocate, Kernel, Step
 
 OUT_OF_MEMORY = "out of memory on the simulated GPU"
 """The kind of that failure: more memory of this machine would not help."""
+_CONTEXT = 450 << 20
+"""Bytes that CUDA and the libraries' code take before the first tensor; 300 to 500 MiB are usual."""
+_WORKSPACE = 256 << 20
+"""Bytes for the scratch memory of cuDNN and cuBLAS; assumed."""
+_BAND = 0.05
+"""Error of the peak to expect, as a fraction: blocks are counted, not modelled …"""
+_COMPILED_BAND = 0.25
+"""… but what a compiled step recomputes, and so does not keep, is not known: it may need less."""
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-max(nbytes, 1) // 512) * 512
+
+
+def peak(step: Step) -> int:
+    """The most bytes that tensors hold at a moment of the step, as torch's allocator rounds them."""
+    now = most = sum(_rounded(block.nbytes) for block in step.resident)
+    for event in step.events:
+        if isinstance(event, Allocate):
+            size = _rounded(abs(event.nbytes))
+            now += size if event.nbytes > 0 else -size
+            most = max(most, now)
+    return most
+
+
+def memory_band(step: Step) -> float:
+    """The error of the peak to expect, as a fraction."""
+    return _COMPILED_BAND if step.compiled else _BAND
 
 
 @dataclass(frozen=True)
@@ -47,7 +75,7 @@ class Prediction:
         """What a run of it rests on."""
         return Simulated(
             gpu=self.gpu.name, host=self.host.name, model=str(constants().version),
-            constants=constants().digest, band=self.band(outcome.step_s), memory_band=memory.band(self.step),
+            constants=constants().digest, band=self.band(outcome.step_s), memory_band=memory_band(self.step),
             anchors=bands.medians(self.gpu),
             kernel_s=self.kernel_s, copy_s=outcome.copy_s,
             copies_ahead=any(copy.stream for copy in self.step.copies), torch=self.step.torch,
@@ -60,7 +88,7 @@ def predict(gpu: Gpu, step: Step, recipe: Recipe, around: Host, fetch_s: float) 
     Raises:
         RunFailed: it does not fit into the GPU's memory.
     """
-    needed = memory.needed(step)
+    needed = peak(step) + _CONTEXT + _WORKSPACE
     if needed > gpu.memory_gib * 2**30:
         problem = RunFailed(
             f"{OUT_OF_MEMORY}: the step needs {needed / 2**30:.2f} GiB with context and workspaces, and a "

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from perfkit.simulate.step import Allocate, Copy, Event, Fetch, Kernel, Operator, Step, Wait
+from perfkit.simulate.step import Allocate, Copy, Fetch, Kernel, Operator, Step, Wait
 
 RUN_AHEAD = 1024
 """Launches that the driver queues before the host has to wait."""
@@ -36,14 +36,13 @@ class HostCosts(Struct, frozen=True):
 
 
 class Launch(Struct, frozen=True):
-    """The kernels of one operator, or of a CUDA graph, in a stream."""
+    """The kernels of one operator, in a stream."""
 
     host_s: float
     """The host's work before the first launch."""
     launch_s: float
-    """The host's work for each launch; a graph has one."""
+    """The host's work for each launch."""
     kernel_s: list[float]
-    is_graph: bool = False
     stream: int = 0
 
 
@@ -59,18 +58,19 @@ class Link(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """What the host or a stream did, from when to when in seconds."""
+    """What the host or a stream did for an action, from when to when in seconds."""
 
-    what: Literal["launch", "kernel", "copy", "action", "fetch"]
-    """`launch` is the host's, for the `kernel` or `copy` after it; an `action` spans what was issued at once,
-    and comes after its parts."""
+    action: int
+    """Which of a step's actions."""
+    what: Literal["host", "launch", "kernel", "copy"]
+    """`host` spans all that the host did for the action, and comes last."""
     start: float
     end: float
-    stream: int = -1
+    stream: int = 0
 
 
 def actions(step: Step, kernels: Iterable[Kernel], costs: HostCosts) -> list[Action]:
-    """What the host does in a step, in its order.
+    """What the host does in a step: an action for each event that is no allocation, in order.
 
     Fused kernels are launched by generated code, without dispatch.
     """
@@ -78,36 +78,13 @@ def actions(step: Step, kernels: Iterable[Kernel], costs: HostCosts) -> list[Act
     for kernel in kernels:
         seconds[kernel.operator].append(kernel.seconds)
     result: list[Action] = []
-    for first, *others in groups(step):
-        event = step.events[first]
+    for at, event in enumerate(step.events):
         if isinstance(event, Operator):
-            is_graph = _in_graph(step, event)
-            dispatch = 0.0 if event.name == "fused" and not is_graph else costs.operator_s
-            kernel_s = [each for at in (first, *others) for each in seconds[at]]
-            result.append(Launch(dispatch, costs.launch_s, kernel_s, is_graph, event.stream))
+            dispatch = 0.0 if event.name == "fused" else costs.operator_s
+            result.append(Launch(dispatch, costs.launch_s, seconds[at], event.stream))
         elif not isinstance(event, Allocate):
             result.append(event)
     return result
-
-
-def groups(step: Step) -> list[list[int]]:
-    """The events that the host issues, by index: one by one, those of a CUDA graph together."""
-    result: list[list[int]] = []
-    is_open = False
-    for at, event in enumerate(step.events):
-        if isinstance(event, Allocate):
-            continue
-        in_graph = _in_graph(step, event)
-        if in_graph and is_open:
-            result[-1].append(at)
-        else:
-            result.append([at])
-        is_open = in_graph
-    return result
-
-
-def _in_graph(step: Step, event: Event) -> bool:
-    return step.graph and isinstance(event, Operator) and event.phase in ("forward", "backward")
 
 
 class _Busy(NamedTuple):
@@ -133,6 +110,8 @@ class Queue:
         self.copy_s = 0.0
         self.bars: list[Bar] | None = None
         """What was done and when, for a trace; None: it is not noted."""
+        self.action = 0
+        """Which of a step's actions is under way."""
         self._free: dict[int, float] = collections.defaultdict(float)
         self._engine_free = 0.0
         self._queued: collections.deque[float] = collections.deque(maxlen=RUN_AHEAD)
@@ -141,38 +120,36 @@ class Queue:
 
     def issue(self, action: Launch | Copy | Wait) -> None:
         """Does what the host does."""
-        start = self.clock.now
         match action:
             case Launch():
-                self._launch(action)
+                self.clock.work(action.host_s)
+                for seconds in action.kernel_s:
+                    self._call(action.launch_s)
+                    self._run(seconds, action.stream)
             case Copy():
                 self._copy(action)
             case Wait(streams=None):
                 self.clock.wait_until(self._free[action.stream])
             case Wait(streams=(waiting, awaited)):
                 self._free[waiting] = max(self._free[waiting], self._free[awaited])
-        self.note("action", start)
 
-    def note(
-        self, what: Literal["launch", "kernel", "copy", "action", "fetch"], start: float,
-        end: float | None = None, stream: int = -1,
-    ) -> None:  # fmt: skip
-        """Keeps a bar, if bars are kept; without an end, it ends now."""
+    def note(self, what: Literal["host", "launch", "kernel", "copy"], start: float, stream: int = 0) -> None:
+        """Keeps a bar, if bars are kept: the host's ends now, a stream's when the stream is free."""
         if self.bars is not None:
-            self.bars.append(Bar(what, start, self.clock.now if end is None else end, stream))
+            end = self.clock.now if what in ("host", "launch") else self._free[stream]
+            self.bars.append(Bar(self.action, what, start, end, stream))
 
     def ends(self) -> float:
         """When everything that is queued now is done."""
         return max(self._free.values(), default=0.0)
 
-    def _launch(self, launch: Launch) -> None:
-        self.clock.work(launch.host_s)
-        for group in [launch.kernel_s] if launch.is_graph else [[seconds] for seconds in launch.kernel_s]:
-            called = self.clock.now
-            self._wait_for_room()
-            self.clock.work(launch.launch_s)
-            self.note("launch", called)
-            self._run(sum(group), launch.stream)
+    def _call(self, seconds: float) -> None:
+        """The host puts something in the queue, once there is room."""
+        start = self.clock.now
+        if len(self._queued) == RUN_AHEAD:
+            self.clock.wait_until(self._queued[0])
+        self.clock.work(seconds)
+        self.note("launch", start)
 
     def _run(self, seconds: float, stream: int) -> None:
         start = max(self._free[stream], self.clock.now)
@@ -185,32 +162,22 @@ class Queue:
         if len(self._free) > 1:
             self._elsewhere.append(_Busy(start, end, seconds, stream))
         self._free[stream] = end
-        self.note("kernel", start, end, stream)
         self.kernel_s += seconds
         self._queued.append(end)
-
-    def _wait_for_room(self) -> None:
-        if len(self._queued) == RUN_AHEAD:
-            self.clock.wait_until(self._queued[0])
+        self.note("kernel", start, stream)
 
     def _copy(self, copy: Copy) -> None:
-        self._wait_for_room()
-        if not copy.pinned:
+        if copy.pinned:
+            self._call(COPY_S)
+            start = max(self.clock.now, self._free[copy.stream], self._engine_free)
+            end = self._engine_free = start + copy.nbytes / self.link.pinned
+            self._queued.append(end)
+        else:
             # The driver lets the stream finish, then copies through staging memory while the host waits.
-            self.clock.wait_until(self._free[copy.stream])
-            start = self.clock.now
-            self.clock.work(copy.nbytes / self.link.pageable)
-            self._free[copy.stream] = self.clock.now
-            self.copy_s += self.clock.now - start
-            self.note("copy", start, stream=copy.stream)
-            return
-        called = self.clock.now
-        self.clock.work(COPY_S)
-        self.note("launch", called)
-        start = max(self.clock.now, self._free[copy.stream], self._engine_free)
-        self._free[copy.stream] = self._engine_free = start + copy.nbytes / self.link.pinned
-        self.copy_s += copy.nbytes / self.link.pinned
-        self.note("copy", start, self._free[copy.stream], copy.stream)
-        self._queued.append(self._free[copy.stream])
-        if not copy.non_blocking:
-            self.clock.wait_until(self._free[copy.stream])
+            start = max(self.clock.now, self._free[copy.stream])
+            end = start + copy.nbytes / self.link.pageable
+        self._free[copy.stream] = end
+        self.copy_s += end - start
+        self.note("copy", start, copy.stream)
+        if not (copy.pinned and copy.non_blocking):
+            self.clock.wait_until(end)

@@ -278,7 +278,7 @@ def record(workload: Any, recipe: Recipe) -> Step:
     if recipe.device_prefetch:
         step = _prefetched(step)
     if recipe.compile:
-        step = replace(fused(step), graph=recipe.compile_mode == "reduce-overhead")
+        step = fused(step)
     return step
 
 

@@ -21,7 +21,7 @@ from perfkit.simulate import article, bands, chrome, fetch, inspect, planning
 from perfkit.simulate import host as hosts
 from perfkit.simulate.gpus import GPUS, gpu
 from perfkit.simulate.host import Host, Outcome
-from perfkit.simulate.prediction import Prediction, predict
+from perfkit.simulate.prediction import Prediction, peak, predict
 from perfkit.simulate.step import Step
 from perfkit.studies.record import RunBuilder
 from perfkit.studies.sources import Plan, ProfilerOptions, Source, StopRule
@@ -195,7 +195,7 @@ class Simulated(Source):
             ),
             samples_per_step=samples,
             pairings=[self._pairing(role, rate, prediction, outcome, name) for role, name in roles],
-            peak_memory_bytes=inspect.peak(prediction), batch_bytes_per_sample=copied,
+            peak_memory_bytes=peak(prediction.step), batch_bytes_per_sample=copied,
             h2d_bytes_per_sample=copied, simulated=prediction.simulated(outcome),
         )  # fmt: skip
         self._computed[stage.name] = run, prediction, outcome

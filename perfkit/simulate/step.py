@@ -97,8 +97,6 @@ class Step(Struct, frozen=True, kw_only=True):
     torch: str
     """The version that planned it."""
     compiled: bool = False
-    graph: bool = False
-    """Whether forward and backward are launched as one CUDA graph."""
     conv_precision: str = "ieee"
     """`ieee` or `tf32`, for float32 convolutions; the next field for float32 matrix products."""
     matmul_precision: str = "ieee"

@@ -10,7 +10,7 @@ from docs import record
 from perfkit import trace
 from perfkit.results.recordings import Recording, load
 from perfkit.results.run import Run
-from perfkit.simulate.constants import constants
+from perfkit.simulate.costs import constants
 from perfkit.trace import Analysis, diagnose
 
 EQUAL = 0.2

@@ -9,7 +9,7 @@ from torch import nn
 
 from perfkit.recipe import Recipe
 from perfkit.simulate import recording
-from perfkit.simulate.memory import peak
+from perfkit.simulate.prediction import peak
 from perfkit.simulate.recording import Unpredictable
 from perfkit.simulate.step import Allocate, Copy, Fetch, Operator, Step, Wait
 from tests.unit.simulate.plans import Images, Of, planned

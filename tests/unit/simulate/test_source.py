@@ -10,9 +10,9 @@ from perfkit.errors import InvalidValue
 from perfkit.ladder.stages import Stage
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
-from perfkit.simulate import article, chrome, inspect, planning, recording, source, tables
+from perfkit.simulate import article, chrome, inspect, planning, recording, source
 from perfkit.simulate.bands import table
-from perfkit.simulate.constants import constants
+from perfkit.simulate.costs import constants
 from perfkit.simulate.source import Simulated
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import NotHere, StopRule, source_of
@@ -77,7 +77,7 @@ def test_the_articles_ladder(in_process: None) -> None:
     assert sum(errors) / len(errors) < 0.10
     assert runs[0].facts["pace"].startswith("the loader decides")
     assert runs[3].peak_memory_bytes == pytest.approx(11.3e9, rel=0.05)
-    [section] = tables.sections(runs)
+    [section] = article.sections(runs)
     assert [str(row[2]) for row in section.contents[0].rows] == [  # type: ignore[union-attr]
         "400", "865", "1,200", "1,584", "1,670", "2,477", "3,268",
     ]  # fmt: skip
