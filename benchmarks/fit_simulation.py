@@ -142,6 +142,18 @@ def of_table(problem: Problem, errors: np.ndarray, gain: str, train: str) -> Ite
     yield summary(problem.gpu.key, gain, f"{train}, float16", "held out", gains, [names[i] for i in after])
 
 
+def of_data_sheet(problem: Problem, now: Constants) -> Iterator[str]:
+    """The same figures as if none were known for the GPU or its architecture."""
+    own = (f"{problem.gpu.key}.", f"{problem.gpu.architecture}/", f"{problem.gpu.architecture}.")
+    values = {name: value for name, value in now.values.items() if not name.startswith(own)}
+    errors = problem.predicted(Constants(now.version, values, now.sources)) / problem.measured - 1
+    for condition in dict.fromkeys(c.conditions for c in problem.cases):
+        some = errors[[c.conditions == condition for c in problem.cases]]
+        median, most = np.quantile(np.abs(some), [0.5, 0.9])
+        figures = f"median {median:.1%}, 90% {most:.1%}, time predicted {np.median(some):+.1%}"
+        yield f"{problem.gpu.key} by its data sheet alone, {condition}: {figures}"
+
+
 def summary(
     key: str,
     claim: str,
@@ -253,8 +265,9 @@ def main() -> None:
         *resnet50(now), *old_models(now), *of_article(),
     ]  # fmt: skip
     for line in errors:
-        print(f"{line.gpu:8} {line.claim:13} {line.conditions:32} {line.use:12} {line.figures:4} "
-              f"median {line.median:6.1%}  90% {line.p90:6.1%}  band {line.band:.1%}")  # fmt: skip
+        about = f"{line.gpu:8} {line.claim:13} {line.conditions:32} {line.use:12} {line.figures:4}"
+        print(f"{about} median {line.median:6.1%}  90% {line.p90:6.1%}  band {line.band:.1%}")
+    print(*of_data_sheet(inference, now), sep="\n")
     if options.write:
         for name, content in (("constants.json", now), ("errors.json", ErrorTable(now.digest, errors))):
             text = msgspec.json.format(msgspec.json.encode(content), indent=1)
