@@ -20,7 +20,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # One empty file for each finished step, so that a second call installs nothing.
 STAMPS := $(VENV)/.stamps
-PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+# Not quiet: PyTorch alone is gigabytes, and a bar that moves says that something happens.
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check
 SOURCES   := $(wildcard notebooks/src/*.py notebooks/src/*/*.py notebooks/src/*/*/*.py)
 NOTEBOOKS := $(patsubst notebooks/src/%.py,notebooks/%.ipynb,$(SOURCES))
 MISSING   := $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS))
@@ -106,13 +107,13 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/requirements: requirements.txt | $(STAMPS)/venv
-	@echo "installing requirements.txt into $(VENV); the first time this takes some minutes"
+	@echo "Installing PyTorch and JupyterLab into $(VENV): some minutes the first time, 6 GB on disk afterwards."
 	$(PIP) -r requirements.txt
 	@touch $@
 
 # setuptools is pinned in requirements.txt, so the build needs no download of its own.
 $(STAMPS)/install: pyproject.toml $(STAMPS)/requirements
-	$(PIP) --no-deps --no-build-isolation -e .
+	$(PIP) --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(STAMPS)/book: requirements-book.txt $(STAMPS)/install
