@@ -10,8 +10,7 @@ from perfkit import recipe as recipes
 from perfkit.cli.command import complain
 from perfkit.cli.options import Output, Recipe, Script, Texts, Training, progress
 from perfkit.errors import InvalidValue
-from perfkit.results.comparison import Comparison
-from perfkit.results.simulated import refuse
+from perfkit.results.run import Comparison
 from perfkit.results.store import RunStore
 from perfkit.show import tables_studies
 from perfkit.show.document import Content
@@ -96,7 +95,11 @@ def _record(result: Comparison) -> dict[str, object]:
 
 
 def _refuse_gate(device: str) -> None:
-    refuse(device, "--fail-if-slower", "a prediction decides nothing; measure on a real device")
+    if device.startswith("sim:"):
+        raise InvalidValue(
+            f"--fail-if-slower is refused on {device}: a prediction decides nothing",
+            "Measure on a real device",
+        )
 
 
 def _percent(text: str | None) -> float | None:

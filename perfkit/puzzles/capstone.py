@@ -9,9 +9,8 @@ import msgspec
 
 from perfkit import machine
 from perfkit.errors import InvalidValue
-from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check
-from perfkit.results.run import Run
+from perfkit.results.run import Comparison, Run
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.study import script_plan
 from perfkit.studies.compare import Candidate, compare

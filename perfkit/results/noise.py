@@ -4,7 +4,6 @@ Every ladder measures its baseline twice, in two processes; `perfkit doctor --no
 """
 
 import contextlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import msgspec
 
 from perfkit import machine
 from perfkit.results import stats
-from perfkit.results.simulated import refuse
 from perfkit.results.stats import AAPair
 
 _OF_SCRIPTS = 0.05
@@ -31,16 +29,6 @@ def _file() -> Path:
     return machine.runs_folder() / "noise.jsonl"
 
 
-def _pairs(device: str) -> list[AAPair]:
-    pairs = []
-    with contextlib.suppress(OSError):
-        for text in _file().read_bytes().splitlines():
-            with contextlib.suppress(msgspec.DecodeError):
-                line = msgspec.json.decode(text, type=_Line)
-                pairs += [line.pair] * (line.device == device)
-    return pairs[-_NEWEST:]
-
-
 def load(device: str, further: Sequence[AAPair] = ()) -> float | None:
     """The noise of a device as a fraction; None where no pair was measured here.
 
@@ -48,7 +36,12 @@ def load(device: str, further: Sequence[AAPair] = ()) -> float | None:
         device: whose stored pairs count.
         further: pairs that are not stored yet.
     """
-    pairs = [*_pairs(device), *further]
+    pairs = []
+    for text in _file().read_bytes().splitlines() if _file().is_file() else ():
+        with contextlib.suppress(msgspec.DecodeError):
+            line = msgspec.json.decode(text, type=_Line)
+            pairs += [line.pair] * (line.device == device)
+    pairs = [*pairs[-_NEWEST:], *further]
     return stats.aa_noise_bound(pairs) if pairs else None
 
 
@@ -66,17 +59,9 @@ def expected(device: str, script: bool = False) -> tuple[float | None, bool]:
 
 
 def add(device: str, pairs: Sequence[AAPair]) -> None:
-    """Keeps further pairs of a device; all later verdicts take them into account.
-
-    Raises:
-        InvalidValue: the device is simulated.
-    """
-    refuse(device, "keeping A/A noise", "two simulated runs of one recipe are equal")
+    """Keeps further pairs of a device; all later verdicts take them into account."""
     lines = b"".join(msgspec.json.encode(_Line(device, pair)) + b"\n" for pair in pairs)
     _file().parent.mkdir(parents=True, exist_ok=True)
     # One append is one write: processes that add at the same time lose nothing.
-    handle = os.open(_file(), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(handle, lines)
-    finally:
-        os.close(handle)
+    with _file().open("ab", buffering=0) as file:
+        file.write(lines)

@@ -1,6 +1,5 @@
 """The rounds of two runs beside each other, and what is derived from them: ratio, interval, verdict."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -12,9 +11,7 @@ from perfkit.results.stats import Ratio, Values
 
 Role = Literal["previous", "baseline"]
 """What a run is compared with: the stage before it, or the first one."""
-
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
-
 DISTURBED = 0.05
 """A block during which others took more than this share of the cores is disturbed (metrics §1)."""
 
@@ -68,8 +65,6 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     """The machine's A/A noise then: smaller effects are not called effects; None if unknown."""
     assumed: bool = False
     """Whether that noise was measured on another machine."""
-    seconds: float = 0.0
-    """How long the rounds took."""
     band: float | None = None
     """Of simulated runs: the model's error of the ratio to expect, as a fraction; None for measured ones."""
     computed: bool = False
@@ -92,33 +87,16 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def ratio(self) -> Ratio:
         """How many times faster this run is than the other, with its interval and verdict."""
-        return self.ratio_with(self.noise)
-
-    def ratio_with(self, noise: float | None) -> Ratio:
-        """The same as `ratio`, for another A/A noise."""
         pairs = [pair for pair in self.pairs if not pair.is_disturbed] or self.pairs
-        if len(self.pairs) > 1 and len(pairs) < stats.MIN_ROUNDS:
+        if len(pairs) < stats.MIN_ROUNDS:
             pairs = self.pairs
         rates = [pair.rates for pair in pairs]
-        if len(self.pairs) > 1:
-            ratio = stats.ratio_over_pairs(rates, noise=noise)
+        if self.further_pairs:
+            ratio = stats.ratio_over_pairs(rates, noise=self.noise)
         else:
-            ratio = stats.ratio(*rates[0], paired=self.interleaved, noise=noise)
+            ratio = stats.ratio(*rates[0], paired=self.interleaved, noise=self.noise)
         if any(pair.is_disturbed for pair in pairs):
             return msgspec.structs.replace(ratio, verdict="disturbed")
         if self.computed:
             ratio = msgspec.structs.replace(ratio, verdict="no measurable difference")
         return ratio if self.band is None else stats.predicted(ratio, self.band)
-
-    def minutes_to_show(self, effect: float = 0.05) -> float | None:
-        """Further minutes of rounds that would show an effect of this size (a fraction).
-
-        The scatter of rounds shrinks with the square root of their number; the differences between equal
-        processes, and a model's error, do not. None: it would show already, or no time would help.
-        """
-        alone, noise = self.ratio_with(None), self.noise or 0.0
-        helps = self.band is None and noise < effect and not self.further_pairs and self.seconds
-        if not helps or alone.verdict == "disturbed" or self.ratio.half_width <= effect:
-            return None
-        wanted = math.sqrt(effect**2 - noise**2)
-        return self.seconds / 60 * max(0.0, (alone.half_width / wanted) ** 2 - 1)

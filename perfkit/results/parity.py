@@ -1,10 +1,10 @@
 """Whether a recipe trains the same as the plain program; `studies.parity` checks it."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -55,24 +55,23 @@ def losses(
         sixteen_bits: whether the model computes in 16 bits.
         why_apart: a reason for exact losses to differ, such as random numbers of the data set's own.
     """
-    pairs = list(zip(ours, plain, strict=False))
-    differing = [
-        step for step, (a, b) in enumerate(pairs, 1) if a != b and not (math.isnan(a) and math.isnan(b))
-    ]
     if exactness == "changes training":
         return Check("losses", True, "other losses, as the number of samples in a step changes the training")
-    if not pairs:
+    count = min(len(ours), len(plain))
+    a, b = np.array(ours[:count]), np.array(plain[:count])
+    if not count:
         return Check("losses", False, "the script has no losses to compare: nothing called backward")
-    if not differing:
-        return Check("losses", True, f"equal bit for bit for the first {len(pairs)}")
-    largest = max((abs(b) for _, b in pairs if math.isfinite(b)), default=0.0) or 1e-12
-    furthest = max(abs(a - b) for a, b in pairs) / largest
-    text = f"differ from number {differing[0]} of {len(pairs)} on, by at most {furthest:.2%}"
+    differing = np.flatnonzero((a != b) & ~(np.isnan(a) & np.isnan(b)))
+    if not differing.size:
+        return Check("losses", True, f"equal bit for bit for the first {count}")
+    largest = np.abs(b[np.isfinite(b)]).max(initial=0.0) or 1e-12
+    furthest = np.abs(a - b).max() / largest
+    text = f"differ from number {differing[0] + 1} of {count} on, by at most {furthest:.2%}"
     if why_apart:
         return Check("losses", True, f"{text}, which says nothing: {why_apart}")
     if exactness == "bitwise":
         return Check("losses", False, f"{text}, though these switches should leave them equal")
     allowed = 2e-2 if sixteen_bits else 1e-3
-    within = furthest <= allowed
+    within = bool(furthest <= allowed)
     rounding = f"{'within' if within else 'more than'} the {allowed:.1%} that rounding explains"
     return Check("losses", within, f"{text}, {rounding}")

@@ -1,6 +1,5 @@
 """Recordings: files with the runs of a named machine, for others to open. Some ship with perfkit."""
 
-import contextlib
 import datetime
 import shlex
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 import msgspec
 
 from perfkit import machine
-from perfkit.errors import InvalidValue, PerfkitError, StoreError, explain
+from perfkit.errors import InvalidValue, StoreError, explain
 from perfkit.results import run as runs
 from perfkit.results.run import Run
 
@@ -22,8 +21,6 @@ PREFIX = "recorded:"
 ORIGIN = "recording"
 """The fact of a run that was played from a recording: where that was recorded, and when."""
 MAX_BYTES = 64 * 1024**2
-_NO_RECORDING = ("provenance",)
-"""Other files in the folder of recordings."""
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,10 +114,9 @@ def load(path: Path) -> Recording:
 def available() -> Mapping[str, Path]:
     """Every recording by its name: the shipped ones, then the user's, which replace equal names."""
     tree = machine.checkout()
-    folders = [tree / "data" / "recordings"] if tree else []
-    folders.append(machine.own_recordings_folder())
+    folders = [*([tree / "data" / "recordings"] if tree else []), machine.own_recordings_folder()]
     files = [file for folder in folders for file in sorted(folder.glob("*.json"))]
-    return {file.stem: file for file in files if file.stem not in _NO_RECORDING}
+    return {file.stem: file for file in files if file.stem != "provenance"}
 
 
 def find(name: str) -> Recording:
@@ -137,18 +133,9 @@ def find(name: str) -> Recording:
         return load(Path(name))
     raise InvalidValue(
         f"there is no recording '{name}'",
-        f"There are: {', '.join(known) or 'none'}. Others: a file from `perfkit run --record`, as "
+        f"There are: {', '.join(known) or 'none'}. Others: a file from `perfkit run -o`, as "
         f"recorded:FILE.json, or put it into {machine.own_recordings_folder()}",
     )
-
-
-def readable() -> dict[str, Recording]:
-    """Every recording that can be opened; a chooser leaves out the others."""
-    recordings = {}
-    for name, path in available().items():
-        with contextlib.suppress(PerfkitError):
-            recordings[name] = load(path)
-    return recordings
 
 
 def played(recording: Recording) -> list[Run]:

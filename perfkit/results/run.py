@@ -9,17 +9,13 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from perfkit.errors import StoreError
+from perfkit.errors import InvalidValue, StoreError
 from perfkit.results import stats
-from perfkit.results.pairing import DISTURBED, Pairing, Role, Rounds, undisturbed
-from perfkit.results.simulated import Simulated
+from perfkit.results.pairing import DISTURBED, Pairing, undisturbed
 from perfkit.results.stats import Estimate, Ratio, Values
-
-__all__ = ["Communication", "Mechanism", "Pairing", "Raw", "Role", "Rounds", "Run"]
 
 SCHEMA = 1
 """Version of the record."""
-
 AGAIN = "baseline_again"
 """The stage that measures the baseline once more in another process: the A/A row."""
 
@@ -32,6 +28,40 @@ class Mechanism(msgspec.Struct, frozen=True):
     switch: str
     ok: bool
     evidence: str
+
+
+class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+    """The model behind a simulated run, and how far off it has been; nothing of the run used a GPU."""
+
+    gpu: str
+    """Its product name."""
+    host: str
+    """What loads, copies and launches: a virtual host."""
+    model: str
+    """Version of the model."""
+    constants: str
+    """Digest of its constants."""
+    band: float
+    """Error of samples/s to expect, as a fraction: that of kernel time, as far as kernels decide it."""
+    memory_band: float | None = None
+    """Error of the peak memory to expect, as a fraction."""
+    anchors: dict[str, float] = {}
+    """The model's error for each published figure of this GPU: predicted / published - 1."""
+    kernel_s: float = 0.0
+    """Kernel time of a step."""
+    torch: str = ""
+    """The version that planned the step."""
+
+
+def same_basis(a: Simulated | None, b: Simulated | None) -> None:
+    """Refuses to compare what does not rest on the same model, with an InvalidValue."""
+    first, second = ([each.gpu, each.host, each.model, each.constants] if each else [] for each in (a, b))
+    if first != second:
+        how = " and ".join(", ".join(basis) or "measured" for basis in (first, second))
+        raise InvalidValue(
+            f"the runs do not rest on the same: {how}",
+            "Choose two measured runs, or two that are simulated in one way",
+        )
 
 
 class Raw(msgspec.Struct, frozen=True):
@@ -133,8 +163,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Further facts: weights, precision policy, switches that were not applied and why."""
     warnings: list[str] = []
 
-    # ------------------------------------------------------------ what kind of run
-
     @property
     def is_again(self) -> bool:
         """Whether this is the A/A row: the baseline once more, in another process."""
@@ -149,8 +177,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def on_gpu(self) -> bool:
         """Whether the run was on a CUDA device, or on a simulated one."""
         return self.device.startswith("cuda") or self.simulated is not None
-
-    # ------------------------------------------------------------ rates and times
 
     @cached_property
     def samples_per_s(self) -> Estimate | None:
@@ -235,8 +261,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         free = undisturbed(self.raw.disturbed, len(self.raw.block_samples_per_s)) is not None
         return None if free or self.status != "ok" else float(shares[shares > DISTURBED].mean())
 
-    # ------------------------------------------------------------ beside other runs
-
     def pairing(self, role: str) -> Pairing | None:
         """The rounds beside the `previous` stage or the `baseline`; None where they were not compared."""
         return next((pairing for pairing in self.pairings if pairing.role == role), None)
@@ -261,8 +285,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def evidence(self, switch: str) -> str:
         """The evidence for the state of a switch; empty where nothing was checked."""
         return next((proof.evidence for proof in self.mechanism if proof.switch == switch), "")
-
-    # ------------------------------------------------------------ which values count
 
     @property
     def block_rates(self) -> Values:
@@ -303,35 +325,53 @@ def break_even_steps(run: Run, runs: Sequence[Run]) -> int | None:
     return max(0, math.ceil(round(spent / saved, 6))) if saved > 0 else None
 
 
+class Comparison(msgspec.Struct, frozen=True):
+    """B against A; of several pairs of processes, both runs are those of the first."""
+
+    a: Run
+    b: Run
+    pairing: Pairing
+    """The rounds of B beside those of A, in every pair of processes."""
+
+    @property
+    def ratio(self) -> Ratio:
+        """B's speed / A's."""
+        return self.pairing.ratio
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of processes that were measured."""
+        return len(self.pairing.pairs)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of all pairs of processes."""
+        pairs = self.pairing.pairs
+        return sum(min(len(pair.own_samples_per_s), len(pair.other_samples_per_s)) for pair in pairs)
+
+    def describe(self) -> str:
+        """One line for people."""
+        ratio, pairing, simulated = self.ratio, self.pairing, self.a.simulated
+        numbers = f"{ratio.ratio:.3f}x ({ratio.low:.3f}-{ratio.high:.3f}), {ratio.verdict}"
+        if simulated and pairing.band is not None:
+            basis = f"simulated on {self.a.device}, host {simulated.host}"
+            basis += f", model error of the ratio ±{pairing.band:.0%}"
+        else:
+            basis = f"{self.rounds} {'interleaved' if pairing.interleaved else 'sequential'} rounds"
+            basis += f" in {self.pairs} pairs of processes" * (self.pairs > 1) + ", A/A noise "
+            basis += "not measured" if pairing.noise is None else f"{pairing.noise:.1%}"
+            basis += " assumed" * pairing.assumed
+            basis += ": perfkit doctor --noise measures it" * (pairing.noise is None or pairing.assumed)
+        return f"{self.b.title} / {self.a.title}: {numbers}; {basis}"
+
+
 # ---------------------------------------------------------------- JSON
 
-_NOT_SHOWN = {
-    "schema",
-    "session",
-    "created",
-    "stage",
-    "workload",
-    "options",
-    "preset",
-    "device",
-    "seed",
-    "machine",
-    "samples_per_step",
-    "pairings",
-    "reference_samples_per_s",
-}
+_OF_SESSION = ("schema", "session", "created", "workload", "options", "preset", "device", "seed", "machine")
+_NOT_SHOWN = {*_OF_SESSION, "stage", "samples_per_step", "pairings", "reference_samples_per_s"}
 """Fields that stand once for a session, or that only the derived values need."""
-_DERIVED = (
-    "samples_per_s",
-    "disturbed",
-    "step_s",
-    "data_wait_s",
-    "data_wait_share",
-    "ceiling_samples_per_s",
-    "pipeline_efficiency",
-    "utilization",
-)
-
+_TIMES = ("step_s", "data_wait_s", "data_wait_share", "ceiling_samples_per_s", "pipeline_efficiency")
+_DERIVED = ("samples_per_s", "disturbed", *_TIMES, "utilization")
 INVALID = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What reading data that are no run raises."""
 
@@ -367,10 +407,10 @@ def encode(run: Run) -> bytes:
 
 
 def decode(text: bytes | str) -> Run:
-    """A run from JSON; see `from_data`.
+    """A run from JSON.
 
     Raises:
-        StoreError: the text is no run, or was written by a newer perfkit.
+        StoreError: the text is no run, or was written by another version of perfkit.
     """
     try:
         return from_data(msgspec.json.decode(text))

@@ -22,20 +22,15 @@ Verdict = Literal[
 
 MIN_EFFECT = 0.01
 """An effect below 1% is not called an effect, however narrow its interval (metrics §1)."""
-
 MIN_ROUNDS = 5
 """Fewer rounds never give a verdict (metrics §1): their interval means little."""
-
 ENDING_ROUNDS = 10
 """Fewer rounds are no reason to stop, however narrow their interval: a few come out close together by chance,
 and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965). Large effects are excepted."""
-
 GUESS_WITHIN = 1.2
 """A guess is right if the result is within this factor of it, either way."""
-
 _CLEARLY = 2 / 3
 """A large effect may end after `MIN_ROUNDS` when its interval is this much narrower than required."""
-
 _PRIOR_PAIRS = 4
 _PRIOR_NOISE = 0.015
 """Equal processes differed by 1.5% (standard deviation, 204 groups of processes, two cores, torch 2.15)."""
@@ -98,13 +93,9 @@ def median(values: Values) -> Estimate | None:
 
 
 def geometric_mean(values: Values) -> Estimate:
-    """Geometric mean of rates or ratios, with Student's 95% interval on their logarithms.
-
-    A single value has an interval of no width.
-    """
+    """Geometric mean of rates or ratios, with Student's 95% interval on their logarithms."""
     logs = np.log(values)
-    centre = float(logs.mean())
-    half = _half_width(logs)
+    centre, half = float(logs.mean()), _half_width(logs)
     return Estimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
 
 
@@ -118,16 +109,11 @@ def ratio(own: Values, other: Values, *, paired: bool, noise: float | None = Non
         noise: A/A noise of this machine as a fraction (see `aa_noise_bound`), None if unknown. It widens the
             interval, and smaller effects are not called effects.
     """
-    if paired:
-        logs = np.log(own / other)
-        centre = float(logs.mean())
-        half = _half_width(logs)
-    else:
-        centre = float(np.log(own).mean() - np.log(other).mean())
-        half = _half_width_unpaired(np.log(own), np.log(other))
+    logs, others = np.log(own), np.log(other)
+    half = _half_width(logs - others) if paired else _half_width(logs, others)
     log_noise = math.log1p(noise or 0.0)
-    half = math.hypot(half, log_noise)
-    return _with_verdict(centre, half, log_noise, min(own.size, other.size))
+    centre = float(logs.mean() - others.mean())
+    return _with_verdict(centre, math.hypot(half, log_noise), log_noise, min(own.size, other.size))
 
 
 def ratio_over_pairs(pairs: Sequence[tuple[Values, Values]], *, noise: float | None = None) -> Ratio:
@@ -147,32 +133,24 @@ def ratio_over_pairs(pairs: Sequence[tuple[Values, Values]], *, noise: float | N
 
 
 def _with_verdict(centre: float, half: float, noise: float, count: int) -> Ratio:
-    threshold = max(math.log1p(MIN_EFFECT), noise)
+    threshold = max(half, math.log1p(MIN_EFFECT), noise)
     verdict: Verdict = "no measurable difference"
     if count < MIN_ROUNDS:
         verdict = "too few rounds"
-    elif centre > max(half, threshold):
-        verdict = "faster"
-    elif centre < -max(half, threshold):
-        verdict = "slower"
+    elif abs(centre) > threshold:
+        verdict = "faster" if centre > 0 else "slower"
     return Ratio(math.exp(centre), math.exp(centre - half), math.exp(centre + half), verdict)
 
 
-def _half_width(logs: Values) -> float:
-    """Half of Student's 95% interval of a mean; 0 for a single value."""
-    if logs.size < 2:
+def _half_width(*sides: Values) -> float:
+    """Half of Student's 95% interval of a mean, of Welch's for two means' difference; 0 for single values."""
+    if min(side.size for side in sides) < 2:
         return 0.0
-    return _student(logs.size - 1) * float(logs.std(ddof=1)) / math.sqrt(logs.size)
-
-
-def _half_width_unpaired(own: Values, other: Values) -> float:
-    """Half of Welch's 95% interval of a difference of means; 0 where a side has a single value."""
-    if min(own.size, other.size) < 2:
-        return 0.0
-    parts = np.array([side.var(ddof=1) / side.size for side in (own, other)])
+    sizes = np.array([side.size for side in sides])
+    parts = np.array([side.var(ddof=1) for side in sides]) / sizes
     if not parts.any():
         return 0.0
-    freedom = parts.sum() ** 2 / (parts**2 / [own.size - 1, other.size - 1]).sum()
+    freedom = parts.sum() ** 2 / (parts**2 / (sizes - 1)).sum()
     return _student(float(freedom)) * math.sqrt(parts.sum())
 
 
@@ -192,10 +170,9 @@ def _normal() -> float:
 def widened(estimate: Estimate, band: float) -> Estimate:
     """An estimate whose interval also holds the error of a model, a fraction."""
     log_band = math.log1p(band)
-    centre, low, high = (math.log(value) for value in (estimate.value, estimate.low, estimate.high))
-    low = centre - math.hypot(centre - low, log_band)
-    high = centre + math.hypot(high - centre, log_band)
-    return Estimate(estimate.value, math.exp(low), math.exp(high))
+    below = math.hypot(math.log(estimate.value / estimate.low), log_band)
+    above = math.hypot(math.log(estimate.high / estimate.value), log_band)
+    return Estimate(estimate.value, estimate.value * math.exp(-below), estimate.value * math.exp(above))
 
 
 def predicted(ratio: Ratio, band: float) -> Ratio:
@@ -309,8 +286,8 @@ def relative_iqr(values: Values) -> float:
     """Interquartile range / median; 0 for fewer than two values."""
     if values.size < 2:
         return 0.0
-    low, high = np.percentile(values, [25, 75])
-    return float((high - low) / np.median(values))
+    low, middle, high = np.percentile(values, [25, 50, 75])
+    return float((high - low) / middle)
 
 
 def still_warming(rates: Values) -> bool:
@@ -318,8 +295,7 @@ def still_warming(rates: Values) -> bool:
     if rates.size < 3:
         return False
     later = rates[1:]
-    slack = max(0.1, 2 * relative_iqr(later))
-    return bool(rates[0] < np.median(later) * (1 - slack))
+    return bool(rates[0] < np.median(later) * (1 - max(0.1, 2 * relative_iqr(later))))
 
 
 def steady(step_s: Values, window: int) -> bool:

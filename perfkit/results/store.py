@@ -1,9 +1,8 @@
 """Where runs are kept: one SQLite table, which any number of threads and processes may use at once."""
 
 import contextlib
-import datetime
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +11,29 @@ import msgspec
 from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError, explain
 from perfkit.results import run as runs
-from perfkit.results.run import Run
-from perfkit.results.simulated import Simulated
+from perfkit.results.run import Run, Simulated
 from perfkit.results.stats import Estimate, Ratio
 
-SCHEMA = 2
-"""Version of the table. Version 1 was never released."""
-MAX_TEXT = 300
-"""Characters of a name or note; the rest is cut off."""
-
 _TABLE = """
-CREATE TABLE runs (
+CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, created TEXT NOT NULL, session TEXT NOT NULL, workload TEXT NOT NULL,
     name TEXT NOT NULL DEFAULT '', note TEXT NOT NULL DEFAULT '', parent TEXT NOT NULL DEFAULT '', guess REAL,
     entry BLOB NOT NULL, body BLOB NOT NULL
-);
-CREATE INDEX by_created ON runs (created);
-"""
-_OF_WORKLOAD = (
-    "instr('.' || replace(workload, ':', '.') || '.', '.' || replace(:workload, ':', '.') || '.') > 0"
 )
-"""Any dotted part of a reference names its workload: `photos` is `perfkit.workloads.photos:Photos`."""
+"""
+# Any dotted part of a reference names its workload: `photos` is `perfkit.workloads.photos:Photos`.
+_SELECT = """
+SELECT {columns} FROM runs WHERE (:session IS NULL OR session = :session) AND (:workload IS NULL
+    OR instr('.' || replace(workload, ':', '.') || '.', '.' || replace(:workload, ':', '.') || '.'))
+ORDER BY created DESC, rowid DESC LIMIT :limit
+"""
+_PROBLEMS = {
+    sqlite3.SQLITE_CORRUPT: ("it is damaged", "Move it away: a new store starts, and `sqlite3 FILE .recover` "
+                             "reads what is left of the old one"),
+    sqlite3.SQLITE_FULL: ("the disk is full", "Free some space, or set PERFKIT_DATA to another disk"),
+    sqlite3.SQLITE_BUSY: ("another process holds it", "Wait until that has ended, then repeat this"),
+}  # fmt: skip
+_PROBLEMS[sqlite3.SQLITE_NOTADB] = _PROBLEMS[sqlite3.SQLITE_CORRUPT]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,49 +68,27 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def entry(run: Run) -> Entry:
     """The line of a run."""
-    same = {name: getattr(run, name) for name in Entry.__struct_fields__ if name in Run.__struct_fields__}
-    previous = run.pairing("previous")
-    return Entry(
-        **same,
-        samples_per_s=run.samples_per_s,
-        against_baseline=run.speedup("baseline") if run.samples_per_s else None,
-        disturbed=run.disturbed,
-        previous=previous.against if previous else "",
-    )
+    same = {name: getattr(run, name) for name in Entry.__struct_fields__ if hasattr(run, name)}
+    previous, measured = run.pairing("previous"), run.samples_per_s is not None
+    same["previous"] = previous.against if previous else ""
+    return Entry(**same, against_baseline=run.speedup("baseline") if measured else None)
 
 
 class RunStore:
     """The runs of this user.
 
     Args:
-        path: the SQLite file, by default in `machine.runs_folder()`. It is created where it is missing; a
-            damaged one is moved aside, and the next use starts a new one.
+        path: the SQLite file, by default in `machine.runs_folder()`; created where it is missing.
 
     Raises:
-        StoreError: the file cannot be read or written, is damaged, or belongs to another version.
+        StoreError: the file cannot be read or written, or is damaged.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or machine.runs_folder() / "runs.sqlite"
         self.problems: list[str] = []
         """What the last reading had to leave out."""
-        with self._open() as database:
-            (version,) = database.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                database.execute("BEGIN IMMEDIATE")  # two kernels may start at once: only one makes the table
-                (version,) = database.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                for statement in _TABLE.split(";"):
-                    database.execute(statement)
-                database.execute(f"PRAGMA user_version = {SCHEMA}")
-                version = SCHEMA
-        if version != SCHEMA:
-            raise StoreError(
-                f"{self.path} is of another version of perfkit (its table {version}, this one's {SCHEMA})",
-                "Move the file away, and a new store starts; or set PERFKIT_DATA to another folder",
-            )
-
-    # ------------------------------------------------------------ writing
+        self._do(_TABLE)
 
     def add(self, run: Run, parent: str = "", guess: float | None = None) -> None:
         """Keeps a run, completely or not at all.
@@ -125,8 +104,7 @@ class RunStore:
         line = msgspec.json.encode(entry(run))
         values = (run.id, run.created, run.session, run.workload, parent, guess, line, runs.encode(run))
         columns = "id, created, session, workload, parent, guess, entry, body"
-        with self._open() as database:
-            database.execute(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        self._do(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def mark(
         self,
@@ -144,14 +122,11 @@ class RunStore:
         """
         texts = {"name": name, "note": note, "parent": parent}
         values: dict[str, Any] = {
-            column: " ".join(text.split())[:MAX_TEXT] for column, text in texts.items() if text is not None
+            column: " ".join(text.split())[:300] for column, text in texts.items() if text is not None
         }
-        if guess is not None:
-            values["guess"] = guess
-        changes = ", ".join(f"{column} = :{column}" for column in values)
-        if changes:
-            with self._open() as database:
-                database.execute(f"UPDATE runs SET {changes} WHERE id = :id", {**values, "id": run_id})
+        values |= {} if guess is None else {"guess": guess}
+        if changes := ", ".join(f"{column} = :{column}" for column in values):
+            self._do(f"UPDATE runs SET {changes} WHERE id = :id", {**values, "id": run_id})
 
     def delete(self, ids: Iterable[str]) -> list[Run]:
         """Removes runs, all or none; returns them, so that `add` can bring them back.
@@ -165,38 +140,24 @@ class RunStore:
             database.executemany("DELETE FROM runs WHERE id = ?", [(run.id,) for run in removed])
         return removed
 
-    # ------------------------------------------------------------ reading
-
     def history(self, limit: int = 10_000, workload: str | None = None) -> list[Entry]:
         """The lines of stored runs, newest first; `problems` says what is left out.
 
         Args:
             limit: at most this many.
-            workload: of this workload only, by its reference or any whole part of that (`photos`).
+            workload: of this workload only, by its reference or any part of that between dots (`photos`).
         """
-        self.problems = []
-        entries = []
-        columns = "id, entry, name, note, parent, guess"
-        for run_id, line, name, note, parent, guess in self._rows(columns, limit, workload=workload):
-            with self._leaving_out(run_id):
-                marks = {"name": name, "note": note, "parent": parent, "guess": guess}
-                entries.append(msgspec.structs.replace(msgspec.json.decode(line, type=Entry), **marks))
-        return entries
+
+        def line(text: bytes, *marks: Any) -> Entry:
+            names = ("name", "note", "parent", "guess")
+            changes = dict(zip(names, marks, strict=True))
+            return msgspec.structs.replace(msgspec.json.decode(text, type=Entry), **changes)
+
+        return list(self._read(line, "entry, name, note, parent, guess", limit, None, workload))
 
     def runs(self, limit: int = 100, session: str | None = None, workload: str | None = None) -> list[Run]:
-        """Runs, newest first; `problems` says what is left out.
-
-        Args:
-            limit: at most this many.
-            session: of this session only.
-            workload: as for `history`.
-        """
-        self.problems = []
-        selected = []
-        for run_id, body in self._rows("id, body", limit, session=session, workload=workload):
-            with self._leaving_out(run_id):
-                selected.append(runs.decode(body))
-        return selected
+        """Runs, newest first, of one session and workload or of all; otherwise as `history`."""
+        return list(self._read(runs.decode, "body", limit, session, workload))
 
     def get(self, run_id: str) -> Run:
         """A run by its id, or by a prefix that no other id has.
@@ -206,8 +167,7 @@ class RunStore:
             StoreError: the run is damaged, or of another version.
         """
         query = "SELECT id, body FROM runs WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id"
-        with self._open() as database:
-            matches = dict(database.execute(query, (run_id,)).fetchall())
+        matches = dict(self._do(query, (run_id,)))
         if run_id in matches or len(matches) == 1:
             return runs.decode(matches.get(run_id) or next(iter(matches.values())))
         if not matches:
@@ -217,33 +177,29 @@ class RunStore:
 
     def guess(self, run_id: str) -> float | None:
         """The speed-up that the user predicted for a run; None without a guess."""
-        with self._open() as database:
-            row = database.execute("SELECT guess FROM runs WHERE id = ?", (run_id,)).fetchone()
-        return row[0] if row else None
+        rows = self._do("SELECT guess FROM runs WHERE id = ?", (run_id,))
+        return rows[0][0] if rows else None
 
-    def sessions(self) -> Sequence[str]:
+    def sessions(self) -> list[str]:
         """Every session, newest first."""
         query = "SELECT session FROM runs GROUP BY session ORDER BY max(created) DESC, max(rowid) DESC"
+        return [session for (session,) in self._do(query)]
+
+    def _read(
+        self, reader: Any, columns: str, limit: int, session: str | None, workload: str | None
+    ) -> Iterator[Any]:
+        """The rows, read; one that cannot be read is told, and does not hide the others."""
+        self.problems = []
+        values = {"limit": limit, "session": session, "workload": workload}
+        for run_id, *row in self._do(_SELECT.format(columns=f"id, {columns}"), values):
+            try:
+                yield reader(*row)
+            except (StoreError, *runs.INVALID) as problem:
+                self.problems.append(f"run {run_id} was left out: {problem}")
+
+    def _do(self, statement: str, values: Any = ()) -> list[Any]:
         with self._open() as database:
-            return [session for (session,) in database.execute(query)]
-
-    def _rows(self, columns: str, limit: int, **wanted: str | None) -> Sequence[Any]:
-        values = {name: value for name, value in wanted.items() if value is not None}
-        terms = [_OF_WORKLOAD if name == "workload" else f"{name} = :{name}" for name in values]
-        where = " AND ".join(["1", *terms])
-        query = f"SELECT {columns} FROM runs WHERE {where} ORDER BY created DESC, rowid DESC LIMIT :limit"
-        with self._open() as database:
-            return database.execute(query, {**values, "limit": limit}).fetchall()
-
-    # ------------------------------------------------------------ what can go wrong
-
-    @contextlib.contextmanager
-    def _leaving_out(self, run_id: str) -> Iterator[None]:
-        """A row that cannot be read is told, and does not hide the others."""
-        try:
-            yield
-        except (StoreError, *runs.INVALID) as problem:
-            self.problems.append(f"run {run_id} was left out: {problem}")
+            return database.execute(statement, values).fetchall()
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -258,27 +214,8 @@ class RunStore:
         except sqlite3.IntegrityError:
             raise StoreError(f"{self.path} holds a run of this id already", "Give the run a new id") from None
         except sqlite3.Error as problem:
-            raise self._explained(problem) from problem
+            other = str(problem), "Check its permissions, or set PERFKIT_DATA to another folder"
+            what, remedy = _PROBLEMS.get(getattr(problem, "sqlite_errorcode", 0) & 0xFF, other)
+            raise StoreError(f"the store of runs {self.path} cannot be used: {what}", remedy) from problem
         except OSError as problem:
             raise StoreError(*explain(problem, self.path)) from problem
-
-    def _explained(self, problem: sqlite3.Error) -> StoreError:
-        code = getattr(problem, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            moved = self._move_aside()
-            return StoreError(
-                f"the store of runs was damaged ({problem}), and is in {moved.name} now, beside {self.path}",
-                "Repeat this: a new store starts. `sqlite3 FILE .recover` reads what is left of the old one",
-            )
-        what, remedy = {
-            sqlite3.SQLITE_FULL: ("the disk is full", "Free some space, or set PERFKIT_DATA to another disk"),
-            sqlite3.SQLITE_BUSY: ("another process holds it", "Wait until that has ended, then repeat this"),
-        }.get(code, (str(problem), "Check its permissions, or set PERFKIT_DATA to another folder"))
-        return StoreError(f"the store of runs {self.path} cannot be used: {what}", remedy)
-
-    def _move_aside(self) -> Path:
-        moved = self.path.with_name(f"{self.path.name}.damaged-{datetime.datetime.now():%Y%m%d-%H%M%S-%f}")
-        for end in ("-wal", "-shm", ""):
-            with contextlib.suppress(FileNotFoundError):
-                Path(f"{self.path}{end}").rename(f"{moved}{end}")
-        return moved

@@ -15,7 +15,7 @@ from perfkit.notebook.controls import Controls
 from perfkit.notebook.panel import Panel, check
 from perfkit.notebook.shown import Shown
 from perfkit.recipe import Recipe, Value
-from perfkit.results.comparison import Comparison
+from perfkit.results.run import Comparison
 from perfkit.rules import why_not
 from perfkit.scripts import patch_study as patching
 from perfkit.scripts import study as scripts

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from perfkit.recipe import shown, switches
-from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check
+from perfkit.results.run import Comparison
 from perfkit.scripts.report import Watched
 from perfkit.scripts.suggest import Suggestion
 from perfkit.scripts.tracked import Tracked

@@ -1,6 +1,5 @@
 """What a run showed, in words computed from its numbers: no promises, no causes that they do not show."""
 
-import math
 import textwrap
 from collections.abc import Callable, Sequence
 
@@ -172,15 +171,7 @@ def _precision(run: Run, against: Ratio) -> list[str]:
         return ["the model's error is larger than this"]
     clauses = [f"an effect over {units.percent(max(against.half_width, MIN_EFFECT))} would show"]
     pairing = run.pairing("previous")
-    minutes = pairing.minutes_to_show(_NOTICEABLE) if pairing else None
-    if minutes is not None:
-        more = (
-            f"{math.ceil(minutes)} more minute{'s' * (minutes > 1)}"
-            if minutes > 0.5
-            else "half a minute more"
-        )
-        clauses.append(f"about {more} would show {units.percent(_NOTICEABLE)}")
-    elif against.half_width > _NOTICEABLE and pairing and (pairing.noise or 0.0) >= _NOTICEABLE:
+    if against.half_width > _NOTICEABLE and pairing and (pairing.noise or 0.0) >= _NOTICEABLE:
         clauses.append("more rounds will not help: two identical processes already differ by this much")
     elif against.half_width > _NOTICEABLE:
         clauses.append("measure longer")

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfkit import machine
-from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check, Parity
-from perfkit.results.run import Mechanism, Run
+from perfkit.results.run import Comparison, Mechanism, Run
 from perfkit.show import units
 from perfkit.show.document import Bullets, Cell, Col, Content, Figure, Section, Table, Tone, tabulate
 from perfkit.show.sentences import name

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
-from perfkit.results.simulated import Simulated
+from perfkit.results.run import Simulated
 from perfkit.simulate import bands, costs, host, queue
 from perfkit.simulate.costs import constants
 from perfkit.simulate.gpus import Gpu
@@ -77,8 +77,7 @@ class Prediction:
             gpu=self.gpu.name, host=self.host.name, model=str(constants().version),
             constants=constants().digest, band=self.band(outcome.step_s), memory_band=memory_band(self.step),
             anchors=bands.medians(self.gpu),
-            kernel_s=self.kernel_s, copy_s=outcome.copy_s,
-            copies_ahead=any(copy.stream for copy in self.step.copies), torch=self.step.torch,
+            kernel_s=self.kernel_s, torch=self.step.torch,
         )  # fmt: skip
 
 

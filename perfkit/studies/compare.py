@@ -11,10 +11,8 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.recipe import Recipe, Value, parse_settings
 from perfkit.results import noise, stats
-from perfkit.results.comparison import Comparison
 from perfkit.results.pairing import Pairing, Rounds
-from perfkit.results.run import Run
-from perfkit.results.simulated import same_basis
+from perfkit.results.run import Comparison, Run, same_basis
 from perfkit.results.store import RunStore
 from perfkit.studies import rungs
 from perfkit.studies.progress import Progress

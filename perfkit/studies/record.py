@@ -106,7 +106,6 @@ class Measurement:
             relative=relative,
             noise=noise[0],
             assumed=noise[1],
-            seconds=sum(round.seconds for round in together or self.rounds),
         )
 
     def _relative(self, baseline: "Measurement", rounds: Sequence[Round]) -> list[float]:

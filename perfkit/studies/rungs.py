@@ -11,7 +11,6 @@ from perfkit.ladder.catalogue import LADDER, optimization
 from perfkit.ladder.stages import KEPT, Stage
 from perfkit.recipe import Recipe
 from perfkit.results.run import AGAIN, Run, slug
-from perfkit.results.simulated import is_simulated
 from perfkit.rules import Target, applicable, joined, not_anchored
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import Plan, Source, described, opened
@@ -191,4 +190,4 @@ def scripts(runs: Sequence[Run]) -> dict[str, str]:
 
 def _kind(device: str) -> str:
     """The device that a script names: a simulated GPU is a CUDA device there."""
-    return "cuda" if is_simulated(device) else device
+    return "cuda" if device.startswith("sim:") else device

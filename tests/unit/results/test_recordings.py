@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,14 @@ def run(run_id: str = "r0", **changes: Any) -> Run:
 def test_a_recording_comes_back_with_where_it_is_from(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["/opt/bin/perfkit", "run", "--record", "/home/me/secret/out.json"])
+    monkeypatch.setattr("sys.argv", ["/opt/bin/perfkit", "run", "-o", "/home/me/secret/out.json"])
     kept = [run("r0"), run("r1", status="failed", reason="no memory")]
     path = data_dir / "recordings" / "h200.json"
     recordings.save(kept, path)
     loaded = recordings.load(path)
     assert loaded.runs == kept
     assert loaded.provenance.machine == machine.facts()
-    assert loaded.provenance.command == "perfkit run --record out.json"
+    assert loaded.provenance.command == "perfkit run -o out.json"
     assert [file.name for file in path.parent.iterdir()] == ["h200.json"]
 
 
@@ -56,11 +55,9 @@ ORIGIN = '"provenance": {"machine": {}, "when": "w", "command": "c"}'
     ("text", "words"),
     [
         ("", "not a recording"),
-        ("[1, 2]", "not a recording"),
         ("[" * 100_000, "not a recording"),
         ('{"schema": 1, "runs": []}', "provenance"),
         ('{"schema": 1, ' + ORIGIN + ', "runs": [{"schema": 1}]}', "not a recording"),
-        ('{"schema": 1, ' + ORIGIN + ', "runs": [' + "[" * 100_000, "not a recording"),
         ('{"schema": 2, "something": "else"}', r"another version of perfkit \(schema 2;"),
     ],
 )
@@ -95,12 +92,7 @@ def test_shipped_recordings_have_names_and_a_file_that_is_added_appears(data_dir
     assert "provenance" not in recordings.available()
     file = own("h100")
     assert recordings.available()["h100"] == file
-    assert recordings.find("h100").runs == recordings.find(SHIPPED).runs
-
-
-def test_a_file_can_be_named_too(tmp_path: Path, data_dir: Path) -> None:
-    file = shutil.copy(recordings.available()[SHIPPED], tmp_path / "sent.json")
-    assert recordings.find(str(file)).runs
+    assert recordings.find("h100").runs == recordings.find(str(file)).runs == recordings.find(SHIPPED).runs
 
 
 @pytest.mark.parametrize("name", ["cpu-quik", "", "../../pyproject.toml", "/etc/passwd", "missing.json"])
@@ -123,12 +115,10 @@ def break_run(data: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("change", [drop_runs, break_machine, break_run])
-def test_a_hostile_file_is_refused_and_the_chooser_leaves_it_out(change: Any, data_dir: Path) -> None:
+def test_a_hostile_file_is_refused(change: Any, data_dir: Path) -> None:
     own("hostile", change)
     with pytest.raises(StoreError, match="not a recording of perfkit"):
         recordings.find("hostile")
-    assert "hostile" not in recordings.readable()
-    assert SHIPPED in recordings.readable()
 
 
 def test_what_was_played_names_its_origin_and_is_not_recorded_again(tmp_path: Path) -> None:

@@ -4,15 +4,14 @@ import os
 import sqlite3
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfkit.errors import InvalidValue, StoreError
-from perfkit.results.run import Mechanism, Pairing, Raw, Run
+from perfkit.results.pairing import Pairing
+from perfkit.results.run import Mechanism, Raw, Run
 from perfkit.results.store import RunStore
 
 
@@ -119,25 +118,7 @@ def test_deleting_removes_all_or_none(store: RunStore) -> None:
     assert store.get("r0") == removed
 
 
-def test_two_hundred_runs_are_listed_quickly(store: RunStore) -> None:
-    for number in range(200):
-        store.add(run(f"r{number}", raw=Raw(step_s=[0.1] * 2000, block_samples_per_s=[1.0] * 10)))
-    store.history()
-    start = time.process_time()
-    assert len(store.history()) == 200
-    assert time.process_time() - start < 0.1  # 5 ms here
-
-
 # ---------------------------------------------------------------- damage
-
-
-def test_a_store_of_another_version_is_left_alone(store: RunStore) -> None:
-    store.add(run("r0"))
-    sql(store, "PRAGMA user_version = 99")
-    before = store.path.read_bytes()
-    with pytest.raises(StoreError, match=r"another version of perfkit.*Move the file away"):
-        RunStore()
-    assert store.path.read_bytes() == before
 
 
 def test_a_damaged_run_does_not_hide_the_others(store: RunStore) -> None:
@@ -153,32 +134,17 @@ def test_a_damaged_run_does_not_hide_the_others(store: RunStore) -> None:
         store.get("r1")
 
 
-@pytest.mark.parametrize(
-    "damage", [b"not a database at all, but long enough to look like one" * 20, b"SQLite f"]
-)
-def test_a_damaged_file_is_moved_aside_with_one_error_and_a_new_store_starts(
-    store: RunStore, damage: bytes
-) -> None:
-    store.add(run("r0"))
-    store.path.write_bytes(damage)
-    with pytest.raises(StoreError, match=r"was damaged .*runs\.sqlite\.damaged-.*Repeat this"):
-        RunStore().runs()
-    (moved,) = (file for file in store.path.parent.glob("*.damaged-*") if file.suffix not in ("-wal", "-shm"))
-    assert moved.read_bytes() == damage
-    RunStore().add(run("r1"))
-    assert [kept.id for kept in RunStore().runs()] == ["r1"]
-
-
-def test_pages_overwritten_in_the_middle_are_noticed(store: RunStore) -> None:
+@pytest.mark.parametrize("damage", [b"not a database at all, but as long as one" * 20, b"SQLite f", None])
+def test_a_damaged_file_is_one_error_and_is_left_as_it_is(store: RunStore, damage: bytes | None) -> None:
     for number in range(50):
         store.add(run(f"r{number}", reason="x" * 2000))
     sql(store, "PRAGMA wal_checkpoint(TRUNCATE)")
-    text = bytearray(store.path.read_bytes())
-    text[4096:-4096] = b"\x55" * (len(text) - 8192)
-    store.path.write_bytes(text)
-    with pytest.raises(StoreError, match="was damaged"):
-        store.runs()
-    assert RunStore().runs() == []
+    content = bytearray(store.path.read_bytes())
+    content[4096:-4096] = b"\x55" * (len(content) - 8192)  # pages overwritten in the middle
+    store.path.write_bytes(damage or content)
+    with pytest.raises(StoreError, match="cannot be used: it is damaged. Move it away"):
+        RunStore().runs()
+    assert store.path.read_bytes() == (damage or content)
 
 
 def test_a_full_disk_loses_nothing_that_was_kept(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,29 +196,6 @@ def test_a_process_that_is_killed_in_the_middle_loses_only_its_run(store: RunSto
     subprocess.run([sys.executable, "-c", script, str(store.path)], check=False)
     store.add(run("r1"))
     assert len(RunStore().runs()) == 2
-
-
-# ---------------------------------------------------------------- several at once
-
-
-def test_threads_may_write_at_once(store: RunStore) -> None:
-    problems: list[BaseException] = []
-
-    def write(name: int) -> None:
-        try:
-            for number in range(10):
-                RunStore().add(run(f"{name}-{number}"))
-                store.runs()
-        except BaseException as problem:
-            problems.append(problem)
-
-    threads = [threading.Thread(target=write, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
-    assert len(store.runs()) == 40
 
 
 def test_two_kernels_may_start_a_store_and_write_at_once(data_dir: Path) -> None:
