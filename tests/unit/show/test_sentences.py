@@ -1,6 +1,5 @@
 """The verdict in words: what the numbers show, and no more. The golden pages of the terminal hold more of it."""
 
-import re
 from typing import Any
 
 import msgspec
