@@ -1,33 +1,33 @@
 """What this computer is: folders, cores, GPUs, devices, facts, conditions, check-up. Never imports torch."""
 
-from perfkit.machine.conditions import quality_warnings, read_conditions
-from perfkit.machine.cores import free_memory_bytes, usable_cores
-from perfkit.machine.devices import check_device, compiler_problem
-from perfkit.machine.doctor import Check, checkup
-from perfkit.machine.fingerprint import describe, facts
-from perfkit.machine.folders import (
+from perfkit.machine.computer import (
     cache_folder,
     checkout,
     data_folder,
+    describe,
+    facts,
     import_path,
-    own_recordings_folder,
     runs_folder,
     write_atomically,
 )
-from perfkit.machine.gpus import free_gpu_bytes, process_tree, sample_utilization, taken_gpu_share
-from perfkit.machine.others import (
-    CpuTimes,
+from perfkit.machine.cores import (
     OtherPrograms,
     Program,
     cpu_times,
+    free_memory_bytes,
     members,
+    quality_warnings,
+    read_conditions,
     resident_bytes,
     taken_share,
+    usable_cores,
 )
+from perfkit.machine.devices import check_device, compiler_problem
+from perfkit.machine.doctor import Check, checkup
+from perfkit.machine.gpus import free_gpu_bytes, process_tree, sample_utilization, taken_gpu_share
 
 __all__ = [
     "Check",
-    "CpuTimes",
     "OtherPrograms",
     "Program",
     "cache_folder",
@@ -43,7 +43,6 @@ __all__ = [
     "free_memory_bytes",
     "import_path",
     "members",
-    "own_recordings_folder",
     "process_tree",
     "quality_warnings",
     "read_conditions",

@@ -1,77 +1,53 @@
-"""What this process may use of the machine: cores and memory, as affinity masks and control groups allow."""
+"""Cores and memory: what this process may use, what others take of it, what makes a result doubtful."""
 
 import contextlib
+import datetime
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import psutil
 
+from perfkit.machine import gpus
+
 ROOT = Path("/")
+_SLOWED = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake")
+_STEAL = 0.02
+_Process = tuple[int, float]
+"""Number and start: numbers are used again."""
 
 
-def _groups(controller: str, v1_file: str, v2_file: str) -> Iterator[Path]:
-    """A file in this process's control group and in every group above it.
-
-    Args:
-        controller: `cpu`, `cpuacct` or `memory`.
-        v1_file: the file's name where the controller has a hierarchy of its own (cgroup v1).
-        v2_file: its name in the unified hierarchy (cgroup v2).
-    """
-    try:
-        lines = (ROOT / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        # A container may see the host's path here, though its mount begins at its own group.
-        group = Path(path.lstrip("/"))
-        for mount in dict.fromkeys((controllers, controller)) if controllers else ("", "unified"):
-            for part in (group, *group.parents):
-                file = ROOT / "sys/fs/cgroup" / mount / part / (v1_file if controllers else v2_file)
-                if file.is_file():
-                    yield file
+def _group_files(name: str) -> Iterator[Path]:
+    """A file in this process's control group (cgroup v2) and in every group above it."""
+    with contextlib.suppress(OSError):
+        for line in (ROOT / "proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                # A container may see the host's path here, though its mount begins at its own group.
+                group = Path(line[3:].lstrip("/"))
+                files = [ROOT / "sys/fs/cgroup" / part / name for part in (group, *group.parents)]
+                yield from filter(Path.is_file, files)
 
 
-def _limits(controller: str, v1_file: str, v2_file: str) -> Iterator[tuple[Path, str]]:
-    for file in _groups(controller, v1_file, v2_file):
-        with contextlib.suppress(OSError):
-            yield file, file.read_text().strip()
-
-
-def _quotas() -> dict[Path, float]:
-    """Cores' worth of time that each control group with a limit grants, by its folder."""
-    quotas = {}
-    for file, text in _limits("cpu", "cpu.cfs_quota_us", "cpu.max"):
-        granted, *period = text.split()
-        if granted not in ("max", "-1"):
-            if not period:
-                with contextlib.suppress(OSError):
-                    period = [file.with_name("cpu.cfs_period_us").read_text().strip()]
-            quotas[file.parent] = int(granted) / int(period[0] if period else 100_000)
-    return quotas
+def _quotas() -> dict[float, Path]:
+    """Cores' worth of time that each control group with a limit grants, with its folder."""
+    limits = {file.parent: file.read_text().split() for file in _group_files("cpu.max")}
+    return {int(time) / int(period): group for group, (time, period) in limits.items() if time != "max"}
 
 
 def quota() -> float | None:
     """Cores' worth of time that the control groups grant; None without a limit."""
-    return min(_quotas().values(), default=None)
+    return min(_quotas(), default=None)
 
 
-def group_cpu_s() -> float | None:
+def _group_cpu_s() -> float | None:
     """CPU seconds used by all processes that share this one's quota; None without a quota."""
     quotas = _quotas()
     if not quotas:
         return None
-    group = min(quotas, key=lambda folder: quotas[folder])
-    with contextlib.suppress(OSError, ValueError):
-        if (group / "cpu.stat").is_file():
-            words = (group / "cpu.stat").read_text().split()
-            if "usage_usec" in words:
-                return int(words[words.index("usage_usec") + 1]) / 1e6
-        return int((group / "cpuacct.usage").read_text()) / 1e9  # cgroup v1, where both share a hierarchy
-    return None
+    words = (quotas[min(quotas)] / "cpu.stat").read_text().split()
+    return int(words[words.index("usage_usec") + 1]) / 1e6
 
 
 def affinity() -> list[int]:
@@ -103,11 +79,206 @@ def memory_bytes() -> int:
 
 def free_memory_bytes() -> int:
     """Memory that can still be used without swapping, within what the control groups grant."""
-    used = [int(text) for _, text in _limits("memory", "memory.usage_in_bytes", "memory.current")][:1]
+    used = [int(file.read_text()) for file in _group_files("memory.current")][:1]
     granted = [limit - used[0] for limit in _memory_limits() if used]
     return max(0, min([psutil.virtual_memory().available, *granted]))
 
 
 def _memory_limits() -> list[int]:
-    limits = _limits("memory", "memory.limit_in_bytes", "memory.max")
-    return [int(text) for _, text in limits if text != "max"]
+    texts = [file.read_text().strip() for file in _group_files("memory.max")]
+    return [int(text) for text in texts if text != "max"]
+
+
+# ---------------------------------------------------------------- CPU time of others
+
+
+class CpuTimes(NamedTuple):
+    """CPU seconds until a moment; differences of two moments count."""
+
+    capacity_s: float
+    """The visible cores that this process may run on, busy or idle."""
+    outside_s: float
+    """Used on them by everything but the measured processes."""
+    steal_s: float | None = None
+    """Given to other guests by the hypervisor; None where the system does not report it."""
+    group_s: float | None = None
+    """Used by other processes of the control group that limits this one; None without a limit."""
+
+
+def cpu_times(pids: Collection[int] = ()) -> CpuTimes:
+    """The CPU time until now.
+
+    Args:
+        pids: the measured processes, each the leader of a group with its descendants.
+    """
+    measured = 0.0
+    for process in _members(pids):
+        with contextlib.suppress(psutil.Error):
+            measured += sum(process.cpu_times()[:4])  # user, system, and both of children that have ended
+    each = psutil.cpu_times(percpu=True)
+    capacity = idle = steal = 0.0
+    for times in [each[core] for core in affinity() if core < len(each)] or each:
+        # Linux counts a guest's time as user time, too.
+        capacity += sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+        idle += times.idle + getattr(times, "iowait", 0.0)
+        steal += getattr(times, "steal", 0.0)
+    group = _group_cpu_s()
+    return CpuTimes(
+        capacity_s=capacity,
+        outside_s=capacity - idle - steal - measured,
+        steal_s=steal if hasattr(each[0], "steal") else None,
+        group_s=None if group is None else group - measured,
+    )
+
+
+def taken_share(before: CpuTimes, after: CpuTimes) -> float:
+    """Share of the usable cores that others took between two moments, the hypervisor included (0 to 1).
+
+    Where a quota grants a part of the cores only, programs outside the control group may use the rest without
+    taking anything; programs inside use up the same quota.
+    """
+    capacity = after.capacity_s - before.capacity_s
+    if capacity <= 0:
+        return 0.0
+    usable, visible = usable_cores(), len(affinity())
+    core_s = capacity / visible
+    stolen = (after.steal_s or 0.0) - (before.steal_s or 0.0)
+    busy = (after.outside_s - before.outside_s + stolen) / core_s - (visible - usable)
+    if before.group_s is not None and after.group_s is not None:
+        busy = max(busy, (after.group_s - before.group_s) / core_s)
+    return min(1.0, max(0.0, busy) / usable)
+
+
+def _members(pids: Collection[int]) -> Iterator[psutil.Process]:
+    """All processes in the groups that these lead: much faster to find than their trees."""
+    for pid in psutil.pids() if pids else ():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getpgid(pid) in pids:
+                yield psutil.Process(pid)
+
+
+def members(pids: Collection[int]) -> list[int]:
+    """The ids of all processes in the groups that these lead."""
+    return [process.pid for process in _members(pids)]
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process and all its descendants; pages that they share count for each."""
+    total = 0
+    for process in gpus.process_tree(pid):
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total
+
+
+class Program(NamedTuple):
+    """A program on this machine."""
+
+    name: str
+    """With its process, or how many it has."""
+    share: float
+    """Of the usable cores (0 to 1)."""
+
+
+class OtherPrograms:
+    """What other programs use from now on.
+
+    A program that has ended is known as far as `look` saw it: call it every few seconds.
+    """
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._latest = _spent()
+        self._start_s = {process: spent for process, (_, spent) in self._latest.items()}
+
+    def look(self) -> None:
+        """Takes down what every process has used until now."""
+        self._latest |= _spent()
+
+    def busiest(self, pids: Iterable[int] = ()) -> Program | None:
+        """The program that has used most, all its processes together; None where there is no other.
+
+        Args:
+            pids: leaders of process groups that do not count; this process never counts.
+        """
+        self.look()
+        ours = {os.getpid(), *members(set(pids))}
+        programs: dict[str, dict[_Process, float]] = {}
+        for process, (name, spent) in self._latest.items():
+            if process[0] not in ours:
+                programs.setdefault(name, {})[process] = spent - self._start_s.get(process, 0.0)
+        if not programs:
+            return None
+        name, used_s = max(programs.items(), key=lambda item: sum(item[1].values()))
+        used = [process for process, spent in used_s.items() if spent > 0] or [*used_s][:1]
+        which = f"{len(used)} processes" if len(used) > 1 else f"process {used[0][0]}"
+        capacity_s = usable_cores() * max(time.monotonic() - self._since, 1e-9)
+        return Program(f"{name} ({which})", sum(used_s.values()) / capacity_s)
+
+
+def _spent() -> dict[_Process, tuple[str, float]]:
+    """Name and CPU seconds of every process; a name can change."""
+    spent = {}
+    for process in psutil.process_iter(["name", "cpu_times", "create_time"]):
+        if times := process.info["cpu_times"]:
+            # A thread of the kernel is called after its work of the moment: kworker/0:1-events.
+            name = (process.info["name"] or "a program").partition("/")[0]
+            spent[process.pid, process.info["create_time"]] = name, times.user + times.system
+    return spent
+
+
+# ---------------------------------------------------------------- conditions
+
+_last_times: list[CpuTimes] = []
+
+
+def read_conditions() -> dict[str, Any]:
+    """Load, steal, and each GPU's clocks, temperature, power and other processes, now; plain data."""
+    return {
+        "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "load_average": list(os.getloadavg()),
+        "cores_visible": os.cpu_count() or 1,
+        "cpu_steal_share": _steal_share(),
+        "pids_known": gpus.pids_known(),
+        "gpus": gpus.current_states(),
+    }
+
+
+def _steal_share() -> float | None:
+    """Share of CPU time given to other guests since the previous call; None at first, or where unknown."""
+    now = cpu_times()
+    before = _last_times.pop() if _last_times else now
+    _last_times.append(now)
+    passed = now.capacity_s - before.capacity_s
+    if now.steal_s is None or passed <= 0.5:
+        return None
+    return (now.steal_s - (before.steal_s or 0.0)) / passed
+
+
+def quality_warnings(
+    conditions: Mapping[str, Any], own_processes: int = 0, gpu: str | None = None
+) -> Iterator[str]:
+    """What makes a result measured under these conditions unreliable, each with what to do.
+
+    Args:
+        conditions: what `read_conditions()` gave.
+        own_processes: measuring processes that may use the GPU. It matters only in a container, where NVML's
+            process ids may be the host's, so that ours cannot be distinguished from others'.
+        gpu: UUID of the GPU that was used; all of them if None.
+    """
+    steal, load, visible = map(conditions.get, ("cpu_steal_share", "load_average", "cores_visible"))
+    if steal is not None and steal > _STEAL:
+        yield f"the hypervisor gave {steal:.0%} of CPU time to others: repeat it, or use another host"
+    # Our own processes count too: twice as many as cores are no sign of others.
+    if load and visible and load[0] > 2 * visible + own_processes:
+        yield f"load average {load[0]:.1f} on {visible} cores: stop other programs, then repeat it"
+    allowed = 0 if conditions.get("pids_known") else own_processes
+    for device in conditions.get("gpus", []):
+        if gpu not in (None, device.get("uuid")):
+            continue
+        if slowed := [reason for reason in device.get("throttle_reasons") or [] if reason in _SLOWED]:
+            celsius = f" at {device['temperature_c']} °C" if device.get("temperature_c") is not None else ""
+            reasons = ", ".join(slowed) + celsius
+            yield f"the GPU throttled ({reasons}): let it cool, check cooling and power supply"
+        if len(device.get("other_processes") or []) > allowed:
+            yield "another process uses the GPU: find it with nvidia-smi, stop it, then repeat this"

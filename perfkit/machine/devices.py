@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.errors import InvalidValue, one_of
-from perfkit.machine import cores, fingerprint
+from perfkit.machine import computer, cores
 
 _ASK_TORCH = """
 import json, torch
@@ -22,6 +22,7 @@ count = torch.cuda.device_count() if torch.cuda.is_available() else 0
 mps = ["Apple GPU"] if torch.backends.mps.is_available() else []
 print(json.dumps(dict(cuda=[torch.cuda.get_device_name(i) for i in range(count)], mps=mps)))
 """
+_OTHERS = " (or cuda:1, the second GPU; sim:v100, a simulated one; recorded:NAME)"
 
 
 def _may_have_accelerator() -> bool:
@@ -29,7 +30,7 @@ def _may_have_accelerator() -> bool:
     if sys.platform == "darwin":
         return os.uname().machine == "arm64"
     nodes = any((cores.ROOT / "dev" / node).exists() for node in ("nvidiactl", "nvhost-gpu", "kfd", "dxg"))
-    return bool(fingerprint.torch_build()) and (nodes or bool(fingerprint.facts()["gpus"]))
+    return bool(computer.torch_build()) and (nodes or bool(computer.facts()["gpus"]))
 
 
 @functools.cache
@@ -56,9 +57,6 @@ def default_device() -> str:
     return next((name for name in ("cuda", "mps") if accelerators()[name]), "cpu")
 
 
-_OTHERS = " (or cuda:1, the second GPU; sim:v100, a simulated one; recorded:NAME)"
-
-
 def check_device(name: str | None) -> str:
     """The name of a device that exists here; the best one for None.
 
@@ -78,46 +76,34 @@ def check_device(name: str | None) -> str:
     kind, index = match[1], int(match[2] or 0)
     if kind == "cpu" or index < len(accelerators()[kind]):
         return name
-    numbered = [f"cuda:{number}" for number in range(len(accelerators()["cuda"]))]
-    available = ", ".join([*numbered, *["mps"] * bool(accelerators()["mps"]), "cpu"])
-    raise InvalidValue(f"device '{name}' is not available: {_absence(kind)}", f"Available: {available}")
-
-
-def _absence(kind: str) -> str:
-    count = len(accelerators()[kind])
-    if count:
-        return f"torch finds {count} {'GPU' if count == 1 else 'GPUs'}, counted from 0"
-    mask = os.environ.get("CUDA_VISIBLE_DEVICES") if kind == "cuda" else None
-    hidden = "" if mask is None else f"; CUDA_VISIBLE_DEVICES is '{mask}'"
-    return f"torch finds none here (`perfkit doctor` says why){hidden}"
+    count, mps = len(accelerators()["cuda"]), bool(accelerators()["mps"])
+    available = [*(f"cuda:{number}" for number in range(count)), *["mps"] * mps, "cpu"]
+    why = "torch finds none here (`perfkit doctor` says why)"
+    if kind == "cuda" and count:
+        why = f"torch finds {count} GPU{'s' * (count > 1)}, counted from 0"
+    elif kind == "cuda" and "CUDA_VISIBLE_DEVICES" in os.environ:
+        why += f"; CUDA_VISIBLE_DEVICES is '{os.environ['CUDA_VISIBLE_DEVICES']}'"
+    raise InvalidValue(f"device '{name}' is not available: {why}", f"Available: {', '.join(available)}")
 
 
 def compiler_problem(device: str) -> str:
     """What torch.compile lacks for a device, with the remedy; empty where it lacks nothing."""
     if device.startswith("cuda"):
         if importlib.util.find_spec("triton") is None:
-            return "Triton is missing: pip install triton (triton-windows on Windows)"
-        return "" if sys.platform == "win32" else _missing_tool("CC", ("gcc", "clang"), "C")
-    # What torch/_inductor/config.py looks for: CXX, else one name for each platform.
-    names = {"darwin": "clang++", "win32": "cl"}
-    return _missing_tool("CXX", (names.get(sys.platform, "g++"),), "C++")
-
-
-def _missing_tool(variable: str, names: tuple[str, ...], language: str) -> str:
-    given = os.environ.get(variable)
-    words = [given] if given and sys.platform == "win32" else shlex.split(given or "")
+            return "Triton is missing: pip install triton"
+        variable, names, language = "CC", ["gcc", "clang"], "C"
+    else:  # what torch/_inductor/config.py looks for
+        variable, names, language = "CXX", ["clang++" if sys.platform == "darwin" else "g++"], "C++"
+    words = shlex.split(os.environ.get(variable, ""))
     if words and not shutil.which(words[0]):
-        return f"{variable} names '{given}', which does not exist: correct or unset {variable}"
+        return f"{variable} names '{words[0]}', which does not exist: correct or unset {variable}"
     if not words and not any(map(shutil.which, names)):
-        return f"no {language} compiler ({', '.join(names)}): {_install(language)}"
+        install = "apt install g++ (Debian, Ubuntu) or dnf install gcc-c++"
+        if sys.platform == "darwin":
+            install = "xcode-select --install"
+        elif language == "C++" and shutil.which("clang++"):
+            install = "clang++ is installed: export CXX=clang++"
+        return f"no {language} compiler ({', '.join(names)}): {install}"
     # The scheme that inductor and Triton use; Debian's default one names another folder.
-    scheme = "nt" if sys.platform == "win32" else "posix_prefix"
-    header = Path(sysconfig.get_path("include", scheme)) / "Python.h"
+    header = Path(sysconfig.get_path("include", "posix_prefix")) / "Python.h"
     return "" if header.is_file() else f"Python.h is missing in {header.parent}: apt install python3-dev"
-
-
-def _install(language: str) -> str:
-    if language == "C++" and shutil.which("clang++"):
-        return "clang++ is installed: export CXX=clang++"
-    hints = {"darwin": "xcode-select --install", "win32": "install Visual Studio's C++ build tools"}
-    return hints.get(sys.platform, "apt install g++ (Debian, Ubuntu) or dnf install gcc-c++")

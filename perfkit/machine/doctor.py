@@ -10,19 +10,18 @@ from importlib import metadata
 from typing import Any, Literal
 
 import psutil
+from packaging.requirements import Requirement
+from packaging.version import Version
 
-from perfkit.machine import cores, devices, fingerprint
-from perfkit.machine.fingerprint import GIB, version
-from perfkit.machine.folders import data_folder
+from perfkit.machine import computer, cores, devices
+from perfkit.machine.computer import GIB, version
 
-_JUPYTER = ("jupyterlab", "ipywidgets", "ipykernel")
-_MIN_TORCH = (2, 11)
-_MIN_FREE = 2 * GIB
+_MIN_TORCH = Version("2.11")
 _ONE_CORE = "Loader workers and training share one core: give the container more (docker run --cpus)"
 _NO_JUPYTER = "Install it: pip install -e '.[notebook]'"
 _LITTLE_MEMORY = "Up to three processes train at once: close other programs"
-_DEPRECATED = "torch warns about it: pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py"
 _SMALL_SHM = "Loader workers crash when it is full: docker run --shm-size=2g (or --ipc=host)"
+_OTHER_TORCH = "Install the versions in requirements.txt: pip install -r requirements.txt"
 
 
 @dataclass(frozen=True)
@@ -43,79 +42,46 @@ class Check:
 
 def checkup() -> list[Check]:
     """Checks everything that decides what can be measured here; changes nothing."""
-    machine = fingerprint.facts()
+    machine = computer.facts()
+    jupyter = {name: version(name) for name in ("jupyterlab", "ipywidgets", "ipykernel")}
+    versions = ", ".join(f"{name} {number or 'missing'}" for name, number in jupyter.items())
+    total, shared = machine["memory_bytes"], machine["shm_bytes"]
+    available = min(psutil.virtual_memory().available, total)
+    memory = f"{total / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
+    flags = [flag for flag in machine["cpu"]["flags"] if flag in ("amx_bf16", "avx512_bf16", "bf16")]
+    bf16 = ", ".join(flags) or "no instructions for it: AMP on the CPU will be slower, not faster"
+    device = devices.default_device()
+    problem, _, fix = devices.compiler_problem(device).partition(": ")
     return [
         Check("Python", f"{platform.python_version()} at {sys.executable}"),
         _torch(),
-        _jupyter(),
+        Check("Jupyter", versions, "" if all(jupyter.values()) else _NO_JUPYTER),
         Check("cores", cores.core_report(), _ONE_CORE if cores.usable_cores() == 1 else ""),
-        _memory(machine["memory_bytes"]),
-        _shared_memory(machine["shm_bytes"]),
+        Check("memory", memory, _LITTLE_MEMORY if available < 3 * GIB else ""),
+        Check("/dev/shm", "n/a: this system has none")
+        if shared is None
+        else Check("/dev/shm", f"{shared / GIB:.2f} GiB", _SMALL_SHM if shared < GIB else ""),
         _gpu(machine),
-        _bf16(machine["cpu"]),
-        _compiler(devices.default_device()),
+        Check("bf16 on the CPU", f"{bf16} ({machine['cpu']['model']})"),
+        Check("compiler", f"torch.compile on {device}: {problem or 'has what it needs'}", fix),
         _data(),
-        *_pynvml(),
     ]
-
-
-def _jupyter() -> Check:
-    versions = {name: version(name) for name in _JUPYTER}
-    detail = ", ".join(f"{name} {number or 'missing'}" for name, number in versions.items())
-    return Check("Jupyter", detail, "" if all(versions.values()) else _NO_JUPYTER)
-
-
-def _memory(total: int) -> Check:
-    available = min(psutil.virtual_memory().available, total)
-    detail = f"{total / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
-    return Check("memory", detail, _LITTLE_MEMORY if available < 3 * GIB else "")
-
-
-def _shared_memory(size: int | None) -> Check:
-    if size is None:
-        return Check("/dev/shm", "n/a: this system has none")
-    return Check("/dev/shm", f"{size / GIB:.2f} GiB", _SMALL_SHM if size < GIB else "")
-
-
-def _bf16(cpu: Mapping[str, Any]) -> Check:
-    flags = [flag for flag in cpu["flags"] if flag in ("amx_bf16", "avx512_bf16", "bf16")]
-    without = "no instructions for it: AMP on the CPU will be slower, not faster"
-    return Check("bf16 on the CPU", f"{', '.join(flags) or without} ({cpu['model']})")
-
-
-def _compiler(device: str) -> Check:
-    problem, _, fix = devices.compiler_problem(device).partition(": ")
-    return Check("compiler", f"torch.compile on {device}: {problem or 'has what it needs'}", fix)
-
-
-def _pynvml() -> list[Check]:
-    deprecated = version("pynvml")
-    detail = f"the deprecated package pynvml {deprecated} is installed"
-    return [Check("pynvml", detail, _DEPRECATED)] if deprecated else []
 
 
 def _torch() -> Check:
     torch, vision = version("torch"), version("torchvision")
     detail = f"torch {torch or 'missing'}, torchvision {vision or 'missing'}"
-    remedy = "Install the versions in requirements.txt: pip install -r requirements.txt"
     if not torch or not vision:
-        return Check("torch", detail, remedy, blocking=True)
-    build = ", ".join(f"{name} {number}" for name, number in fingerprint.torch_build().items())
+        return Check("torch", detail, _OTHER_TORCH, blocking=True)
+    build = ", ".join(f"{name} {number}" for name, number in computer.torch_build().items())
     detail += f", built for {build or 'the CPU'}"
-    if tuple(int(part) for part in torch.split(".")[:2]) < _MIN_TORCH:
-        return Check("torch", f"{detail}; perfkit needs torch 2.11", remedy, blocking=True)
-    if requirement := _unmet(torch):
-        return Check("torch", f"{detail}; torchvision needs {requirement}", remedy, blocking=True)
-    return Check("torch", detail)
-
-
-def _unmet(torch: str) -> str:
-    """Torchvision's requirement of torch, where the installed version does not meet it."""
-    from packaging.requirements import Requirement
-
     requirements = [Requirement(text) for text in metadata.requires("torchvision") or []]
-    unmet = (r for r in requirements if r.name == "torch" and not r.specifier.contains(torch, True))
-    return str(next(unmet, ""))
+    unmet = [r for r in requirements if r.name == "torch" and not r.specifier.contains(torch, True)]
+    old = Version(torch) < _MIN_TORCH
+    if old or unmet:
+        needed = f"perfkit needs torch {_MIN_TORCH}" if old else f"torchvision needs {unmet[0]}"
+        return Check("torch", f"{detail}; {needed}", _OTHER_TORCH, blocking=True)
+    return Check("torch", detail)
 
 
 def _gpu(machine: Mapping[str, Any]) -> Check:
@@ -132,7 +98,7 @@ def _gpu(machine: Mapping[str, Any]) -> Check:
 
 
 def _fix_for_unusable_gpu() -> str:
-    if not fingerprint.torch_build():
+    if not computer.torch_build():
         return "This torch is built for the CPU: install the build for CUDA (see pytorch.org)"
     mask = os.environ.get("CUDA_VISIBLE_DEVICES")
     if mask is not None:
@@ -142,11 +108,11 @@ def _fix_for_unusable_gpu() -> str:
 
 
 def _data() -> Check:
-    folder = data_folder().absolute()
+    folder = computer.data_folder().absolute()
     existing = next(part for part in (folder, *folder.parents) if part.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         remedy = "Set PERFKIT_DATA to another folder"
         return Check("data folder", f"cannot write to {folder}", remedy, blocking=True)
     free = shutil.disk_usage(existing).free
-    remedy = "Free some space, or set PERFKIT_DATA to another disk" if free < _MIN_FREE else ""
+    remedy = "Free some space, or set PERFKIT_DATA to another disk" if free < 2 * GIB else ""
     return Check("data folder", f"{folder}, {free / GIB:.1f} GiB free", remedy)

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 # nvml.h, nvmlClocksEventReason*; 0x1 is "idle", which slows nothing down.
-THROTTLE = {
+_REASONS = {
     0x2: "application clocks",
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -23,88 +23,87 @@ THROTTLE = {
     0x100: "display clocks",
 }
 
-
-@contextlib.contextmanager
-def nvml() -> Iterator[Any]:
-    """NVML's module, initialised; None where the module, the driver or a GPU is missing."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the deprecated package `pynvml`, which the check-up reports
-            import pynvml as module
-        module.nvmlInit()
-    except Exception:  # another package of that name may raise anything
-        module = None
-    try:
-        yield module
-    finally:
-        attempt(getattr(module, "nvmlShutdown", None))
+Call = Callable[..., Any]
+"""`call("DeviceGetName", …)` is `pynvml.nvmlDeviceGetName(…)`; None where NVML or the field is missing."""
 
 
-def attempt(call: Any, *arguments: Any) -> Any:
-    """The result of an NVML function; None where it is missing or fails."""
+def _attempt(module: Any, name: str, *arguments: Any) -> Any:
     try:
-        answer = call(*arguments)
+        answer = getattr(module, f"nvml{name}")(*arguments)
     except Exception:  # fields that a device lacks raise, and so do functions that this version lacks
         return None
     return answer.decode() if isinstance(answer, bytes) else answer
 
 
-def _cards(module: Any) -> list[Callable[..., Any]]:
-    """For each GPU a function that reads its fields: `read("Name")` is `nvmlDeviceGetName(…)`, or None."""
-    count = attempt(getattr(module, "nvmlDeviceGetCount", None)) or 0
-    handles = [attempt(module.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
-    return [partial(_read, module, handle) for handle in handles if handle is not None]
+@contextlib.contextmanager
+def nvml() -> Iterator[Call]:
+    """NVML, initialised; without the module, the driver or a GPU every call gives None."""
+    module = None
+    # Another package of that name may raise anything.
+    with contextlib.suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the deprecated package `pynvml`, which the check-up reports
+        import pynvml
+
+        pynvml.nvmlInit()
+        module = pynvml
+    try:
+        yield partial(_attempt, module)
+    finally:
+        _attempt(module, "Shutdown")
 
 
-def _read(module: Any, handle: Any, what: str, *arguments: Any) -> Any:
-    return attempt(getattr(module, f"nvmlDeviceGet{what}", None), handle, *arguments)
+def _cards(call: Call) -> list[Any]:
+    handles = [call("DeviceGetHandleByIndex", index) for index in range(call("DeviceGetCount") or 0)]
+    return [handle for handle in handles if handle is not None]
+
+
+def _handle(call: Call, device: str | None) -> Any:
+    """NVML's handle of a GPU by UUID (with or without its prefix) or PCI id; None where there is none."""
+    keys = (("UUID", device), ("UUID", f"GPU-{device}"), ("PciBusId", device))
+    handles = (call(f"DeviceGetHandleBy{by}", key) for by, key in keys) if device else ()
+    return next((handle for handle in handles if handle is not None), None)
 
 
 def facts() -> tuple[str | None, list[dict[str, Any]]]:
     """The driver's version, and what stays the same about each GPU."""
-    with nvml() as module:
-        driver = attempt(getattr(module, "nvmlSystemGetDriverVersion", None))
-        return driver, [_facts(read, driver) for read in _cards(module)]
-
-
-def _facts(read: Callable[..., Any], driver: str | None) -> dict[str, Any]:
-    pci = getattr(read("PciInfo"), "busId", None)
-    return {
-        "name": read("Name"),
-        "uuid": read("UUID"),
-        "pci": pci.decode() if isinstance(pci, bytes) else pci,
-        "memory_bytes": getattr(read("MemoryInfo"), "total", None),
-        "driver": driver,
-        "power_limit_w": _thousandth(read("PowerManagementLimit")),
-        "max_sm_clock_mhz": read("MaxClockInfo", 1),
-    }
+    with nvml() as call:
+        cards = [
+            {
+                "name": call("DeviceGetName", card),
+                "uuid": call("DeviceGetUUID", card),
+                "memory_bytes": getattr(call("DeviceGetMemoryInfo", card), "total", None),
+                "power_limit_w": _watts(call("DeviceGetPowerManagementLimit", card)),
+            }
+            for card in _cards(call)
+        ]
+        return call("SystemGetDriverVersion"), cards
 
 
 def current_states() -> list[dict[str, Any]]:
     """What changes about each GPU."""
-    with nvml() as module:
-        return [_state(read) for read in _cards(module)]
+    with nvml() as call:
+        return [_state(call, card) for card in _cards(call)]
 
 
-def _state(read: Callable[..., Any]) -> dict[str, Any]:
-    reasons = read("CurrentClocksEventReasons")
-    reasons = read("CurrentClocksThrottleReasons") if reasons is None else reasons
+def _state(call: Call, card: Any) -> dict[str, Any]:
+    reasons = call("DeviceGetCurrentClocksEventReasons", card)
+    reasons = call("DeviceGetCurrentClocksThrottleReasons", card) if reasons is None else reasons
+    running = call("DeviceGetComputeRunningProcesses", card)
     ours = {process.pid for process in process_tree()}
-    running = read("ComputeRunningProcesses")
     others = [{"pid": p.pid, "memory_bytes": p.usedGpuMemory} for p in running or [] if p.pid not in ours]
     return {
-        "uuid": read("UUID"),
-        "sm_clock_mhz": read("ClockInfo", 1),  # nvml.h: NVML_CLOCK_SM
-        "memory_clock_mhz": read("ClockInfo", 2),  # NVML_CLOCK_MEM
-        "temperature_c": read("Temperature", 0),
-        "power_w": _thousandth(read("PowerUsage")),
-        "throttle_reasons": None if reasons is None else [w for bit, w in THROTTLE.items() if reasons & bit],
+        "uuid": call("DeviceGetUUID", card),
+        "sm_clock_mhz": call("DeviceGetClockInfo", card, 1),  # nvml.h: NVML_CLOCK_SM
+        "memory_clock_mhz": call("DeviceGetClockInfo", card, 2),  # NVML_CLOCK_MEM
+        "temperature_c": call("DeviceGetTemperature", card, 0),
+        "power_w": _watts(call("DeviceGetPowerUsage", card)),
+        "throttle_reasons": None if reasons is None else [w for bit, w in _REASONS.items() if reasons & bit],
         "other_processes": None if running is None else others,
     }
 
 
-def _thousandth(value: int | None) -> float | None:
-    return None if value is None else value / 1000
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
 
 
 def pids_known() -> bool:
@@ -112,7 +111,7 @@ def pids_known() -> bool:
     try:
         return os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"  # linux/proc_ns.h: PROC_PID_INIT_INO
     except OSError:
-        return not sys.platform.startswith("linux")
+        return sys.platform != "linux"
 
 
 def process_tree(pid: int | None = None) -> list[psutil.Process]:
@@ -124,23 +123,10 @@ def process_tree(pid: int | None = None) -> list[psutil.Process]:
         return []
 
 
-def _handle(module: Any, device: str | None) -> Any:
-    """NVML's handle of a GPU by UUID (with or without its prefix) or PCI id; None where there is none."""
-    keys = (("UUID", device), ("UUID", f"GPU-{device}"), ("PciBusId", device))
-    handles = (attempt(getattr(module, f"nvmlDeviceGetHandleBy{by}", None), key) for by, key in keys)
-    return next((one for one in handles if one is not None), None) if device and module else None
-
-
 def free_gpu_bytes(device: str | None) -> int | None:
-    """Memory of a GPU that no process uses; None without a GPU or without NVML.
-
-    Args:
-        device: UUID or PCI id.
-    """
-    with nvml() as module:
-        handle = _handle(module, device)
-        memory = attempt(module.nvmlDeviceGetMemoryInfo, handle) if handle is not None else None
-        return getattr(memory, "free", None)
+    """Memory of a GPU (UUID or PCI id) that no process uses; None without a GPU or without NVML."""
+    with nvml() as call:
+        return getattr(call("DeviceGetMemoryInfo", _handle(call, device)), "free", None)
 
 
 def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> float:
@@ -154,9 +140,8 @@ def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> f
     """
     if not (device and pids_known()):
         return 0.0
-    with nvml() as module:
-        read = getattr(module, "nvmlDeviceGetProcessUtilization", None)
-        samples = attempt(read, _handle(module, device), int(since * 1e6)) or []
+    with nvml() as call:
+        samples = call("DeviceGetProcessUtilization", _handle(call, device), int(since * 1e6)) or []
         return max((sample.smUtil / 100 for sample in samples if sample.pid not in own), default=0.0)
 
 
@@ -174,22 +159,22 @@ def sample_utilization(device: str | None, period_s: float = 0.1) -> Iterator[li
     """
     samples: list[float] = []
     ended = threading.Event()
-    with nvml() as module:
-        handle = _handle(module, device)
+    with nvml() as call:
+        handle = _handle(call, device)
 
-        def run() -> None:
+        def sample() -> None:
             while not ended.is_set():
-                rates = attempt(module.nvmlDeviceGetUtilizationRates, handle)
-                if rates is not None:
+                if (rates := call("DeviceGetUtilizationRates", handle)) is not None:
                     samples.append(rates.gpu)
                 ended.wait(period_s)
 
-        thread = threading.Thread(target=run, name="gpu-utilization", daemon=True)
-        if handle is not None:
-            thread.start()
+        thread = threading.Thread(target=sample, name="gpu-utilization", daemon=True)
+        if handle is None:
+            yield samples
+            return
+        thread.start()
         try:
             yield samples
         finally:
             ended.set()
-            if handle is not None:
-                thread.join()
+            thread.join()

@@ -111,10 +111,14 @@ def load(path: Path) -> Recording:
         raise StoreError(what, "Restore or record it again") from None
 
 
+def _own_folder() -> Path:
+    return machine.runs_folder() / "recordings"
+
+
 def available() -> Mapping[str, Path]:
     """Every recording by its name: the shipped ones, then the user's, which replace equal names."""
     tree = machine.checkout()
-    folders = [*([tree / "data" / "recordings"] if tree else []), machine.own_recordings_folder()]
+    folders = [*([tree / "data" / "recordings"] if tree else []), _own_folder()]
     files = [file for folder in folders for file in sorted(folder.glob("*.json"))]
     return {file.stem: file for file in files if file.stem != "provenance"}
 
@@ -134,7 +138,7 @@ def find(name: str) -> Recording:
     raise InvalidValue(
         f"there is no recording '{name}'",
         f"There are: {', '.join(known) or 'none'}. Others: a file from `perfkit run -o`, as "
-        f"recorded:FILE.json, or put it into {machine.own_recordings_folder()}",
+        f"recorded:FILE.json, or put it into {_own_folder()}",
     )
 
 

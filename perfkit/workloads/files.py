@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from perfkit.errors import WorkloadError
-from perfkit.machine.folders import cache_folder, data_folder
+from perfkit.machine import cache_folder, data_folder
 
 COLOURS = {
     "black": (30, 30, 30),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfkit.machine import cores, devices, fingerprint
+from perfkit.machine import computer, cores, devices
 
 
 @pytest.fixture
@@ -35,54 +35,27 @@ def accelerators(monkeypatch: pytest.MonkeyPatch) -> Any:
     return set_answer
 
 
-class FakeNvml:
+def fake_nvml(**more: Any) -> Any:
     """pynvml with one GPU; what is missing from it raises, as on a device that lacks it."""
-
-    def __init__(self, reasons: int = 0, pids: tuple[int, ...] = ()) -> None:
-        self.reasons = reasons
-        self.pids = pids
-
-    def nvmlInit(self) -> None: ...
-    def nvmlShutdown(self) -> None: ...
-    def nvmlSystemGetDriverVersion(self) -> bytes:
-        return b"580.1"
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
-        return "card"
-
-    def nvmlDeviceGetName(self, handle: str) -> bytes:
-        return b"NVIDIA H200"
-
-    def nvmlDeviceGetUUID(self, handle: str) -> str:
-        return "GPU-1"
-
-    def nvmlDeviceGetPciInfo(self, handle: str) -> Any:
-        return types.SimpleNamespace(busId=b"00000000:01:00.0")
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        return types.SimpleNamespace(total=1000, used=10)
-
-    def nvmlDeviceGetPowerManagementLimit(self, handle: str) -> int:
-        return 700_000
-
-    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
-        raise RuntimeError("not supported")
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
-        return self.reasons
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
-        return [types.SimpleNamespace(pid=pid, usedGpuMemory=5) for pid in self.pids]
+    plain = {
+        "Init": None, "Shutdown": None, "SystemGetDriverVersion": b"580.1", "DeviceGetCount": 1,
+        "DeviceGetHandleByIndex": "card", "DeviceGetName": b"NVIDIA H200", "DeviceGetUUID": "GPU-1",
+        "DeviceGetMemoryInfo": types.SimpleNamespace(total=1000, free=10),
+        "DeviceGetPowerManagementLimit": 700_000,
+    } | more  # fmt: skip
+    calls = {
+        name: value if callable(value) else lambda *_, value=value: value for name, value in plain.items()
+    }
+    return types.SimpleNamespace(**{f"nvml{name}": call for name, call in calls.items()})
 
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts a module in the place of pynvml."""
+
     def put(module: Any) -> None:
         monkeypatch.setitem(sys.modules, "pynvml", module)
-        fingerprint._facts.cache_clear()
+        computer._facts.cache_clear()
 
     yield put
-    fingerprint._facts.cache_clear()
+    computer._facts.cache_clear()

@@ -1,48 +1,36 @@
+"""Cores and memory that may be used; who else uses them; what makes a result doubtful."""
+
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
-from perfkit.machine import (
-    cores,
-)
+from perfkit import machine
+from perfkit.machine import cores
+from perfkit.machine.cores import CpuTimes
 from tests.unit.machine.conftest import files
 
-V2 = {"proc/self/cgroup": "0::/slice/box\n"}
-V1 = {"proc/self/cgroup": "5:cpuset:/\n3:cpu,cpuacct:/docker/abc\n0::/\n"}
+GROUP = {"proc/self/cgroup": "5:cpuset:/\n0::/slice/box\n"}
+BOX, SLICE = "sys/fs/cgroup/slice/box/", "sys/fs/cgroup/slice/"
 
 
 @pytest.mark.parametrize(
     ("groups", "quota"),
     [
         ({}, None),
-        (V2, None),
-        (V2 | {"sys/fs/cgroup/slice/box/cpu.max": "max 100000\n"}, None),
-        (V2 | {"sys/fs/cgroup/slice/box/cpu.max": "250000 100000\n"}, 2.5),
-        (V2 | {"sys/fs/cgroup/slice/cpu.max": "150000 50000\n"}, 3.0),  # a limit further up counts
+        (GROUP, None),
+        (GROUP | {BOX + "cpu.max": "max 100000\n"}, None),
+        (GROUP | {BOX + "cpu.max": "250000 100000\n"}, 2.5),
+        (GROUP | {SLICE + "cpu.max": "150000 50000\n"}, 3.0),  # a limit further up counts
+        (GROUP | {SLICE + "cpu.max": "100000 100000", BOX + "cpu.max": "400000 100000"}, 1.0),
         (
-            V2
-            | {
-                "sys/fs/cgroup/slice/cpu.max": "100000 100000",
-                "sys/fs/cgroup/slice/box/cpu.max": "400000 100000",
-            },
-            1.0,
-        ),
-        (
-            V2 | {"sys/fs/cgroup/cpu.max": "50000 100000\n"},
+            GROUP | {"sys/fs/cgroup/cpu.max": "50000 100000\n"},
             0.5,
-        ),  # the host's path, mounted at one's own group
-        (V1, None),
-        (V1 | {"sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.cfs_quota_us": "-1\n"}, None),
-        (V1 | {"sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.cfs_quota_us": "200000\n"}, 2.0),
-        (
-            V1
-            | {
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "200000\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "50000\n",
-            },
-            4.0,
-        ),
+        ),  # the host's path, mounted at its own group
     ],
 )
 def test_the_quota_is_the_tightest_of_the_groups_of_this_process(
@@ -53,30 +41,174 @@ def test_the_quota_is_the_tightest_of_the_groups_of_this_process(
 
 
 @pytest.mark.parametrize(
-    ("affinity", "quota", "usable", "words"),
+    ("affinity", "quota", "report"),
     [
-        (8, None, 8, "8 of 8 visible cores usable"),
-        (8, 2.0, 2, "2 of 8 visible cores usable: cgroup quota 2.0"),
-        (8, 2.9, 2, "2 of 8 visible cores usable: cgroup quota 2.9"),
-        (8, 0.5, 1, "1 of 8 visible cores usable: cgroup quota 0.5"),
-        (3, 16.0, 3, "3 of 8 visible cores usable: affinity mask 3"),
-        (4, 3.0, 3, "3 of 8 visible cores usable: affinity mask 4, cgroup quota 3.0"),
+        (8, None, "8 of 8 visible cores usable"),
+        (8, 2.9, "2 of 8 visible cores usable: cgroup quota 2.9"),
+        (8, 0.5, "1 of 8 visible cores usable: cgroup quota 0.5"),
+        (3, 16.0, "3 of 8 visible cores usable: affinity mask 3"),
+        (4, 3.0, "3 of 8 visible cores usable: affinity mask 4, cgroup quota 3.0"),
     ],
 )
 def test_usable_cores_obey_mask_and_quota_and_say_so(
-    monkeypatch: pytest.MonkeyPatch, affinity: int, quota: float | None, usable: int, words: str
+    monkeypatch: pytest.MonkeyPatch, affinity: int, quota: float | None, report: str
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(affinity)), raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(cores, "quota", lambda: quota)
-    assert cores.usable_cores() == usable
-    assert cores.core_report() == words
+    assert cores.core_report() == report
 
 
 def test_memory_is_what_the_control_group_grants(root: Path) -> None:
-    whole = cores.memory_bytes()
+    physical = cores.memory_bytes()
     files(
         root,
-        V2 | {"sys/fs/cgroup/slice/memory.max": "1048576\n", "sys/fs/cgroup/slice/box/memory.max": "max"},
+        GROUP | {SLICE + "memory.max": "1048576\n", BOX + "memory.max": "max", BOX + "memory.current": "1"},
     )
-    assert cores.memory_bytes() == 1048576 < whole
+    assert cores.memory_bytes() == 1048576 < physical
+    assert machine.free_memory_bytes() == 1048575
+    assert machine.resident_bytes(os.getpid()) > 1 << 20
+    assert machine.resident_bytes(2**22 + 1) == 0, "no such process"
+
+
+# ---------------------------------------------------------------- CPU time of others
+
+
+class Times(NamedTuple):
+    user: float
+    system: float
+    idle: float
+    steal: float
+    guest: float
+
+
+def test_only_the_cores_of_the_mask_count_a_guest_once_and_idle_and_steal_as_nobodys_use(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = [Times(40.0, 10.0, 45.0, 5.0, 8.0), Times(90.0, 0.0, 10.0, 0.0, 0.0)]
+    monkeypatch.setattr(cores.psutil, "cpu_times", lambda percpu: each)
+    monkeypatch.setattr(cores, "affinity", lambda: [0])
+    assert machine.cpu_times() == CpuTimes(capacity_s=100.0, outside_s=50.0, steal_s=5.0)
+
+
+def test_a_group_of_processes_is_not_outside_also_where_a_child_has_ended() -> None:
+    busy = "import time\nwhile time.process_time() < 0.4: pass"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}]); print(); input()"
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", parent]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:
+        assert process.stdout
+        process.stdout.readline()
+        everything, rest = machine.cpu_times(), machine.cpu_times([process.pid])
+        process.communicate(b"\n")
+    # Between the two readings at most a moment of all cores has passed.
+    passed = rest.capacity_s - everything.capacity_s
+    assert 0.3 < everything.outside_s - rest.outside_s + passed < 5 + passed
+
+
+@pytest.mark.parametrize(
+    ("visible", "usable", "outside_s", "steal_s", "group_s", "share"),
+    [
+        (2, 2, 0.0, 0.0, None, 0.0),
+        (2, 2, 10.0, 0.0, None, 0.5),  # one of two cores for ten seconds
+        (2, 2, 1.0, 1.0, None, 0.1),  # what the hypervisor gave away counts too
+        (2, 2, 40.0, 0.0, None, 1.0),
+        (2, 2, -1.0, 0.0, None, 0.0),  # clocks of processes and of the machine tick apart
+        (8, 2, 60.0, 0.0, 0.0, 0.0),  # six of eight cores are not granted: others may use them
+        (64, 8, 40.0, 0.0, 40.0, 0.5),  # half of the quota went to programs in the same container
+    ],
+)
+def test_the_share_that_others_took(
+    visible: int, usable: int, outside_s: float, steal_s: float, group_s: float | None, share: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(cores, "affinity", lambda: list(range(visible)))
+    monkeypatch.setattr(cores, "usable_cores", lambda: usable)
+    before = CpuTimes(0.0, 5.0, 1.0, None if group_s is None else 7.0)
+    after = CpuTimes(10.0 * visible, 5.0 + outside_s, 1.0 + steal_s, group_s and 7.0 + group_s)
+    assert machine.taken_share(before, after) == pytest.approx(share)
+    assert machine.taken_share(before, before) == 0.0
+
+
+@pytest.mark.parametrize(("quota", "seconds"), [("800000 100000", 2.5), ("max 100000", None)])
+def test_programs_of_the_same_container_are_noticed_by_its_control_group(
+    root: Path, quota: str, seconds: float | None
+) -> None:
+    limited = {SLICE + "cpu.max": quota, SLICE + "cpu.stat": "usage_usec 2500000\nuser_usec 1\n"}
+    inner = {BOX + "cpu.max": "max 100000", BOX + "cpu.stat": "usage_usec 1000000\n"}
+    files(root, GROUP | limited | inner)
+    assert machine.cpu_times().group_s == seconds
+
+
+def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: 0.3 + 0.5 s of chrome are 0.8 s in 2 s on 2 cores, 20%; python's 50 s were spent before.
+
+    Number 4 was `sh`, and has 30 s from before it became `cc`; another process had number 5.
+    """
+    spent = [
+        {(1, 0.0): ("chrome", 9.0), (2, 0.0): ("python", 50.0), (4, 0.0): ("sh", 30.0), (5, 0.0): ("a", 9.0)},
+        {(1, 0.0): ("chrome", 9.3), (2, 0.0): ("python", 50.4), (4, 0.0): ("cc", 30.1), (5, 7.0): ("b", 0.1),
+         (3, 7.0): ("chrome", 0.5), (os.getpid(), 0.0): ("jupyter", 7.0)},
+    ]  # fmt: skip
+    monkeypatch.setattr(cores, "_spent", lambda: spent.pop(0))
+    monkeypatch.setattr(cores, "usable_cores", lambda: 2)
+    monkeypatch.setattr(cores.time, "monotonic", iter([100.0, 102.0]).__next__)
+    assert machine.OtherPrograms().busiest() == ("chrome (2 processes)", pytest.approx(0.2))
+
+
+def test_the_measured_processes_are_not_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
+        monkeypatch.setattr(cores, "_spent", lambda: {(process.pid, 0.0): ("python", 1.0)})
+        assert machine.OtherPrograms().busiest([process.pid]) is None
+        process.communicate(b"\n")
+
+
+# ---------------------------------------------------------------- conditions
+
+
+def test_conditions_are_plain_data_and_steal_is_that_since_the_call_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    readings = iter([CpuTimes(100.0, 0.0, 0.0), CpuTimes(110.0, 0.0, 1.0), CpuTimes(110.1, 0.0, 1.0)])
+    monkeypatch.setattr(cores, "_last_times", [])
+    monkeypatch.setattr(cores, "cpu_times", lambda: next(readings))
+    three = [machine.read_conditions() for _ in range(3)]
+    assert [now["cpu_steal_share"] for now in three] == [
+        None,
+        pytest.approx(0.1),
+        None,
+    ]  # the last is too soon
+    assert json.loads(json.dumps(three)) == three
+
+
+QUIET = {
+    "load_average": [1.0, 1, 1],
+    "cores_visible": 2,
+    "cpu_steal_share": 0.0,
+    "pids_known": True,
+    "gpus": [],
+}
+BUSY = {"uuid": "GPU-1", "other_processes": [{"pid": 1}], "throttle_reasons": ["power cap"]}
+HOT = {"uuid": "GPU-1", "throttle_reasons": ["hardware thermal slowdown"], "temperature_c": 91}
+
+
+@pytest.mark.parametrize(
+    ("now", "warning"),
+    [
+        (QUIET, ""),
+        ({}, ""),
+        (QUIET | {"cpu_steal_share": None, "load_average": None}, ""),
+        (QUIET | {"cpu_steal_share": 0.25}, "the hypervisor gave 25%"),
+        (QUIET | {"load_average": [40.0, 1, 1]}, "load average 40.0 on 2 cores"),
+        (QUIET | {"gpus": [BUSY]}, "another process"),
+        (QUIET | {"gpus": [BUSY], "pids_known": False}, ""),  # one's own children, as a container sees them
+        (QUIET | {"gpus": [BUSY | {"other_processes": [{}] * 4}], "pids_known": False}, "another process"),
+        (QUIET | {"gpus": [BUSY | {"uuid": "GPU-2"}]}, ""),
+        (QUIET | {"gpus": [HOT]}, "the GPU throttled (hardware thermal slowdown at 91 °C)"),
+        (QUIET | {"gpus": [{"uuid": "GPU-1", "throttle_reasons": None, "other_processes": None}]}, ""),
+    ],
+)
+def test_warnings_name_what_disturbs_a_measurement(now: dict[str, Any], warning: str) -> None:
+    warnings = list(machine.quality_warnings(now, own_processes=3, gpu="GPU-1"))
+    assert len(warnings) == bool(warning)
+    assert "".join(warnings).startswith(warning)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from perfkit.machine import Check, checkup, cores, devices, doctor, facts, fingerprint
+from perfkit.machine import Check, checkup, computer, cores, devices, doctor, facts
 from tests.unit.machine.conftest import files
 
 
@@ -13,10 +13,10 @@ def check(name: str) -> Check:
 
 
 def test_every_check_says_something_and_every_fault_has_a_remedy() -> None:
-    found = checkup()
+    checks = checkup()
     names = "Python|torch|Jupyter|cores|memory|/dev/shm|GPU|bf16 on the CPU|compiler|data folder"
-    assert [one.name for one in found][:10] == names.split("|")
-    assert all(one.detail and (one.remedy or one.status == "ok") for one in found)
+    assert [check.name for check in checks] == names.split("|")
+    assert all(check.detail and (check.remedy or check.status == "ok") for check in checks)
     assert check("torch").status == "ok"
 
 
@@ -60,7 +60,7 @@ def test_what_a_machine_lacks_is_named(
 ) -> None:
     accelerators()
     machine = facts() | changed
-    monkeypatch.setattr(fingerprint, "facts", lambda: machine)
+    monkeypatch.setattr(computer, "facts", lambda: machine)
     found = check(name)
     assert found.status == status
     assert words in f"{found.detail} {found.remedy}"
@@ -76,9 +76,9 @@ def test_the_gpu_check_tells_its_cases_apart(
     assert "n/a" in doctor._gpu(none).detail
     files(root, {"dev/nvidiactl": ""})
     assert "--gpus all" in doctor._gpu(none).remedy
-    monkeypatch.setattr(fingerprint, "torch_build", dict)
+    monkeypatch.setattr(computer, "torch_build", dict)
     assert "built for the CPU" in doctor._gpu(some).remedy
-    monkeypatch.setattr(fingerprint, "torch_build", lambda: {"cuda": "13.2"})
+    monkeypatch.setattr(computer, "torch_build", lambda: {"cuda": "13.2"})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     accelerators(error="the driver is too old")
     assert "the driver is too old" in doctor._gpu(some).remedy
@@ -101,13 +101,11 @@ def test_a_data_folder_that_cannot_be_written_or_is_full(
     assert "PERFKIT_DATA" in doctor._data().remedy
 
 
-def test_missing_packages_one_core_and_the_deprecated_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "version", lambda name: "11.5" if name == "pynvml" else None)
+def test_missing_packages_and_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version", lambda name: None)
     assert check("Jupyter").status == "warning"
-    assert "pip uninstall pynvml" in check("pynvml").remedy
     monkeypatch.setattr(cores, "usable_cores", lambda: 1)
     assert check("cores").status == "warning"
     monkeypatch.setattr(devices, "compiler_problem", lambda device: "no C++ compiler (g++): apt install g++")
-    assert check("compiler") == Check(
-        "compiler", "torch.compile on cpu: no C++ compiler (g++)", "apt install g++"
-    )
+    lacking = Check("compiler", "torch.compile on cpu: no C++ compiler (g++)", "apt install g++")
+    assert check("compiler") == lacking

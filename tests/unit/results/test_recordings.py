@@ -78,7 +78,7 @@ def test_a_file_that_is_missing_or_far_too_large(tmp_path: Path, monkeypatch: py
 
 def own(name: str, change: Any = None) -> Path:
     """A recording of the user's own: the shipped one, with a change of its data."""
-    folder = machine.own_recordings_folder()
+    folder = machine.runs_folder() / "recordings"
     folder.mkdir(parents=True, exist_ok=True)
     data = json.loads(recordings.available()[SHIPPED].read_text(encoding="utf-8"))
     if change:

@@ -1,4 +1,4 @@
-"""What makes a machine and its software comparable with others."""
+"""What makes a machine and its software comparable with others, and where perfkit keeps its files."""
 
 import contextlib
 import copy
@@ -12,13 +12,14 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tempfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from perfkit.machine import cores, gpus
-from perfkit.machine.folders import checkout
 
 GIB = 1024**3
 _PACKAGES = ("torch", "torchvision", "numpy", "triton", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
@@ -55,18 +56,17 @@ def _facts() -> dict[str, Any]:
     shared = cores.ROOT / "dev/shm"  # loader workers pass batches through it
     hardware = {"cpu": _cpu(), "memory_bytes": cores.memory_bytes(), "gpus": cards, "versions": versions}
     return {
-        "id": _comparable(hardware),
+        "id": comparable(hardware),
         "os": platform.platform(),
         "python": platform.python_version(),
         **hardware,
         "shm_bytes": shutil.disk_usage(shared).total if shared.is_dir() else None,
         "driver": driver,
         "commit": _commit(),
-        "containers": _containers(),
     }
 
 
-def _comparable(facts: Mapping[str, Any]) -> str:
+def comparable(facts: Mapping[str, Any]) -> str:
     """Short hash of what decides speed: CPU model, cores, memory, GPUs, torch."""
     cpu, torch = facts["cpu"], facts["versions"].get("torch")
     names = [gpu["name"] for gpu in facts["gpus"]]
@@ -107,14 +107,6 @@ def _commit() -> str | None:
     return _first_line("git", "-C", str(tree), *arguments) if tree else None
 
 
-def _containers() -> list[str]:
-    """Signs of a container, a hosted notebook or WSL."""
-    files = {".dockerenv": "docker", "run/.containerenv": "podman", "dev/dxg": "wsl"}
-    variables = {"KUBERNETES_SERVICE_HOST": "kubernetes", "COLAB_RELEASE_TAG": "colab"}
-    signs = [name for file, name in files.items() if (cores.ROOT / file).exists()]
-    return signs + [name for variable, name in variables.items() if variable in os.environ]
-
-
 def describe(machine: Mapping[str, Any]) -> str:
     """A machine's facts in one line: "2 cores Intel Xeon · 24 GiB · no GPU · torch 2.15.0"."""
     cpu, memory = machine.get("cpu", {}), machine.get("memory_bytes")
@@ -128,3 +120,63 @@ def describe(machine: Mapping[str, Any]) -> str:
 def _gpu_name(gpu: Mapping[str, Any]) -> str:
     limit = gpu.get("power_limit_w")
     return f"{gpu.get('name') or 'unknown GPU'}{f' ({limit:.0f} W)' if limit else ''}"
+
+
+# ---------------------------------------------------------------- files
+
+
+def checkout() -> Path | None:
+    """The working tree that perfkit runs from; None where it was installed without one."""
+    folder = Path(__file__).resolve().parents[2]
+    return folder if (folder / "pyproject.toml").is_file() else None
+
+
+def import_path() -> str:
+    """PYTHONPATH of a process that is to find what this one does: perfkit, and what a notebook has added.
+
+    The process's own libraries come first, as usual.
+    """
+    here = str(Path(__file__).parents[2])
+    own = {*sysconfig.get_paths().values(), here}
+    added = [path for path in sys.path if path and path not in own and "lib-dynload" not in path]
+    return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")]), *added])
+
+
+def data_folder() -> Path:
+    """The folder for all data: PERFKIT_DATA, else the checkout's `data/`, else `./perfkit-data`.
+
+    Asking for a folder does not create it.
+    """
+    if named := os.environ.get("PERFKIT_DATA"):
+        return Path(named).expanduser()
+    tree = checkout()
+    return tree / "data" if tree else Path("perfkit-data")
+
+
+def cache_folder() -> Path:
+    """The folder for data sets and compiled code."""
+    return data_folder() / "cache"
+
+
+def runs_folder() -> Path:
+    """The folder for the store of runs, and for the user's own recordings (`recordings/` in it)."""
+    return data_folder() / "runs"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes the complete file or nothing: a reader never sees half of it. The folder must exist.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)  # mkstemp makes it readable by its owner only
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,103 @@
+"""The facts of this computer, and where files lie on it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfkit import machine
+from perfkit.machine import computer
+from tests.unit.machine.conftest import files
+
+
+def test_the_facts_are_plain_data_that_a_caller_cannot_spoil() -> None:
+    facts = machine.facts()
+    assert json.loads(json.dumps(facts)) == facts
+    assert {"torch", "torchvision", "numpy"} <= set(facts["versions"])
+    facts["cpu"].clear()
+    assert machine.facts()["cpu"]
+
+
+def test_the_id_depends_on_what_decides_speed_and_on_nothing_else() -> None:
+    facts = machine.facts()
+    same = facts | {"memory_bytes": facts["memory_bytes"] + 1_000_000, "os": "another"}
+    other = facts | {"gpus": [{"name": "H200"}]}
+    assert computer.comparable(same) == facts["id"] != computer.comparable(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "flags"),
+    [
+        ("model name\t: Xeon  8488C\nflags\t\t: fpu avx2 amx_bf16\n", "Xeon 8488C", ["avx2", "amx_bf16"]),
+        ("processor\t: 0\nFeatures\t: fp bf16 sve\n", None, ["bf16", "sve"]),  # Arm names no model
+    ],
+)
+def test_the_cpu_is_read_from_the_kernel(root: Path, text: str, model: str | None, flags: list[str]) -> None:
+    files(root, {"proc/cpuinfo": text})
+    cpu = computer._facts.__wrapped__()["cpu"]
+    assert (cpu["flags"], cpu["model"]) == (flags, model or cpu["model"])
+
+
+@pytest.mark.parametrize(
+    ("text", "build"),
+    [
+        ("cuda: Optional[str] = '13.2'\nhip: Optional[str] = None\n", {"cuda": "13.2"}),
+        ("cuda = None\nhip = '7.1'\n", {"hip": "7.1"}),
+        ("cuda: Optional[str] = None\n", {}),
+    ],
+)
+def test_the_build_of_torch_is_read_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, build: dict[str, str]
+) -> None:
+    files(tmp_path, {"torch/__init__.py": "raise RuntimeError", "torch/version.py": text})
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert computer.torch_build() == build
+
+
+def test_torch_is_not_imported_and_the_import_is_light() -> None:
+    script = (
+        "import sys; from perfkit import machine as m; m.facts(); m.read_conditions(); m.checkup(); "
+        "assert not {'torch', 'matplotlib', 'ipywidgets', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True)
+
+
+def test_a_machine_in_one_line() -> None:
+    facts = {
+        "cpu": {"cores_usable": 1, "model": "Xeon"},
+        "memory_bytes": 24 * 1024**3,
+        "gpus": [{"name": "H200", "power_limit_w": 700.0}, {"name": "T4"}],
+        "versions": {"torch": "2.15.0"},
+    }
+    assert machine.describe(facts) == "1 core Xeon · 24 GiB · H200 (700 W), T4 · torch 2.15.0"
+    assert machine.describe({}) == "? cores unknown CPU · no GPU · torch –"
+
+
+def test_data_lies_where_the_variable_says_or_in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERFKIT_DATA", "/mine")
+    assert (machine.cache_folder(), machine.runs_folder()) == (Path("/mine/cache"), Path("/mine/runs"))
+    monkeypatch.delenv("PERFKIT_DATA")
+    assert machine.data_folder() == Path(__file__).parents[3] / "data"
+    monkeypatch.setattr(computer, "checkout", lambda: None)
+    assert machine.data_folder() == Path("perfkit-data")
+
+
+def test_a_file_is_written_completely_or_the_old_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "runs.json"
+    machine.write_atomically(path, b"first")
+    machine.write_atomically(path, b"second")
+    assert path.stat().st_mode & 0o777 == 0o644
+
+    def full(handle: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(computer.os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        machine.write_atomically(path, b"third")
+    assert path.read_bytes() == b"second"
+    assert list(tmp_path.iterdir()) == [path]
