@@ -49,12 +49,12 @@ class Target:
     """Whether processes allocate host memory by glibc, as on most Linux systems."""
     count: int = 1
     """Devices of this kind on this machine."""
-    nodes: int = 1
-    """Machines that train together."""
     anchored: frozenset[str] | None = None
     """Of a simulated GPU: the precisions that published figures vouch for; None for a real device."""
     cores: int | None = None
     """Cores that load data, where the host is not this machine."""
+    doubtful: Mapping[str, str] = field(default_factory=dict)
+    """Switches that can act but are not expected to gain, with the reason: a ladder tries them last."""
     own: Mapping[str, Value] = field(default_factory=dict)
     """Of a script: the switches as it sets them by itself, in the place of the defaults."""
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -63,11 +63,6 @@ class Target:
     def default(self, name: str) -> Value:
         """What a switch is without being set."""
         return self.own.get(name, switches()[name].default)
-
-    @property
-    def devices(self) -> int:
-        """Devices of all machines."""
-        return self.count * self.nodes
 
 
 def precision(recipe: Recipe, target: Target) -> str:
@@ -138,10 +133,8 @@ RULES = (
          "a simulated GPU trains alone: communication is not simulated"),
     Rule("ranks", "not_supported", lambda r, t: t.device == "mps",
          "torch has no communication between ranks on mps"),
-    Rule("ranks", "not_supported", lambda r, t: r.ranks % t.nodes != 0,
-         "{r.ranks} ranks cannot be divided evenly among {t.nodes} machines"),
-    Rule("ranks", "needs_more_gpus", lambda r, t: t.device == "cuda" and r.ranks > t.devices,
-         "NCCL needs one GPU per rank, and this run has {t.devices}"),
+    Rule("ranks", "needs_more_gpus", lambda r, t: t.device == "cuda" and r.ranks > t.count,
+         "NCCL needs one GPU per rank, and this run has {t.count}"),
 )
 # fmt: on
 

@@ -78,12 +78,12 @@ panel.forecast("2 ranks", latency_s=5e-6, bytes_per_s=12.5e9)
 # %% [markdown]
 # ## On a cluster
 #
-# Export the script with `perfkit export --set ranks=16 > train.py`, then run on every machine:
-
-# %%
-pk.torchrun(16, nodes=2)
-
-# %% [markdown]
+# Export the script with `perfkit export --set ranks=16 > train.py`, then run on every machine, here on two of eight GPUs each:
+#
+# ```bash
+# torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 train.py
+# ```
+#
 # Environment variables are passed on to the ranks: `NCCL_DEBUG=INFO` reports which network is used, `NCCL_IB_DISABLE=1` falls back from InfiniBand to TCP, and `OMP_NUM_THREADS` sets the threads per rank.
 #
 # ## The article's checklist

@@ -15,7 +15,7 @@ from perfkit.results.store import RunStore
 from perfkit.show import tables_studies
 from perfkit.show.document import Content
 from perfkit.studies import compare as comparing
-from perfkit.studies import parity as proving
+from perfkit.studies import inspect
 
 
 def compare(
@@ -124,7 +124,7 @@ def parity(
     plan = training.plan()
     side = comparing.candidate(what, plan)
     with progress() as follow:
-        result = proving.parity(plan, side.title, side.recipe or recipes.Recipe(), steps, progress=follow)
+        result = inspect.parity(plan, side.title, side.recipe or recipes.Recipe(), steps, progress=follow)
     output.show(f"parity of {side.title}", tables_studies.parity(result), result)
     if not result.ok:
         raise typer.Exit(1)

@@ -17,7 +17,7 @@ from perfkit.machine import write_atomically
 from perfkit.recipe import parse_settings
 from perfkit.show import html, terminal
 from perfkit.show.document import Content
-from perfkit.studies import plan as plans
+from perfkit.studies import sources
 from perfkit.studies.progress import Progress, Update
 from perfkit.studies.sources import Plan
 
@@ -43,9 +43,9 @@ class Training:
     seed: Annotated[int, typer.Option(help="seed of weights, order and augmentation")] = 0
 
     def plan(self, stages: list[str] | None = None, **more: Any) -> Plan:
-        """The plan of a study; `more` as for `studies.plan.plan`."""
+        """The plan of a study; `more` as for `studies.sources.plan`."""
         more |= {"device": self.device, "options": parse_options(self.option), "seed": self.seed}
-        return plans.plan(self.workload, self.preset, stages, host=self.host, **more)
+        return sources.plan(self.workload, self.preset, stages, host=self.host, **more)
 
 
 @dataclass(frozen=True)

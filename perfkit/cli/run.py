@@ -14,8 +14,8 @@ from perfkit.results.store import RunStore
 from perfkit.show import sentences, tables, tables_history, terminal
 from perfkit.show.document import Content
 from perfkit.studies import rungs
-from perfkit.studies.climb import climb
 from perfkit.studies.progress import Update
+from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Plan
 
 

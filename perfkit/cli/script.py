@@ -8,7 +8,7 @@ import typer
 from perfkit.cli.options import Out, Stage, Training, check_writable, write
 from perfkit.errors import InvalidValue
 from perfkit.results.store import RunStore
-from perfkit.studies import rungs, scaling
+from perfkit.studies import rungs
 
 
 def export(
@@ -16,7 +16,6 @@ def export(
     steps: Annotated[int, typer.Option(min=1, help="steps that the script trains")] = 8,
     run_id: Annotated[str | None, typer.Option("--run", help="the recipe of this stored run instead")] = None,
     ranks: Annotated[int, typer.Option(min=1, help="processes that train together")] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="machines for the printed torchrun command")] = 1,
     out: Out = None,
 ) -> None:
     """Writes the standalone training script of a recipe; it does not need perfkit."""
@@ -27,9 +26,6 @@ def export(
         write(out, text)
     else:
         sys.stdout.write(text)
-    if ranks > 1:
-        command = scaling.torchrun(str(out or "train.py"), ranks, nodes)
-        typer.echo(f"start it with: {command}", err=True)
 
 
 def _stored(run_id: str) -> str:

@@ -17,7 +17,6 @@ _CORE = {
     "pipeline": "perfkit.notebook.functions:pipeline",
     "recording": "perfkit.notebook.functions:recording",
     "source": "perfkit.notebook.functions:source",
-    "torchrun": "perfkit.notebook.functions:torchrun",
     "training_loop": "perfkit.notebook.functions:training_loop",
     "use": "perfkit.notebook.where:use",
 }

@@ -20,7 +20,7 @@ from perfkit.results.run import Run
 from perfkit.show import html, tables, tables_inside, tables_studies
 from perfkit.show.document import Bullets
 from perfkit.show.sentences import verdicts
-from perfkit.studies import inspect, rungs, scaling
+from perfkit.studies import inspect, rungs
 from perfkit.studies.progress import Progress
 from perfkit.worker.reports import SyncReport as Syncs
 
@@ -113,15 +113,6 @@ def doctor() -> Shown[list[Check]]:
     """The machine check, as a table."""
     checks = list(checkup())
     return Shown(checks, tables_studies.doctor(describe(facts()), checks, []))
-
-
-def torchrun(ranks: int, nodes: int = 1) -> Markdown:
-    """The command for a cluster.
-
-    Raises:
-        InvalidValue: the ranks cannot be split evenly.
-    """
-    return Markdown(f"```bash\n{scaling.torchrun('train.py', ranks, nodes)}\n```")
 
 
 def source(workload: str) -> str:

@@ -21,11 +21,9 @@ from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
 from perfkit.show import figures, results, sentences, tables, tables_studies
 from perfkit.show.document import Bullets, Content, Notice, Section
-from perfkit.studies import parity as proving
-from perfkit.studies import plan as plans
-from perfkit.studies import rungs, scaling
-from perfkit.studies.climb import RUNG, climb, is_ladder_of
+from perfkit.studies import compare, inspect, rungs, sources
 from perfkit.studies.progress import Progress
+from perfkit.studies.rungs import RUNG, climb, is_ladder_of
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Description
 
@@ -110,7 +108,7 @@ class LadderPanel(Panel):
             raise
 
     def _planned(self, device: str | None, host: str | None) -> Plan:
-        plan = plans.plan(device=device, host=host, below=self.from_below, **self._asked)
+        plan = sources.plan(device=device, host=host, below=self.from_below, **self._asked)
         base = Recipe(batch_size=plan.preset.batch_size).replace(**plan.settings)
         recipes = tuple((title, base.replace(**changes)) for title, changes in self._titles().items())
         return replace(plan, recipes=recipes)
@@ -261,9 +259,8 @@ class LadderPanel(Panel):
             if not set(names) <= stages:
                 continue
             runs = store.runs(session=session)[::-1]
-            if [run.stage for run in results.stages(runs) if run.stage != KEPT] == names and self._is_same(
-                runs
-            ):
+            measured = [run.stage for run in results.stages(runs) if run.stage != KEPT]
+            if sorted(measured) == sorted(names) and self._is_same(runs):
                 return runs
         return []
 
@@ -307,7 +304,7 @@ class RecipePanel(LadderPanel):
 
     def parity(self, title: str) -> Shown[Parity]:
         """Whether a recipe still trains the same."""
-        parity = proving.parity(self.plan, title, Recipe.from_dict(self[title].recipe))
+        parity = inspect.parity(self.plan, title, Recipe.from_dict(self[title].recipe))
         return Shown(parity, tables_studies.parity(parity))
 
     def communication(self) -> Shown[list[Run]]:
@@ -316,13 +313,13 @@ class RecipePanel(LadderPanel):
 
     def efficiency(self, single: str, many: str) -> float:
         """Scaling efficiency of a recipe with several ranks over one with a single rank: 1 is perfect."""
-        return scaling.efficiency(self[single], self[many])
+        return compare.efficiency(self[single], self[many])
 
     def forecast(
         self, title: str, latency_s: float | None = None, bytes_per_s: float | None = None
     ) -> Shown[dict[int, float]]:
-        """Predicted efficiency with more ranks, from what a recipe measured; see `studies.scaling`."""
-        efficiency = scaling.forecast(self[title], latency_s=latency_s, bytes_per_s=bytes_per_s)
+        """Predicted efficiency with more ranks, from what a recipe measured; see `studies.compare`."""
+        efficiency = compare.forecast(self[title], latency_s=latency_s, bytes_per_s=bytes_per_s)
         return Shown(efficiency, [tables_studies.forecast(efficiency)])
 
 

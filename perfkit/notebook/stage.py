@@ -21,8 +21,7 @@ from perfkit.results.parity import Parity
 from perfkit.results.store import RunStore
 from perfkit.show import results, sentences, simulated, tables, units
 from perfkit.show.document import Bullets, Code, Content, Section
-from perfkit.studies import parity as proving
-from perfkit.studies import rungs
+from perfkit.studies import inspect, rungs
 from perfkit.studies.progress import Progress
 
 
@@ -155,7 +154,7 @@ class StagePanel(LadderPanel):
         if self.guess is not None and not self.plan.recorded:
             RunStore().mark(run.id, guess=self.guess)
         if run.status == "ok" and not (self.plan.recorded or run.simulated):
-            self.parity = proving.parity(
+            self.parity = inspect.parity(
                 self.plan,
                 run.title,
                 Recipe.from_dict(run.recipe),

@@ -21,11 +21,10 @@ from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.show import figures, html, sentences, tables, tables_history, units
 from perfkit.show.document import Bullets, Content, Notice, Table
-from perfkit.studies import plan as plans
-from perfkit.studies import rungs
-from perfkit.studies.climb import climb
+from perfkit.studies import rungs, sources
 from perfkit.studies.compare import compare_stored
 from perfkit.studies.progress import Progress
+from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Plan
 
 BASELINE = "baseline"
@@ -119,7 +118,7 @@ class Workbench(Panel):
         workload, preset, options = (
             (None, None, None) if recorded else (self._workload, self._preset, self._options)
         )
-        return plans.plan(workload, preset, [BASELINE], None, device, options, host=host)
+        return sources.plan(workload, preset, [BASELINE], None, device, options, host=host)
 
     def _plain(self) -> Recipe:
         """The baseline of the preset."""

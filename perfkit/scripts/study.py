@@ -21,11 +21,11 @@ from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import ScriptFacts
 from perfkit.scripts.watched import WatchedScript
 from perfkit.studies.compare import Candidate
-from perfkit.studies.here import ThisMachine, Training
-from perfkit.studies.plan import plan
+from perfkit.studies.here import ThisMachine
+from perfkit.studies.loop import Training
 from perfkit.studies.progress import Progress
 from perfkit.studies.record import Noise
-from perfkit.studies.sources import Plan
+from perfkit.studies.sources import Plan, plan
 from perfkit.worker.messages import Description
 
 LOSSES = 8

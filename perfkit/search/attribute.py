@@ -22,8 +22,8 @@ from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.rules import applicable
 from perfkit.studies import rungs
-from perfkit.studies.climb import stop_rule
 from perfkit.studies.progress import Progress
+from perfkit.studies.rungs import stop_rule
 from perfkit.studies.sources import Plan, Source, opened
 
 TOGETHER = 4

@@ -11,7 +11,7 @@ from perfkit.search import tables
 from perfkit.search import tune as tuning
 from perfkit.search.attribute import Attribution
 from perfkit.search.tune import Tuned
-from perfkit.studies import plan as plans
+from perfkit.studies import sources
 
 
 def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where: Any) -> Shown[Attribution]:
@@ -27,7 +27,7 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
     Raises:
         PerfkitError: a name that is not allowed, or nothing could be measured.
     """
-    plan = plans.plan(stages=["baseline"], **where)
+    plan = sources.plan(stages=["baseline"], **where)
     worth = with_line(lambda progress: attributing.attribute(plan, names, 60 * minutes, progress=progress))
     return Shown(worth, tables.attribution(worth))
 
@@ -51,7 +51,7 @@ def tune(
     Raises:
         PerfkitError: a switch or value that is not allowed, or nothing could be measured.
     """
-    plan = plans.plan(stages=["baseline"], **where)
+    plan = sources.plan(stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None
     best = with_line(lambda progress: tuning.tune(plan, space, cap, 60 * minutes, progress=progress))
     return Shown(best, tables.tuning(best))

@@ -23,8 +23,8 @@ from perfkit.results.stats import Ratio
 from perfkit.results.store import RunStore
 from perfkit.rules import applicable
 from perfkit.studies import rungs
-from perfkit.studies.climb import again, has_verdicts, stop_rule
 from perfkit.studies.progress import Progress
+from perfkit.studies.rungs import again, has_verdicts, stop_rule
 from perfkit.studies.sources import Plan, Source, StopRule, opened
 
 SPACE: dict[str, tuple[Value, ...]] = {

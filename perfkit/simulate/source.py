@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from msgspec import structs
 
@@ -25,7 +25,7 @@ from perfkit.simulate.host import Host, Outcome
 from perfkit.simulate.prediction import Prediction, peak, predict
 from perfkit.simulate.step import Step
 from perfkit.studies.record import RunBuilder
-from perfkit.studies.sources import Plan, ProfilerOptions, Source, StopRule
+from perfkit.studies.sources import Plan, ProfilerOptions, Request, Source, StopRule
 from perfkit.worker.reports import MemoryReport, ProfileReport, SyncReport
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator", "no_sync")
@@ -50,25 +50,25 @@ class Simulated(Source):
         return {f"simulated: {sheet.name}": f"sim:{key}" for key, sheet in GPUS.items()}
 
     @classmethod
-    def checked(
-        cls, device: str | None, workload: str | None, preset: str | None, stages: Sequence[str] | None,
-        host: str | None, **more: Any,
-    ) -> Plan:  # fmt: skip
+    def checked(cls, request: Request) -> Plan:
         """See `Source.checked`. The article's ladder at its sizes is the default."""
-        name = str(device)
+        name = str(request.device)
         gpu(name.partition(":")[2])
-        chosen = workload or "cifar_resnet18"
-        is_article = workloads.reference(chosen) == article.WORKLOAD
-        size = presets.preset(preset or ("paper" if is_article else None), "cuda")
-        names = tuple(stages) if stages is not None else article.LADDER if is_article else LADDER
+        workload = request.workload or "cifar_resnet18"
+        is_article = workloads.reference(workload) == article.WORKLOAD
+        size = presets.preset(request.preset or ("paper" if is_article else None), "cuda")
+        names = article.LADDER if is_article else LADDER
+        if request.stages is not None:
+            names = tuple(request.stages)
         for stage in names:
             optimization(stage)
-        more["keep_all"] = (
-            bool(more.get("keep_all")) or stages is None
-        )  # what is too close to predict is no reason to drop it
-        if host:  # its spelling; whether it fits the workload is known once that is loaded
-            hosts.host(host, is_article=True, cores=1)
-        return Plan(chosen, size, name, names, cls, host=host, **more)
+        if request.host:  # its spelling; whether it fits the workload is known once that is loaded
+            hosts.host(request.host, is_article=True, cores=1)
+        # What is too close to predict is no reason to drop a rung of the default ladder.
+        keep_all = request.stages is None
+        return Plan(
+            workload, size, name, names, cls, options=request.options, host=request.host, keep_all=keep_all
+        )
 
     def __enter__(self) -> Self:
         plan = self.plan

@@ -1,4 +1,4 @@
-"""Two recipes, interleaved until their ratio is known precisely enough; or two stored runs."""
+"""Two recipes, interleaved until their ratio is known precisely enough; two stored runs; several ranks."""
 
 import math
 import time
@@ -148,19 +148,21 @@ def compare(
         for number in range(count):
             if number >= stats.MIN_ROUNDS and time.monotonic() > until:
                 break
-            exchanged = number % 2 == 1
+            is_swapped = number % 2 == 1
             with (
                 progress.part(number, count),
                 opened(replace(plan, seed=plan.seed + number), progress, fresh=True) as source,
             ):
-                first, second = _measure_pair(sides[::-1] if exchanged else sides, source, rule)
+                order = sides[::-1] if is_swapped else sides
+                titled = [(side.title, side.on(source)) for side in order]
+                first, second = source.measure(rungs.recipe_stages(titled, source.target), rule)
                 if not runs:
                     _require_rounds(first, second, store)
                     store.add(first)
                     runs = [first, second]
                     rule = replace(rule, ceiling=False)  # the first pair has measured it
                 elif first.status == second.status == "ok":
-                    runs[1] = _with_pair(runs[1], second.pairings[0], exchanged)
+                    runs[1] = _with_pair(runs[1], second.pairings[0], is_swapped)
                 if source.stopped:
                     break
                 _require_rounds(first, second, store)
@@ -168,12 +170,6 @@ def compare(
         if runs:
             store.add(runs[1])
     return compare_stored(*runs)
-
-
-def _measure_pair(sides: tuple[Candidate, Candidate], source: Source, rule: StopRule) -> tuple[Run, Run]:
-    stages = rungs.recipe_stages([(side.title, side.on(source)) for side in sides], source.target)
-    first, second = source.measure(stages, rule)
-    return first, second
 
 
 def _require_rounds(first: Run, second: Run, store: RunStore) -> None:
@@ -185,10 +181,10 @@ def _require_rounds(first: Run, second: Run, store: RunStore) -> None:
             raise PerfkitError(f"{run.title} could not be compared: {run.reason}", "Fix it, then try again")
 
 
-def _with_pair(run: Run, further: Pairing, exchanged: bool) -> Run:
-    """The run with the rounds of a further pair of processes; `exchanged` if the run's side started first."""
+def _with_pair(run: Run, further: Pairing, is_swapped: bool) -> Run:
+    """The run with the rounds of a further pair of processes, in which its side may have started first."""
     sides = further.own_samples_per_s, further.other_samples_per_s
-    rounds = Rounds(*(sides[::-1] if exchanged else sides), further.disturbed)
+    rounds = Rounds(*(sides[::-1] if is_swapped else sides), further.disturbed)
     pairings = [
         msgspec.structs.replace(
             pairing,
@@ -273,3 +269,50 @@ def measure_noise(
     sides = [comparison.pairing.pairs[0].rates for comparison in comparisons]
     noise.add(plan.device, [stats.aa_pair(*rates) for rates in sides if len(rates[0]) > 1])
     return comparisons
+
+
+# ---------------------------------------------------------------- several ranks
+
+
+def efficiency(alone: Run, many: Run) -> float:
+    """Scaling efficiency: samples/s of all ranks / (ranks × samples/s of one), 1 is perfect.
+
+    Raises:
+        InvalidValue: a run was not measured, or `alone` has several ranks.
+    """
+    if not (alone.samples_per_s and many.samples_per_s) or alone.recipe.get("ranks", 1) > 1:
+        raise InvalidValue("scaling needs a run of one rank and one of several", "Measure both")
+    return many.samples_per_s.value / Recipe.from_dict(many.recipe).ranks / alone.samples_per_s.value
+
+
+def forecast(
+    run: Run, latency_s: float | None = None, bytes_per_s: float | None = None, most: int = 64
+) -> dict[int, float]:
+    """Predicted efficiency by number of ranks: what a run of several ranks measured, in a larger ring.
+
+    A ring all-reduce of b bytes over n ranks takes 2 (n-1) α + 2 (n-1)/n b/β. The share of the communication
+    that overlaps with backward is assumed to stay the same.
+
+    Args:
+        run: a run of two ranks or more.
+        latency_s: α, the latency of a hop of the planned network; the measured one if None.
+        bytes_per_s: β, the bandwidth of a link of it; the measured one if None.
+        most: ranks.
+
+    Raises:
+        InvalidValue: the run had one rank.
+    """
+    measured, ranks = run.communication, Recipe.from_dict(run.recipe).ranks
+    if measured is None:
+        raise InvalidValue(f"{run.title} has one rank: nothing was communicated", "Measure it with ranks=2")
+    hops = 2 * (ranks - 1)
+    alpha = measured.start_s / hops if latency_s is None else latency_s
+    beta = measured.bytes_per_s * hops / ranks if bytes_per_s is None else bytes_per_s
+    exposed = min(1.0, measured.exposed_s / measured.alone_s) if measured.alone_s else 0.0
+
+    def step_s(count: int) -> float:
+        hops = 2 * (count - 1)
+        return measured.compute_s + exposed * (hops * alpha + hops / count * measured.bytes_per_step / beta)
+
+    counts = [2**power for power in range(most.bit_length())]
+    return {count: measured.compute_s / step_s(count) for count in counts}

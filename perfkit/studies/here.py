@@ -18,78 +18,23 @@ from perfkit.process import server
 from perfkit.process.child import Child
 from perfkit.process.conversation import Conversation
 from perfkit.process.lock import device_lock
-from perfkit.recipe import Recipe, switches
+from perfkit.recipe import Recipe
 from perfkit.results import noise
 from perfkit.results.parity import Check, Parity
-from perfkit.results.run import Communication, Run
+from perfkit.results.run import Run
 from perfkit.rules import Target
-from perfkit.studies.loop import Loop
+from perfkit.studies.loop import Loop, Training
 from perfkit.studies.progress import Progress
 from perfkit.studies.record import Noise
-from perfkit.studies.sources import Plan, ProfilerOptions, Source, StopRule
-from perfkit.worker.messages import Block, Description, Peak, Trained
-from perfkit.worker.reports import (
-    KernelReport,
-    MemoryReport,
-    ParityReport,
-    ProfileReport,
-    SyncReport,
-)
+from perfkit.studies.sources import Plan, ProfilerOptions, Request, Source, StopRule
+from perfkit.worker.messages import Description, Trained
+from perfkit.worker.reports import KernelReport, MemoryReport, ParityReport, ProfileReport, SyncReport
 
 A = TypeVar("A")
 
 DEFAULT_WORKLOAD = {"smoke": "photos", "quick": "photos"}
 """On a CPU the article's ResNet-18 is compute-bound; with `photos` the loader matters there too."""
-
-
-class Training:
-    """A process that trains a recipe and is warm; with several ranks, a process for each.
-
-    Args:
-        child: the process, or the ranks.
-        trained: what it reported when it was warm.
-        timeout_s: time limit of each question.
-    """
-
-    def __init__(self, child: Conversation, trained: Trained, timeout_s: float | None = None) -> None:
-        self.child = child
-        self.trained = trained
-        self._timeout_s = timeout_s
-
-    @property
-    def pids(self) -> list[int]:
-        """The leaders of its process groups."""
-        return self.child.pids
-
-    def ask(self, question: str, kind: type[A], **arguments: Any) -> A:
-        """The answer to a question.
-
-        Raises:
-            PerfkitError: the training failed, or took too long.
-        """
-        if self._timeout_s:
-            self.child.deadline = time.monotonic() + self._timeout_s
-        return self.child.ask(question, kind, **arguments)
-
-    def block(self, samples: int, seconds: float, queues: int) -> Block:
-        """Measures steps of at least so many samples, for at least so many seconds."""
-        return self.ask("block", Block, samples=samples, seconds=seconds, queues=queues)
-
-    def ceiling(self, samples: int) -> Block:
-        """Measures steps on a batch that is already on the device."""
-        return self.ask("ceiling", Block, samples=samples)
-
-    def peak(self) -> Peak:
-        """Peak memory since the warm-up."""
-        return self.ask("peak", Peak)
-
-    def communication(self, samples: int) -> Communication:
-        """What averaging gradients between ranks costs."""
-        return self.ask("communication", Communication, samples=samples)
-
-    def stop(self) -> None:
-        """Ends it, and everything that it started."""
-        self.child.stop()
+BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
 
 
 class ThisMachine(Source):
@@ -103,40 +48,30 @@ class ThisMachine(Source):
     def __init__(self, plan: Plan, progress: Progress) -> None:
         super().__init__(plan, progress)
         self._exit = contextlib.ExitStack()
-        self._alive: list[Conversation] = []
         self._spare: Conversation | None = None
 
     @classmethod
-    def checked(
-        cls,
-        device: str | None,
-        workload: str | None,
-        preset: str | None,
-        stages: Sequence[str] | None,
-        host: str | None,
-        **more: Any,
-    ) -> Plan:
+    def checked(cls, request: Request) -> Plan:
         """See `Source.checked`."""
-        where = machine.check_device(device)
-        if host:
+        device = machine.check_device(request.device)
+        if request.host:
             raise InvalidValue(
-                f"--host was given '{host}' for {where}",
+                f"--host was given '{request.host}' for {device}",
                 "It is the host of a simulated GPU: add --device sim:v100",
             )
-        size = presets.preset(preset, where.split(":")[0])
-        names = LADDER if stages is None else tuple(stages)
+        size = presets.preset(request.preset, device.split(":")[0])
+        names = LADDER if request.stages is None else tuple(request.stages)
         for name in names:
             optimization(name)
-        chosen = workload or DEFAULT_WORKLOAD.get(size.name, "cifar_resnet18")
-        workloads.reference(chosen)
-        return Plan(chosen, size, where, names, cls, **more)
+        workload = request.workload or DEFAULT_WORKLOAD.get(size.name, "cifar_resnet18")
+        workloads.reference(workload)
+        return Plan(workload, size, device, names, cls, options=request.options)
 
     def __enter__(self) -> Self:
         device = self.locks or self.plan.device
         waits = functools.partial(self.progress.phase, f"waiting: another run uses {device}")
         with self._exit:
             self._exit.enter_context(device_lock(device, self.progress.cancelled, waits))
-            self._exit.callback(self._stop_all)
             self.load()
             self._loop = Loop(
                 self.plan, self.description, self.progress, self.start, self.noise, self.holds_batches
@@ -155,6 +90,8 @@ class ThisMachine(Source):
     def target(self) -> Target:
         """Where the stages run."""
         kind = self.plan.device.split(":")[0]
+        flags = set(machine.facts()["cpu"].get("flags", ()))
+        emulated = kind == "cpu" and flags and not flags & BF16_FLAGS
         return Target(
             device=kind,
             offers=frozenset(self.description.offers),
@@ -163,6 +100,7 @@ class ThisMachine(Source):
             compiler=not machine.compiler_problem(kind),
             glibc=platform.libc_ver()[0] == "glibc",
             count=self.description.facts.count or 1,
+            doubtful={"amp": "this CPU has no bfloat16 instructions"} if emulated else {},
         )
 
     # ------------------------------------------------------------ processes
@@ -192,9 +130,9 @@ class ThisMachine(Source):
         Raises:
             PerfkitError: the training failed; the child has ended.
         """
-        training = child or self._fresh_child(recipe)
+        child = child or self._fresh_child(recipe)
         try:
-            trained = training.ask(
+            trained = child.ask(
                 "train",
                 Trained,
                 recipe=recipe.to_dict(),
@@ -204,9 +142,9 @@ class ThisMachine(Source):
                 batch_times=batch_times,
             )
         except BaseException:
-            training.stop()
+            child.stop()
             raise
-        return Training(training, trained, self.plan.timeout_s)
+        return Training(child, trained, self.plan.timeout_s)
 
     def _fresh_child(self, recipe: Recipe) -> Conversation:
         if self._spare and recipe.ranks == 1 and not recipe.environment():
@@ -239,18 +177,13 @@ class ThisMachine(Source):
             raise
 
     def keep(self, child: Conversation) -> Conversation:
-        """Has a child ended with this source, and its steps shown."""
-        self._alive.append(child)
-        child.on_steps = self.progress.steps
+        """Has a child ended with this source."""
+        self._exit.callback(child.stop)
         return child
 
     def deadline(self) -> float | None:
         """When the start of a process is too late."""
         return time.monotonic() + self.plan.timeout_s if self.plan.timeout_s else None
-
-    def _stop_all(self) -> None:
-        for child in self._alive:
-            child.stop()
 
     # ------------------------------------------------------------ answers
 
@@ -276,10 +209,8 @@ class ThisMachine(Source):
         self, recipe: Recipe, path: Path, options: ProfilerOptions, batch_times: Path
     ) -> ProfileReport:
         """See `Source.profile`."""
-        steps = asdict(options)
-        return self._look(
-            recipe, "profile", ProfileReport, str(batch_times), path=str(path.absolute()), **steps
-        )
+        place = str(path.absolute())
+        return self._look(recipe, "profile", ProfileReport, str(batch_times), path=place, **asdict(options))
 
     def memory(self, recipe: Recipe) -> MemoryReport:
         """See `Source.memory`."""
@@ -308,7 +239,7 @@ class ThisMachine(Source):
         try:
             return training.ask(question, kind, **arguments)
         finally:
-            training.stop()
+            training.child.stop()
 
     # ------------------------------------------------------------ parity
 
@@ -317,10 +248,10 @@ class ThisMachine(Source):
         samples = recipe.batch_size * recipe.accumulation * recipe.ranks
         other_batch = samples != self.plan.preset.batch_size
         if recipe.ranks > 1:
-            checks, losses = self._parity_of_ranks(recipe, steps)
-            return Parity(title, "tolerance", checks, other_batch, losses)
-        plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-        exactness = catalogue.exactness(recipe, plain)
+            return self._parity_of_ranks(title, recipe, steps, other_batch)
+        exactness = catalogue.exactness(
+            recipe, Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
+        )
         child = self._fresh_child(recipe)
         report = child.ask(
             "parity",
@@ -333,16 +264,12 @@ class ThisMachine(Source):
         trained = self.train(recipe, loss_steps=2, child=child).trained
         return Parity(title, exactness, [*report.checks, _mechanisms(trained)], other_batch, report.losses)
 
-    def _parity_of_ranks(self, recipe: Recipe, steps: int) -> tuple[list[Check], dict[str, list[float]]]:
+    def _parity_of_ranks(self, title: str, recipe: Recipe, steps: int, other_batch: bool) -> Parity:
         """Ranks with a batch each must have the losses of one rank with all of their batches."""
-        idle = {
-            name: switch.default for name, switch in switches().items() if switch.idle_when == ("ranks", 1)
-        }
         batch_size = recipe.batch_size * recipe.ranks
-        reference = self.train(
-            recipe.replace(**idle, no_sync=False, ranks=1, batch_size=batch_size), loss_steps=steps
-        )
-        reference.stop()
+        one_rank = recipe.replace(ranks=1, no_sync=False, batch_size=batch_size)
+        reference = self.train(one_rank, loss_steps=steps)
+        reference.child.stop()
         trained, plain = self.train(recipe, loss_steps=steps).trained, reference.trained
         rounding = 1e-4 if recipe.amp == "off" else 2e-2
         pairs = zip(trained.losses, plain.losses, strict=True)
@@ -351,12 +278,13 @@ class ThisMachine(Source):
         evidence = f"losses of {sizes} differ by at most {difference:.1g}"
         if difference > rounding and trained.batch_norm:
             evidence += ": batch normalisation sees each rank's own batch (nn.SyncBatchNorm would see all)"
+        checks = [Check("losses", difference <= rounding, evidence), _mechanisms(trained)]
         losses: dict[str, list[float]] = {
             "candidate": trained.losses,
             "float32": plain.losses,
             "float64": [],
         }
-        return [Check("losses", difference <= rounding, evidence), _mechanisms(trained)], losses
+        return Parity(title, "tolerance", checks, other_batch, losses)
 
 
 def _mechanisms(trained: Trained) -> Check:

@@ -1,14 +1,14 @@
-"""Looks inside a training step of one recipe, in a fresh process: memory, kernels, hidden waits."""
+"""One recipe in a fresh process: memory, kernels and hidden waits of its step, and its parity."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict, Unpack
 
 from perfkit.recipe import Recipe
+from perfkit.results.parity import Parity
 from perfkit.studies import rungs
-from perfkit.studies.plan import plan
 from perfkit.studies.progress import Progress
-from perfkit.studies.sources import Source, opened
+from perfkit.studies.sources import PARITY_STEPS, Plan, Source, opened, plan
 from perfkit.worker.reports import KernelReport, MemoryReport, SyncReport
 
 
@@ -17,13 +17,10 @@ class TrainingSpec(TypedDict, total=False):
 
     preset: str | None
     settings: Mapping[str, Any] | None
-    """Switches set from the baseline up."""
     device: str | None
     options: Mapping[str, Any] | None
-    """The workload's constructor arguments."""
     seed: int
     host: str | None
-    """The host of a simulated GPU."""
 
 
 @contextlib.contextmanager
@@ -45,14 +42,10 @@ def prepared(
     Raises:
         PerfkitError: a value is not allowed, or the recipe cannot act here.
     """
-    settings = {
-        **(recipe.to_dict() if isinstance(recipe, Recipe) else {}),
-        **(spec.get("settings") or {}),
-    }
+    switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}
     stage = recipe if isinstance(recipe, str) else "baseline"
-    more: dict[str, Any] = {key: value for key, value in spec.items() if key != "settings"}
-    where = plan(workload, stages=[stage], settings=settings, below=True, **more)
-    with opened(where, progress or Progress()) as source:
+    more: dict[str, Any] = {**spec, "settings": {**switches, **(spec.get("settings") or {})}}
+    with opened(plan(workload, stages=[stage], below=True, **more), progress or Progress()) as source:
         yield source, rungs.acting(rungs.all_stages(source)[-1]).recipe
 
 
@@ -93,3 +86,23 @@ def kernels(
     """
     with prepared(workload, recipe, spec) as (source, used):
         return source.kernels(used)
+
+
+def parity(
+    plan: Plan, title: str, recipe: Recipe, steps: int = PARITY_STEPS, progress: Progress | None = None
+) -> Parity:
+    """Trains a recipe and the plain program from one seed on the same batches, and compares.
+
+    Args:
+        plan: workload, preset, device, seed.
+        title: what the recipe is called.
+        recipe: the candidate; it must be able to act here.
+        steps: how many each side trains.
+        progress: follows and stops it.
+
+    Raises:
+        NotHere: the device computes no numbers.
+        PerfkitError: the training failed.
+    """
+    with opened(plan, progress or Progress(), "parity") as source:
+        return source.parity(title, recipe, steps)

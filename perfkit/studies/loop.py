@@ -2,8 +2,8 @@
 
 Every stage trains in a fresh process. The processes stay alive, and each round measures one block of each, in
 random order, so that the drift of a noisy machine cancels within a round and the numbers that are shown
-together come from the same rounds. If memory does not hold all processes, stages are measured in batches,
-each beside the baseline.
+together come from the same rounds. What memory does not hold beside all others is measured beside the
+baseline alone.
 """
 
 import random
@@ -11,13 +11,14 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 
 from perfkit import machine
 from perfkit.errors import Cancelled, PerfkitError, RunFailed
 from perfkit.ladder.stages import Stage
+from perfkit.process.conversation import Conversation
 from perfkit.results import noise, stats
 from perfkit.results.pairing import DISTURBED, Pairing
 from perfkit.results.run import AGAIN, Communication, Run
@@ -26,35 +27,32 @@ from perfkit.studies.record import Measurement, Noise, Round, RunBuilder
 from perfkit.studies.sources import Plan, StopRule
 from perfkit.worker.messages import Block, Description, Peak, Trained
 
+A = TypeVar("A")
+
 STARTING = 0.25
 """The part of a measurement's time until all processes are warm, roughly: for the progress bar."""
 MEMORY_MARGIN = 1.5
 """Another training needs as much memory as the largest so far, and some more for its batches."""
 
 
-class Process(Protocol):
-    """A process that trains one recipe and is warm."""
+@dataclass
+class Training:
+    """A process that trains a recipe and is warm; with several ranks, a process for each."""
 
+    child: Conversation
     trained: Trained
+    timeout_s: float | None = None
+    """Time limit of each question."""
 
-    @property
-    def pids(self) -> list[int]:
-        """The leaders of its process groups."""
+    def ask(self, question: str, kind: type[A], **arguments: Any) -> A:
+        """The answer to a question.
 
-    def block(self, samples: int, seconds: float, queues: int) -> Block:
-        """Measures steps."""
-
-    def ceiling(self, samples: int) -> Block:
-        """Measures steps on a batch that is already on the device."""
-
-    def peak(self) -> Peak:
-        """Peak memory since the warm-up."""
-
-    def communication(self, samples: int) -> Communication:
-        """What averaging gradients between ranks costs."""
-
-    def stop(self) -> None:
-        """Ends it, and everything that it started."""
+        Raises:
+            PerfkitError: the training failed, or took too long.
+        """
+        if self.timeout_s:
+            self.child.deadline = time.monotonic() + self.timeout_s
+        return self.child.ask(question, kind, **arguments)
 
 
 @dataclass(eq=False)
@@ -63,7 +61,7 @@ class Trial:
 
     stage: Stage
     builder: RunBuilder
-    process: Process | None = None
+    training: Training | None = None
     measurement: Measurement | None = None
     failure: PerfkitError | None = None
     gpu_bytes: int = 0
@@ -80,29 +78,19 @@ class Trial:
         measurement = self.measurement if self.failure is None else None
         return measurement if measurement and measurement.rounds else None
 
-    def warm(self, process: Process) -> None:
+    def warm(self, training: Training) -> None:
         """Has a process from now on; rounds of an earlier one stay."""
-        self.process = process
+        self.training = training
         if self.measurement:
-            self.measurement.trained = process.trained
+            self.measurement.trained = training.trained
         else:
-            self.measurement = Measurement(self.builder.id, process.trained)
+            self.measurement = Measurement(self.builder.id, training.trained)
 
     def stop(self) -> None:
         """Ends its process."""
-        if self.process:
-            self.process.stop()
-        self.process = None
-
-    def fail(self, problem: PerfkitError) -> None:
-        """Takes no further part, and has a run that says why."""
-        self.failure = problem
-        self.stop()
-
-    def forget(self) -> None:
-        """Ends its process; it is to be measured anew."""
-        self.stop()
-        self.measurement = None
+        if self.training:
+            self.training.child.stop()
+        self.training = None
 
 
 class Loop:
@@ -122,7 +110,7 @@ class Loop:
         plan: Plan,
         description: Description,
         progress: Progress,
-        start: Callable[[Stage], Process],
+        start: Callable[[Stage], Training],
         device_noise: Callable[[], Noise],
         holds_batches: bool = True,
     ) -> None:
@@ -139,40 +127,25 @@ class Loop:
         self._reference: float | None = None
         """The rate of the baseline, in samples/s, when it was measured first."""
 
-    def measure(  # noqa: C901, PLR0912 - the one measuring loop, read from top to bottom
-        self, stages: Sequence[Stage], stop: StopRule
-    ) -> list[Run]:
+    def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
         """See `Source.measure`."""
         trials = [self._trial(stage, is_base=stage is stages[0]) for stage in stages]
-        waiting = [trial for trial in trials if trial.is_open]
-        for trial in self._trials.values():
-            if waiting and trial not in trials:
-                trial.stop()
-        alone: list[Trial] = []
-        most = len(waiting)
-        while waiting and not self.stopped:
-            base = waiting[0]
-            batch = self._start_together(waiting, most)
-            waiting = [trial for trial in waiting if trial.is_open and trial not in batch]
-            if batch == [base] and waiting:
-                alone.append(waiting.pop(0))  # memory does not hold it even beside the baseline
-            lacking = self._take_rounds(batch, stop) if batch != [base] or not base.result else []
-            if len(batch) > 2:
-                waiting = lacking + waiting
+        groups = [trials]
+        while groups and not self.stopped:
+            group = [trial for trial in groups.pop(0) if trial.is_open]
+            if not group or (len(group) == 1 and group[0].result):
+                continue
+            for other in self._trials.values():
+                if other not in group:
+                    other.stop()
+            base = group[0]
+            self._take_rounds(self._start_together(group), stop)
+            # What memory did not hold has no result: first beside the baseline, then alone.
+            lacking = [trial for trial in group if trial.is_open and not trial.result]
+            if len(group) > 2:
+                groups += [[base, trial] for trial in lacking if trial is not base]
             else:
-                alone += lacking
-            if lacking:
-                most = 2
-            if waiting:
-                for trial in batch:
-                    if trial is not base:
-                        trial.stop()
-            if base.is_open and (waiting or not base.result):
-                waiting.insert(0, base)
-        for trial in alone:
-            if not self.stopped:
-                self.renew()
-                self._take_rounds(self._start_together([trial], 1), stop)
+                groups += [[trial] for trial in lacking]
         base = next((trial for trial in trials if trial.result), trials[0])
         self._learn_noise(trials, base)
         return [self._run(trial, trials[:at], base) for at, trial in enumerate(trials)]
@@ -185,7 +158,7 @@ class Loop:
     def _trial(self, stage: Stage, is_base: bool) -> Trial:
         """The trial of an earlier call, if its process is alive or it is the baseline; else a new one."""
         known = self._trials.get(stage.name)
-        if known and known.stage == stage and known.is_open and (known.process or is_base):
+        if known and known.stage == stage and known.is_open and (known.training or is_base):
             return known
         if known:
             known.stop()
@@ -195,32 +168,34 @@ class Loop:
 
     # ------------------------------------------------------------ starting
 
-    def _start_together(self, trials: Sequence[Trial], most: int) -> list[Trial]:
+    def _start_together(self, trials: Sequence[Trial]) -> list[Trial]:
         """Starts processes in the order of the trials, as many as memory holds, and returns these trials."""
         batch: list[Trial] = []
-        base, is_fresh = trials[0], trials[0].process is None
+        base, is_fresh = trials[0], trials[0].training is None
         for trial in trials:
-            full = len(batch) >= most or (len(batch) > 1 and not trial.process and self._is_crowded(batch))
-            if batch and full:
+            if not trial.training and len(batch) > 1 and self._is_crowded(batch):
                 break
             self._progress.reach(STARTING * len(batch) / len(trials), trial.stage.title)
             try:
-                if not trial.process:
+                if not trial.training:
                     free = self._free_gpu_bytes()
-                    trial.warm(self._checked_process(trial.stage))
+                    trial.warm(self._checked_training(trial.stage))
                     trial.gpu_bytes = max(0, free - self._free_gpu_bytes())
             except (Cancelled, KeyboardInterrupt) as stop:
                 self.stopped = stop
                 break
             except PerfkitError as problem:
-                if _is_out_of_memory(problem) and batch:
+                if batch and _is_out_of_memory(problem):
                     break
-                trial.fail(problem)
+                trial.failure = problem
                 continue
             batch.append(trial)
         again = next((trial for trial in batch if trial.stage.name == AGAIN), None)
         if again and is_fresh and base in batch and self._random.random() < 0.5:
-            _exchange(again, base)
+            # Of equal processes the one started first may be slower.
+            for trial, training in ((base, again.training), (again, base.training)):
+                if training:
+                    trial.warm(training)
         return batch
 
     def _is_crowded(self, batch: Sequence[Trial]) -> bool:
@@ -234,39 +209,40 @@ class Loop:
         """0 if no GPU takes part."""
         return machine.free_gpu_bytes(self._description.facts.uuid) or 0
 
-    def _checked_process(self, stage: Stage) -> Process:
-        process = self._start(stage)
-        off = [f"{proof.switch} ({proof.evidence})" for proof in process.trained.mechanisms if not proof.ok]
+    def _checked_training(self, stage: Stage) -> Training:
+        training = self._start(stage)
+        off = [f"{proof.switch} ({proof.evidence})" for proof in training.trained.mechanisms if not proof.ok]
         if off:
-            process.stop()
+            training.child.stop()
             raise RunFailed(
                 f"the mechanism is not on: {'; '.join(off)}",
                 "The numbers would not be of this recipe, so it is not measured; check the workload's code",
             )
-        return process
+        return training
 
     # ------------------------------------------------------------ rounds
 
-    def _take_rounds(self, batch: Sequence[Trial], stop: StopRule) -> list[Trial]:
+    def _take_rounds(self, members: list[Trial], stop: StopRule) -> None:
         """Measures rounds until the rule is satisfied.
 
-        A trial that fails takes no further part. A person who stops it keeps the complete rounds.
-
-        Returns:
-            Trials that ran out of memory beside the others, and are to be measured anew.
+        A trial that fails takes no further part; nor does one that runs out of memory beside others, which
+        then has no result. If a person stops it, the complete rounds are kept.
         """
-        members, rounds, lacking = list(batch), list[Round](), list[Trial]()
-        clock = _Clock(stop, len(batch))
+        rounds: list[Round] = []
+        started, share = time.monotonic(), 0.0
+        budget_s = min(stop.limit_s, stop.budget_s * max(1, len(members) - 1))
         others = machine.OtherPrograms()
         with machine.sample_utilization(self._description.facts.uuid) as utilization:
             while members and not self.stopped:
-                needed = self._rounds_needed(members, rounds, stop)
-                share = clock.share(rounds, needed)
-                if share >= 1.0:
+                clean = [round for round in rounds if round.disturbed <= DISTURBED]
+                needed, spent_s = self._rounds_needed(members, clean, stop), time.monotonic() - started
+                if len(rounds) >= stop.rounds and (spent_s > budget_s or len(clean) >= needed):
                     break
+                in_time = spent_s / budget_s if spent_s < budget_s else len(rounds) / stop.rounds
+                share = max(share, min(0.99, max(len(clean) / needed, in_time)))
                 self._progress.reach(STARTING + (1 - STARTING) * share, _title(len(rounds) + 1, members))
                 try:
-                    round = self._take_round(members, lacking, stop, utilization)
+                    round = self._take_round(members, stop, utilization)
                 except (Cancelled, KeyboardInterrupt) as person:
                     self.stopped = person
                     break
@@ -275,69 +251,52 @@ class Loop:
                         trial.measurement.rounds.append(round)
                 rounds.append(round)
                 others.look()
-            disturber = others.busiest(_pids(members)) if any(map(_is_disturbed, rounds)) else None
-        for trial in list(members):
+            is_clean = all(round.disturbed <= DISTURBED for round in rounds)
+            disturber = None if is_clean else others.busiest(_pids(members))
+        for trial in members:
             trial.builder.disturber = disturber
             self._ask_the_rest(trial)
-        return lacking
 
-    def _take_round(
-        self,
-        members: list[Trial],
-        lacking: list[Trial],
-        stop: StopRule,
-        utilization: list[float],
-    ) -> Round:
-        """One block of every member, in random order; a member without memory moves to those that lack it."""
-        started, base = time.monotonic(), members[0]
+    def _take_round(self, members: list[Trial], stop: StopRule, utilization: list[float]) -> Round:
+        """One block of every member, in random order."""
         blocks: dict[str, Block] = {}
         ceilings: dict[str, Block] = {}
         disturbed = 0.0
         for trial in self._random.sample(members, len(members)):
-            start = len(utilization)  # what was sampled before belongs to other trials
-            if not (trial.process and trial.measurement):
+            training, measurement = trial.training, trial.measurement
+            if not (training and measurement):
                 continue
-            is_new = len(trial.measurement.rounds) < stop.rounds
-            wants_ceiling = stop.ceiling and self._holds_batches and is_new
+            start = len(utilization)  # what was sampled before belongs to other trials
+            wants_ceiling = stop.ceiling and self._holds_batches and len(measurement.rounds) < stop.rounds
             try:
-                self._progress.measure(trial.stage.title, disturbed if blocks else None, utilization)
-                block, ceiling, share = self._take_block(trial.process, members, wants_ceiling)
+                block, ceiling, share = self._take_block(training, members, wants_ceiling)
             except Cancelled:
                 raise
             except PerfkitError as problem:
-                if not _is_out_of_memory(problem) or len(members) == 1:
-                    trial.fail(problem)
-                    members.remove(trial)
-                    continue
-                crowd = [trial] if trial is not base else members[1:]
-                trial.stop()
-                for other in crowd:
-                    other.forget()
-                    lacking.append(other)
-                members[:] = [other for other in members if other not in crowd and other.process]
+                _leave(members, trial, problem)
                 continue
-            trial.measurement.gpu_utilization += utilization[start:]
+            measurement.gpu_utilization += utilization[start:]
             disturbed, blocks[trial.builder.id] = max(disturbed, share), block
             if ceiling:
                 ceilings[trial.builder.id] = ceiling
-        return Round(blocks, ceilings, disturbed, time.monotonic() - started)
+        return Round(blocks, ceilings, disturbed)
 
     def _take_block(
-        self, process: Process, members: Sequence[Trial], wants_ceiling: bool
+        self, training: Training, members: Sequence[Trial], wants_ceiling: bool
     ) -> tuple[Block, Block | None, float]:
         """A block, the ceiling, and the share of the cores or of the GPU that others took meanwhile."""
         preset, pids = self._plan.preset, _pids(members)
+        samples = preset.block_samples
         since, before = time.time(), machine.cpu_times(pids)
-        block = process.block(preset.block_samples, preset.block_s, preset.queues)
-        ceiling = process.ceiling(preset.block_samples) if wants_ceiling else None
+        block = training.ask("block", Block, samples=samples, seconds=preset.block_s, queues=preset.queues)
+        ceiling = training.ask("ceiling", Block, samples=samples) if wants_ceiling else None
         share = machine.taken_share(before, machine.cpu_times(pids))
         if uuid := self._description.facts.uuid:
             share = max(share, machine.taken_gpu_share(uuid, since, machine.members(pids)))
         return block, ceiling, share
 
-    def _rounds_needed(self, members: Sequence[Trial], rounds: Sequence[Round], stop: StopRule) -> float:
+    def _rounds_needed(self, members: Sequence[Trial], clean: Sequence[Round], stop: StopRule) -> float:
         """After how many undisturbed rounds the ratios to the stage before and the baseline are precise."""
-        clean = [round for round in rounds if not _is_disturbed(round)]
         again = members[-1].stage.name == AGAIN
         compared = members[:-1] if again else members
         if stop.precision is None or len(compared) < 2:
@@ -356,17 +315,19 @@ class Loop:
 
     def _ask_the_rest(self, trial: Trial) -> None:
         """What is measured once, after the rounds."""
-        if self.stopped or not (trial.process and trial.measurement):
+        training, measurement = trial.training, trial.measurement
+        if self.stopped or not (training and measurement):
             return
         try:
-            trial.measurement.peak = trial.process.peak()
+            measurement.peak = training.ask("peak", Peak)
             if trial.stage.recipe.ranks > 1:
                 samples = self._plan.preset.block_samples
-                trial.measurement.communication = trial.process.communication(samples)
+                measurement.communication = training.ask("communication", Communication, samples=samples)
         except (Cancelled, KeyboardInterrupt) as stop:
             self.stopped = stop
         except PerfkitError as problem:
-            trial.fail(problem)
+            trial.failure = problem
+            trial.stop()
 
     # ------------------------------------------------------------ results
 
@@ -401,24 +362,21 @@ class Loop:
         return trial.builder.measured(result, pairings, self._reference)
 
 
-class _Clock:
-    """How much of the rounds is done, by the time and by their number."""
+def _leave(members: list[Trial], trial: Trial, problem: PerfkitError) -> None:
+    """A member that failed takes no further part.
 
-    def __init__(self, stop: StopRule, members: int) -> None:
-        self._stop = stop
-        self._started = time.monotonic()
-        self._budget_s = min(stop.limit_s, stop.budget_s * max(1, members - 1))
-        self._share = 0.0
-
-    def share(self, rounds: Sequence[Round], needed: float) -> float:
-        """From 0 to 1: all is done."""
-        spent_s, least, count = time.monotonic() - self._started, self._stop.rounds, len(rounds)
-        clean = sum(not _is_disturbed(round) for round in rounds)
-        if count >= least and (spent_s > self._budget_s or clean >= needed):
-            return 1.0
-        in_time = spent_s / self._budget_s if spent_s < self._budget_s else count / least
-        self._share = max(self._share, min(0.99, max(clean / needed, in_time)))
-        return self._share
+    Without memory beside the others it is to be measured anew; if that happens to the baseline, all others
+    are. The rounds of the baseline stay.
+    """
+    trial.stop()
+    if len(members) == 1 or not _is_out_of_memory(problem):
+        trial.failure = problem
+        members.remove(trial)
+        return
+    for other in members[1:] if trial is members[0] else [trial]:
+        other.stop()
+        other.measurement = None
+    members[:] = [other for other in members if other.training]
 
 
 def _title(number: int, members: Sequence[Trial]) -> str:
@@ -426,21 +384,9 @@ def _title(number: int, members: Sequence[Trial]) -> str:
     return f"round {number}{together}"
 
 
-def _is_disturbed(round: Round) -> bool:
-    return round.disturbed > DISTURBED
-
-
 def _is_out_of_memory(problem: PerfkitError) -> bool:
     return isinstance(problem, RunFailed) and problem.kind == "out of memory"
 
 
 def _pids(trials: Sequence[Trial]) -> set[int]:
-    return {pid for trial in trials if trial.process for pid in trial.process.pids}
-
-
-def _exchange(one: Trial, other: Trial) -> None:
-    """Swaps the processes of two equal trials: of equal processes the one started first may be slower."""
-    one.process, other.process = other.process, one.process
-    for trial in (one, other):
-        if trial.process and trial.measurement:
-            trial.measurement.trained = trial.process.trained
+    return {pid for trial in trials if trial.training for pid in trial.training.child.pids}

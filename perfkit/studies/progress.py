@@ -2,24 +2,10 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from perfkit.results.run import Run
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How fast the training under way is just now, and what else the machine does."""
-
-    title: str
-    """The title of the stage."""
-    step_s: float
-    samples_per_step: int
-    others: float | None = None
-    """Share of the cores that other programs took during the last block (0 to 1)."""
-    gpu: float | None = None
-    """The GPU's utilisation by NVML (0 to 1)."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +18,6 @@ class Update:
     """Part of the whole study that is done (0 to 1)."""
     run: Run | None = None
     """The run that has just ended, whatever its status."""
-    pace: Pace | None = None
-    """The newest steps, if some have ended since the last update."""
 
     def describe(self) -> str:
         """One line for people; before the first stage there is only the phase."""
@@ -53,13 +37,9 @@ class Progress:
     ) -> None:
         self.cancelled = cancelled or threading.Event()
         self.tell = tell
+        self.title = ""
         self._range = (0.0, 1.0)
         self._done = 0.0
-        self.title = ""
-        self._pace: Pace | None = None
-        self._measured = ""
-        self._others: float | None = None
-        self._gpu: Sequence[float] = ()
 
     @contextlib.contextmanager
     def part(self, number: int, total: int) -> Iterator[None]:
@@ -80,28 +60,12 @@ class Progress:
 
     def phase(self, phase: str, fraction: float = 0.0) -> None:
         """A process is in a phase, of which `fraction` is done."""
-        pace, self._pace = self._pace, None
-        self.tell(Update(self.title, phase, self._done, pace=pace))
+        self.tell(Update(self.title, phase, self._done))
 
     def share(self, phase: str, fraction: float) -> None:
         """The work is in a phase, and so much of this part is done."""
         self.reach(fraction)
         self.phase(phase)
-
-    def measure(self, title: str, others: float | None, gpu: Sequence[float]) -> None:
-        """The next block belongs to this stage.
-
-        Args:
-            title: the title of the stage.
-            others: share of the cores that other programs took in the block before.
-            gpu: samples of the GPU's utilisation in percent; the list grows.
-        """
-        self._measured, self._others, self._gpu = title, others, gpu
-
-    def steps(self, step_s: float, samples_per_step: int) -> None:
-        """Steps have ended in the measured process."""
-        gpu = self._gpu[-1] / 100 if self._gpu else None
-        self._pace = Pace(self._measured, step_s, samples_per_step, self._others, gpu)
 
     def finish(self, run: Run) -> None:
         """A run has ended."""

@@ -31,7 +31,6 @@ class Round:
     """The step on a batch that is already on the device, where it was measured."""
     disturbed: float = 0.0
     """The largest share of the cores that others took during one of the blocks."""
-    seconds: float = 0.0
 
 
 @dataclass
@@ -42,7 +41,7 @@ class Measurement:
     """The id of its run."""
     trained: Trained
     rounds: list[Round] = field(default_factory=list)
-    peak: Peak | None = None
+    peak: Peak = field(default_factory=lambda: Peak(None, None, 0))
     communication: Communication | None = None
     gpu_utilization: list[float] = field(default_factory=list)
 
@@ -54,19 +53,10 @@ class Measurement:
         """The rounds in which both took part."""
         return [round for round in self.rounds if other.id in round.blocks]
 
-    @property
-    def blocks(self) -> list[Block]:
-        """The blocks of this training, one a round."""
-        return [round.blocks[self.id] for round in self.rounds]
-
-    @property
-    def step_s(self) -> float:
-        """Median of the measured steps."""
-        return float(np.median([value for block in self.blocks for value in block.step_s]))
-
     def raw(self) -> Raw:
         """Every value that was measured."""
-        warm, blocks = [self.trained.first, self.trained.warm], self.blocks
+        warm = [self.trained.first, self.trained.warm]
+        blocks = [round.blocks[self.id] for round in self.rounds]
         ceilings = [round.ceilings[self.id] for round in self.rounds if self.id in round.ceilings]
         return Raw(
             step_s=[value for block in [*warm, *blocks] for value in block.step_s],
@@ -87,10 +77,11 @@ class Measurement:
         it; without such rounds they are compared as they are.
         """
         together, relative = self.common(other), False
+        mine, theirs = self.common(baseline), other.common(baseline)
         if together:
             rates = self.rates(together), other.rates(together)
             shares = _shares(together)
-        elif (mine := self.common(baseline)) and (theirs := other.common(baseline)):
+        elif mine and theirs:
             mine, theirs, relative = _counting(mine), _counting(theirs), True
             rates = self._relative(baseline, mine), other._relative(baseline, theirs)
             shares = [max(_shares([*mine, *theirs]))] * len(mine)
@@ -131,7 +122,6 @@ class RunBuilder:
         self.id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         self.disturber: machine.Program | None = None
         """The program that disturbed the measuring."""
-        self._device = plan.device
         self._device_facts = description.facts
         self._before = machine.read_conditions()
         self._facts = {f"not applied: {name}": str(why) for name, why in (stage.not_applied or {}).items()}
@@ -164,10 +154,18 @@ class RunBuilder:
         self, measurement: Measurement, pairings: list[Pairing], reference: float | None = None
     ) -> Run:
         """The run of a measured stage; `reference` is the baseline's rate in samples/s."""
-        trained, peak, raw = measurement.trained, measurement.peak or Peak(None, None, 0), measurement.raw()
-        first_s = trained.first.step_s[0]
+        trained, peak, raw = measurement.trained, measurement.peak, measurement.raw()
+        bytes_per_sample, on_cpu = trained.batch_bytes_per_sample, self._fields["device"].startswith("cpu")
+        facts = dict(trained.facts)
+        if trained.weights:
+            facts["weights"] = trained.weights
+        compile_s = None
+        if trained.compiled:
+            facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
+            step_s = float(np.median(raw.step_s[raw.warmup_steps :]))
+            compile_s = max(0.0, trained.first.step_s[0] - step_s)
         run = self.build(
-            self._training_facts(trained) | _left_out(raw),
+            facts | _left_out(raw),
             recipe=trained.recipe,
             raw=raw,
             samples_per_step=trained.samples_per_step,
@@ -177,22 +175,16 @@ class RunBuilder:
             losses=trained.losses,
             communication=measurement.communication,
             startup_s=trained.startup_s,
-            compile_s=max(0.0, first_s - measurement.step_s) if trained.compiled else None,
+            compile_s=compile_s,
             peak_memory_bytes=peak.allocated,
             peak_reserved_bytes=peak.reserved,
-            batch_bytes_per_sample=trained.batch_bytes_per_sample,
-            h2d_bytes_per_sample=None if self._device.startswith("cpu") else trained.batch_bytes_per_sample,
+            batch_bytes_per_sample=bytes_per_sample,
+            h2d_bytes_per_sample=None if on_cpu else bytes_per_sample,
         )
         warnings = [*self._disturbances(run), *_quality_warnings(run, peak)]
         for conditions in run.machine["conditions"].values():
             warnings += machine.quality_warnings(conditions, own_processes=3, gpu=self._device_facts.uuid)
         return msgspec.structs.replace(run, warnings=list(dict.fromkeys(warnings)))
-
-    def _training_facts(self, trained: Trained) -> dict[str, str]:
-        facts = dict(trained.facts) | ({"weights": trained.weights} if trained.weights else {})
-        if trained.compiled:
-            facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
-        return facts
 
     def _disturbances(self, run: Run) -> Iterator[str]:
         if run.disturbed is None:

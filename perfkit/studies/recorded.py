@@ -1,6 +1,5 @@
 """A recording as a source of runs: the stored run of each stage, in the place of measuring."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
@@ -15,7 +14,7 @@ from perfkit.results import recordings
 from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import AGAIN, Run, slug
 from perfkit.rules import Target
-from perfkit.studies.sources import NotHere, Plan, Source
+from perfkit.studies.sources import NotHere, Plan, Request, Source
 from perfkit.worker.messages import Description, DeviceFacts
 
 _ENDS = (AGAIN, KEPT)
@@ -28,26 +27,18 @@ class Recorded(Source):
     noisy = False
 
     @classmethod
-    def checked(
-        cls,
-        device: str | None,
-        workload: str | None,
-        preset: str | None,
-        stages: Sequence[str] | None,
-        host: str | None,
-        **more: Any,
-    ) -> Plan:
+    def checked(cls, request: Request) -> Plan:
         """See `Source.checked`; workload, options and preset are those of the recording."""
-        name = (device or "").removeprefix(recordings.PREFIX)
+        name = (request.device or "").removeprefix(recordings.PREFIX)
         runs = recordings.find(name).runs
         first, known = runs[0], [run.stage for run in runs if run.stage not in _ENDS]
-        for stage in stages or []:
+        for stage in request.stages or []:
             if stage not in known:
                 optimization(stage)
-        options = more.pop("options")
+        workload, options = request.workload, request.options
         same = {
             "workload": workload is None or first.workload in (workload, workloads.reference(workload)),
-            "preset": preset in (None, first.preset),
+            "preset": request.preset in (None, first.preset),
             "option": all(first.options.get(key) == value for key, value in options.items()),
         }
         if other := [what for what, is_same in same.items() if not is_same]:
@@ -58,17 +49,12 @@ class Recorded(Source):
             )
         sizes = presets.PRESETS.get(first.preset, presets.PRESETS["quick"])
         size = replace(sizes, name=first.preset, batch_size=Recipe.from_dict(first.recipe).batch_size)
-        names = tuple(known if stages is None else stages)
-        return Plan(
-            first.workload, size, first.device, names, cls, recorded=name, options=first.options, **more
-        )
+        names = tuple(known if request.stages is None else request.stages)
+        return Plan(first.workload, size, first.device, names, cls, options=first.options, recorded=name)
 
     def __enter__(self) -> Self:
         first = self._runs[0]
-        facts = DeviceFacts(0, "")
-        self.description = Description(
-            reference=first.workload, options=first.options, offers=[], facts=facts
-        )
+        self.description = Description(first.workload, first.options, [], DeviceFacts(0, ""))
         return self
 
     @cached_property
@@ -90,13 +76,8 @@ class Recorded(Source):
 
     def why_not_set(self, name: str, recipe: Recipe) -> str:
         """See `Source.why_not_set`: a switch can be set if some run of the recording has it changed."""
-        changed = {
-            switch
-            for run in self._runs
-            if run.status == "ok"
-            for switch in Recipe.from_dict(run.recipe).diff(Recipe())
-        }
-        return "" if name in changed else "not in this recording"
+        measured = [Recipe.from_dict(run.recipe) for run in self._runs if run.status == "ok"]
+        return "" if any(name in other.diff(Recipe()) for other in measured) else "not in this recording"
 
     def stored(self) -> list[Run]:
         """The runs that the plan asks for, in its order; a missing one says what the recording has."""
@@ -104,12 +85,17 @@ class Recorded(Source):
         if plan.recipes:
             return [self._with_recipe(slug(title), title, recipe) for title, recipe in plan.recipes]
         by_stage = {run.stage: run for run in reversed(runs)}
-        names = [name for name in plan.stages if name != runs[0].stage]
-        rows = [by_stage.get(name) or self._missing(name, _title(name), runs[0].recipe) for name in names]
-        rows = [self._with(run, plan.changes) for run in rows]
-        first = self._before(rows[0]) if plan.below and rows else runs[0]
-        ends = [] if plan.below else [run for run in runs if run.stage in _ENDS]
-        return [self._with(run, plan.settings) for run in [first, *rows]] + ends
+        rows: list[Run] = []
+        for name in plan.stages:
+            if name != runs[0].stage:
+                title = OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name
+                run = by_stage.get(name) or self._missing(name, title, runs[0].recipe)
+                rows.append(self._with(run, plan.changes))
+        if plan.below:
+            rows.insert(0, self._before(rows[0]) if rows else runs[0])
+        else:
+            rows = [runs[0], *rows, *(run for run in runs if run.stage in _ENDS)]
+        return [run if run.stage in _ENDS else self._with(run, plan.settings) for run in rows]
 
     def _with(self, run: Run, settings: Any) -> Run:
         """The run, or one of the same stage with these switches."""
@@ -123,10 +109,8 @@ class Recorded(Source):
 
     def _before(self, run: Run) -> Run:
         """The run that this one was compared with; the last measured one ahead of it if there is none."""
-        pairing = run.pairing("previous")
-        by_id = {other.id: other for other in self._runs}
-        if pairing and pairing.against in by_id:
-            return by_id[pairing.against]
+        if compared := run.previous(self._runs):
+            return compared
         at = self._runs.index(run) if run in self._runs else len(self._runs)
         ahead = [other for other in self._runs[:at] if other.status == "ok" and other.stage not in _ENDS]
         return ahead[-1] if ahead else self._runs[0]
@@ -146,7 +130,3 @@ class Recorded(Source):
             reason=f"not in this recording, which has {', '.join(titles)}",
             facts={ORIGIN: first.facts[ORIGIN]},
         )
-
-
-def _title(name: str) -> str:
-    return OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name

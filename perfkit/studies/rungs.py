@@ -1,20 +1,35 @@
-"""The rungs of a plan: their recipes on a machine, why some cannot act there, their diffs."""
+"""The ladder: its rungs on a machine, the climb that keeps those that help, their scripts and diffs."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from perfkit import export, machine
 from perfkit.errors import InvalidValue
-from perfkit.ladder import presets
-from perfkit.ladder import stages as ladder
-from perfkit.ladder.catalogue import LADDER, optimization
+from perfkit.ladder import presets, stages
+from perfkit.ladder.catalogue import optimization
+from perfkit.ladder.presets import Preset
 from perfkit.ladder.stages import KEPT, Stage
 from perfkit.recipe import Recipe
+from perfkit.results import stats
 from perfkit.results.run import AGAIN, Run, slug
+from perfkit.results.store import RunStore
 from perfkit.rules import Target, applicable, joined, not_anchored
 from perfkit.studies.progress import Progress
-from perfkit.studies.sources import Plan, Source, described, opened
+from perfkit.studies.sources import Plan, Source, StopRule, described, opened
 from perfkit.worker.messages import Description
+
+RUNG = "rung"
+"""The fact of a run that says whether its rung was kept: `kept`, or `dropped: ` with the reason."""
+LAST = "tried last"
+"""The fact of a run whose rung was moved to the end of the ladder: the reason."""
+_MANY = 8
+"""GPUs of the machine that a diff is shown for if there is none here: enough for every rung."""
+
+
+# ---------------------------------------------------------------- stages
 
 
 def first(plan: Plan, target: Target) -> Stage:
@@ -23,8 +38,8 @@ def first(plan: Plan, target: Target) -> Stage:
     Raises:
         InvalidValue: a simulated GPU has no figures for its precision.
     """
-    below = ladder.below(plan.stages[0]) if plan.below and plan.stages else ()
-    recipe = ladder.build(below, _sizes(plan, target), target)[-1].recipe
+    below = stages.below(plan.stages[0]) if plan.below and plan.stages else ()
+    recipe = stages.build(below, _sizes(plan, target), target)[-1].recipe
     recipe, reasons = applicable(recipe.replace(**plan.settings), target)
     if reason := not_anchored(recipe, target):
         start = "Start from one of them, such as --set amp=fp16" if target.anchored else "Choose another GPU"
@@ -34,7 +49,7 @@ def first(plan: Plan, target: Target) -> Stage:
 
 def rung(plan: Plan, target: Target, name: str, before: Recipe) -> Stage:
     """A rung on top of a recipe, with the plan's own values for its switches."""
-    stage = ladder.stage(optimization(name), before, _sizes(plan, target), target)
+    stage = stages.stage(optimization(name), before, _sizes(plan, target), target)
     if stage.reason or not plan.changes:
         return stage
     recipe, reasons = applicable(stage.recipe.replace(**plan.changes), target)
@@ -45,9 +60,36 @@ def _sizes(plan: Plan, target: Target) -> presets.Sizing:
     return presets.sizing(plan.preset, target, target.cores or machine.usable_cores())
 
 
-def names(plan: Plan) -> list[str]:
-    """The rungs above the first stage."""
-    return [name for name in plan.stages if name != "baseline"]
+def names(plan: Plan, target: Target) -> list[str]:
+    """The rungs above the first stage; those that are not expected to gain here come last."""
+    rungs = [name for name in plan.stages if name != "baseline"]
+    return sorted(rungs, key=lambda name: _why_last(name, target) != "")
+
+
+def _why_last(name: str, target: Target) -> str:
+    return target.doubtful.get(optimization(name).switch, "")
+
+
+def ladder_stages(plan: Plan, target: Target) -> list[Stage]:
+    """The stages of a plan on a target if every rung is kept."""
+    ladder = [first(plan, target)]
+    for name in names(plan, target):
+        ladder.append(rung(plan, target, name, ladder[-1].recipe))
+    return ladder
+
+
+def recipe_stages(recipes: Iterable[tuple[str, Recipe]], target: Target) -> list[Stage]:
+    """Titled recipes as stages, as far as they can act."""
+    rows: list[Stage] = []
+    plain: Recipe | None = None
+    for title, wanted in recipes:
+        recipe, reasons = applicable(wanted, target)
+        plain = plain or wanted
+        # If nothing is left of what it changes, measuring would show the first recipe again.
+        nothing_left = bool(rows and reasons) and recipe == rows[0].recipe and wanted != plain
+        reason = joined(reasons) if nothing_left else ""
+        rows.append(Stage(slug(title), title, recipe, reason=reason, not_applied=reasons))
+    return rows
 
 
 def all_stages(source: Source) -> list[Stage]:
@@ -62,28 +104,6 @@ def all_stages(source: Source) -> list[Stage]:
     return recipe_stages(plan.recipes, source.target) or ladder_stages(plan, source.target)
 
 
-def ladder_stages(plan: Plan, target: Target) -> list[Stage]:
-    """The stages of a plan on a target if every rung is kept."""
-    stages = [first(plan, target)]
-    for name in names(plan):
-        stages.append(rung(plan, target, name, stages[-1].recipe))
-    return stages
-
-
-def recipe_stages(recipes: Iterable[tuple[str, Recipe]], target: Target) -> list[Stage]:
-    """Titled recipes as stages, as far as they can act."""
-    stages: list[Stage] = []
-    plain: Recipe | None = None
-    for title, wanted in recipes:
-        recipe, reasons = applicable(wanted, target)
-        plain = plain or wanted
-        # If nothing is left of what it changes, measuring would show the first recipe again.
-        nothing_left = bool(stages and reasons) and recipe == stages[0].recipe and wanted != plain
-        reason = joined(reasons) if nothing_left else ""
-        stages.append(Stage(slug(title), title, recipe, reason=reason, not_applied=reasons))
-    return stages
-
-
 def resolve(plan: Plan) -> tuple[Description, list[Stage]]:
     """What the workload and the device report, and the stages as they would run here, or were recorded.
 
@@ -94,12 +114,6 @@ def resolve(plan: Plan) -> tuple[Description, list[Stage]]:
     """
     with opened(plan, Progress()) as source:
         return source.description, all_stages(source)
-
-
-def top(plan: Plan, description: Description) -> Recipe:
-    """The whole default ladder, as far as it can act where a plan runs."""
-    target = described(plan, description).target
-    return ladder_stages(replace(plan, stages=LADDER), target)[-1].recipe
 
 
 def switch_rule(plan: Plan, description: Description) -> Callable[[str, Recipe], str]:
@@ -118,10 +132,137 @@ def acting(stage: Stage) -> Stage:
     return stage
 
 
-# ---------------------------------------------------------------- scripts
+# ---------------------------------------------------------------- climbing
 
-_MANY = 8
-"""GPUs of the machine that a diff is shown for if there is none here: enough for every rung."""
+
+def has_verdicts(preset: Preset) -> bool:
+    """Whether the preset's least number of rounds is enough for verdicts."""
+    return preset.rounds >= stats.MIN_ROUNDS
+
+
+def stop_rule(preset: Preset) -> StopRule:
+    """When the rounds of a ladder end."""
+    return StopRule(
+        preset.rounds,
+        precision=preset.precision if has_verdicts(preset) else None,
+        part=preset.part,
+        adds_noise=True,
+        budget_s=preset.budget_s,
+        limit_s=preset.limit_s,
+    )
+
+
+def again(stage: Stage) -> Stage:
+    """The A/A row of a baseline."""
+    return replace(stage, name=AGAIN, title=f"{stage.title} (again)", not_applied=None)
+
+
+def climb(plan: Plan, store: RunStore | None = None, progress: Progress | None = None) -> list[Run]:
+    """Measures the ladder of a plan, or its recipes.
+
+    Each rung is measured in the same rounds as the recipe that was kept so far and the baseline. It is kept
+    if it is faster, or if the plan says so: a rung that is slower, makes no difference or was disturbed by
+    other programs is dropped, as nothing shows that it helps. At the end the kept recipe is measured afresh
+    against the baseline, in new processes: what was chosen for being fast came out lucky. A rung that fails
+    does not stop the others, and nothing is built on it.
+
+    Args:
+        plan: what to measure.
+        store: where runs are kept; None keeps none.
+        progress: follows and stops it.
+
+    Raises:
+        PerfkitError: the workload cannot be loaded at all.
+        KeyboardInterrupt: after every process has ended.
+    """
+    progress = progress or Progress()
+    runs: list[Run] = []
+
+    def take(*more: Run) -> None:
+        for run in more:
+            if store:
+                store.add(run)
+            progress.finish(run)
+            runs.append(run)
+
+    with opened(plan, progress) as source:
+        if stored := source.stored():
+            for run in stored:
+                progress.finish(run)
+            return stored
+        if plan.recipes or len(names(plan, source.target)) < 2:
+            rows = all_stages(source)
+            compared = sum(not stage.reason for stage in rows) > 1
+            repeat = [again(rows[0])] if compared and _repeats(source) else []
+            take(*source.measure([*rows, *repeat], stop_rule(plan.preset)))
+        else:
+            _climb_rung_by_rung(source, take)
+    return runs
+
+
+def _climb_rung_by_rung(source: Source, take: Callable[..., None]) -> None:
+    plan, target, started = source.plan, source.target, time.monotonic()
+    rungs = names(plan, target)
+    base = kept = first(plan, target)
+    is_first = True
+
+    def rule(parts_left: int) -> StopRule:
+        """The parts that are left share the time that is left."""
+        whole = stop_rule(plan.preset)
+        left_s = max(0.0, started + whole.limit_s - time.monotonic())
+        return replace(whole, limit_s=left_s / parts_left)
+
+    for number, name in enumerate(rungs):
+        stage = rung(plan, target, name, kept.recipe)
+        below = [base] if kept is base else [base, kept]
+        if stage.reason and not is_first:
+            below = []  # nothing is to be measured
+        with source.progress.part(number, len(rungs) + 1):
+            *before, run = source.measure([*below, stage], rule(len(rungs) + 1 - number))
+        run = _judged(run, before, source)
+        take(*(before[:1] if is_first else []), run)
+        is_first = False
+        if run.facts.get(RUNG) == "kept":
+            kept = stage
+        if source.stopped or (before and before[0].status != "ok"):
+            return
+    if kept is not base and _repeats(source):
+        source.renew()
+        final = replace(kept, name=KEPT, title="everything kept, measured afresh")
+        with source.progress.part(len(rungs), len(rungs) + 1):
+            take(*source.measure([base, final, again(base)], rule(1))[1:])
+
+
+def _judged(run: Run, before: Sequence[Run], source: Source) -> Run:
+    """The run with the fact whether its rung is kept: not if what was kept failed beside it."""
+    plan, ratio = source.plan, run.speedup("previous")
+    facts = {LAST: why} if (why := _why_last(run.stage, source.target)) else {}
+    if ratio and before[-1].status == "ok":
+        wanted = plan.keep_all or run.stage in plan.keep or not has_verdicts(plan.preset)
+        facts[RUNG] = "kept" if wanted or ratio.is_faster else f"dropped: {ratio.verdict}"
+    return msgspec.structs.replace(run, facts={**run.facts, **facts})
+
+
+def _repeats(source: Source) -> bool:
+    return source.noisy and has_verdicts(source.plan.preset)
+
+
+def is_ladder_of(plan: Plan, description: Description, runs: Sequence[Run]) -> bool:
+    """Whether stored runs are those that this plan would measure, given what was kept."""
+    rows = [run for run in runs if run.stage not in (AGAIN, KEPT)]
+    target = described(plan, description).target
+    wanted = recipe_stages(plan.recipes, target)
+    if not wanted:
+        kept = first(plan, target)
+        wanted = [kept]
+        for name, run in zip(names(plan, target), rows[1:], strict=False):
+            wanted.append(rung(plan, target, name, kept.recipe))
+            if run.facts.get(RUNG) == "kept":
+                kept = wanted[-1]
+    return [Recipe.from_dict(run.recipe) for run in rows] == [stage.recipe for stage in wanted]
+
+
+# ---------------------------------------------------------------- scripts
 
 
 def stage_diffs(plan: Plan, description: Description | None = None) -> list[tuple[str, str]]:
@@ -138,11 +279,11 @@ def stage_diffs(plan: Plan, description: Description | None = None) -> list[tupl
         PerfkitError: the workload cannot be loaded.
     """
     source = described(plan, description or resolve(plan)[0])
-    reason, text = _last_diff(source, all_stages(source))
+    reason, text = _last_diff(source, all_stages(source), plan.device)
     diffs = [(f"n/a here: {reason}" if reason else "What it changes", text)]
     if source.target.device == "cuda":
         return diffs
-    gpus = replace(source.target, device="cuda", bf16=True, compiler=True, count=_MANY)
+    gpus = replace(source.target, device="cuda", bf16=True, compiler=True, count=_MANY, doubtful={})
     other_reason, other = _last_diff(source, ladder_stages(plan, gpus), "cuda")
     if other and _changed(other) != _changed(text):
         diffs.append(("What it changes on a GPU", other))
@@ -151,15 +292,12 @@ def stage_diffs(plan: Plan, description: Description | None = None) -> list[tupl
     return diffs
 
 
-def _last_diff(source: Source, stages: Sequence[Stage], device: str = "") -> tuple[str, str]:
+def _last_diff(source: Source, ladder: Sequence[Stage], device: str) -> tuple[str, str]:
     """Why the last stage cannot act, or what it changes."""
-    before, last = stages[-2:] if len(stages) > 1 else (stages[0], stages[0])
+    before, last = ladder[max(0, len(ladder) - 2)], ladder[-1]
     if last.reason:
         return last.reason, ""
-    plan = source.plan
-    texts = [
-        script(stage.recipe, source.description, device or plan.device, plan.seed) for stage in (before, last)
-    ]
+    texts = [script(stage.recipe, source.description, device, source.plan.seed) for stage in (before, last)]
     return "", export.diff(texts[0], texts[1], (f"train.py before {last.name}", f"train.py with {last.name}"))
 
 

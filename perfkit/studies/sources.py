@@ -1,19 +1,20 @@
-"""Sources of runs: this machine, a recording, a simulated GPU, a script.
+"""What is measured, and the sources of runs: this machine, a recording, a simulated GPU, a script.
 
 A study asks a source for what it needs and never for its kind. A source overrides what it can do; everything
-else raises `NotHere` with the reason. An addition registers its source in `SOURCES` by the prefix of its
-devices, such as `sim` for `sim:v100`.
+else raises `NotHere` with the reason. An addition registers its source by the prefix of its devices, such as
+`sim` for `sim:v100`.
 """
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from perfkit import additions
 from perfkit.errors import InvalidValue
+from perfkit.ladder.catalogue import optimization
 from perfkit.ladder.presets import Preset
 from perfkit.ladder.stages import Stage
 from perfkit.recipe import Recipe, Value
@@ -24,7 +25,7 @@ from perfkit.studies.progress import Progress
 from perfkit.worker.messages import Description
 from perfkit.worker.reports import KernelReport, MemoryReport, ProfileReport, SyncReport
 
-_CORE = {"recorded": "perfkit.studies.recorded:Recorded"}
+_RECORDED = {"recorded": "perfkit.studies.recorded:Recorded"}
 _HERE = "perfkit.studies.here:ThisMachine"
 
 PARITY_STEPS = 4
@@ -69,6 +70,18 @@ class ProfilerOptions:
 
 
 @dataclass(frozen=True)
+class Request:
+    """What a source decides on, as it was asked for: None stands for the source's default."""
+
+    workload: str | None
+    preset: str | None
+    stages: Sequence[str] | None
+    device: str | None
+    options: Mapping[str, Any]
+    host: str | None
+
+
+@dataclass(frozen=True)
 class Plan:
     """What is to be measured: checked, but nothing started yet."""
 
@@ -95,18 +108,12 @@ class Plan:
     """Time limit for the start of a stage, and for each of its blocks."""
     host: str | None = None
     """The host of a simulated GPU, as it was named."""
-
     recorded: str = ""
     """The name of the recording that is played; `device` is then the recorded one."""
 
 
 class Source:
-    """Where runs come from. Entering it loads the workload; leaving it ends every process.
-
-    Args:
-        plan: what to measure.
-        progress: follows and stops it.
-    """
+    """Where runs come from. Entering it loads the workload; leaving it ends every process."""
 
     why_not: ClassVar[str] = "this source has no process to ask"
     """Why the questions that a source does not override cannot be answered."""
@@ -132,16 +139,8 @@ class Source:
         """Ends what was started."""
 
     @classmethod
-    def checked(
-        cls,
-        device: str | None,
-        workload: str | None,
-        preset: str | None,
-        stages: Sequence[str] | None,
-        host: str | None,
-        **more: Any,
-    ) -> Plan:
-        """A plan with this source's defaults for what is None; `more` are further fields of the plan.
+    def checked(cls, request: Request) -> Plan:
+        """A plan with this source's defaults.
 
         Raises:
             InvalidValue: a name that is not allowed.
@@ -232,9 +231,59 @@ class Source:
 def source_of(device: str | None) -> type[Source]:
     """The class of a device's source, by the device's prefix; this machine for a device without one."""
     prefix, separator, _ = (device or "").partition(":")
-    place = {**additions.sources(), **_CORE}.get(prefix, _HERE) if separator else _HERE
+    place = (additions.sources() | _RECORDED).get(prefix, _HERE) if separator else _HERE
     source: type[Source] = additions.load(place)
     return source
+
+
+def plan(  # noqa: PLR0913, PLR0917 - the options of every measuring command
+    workload: str | None = None,
+    preset: str | None = None,
+    stages: Sequence[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    below: bool = False,
+    seed: int = 0,
+    timeout_s: float | None = None,
+    host: str | None = None,
+    keep: Sequence[str] = (),
+    keep_all: bool = False,
+) -> Plan:
+    """A checked plan, with this machine's defaults for what is left out.
+
+    Args:
+        workload: a built-in one, or `package.module:name`.
+        preset: `smoke`, `quick` or `paper`.
+        stages: optimizations in their order; the whole ladder if None. The baseline always comes first.
+        settings: switches set from the baseline up.
+        device: `cuda`, `mps` or `cpu`; `sim:v100` predicts what a GPU would do; `recorded:NAME` plays a
+            recording, and measures nothing.
+        options: the workload's constructor arguments, over those of the preset.
+        below: start from the default ladder as it stands below the first stage, not from the plain loop.
+        seed: of weights, order and augmentation.
+        timeout_s: time limit for the start of a stage, and for each of its blocks.
+        host: the host of a simulated GPU.
+        keep: stages that are kept even if they are not faster.
+        keep_all: keep every stage.
+
+    Raises:
+        InvalidValue: a name or value that is not allowed.
+    """
+    recipe = Recipe().replace(**(settings or {}))
+    for name in (*(stages or ()), *keep):
+        optimization(name)
+    request = Request(workload, preset, stages, device, dict(options or {}), host)
+    found = source_of(device).checked(request)
+    return replace(
+        found,
+        settings={name: getattr(recipe, name) for name in settings or {}},
+        below=below,
+        seed=seed,
+        timeout_s=timeout_s,
+        keep=tuple(keep),
+        keep_all=keep_all or found.keep_all,
+    )
 
 
 def described(plan: Plan, description: Description) -> Source:

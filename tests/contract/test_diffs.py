@@ -14,9 +14,8 @@ from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.ladder.stages import Stage
 from perfkit.recipe import Recipe, switches
 from perfkit.results.run import Communication
-from perfkit.studies import plan as plans
-from perfkit.studies import rungs
-from perfkit.studies.climb import climb
+from perfkit.studies import rungs, sources
+from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Plan, described
 from perfkit.worker.messages import Description, DeviceFacts
 from tests.unit.studies import fakes
@@ -52,7 +51,7 @@ class Child(fakes.FakeChild):
 
 
 def plan(device: str, stages: tuple[str, ...] | None = None, below: bool = True) -> Plan:
-    return replace(plans.plan(WORKLOAD, "smoke", stages, device="cpu", below=below), device=device)
+    return replace(sources.plan(WORKLOAD, "smoke", stages, device="cpu", below=below), device=device)
 
 
 def stages(wanted: Plan) -> list[Stage]:

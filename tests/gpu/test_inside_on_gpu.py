@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from perfkit.results.run import Run
-from perfkit.studies import inspect
-from perfkit.studies import plan as plans
-from perfkit.studies.climb import climb
+from perfkit.studies import inspect, sources
+from perfkit.studies.rungs import climb
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -17,7 +16,7 @@ CUDA: Any = {"preset": "smoke", "device": "cuda"}
 
 
 def measured(workload: str, **wanted: Any) -> list[Run]:
-    return climb(plans.plan(workload, "smoke", device="cuda", **wanted), None)
+    return climb(sources.plan(workload, "smoke", device="cuda", **wanted), None)
 
 
 def test_checkpointing_gives_activations_up() -> None:

@@ -10,8 +10,8 @@ from perfkit import machine
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.studies import plan as plans
-from perfkit.studies.climb import climb
+from perfkit.studies import sources
+from perfkit.studies.rungs import climb
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -19,7 +19,7 @@ CIFAR = "cifar_resnet18"
 
 
 def measured(**wanted: Any) -> list[Run]:
-    plan = plans.plan(CIFAR, "smoke", device="cuda", **wanted)
+    plan = sources.plan(CIFAR, "smoke", device="cuda", **wanted)
     return climb(plan, RunStore())
 
 
@@ -81,7 +81,7 @@ def test_losses_with_exact_switches_are_those_of_the_baseline(ladder: dict[str, 
 def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_other() -> None:
     import dataclasses
 
-    plan = plans.plan(CIFAR, "smoke", device="cuda", options={"image_size": 224})
+    plan = sources.plan(CIFAR, "smoke", device="cuda", options={"image_size": 224})
     free = machine.facts()["gpus"][0]["memory_bytes"]
     batch = 1 << ((free // 40_000_000).bit_length() - 1)  # about 25 MB a sample: over half of the memory
     recipe = Recipe(batch_size=batch, uint8_copy=True, device_resize=True)

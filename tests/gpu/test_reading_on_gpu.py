@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfkit.studies import compare, inspect, parity
-from perfkit.studies import plan as plans
+from perfkit.studies import compare, inspect, sources
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -29,9 +28,9 @@ def test_a_live_profile_has_kernels_copies_and_parts_that_sum(stage: str) -> Non
 
 @pytest.mark.parametrize("stage", ["pinning", "channels_last", "amp", "amp_fp16", "compile", "tf32"])
 def test_a_stage_trains_the_same(stage: str) -> None:
-    plan = plans.plan(CIFAR, "smoke", ["baseline"], device="cuda")
+    plan = sources.plan(CIFAR, "smoke", ["baseline"], device="cuda")
     side = compare.candidate(stage, plan)
-    found = parity.parity(plan, side.title, side.recipe)
+    found = inspect.parity(plan, side.title, side.recipe)
     assert found.ok, found.describe()
 
 

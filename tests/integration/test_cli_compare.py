@@ -14,7 +14,7 @@ from perfkit.results import noise
 from perfkit.results.store import RunStore
 from perfkit.studies import here
 from perfkit.studies.compare import Candidate, compare, compare_stored
-from perfkit.studies.plan import plan
+from perfkit.studies.sources import plan
 from tests.support.cli import ROOT, perfkit
 
 pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir", "restart")

@@ -19,15 +19,15 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError, WorkloadError
 from perfkit.process.child import Child
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.studies import plan as plans
-from perfkit.studies.climb import climb
+from perfkit.studies import sources
 from perfkit.studies.progress import Progress, Update
+from perfkit.studies.rungs import climb
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 
 def measured(workload: str, stages: tuple[str, ...], **more: Any) -> list[Run]:
-    made = plans.plan(f"tests.support.toy:{workload}", "smoke", stages, device="cpu", **more)
+    made = sources.plan(f"tests.support.toy:{workload}", "smoke", stages, device="cpu", **more)
     return climb(made, RunStore())
 
 
@@ -49,7 +49,7 @@ def statuses(runs: list[Run]) -> list[str]:
 )
 def test_unknown_names_are_refused_with_what_is_allowed(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidValue, match=f"(?s){said}"):
-        climb(plans.plan(**wrong))
+        climb(sources.plan(**wrong))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_unknown_names_are_refused_with_what_is_allowed(wrong: dict[str, Any], s
 )
 def test_a_workload_that_cannot_be_loaded_says_why(workload: str, said: str) -> None:
     with pytest.raises(PerfkitError, match=f"(?s){said}"):
-        climb(plans.plan(workload, "smoke", device="cpu"))
+        climb(sources.plan(workload, "smoke", device="cpu"))
 
 
 def test_a_data_set_that_raises_in_a_worker_names_the_line_and_the_other_stages_go_on() -> None:
@@ -134,7 +134,7 @@ def test_a_killed_child_is_one_message(tmp_path: Path) -> None:
                 if child.name() == "perfkit.worker" or "perfkit.worker" in child.cmdline():
                     child.kill()
 
-    made = plans.plan("tests.support.toy:Unhurried", "smoke", ("baseline",), device="cpu")
+    made = sources.plan("tests.support.toy:Unhurried", "smoke", ("baseline",), device="cpu")
     runs = climb(made, RunStore(), Progress(kill))
     assert statuses(runs) == ["failed"]
     assert "was killed" in runs[0].reason
@@ -150,7 +150,7 @@ def test_cancelling_in_any_phase_ends_at_once_and_keeps_what_was_finished(phase:
         if progress.phase == phase:
             cancelled.set()
 
-    made = plans.plan("tests.support.toy:Unhurried", "smoke", ("zero_grad",), device="cpu")
+    made = sources.plan("tests.support.toy:Unhurried", "smoke", ("zero_grad",), device="cpu")
     try:
         runs = climb(made, RunStore(), Progress(cancel, cancelled))
     except Cancelled:
@@ -291,7 +291,7 @@ def test_a_full_disk_while_storing_is_one_message(tmp_path: Path, monkeypatch: p
         return database
 
     monkeypatch.setattr(sqlite3, "connect", full)
-    made = plans.plan("tests.support.toy:Toy", "smoke", ("baseline",), device="cpu")
+    made = sources.plan("tests.support.toy:Toy", "smoke", ("baseline",), device="cpu")
     with pytest.raises(PerfkitError, match=r"(?s)full.*space"):
         climb(made, store)
 

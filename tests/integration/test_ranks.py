@@ -12,10 +12,9 @@ import pytest
 
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
-from perfkit.studies import parity, rungs, scaling
-from perfkit.studies import plan as plans
-from perfkit.studies.climb import climb
+from perfkit.studies import compare, inspect, rungs, sources
 from perfkit.studies.progress import Progress
+from perfkit.studies.rungs import climb
 from perfkit.trace.profile import profile
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
@@ -24,7 +23,7 @@ TOGETHER = {"ranks": 2, "cpu_threads": 1}
 
 
 def measured(workload: str, *recipes: dict[str, Any], **more: Any) -> list[Run]:
-    plan = plans.plan(f"tests.support.toy:{workload}", "smoke", (), device="cpu", **more)
+    plan = sources.plan(f"tests.support.toy:{workload}", "smoke", (), device="cpu", **more)
     named = tuple((f"recipe {at}", Recipe(batch_size=8, **one)) for at, one in enumerate(recipes))
     return climb(replace(plan, recipes=named))
 
@@ -45,19 +44,19 @@ def test_two_ranks_take_twice_the_samples_with_every_switch_proven() -> None:
     assert all_of_it.communication.bytes_per_step == two.communication.bytes_per_step
     assert len(two.communication.rank_compute_s) == 2
     assert two.communication.step_s > 0
-    assert scaling.efficiency(one, two) > 0
+    assert compare.efficiency(one, two) > 0
 
 
 def test_losses_of_two_ranks_are_those_of_one_with_twice_the_batch() -> None:
-    plan = plans.plan("tests.support.toy:Toy", "smoke", ["baseline"], device="cpu")
-    found = parity.parity(plan, "two ranks", Recipe(batch_size=8, **TOGETHER))
+    plan = sources.plan("tests.support.toy:Toy", "smoke", ["baseline"], device="cpu")
+    found = inspect.parity(plan, "two ranks", Recipe(batch_size=8, **TOGETHER))
     assert found.ok, found.describe()
     assert len(found.losses["candidate"]) == len(found.losses["float32"]) == 4
 
 
 def test_batch_normalisation_over_ranks_is_told_as_what_it_is() -> None:
-    plan = plans.plan("tests.support.toy:Normalised", "smoke", ["baseline"], device="cpu")
-    found = parity.parity(plan, "two ranks", Recipe(batch_size=8, **TOGETHER))
+    plan = sources.plan("tests.support.toy:Normalised", "smoke", ["baseline"], device="cpu")
+    found = inspect.parity(plan, "two ranks", Recipe(batch_size=8, **TOGETHER))
     assert not found.ok
     assert "SyncBatchNorm" in found.describe()
 
@@ -84,7 +83,7 @@ def test_a_rank_that_hangs_times_out() -> None:
 
 def test_ranks_are_cancelled_together() -> None:
     stop = threading.Event()
-    plan = plans.plan("tests.support.toy:Unhurried", "smoke", (), device="cpu")
+    plan = sources.plan("tests.support.toy:Unhurried", "smoke", (), device="cpu")
     plan = replace(plan, recipes=(("two", Recipe(batch_size=8, **TOGETHER)),))
     (run,) = climb(plan, progress=Progress(lambda now: stop.set() if now.phase == "warm-up" else None, stop))
     assert run.status == "cancelled"

@@ -13,8 +13,7 @@ from perfkit.recipe import Recipe
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.rules import Target, why_not
-from perfkit.studies import parity as proving
-from perfkit.studies import rungs
+from perfkit.studies import inspect, rungs
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import Plan
 from tests.unit.show.fake_runs import session
@@ -36,7 +35,7 @@ class FakeStudy:
         for module in (ladder, workbench):
             monkeypatch.setattr(module, "climb", self)
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
-        monkeypatch.setattr(proving, "parity", lambda *args, **named: same)
+        monkeypatch.setattr(inspect, "parity", lambda *args, **named: same)
         monkeypatch.setattr(rungs, "stage_diffs", lambda *args: [("What it changes here", "-a\n+b\n")])
 
     def __call__(self, plan: Plan, store: Any, progress: Progress) -> Any:

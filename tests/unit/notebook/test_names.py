@@ -32,7 +32,6 @@ def test_a_recording_and_a_stage_of_it() -> None:
 
 
 def test_commands_and_code_to_read() -> None:
-    assert "torchrun" in pk.torchrun(2).data
     assert pk.source("perfkit.workloads.photos:Photos").startswith("class Photos")
     with pytest.raises(InvalidValue):
         pk.source("perfkit.workloads.photos:Nothing")

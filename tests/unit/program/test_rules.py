@@ -130,8 +130,6 @@ def test_what_remains_can_act_and_what_was_taken_away_has_a_reason(recipe: Recip
     [
         ({"ranks": 2}, Target("cuda"), "one GPU per rank, and this run has 1"),
         ({"ranks": 2}, Target("cuda", count=2), ""),
-        ({"ranks": 4}, Target("cuda", count=2, nodes=2), ""),
-        ({"ranks": 3}, Target("cpu", nodes=2), "evenly"),
         ({"ranks": 2}, Target("mps"), "mps"),
     ],
 )

@@ -16,6 +16,7 @@ from perfkit.simulate.costs import constants
 from perfkit.simulate.source import Simulated
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import NotHere, StopRule, source_of
+from perfkit.studies.sources import plan as planned
 from perfkit.workloads import load
 from tests.unit.simulate.plans import prediction
 
@@ -49,7 +50,7 @@ def stages(changes: Any = ARTICLE) -> list[Stage]:
 
 
 def computed(device: str, workload: str | None, steps: list[Stage], **more: Any) -> list[Run]:
-    plan = Simulated.checked(device, workload, None, None, more.pop("host", None), **more)
+    plan = planned(workload, device=device, **more)
     with plan.source(plan, Progress()) as opened:
         return opened.measure(steps, StopRule(5))
 
@@ -102,11 +103,11 @@ def test_what_cannot_be_computed_is_a_run_with_the_reason(in_process: None) -> N
 @pytest.mark.parametrize("device", ["sim:a100", "sim:h100", "sim:gtx9"])
 def test_other_gpus_are_refused(device: str) -> None:
     with pytest.raises(InvalidValue):
-        Simulated.checked(device, None, None, None, None)
+        planned(device=device)
 
 
 def test_what_would_need_numbers_is_not_here() -> None:
-    plan = Simulated.checked("sim:v100", None, None, None, None)
+    plan = planned(device="sim:v100")
     with pytest.raises(NotHere, match="no numbers"):
         Simulated(plan, Progress()).require("parity")
 

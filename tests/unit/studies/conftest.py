@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.studies.plan import plan
-from perfkit.studies.sources import Plan
+from perfkit.studies.sources import Plan, plan
 from tests.unit.studies.fakes import FakeMachine, install
 
 RATES = {8: 100.0, 16: 150.0, 32: 120.0, 64: 200.0}

@@ -9,9 +9,9 @@ from perfkit.ladder.stages import KEPT
 from perfkit.recipe import Recipe
 from perfkit.results.run import AGAIN, Run
 from perfkit.results.store import RunStore
-from perfkit.studies.climb import RUNG, climb, is_ladder_of
+from perfkit.studies import record
 from perfkit.studies.progress import Progress, Update
-from perfkit.studies.rungs import resolve
+from perfkit.studies.rungs import LAST, RUNG, climb, is_ladder_of, resolve
 from perfkit.studies.sources import Plan
 from tests.unit.studies.fakes import FakeMachine
 
@@ -90,9 +90,22 @@ def test_nothing_is_built_on_a_rung_that_failed_in_its_rounds(machine: FakeMachi
     assert runs[3].pairing("previous").against == runs[0].id  # type: ignore[union-attr]
 
 
-def test_on_a_busy_machine_the_interval_decides(machine: FakeMachine, ladder: Plan) -> None:
+def test_a_disturbed_rung_is_no_evidence(machine: FakeMachine, ladder: Plan) -> None:
     machine.taken = lambda: 0.4
-    assert list(facts(climb(ladder)).values())[1:4] == ["kept", "dropped: disturbed", "kept"]
+    runs = climb(replace(ladder, keep=("compile",)))
+    assert list(facts(runs).values())[1:4] == ["dropped: disturbed", "dropped: disturbed", "kept"]
+
+
+def test_what_is_not_expected_to_gain_is_tried_last_with_the_reason(
+    machine: FakeMachine, ladder: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = {"cores_usable": 2, "flags": ["avx2"]}
+    monkeypatch.setattr(record.machine, "facts", lambda: {"id": "m1", "gpus": [], "cpu": cpu})
+    plan = replace(ladder, stages=("data_loading", "amp", "compile"))
+    runs = climb(plan)
+    assert [run.stage for run in runs][1:4] == ["data_loading", "compile", "amp"]
+    assert [run.facts.get(LAST, "") for run in runs][2:4] == ["", "this CPU has no bfloat16 instructions"]
+    assert [stage.name for stage in resolve(plan)[1]][1:] == ["data_loading", "compile", "amp"]
 
 
 def test_without_verdicts_every_rung_is_kept_and_nothing_is_repeated(

@@ -13,8 +13,8 @@ from perfkit.ladder.stages import Stage
 from perfkit.recipe import Recipe
 from perfkit.results import noise, stats
 from perfkit.results.run import Mechanism, Run
-from perfkit.studies.climb import again
 from perfkit.studies.progress import Progress, Update
+from perfkit.studies.rungs import again
 from perfkit.studies.sources import Plan, StopRule, opened
 from tests.unit.studies.fakes import FakeChild, FakeMachine, out_of_memory
 

@@ -7,7 +7,7 @@ import pytest
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Check
 from perfkit.results.run import Mechanism
-from perfkit.studies.parity import parity
+from perfkit.studies.inspect import parity
 from perfkit.studies.sources import Plan
 from perfkit.worker import messages
 from perfkit.worker.reports import ParityReport

@@ -14,11 +14,10 @@ from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import AGAIN, Run
 from perfkit.show import tables, terminal
 from perfkit.studies import rungs
-from perfkit.studies.climb import climb
-from perfkit.studies.parity import parity
-from perfkit.studies.plan import plan
+from perfkit.studies.inspect import parity
 from perfkit.studies.progress import Progress, Update
-from perfkit.studies.sources import NotHere, Plan
+from perfkit.studies.rungs import climb
+from perfkit.studies.sources import NotHere, Plan, plan
 
 NAME = "cpu-quick"
 
