@@ -134,7 +134,7 @@ def test_reports_add_up() -> None:
     step = prediction(batch_size=64)
     memory = inspect.memory(step)
     assert memory.peak == sum(memory.parts.values())
-    assert memory.parts["weights"] > 0 and "predicted" in memory.simulated
+    assert memory.parts["weights"] > 0 and "Predicted" in memory.simulated
     report = inspect.syncs(step, 4)
     assert [(place.kind, place.memory, place.count) for place in report.places] == [
         ("host to device", "pageable", 8)
