@@ -22,7 +22,7 @@ from perfkit.show.document import Bullets
 from perfkit.show.sentences import verdicts
 from perfkit.studies import inspect, rungs
 from perfkit.studies.progress import Progress
-from perfkit.worker.reports import SyncReport as Syncs
+from perfkit.worker.messages import SyncReport as Syncs
 
 _Result = TypeVar("_Result")
 

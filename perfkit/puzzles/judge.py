@@ -27,7 +27,7 @@ from torch.utils import data
 
 from perfkit.puzzles import bench
 from perfkit.puzzles.bench_devices import AsyncGpu, SimulatedGpu, VirtualTraining
-from perfkit.worker.reports import Judged
+from perfkit.worker.messages import Judged
 
 torch.optim.SGD([torch.zeros(1)])  # torch wraps `step` when the first one is made
 _ANSWER, _CHECKS = "your_answer.py", "<checks>"

@@ -30,7 +30,7 @@ from perfkit.puzzles import capstone as capstones
 from perfkit.puzzles.capstone import Score
 from perfkit.show import units
 from perfkit.show.document import Notice, Table
-from perfkit.worker.reports import Judged
+from perfkit.worker.messages import Judged
 
 LIMIT_S = 60.0
 """After which an answer is stopped; the checks of a right one take a few seconds."""

@@ -23,6 +23,7 @@ from perfkit.scripts.outputs import Outputs
 from perfkit.scripts.script import Script
 from perfkit.scripts.steps import Step, clock
 from perfkit.worker import checks, device
+from perfkit.worker.messages import Progress
 from perfkit.worker.procedure import Job, Procedure, synchronize, world
 
 
@@ -54,7 +55,7 @@ class Questions:
         """Steps have ended."""
         raise NotImplementedError
 
-    def tell(self, phase: str, done: int, total: int, step_s: Sequence[float] = ()) -> None:
+    def tell(self, progress: Progress) -> None:
         """Progress of a question."""
         raise NotImplementedError
 
@@ -128,10 +129,8 @@ class Questions:
             _: recipe and seed of a training that perfkit builds; a script has its own.
         """
         script = self.script
-        first = yield from self._procedure.take(max(0, loss_steps - len(self.early)), "first steps")
-        first.plain[:0] = self.early
-        first.seconds += sum(step.seconds for step in self.early)
-        self._first_graphs = device.compile_counters()["graphs"]
+        first = yield from self._procedure.first_steps(self.early, loss_steps)
+        self._first_graphs = device.compile_counters().graphs
         warm = yield from self._procedure.warm_up(warmup_s)
         device.reset_peak(self.device)
         backwards = round(len(first.plain) * self.batches_per_step)
@@ -147,7 +146,7 @@ class Questions:
             "mechanisms": self._mechanisms(),
             "batch_bytes_per_sample": self.loaders.bytes_per_sample,
             "samples_per_step": script.usual_samples,
-            "compiled": bool(counters["graphs"]),
+            "compiled": bool(counters.graphs),
             "compile_counters": counters,
             "batch_norm": any(isinstance(module, kinds) for module in self.models.modules()),
         }
@@ -163,7 +162,7 @@ class Questions:
     def peak(self) -> dict[str, Any]:
         """Peak memory since the warm-up, and recompilations since the first steps."""
         allocated, reserved = device.peak_bytes(self.device)
-        graphs = device.compile_counters()["graphs"]
+        graphs = device.compile_counters().graphs
         return {"allocated": allocated, "reserved": reserved, "recompiles": graphs - self._first_graphs}
 
     def syncs(self, steps: int) -> Job:

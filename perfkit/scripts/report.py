@@ -8,8 +8,7 @@ from perfkit.results.run import Communication
 from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.suggest import Suggestion
 from perfkit.trace.diagnosis import Bottleneck
-from perfkit.worker.messages import Block, Peak
-from perfkit.worker.reports import SyncReport
+from perfkit.worker.messages import Block, Peak, SyncReport
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):

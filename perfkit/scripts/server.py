@@ -11,7 +11,7 @@ import os
 import random
 import sys
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from multiprocessing.connection import Client, Connection
 from types import TracebackType
 from typing import Any
@@ -23,13 +23,10 @@ from perfkit.scripts.outputs import Outputs, WriteRefused
 from perfkit.scripts.questions import Ended, Questions, Unavailable
 from perfkit.scripts.script import Script
 from perfkit.scripts.sites import HERE, is_users
-from perfkit.scripts.steps import Step, clock
+from perfkit.scripts.steps import Step
 from perfkit.worker import messages
 from perfkit.worker.messages import Failure
 from perfkit.worker.procedure import Job
-
-_TELL_S = 0.25
-"""Progress is told at most this often."""
 
 
 class Server(Questions):
@@ -41,9 +38,6 @@ class Server(Questions):
         self._job: Job | None = None
         self._released = False
         self._forked = False
-        self._told = 0.0
-        self._reported = 0
-        """Steps under way that the parent knows."""
 
     def at_steps(self, steps: list[Step]) -> None:
         """Steps have ended."""
@@ -127,14 +121,10 @@ class Server(Questions):
         what = f"perfkit failed inside the script: {type(problem).__name__}: {problem}"
         self._send(Failure("failed", what, "Report it, with the script's loop"))
 
-    def tell(self, phase: str, done: int, total: int, step_s: Sequence[float] = ()) -> None:
+    def tell(self, progress: messages.Progress) -> None:
         """Progress, a few times a second."""
-        if self._line and (done >= total or clock() - self._told > _TELL_S):
-            self._told = clock()
-            recent = step_s[self._reported if len(step_s) > self._reported else 0 :]
-            self._reported = 0 if done >= total else len(step_s)
-            mean = sum(recent) / len(recent) if recent else None
-            self._send(messages.Progress(phase, done, total, mean, self.samples_per_step))
+        if self._line:
+            self._send(progress)
 
     # ------------------------------------------------------------ the script's end
 

@@ -18,8 +18,7 @@ from perfkit.recipe import Recipe, Value, shown
 from perfkit.rules import Target, why_not
 from perfkit.scripts.messages import Observation
 from perfkit.trace import Analysis
-from perfkit.worker.messages import Block
-from perfkit.worker.reports import SyncReport
+from perfkit.worker.messages import Block, SyncReport
 
 State = Literal["try", "edit", "refused", "on"]
 """Set it from outside; edit the script; it cannot be had here; the script has it already."""

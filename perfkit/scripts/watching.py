@@ -22,8 +22,7 @@ from perfkit.scripts.suggest import Seen, suggest
 from perfkit.scripts.watched import WatchedScript
 from perfkit.studies.progress import Progress
 from perfkit.trace import diagnosis
-from perfkit.worker.messages import Block, Peak, Trained
-from perfkit.worker.reports import ProfileReport, SyncReport
+from perfkit.worker.messages import Block, Peak, ProfileReport, SyncReport, Trained
 
 A = TypeVar("A")
 

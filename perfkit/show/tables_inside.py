@@ -8,7 +8,7 @@ import numpy as np
 from perfkit.show import rows, style, units
 from perfkit.show.document import Cell, Col, Content, Figure, Notice, Table, tabulate
 from perfkit.show.rows import Look
-from perfkit.worker.reports import KernelReport, MemoryReport, SyncReport
+from perfkit.worker.messages import KernelReport, MemoryReport, SyncReport
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -97,13 +97,11 @@ def kernels(result: KernelReport) -> list[Content]:
     )
     roofs = [[name, f"{gflops(peak)} GFLOP/s"] for name, peak in result.peaks.items()]
     roofs.append(["copying", f"{result.bytes_per_s / 1e9:,.1f} GB/s"])
-    origin = "simulated" if result.simulated else "measured"
     peaks = ", ".join(": ".join(roof) for roof in roofs)
-    title = _titled("What shapes reach, under the roofs of this device", result.simulated)
+    title = "What shapes reach, under the roofs of this device"
     return [
-        *_notice(result.simulated),
         Figure("roofline", title, f"Roofline: {peaks}", lambda figure: _roofline(result, figure), 4.6),
-        Table(("what", "at most"), roofs, f"Roofs, {origin}"),
+        Table(("what", "at most"), roofs, "Roofs, measured"),
         tabulate(shapes, result.rows, "By shape"),
         Table(("what", "how much"), _step(result), f"A step of {result.recipe}"),
         tabulate(padded, result.misaligned, "Layers with sizes that are not multiples of 8"),

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 from perfkit.simulate.prediction import Prediction, memory_band, peak
 from perfkit.simulate.step import Allocate, Copy, Event, Operator, Wait
-from perfkit.worker.reports import (
+from perfkit.worker.messages import (
     ITEM_REMEDY,
     TO_HOST_REMEDY,
     MemoryReport,

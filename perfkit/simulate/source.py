@@ -26,7 +26,7 @@ from perfkit.simulate.prediction import Prediction, peak, predict
 from perfkit.simulate.step import Step
 from perfkit.studies.record import RunBuilder
 from perfkit.studies.sources import Plan, ProfilerOptions, Request, Source, StopRule
-from perfkit.worker.reports import MemoryReport, ProfileReport, SyncReport
+from perfkit.worker.messages import MemoryReport, ProfileReport, SyncReport
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator", "no_sync")
 

@@ -27,8 +27,15 @@ from perfkit.studies.loop import Loop, Training
 from perfkit.studies.progress import Progress
 from perfkit.studies.record import Noise
 from perfkit.studies.sources import Plan, ProfilerOptions, Request, Source, StopRule
-from perfkit.worker.messages import Description, Trained
-from perfkit.worker.reports import KernelReport, MemoryReport, ParityReport, ProfileReport, SyncReport
+from perfkit.worker.messages import (
+    Description,
+    KernelReport,
+    MemoryReport,
+    ParityReport,
+    ProfileReport,
+    SyncReport,
+    Trained,
+)
 
 A = TypeVar("A")
 

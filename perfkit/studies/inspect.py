@@ -9,7 +9,7 @@ from perfkit.results.parity import Parity
 from perfkit.studies import rungs
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import PARITY_STEPS, Plan, Source, opened, plan
-from perfkit.worker.reports import KernelReport, MemoryReport, SyncReport
+from perfkit.worker.messages import KernelReport, MemoryReport, SyncReport
 
 
 class TrainingSpec(TypedDict, total=False):

@@ -22,8 +22,7 @@ from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.rules import Target, why_not
 from perfkit.studies.progress import Progress
-from perfkit.worker.messages import Description
-from perfkit.worker.reports import KernelReport, MemoryReport, ProfileReport, SyncReport
+from perfkit.worker.messages import Description, KernelReport, MemoryReport, ProfileReport, SyncReport
 
 _RECORDED = {"recorded": "perfkit.studies.recorded:Recorded"}
 _HERE = "perfkit.studies.here:ThisMachine"

@@ -1,7 +1,6 @@
 """Whether each switch is in effect, read from live objects and an observed step, never from the recipe.
 
-`READERS` has one reader for each switch, for perfkit's own program and for scripts alike. It runs inside of
-scripts, whose interpreter may have no more than torch.
+`READERS` has one reader for each switch, for perfkit's own program and for scripts alike.
 """
 
 import os
@@ -12,6 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from perfkit.results.run import Mechanism
+from perfkit.worker.messages import CompileCounters
 
 Reading = tuple[Any, str]
 """The value in the terms of the recipe's switch, None if it is neither, and the evidence in words."""
@@ -37,9 +39,8 @@ class View:
     autocast: torch.dtype | None = None
     """The type of the autocast around the model, where there is one."""
     batches: int = 1
-    """Batches of the step."""
     updates: int = 0
-    """Optimizer steps in it."""
+    """Optimizer steps."""
     set_to_none: bool | None = None
     """How gradients are cleared, where the call was seen."""
     copies: list[dict[str, Any]] = field(default_factory=list)
@@ -53,30 +54,28 @@ class View:
     """For each backward pass: whether the ranks averaged their gradients."""
     block_calls: int = 0
     """How often the first block of the model was computed; 0 where that cannot be counted."""
-    graphs: Mapping[str, int] = field(default_factory=dict)
-    """What torch.compile has done: `device.compile_counters`."""
+    graphs: CompileCounters = field(default_factory=CompileCounters)
     recompiles: int = 0
     """Graphs that were compiled after the first step: there should be none."""
 
 
-_AS_IT_IS = {"cpu_threads": 0, "wait_policy": "default", "allocator": "default"}
+AS_IT_IS = {"cpu_threads": 0, "wait_policy": "default", "allocator": "default"}
 """Values by which a recipe leaves a setting as the user's environment has it, whatever that is."""
 
 
-def verify(view: View, wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Whether switches have the values that they should have: plain data of `results.run.Mechanism`."""
+def verify(view: View, wanted: Mapping[str, Any]) -> list[Mechanism]:
+    """Whether switches have the values that they should have."""
     proofs = []
     for switch, value in wanted.items():
         state, evidence = READERS[switch](view)
-        ok = state == value or _AS_IT_IS.get(switch) == value
-        proofs.append({"switch": switch, "ok": ok, "evidence": evidence})
+        proofs.append(Mechanism(switch, state == value or AS_IT_IS.get(switch) == value, evidence))
     return proofs
 
 
 def bytes_per_sample(batch: Any) -> int:
-    """Bytes a sample has in a batch, targets included."""
+    """Bytes of a sample in a batch, targets included."""
     tensors = [part for part in batch if isinstance(part, torch.Tensor)]
-    return int(sum(tensor.nbytes for tensor in tensors)) // max(1, len(tensors[0]))
+    return sum(tensor.nbytes for tensor in tensors) // max(1, len(tensors[0]))
 
 
 def first_tensor(outputs: Any) -> Any:
@@ -128,18 +127,17 @@ def _prefetch_factor(view: View) -> Reading:
 def _batched_fetch(view: View) -> Reading:
     collate = getattr(getattr(view.loader, "collate_fn", None), "__name__", "")
     dataset = getattr(view.loader, "dataset", None)
-    on = hasattr(dataset, "__getitems__") and collate in ("default_convert", "TimedFetch")
+    on = hasattr(dataset, "__getitems__") and collate == "default_convert"
     return on, "a batch is one `__getitems__`" if on else "one sample at a time"
 
 
 def _pin_memory(view: View) -> Reading:
     pinned = bool(view.batch[0].is_pinned() if view.batch is not None else view.loader.pin_memory)
-    return pinned, "batches lie in page-locked memory" if pinned else "batches lie in pageable memory"
+    return pinned, f"batches lie in {'page-locked' if pinned else 'pageable'} memory"
 
 
 def _non_blocking(view: View) -> Reading:
-    flags = [bool(copy.get("non_blocking")) for copy in view.copies]
-    on = bool(flags) and all(flags)
+    on = bool(view.copies) and all(copy.get("non_blocking") for copy in view.copies)
     return on, "the copies do not wait" if on else "the host waits for each copy"
 
 
@@ -160,9 +158,9 @@ def _uint8_copy(view: View) -> Reading:
 
 
 def _device_resize(view: View) -> Reading:
+    """Only an enlargement counts: a crop on the device is a workload's own affair."""
     sent, seen = tuple(view.batch[0].shape[2:]), tuple(view.inputs.shape[2:])
     size = "×".join(map(str, sent)) or "no image"
-    # Only an enlargement counts: a crop on the device is a workload's own affair.
     on = sent < seen
     return on, f"copied as {size}, enlarged on the device" if on else f"copied as the model sees it ({size})"
 
@@ -182,12 +180,11 @@ def _zero_grad_set_to_none(view: View) -> Reading:
 
 def _channels_last(view: View) -> Reading:
     weights = [p for p in view.model.parameters() if p.dim() == 4 and min(p.shape[1], p.shape[2]) > 1]
-    image = isinstance(view.inputs, torch.Tensor) and view.inputs.dim() == 4
     if not weights:
         return False, "the model has no 4-dimensional weights"
-    tensors = [*weights, *([view.inputs] if image else [])]
-    last = all(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in tensors)
-    what = f"strides of the input {tuple(view.inputs.stride())}" if image else f"{len(weights)} weights"
+    images = [view.inputs] if isinstance(view.inputs, torch.Tensor) and view.inputs.dim() == 4 else []
+    last = all(part.is_contiguous(memory_format=torch.channels_last) for part in weights + images)
+    what = f"strides of the input {images[0].stride()}" if images else f"{len(weights)} weights"
     return last, f"{what}: {'NHWC' if last else 'NCHW'}"
 
 
@@ -202,11 +199,12 @@ def _amp(view: View) -> Reading:
         dtype = view.autocast
         evidence += f", cast back from an autocast to {shown(dtype)}"
     kind = "off" if dtype == parameters else kinds.get(dtype)
-    scaled = view.scaler is not None and view.scaler.is_enabled()
+    if view.scaler is None:
+        return kind, evidence
+    scaled = view.scaler.is_enabled()
     if scaled:
         evidence += f", loss scaled by {view.scaler.get_scale():.0f}"
-    needless, missing = scaled and kind != "fp16", kind == "fp16" and view.scaler is not None and not scaled
-    return (None if needless or missing else kind), evidence
+    return (kind if scaled == (kind == "fp16") else None), evidence
 
 
 def fp32_precision() -> tuple[str, str, str]:
@@ -215,14 +213,14 @@ def fp32_precision() -> tuple[str, str, str]:
     return torch.backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
 
 
-_TORCHS_OWN = fp32_precision()
+TORCHS_OWN = fp32_precision()
 """As torch starts; the environment may have set it."""
 
 
 def _fp32_precision(view: View) -> Reading:
     settings = fp32_precision()
     products, convolutions = ("TF32" if part == "tf32" else "full precision" for part in settings[:2])
-    value = "default" if settings == _TORCHS_OWN else settings[0] if len(set(settings)) == 1 else None
+    value = "default" if settings == TORCHS_OWN else settings[0] if len(set(settings)) == 1 else None
     where = "on a GPU, float32 products are computed in"
     return value, f"{where} {products}, convolutions in {convolutions}"
 
@@ -242,10 +240,11 @@ def _optimizer_impl(view: View) -> Reading:
 
 
 def _compile(view: View) -> Reading:
-    if not view.graphs.get("graphs"):
+    if not view.graphs.graphs:
         return False, "runs eagerly"
-    graphs, breaks = view.graphs["graphs"], view.graphs["breaks"]
-    evidence = f"{graphs} graph(s), {breaks} break(s), {view.recompiles} recompilation(s)"
+    evidence = (
+        f"{view.graphs.graphs} graph(s), {view.graphs.breaks} break(s), {view.recompiles} recompilation(s)"
+    )
     return (None if view.recompiles else True), evidence
 
 
@@ -298,10 +297,9 @@ def _wait_policy(view: View) -> Reading:
 
 def _allocator(view: View) -> Reading:
     settings = first_environment()
-    names = [name for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_") if name in settings]
-    if not names:
-        return "default", "the C library returns memory as it chooses"
-    return "keep", f"started with {', '.join(f'{name}={settings[name]}' for name in names)}"
+    keeps = [f"{name}={value}" for name, value in settings.items() if name in KEEPING]
+    evidence = f"started with {', '.join(keeps)}" if keeps else "the C library returns memory as it chooses"
+    return "keep" if keeps else "default", evidence
 
 
 def first_environment() -> dict[str, str]:
@@ -314,6 +312,7 @@ def first_environment() -> dict[str, str]:
         return dict(os.environ)
 
 
+KEEPING = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_")
 DEFAULT_PREFETCH = 2
 READERS: dict[str, Callable[[View], Reading]] = {
     "batch_size": _batch_size,

@@ -1,7 +1,4 @@
-"""What torch says of a device and of this process: facts, memory peak, compiled graphs.
-
-It is quick to import and needs nothing but torch, as watched scripts do it.
-"""
+"""What torch says of a device and of this process: facts, memory peak, compiled graphs."""
 
 import contextlib
 import sys
@@ -9,35 +6,39 @@ from typing import Any
 
 import torch
 
-
-def facts(device: torch.device) -> dict[str, Any]:
-    """Plain data of `worker.messages.DeviceFacts`."""
-    values: dict[str, Any] = {"threads": torch.get_num_threads(), "torch": str(torch.__version__)}
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        values |= {
-            "count": torch.cuda.device_count(),
-            "name": properties.name,
-            "uuid": f"GPU-{properties.uuid}",
-            "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
-            "cuda": torch.version.cuda,
-            "cudnn": str(torch.backends.cudnn.version()),
-        }
-    return values
+from perfkit.worker.messages import CompileCounters, DeviceFacts
 
 
-def compile_counters() -> dict[str, int]:
-    """What torch.compile has done in this process: plain data of `worker.messages.CompileCounters`."""
+def facts(device: torch.device) -> DeviceFacts:
+    """What the device is."""
+    threads, version = torch.get_num_threads(), str(torch.__version__)
+    if device.type != "cuda":
+        return DeviceFacts(threads, version)
+    properties = torch.cuda.get_device_properties(device)
+    return DeviceFacts(
+        threads,
+        version,
+        count=torch.cuda.device_count(),
+        name=properties.name,
+        uuid=f"GPU-{properties.uuid}",
+        bf16=torch.cuda.is_bf16_supported(including_emulation=False),
+        cuda=torch.version.cuda,
+        cudnn=str(torch.backends.cudnn.version()),
+    )
+
+
+def compile_counters() -> CompileCounters:
+    """What torch.compile has done in this process."""
     dynamo: Any = sys.modules.get("torch._dynamo.utils")
     if dynamo is None:
-        return {"graphs": 0, "breaks": 0, "cache_hits": 0, "cache_misses": 0}
+        return CompileCounters()
     counters = dynamo.counters
-    return {
-        "graphs": int(counters["stats"]["unique_graphs"]),
-        "breaks": int(sum(counters["graph_break"].values())),
-        "cache_hits": int(counters["inductor"]["fxgraph_cache_hit"]),
-        "cache_misses": int(counters["inductor"]["fxgraph_cache_miss"]),
-    }
+    return CompileCounters(
+        graphs=int(counters["stats"]["unique_graphs"]),
+        breaks=int(sum(counters["graph_break"].values())),
+        cache_hits=int(counters["inductor"]["fxgraph_cache_hit"]),
+        cache_misses=int(counters["inductor"]["fxgraph_cache_miss"]),
+    )
 
 
 def reset_peak(device: torch.device) -> None:
@@ -63,9 +64,9 @@ def peak_bytes(device: torch.device) -> tuple[int | None, int | None]:
 def _peak_rss() -> int | None:
     with contextlib.suppress(OSError, StopIteration), open("/proc/self/status") as file:
         return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) * 1024
-    try:
+    with contextlib.suppress(ImportError):  # Windows has no such module
         import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    return None

@@ -7,19 +7,14 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.utils.data import DataLoader, get_worker_info
 
 
-class _Numbered(NamedTuple):
-    """A batch's indices with its number in the order of delivery, which is sent to the worker with them."""
-
-    number: int
-    indices: list[int]
-
-
 class _NumberedBatches:
+    """Sends a batch's number, in the order of delivery, to the worker with its indices."""
+
     def __init__(self, batches: Any) -> None:
         self.batches = batches
         self.numbers = itertools.count()
@@ -27,16 +22,12 @@ class _NumberedBatches:
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __iter__(self) -> Iterator[_Numbered]:
-        for indices in self.batches:
-            yield _Numbered(next(self.numbers), indices)
+    def __iter__(self) -> Iterator[Any]:
+        return zip(self.batches, self.numbers, strict=False)
 
 
 class TimedFetch:
-    """Replaces a loader's data set and collate function, and records how long each batch took.
-
-    Attributes that are not its own are those of the data set.
-    """
+    """Replaces a loader's data set and collate function, and records how long each batch took."""
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], folder: str) -> None:
         self.dataset = dataset
@@ -44,18 +35,9 @@ class TimedFetch:
         self.folder = folder
         self.note: dict[str, Any] = {}
         self.transform_s: float | None = None
-        inner = getattr(dataset, "transform", None)
-        if callable(inner):
-            self.transform, dataset.transform = inner, self._transform
-            self.transform_s = 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("dataset", "__setstate__"):  # not there yet while unpickling
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
-
-    def __len__(self) -> int:
-        return len(self.dataset)
+        transform = getattr(dataset, "transform", None)
+        if callable(transform):
+            self.transform, dataset.transform = transform, self._transform
 
     def _transform(self, *inputs: Any) -> Any:
         start = time.perf_counter()
@@ -63,20 +45,22 @@ class TimedFetch:
         self.transform_s = (self.transform_s or 0.0) + time.perf_counter() - start
         return outputs
 
-    def __getitems__(self, batch: _Numbered) -> Any:
-        before, start = self.transform_s, time.perf_counter()
-        whole = getattr(self.dataset, "__getitems__", None)
-        fetched = whole(batch.indices) if whole else [self.dataset[index] for index in batch.indices]
+    def __getitems__(self, batch: Any) -> Any:
+        indices, number = batch
+        self.transform_s, start = None, time.perf_counter()
+        together = getattr(self.dataset, "__getitems__", None)
+        fetched = together(indices) if together else [self.dataset[index] for index in indices]
         worker = get_worker_info()
         self.note = {
-            "number": batch.number, "worker": worker.id if worker else -1, "start_s": start,
+            "number": number,
+            "worker": worker.id if worker else -1,
+            "start_s": start,
             "fetched_s": time.perf_counter(),
-            "transform_s": None if before is None else (self.transform_s or 0.0) - before,
-        }  # fmt: skip
+            "transform_s": self.transform_s,
+        }
         return fetched
 
     def __call__(self, samples: Any) -> Any:
-        """Collates."""
         batch = self.collate(samples)
         self.note["collated_s"] = time.perf_counter()
         with open(Path(self.folder) / f"{os.getpid()}.jsonl", "a") as file:
@@ -85,17 +69,13 @@ class TimedFetch:
 
 
 def time_loader(loader: Any, folder: str) -> None:
-    """Makes a `DataLoader` that has not started yet record its batches' times in a folder.
-
-    Other loaders are left as they are.
-    """
-    if not isinstance(loader, DataLoader):
+    """Makes a `DataLoader` that has not started yet record its batches' times in a folder; none if empty."""
+    if not folder or not isinstance(loader, DataLoader):
         return
     timed = TimedFetch(loader.dataset, loader.collate_fn, folder)
+    batches = _NumberedBatches(loader.batch_sampler)
     # DataLoader refuses to have these set, since a new sampler would not follow; here the order is the same.
-    loader.__dict__ |= {
-        "dataset": timed, "collate_fn": timed, "batch_sampler": _NumberedBatches(loader.batch_sampler),
-    }  # fmt: skip
+    loader.__dict__ |= {"dataset": timed, "collate_fn": timed, "batch_sampler": batches}
 
 
 @contextlib.contextmanager

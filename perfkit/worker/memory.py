@@ -7,12 +7,10 @@ are the difference to the allocator's own figures.
 
 import collections
 import contextlib
-import functools
 import sys
 import traceback
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +21,16 @@ from torch.utils._pytree import tree_iter
 from perfkit.errors import InvalidValue
 from perfkit.worker.device import peak_bytes, reset_peak
 from perfkit.worker.failures import is_program, is_users
-from perfkit.worker.procedure import synchronize
-from perfkit.worker.reports import MemoryReport
+from perfkit.worker.messages import MemoryReport
 from perfkit.worker.training import Training, inner_model
 
-_PERSISTENT = ("weights", "gradients", "optimizer")
-KINDS = (*_PERSISTENT, "batch", "activations", "workspace")
-_TRANSIENT_PLACES, _PERSISTENT_PLACES = 8, 6
+LASTING = ("weights", "gradients", "optimizer")
+KINDS = (*LASTING, "batch", "activations", "workspace")
+KIND_IN = {"forward": "activations", "data": "batch"}
+"""The kind of what a phase allocates, where nothing else is known of it; workspace in other phases."""
 
-
-@dataclass
-class _Storage:
-    size: int
-    kind: str
-    where: str
+Storage = list[Any]
+"""Where, kind, size. The kind of a gradient shows after its allocation, also for one that is in the peak."""
 
 
 class Ledger(TorchDispatchMode):
@@ -46,10 +40,10 @@ class Ledger(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = device.type
         self.phase = "data"
-        self.live: dict[int, _Storage] = {}
+        self.live: dict[int, Storage] = {}
         self.bytes = 0
         self.peak = 0
-        self.at_peak: list[_Storage] = []
+        self.at_peak: list[Storage] = []
         self.peak_phase = ""
         self.phases: dict[str, int] = collections.defaultdict(int)
         """Highest bytes in each phase."""
@@ -70,16 +64,26 @@ class Ledger(TorchDispatchMode):
         key, size = storage._cdata, storage.nbytes()
         if key in self.live:
             if kind:
-                self.live[key].kind, self.live[key].where = kind, where
+                self.live[key][:2] = where, kind
             return
-        usual = {"forward": "activations", "data": "batch"}.get(self.phase, "workspace")
         where = where or f"{self.modules[-1] if self.modules else self.phase}{_line()}"
-        self.live[key] = _Storage(size, kind or usual, where)
+        self.live[key] = [where, kind or KIND_IN.get(self.phase, "workspace"), size]
         weakref.finalize(storage, self._freed, key)
         self.bytes += size
         self.phases[self.phase] = max(self.phases[self.phase], self.bytes)
         if self.bytes > self.peak:
             self.peak, self.at_peak, self.peak_phase = self.bytes, list(self.live.values()), self.phase
+
+    def note_lasting(self, training: Training) -> None:
+        """Records weights, gradients and optimizer state as such, wherever they were allocated."""
+        model = inner_model(training.model)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            self.note(tensor.data, "weights", name)
+            if tensor.grad is not None:
+                self.note(tensor.grad, "gradients", name)
+            for value in training.optimizer.state.get(tensor, {}).values():
+                if isinstance(value, torch.Tensor):
+                    self.note(value, "optimizer", name)
 
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Iterator[None]:
@@ -94,7 +98,7 @@ class Ledger(TorchDispatchMode):
 
     def _freed(self, key: int) -> None:
         if freed := self.live.pop(key, None):
-            self.bytes -= freed.size
+            self.bytes -= freed[2]
 
 
 def _line() -> str:
@@ -120,66 +124,54 @@ def measure(training: Training, steps: int = 2) -> MemoryReport:
             "Use the recipe with compile=false",
         )
     ledger = Ledger(training.device)
-    _note_persistent(ledger, training)
-    synchronize(training.device)
+    ledger.note_lasting(training)
     reset_peak(training.device)
-    with _tracked(training, ledger), ledger:
+    with _modules_named(training, ledger), training.phases(ledger.in_phase), ledger:
         for _ in range(steps):
-            ledger.phase = "data"
             training.step()
-            _note_persistent(ledger, training)
+            ledger.note_lasting(training)
     parts = dict.fromkeys(KINDS, 0)
     sizes: collections.Counter[tuple[str, str]] = collections.Counter()
-    for storage in ledger.at_peak:
-        parts[storage.kind] += storage.size
-        sizes[storage.where, storage.kind] += storage.size
+    for where, kind, size in ledger.at_peak:
+        parts[kind] += size
+        sizes[where, kind] += size
     places = [(where, kind, size) for (where, kind), size in sizes.most_common()]
-    transient = [place for place in places if place[1] not in _PERSISTENT]
-    persistent = [place for place in places if place[1] in _PERSISTENT]
-    allocated, reserved = peak_bytes(training.device) if training.device.type == "cuda" else (None, None)
+    on_gpu = training.device.type == "cuda"
+    allocated, reserved = peak_bytes(training.device) if on_gpu else (None, None)
     return MemoryReport(
         peak=ledger.peak,
         peak_phase=ledger.peak_phase,
         parts=parts,
         phases=dict(ledger.phases),
-        places=transient[:_TRANSIENT_PLACES] + persistent[:_PERSISTENT_PLACES],
+        places=[place for place in places if place[1] not in LASTING][:8]
+        + [place for place in places if place[1] in LASTING][:6],
         allocated=allocated,
         reserved=reserved,
         recipe=training.recipe.describe(),
     )
 
 
-def _note_persistent(ledger: Ledger, training: Training) -> None:
-    """Records weights, gradients and optimizer state as such, wherever they were allocated."""
-    model = inner_model(training.model)
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        ledger.note(tensor.data, "weights", name)
-        _note_gradient(ledger, name, tensor)
-        for value in training.optimizer.state.get(tensor, {}).values():
-            if isinstance(value, torch.Tensor):
-                ledger.note(value, "optimizer", name)
-
-
 @contextlib.contextmanager
-def _tracked(training: Training, ledger: Ledger) -> Iterator[None]:
-    """Keeps the ledger informed of the phase of the step and the module that computes."""
+def _modules_named(training: Training, ledger: Ledger) -> Iterator[None]:
+    """Keeps the ledger informed of the module that computes, and of gradients as they arrive."""
     model, hooks = inner_model(training.model), []
+
+    def leave(*_: Any) -> None:
+        ledger.modules.pop()
+
     for name, module in model.named_modules():
         if name:
             hooks.append(module.register_forward_pre_hook(lambda *_, name=name: ledger.modules.append(name)))
-            hooks.append(module.register_forward_hook(lambda *_: ledger.modules.pop() and None))
+            hooks.append(module.register_forward_hook(leave))
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            note = functools.partial(_note_gradient, ledger, name)
-            hooks.append(parameter.register_post_accumulate_grad_hook(note))
+            hooks.append(
+                parameter.register_post_accumulate_grad_hook(
+                    lambda arrived, name=name: ledger.note(arrived.grad, "gradients", name)
+                )
+            )
     try:
-        with training.phases(ledger.in_phase):
-            yield
+        yield
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _note_gradient(ledger: Ledger, name: str, parameter: torch.Tensor) -> None:
-    if parameter.grad is not None:
-        ledger.note(parameter.grad, "gradients", name)

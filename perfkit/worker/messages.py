@@ -1,13 +1,14 @@
-"""Messages between a process that measures and the one that asks it, as typed data.
+"""Messages between a process that measures and the one that asks it, as typed data; imports no torch.
 
 A question is the name of a method of `worker.session.Session` and its arguments; the answer is a struct that
-the asking side checks. Importing this module does not import torch.
+the asking side checks.
 """
 
 from typing import Any
 
 import msgspec
 
+from perfkit.results.parity import Check
 from perfkit.results.run import Mechanism
 
 
@@ -59,7 +60,7 @@ def decode_event(message: bytes) -> AnyEvent:
     return msgspec.msgpack.decode(message, type=AnyEvent)  # type: ignore[no-any-return]
 
 
-# ---------------------------------------------------------------- answers
+# ---------------------------------------------------------------- a training
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -89,7 +90,6 @@ class Description(msgspec.Struct, frozen=True):
     """Optional parts of the workload that some switches need."""
     facts: DeviceFacts
     convolves: bool = True
-    """Whether the model has convolutions."""
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -104,21 +104,19 @@ class Block(msgspec.Struct, frozen=True):
 
     @property
     def samples_per_s(self) -> float:
-        """Throughput of the block."""
         return self.samples / self.seconds
 
     def __add__(self, other: "Block") -> "Block":
-        """Both blocks as one."""
         return Block(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
 
 
 class CompileCounters(msgspec.Struct, frozen=True):
     """What torch.compile has done in a process."""
 
-    graphs: int
-    breaks: int
-    cache_hits: int
-    cache_misses: int
+    graphs: int = 0
+    breaks: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,3 +145,148 @@ class Peak(msgspec.Struct, frozen=True):
     allocated: int | None
     reserved: int | None
     recompiles: int
+
+
+# ---------------------------------------------------------------- looks inside
+
+
+class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds memory in a training step; sizes in bytes."""
+
+    peak: int
+    peak_phase: str
+    parts: dict[str, int]
+    """By kind, at the peak."""
+    phases: dict[str, int]
+    """The highest of each phase."""
+    places: list[tuple[str, str, int]]
+    """The largest at the peak: where, kind, size."""
+    allocated: int | None
+    """The allocator's own peaks (CUDA only)."""
+    reserved: int | None
+    recipe: str
+    """In words."""
+    simulated: str = ""
+    """For a simulated GPU: what the numbers rest on, and their error."""
+
+
+class ShapeTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation at one shape."""
+
+    shape: str
+    kind: str
+    dtype: str
+    seconds: float
+    flops_per_s: float
+    flops_per_byte: float
+
+
+class StepWork(msgspec.Struct, frozen=True):
+    """FLOPs (products and convolutions) and bytes (as if no operators were fused) of a step."""
+
+    flops: int | None
+    bytes: int | None
+    dtype: str
+    """The type of its products."""
+    why: str = ""
+    """Why the counts are not known."""
+
+
+class MisalignedLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer with sizes that do not suit 16-bit matrix units."""
+
+    layer: str
+    kind: str
+    sizes: list[int]
+    padded: list[int]
+    more_flops: float
+    """FLOPs of the padded layer / those of this one, minus 1."""
+
+
+class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured roofs of a device, timings by shape, and the work of a training step."""
+
+    peaks: dict[str, float]
+    """FLOP/s by type."""
+    bytes_per_s: float
+    rows: list[ShapeTiming]
+    work: StepWork
+    misaligned: list[MisalignedLayer]
+    step_s: float
+    mfu: float | None
+    """FLOP/s of the step / the measured peak of its type."""
+    light_share: float | None
+    """The least time of its operators, each at the roof of its FLOPs or of its bytes / the step's."""
+    recipe: str
+    """In words."""
+    device: str
+
+
+class ProfileReport(msgspec.Struct, frozen=True):
+    """What the trace file does not hold; seconds on the clock that all processes of a machine share."""
+
+    plain_step_s: float
+    """A step without the profiler."""
+    taken: list[tuple[int, float, float]]
+    """Each batch: its number, when it was requested, when it was received."""
+    marks: list[float]
+    """The start of each recorded step, and the end of the last."""
+    pins: list[float]
+    """How long the loader's pin thread took for each batch."""
+
+
+class Place(msgspec.Struct):
+    """One line of a program that copies or waits."""
+
+    call: str
+    where: str
+    """`file:line` of the innermost frame that is neither torch's nor perfkit's."""
+    kind: str
+    """`wait`, `host to device`, `device to host`."""
+    fix: str
+    memory: str = ""
+    """`pinned` or `pageable` host memory, for copies."""
+    count: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+ITEM_REMEDY = "read it after the loop, or every N steps: losses can be kept on the device"
+TO_HOST_REMEDY = "keep it on the device, or read it every N steps"
+
+
+def copy_remedy(memory: str, asynchronous: bool) -> str:
+    """What to do about a copy to the device, from `pinned` or `pageable` memory."""
+    if memory == "pageable":
+        return "pin it in the loader (pin_memory), then copy with non_blocking"
+    if asynchronous:
+        return "it overlaps as it is"
+    return "copy with non_blocking: the memory is pinned already"
+
+
+class SyncReport(msgspec.Struct, frozen=True):
+    """Copies and waits between host and device in some steps."""
+
+    places: list[Place]
+    steps: int
+    device: str
+    simulated: str = ""
+    """As in a `MemoryReport`."""
+
+
+class ParityReport(msgspec.Struct, frozen=True):
+    """Whether a recipe trains the same as the plain program."""
+
+    checks: list[Check]
+    losses: dict[str, list[float]]
+    """Of the candidate, and of the plain program in float32 and in float64."""
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """What the checks of a puzzle say of an answer."""
+
+    right: bool
+    sentence: str
+    """Which mistake it is, if it is not right."""
+    proofs: list[str] = []
+    """What was seen of a right answer."""

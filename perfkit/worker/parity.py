@@ -3,19 +3,16 @@
 Two questions, kept apart: does the data arrive as it should, and does the model compute on it as it should?
 For the second, the plain program in float32 and in float64 gets exactly the tensors that the candidate's
 model got, so that a legitimate difference of the data path (a resize on the device, say) is not taken for one
-of the computation.
+of the computation. Dropout is off on all sides, as random numbers in float64 are other ones.
 
 The float32 of that comparison is strict (`fp32_precision="ieee"`). On a GPU a recipe may compute products in
 TF32, convolutions by torch's default; like 16 bits, that is a format of its own, whose roundings are allowed.
-
-Only the candidate's inputs are kept, as they are: four steps of a large batch take gigabytes.
 """
 
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -24,64 +21,107 @@ from torch import nn
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Check
 from perfkit.worker.checks import first_tensor
-from perfkit.worker.reports import ParityReport
-from perfkit.worker.training import Training, inner_model
+from perfkit.worker.messages import ParityReport
+from perfkit.worker.training import Training, losses
 
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}
 """Relative rounding of the formats with fewer bits than float32 that inputs of products may have."""
 DATA_TOLERANCE = 0.05
 """RMSE of inputs / their standard deviation: another resize differs by less, another scale by more."""
-_HINT = ". A data set that augments at random must draw from the sample's index, not the order"
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-@dataclass
+class Side:
+    """A workload that records what its model gets and gives, and what one program did with it.
+
+    Args:
+        workload: what is trained.
+        on_batch: called with inputs and targets on the host, as the model got them.
+        dtype: computes on batches that were recorded, in this type.
+    """
+
+    def __init__(
+        self,
+        workload: Any,
+        on_batch: Callable[[torch.Tensor, torch.Tensor], None],
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self._workload = workload
+        self._on_batch = on_batch
+        self._dtype = dtype
+        self._inputs: Any = None
+        self.outputs: Any = None
+        """Of the first batch, before any update: no difference has grown yet."""
+        self.losses: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._workload, name)
+
+    def model(self) -> nn.Module:
+        model: nn.Module = self._workload.model()
+        for layer in model.modules():
+            if isinstance(layer, nn.modules.dropout._DropoutNd):
+                layer.p = 0.0
+        return model.to(self._dtype) if self._dtype else model
+
+    def prepare(self, inputs: Any, recipe: Recipe) -> Any:
+        torch.manual_seed(0)  # what the workload draws on the device is the same on each side
+        if self._dtype is None and hasattr(self._workload, "prepare"):
+            inputs = self._workload.prepare(inputs, recipe)
+        self._inputs = inputs
+        return inputs
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        if self.outputs is None:
+            self.outputs = first_tensor(outputs).detach().double().cpu()
+        self._on_batch(self._inputs.detach().cpu(), targets.detach().cpu())
+        self._inputs = None
+        return self._workload.loss(outputs, targets)
+
+    def train(
+        self, recipe: Recipe, device: torch.device, seed: int, steps: int, batches: list[Pair] | None = None
+    ) -> "Side":
+        """Trains some steps: on the workload's own data, or on `batches`."""
+        again = ((self._typed(inputs), targets) for inputs, targets in itertools.cycle(batches or []))
+        training = Training(recipe, self, device, seed, batches=again if batches else None)
+        self.losses = losses([training.first, *(training.step() for _ in range(steps - 1))])
+        return self
+
+    def _typed(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.to(self._dtype) if inputs.is_floating_point() else inputs
+
+
 class Inputs:
     """Whether inputs and targets are those of the candidate, batch by batch."""
 
-    candidate: list[Pair]
-    bitwise: bool
-    worst: float = 0.0
-    different: str = ""
-    other_targets: str = ""
-    count: int = 0
+    def __init__(self, candidate: list[Pair], bitwise: bool) -> None:
+        self._expected = iter(candidate)
+        self._bitwise = bitwise
+        self._worst = 0.0
+        self._different = ""
+        self._other_targets = ""
 
     def compare(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Takes the next batch of the plain program."""
-        own_inputs, own_targets = self.candidate[self.count]
-        self.other_targets = self.other_targets or _difference(targets, own_targets)
-        if self.bitwise or inputs.shape != own_inputs.shape:
-            self.different = self.different or _difference(inputs, own_inputs)
+        expected, expected_targets = next(self._expected)
+        self._other_targets = self._other_targets or _difference(targets, expected_targets)
+        if self._bitwise or inputs.shape != expected.shape:
+            self._different = self._different or _difference(inputs, expected)
         else:
             scale = max(float(inputs.double().std()), 1e-12)
-            self.worst = max(self.worst, _rmse(inputs, own_inputs) / scale)
-        self.count += 1
+            self._worst = max(self._worst, _rmse(inputs, expected) / scale)
 
     def checks(self) -> list[Check]:
-        """What was seen."""
-        evidence = self.different or "equal in every step, to the last digit"
-        if not self.bitwise and not self.different:
-            evidence = f"RMSE {self.worst:.2g} of their standard deviation, after preparation on the device"
-        same = not self.different and self.worst <= DATA_TOLERANCE
-        return [
-            Check("the same inputs", same, evidence + ("" if same else _HINT)),
-            _equal("the same targets", self.other_targets),
-        ]
-
-
-@dataclass
-class Side:
-    """What one program did."""
-
-    structure: list[str]
-    random: bool
-    scaler: bool
-    losses: list[float]
-    outputs: torch.Tensor
-    """Of the first batch, before any update: no difference has grown yet."""
-    batches: list[Pair] = field(default_factory=list)
-    """What the model got, with the targets."""
+        same = not self._different and self._worst <= DATA_TOLERANCE
+        evidence = self._different or "equal in every step, to the last digit"
+        if not self._bitwise and not self._different:
+            evidence = f"RMSE {self._worst:.2g} of their standard deviation, after preparation on the device"
+        if not same:
+            evidence += (
+                ". A data set that augments at random must draw from the sample's index, not the order"
+            )
+        return [Check("the same inputs", same, evidence), _equal("the same targets", self._other_targets)]
 
 
 def check(
@@ -99,26 +139,26 @@ def check(
     """
     plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
     strict = plain.replace(fp32_precision="ieee")
-    bitwise = exactness == "bitwise"
+    # Of the candidate alone, in their own type: four steps of a large batch take gigabytes.
+    batches: list[Pair] = []
     with _settings_kept():
-        candidate = _train(Training(recipe, _Watched(workload, seed), device, seed), steps)
-        inputs = Inputs(candidate.batches, bitwise)
-        reference = _train(Training(plain, _Watched(workload, seed, inputs.compare), device, seed), steps)
+        candidate = Side(workload, lambda *pair: batches.append(pair)).train(recipe, device, seed, steps)
+        inputs = Inputs(batches, exactness == "bitwise")
+        reference = Side(workload, inputs.compare).train(plain, device, seed, steps)
         float32, float64 = (
-            _replay(workload, strict, device, seed, steps, candidate.batches, dtype)
+            Side(workload, lambda *_: None, dtype).train(strict, device, seed, steps, batches)
             for dtype in (torch.float32, torch.float64)
         )
     rounding = _rounding(recipe, device)
-    checks = [
-        *inputs.checks(),
-        _structure(reference, candidate),
-        _scaler(candidate, recipe),
-        *([_same_losses(reference, candidate)] if bitwise else []),
-        _outputs(candidate, float32, float64, recipe, rounding),
-        _losses(candidate, float32, float64, recipe, rounding),
+    checks = inputs.checks()
+    if exactness == "bitwise":
+        checks.append(_equal("bitwise the same losses", _difference(reference.losses, candidate.losses)))
+    checks += [
+        _outputs(candidate, float32, float64, rounding),
+        _losses(candidate, float32, float64, rounding),
     ]
-    losses = {"candidate": candidate.losses, "float32": float32.losses, "float64": float64.losses}
-    return ParityReport(checks, losses)
+    sides = {"candidate": candidate, "float32": float32, "float64": float64}
+    return ParityReport(checks, {name: side.losses for name, side in sides.items()})
 
 
 @contextlib.contextmanager
@@ -136,110 +176,11 @@ def _settings_kept() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class _Watched:
-    """A workload that passes on what its model gets and gives; random layers draw the same on each side.
-
-    Args:
-        workload: what is trained.
-        seed: of random layers.
-        on_batch: called with inputs and targets on the host; without it they are kept.
-        dtype: of the model, if it is not its own; inputs are then those of the model already.
-    """
-
-    def __init__(
-        self, workload: Any, seed: int, on_batch: Any = None, dtype: torch.dtype | None = None
-    ) -> None:
-        self._workload = workload
-        self._seed = seed
-        self._on_batch = on_batch or self._keep
-        self._dtype = dtype
-        self._inputs: Any = None
-        self.count = 0
-        self.batches: list[Pair] = []
-        self.first_outputs: Any = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._workload, name)
-
-    def _keep(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        self.batches.append((inputs, targets))
-
-    def model(self) -> nn.Module:
-        """The model."""
-        model: nn.Module = self._workload.model()
-        return model.to(self._dtype) if self._dtype else model
-
-    def prepare(self, inputs: Any, recipe: Recipe) -> Any:
-        """The model's inputs."""
-        if self._dtype is None and hasattr(self._workload, "prepare"):
-            inputs = self._workload.prepare(inputs, recipe)
-        nhwc = recipe.channels_last and inputs.dim() == 4
-        # The layout too: random layers draw in the order of memory.
-        self._inputs = inputs.to(memory_format=torch.channels_last) if nhwc else inputs
-        torch.manual_seed(self._seed + self.count)
-        return inputs
-
-    def loss(self, outputs: Any, targets: Any) -> Any:
-        """The loss."""
-        if self.count == 0:
-            self.first_outputs = first_tensor(outputs).detach().double().cpu()
-        self.count += 1
-        self._on_batch(self._inputs.detach().cpu(), targets.detach().cpu())
-        self._inputs = None
-        return self._workload.loss(outputs, targets)
-
-
-def _train(training: Training, steps: int) -> Side:
-    losses = [training.step() for _ in range(steps)]
-    model = inner_model(training.model)
-    watched = training.workload
-    return Side(
-        structure=_structure_of(model),
-        random=_is_random(model),
-        scaler=training.scaler.is_enabled(),
-        losses=[float(loss) for loss in losses],
-        outputs=watched.first_outputs,
-        batches=watched.batches,
-    )
-
-
-def _replay(
-    workload: Any,
-    recipe: Recipe,
-    device: torch.device,
-    seed: int,
-    steps: int,
-    batches: list[Pair],
-    dtype: torch.dtype,
-) -> Side:
-    """The plain program on given tensors, in a given precision."""
-    pairs = (
-        (inputs.to(dtype) if inputs.is_floating_point() else inputs, targets)
-        for inputs, targets in itertools.cycle(batches)
-    )
-    watched = _Watched(workload, seed, lambda inputs, targets: None, dtype)
-    return _train(Training(recipe, watched, device, seed, batches=pairs), steps)
-
-
 def _rounding(recipe: Recipe, device: torch.device) -> float:
     """The relative rounding of the format that the recipe computes products in; 0 for float32 itself."""
     if recipe.amp != "off":
         return ROUNDING[recipe.amp]
     return ROUNDING["tf32"] if device.type == "cuda" and recipe.fp32_precision != "ieee" else 0.0
-
-
-def _structure_of(model: nn.Module) -> list[str]:
-    """Every layer with what decides how it trains: kind, training or not, dropout's share, frozen or not."""
-    return [
-        f"{name or 'model'}: {type(layer).__name__}, {'training' if layer.training else 'evaluating'}"
-        f"{f', p={layer.p}' if hasattr(layer, 'p') else ''}"
-        f"{', frozen' if any(not p.requires_grad for p in layer.parameters(recurse=False)) else ''}"
-        for name, layer in model.named_modules()
-    ]
-
-
-def _is_random(model: nn.Module) -> bool:
-    return any("Dropout" in type(layer).__name__ and getattr(layer, "p", 0) > 0 for layer in model.modules())
 
 
 def _rmse(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -259,55 +200,30 @@ def _equal(name: str, difference: str) -> Check:
     return Check(name, not difference, difference or "equal in every step, to the last digit")
 
 
-def _same_losses(reference: Side, candidate: Side) -> Check:
-    return _equal("bitwise the same losses", _difference(reference.losses, candidate.losses))
-
-
-def _structure(reference: Side, candidate: Side) -> Check:
-    layers = itertools.zip_longest(reference.structure, candidate.structure)
-    changed = [f"{b}, was {a}" for a, b in layers if a != b]
-    return Check("the same model", not changed, (changed or [f"{len(reference.structure)} layers alike"])[0])
-
-
-def _scaler(candidate: Side, recipe: Recipe) -> Check:
-    if recipe.amp != "fp16":
-        return Check("gradient scaling", True, "not needed")
-    evidence = "a GradScaler is on" if candidate.scaler else "fp16 without one"
-    return Check("gradient scaling", candidate.scaler, evidence)
-
-
-def _budget(base: float, scale: float, rounding: float, step: int, roundings: int) -> float:
-    """The RMSE against float64 that is allowed.
+def _allowed(base: float, scale: float, rounding: float, roundings: int) -> float:
+    """The error against float64 that is allowed.
 
     Twice that of the float32 program; where the recipe computes in a shorter format, some of its own
     roundings come in addition. A floor of float32's rounding keeps a lucky baseline from refusing everything.
-    Later steps have been through as many updates, each with its own rounding.
     """
-    return (2 * base + scale * (2.0**-18 + roundings * rounding)) * (1 + step)
+    return 2 * base + scale * (2.0**-18 + roundings * rounding)
 
 
-def _outputs(candidate: Side, float32: Side, float64: Side, recipe: Recipe, rounding: float) -> Check:
-    error = _rmse(candidate.outputs, float64.outputs)
-    plain_error = _rmse(float32.outputs, float64.outputs)
-    if candidate.random and recipe.amp == "off":
-        # Random layers draw other numbers in float64: then float32 is the yardstick.
-        error, plain_error = _rmse(candidate.outputs, float32.outputs), 0.0
-    allowed = _budget(plain_error, float(float64.outputs.std()), rounding, 0, roundings=15)
-    ok = error <= allowed or (candidate.random and recipe.amp != "off")
+def _outputs(candidate: Side, float32: Side, float64: Side, rounding: float) -> Check:
+    error, plain_error = (_rmse(side.outputs, float64.outputs) for side in (candidate, float32))
+    allowed = _allowed(plain_error, float(float64.outputs.std()), rounding, roundings=15)
     evidence = f"RMSE {error:.2g}, float32 has {plain_error:.2g}, allowed {allowed:.2g}"
-    return Check("outputs of the first step", ok, evidence)
+    return Check("outputs of the first step", error <= allowed, evidence)
 
 
-def _losses(candidate: Side, float32: Side, float64: Side, recipe: Recipe, rounding: float) -> Check:
+def _losses(candidate: Side, float32: Side, float64: Side, rounding: float) -> Check:
+    """Later steps have been through as many updates, each with its own rounding."""
     worst, evidence = 0.0, "equal"
     sides = zip(candidate.losses, float32.losses, float64.losses, strict=True)
-    for step, (own, plain, exact) in enumerate(sides):
-        expected = plain if candidate.random else exact
-        allowed = _budget(abs(plain - expected), max(1.0, abs(expected)), rounding, step, roundings=4)
-        if candidate.random and recipe.amp != "off":
-            allowed = max(allowed, 0.05 * abs(expected))
-        error = abs(own - expected) / allowed
+    for step, (loss, plain, exact) in enumerate(sides):
+        allowed = _allowed(abs(plain - exact), max(1.0, abs(exact)), rounding, roundings=4) * (1 + step)
+        error = abs(loss - exact) / allowed
         if not error <= worst:  # so is NaN
             worst = math.inf if math.isnan(error) else error
-            evidence = f"step {step}: {own:.6g}, expected {expected:.6g} ± {allowed:.1g}"
+            evidence = f"step {step}: {loss:.6g}, expected {exact:.6g} ± {allowed:.1g}"
     return Check("losses", worst <= 1, evidence)

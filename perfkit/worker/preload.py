@@ -9,12 +9,10 @@ import time
 
 import psutil
 
-for _name in (
-    "torch.utils.data", "torchvision.io", "torchvision.models", "torchvision.transforms.v2",
-    "perfkit.worker.session",
-):  # fmt: skip
+NAMES = ("torchvision.io", "torchvision.models", "torchvision.transforms.v2", "perfkit.worker.session")
+for name in NAMES:
     with contextlib.suppress(Exception):  # a measuring process that needs it says what is wrong
-        importlib.import_module(_name)
+        importlib.import_module(name)
 
 IMPORT_S = time.time() - psutil.Process().create_time()
 """Seconds that a process which is started from scratch would have needed."""

@@ -1,8 +1,7 @@
 """How a training is measured, written once: warm-up, blocks, a held batch, a profile, ranks.
 
-Each procedure is a generator that is sent every step that ends, and returns plain data. `drive` pulls the
-steps of perfkit's own program; a script sends its steps from where they end. It runs inside of scripts, whose
-interpreter may have no more than torch.
+Each procedure is a generator that is sent every step that ends, and returns its answer. `drive` pulls the
+steps of perfkit's program; a script sends its steps from where they end.
 """
 
 import contextlib
@@ -13,88 +12,77 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from perfkit.worker import all_reduce
+from perfkit.results.run import Communication
+from perfkit.worker.messages import Block, ProfileReport, Progress
 
 Job = Generator[None, Any, Any]
 """Is sent steps, returns an answer."""
 
-_WINDOW, _MAX_WARMUP_STEPS = 4, 200
-_STEADY = 0.05
-_WAITS = 0.1
+WINDOW, MAX_WARMUP_STEPS = 4, 200
+STEADY = 0.05
+WAITS = 0.1
 """A loader's queue counts as empty once a step waits for more than this fraction of its time."""
-_MAX_SETTLING = 3
+MAX_SETTLING = 3
 """In multiples of the prefetched batches: the most steps before a loader's pace counts as steady, and by
 which a block is extended until its queue is as full as at the start."""
-_FILLING_S = 2.0
+FILLING_S = 2.0
 """How long workers are waited for that fill their queue."""
-_HELD_FIRST = 3
+HELD_FIRST = 3
 """Steps on a held batch before it is timed: some batches may have been fetched ahead."""
-_ALL_MARKED = 20
+ALL_MARKED = 20
 """After this many steps with something else in each of them, those are what a step is."""
-_COMPARED = 8
-"""Unprofiled steps taken first, at least, to estimate the profiler's overhead."""
-_ROUNDS = 5
+UNPROFILED = 8
+"""Steps without the profiler, at least, that estimate its overhead."""
+ROUNDS = 5
+PROGRESS_S = 0.1
+SMALL, LARGE = 1 << 12, 1 << 24
+"""Bytes of the two collectives from which latency and bandwidth are estimated."""
 
 
-class Step(Protocol):
-    """One step, from the end of the one before to its own end."""
+@dataclass(frozen=True)
+class Step:
+    """One step, from the end of the one before to its own end; a script's steps have more fields."""
 
     seconds: float
     waited: float
     """Seconds of it in which the loader was waited for."""
     samples: int
-    marks: frozenset[str]
+    loss: torch.Tensor | None = None
+    marks: frozenset[str] = frozenset()
     """What else happened in it, such as an evaluation."""
 
 
 class Subject(Protocol):
-    """What a procedure must know of the training that it measures."""
+    """The training to measure: a `Training`, or a script.
+
+    `samples_per_step` is over all ranks, `batches_per_step` of one. `prefetched` is the number of batches
+    that the loader's queue holds. `hold` repeats one batch on the device, `phases` names the parts of a step
+    for the profiler, `check` raises if steps do not train, `note` keeps a remark.
+    """
 
     @property
-    def samples_per_step(self) -> int:
-        """Samples of all ranks."""
-
+    def samples_per_step(self) -> int: ...
     @property
-    def batches_per_step(self) -> float:
-        """Batches of a rank."""
-
+    def batches_per_step(self) -> float: ...
     @property
-    def workers(self) -> int:
-        """Processes that load data."""
-
+    def workers(self) -> int: ...
     @property
-    def prefetched(self) -> int:
-        """Batches that the loader's queue holds; 0 without workers."""
-
+    def prefetched(self) -> int: ...
     @property
-    def device(self) -> torch.device:
-        """Where it trains."""
-
+    def device(self) -> torch.device: ...
     @property
-    def iterator(self) -> Any:
-        """The loader's iterator with its worker processes; None without."""
-
-    def hold(self) -> AbstractContextManager[None]:
-        """Makes the training repeat one batch that is on the device."""
-
-    def phases(self) -> AbstractContextManager[None]:
-        """Names the parts of a step for the profiler."""
-
-    def check(self, steps: Sequence[Any]) -> None:
-        """Raises if steps do not train."""
-
-    def note(self, text: str) -> None:
-        """Keeps a remark about what was measured."""
-
-
-Report = Callable[[str, int, int, Sequence[float]], None]
-"""Called with a phase, the steps done, the steps in total, and the seconds of each."""
+    def iterator(self) -> Any: ...
+    def hold(self) -> AbstractContextManager[None]: ...
+    def phases(self) -> AbstractContextManager[None]: ...
+    def check(self, steps: Sequence[Any]) -> None: ...
+    def note(self, text: str) -> None: ...
 
 
 def drive(job: Job, step: Callable[[], Any]) -> Any:
@@ -122,36 +110,103 @@ def world() -> int:
     return int(distributed.get_world_size()) if joined else 1
 
 
+class Steps:
+    """Consecutive steps, with the device synchronised at both ends."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.plain: list[Any] = []
+        """Those that count."""
+        self.all: list[Any] = []
+        self.seconds = 0.0
+        self.device_step_s: list[float] = []
+        self._on_gpu = device.type == "cuda"
+        self._marks: list[torch.cuda.Event] = []
+
+    def mark(self) -> None:
+        """Records the end of a step on the device's own timeline."""
+        if self._on_gpu:
+            self._marks.append(torch.cuda.Event(enable_timing=True))
+            self._marks[-1].record()
+
+    def end(self, seconds: float) -> None:
+        """Takes the total; call after synchronising."""
+        self.seconds = seconds
+        self.device_step_s = [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(self._marks)]
+        self._marks = []
+
+    def __add__(self, other: "Steps") -> "Steps":
+        self.plain, self.all = self.plain + other.plain, self.all + other.all
+        self.seconds += other.seconds
+        self.device_step_s = self.device_step_s + other.device_step_s
+        return self
+
+    @property
+    def step_s(self) -> list[float]:
+        return [step.seconds for step in self.plain]
+
+    @property
+    def mean_s(self) -> float:
+        return self.seconds / len(self.plain)
+
+    def block(self) -> Block:
+        return Block(
+            samples=sum(step.samples for step in self.plain),
+            seconds=max(self.seconds, 1e-9),
+            step_s=self.step_s,
+            data_wait_s=[step.waited for step in self.plain],
+            device_step_s=self.device_step_s,
+        )
+
+
+Taking = Generator[None, Any, Steps]
+
+
 class Procedure:
     """The measuring of one training.
 
     Args:
         subject: the training.
-        report: told of progress.
+        report: called with progress, a few times a second.
         clock: gives seconds.
     """
 
     def __init__(
-        self, subject: Subject, report: Report, clock: Callable[[], float] = time.perf_counter
+        self,
+        subject: Subject,
+        report: Callable[[Progress], None],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._subject = subject
         self._report = report
         self._clock = clock
+        self._reported_at = -math.inf
+        self._reported_steps = 0
         self._step_s = math.inf
         """A step of the end of the warm-up."""
         self._counts_marked = False
         self.under_way = Steps(subject.device)
-        """The steps of the last `take`; all that is known of it if the training ends meanwhile."""
+        """The steps of the last `take`: all that is known of it if the training ends meanwhile."""
+
+    def tell(self, phase: str, done: int, total: int, step_s: Sequence[float] = ()) -> None:
+        """Reports progress, with the mean of the steps since the last report."""
+        now = self._clock()
+        if done < total and now - self._reported_at < PROGRESS_S:
+            return
+        recent = step_s[self._reported_steps if len(step_s) > self._reported_steps else 0 :]
+        self._reported_at, self._reported_steps = now, len(step_s) if done < total else 0
+        mean = statistics.fmean(recent) if recent else None
+        self._report(Progress(phase, done, total, mean, self._subject.samples_per_step))
 
     def take(
         self, count: int, phase: str, most: int = 0, enough: Callable[[], bool] = lambda: True
-    ) -> Generator[None, Any, "Steps"]:
+    ) -> Taking:
         """Takes `count` steps, then continues until `enough()` or `most` steps.
 
         Steps in which something else happened are left out, with their time.
         """
-        taken = self.under_way = Steps(self._subject.device)
-        synchronize(self._subject.device)
+        device = self._subject.device
+        taken = self.under_way = Steps(device)
+        synchronize(device)
         start = self._clock()
         taken.mark()
         while len(taken.plain) < count or (len(taken.plain) < most and not self.agreed(enough())):
@@ -159,38 +214,43 @@ class Procedure:
             taken.mark()
             self._add(step, taken)
             done = len(taken.plain)
-            self._report(phase, done, max(count, done), taken.step_s)
-        synchronize(self._subject.device)
+            self.tell(phase, done, max(count, done), taken.step_s)
+        synchronize(device)
         marked = 0.0 if self._counts_marked else sum(step.seconds for step in taken.all if step.marks)
         taken.end(self._clock() - start - marked)
         self._subject.check(taken.plain)
         return taken
 
-    def _add(self, step: Any, taken: "Steps") -> None:
+    def _add(self, step: Any, taken: Steps) -> None:
         taken.all.append(step)
         if self._counts_marked or not step.marks:
             taken.plain.append(step)
-        elif not taken.plain and len(taken.all) >= _ALL_MARKED:
+        elif not taken.plain and len(taken.all) >= ALL_MARKED:
             self._counts_marked = True
             marks = " and ".join(sorted(set().union(*(each.marks for each in taken.all))))
             self._subject.note(f"every step has {marks} in it, so that is part of a step here")
             taken.plain.extend(taken.all)
 
-    def warm_up(self, budget_s: float) -> Generator[None, Any, "Steps"]:
+    def first_steps(self, early: list[Any], count: int) -> Taking:
+        """The first steps, whose losses are those of the exported script; `early` ones have been taken."""
+        steps = yield from self.take(max(0, count - len(early)), "first steps")
+        steps.plain[:0] = early
+        steps.seconds += sum(step.seconds for step in early)
+        self._subject.check(steps.plain)
+        return steps
+
+    def warm_up(self, budget_s: float) -> Taking:
         """Steps until their time is steady, or until the budget is spent."""
-        window = max(_WINDOW, self._subject.workers)
-        warm = Steps(self._subject.device)
-        while True:
+        window = max(WINDOW, self._subject.workers)
+        warm, ended = Steps(self._subject.device), False
+        while not ended:
             warm += yield from self.take(window, "warm-up")
-            spent = warm.seconds >= budget_s or len(warm.plain) >= _MAX_WARMUP_STEPS
-            if self.agreed(spent or is_steady(warm.step_s, window)):
-                break
+            spent = warm.seconds >= budget_s or len(warm.plain) >= MAX_WARMUP_STEPS
+            ended = self.agreed(spent or _is_steady(warm.step_s, window))
         self._step_s = self.of_rank_0(statistics.median(warm.step_s[-window:]))
         return warm
 
-    def block(
-        self, samples: int, seconds: float = 0.0, settle: bool = True, queues: int = 1
-    ) -> Generator[None, Any, "Steps"]:
+    def block(self, samples: int, seconds: float = 0.0, settle: bool = True, queues: int = 1) -> Taking:
         """Measures one block of at least this many samples, for at least some seconds.
 
         On a CPU it continues, within limits, until the loader's queue is as full as at the start. Otherwise
@@ -209,10 +269,9 @@ class Procedure:
         on_cpu = subject.device.type == "cpu"
         if settle and (queues or not on_cpu):
             yield from self.settle()
-        before = ready(subject.iterator)
+        before, surplus = ready(subject.iterator), list[int]()
         steps = self.steps_for(samples, seconds, queues if on_cpu else 0)
-        most = steps + (_MAX_SETTLING * self._queue_steps if on_cpu and queues else 0)
-        surplus: list[int] = []
+        most = steps + MAX_SETTLING * self._queue_steps if on_cpu and queues else 0
 
         def is_as_full() -> bool:
             surplus.append(ready(subject.iterator) - before)
@@ -224,11 +283,10 @@ class Procedure:
 
     def steps_for(self, samples: int, seconds: float = 0.0, queues: int = 1) -> int:
         """Steps of a block: a multiple of the number of workers, which deliver one batch each per round."""
-        subject = self._subject
-        whole = math.ceil(samples / max(1, subject.samples_per_step))
-        steps = max(1, whole, math.ceil(seconds / self._step_s), queues * self._queue_steps)
-        workers = subject.workers
-        return int(self.of_rank_0(math.ceil(steps / workers) * workers if workers > 1 else steps))
+        needed = math.ceil(samples / max(1, self._subject.samples_per_step))
+        steps = max(1, needed, math.ceil(seconds / self._step_s), queues * self._queue_steps)
+        workers = max(1, self._subject.workers)
+        return int(self.of_rank_0(math.ceil(steps / workers) * workers))
 
     def settle(self) -> Job:
         """Uses up what was prefetched while the training was idle, until it trains as in a long run.
@@ -244,34 +302,32 @@ class Procedure:
         yield from self.take(self._queue_steps, "settling")
         if subject.device.type != "cpu":
             return
-        for _ in range(_MAX_SETTLING * self._queue_steps + 1):
+        for _ in range(MAX_SETTLING * self._queue_steps + 1):
             taken = yield from self.take(1, "settling")
-            waits = taken.plain[0].waited > _WAITS * taken.plain[0].seconds
+            waits = taken.plain[0].waited > WAITS * taken.plain[0].seconds
             if self.agreed(waits or ready(subject.iterator) > subject.prefetched - subject.workers):
                 break
 
-    def held(self, samples: int) -> Generator[None, Any, "Steps"]:
+    def held(self, samples: int) -> Taking:
         """Measures steps on one batch that is already on the device, without a loader."""
         with self._subject.hold():
-            yield from self.take(_HELD_FIRST, "ceiling")
+            yield from self.take(HELD_FIRST, "ceiling")
             self._wait_for_workers()
-            taken = yield from self.take(self.steps_for(samples, queues=0), "ceiling")
-        return taken
+            return (yield from self.take(self.steps_for(samples, queues=0), "ceiling"))
 
     def profile(
         self, path: str, wait: int, warmup: int, active: int, shapes: bool, memory: bool, stacks: bool
-    ) -> Job:
+    ) -> Generator[None, Any, ProfileReport]:
         """Takes steps with and without the profiler, and writes a trace of the active ones for each rank."""
-        from torch.profiler import ProfilerActivity, schedule
-
         if rank := int(os.environ.get("RANK", "0")):
             path = path.replace(".json", f".rank{rank}.json")
-        plain = yield from self.take(max(_COMPARED, active), "profiling")
-        on_gpu = self._subject.device.type == "cuda"
-        recorder = _profiler(
-            self._subject,
-            activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])],
-            schedule=schedule(wait=wait, warmup=warmup, active=active, repeat=1),
+        plain = yield from self.take(max(UNPROFILED, active), "profiling")
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if self._subject.device.type == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        recorder = torch.profiler.profile(
+            activities=activities,
+            schedule=torch.profiler.schedule(wait=wait, warmup=warmup, active=active, repeat=1),
             record_shapes=shapes,
             profile_memory=memory,
             with_stack=stacks,
@@ -279,18 +335,19 @@ class Procedure:
         )
         total, marks = wait + warmup + active, list[float]()
         with self._subject.phases(), recorder:
-            for step in range(total):
+            for step in range(1, total + 1):
                 marks.append(self._clock())
                 yield
-                if step == total - 1:
+                if step == total:
                     synchronize(self._subject.device)
                     marks.append(self._clock())  # the recorder now writes the trace, which is no training
-                recorder.step()
-                self._report("profiling", step + 1, total, [])
+                with _workers_stopped(self._subject.iterator):
+                    recorder.step()
+                self.tell("profiling", step, total)
         plain_step_s = statistics.median(plain.device_step_s or plain.step_s)
-        return {"plain_step_s": plain_step_s, "taken": [], "marks": marks[wait + warmup :], "pins": []}
+        return ProfileReport(plain_step_s, [], marks[wait + warmup :], [])
 
-    def communication(self, samples: int, model: Any) -> Job:
+    def communication(self, samples: int, model: Any) -> Generator[None, Any, Communication]:
         """What averaging gradients between the ranks costs: steps with it and without, the collectives alone.
 
         The exposed time is the difference of the two steps, which needs no profiler and holds for gloo and
@@ -308,7 +365,7 @@ class Procedure:
 
         hook = model.register_forward_pre_hook(count)
         steps = self.steps_for(samples)
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             with_it.append((yield from self.take(steps, "ranks")).mean_s)
             with _without_averaging(model):
                 without.append((yield from self.take(steps, "ranks")).mean_s)
@@ -316,16 +373,23 @@ class Procedure:
         with torch.no_grad():
             for value in itertools.chain(model.parameters(), model.buffers()):
                 torch.distributed.broadcast(value, 0)
-        sizes = all_reduce.buckets(
-            (p.numel() * p.element_size() for p in model.parameters() if p.requires_grad),
-            model.bucket_bytes_cap,
+        trained = (p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+        sizes = _buckets(trained, model.bucket_bytes_cap)
+        times = max(1, round(sum(averaged) / (ROUNDS * steps)))
+        device, compute_s = self._subject.device, statistics.median(without)
+        small_s, large_s, alone_s = (_reduce_s(each, device) for each in ([SMALL], [LARGE], sizes))
+        slope = max((large_s - small_s) / (LARGE - SMALL), 1e-15)
+        rank_compute_s: list[Any] = [None] * world()
+        torch.distributed.all_gather_object(rank_compute_s, compute_s)
+        return Communication(
+            bytes_per_step=sum(sizes) * times,
+            step_s=statistics.median(with_it),
+            compute_s=compute_s,
+            alone_s=alone_s * times,
+            rank_compute_s=rank_compute_s,
+            start_s=max(small_s - slope * SMALL, 1e-9),
+            bytes_per_s=1 / slope,
         )
-        costs = all_reduce.measure(
-            sizes, statistics.median(without), self._subject.device, lambda: synchronize(self._subject.device)
-        )
-        times = max(1, round(sum(averaged) / (_ROUNDS * steps)))
-        costs["alone_s"] *= times
-        return {"bytes_per_step": sum(sizes) * times, "step_s": statistics.median(with_it), **costs}
 
     @property
     def _queue_steps(self) -> int:
@@ -334,7 +398,7 @@ class Procedure:
 
     def _wait_for_workers(self) -> None:
         """Waits until the loader's queue is full: on a CPU its workers would slow down what comes next."""
-        until, iterator = time.monotonic() + _FILLING_S, self._subject.iterator
+        until, iterator = time.monotonic() + FILLING_S, self._subject.iterator
         while 0 < ready(iterator) < self._subject.prefetched and time.monotonic() < until:
             time.sleep(0.01)
 
@@ -351,67 +415,12 @@ class Procedure:
         return bool(self.of_rank_0(float(decision)))
 
 
-class Steps:
-    """Consecutive steps, with the device synchronised at both ends."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.plain: list[Any] = []
-        """Those that count."""
-        self.all: list[Any] = []
-        self.seconds = 0.0
-        self.device_step_s: list[float] = []
-        """Between the ends of successive steps by the device's own clock (CUDA only)."""
-        self._on_gpu = device.type == "cuda"
-        self._marks: list[torch.cuda.Event] = []
-
-    def mark(self) -> None:
-        """Records the end of a step on the device's own timeline."""
-        if self._on_gpu:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self._marks.append(event)
-
-    def end(self, seconds: float) -> None:
-        """Takes the total; call after synchronising."""
-        self.seconds = max(seconds, 1e-9)
-        pairs = itertools.pairwise(self._marks)
-        self.device_step_s = [before.elapsed_time(after) / 1e3 for before, after in pairs]
-        self._marks = []
-
-    def __add__(self, other: "Steps") -> "Steps":
-        """Both as one."""
-        self.plain, self.all = self.plain + other.plain, self.all + other.all
-        self.seconds += other.seconds
-        self.device_step_s = self.device_step_s + other.device_step_s
-        return self
-
-    @property
-    def step_s(self) -> list[float]:
-        """Seconds of each."""
-        return [step.seconds for step in self.plain]
-
-    @property
-    def mean_s(self) -> float:
-        """Mean of the steps."""
-        return self.seconds / len(self.plain)
-
-    def block(self) -> dict[str, Any]:
-        """Plain data of `worker.messages.Block`."""
-        return {
-            "samples": sum(step.samples for step in self.plain),
-            "seconds": max(self.seconds, 1e-9),
-            "step_s": self.step_s,
-            "data_wait_s": [step.waited for step in self.plain],
-            "device_step_s": self.device_step_s,
-        }
-
-
-def is_steady(step_s: Sequence[float], window: int) -> bool:
+def _is_steady(step_s: Sequence[float], window: int) -> bool:
     """Whether the medians of the last two windows of steps differ by at most 5%."""
     if len(step_s) < 2 * window:
         return False
     before = statistics.median(step_s[-2 * window : -window])
-    return abs(before - statistics.median(step_s[-window:])) <= _STEADY * before
+    return abs(before - statistics.median(step_s[-window:])) <= STEADY * before
 
 
 def ready(iterator: Any) -> int:
@@ -422,9 +431,12 @@ def ready(iterator: Any) -> int:
     return 0
 
 
+# ---------------------------------------------------------------- the profiler
+
+
 @contextlib.contextmanager
-def _workers_stopped(iterator: Any) -> Generator[None, None, None]:
-    """Suspends the loader's workers, so that they do not get ahead meanwhile."""
+def _workers_stopped(iterator: Any) -> Iterator[None]:
+    """While the profiler starts, workers would get ahead, which hides the usual waiting."""
     pids = [worker.pid for worker in getattr(iterator, "_workers", ()) if hasattr(signal, "SIGSTOP")]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -435,24 +447,19 @@ def _workers_stopped(iterator: Any) -> Generator[None, None, None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def _profiler(subject: Subject, **settings: Any) -> Any:
-    """A profiler that stops workers while it starts: they would get ahead, which hides the usual waiting."""
-    import torch.profiler
+def _write(recorded: Any, path: str) -> None:
+    """Writes beside the path first: a file that is there is complete."""
+    stem, dot, suffix = path.rpartition(".json")
+    part = f"{stem}.part{dot}{suffix}"
+    recorded.export_chrome_trace(part)
+    os.replace(part, path)
 
-    class Profiler(torch.profiler.profile):
-        def prepare_trace(self) -> None:
-            with _workers_stopped(subject.iterator):
-                super().prepare_trace()
 
-        def start_trace(self) -> None:
-            with _workers_stopped(subject.iterator):
-                super().start_trace()
-
-    return Profiler(**settings)
+# ---------------------------------------------------------------- ranks
 
 
 @contextlib.contextmanager
-def _without_averaging(model: Any) -> Generator[None, None, None]:
+def _without_averaging(model: Any) -> Iterator[None]:
     """Keeps gradients on their rank, also where the program itself says when they are averaged."""
     plain = type(model)
     silent = property(lambda self: False, lambda self, value: None)
@@ -465,7 +472,26 @@ def _without_averaging(model: Any) -> Generator[None, None, None]:
         model.require_backward_grad_sync = before
 
 
-def _write(recorded: Any, path: str) -> None:
-    part = f"{path.removesuffix('.json.gz').removesuffix('.json')}.part.json{'.gz' * path.endswith('.gz')}"
-    recorded.export_chrome_trace(part)
-    os.replace(part, path)
+def _buckets(sizes: Iterable[int], cap: int) -> list[int]:
+    """Bytes of each collective, for gradients of these sizes in buckets of at most `cap` bytes."""
+    filled = [0]
+    for size in sizes:
+        if filled[-1] and filled[-1] + size > cap:
+            filled.append(0)
+        filled[-1] += size
+    return filled
+
+
+def _reduce_s(sizes: list[int], device: torch.device) -> float:
+    """Median seconds of collectives of these sizes, one after the other, with nothing else running."""
+    tensors = [torch.zeros(max(1, size // 4), device=device) for size in sizes]
+    seconds = []
+    for _ in range(ROUNDS + 1):
+        torch.distributed.barrier()
+        synchronize(device)
+        start = time.perf_counter()
+        for tensor in tensors:
+            torch.distributed.all_reduce(tensor)
+        synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])

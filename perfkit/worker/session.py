@@ -4,7 +4,6 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -12,17 +11,12 @@ import torch
 
 from perfkit import rules, workloads
 from perfkit.recipe import Recipe, switches
-from perfkit.results.run import Communication, Mechanism
+from perfkit.results.run import Communication
 from perfkit.worker import device, kernels, loader, memory, messages, parity, syncs
 from perfkit.worker.checks import READERS, bytes_per_sample, verify
-from perfkit.worker.harness import Harness, losses
-from perfkit.worker.messages import Block, CompileCounters, DeviceFacts, Peak, Trained
-from perfkit.worker.observe import observe_step
-from perfkit.worker.procedure import Job, Procedure, Steps
-from perfkit.worker.reports import KernelReport, MemoryReport, ParityReport, ProfileReport, SyncReport
-from perfkit.worker.training import Training, distributed_model, is_compiled
-
-_PROGRESS_INTERVAL_S = 0.1
+from perfkit.worker.messages import Block, Peak, Progress, Trained
+from perfkit.worker.procedure import Procedure, Taking, drive
+from perfkit.worker.training import Training, distributed_model, losses, observe_step
 
 
 def serve(connection: Connection) -> None:
@@ -44,12 +38,12 @@ class Session:
         self._connection = connection
         self._started = time.time() - getattr(sys.modules.get("perfkit.worker.preload"), "IMPORT_S", 0.0)
         """When a process that imports everything itself would have started."""
-        self._last_progress = 0.0
-        self._reported = 0
-        """Steps of the block under way that the parent knows."""
         self._workload: Any = None
         self._device: torch.device
-        self._harness: Harness
+        self._training: Training
+        self._procedure: Procedure
+        self._first_graphs = 0
+        """Graphs that torch.compile had made after the first step."""
 
     def describe(
         self, workload: str, preset: str, options: dict[str, Any], device: str
@@ -77,29 +71,30 @@ class Session:
             warmup_s: the most that the warm-up may take.
             batch_times: a folder in which the loader's workers record the times of their batches.
         """
-        self._progress("building", 0, 1)
+        self._report(Progress("building", 0, 1))
         if "LOCAL_WORLD_SIZE" in os.environ:
             torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])))
-        training = Training(Recipe.from_dict(recipe), self._workload, self._device, seed, on_loader=(
-            functools.partial(loader.time_loader, folder=batch_times) if batch_times else _as_it_is
-        ))  # fmt: skip
-        self._harness = harness = Harness(training, progress=self._on_steps)
-        first = harness.first_steps(loss_steps)
-        view = observe_step(training, harness.first_graphs)
-        proofs = verify(view, wanted(training.recipe))
-        warm: Steps = harness.run(harness.procedure.warm_up(warmup_s))
+        chosen = Recipe.from_dict(recipe)
+        timed = functools.partial(loader.time_loader, folder=batch_times)
+        training = Training(chosen, self._workload, self._device, seed, on_loader=timed)
+        self._training, self._procedure = training, Procedure(training, self._report)
+        self._first_graphs = device.compile_counters().graphs
+        first = drive(self._procedure.first_steps([training.first], loss_steps), training.step)
+        view = observe_step(training, self._first_graphs)
+        proofs = verify(view, wanted(chosen))
+        warm = self._block(self._procedure.warm_up(warmup_s))
         device.reset_peak(training.device)
         return Trained(
-            recipe=training.recipe.to_dict(),
+            recipe=recipe,
             startup_s=training.built_at - self._started,
-            first=Block(**first.block()),
-            warm=Block(**warm.block()),
+            first=first.block(),
+            warm=warm,
             losses=losses(first.plain),
-            mechanisms=[Mechanism(**proof) for proof in proofs],
+            mechanisms=proofs,
             batch_bytes_per_sample=bytes_per_sample(view.batch),
             samples_per_step=training.samples_per_step,
-            compiled=is_compiled(training.model),
-            compile_counters=CompileCounters(**device.compile_counters()),
+            compiled=bool(view.graphs.graphs),
+            compile_counters=device.compile_counters(),
             batch_norm=any("BatchNorm" in type(part).__name__ for part in training.model.modules()),
             weights=getattr(self._workload, "weights", ""),
         )
@@ -114,67 +109,54 @@ class Session:
 
     def peak(self) -> Peak:
         """The peak memory since the warm-up."""
-        recompiles = device.compile_counters()["graphs"] - self._harness.first_graphs
-        return Peak(*device.peak_bytes(self._harness.device), recompiles)
+        recompiles = device.compile_counters().graphs - self._first_graphs
+        return Peak(*device.peak_bytes(self._training.device), recompiles)
 
     def communication(self, samples: int) -> Communication:
         """Measures what averaging gradients between the ranks costs."""
-        ddp = distributed_model(self._harness.training.model)
-        return Communication(**self._harness.run(self._procedure.communication(samples, ddp)))
+        ddp = distributed_model(self._training.model)
+        return self._run(self._procedure.communication(samples, ddp))  # type: ignore[no-any-return]
 
-    def memory(self) -> MemoryReport:
+    def memory(self) -> messages.MemoryReport:
         """Accounts for the memory of a step."""
-        return memory.measure(self._harness.training)
+        return memory.measure(self._training)
 
-    def kernels(self) -> KernelReport:
+    def kernels(self) -> messages.KernelReport:
         """Measures the device's roofs and the work of a step."""
-        return kernels.measure(self._harness)
+        step_s = self._run(self._procedure.take(8, "measuring")).mean_s
+        return kernels.measure(self._training, step_s)
 
-    def profile(self, **settings: Any) -> ProfileReport:
+    def profile(self, **settings: Any) -> messages.ProfileReport:
         """Records some steps with the profiler into a trace file; see `Procedure.profile`."""
-        feed, pins = self._harness.training.feed, list[float]()
-        self._harness.run(self._procedure.settle())
-        feed.stamps.clear()
+        stamps, pins = self._training.feed.stamps, list[float]()
+        self._run(self._procedure.settle())
+        stamps.clear()
         with loader.timed_pinning(pins):
-            report = self._harness.run(self._procedure.profile(**settings))
-        start, *_, end = report["marks"]
-        taken = [stamp for stamp in feed.stamps if start <= stamp[2] <= end]
-        return ProfileReport(**{**report, "taken": taken, "pins": pins})
+            report = self._run(self._procedure.profile(**settings))
+        start, *_, end = report.marks
+        taken = [stamp for stamp in stamps if start <= stamp[2] <= end]
+        return messages.ProfileReport(report.plain_step_s, taken, report.marks, pins)
 
-    def syncs(self, steps: int) -> SyncReport:
+    def syncs(self, steps: int) -> messages.SyncReport:
         """Finds copies and waits between host and device."""
-        return syncs.report(self._harness.training, steps)
+        return syncs.report(self._training, steps)
 
-    def parity(self, recipe: dict[str, Any], exactness: str, seed: int, steps: int) -> ParityReport:
+    def parity(self, recipe: dict[str, Any], exactness: str, seed: int, steps: int) -> messages.ParityReport:
         """Compares a recipe with the plain program; `exactness` is `bitwise`, or anything for a tolerance."""
-        self._progress("comparing losses and outputs", 0, 1)
+        self._report(Progress("comparing losses and outputs", 0, 1))
         return parity.check(self._workload, Recipe.from_dict(recipe), self._device, exactness, seed, steps)
 
-    def _facts(self) -> DeviceFacts:
-        return DeviceFacts(**device.facts(self._device))
+    def _facts(self) -> messages.DeviceFacts:
+        return device.facts(self._device)
 
-    @property
-    def _procedure(self) -> Procedure:
-        return self._harness.procedure
+    def _run(self, job: Any) -> Any:
+        return drive(job, self._training.step)
 
-    def _block(self, job: Job) -> Block:
-        steps: Steps = self._harness.run(job)
-        return Block(**steps.block())
+    def _block(self, job: Taking) -> Block:
+        return self._run(job).block()  # type: ignore[no-any-return]
 
-    def _on_steps(self, phase: str, done: int, total: int, step_s: Sequence[float]) -> None:
-        self._progress(phase, done, total, step_s, self._harness.samples_per_step)
-
-    def _progress(
-        self, phase: str, done: int, total: int, step_s: Sequence[float] = (), samples_per_step: int = 0
-    ) -> None:
-        now = time.monotonic()
-        if done == total or now - self._last_progress >= _PROGRESS_INTERVAL_S:
-            self._last_progress = now
-            recent = step_s[self._reported if len(step_s) > self._reported else 0 :]
-            mean = sum(recent) / len(recent) if recent else None
-            self._reported = 0 if done == total else len(step_s)
-            event = messages.Progress(phase, done, total, mean, samples_per_step)
-            self._connection.send_bytes(messages.encode(event))
+    def _report(self, progress: Progress) -> None:
+        self._connection.send_bytes(messages.encode(progress))
 
 
 def wanted(recipe: Recipe) -> dict[str, Any]:
@@ -188,7 +170,3 @@ def wanted(recipe: Recipe) -> dict[str, Any]:
     if recipe.device_prefetch:
         idle.add("non_blocking")  # the prefetcher's own copies never block
     return {name: value for name, value in values.items() if name in READERS and name not in idle}
-
-
-def _as_it_is(_: Any) -> None:
-    """Leaves a loader alone."""

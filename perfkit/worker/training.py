@@ -1,18 +1,26 @@
-"""The training program, taken step by step: what it has built, its batches, the parts of its steps."""
+"""The training program, taken step by step and observed: what it has built, its batches, its parts."""
 
 import contextlib
+import math
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.overrides import TorchFunctionMode
 from torch.profiler import record_function
 
 from perfkit import prefetch, train
+from perfkit.checkpointing import blocks
+from perfkit.errors import RunFailed
+from perfkit.ranks import mean_over_ranks
 from perfkit.recipe import Recipe
+from perfkit.worker.checks import View, autocast_dtype, first_tensor
+from perfkit.worker.device import compile_counters
+from perfkit.worker.procedure import Step, world
 
 Clock = Callable[[], float]
 OnPhase = Callable[[str], AbstractContextManager[Any]]
@@ -26,10 +34,6 @@ class Feed:
 
     Whatever reads ahead (a device prefetcher) reads from here too, so a step's wait is all the waiting that
     happened during it.
-
-    Args:
-        batches: without end.
-        clock: gives seconds.
     """
 
     def __init__(self, batches: Iterator[Any], clock: Clock) -> None:
@@ -43,8 +47,8 @@ class Feed:
         """The last batch, as the loader gave it, while `keeps_last`."""
         self.keeps_last = False
         self.stamps: list[tuple[int, float, float]] = []
-        """Of each batch: its number from 0, when it was requested, when it was received."""
-        self.phase: OnPhase | None = None
+        """Each batch: its number from 0, when it was requested, when it was received."""
+        self.phase: OnPhase = contextlib.nullcontext
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -53,7 +57,7 @@ class Feed:
         if self._repeated is not None:
             return self._repeated
         start = self._clock()
-        with self.phase("data") if self.phase else contextlib.nullcontext():
+        with self.phase("data"):
             batch = next(self._batches)
         end = self._clock()
         self._waited += end - start
@@ -79,7 +83,9 @@ class Feed:
 
 
 class Training:
-    """The program for a recipe, built up to its first step.
+    """The program for a recipe, started: it has taken its first step, which builds everything.
+
+    It is the subject of a `Procedure`.
 
     Args:
         recipe: every switch.
@@ -90,13 +96,6 @@ class Training:
         on_loader: called with the loader before its first batch.
         clock: gives seconds.
     """
-
-    loader: Any
-    model: Any
-    optimizer: Any
-    scaler: Any
-    device: torch.device
-    """With several ranks on GPUs, this rank's own."""
 
     def __init__(
         self,
@@ -110,44 +109,57 @@ class Training:
     ) -> None:
         self.recipe = recipe
         self.workload = workload
-        self.device = device
-        self.built_at: float
-        """`time.time()` when everything was built, just before the first batch."""
-        self._on_loader = on_loader
         self._clock = clock
-        self._batches = iter(batches) if batches is not None else None
+
+        def feed(loader: Any) -> Feed:
+            on_loader(loader)
+            self.feed = Feed(iter(batches) if batches is not None else _plain_endless(loader), clock)
+            self.built_at = time.time()
+            return self.feed
+
         self._program: Any = train.train(recipe, workload, device, seed)
-
-    def _feed(self, loader: Any) -> Feed:
-        self._on_loader(loader)
-        self.feed = Feed(self._batches or _plain_endless(loader), self._clock)
-        self.built_at = time.time()
-        return self.feed
-
-    def step(self) -> torch.Tensor:
-        """One optimizer step; the loss, on the device. The first one builds everything."""
-        if hasattr(self, "feed"):
-            return next(self._program)  # type: ignore[no-any-return]
-        train.endless = self._feed
+        train.endless = feed
         try:
-            loss: torch.Tensor = next(self._program)
+            self.first = self.step()
         finally:
             train.endless = _plain_endless
-        names = self._program.gi_frame.f_locals
-        for name in ("loader", "model", "optimizer", "scaler", "device"):
-            setattr(self, name, names[name])
-        names.clear()  # the frame keeps this dictionary, and with it the first batch
-        return loss
+        names = self._program.gi_frame.f_locals  # type: ignore[attr-defined]
+        self.loader, self.model, self.optimizer, self.scaler = (
+            names[name] for name in ("loader", "model", "optimizer", "scaler")
+        )
+        self.device: torch.device = names["device"]
+        """With several ranks on GPUs, this rank's own."""
+        if sys.version_info < (3, 13):
+            names.clear()  # the frame keeps this dictionary, and with it the first batch
+
+    def step(self) -> Step:
+        """Takes one optimizer step."""
+        start = self._clock()
+        loss = next(self._program)
+        return Step(self._clock() - start, self.feed.take_waited(), self.samples_per_step, loss)
+
+    # ------------------------------------------------------------ what a procedure asks
 
     @property
     def iterator(self) -> Any:
-        """The loader's iterator, which has its worker processes; None without, and before the first batch."""
-        return getattr(getattr(self, "loader", None), "_iterator", None)
+        """The loader's iterator with its worker processes; None without."""
+        return self.loader._iterator
 
     @property
     def samples_per_step(self) -> int:
-        """Samples of an optimizer step, of all ranks."""
         return self.recipe.batch_size * self.recipe.accumulation * self.recipe.ranks
+
+    @property
+    def batches_per_step(self) -> float:
+        return self.recipe.accumulation
+
+    @property
+    def workers(self) -> int:
+        return self.recipe.workers
+
+    @property
+    def prefetched(self) -> int:
+        return self.recipe.workers * self.recipe.prefetch_factor
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -157,8 +169,11 @@ class Training:
             yield
 
     @contextlib.contextmanager
-    def phases(self, on_phase: OnPhase) -> Iterator[None]:
-        """Enters what `on_phase` returns around each part of the steps that are taken meanwhile."""
+    def phases(self, on_phase: OnPhase = contextlib.nullcontext) -> Iterator[None]:
+        """Enters what `on_phase` returns around each part of the steps that are taken meanwhile.
+
+        They have names in a profile: the program names all but the wait for a batch itself.
+        """
 
         @contextlib.contextmanager
         def observed(name: str) -> Iterator[None]:
@@ -168,15 +183,38 @@ class Training:
         programs: Any = (train, prefetch)
         for module in programs:
             module.record_function = observed
-        if hasattr(self, "feed"):
-            self.feed.phase = observed
+        self.feed.phase = observed
         try:
             yield
         finally:
             for module in programs:
                 module.record_function = record_function
-            if hasattr(self, "feed"):
-                self.feed.phase = None
+            self.feed.phase = contextlib.nullcontext
+
+    def check(self, steps: Sequence[Step]) -> None:
+        """Requires losses that are finite.
+
+        Raises:
+            RunFailed: a loss is not.
+        """
+        for number, value in enumerate(losses(steps), 1):
+            if not math.isfinite(value):
+                raise RunFailed(
+                    f"the loss became {value} ({number} steps into a block)",
+                    "Lower the learning rate, or switch amp to bf16 (fp16 overflows without scaling)",
+                )
+
+    def note(self, text: str) -> None:
+        """The program's steps have nothing else in them."""
+
+
+def losses(steps: Sequence[Step]) -> list[float]:
+    """The losses of steps as numbers, averaged over the ranks."""
+    if not steps:
+        return []
+    stacked = torch.stack([step.loss for step in steps if step.loss is not None]).float()
+    values: list[float] = (mean_over_ranks(stacked) if world() > 1 else stacked).tolist()
+    return values
 
 
 def inner_model(model: Any) -> Any:
@@ -191,6 +229,81 @@ def distributed_model(model: Any) -> DistributedDataParallel | None:
     return model if isinstance(model, DistributedDataParallel) else None
 
 
-def is_compiled(model: nn.Module) -> bool:
-    """Whether torch.compile has wrapped the model."""
-    return isinstance(model, torch._dynamo.eval_frame.OptimizedModule)
+# ---------------------------------------------------------------- observing
+
+
+def observe_step(training: Training, first_graphs: int = 0) -> View:
+    """Takes one optimizer step and records what each switch does in it.
+
+    A hook on the outermost module is noticed neither by torch.compile nor by DistributedDataParallel, so
+    nothing is compiled again.
+
+    Args:
+        training: what takes the step.
+        first_graphs: graphs that torch.compile had made after the first step.
+    """
+    model, feed, ddp = training.model, training.feed, distributed_model(training.model)
+    view = View(
+        device=training.device,
+        loader=training.loader,
+        iterator=training.iterator,
+        model=model,
+        optimizer=training.optimizer,
+        scaler=training.scaler,
+        prefetches=training.recipe.device_prefetch,
+    )
+
+    def called(_: Any, inputs: Any, outputs: Any) -> None:
+        view.inputs, view.outputs = inputs[0], first_tensor(outputs)
+        view.autocast = autocast_dtype(view.device)
+
+    def updated(*_: Any) -> None:
+        view.updates += 1
+
+    def computed(*_: Any) -> None:
+        view.block_calls += 1
+
+    def on_phase(name: str) -> AbstractContextManager[Any]:
+        if name == "backward":
+            view.averaged.append(ddp is None or ddp.require_backward_grad_sync)
+        if name == "forward":
+            view.compute_stream = _current_stream(view.device)
+        return _Copies(view) if name == "copy" else contextlib.nullcontext()
+
+    hooks = [model.register_forward_hook(called), training.optimizer.register_step_post_hook(updated)]
+    compiled = isinstance(model, torch._dynamo.eval_frame.OptimizedModule)
+    if not compiled:  # a hook inside of the model would compile it again
+        block = blocks(inner_model(model))[0]
+        leaf = next(part for part in block.modules() if not [*part.children()])
+        hooks.append(leaf.register_forward_pre_hook(computed))
+    before, feed.keeps_last = feed.count, True
+    try:
+        with training.phases(on_phase):
+            training.step()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    view.batch, feed.last, feed.keeps_last = feed.last, None, False
+    view.batches = feed.count - before
+    if compiled:
+        view.graphs = compile_counters()
+        view.recompiles = view.graphs.graphs - first_graphs
+    return view
+
+
+def _current_stream(device: torch.device) -> int | None:
+    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else None
+
+
+class _Copies(TorchFunctionMode):
+    """Notes how and on which stream a batch is copied."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__()
+        self.view = view
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.to:
+            self.view.copies.append(dict(kwargs or {}))
+            self.view.copy_streams.append(_current_stream(self.view.device))
+        return func(*args, **(kwargs or {}))

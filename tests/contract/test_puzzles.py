@@ -13,7 +13,7 @@ import pytest
 
 from perfkit.puzzles.judge import judge
 from perfkit.puzzles.panel import Task, Verdict, source_of, tasks
-from perfkit.worker.reports import Judged
+from perfkit.worker.messages import Judged
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = {path.stem for path in (ROOT / "notebooks" / "src").glob("*.py")} - {"00_start_here"}

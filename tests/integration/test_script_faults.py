@@ -12,8 +12,7 @@ from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.watched import WatchedScript
 from perfkit.scripts.watching import watch
 from perfkit.studies.progress import Progress
-from perfkit.worker.messages import Block, Trained
-from perfkit.worker.reports import SyncReport
+from perfkit.worker.messages import Block, SyncReport, Trained
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

@@ -19,8 +19,7 @@ from perfkit.results.run import Communication
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.watched import ScriptFailed, WatchedScript
-from perfkit.worker.messages import Block, Peak, Trained
-from perfkit.worker.reports import ProfileReport, SyncReport
+from perfkit.worker.messages import Block, Peak, ProfileReport, SyncReport, Trained
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

@@ -8,8 +8,7 @@ from perfkit.scripts.messages import Observation
 from perfkit.scripts.suggest import Seen, Suggestion, suggest
 from perfkit.trace import Analysis
 from perfkit.trace.model import Operator, Step
-from perfkit.worker.messages import Block
-from perfkit.worker.reports import Place, SyncReport
+from perfkit.worker.messages import Block, Place, SyncReport
 
 
 def block(samples_per_s: float, waits: float = 0.0, batch: int = 32, steps: int = 10) -> Block:

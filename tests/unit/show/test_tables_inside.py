@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from perfkit.show import document, tables_inside
-from perfkit.worker.reports import KernelReport, MemoryReport, Place, ShapeTiming, StepWork, SyncReport
+from perfkit.worker.messages import KernelReport, MemoryReport, Place, ShapeTiming, StepWork, SyncReport
 from tests.unit.show.test_figures import bars
 
 

@@ -10,7 +10,7 @@ from perfkit.results.run import Mechanism
 from perfkit.studies.inspect import parity
 from perfkit.studies.sources import Plan
 from perfkit.worker import messages
-from perfkit.worker.reports import ParityReport
+from perfkit.worker.messages import ParityReport
 from tests.unit.studies import fakes
 from tests.unit.studies.fakes import FakeChild, FakeMachine
 

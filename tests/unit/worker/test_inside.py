@@ -12,10 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.trace import loading
-from perfkit.worker import device, kernels, memory, roofline
-from perfkit.worker.harness import Harness
+from perfkit.worker import device, kernels, memory
 from perfkit.worker.loader import time_loader, timed_pinning
-from perfkit.worker.reports import StepWork
+from perfkit.worker.messages import StepWork
 from perfkit.worker.training import Training
 from tests.support.toy import Toy
 
@@ -23,10 +22,8 @@ CPU = torch.device("cpu")
 WEIGHTS = 4 * (16 * 32 + 32 + 32 * 2 + 2)
 
 
-def training(workload: Any, **switches: Any) -> Training:
-    started = Training(Recipe(**{"batch_size": 8, **switches}), workload, CPU)
-    started.step()
-    return started
+def training(workload: Any = None, **switches: Any) -> Training:
+    return Training(Recipe(**{"batch_size": 8, **switches}), workload or Toy(), CPU)
 
 
 class Momentum(Toy):
@@ -38,10 +35,10 @@ class Deep(Toy):
     """Each layer keeps 64 × 256 floats."""
 
     def model(self) -> nn.Module:
-        return nn.Sequential(
-            *(nn.Sequential(nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 16), nn.Tanh()) for _ in range(8)),
-            nn.Linear(16, 2),
-        )
+        parts = [
+            nn.Sequential(nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 16), nn.Tanh()) for _ in range(8)
+        ]
+        return nn.Sequential(*parts, nn.Linear(16, 2))
 
 
 def test_each_byte_is_of_one_kind() -> None:
@@ -63,11 +60,12 @@ def test_checkpointing_gives_activations_up() -> None:
     assert ("0.0.weight", "weights", 4 * 16 * 256) in plain.places
 
 
-def test_memory_of_a_compiled_model_is_refused_in_words() -> None:
-    measured = training(Toy())
+def test_memory_of_a_compiled_model_is_refused_and_its_work_is_not_known() -> None:
+    measured = training()
     measured.recipe = Recipe(compile=True)
     with pytest.raises(InvalidValue, match="compile=false"):
         memory.measure(measured)
+    assert kernels.work(measured)[0].flops is None
 
 
 def test_a_peak_that_is_not_kept_is_not_known() -> None:
@@ -76,42 +74,34 @@ def test_a_peak_that_is_not_kept_is_not_known() -> None:
     assert (device.peak_bytes(CPU)[0] or 0) > 1 << 20
 
 
-def harness(**switches: Any) -> Harness:
-    return Harness(training(Toy(), **switches))
-
-
 def test_flops_of_a_step_are_those_of_its_products() -> None:
     """Forward 2·b·in·out for each layer; backward the same for weights, and for inputs but the first."""
-    step, operators = kernels.work(harness())
+    step, operators = kernels.work(training())
     assert step.flops == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
     assert step.bytes == sum(operator.bytes for operator in operators) > 0
     assert sum(operator.flops > 0 for operator in operators) == 5, (
         "two forward, two of weights, one of inputs"
     )
-    assert kernels.work(harness(amp="bf16"))[0].dtype == "bfloat16"
-    measured = harness()
+    assert kernels.work(training(amp="bf16"))[0].dtype == "bfloat16"
     with FlopCounterMode(display=False) as counter:
-        measured.training.step()
-    assert step.flops == counter.get_total_flops()
-    measured.training.recipe = Recipe(compile=True)
-    assert kernels.work(measured)[0].flops is None
+        training().step()
+    assert step.flops == counter.get_total_flops() / 2, "the first step too"
 
 
 def test_shares_of_the_roof_are_known_where_the_work_is() -> None:
     roofs: Any = {"step_s": 20.0, "peaks": {"float32": 100.0}, "bytes_per_s": 50.0}
-    operators = [roofline.Operator(400, 50), roofline.Operator(100, 100), roofline.Operator(0, 50)]
-    mfu, light_share = roofline.shares(StepWork(500, 200, "float32"), operators, **roofs)
+    operators = [kernels.Operator(400, 50), kernels.Operator(100, 100), kernels.Operator(0, 50)]
+    mfu, light_share = kernels.shares(StepWork(500, 200, "float32"), operators, **roofs)
     assert mfu == pytest.approx(500 / 100 / 20)
     assert light_share == pytest.approx((400 / 100 + 100 / 50 + 50 / 50) / 20), "the longer of both, each"
-    assert roofline.shares(StepWork(None, None, ""), [], **roofs) == (None, None)
+    assert kernels.shares(StepWork(None, None, ""), [], **roofs) == (None, None)
 
 
 def test_layers_with_unlucky_sizes_are_listed_with_the_cost_of_padding() -> None:
     model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, 3), nn.Linear(64, 10), nn.Linear(16, 24))
     layers = {row.layer: row for row in kernels.misaligned(model)}
     assert set(layers) == {"0", "2"}
-    assert layers["0"].padded == [8, 64]
-    assert layers["0"].more_flops == pytest.approx(8 / 3 - 1)
+    assert (layers["0"].padded, layers["0"].more_flops) == ([8, 64], pytest.approx(8 / 3 - 1))
 
 
 class Doubled(TensorDataset):
@@ -137,16 +127,13 @@ def test_a_timed_loader_gives_the_same_batches_and_notes_each(workers: int, tmp_
     assert {note.worker for note in notes} == ({0, 1} if workers else {-1})
     for note in notes:
         assert note.start_s <= note.fetched_s <= note.collated_s
-        assert note.transform_s
-        assert 0 < note.transform_s <= note.fetched_s - note.start_s
+        assert 0 < (note.transform_s or 0) <= note.fetched_s - note.start_s
 
 
 def test_pinning_is_timed_and_put_back() -> None:
     from torch.utils.data._utils import pin_memory as module
 
-    before = module.pin_memory
-    pins: list[float] = []
+    before, pins = module.pin_memory, list[float]()
     with timed_pinning(pins):
         module.pin_memory([])
-    assert len(pins) == 1
-    assert module.pin_memory is before
+    assert (len(pins), module.pin_memory) == (1, before)

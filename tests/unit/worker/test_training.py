@@ -1,4 +1,4 @@
-"""The program as it is measured: its steps are its own, and watching leaves no trace in it."""
+"""The program as it is measured: its steps are its own, and observing leaves no trace in it."""
 
 import contextlib
 import gc
@@ -13,27 +13,34 @@ from perfkit import prefetch, train
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
 from perfkit.worker.device import compile_counters
-from perfkit.worker.harness import Harness, losses
-from perfkit.worker.observe import observe_step
-from perfkit.worker.training import Training
+from perfkit.worker.procedure import Procedure, drive
+from perfkit.worker.training import Training, losses, observe_step
 from tests.support.toy import Blocks, NaNLoss, Toy
 
 CPU = torch.device("cpu")
 
 
 def training(workload: Any = None, **switches: Any) -> Training:
-    started = Training(Recipe(**{"batch_size": 8, **switches}), workload or Toy(), CPU)
-    started.step()
-    return started
+    return Training(Recipe(**{"batch_size": 8, **switches}), workload or Toy(), CPU)
+
+
+def first_losses(subject: Training, count: int = 4) -> list[float]:
+    job = Procedure(subject, lambda progress: None).first_steps([subject.first], count)
+    return losses(drive(job, subject.step).plain)
 
 
 @pytest.mark.parametrize("switches", [{}, {"accumulation": 2, "workers": 1}, {"amp": "fp16"}])
 def test_its_losses_are_those_of_the_program(switches: dict[str, Any]) -> None:
-    program = train.train(Recipe(batch_size=8, **switches), Toy(), CPU, seed=3)
+    program = train.train(Recipe(batch_size=8, **switches), Toy(), CPU)
     expected = [float(next(program)) for _ in range(4)]
-    measured = Training(Recipe(batch_size=8, **switches), Toy(), CPU, seed=3)
-    assert [float(measured.step()) for _ in range(4)] == expected
+    measured = training(**switches)
+    assert first_losses(measured) == expected
     assert train.endless(measured.loader) is not measured.feed
+
+
+def test_a_loss_that_is_not_finite_is_an_error_with_a_remedy() -> None:
+    with pytest.raises(RunFailed, match=r"loss became nan.*learning rate"):
+        first_losses(training(NaNLoss()))
 
 
 def test_the_first_batch_is_not_kept() -> None:
@@ -45,57 +52,41 @@ def test_the_first_batch_is_not_kept() -> None:
             return super().loss(outputs, targets)
 
     measured = training(Watching())
-    measured.step()
-    measured.step()
+    measured.step(), measured.step()
     gc.collect()
     assert seen[0]() is None
 
 
 def test_a_held_batch_is_repeated_and_the_loader_rests() -> None:
     measured = training()
-    before = measured.feed.count
     with measured.hold():
-        first, second = float(measured.step()), float(measured.step())
+        first, second = losses([measured.step(), measured.step()])
     assert second < first, "it learns the one batch"
-    assert measured.feed.count == before + 1
     measured.step()
-    assert measured.feed.count == before + 2
+    assert measured.feed.count == 3
 
 
 def test_waiting_is_what_the_loader_takes() -> None:
     now = 0.0
 
+    class Points(torch.utils.data.Dataset):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> Any:
+            nonlocal now
+            now += 0.25
+            return torch.zeros(16), 0
+
     class Slow(Toy):
         def dataset(self, recipe: Any) -> Any:
-            class Data(torch.utils.data.Dataset):  # type: ignore[type-arg]
-                def __len__(self) -> int:
-                    return 8
-
-                def __getitem__(self, index: int) -> Any:
-                    nonlocal now
-                    now += 0.25
-                    return torch.zeros(16), 0
-
-            return Data()
+            return Points()
 
     measured = Training(Recipe(batch_size=4), Slow(), CPU, clock=lambda: now)
-    measured.step()
-    assert measured.feed.take_waited() == 1.0
-    assert measured.feed.stamps == [(0, 0.0, 1.0)]
+    assert (measured.first.waited, measured.feed.stamps) == (1.0, [(0, 0.0, 1.0)])
 
 
-def test_a_loss_that_is_not_finite_is_an_error_with_a_remedy() -> None:
-    with pytest.raises(RunFailed, match=r"loss became nan.*learning rate"):
-        Harness(Training(Recipe(batch_size=8), NaNLoss(), CPU)).first_steps(4)
-
-
-def test_first_steps_have_the_losses_of_the_program() -> None:
-    program = train.train(Recipe(batch_size=8), Toy(), CPU)
-    steps = Harness(Training(Recipe(batch_size=8), Toy(), CPU)).first_steps(3)
-    assert losses(steps.plain) == [float(next(program)) for _ in range(3)]
-
-
-# ---------------------------------------------------------------- watching
+# ---------------------------------------------------------------- observing
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
@@ -106,19 +97,18 @@ def test_phases_are_seen_in_order_around_what_they_name(accumulation: int) -> No
     def on_phase(name: str) -> Iterator[None]:
         seen.append(name)
         yield
-        seen.append(f"end of {name}")
+        seen.append("end")
 
     measured = training(accumulation=accumulation)
     with measured.phases(on_phase):
         measured.step()
-    parts = ["data", "copy", "forward", "backward"]
-    once = [word for part in parts for word in (part, f"end of {part}")] * accumulation
-    assert seen == [*once, "optimizer", "end of optimizer"]
+    parts = [*["data", "copy", "forward", "backward"] * accumulation, "optimizer"]
+    assert seen == [word for part in parts for word in (part, "end")]
     measured.step()
-    assert len(seen) == len(once) + 2, "nothing is seen after watching has ended"
+    assert len(seen) == 2 * len(parts), "nothing is seen after observing has ended"
 
 
-def test_after_watching_the_program_is_as_it_was() -> None:
+def test_after_observing_the_program_is_as_it_was() -> None:
     plain = train.record_function, prefetch.record_function, train.endless
     measured = training(Blocks())
     observe_step(measured)
@@ -136,13 +126,12 @@ def test_a_step_is_seen_as_it_was_taken() -> None:
     assert (view.inputs.shape, view.outputs.shape) == ((8, 16), (8, 2))
 
 
-def test_watching_compiles_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_observing_compiles_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     plain = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, mode: plain(model, backend="eager"))
     measured = training(compile=True)
-    graphs = compile_counters()["graphs"]
+    graphs = compile_counters().graphs
     view = observe_step(measured, first_graphs=graphs)
-    assert view.outputs.shape == (8, 2)
     measured.step()
-    assert (view.recompiles, compile_counters()["graphs"]) == (0, graphs)
+    assert (view.outputs.shape, view.recompiles, compile_counters().graphs) == ((8, 2), 0, graphs)
