@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import dataloader as torchs
 
 from perfkit.scripts.script import Script
+from perfkit.scripts.sites import Site
 from perfkit.scripts.steps import clock
 from perfkit.scripts.tensors import first_tensor, size, tensors
 
@@ -59,7 +60,7 @@ class Loaders:
         """Keyword arguments of the calls that copied batches of the first steps."""
         self.before_fetch: Callable[[], None] = lambda: None
         self._batch_ids: set[int] = set()
-        self._descriptions: dict[int, dict[str, Any]] = {}
+        self._descriptions: dict[int, Site] = {}
         self._fetched: list[_Fetched] = []
         self._held: dict[int, tuple[Any, int, int]] = {}
         self._is_fetching = False
@@ -73,7 +74,7 @@ class Loaders:
         except TypeError:  # the constructor says so itself
             arguments = {}
         dataset = arguments.get("dataset")
-        site = self._script.sites.describe("loader", type(dataset).__name__, tuple(sorted(kwargs)))
+        site = self._script.sites.describe("loader")
         is_first = self._descriptions.setdefault(id(dataset), site) is site
         changes = self._changes(arguments, is_first) if self._is_for_training(arguments, site) else {}
         if not changes:
@@ -85,9 +86,9 @@ class Loaders:
             arguments = {name: value for name, value in arguments.items() if name not in _OF_WORKERS}
         init(loader, **arguments)
 
-    def _is_for_training(self, arguments: dict[str, Any], site: dict[str, Any]) -> bool:
+    def _is_for_training(self, arguments: dict[str, Any], site: Site) -> bool:
         if known := self._script.settings["loaders"]:
-            places = [[frame["file"], frame["line"], frame["column"]] for frame in site["frames"][:1]]
+            places = [[frame.file, frame.line, frame.column] for frame in site.frames[:1]]
             return any(place in known for place in places)
         drawn = any(arguments.get(name) for name in ("shuffle", "sampler", "batch_sampler"))
         return drawn or isinstance(arguments.get("dataset"), data.IterableDataset)
@@ -204,7 +205,7 @@ class Loaders:
         """Whether a tensor is a part of the last batch, during the first steps."""
         return id(tensor) in self._batch_ids
 
-    def site(self) -> dict[str, Any] | None:
+    def site(self) -> Site | None:
         """The user's call that made the training loader."""
         return self._descriptions.get(id(getattr(self.training, "dataset", None)))
 

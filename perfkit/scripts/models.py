@@ -81,7 +81,6 @@ class Models:
         """An autocast was entered, by the script or from outside."""
         if self._autocast is None and autocast._enabled and torch.is_grad_enabled():
             self.autocast_dtype = autocast.fast_dtype
-            self._script.sites.note("autocast", str(autocast.fast_dtype).removeprefix("torch."))
 
     # ------------------------------------------------------------ taking over a module's calls
 
@@ -163,7 +162,7 @@ class Models:
         """A call of the first steps: its types and layout are read."""
         named = {**{str(at): value for at, value in enumerate(args)}, **kwargs}
         images = [name for name, value in named.items() if getattr(value, "ndim", 0) == 4]
-        self._script.sites.note("forward", type(model).__name__, tuple(sorted(kwargs)), images=images)
+        self._script.sites.note("forward", images)
         with self.ignoring_inner_calls():
             output = call(*args, **kwargs)
         given = list(tensors((args, kwargs)))
@@ -214,7 +213,6 @@ def patch(models: Models, script: Script) -> None:
 
     @functools.wraps(plain_compile)
     def compile_in_place(self: Any, *args: Any, **kwargs: Any) -> None:
-        script.sites.note("compile", type(self).__name__)
         with models.ignoring_inner_calls():
             plain_compile(self, *args, **kwargs)
         models.adopt(self)

@@ -186,7 +186,6 @@ def _patch_scaler(gradients: Gradients, optimizers: Optimizers, script: Script) 
 
     @functools.wraps(plain_make)
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
-        script.sites.note("scaler", "GradScaler", tuple(sorted(kwargs)))
         if script.toggles.get("amp") == "fp16":
             kwargs["enabled"] = True
         plain_make(self, *args, **kwargs)
@@ -226,7 +225,7 @@ def _patch_optimizers(optimizers: Optimizers, script: Script) -> None:
 
     @functools.wraps(plain_make)
     def make(self: Any, params: Any, defaults: Any) -> None:
-        script.sites.note("optimizer", type(self).__name__)
+        script.sites.note("optimizer")
         plain_make(self, params, defaults)
 
     def to_none(set_to_none: bool) -> bool:
@@ -235,12 +234,12 @@ def _patch_optimizers(optimizers: Optimizers, script: Script) -> None:
 
     @functools.wraps(plain_zero)
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
-        script.sites.note("zero_grad", type(self).__name__)
+        script.sites.note("zero_grad")
         plain_zero(self, to_none(set_to_none))
 
     @functools.wraps(plain_module_zero)
     def zero_module(self: Any, set_to_none: bool = True) -> None:
-        script.sites.note("zero_grad", type(self).__name__)
+        script.sites.note("zero_grad")
         plain_module_zero(self, to_none(set_to_none))
 
     Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[assignment,method-assign]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import perfkit
 from perfkit import trace as traces
@@ -17,20 +16,17 @@ from perfkit.notebook.shown import Shown
 from perfkit.recipe import Recipe, Value
 from perfkit.results.run import Comparison
 from perfkit.rules import why_not
-from perfkit.scripts import patch_study as patching
+from perfkit.scripts import patch as patching
 from perfkit.scripts import study as scripts
 from perfkit.scripts import tables as tables_script
-from perfkit.scripts.edits import SETTABLE
 from perfkit.scripts.launch import Launch
+from perfkit.scripts.messages import SETTABLE
 from perfkit.scripts.report import Watched
 from perfkit.scripts.watching import watch
 from perfkit.show import document, figures, sentences, units
 from perfkit.studies import compare as comparing
 from perfkit.studies.progress import Progress
 from perfkit.trace.figures import interactive
-
-if TYPE_CHECKING:
-    from perfkit.scripts.patch import Patch  # libcst takes long to load
 
 _WATCHED_STEPS = {"smoke": 6}
 
@@ -66,7 +62,7 @@ class ScriptPanel(Panel):
         self.comparisons: list[Comparison] = []
         """What was compared, the newest last."""
         self.watched: Watched | None = None
-        self.edit: Patch | None = None
+        self.edit: patching.Patch | None = None
         self._controls = Controls(SETTABLE, on_change=lambda recipe: self.bar.say("press Run to measure"))
         title = pieces.text("pk-question", value=f"<h3>{html.escape(self.launch.describe())}</h3>")
         about = "Some steps as they are: rate, waiting, profile, and what to try"
@@ -187,21 +183,16 @@ class ScriptPanel(Panel):
         if not self.settings:
             raise InvalidValue("no switch is set", "Set those that the script is to have by itself")
         self.edit = patching.make(self.launch, self.settings, Progress(self.follow, self.cancelled))
-        self._save.value = pieces.download(self._text(self.edit), "perfkit.diff", "text/x-diff")
-
-    def _text(self, edit: Patch) -> str:
-        file, where = self.launch.script, self.launch.where
-        outside = file is not None and not file.resolve().is_relative_to(where)
-        return edit.diff(file.resolve().parent if file and outside else where)
+        self._save.value = pieces.download(self.edit.diff(), "perfkit.diff", "text/x-diff")
 
     def _patched(self) -> list[document.Content]:
         if self.edit is None:
             return []
-        text = self._text(self.edit) or "No line of the script has to change."
+        text = self.edit.diff() or "No line of the script has to change."
         refused = [f"{name}: {why}" for name, why in self.edit.refused.items()]
         return [document.Code(text, "diff"), document.Bullets(refused)]
 
-    def diff(self) -> Shown[Patch]:
+    def diff(self) -> Shown[patching.Patch]:
         """The edit, as an ordinary output.
 
         Raises:

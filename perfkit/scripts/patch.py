@@ -1,117 +1,227 @@
-"""A user's own files with some switches set: edits at the calls that were seen while their script trained.
-
-Pure: source text, sites and switches in; new source text and refusals out. Nothing is run or written here.
-"""
+"""The edit of a user's script that sets switches, and the proof that it does what they do from outside."""
 
 import difflib
-import io
 import os
 import re
-import tokenize
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from perfkit.recipe import Value, switches
-from perfkit.scripts.patch_calls import Site
-from perfkit.scripts.patch_edits import Edits
+import msgspec
+
+from perfkit import machine
+from perfkit.errors import InvalidValue
+from perfkit.ladder import catalogue
+from perfkit.recipe import Recipe, Value, switches
+from perfkit.results import parity
+from perfkit.results.parity import Check
+from perfkit.results.stats import Ratio
+from perfkit.scripts.launch import Launch
+from perfkit.scripts.messages import ScriptFacts
+from perfkit.scripts.patch_edits import Patcher
 from perfkit.scripts.patch_source import Refused
+from perfkit.scripts.study import ScriptSource, script_plan
+from perfkit.studies.compare import Candidate, compare
+from perfkit.studies.progress import Progress
+from perfkit.studies.sources import opened
+
+BUDGET_S = 30.0
+PRECISION = 0.03
 
 
 @dataclass(frozen=True)
 class Change:
-    """One file, before and after."""
+    """A file, before and after."""
 
-    path: str
+    path: Path
     before: bytes
     after: bytes
 
 
 @dataclass(frozen=True)
 class Patch:
-    """What to change so that a script has the switches by itself."""
-
-    changes: list[Change]
-    arguments: list[str]
-    """The script's command line; as it was given, if no option had to change."""
-    edits: dict[str, list[str]] = field(default_factory=dict)
-    """For each switch that was set, what was changed and where."""
-    already: list[str] = field(default_factory=list)
-    """Switches for which nothing had to be changed."""
-    refused: dict[str, str] = field(default_factory=dict)
-    """Switches that need an edit by hand: why, and which."""
-
-    def diff(self, root: str | Path) -> str:
-        """A unified diff for `git apply` or `patch -p1`, with paths from `root`; empty without edits."""
-        return "".join(_diff(change, os.path.relpath(change.path, root)) for change in self.changes)
-
-
-def patch(
-    settings: Mapping[str, Value],
-    sites: Sequence[Site],
-    script: str,
-    arguments: Sequence[str] = (),
-    device: str = "cpu",
-    own: Mapping[str, Value] | None = None,
-    refused: Mapping[str, str] | None = None,
-    read: Callable[[str], bytes] = lambda path: Path(path).read_bytes(),
-) -> Patch:
-    """The edits that set switches in a user's own files.
+    """What to change so that a script has switches by itself.
 
     Args:
-        settings: switch → value, as for a recipe.
-        sites: the calls that were seen while the script trained.
-        script: absolute path of the script's main file.
-        arguments: the script's command line.
-        device: where it trains: `cpu`, `cuda` or `mps`.
-        own: the switches as the script sets them already.
-        refused: switches that could not be set from outside either, and why.
-        read: gives the content of a file.
+        launch: how it is started from now on; with the edited files, for a measuring run.
+        changes: the files that change.
+        edits: for each switch that is set, what changes and where.
+        already: switches that the script has already.
+        refused: switches that need an edit by hand: where, and which.
+    """
+
+    launch: Launch
+    changes: list[Change] = field(default_factory=list)
+    edits: dict[str, list[str]] = field(default_factory=dict)
+    already: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def root(self) -> Path:
+        """Where `patch -p1` applies the diff: the script's working directory, or a folder with all files."""
+        here = self.launch.where.resolve()
+        inside = all(change.path.is_relative_to(here) for change in self.changes)
+        return here if inside else Path(os.path.commonpath([change.path.parent for change in self.changes]))
+
+    def diff(self) -> str:
+        """A unified diff for `git apply` or `patch -p1` in `root`; empty without edits."""
+        texts = []
+        for change in self.changes:
+            name = change.path.relative_to(self.root).as_posix()
+            # Lines end at line feeds only, so that carriage returns and form feeds are kept.
+            sides = [re.findall(r"[^\n]*\n|[^\n]+", data.decode()) for data in (change.before, change.after)]
+            texts += difflib.unified_diff(*sides, f"a/{name}", f"b/{name}")
+        return "".join(
+            text if text[-1] == "\n" else f"{text}\n\\ No newline at end of file\n" for text in texts
+        )
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """A patched script against the same switches set from outside: the ratio of samples/s, and the losses."""
+
+    ratio: Ratio
+    rounds: int
+    losses: Check
+
+    @property
+    def ok(self) -> bool:
+        """Whether the losses agree and no difference in speed was measured."""
+        return self.losses.ok and self.ratio.verdict not in ("faster", "slower")
+
+    def describe(self) -> str:
+        """One sentence for people."""
+        ratio, is_verified = self.ratio, "verified" if self.ok else "NOT verified"
+        if self.ok and ratio.verdict != "no measurable difference":
+            is_verified = f"verified by its losses only (speed: {ratio.verdict})"
+        speed = f"{ratio.ratio:.3g} times ({ratio.low:.3g} to {ratio.high:.3g}, {self.rounds} rounds)"
+        losses = f"losses {self.losses.evidence}"
+        return f"{is_verified}: {speed} as fast as with the switches set from outside; {losses}"
+
+
+def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | None = None) -> Patch:
+    """Runs a script for its first steps, and edits its files at the calls that were seen.
+
+    Args:
+        launch: how it is started.
+        settings: the switches to set.
+        progress: follows and stops it.
 
     Raises:
-        PerfkitError: a file is not valid Python.
-        OSError: a file cannot be read.
+        PerfkitError: it cannot be started, failed, does not train, or is not valid Python.
     """
-    planner = Edits(settings, sites, script, arguments, device, read)
-    result = Patch([], [])
+    with opened(script_plan(launch), progress or Progress()) as source:
+        assert isinstance(source, ScriptSource)
+        facts = source.facts
+    return edit(launch, settings, facts)
+
+
+def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> Patch:
+    """The edits of a script's files; they stay as they are."""
+    main = _main_file(launch, facts)
+    at = _first_argument(launch, main)
+    patcher = Patcher(settings, facts.sites, str(main), launch.arguments[at:], facts.device)
+    result = Patch(launch)
     for name in (name for name in switches() if name in settings):
-        if own and own.get(name) == settings[name]:
-            result.already.append(name)
-            continue
-        partner, idle = switches()[name].idle_when or ("", None)
-        if refused and name in refused and settings.get(partner, idle) == idle:
-            result.refused[name] = refused[name]
-            continue
-        before = {source: len(source.edits) for source in planner.sources.values()}, planner.arguments
         try:
-            done = planner.set(name, settings[name])
+            if facts.settings.get(name) == settings[name]:
+                result.already.append(name)
+            elif name in facts.refused:
+                result.refused[name] = facts.refused[name]
+            elif words := patcher.set(name, settings[name]):
+                result.edits[name] = words
+            elif name != "compile_mode":  # which is an argument of the edit for `compile`
+                result.already.append(name)
         except Refused as reason:
-            for source in planner.sources.values():
-                del source.edits[before[0].get(source, 0) :]
-            planner.arguments = before[1]
             result.refused[name] = str(reason)
-            continue
-        if done or (name == "compile_mode" and "compile" in result.edits):
-            result.edits[name] = done
-        else:
-            result.already.append(name)
     changes = [
-        Change(source.path, source.original, source.edited())
-        for source in planner.sources.values()
-        if source.edits
+        Change(Path(source.path), source.data, after)
+        for source in patcher.sources.values()
+        if (after := source.edited(patcher.edits)) != source.data
     ]
-    return Patch(changes, planner.arguments, result.edits, result.already, result.refused)
-
-
-def _diff(change: Change, name: str) -> str:
-    """Lines end at line feeds only, so that carriage returns and form feeds are kept."""
-    sides = [re.findall(r"[^\n]*\n|[^\n]+", _text(data)) for data in (change.before, change.after)]
-    lines = difflib.unified_diff(sides[0], sides[1], f"a/{name}", f"b/{name}")
-    return "".join(
-        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    files = {change.path: change.after for change in changes}
+    if launch.script and files:  # its folder is where it imports from, so it must be there itself
+        files.setdefault(main, main.read_bytes())
+    edited = replace(
+        launch,
+        program=str(main) if launch.script and files else launch.program,
+        arguments=(*launch.arguments[:at], *patcher.arguments),
+        replaced=tuple(sorted(files.items())),
     )
+    return replace(result, launch=edited, changes=changes)
 
 
-def _text(data: bytes) -> str:
-    """A file's text by its own encoding."""
-    return data.decode(tokenize.detect_encoding(io.BytesIO(data).readline)[0])
+def _main_file(launch: Launch, facts: ScriptFacts) -> Path:
+    """The file that is started: of a module or a launcher, the outermost one that was seen."""
+    if launch.script:
+        return launch.script.resolve()
+    outermost = [site.frames[-1].file for site in facts.sites if site.frames]
+    if not outermost:
+        raise InvalidValue(
+            f"no call of '{launch.program}' itself was seen: it trains inside a library",
+            "Set that library's own options",
+        )
+    return Path(outermost[0])
+
+
+def _first_argument(launch: Launch, main: Path) -> int:
+    """Where the script's own arguments begin, after those of a launcher such as torchrun."""
+    words = enumerate(launch.arguments, 1) if launch.is_launcher else ()
+    return next((at for at, word in words if (launch.where / word).resolve() == main), 0)
+
+
+def verify(
+    result: Patch,
+    launch: Launch,
+    settings: Mapping[str, Value],
+    budget_s: float = BUDGET_S,
+    preset: str | None = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Measures the patched script against the script with the same switches set from outside.
+
+    Both train the same, so that they are as fast, and their losses are equal.
+
+    Args:
+        result: its edits.
+        launch: how the script is started without them.
+        settings: the switches.
+        budget_s: seconds of rounds.
+        preset: how large blocks are.
+        progress: follows and stops it.
+
+    Raises:
+        PerfkitError: one of them could not be measured.
+    """
+    changes = {name: value for name, value in settings.items() if name not in result.refused}
+    outside, inside = Candidate("set from outside", changes=changes), Candidate("patched")
+    plan = script_plan(launch, preset, more={inside.title: result.launch})
+    comparison = compare(
+        outside, inside, plan, budget_s, PRECISION, pairs=1, ceiling=False, progress=progress
+    )
+    base = Recipe.from_dict(comparison.b.recipe)
+    # The number of samples in a step is the same on both sides here.
+    target = base.replace(**{name: value for name, value in changes.items() if name != "batch_size"})
+    # From outside the model's call is compiled, in the patch the model: other kernels, as if only one were.
+    exactness = catalogue.exactness(target, base.replace(compile=False) if changes.get("compile") else base)
+    losses = parity.losses(
+        comparison.b.losses, comparison.a.losses, exactness, changes.get("amp", "off") != "off"
+    )
+    return Verification(comparison.ratio, comparison.rounds, losses)
+
+
+def write(result: Patch) -> list[Path]:
+    """Writes the edited files in place, each whole or not at all; their modes stay.
+
+    Raises:
+        InvalidValue: a file has changed since it was read.
+        OSError: a file cannot be written.
+    """
+    for change in result.changes:
+        if change.path.read_bytes() != change.before:
+            raise InvalidValue(f"{change.path} has changed meanwhile", "Run it again; nothing was written")
+    for change in result.changes:
+        path = change.path.resolve()
+        mode = path.stat().st_mode & 0o7777
+        machine.write_atomically(path, change.after)
+        path.chmod(mode)
+    return [change.path for change in result.changes]

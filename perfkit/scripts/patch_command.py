@@ -1,12 +1,11 @@
 """The command that edits a script so that it has switches by itself."""
 
-from __future__ import annotations
-
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -14,15 +13,11 @@ import typer
 from perfkit.cli import options as cli
 from perfkit.errors import InvalidValue
 from perfkit.recipe import parse_settings
-from perfkit.scripts import patch_study as patching
-from perfkit.scripts import tables as tables_script
+from perfkit.scripts import patch as patching
 from perfkit.scripts.command import Arguments, Module, Program, showing_failures
 from perfkit.scripts.launch import Launch
-from perfkit.scripts.verification import Verification
 from perfkit.show import terminal
-
-if TYPE_CHECKING:
-    from perfkit.scripts.patch import Patch  # libcst takes long to load
+from perfkit.show.document import Content, Notice
 
 
 def patch(
@@ -34,9 +29,6 @@ def patch(
     write: Annotated[
         bool, typer.Option("--write", help="edit the files themselves, once that is verified")
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option("-o", help="write the diff here (.diff, .patch), or the edited script")
-    ] = None,
     verify: Annotated[
         bool, typer.Option(help="measure the edited script against the switches set from outside")
     ] = True,
@@ -47,7 +39,7 @@ def patch(
     ] = None,
 ) -> None:
     """Prints the edit of your own script that sets switches, at the calls seen while it trained."""
-    cli.check_writable(out, json_file)
+    cli.check_writable(json_file)
     switches = parse_settings(settings or [])
     if not switches:
         raise InvalidValue("there is nothing to set", "Add --set switch=value, such as --set amp=bf16")
@@ -55,48 +47,38 @@ def patch(
     verification = None
     with showing_failures(), cli.progress() as show:
         result = patching.make(launch, switches, progress=show)
-        changed = bool(result.changes) or result.arguments != list(launch.arguments)
-        if verify and changed:
-            verification = patching.verify(launch, result, switches, budget, preset=preset, progress=show)
-    text = result.diff(launch.where)
-    command = _command(launch, result)
+        if verify and result.edits:
+            verification = patching.verify(result, launch, switches, budget, preset, progress=show)
     if json_file:
-        cli.write(json_file, msgspec.json.format(msgspec.json.encode(_document(result, text, verification))))
+        document = {
+            "schema": 1, "diff": result.diff(), "root": result.root, "edits": result.edits,
+            "already": result.already, "refused": result.refused, "arguments": result.launch.arguments,
+            "verification": verification,
+        }  # fmt: skip
+        cli.write(json_file, msgspec.json.format(msgspec.json.encode(document, enc_hook=str)))
     if str(json_file) != "-":
-        sys.stdout.write(text)
-    terminal.show(tables_script.patch(result, command, verification), to_stderr=True)
-    if out:
-        _write_out(out, result, text)
+        sys.stdout.write(result.diff())
+    terminal.show(list(_notes(result, launch, verification)), to_stderr=True)
     failed = verification is not None and not verification.ok
-    if write and result.changes and not failed:
+    if write and not failed:
         for path in patching.write(result):
             typer.echo(f"edited {path}", err=True)
-    if failed or (result.refused and not changed):
+    if failed or (result.refused and not result.edits):
         raise typer.Exit(1)
 
 
-def _command(launch: Launch, result: Patch) -> str:
-    """The new command line; empty if it stays."""
-    if result.arguments == list(launch.arguments):
-        return ""
-    changed = replace(launch, arguments=tuple(map(shlex.quote, result.arguments)))
-    return changed.describe()
-
-
-def _document(result: Patch, diff: str, verification: Verification | None) -> dict[str, object]:
-    return {
-        "schema": 1, "diff": diff, "edits": result.edits, "already": result.already,
-        "refused": result.refused, "notes": [], "arguments": result.arguments,
-        "verification": verification,
-    }  # fmt: skip
-
-
-def _write_out(out: Path, result: Patch, diff: str) -> None:
-    if out.suffix in (".diff", ".patch"):
-        cli.write(out, diff)
-    elif len(result.changes) == 1:
-        cli.write(out, result.changes[0].after)
-    else:
-        raise InvalidValue(
-            f"{len(result.changes)} files have edits, not one", "Give -o a name that ends in .diff"
-        )
+def _notes(
+    result: patching.Patch, launch: Launch, verification: patching.Verification | None
+) -> Iterator[Content]:
+    """What a reader must know beside the diff."""
+    if result.changes and result.root != launch.where.resolve():
+        yield f"Apply it with: patch -p1 -d {shlex.quote(str(result.root))}"
+    if result.launch.arguments != launch.arguments:
+        arguments = tuple(map(shlex.quote, result.launch.arguments))
+        yield f"Start it with: {replace(launch, arguments=arguments).describe()}"
+    if result.already:
+        yield f"The script has {', '.join(result.already)} already."
+    for name, why in result.refused.items():
+        yield Notice(f"{name} needs an edit by hand: {why}")
+    if verification:
+        yield verification.describe() if verification.ok else Notice(verification.describe())

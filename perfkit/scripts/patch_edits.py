@@ -1,38 +1,20 @@
-"""The edit for each switch: which call, which argument, which statement."""
+"""The edits that set switches in the files of a script: which call, which argument, which statement."""
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from perfkit.recipe import Value, switches
-from perfkit.scripts import patch_libraries as libraries
-from perfkit.scripts.patch_autocast import Autocast
-from perfkit.scripts.patch_calls import Frame, Site
-from perfkit.scripts.patch_libraries import Option
-from perfkit.scripts.patch_source import Function, Refused, Source, argument, assigned
+from perfkit.recipe import Recipe, Value
+from perfkit.scripts.patch_source import Edit, Refused, Source, argument
+from perfkit.scripts.sites import Frame, Site
 
-_LOADER = {
-    "batch_size": "batch_size",
-    "workers": "num_workers",
-    "prefetch_factor": "prefetch_factor",
-    "pin_memory": "pin_memory",
-}
-"""Switch → argument of DataLoader."""
-_LOADER_ORDER = (
-    "dataset",
-    "batch_size",
-    "shuffle",
-    "sampler",
-    "batch_sampler",
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "drop_last",
-    "timeout",
-)
-_WITH_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context")
-"""Arguments that a loader without workers refuses."""
-_ROLES = dict.fromkeys(_LOADER, "loader") | {
+_ROLES = {
+    "batch_size": "loader",
+    "workers": "loader",
+    "prefetch_factor": "loader",
+    "pin_memory": "loader",
     "non_blocking": "copy",
     "zero_grad_set_to_none": "zero_grad",
     "channels_last": "forward",
@@ -42,14 +24,66 @@ _ROLES = dict.fromkeys(_LOADER, "loader") | {
     "compile_mode": "forward",
     "fp32_precision": "backward",
     "cudnn_benchmark": "backward",
+    "cpu_threads": "",
 }
-"""Switch → the call that it is about: a library that makes this call has an option for the switch."""
-_IMPLEMENTATIONS = {"fused": {"fused": "True"}, "foreach": {"foreach": "True"}, "loop": {"foreach": "False"}}
+"""Switch → the call that it is about; a library that makes this call has its own option for the switch."""
+_ACTIONS = {
+    "loader": "make a DataLoader",
+    "copy": "copy batches to the device",
+    "zero_grad": "clear the gradients",
+    "forward": "call the model",
+    "backward": "call backward",
+    "optimizer": "make the optimizer",
+}
+_OPTIONS = {
+    "": {"channels_last=True": "--channels-last", "compile=True": "--compile"},
+    "timm": {
+        "workers": "--workers {}",
+        "batch_size": "--batch-size {}",
+        "amp=bf16": "--amp --amp-dtype bfloat16",
+        "amp=fp16": "--amp --amp-dtype float16",
+        "compile=True": "--torchcompile inductor",
+    },
+    "transformers": {
+        "batch_size": "per_device_train_batch_size={}",
+        "workers": "dataloader_num_workers={}",
+        "prefetch_factor": "dataloader_prefetch_factor={}",
+        "pin_memory": "dataloader_pin_memory={}",
+        "amp=bf16": "bf16=True",
+        "amp=fp16": "fp16=True",
+        "fp32_precision=tf32": "tf32=True",
+        "optimizer_impl=fused": 'optim="adamw_torch_fused"',
+        "compile": "torch_compile={}",
+        "compile_mode": 'torch_compile_mode="{}"',
+    },
+    "lightning": {
+        "amp=bf16": 'precision="bf16-mixed"',
+        "amp=fp16": 'precision="16-mixed"',
+        "amp=off": 'precision="32-true"',
+        "cudnn_benchmark": "benchmark={}",
+    },
+    "accelerate": {"amp": 'mixed_precision="{}"', "amp=off": 'mixed_precision="no"'},
+}
+"""By library: switch, or switch=value → the argument of its constructor, or a script's own options for it."""
+_CONSTRUCTORS = {
+    "transformers": ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", "HfArgumentParser"),
+    "lightning": ("Trainer", "Fabric"),
+    "accelerate": ("Accelerator",),
+}
+_SAME_OPTIONS = {"trl": "transformers", "pytorch_lightning": "lightning"}
+_LOADER = {"workers": "num_workers"}
+_LOADER_ORDER = (
+    *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler"),
+    *("num_workers", "collate_fn", "pin_memory"),
+)
+_WITH_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context")
+_IMPLEMENTATIONS = {"fused": ("fused", "True"), "foreach": ("foreach", "True"), "loop": ("foreach", "False")}
+_AUTOCAST_ORDER = ("device_type", "dtype", "enabled")
 _FP32 = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
 
 
-class Edits:
-    """Plans the edit of one switch in the files of a script.
+class Patcher:
+    """Plans the edits of a script, switch by switch.
 
     Args:
         settings: all switches that are to be set.
@@ -65,370 +99,332 @@ class Edits:
         settings: Mapping[str, Value],
         sites: Sequence[Site],
         script: str,
-        arguments: Sequence[str],
-        device: str,
-        read: Callable[[str], bytes],
+        arguments: Sequence[str] = (),
+        device: str = "cpu",
+        read: Callable[[str], bytes] = lambda path: Path(path).read_bytes(),
     ) -> None:
-        self.settings = settings
-        self.sites = sites
-        self.script = script
-        self.device = device
-        self.arguments = list(arguments)
-        self.done: list[str] = []
-        self._read = read
-        self.sources: dict[str, Source] = {}
-        for path in [script, *(frame.file for site in sites for frame in site.frames)]:
-            if "site-packages" not in Path(path).parts:
-                self.open(path)
-
-    def open(self, path: str) -> Source:
-        """The parsed file of a path."""
-        if path not in self.sources:
-            self.sources[path] = Source(path, self._read(path))
-        return self.sources[path]
+        self._settings, self._device = settings, device
+        self._sites = [site for site in sites if site.frames]
+        files = dict.fromkeys([script, *(frame.file for site in self._sites for frame in site.frames)])
+        self.sources = {path: Source(path, read(path)) for path in files}
+        self.arguments = [*arguments]
+        self.edits: list[Edit] = []
+        self._main = self.sources[script]
+        self._options = dict(_options(self.sources.values()))
+        self._words: list[str] = []
 
     def set(self, name: str, value: Value) -> list[str]:
-        """Plans the edits of one switch; returns them in words, nothing where the script has it already.
+        """Plans the edits of a switch; returns them in words, nothing if the script has it already.
 
         Raises:
-            Refused: it cannot be done for the user.
+            Refused: the edit is left to the user; nothing of it is planned.
         """
-        self.done = []
-        if not self._by_option(name, value) and not self._by_library(name, value):
-            if name in _LOADER:
-                self._loader(name, value)
-            else:
-                planner = getattr(self, f"_{name}", None)
-                if planner is None:
-                    label = switches()[name].label
-                    raise Refused(
-                        f"{label} needs a change of the script's own code; see `perfkit diff {name}`"
-                    )
-                planner(value)
-        return self.done
+        planned, arguments, self._words = len(self.edits), self.arguments, []
+        try:
+            self._plan(name, value)
+            for source in self.sources.values():
+                source.edited(self.edits)
+        except Refused:
+            del self.edits[planned:]
+            self.arguments = arguments
+            raise
+        return self._words
 
-    # ------------------------------------------------------------ options of the script and of libraries
+    def _plan(self, name: str, value: Value) -> None:
+        if variables := Recipe().replace(**{name: value}).environment():
+            pairs = " ".join(f"{variable}={code}" for variable, code in variables.items())
+            raise Refused(f"start the script with {pairs} in its environment")
+        if name not in _ROLES:
+            raise Refused(f"the script's own code has to change: see `perfkit diff {name}`")
+        libraries = [_SAME_OPTIONS.get(site.library, site.library) for site in self._sites]
+        roles = [site.role for site in self._sites]
+        for table in dict.fromkeys(["", *libraries]):
+            rows = _OPTIONS.get(table, {})
+            row = rows.get(f"{name}={value}", rows.get(name, "")).format(value)
+            if row.startswith("--"):
+                if self._by_own_options(row):
+                    return
+            elif row and (_ROLES[name], table) in zip(roles, libraries, strict=True):
+                self._configure(table, *row.split("=", 1))
+                return
+        if _ROLES[name] == "loader":
+            self._loader(name, value)
+        else:
+            getattr(self, f"_{name}")(value)
 
-    def _by_option(self, name: str, value: Value) -> bool:
-        """By an option of the script's own command line that is called as the switch is."""
-        values = libraries.flags(
-            self._library(name) or self._library("workers"), self.sources.values(), name, value
-        )
-        for flag, code in values.items():
-            known = libraries.options(self.sources.values())
-            option = next(
-                (option for _, option in known if flag in option.names), Option((flag,), "", None, None)
-            )
-            self._set_option(option, code)
-        return bool(values)
+    def _calls(self, role: str) -> list[tuple[Source, ast.Call, Site]]:
+        """The calls of a role in the script's own code."""
+        sites = [site for site in self._sites if site.role == role]
+        if library := next((site.library for site in sites), "no call was seen"):
+            reason = f"{library} does" if sites else library
+            raise Refused(f"the script's own code does not {_ACTIONS[role]}: {reason}")
+        return [(*self._call(site.frames[0]), site) for site in sites]
 
-    def _set_option(self, option: Option, code: str) -> None:
-        before = [*self.arguments]
-        self.arguments = option.set_in(self.arguments, code)
-        if self.arguments != before:
-            self.done.append(f"command line: {option.name} {code}".removesuffix(" True"))
+    def _call(self, frame: Frame) -> tuple[Source, ast.Call]:
+        source = self.sources[frame.file]
+        return source, source.call_at(frame)
 
-    def _by_library(self, name: str, value: Value) -> bool:
-        """By the option of the library that makes the call; False where the script's own code makes it."""
-        library = self._library(name)
-        if not library:
-            return False
-        makers = libraries.constructors(library, self.sources.values(), name)
-        if len(makers) > 1:
-            lines = " and ".join(source.where(call) for source, call, _ in makers)
-            raise Refused(f"{lines} configure {library}: set {', '.join(makers[0][2](value))} there")
-        for source, call, option in makers:
-            self._set_arguments(source, call, option(value))
+    def _add(self, source: Source, node: ast.AST, words: str, *edits: Edit) -> None:
+        new = [edit for edit in edits if edit not in self.edits]
+        if new:
+            self.edits += new
+            self._words.append(f"{source.where(node)}: {words}")
+
+    # ------------------------------------------------------------ arguments and options
+
+    def _by_own_options(self, row: str) -> bool:
+        """Plans options of the script's command line, if it has all of them."""
+        known = {name: option for option in self._options.values() for name in option.names}
+        pairs = re.findall(r"(--\S+)(?: ([^-]\S*))?", row)
+        if all(name in known for name, _ in pairs):
+            for name, code in pairs:
+                self._set_option(known[name], code or "True")
             return True
-        if hand := libraries.by_hand(library, name):
-            raise Refused(hand)
-        if _ROLES[name] == "forward" or name in ("fp32_precision", "cudnn_benchmark"):
-            return False
-        raise Refused(f"{library} does this itself; look for its own option for {switches()[name].label}")
+        return False
 
-    def _library(self, name: str) -> str:
-        return next((site.library for site in self.sites if site.role == _ROLES.get(name)), "")
+    def _set_option(self, option: "Option", code: str) -> None:
+        arguments = option.set_in(self.arguments, code)
+        if arguments != self.arguments:
+            self.arguments = arguments
+            self._words.append(f"command line: {option.name}{'' if option.action else f' {code}'}")
 
-    # ------------------------------------------------------------ arguments of calls
+    def _configure(self, library: str, name: str, code: str) -> None:
+        """Plans an argument of the call that configures a library."""
+        names = _CONSTRUCTORS[library]
+        calls = [(source, call) for source in self.sources.values() for call in source.calls(*names)]
+        if len(calls) != 1:
+            places = " and ".join(source.where(call) for source, call in calls) or "the script"
+            raise Refused(f"{places}: set {name}={code} where {library} is configured")
+        if calls[0][1] in calls[0][0].calls("HfArgumentParser"):
+            self._set_option(Option([f"--{name}"], ""), code.strip('"'))
+        else:
+            self._set_argument(*calls[0], name, code)
 
-    def _set_arguments(self, source: Source, call: ast.Call, values: Mapping[str, str]) -> None:
-        """Plans arguments of a call; an empty value removes one."""
-        planned = len(source.edits)
-        for name, code in values.items():
-            if code:
-                source.set_argument(call, name, code)
-            else:
-                source.remove_argument(call, name)
-        if len(source.edits) > planned:
-            shown = ", ".join(f"{name}={code}" for name, code in values.items() if code)
-            self.done.append(f"{source.where(call)}: {shown}")
+    def _set_argument(
+        self, source: Source, call: ast.Call, name: str, code: str, order: Sequence[str] = ()
+    ) -> None:
+        value = argument(call, name, order)
+        if value is None:
+            self._add(source, call, f"{name}={code}", source.add_keyword(call, name, code))
+        else:
+            self._change(source, value, name, code)
 
-    def calls(self, role: str, missing: str = "") -> list[tuple[Source, ast.Call, Site]]:
-        """Every call of a role in the script's own code."""
-        sites = [site for site in self.sites if site.role == role and site.frames and not site.library]
-        if missing and not sites:
-            raise Refused(missing)
-        return [
-            (self.open(site.frames[0].file), self.open(site.frames[0].file).call_at(site.frames[0]), site)
-            for site in sites
-        ]
+    def _change(self, source: Source, value: ast.expr, name: str, code: str) -> None:
+        """Plans another value where it is set: a literal, a variable's only assignment, an option."""
+        if ast.unparse(value) == ast.unparse(ast.parse(code, mode="eval")):
+            return
+        match value:
+            case ast.Constant() | ast.Attribute(value=ast.Name(id="torch")):
+                self._add(source, value, f"{name}={code}", source.replace(value, code))
+            case ast.Call(func=ast.Name(id="int"), args=[inner]):
+                self._change(source, inner, name, code)
+            case ast.Attribute(value=ast.Name(), attr=attribute) if attribute in self._options:
+                self._set_option(self._options[attribute], code.strip('"'))
+            case ast.Name(id=variable) if assigned := source.value_of(variable):
+                self._change(source, assigned, name, code)
+            case _:
+                raise Refused(f"{source.where(value)}: {name} is {source.code(value)}; make that {code}")
 
     def _loader(self, name: str, value: Value) -> None:
-        missing = "the script uses no DataLoader: its own code loads the batches"
-        source, call, site = self.calls("loader", missing)[0]
-        sampler = argument(call, "batch_sampler", _LOADER_ORDER)
-        if name == "batch_size" and sampler and source.code(sampler) != "None":
-            raise Refused(f"{source.where(call)}: the batch sampler decides the batch size; change it there")
-        workers = argument(call, "num_workers", _LOADER_ORDER)
-        has_workers = source.code(workers) != "0" if workers else "num_workers" in site.keywords
-        if name == "prefetch_factor" and not self.settings.get("workers", has_workers):
-            raise Refused(f"{switches()[name].label} acts only with loader workers")
-        keyword, code = _LOADER[name], repr(value)
-        present = argument(call, keyword, _LOADER_ORDER)
-        if present is None:
-            planned = len(source.edits)
-            source.set_argument(call, keyword, code, _LOADER_ORDER)
-            self.note(source, call, planned, f"{keyword}={code}")
-        else:
-            self._change_value(source, present, site.frames, keyword, code)
-        if name == "workers" and not value:
-            for partner in _WITH_WORKERS:
-                source.remove_argument(call, partner)
-
-    def note(self, source: Source, node: ast.AST, planned: int, text: str) -> None:
-        """Says what was changed, if more edits than those planned before are there."""
-        if len(source.edits) > planned:
-            self.done.append(f"{source.where(node)}: {text}")
-
-    def _change_value(
-        self, source: Source, value: ast.expr, frames: Sequence[Frame], name: str, code: str
-    ) -> None:
-        """Plans another value where it comes from: a literal, a variable's only assignment, an option."""
-        planned = len(source.edits)
-        if isinstance(value, ast.Constant):
-            source.replace(value, code)
-            self.note(source, value, planned, f"{name}={code}")
-            return
-        if isinstance(value, ast.Attribute):
-            known = [
-                option for held, option in libraries.options(self.sources.values()) if held == value.attr
-            ]
-            if len(known) == 1:
-                self._change_option(known[0], code)
-                return
-        if isinstance(value, ast.Name):
-            scope = source.function(value)
-            if scope and value.id in _parameters(scope):
-                outer, given = self._given(source, scope, value.id, frames)
-                self._change_value(outer, given, frames[1:], name, code)
-                return
-            for place in dict.fromkeys((scope, None)):
-                held = source.assignments(value.id, place)
-                if (
-                    len(held) == 1
-                    and isinstance(held[0], ast.Assign)
-                    and isinstance(held[0].targets[0], ast.Name)
-                ):
-                    self._change_value(source, held[0].value, frames, name, code)
-                    return
-        raise Refused(f"{source.where(value)}: {name} is {source.code(value)}; make that {code}")
-
-    def _change_option(self, option: Option, code: str) -> None:
-        if option.action or option.at(self.arguments) is not None or not (option.source and option.call):
-            self._set_option(option, code)
-            return
-        planned = len(option.source.edits)
-        option.source.set_argument(option.call, "default", code)
-        self.note(option.source, option.call, planned, f"the default of {option.name} is {code}")
-
-    def _given(
-        self, source: Source, function: Function, name: str, frames: Sequence[Frame]
-    ) -> tuple[Source, ast.expr]:
-        """The expression that the caller of a function gives for a parameter, or the parameter's default."""
-        names = _parameters(function)
-        if len(frames) > 1:
-            outer = self.open(frames[1].file)
-            call = outer.call_at(frames[1])
-            explicit = bool(call.args) and isinstance(call.args[0], ast.Name) and call.args[0].id == names[0]
-            bound = names[0] in ("self", "cls") and not explicit
-            value = argument(call, name, names[1:] if bound else names)
-            if value is not None:
-                return outer, value
-        defaults = [*function.args.posonlyargs, *function.args.args]
-        for parameter, default in zip(reversed(defaults), reversed(function.args.defaults), strict=False):
-            if parameter.arg == name:
-                return source, default
-        raise Refused(f"{source.where(function)}: what {name} is cannot be followed; change it by hand")
+        site = next((site for site in self._sites if site.role == "loader"), Site("loader", []))
+        source, call = self._call(site.frames[0]) if site.library else self._calls("loader")[0][:2]
+        keyword, order = _LOADER.get(name, name), () if site.library else _LOADER_ORDER
+        if site.library and argument(call, keyword) is None:
+            raise Refused(
+                f"{source.where(call)}: {site.library} makes the loader: set {keyword}={value} there"
+            )
+        workers = argument(call, "num_workers", order)
+        is_alone = workers is None or source.code(workers) == "0"
+        if name == "prefetch_factor" and not self._settings.get("workers", not is_alone):
+            raise Refused("Prefetch acts only with loader workers: set workers too")
+        for partner in _WITH_WORKERS if name == "workers" and not value else ():
+            if isinstance(argument(call, partner), ast.Constant):
+                raise Refused(f"{source.where(call)}: make num_workers=0, and take out {partner}")
+        self._set_argument(source, call, keyword, repr(value), order)
 
     def _non_blocking(self, value: Value) -> None:
-        for source, call, _ in self.calls("copy", "no copy of a batch to the device was seen"):
-            self._set_arguments(source, call, {"non_blocking": str(value)})
+        for source, call, _ in self._calls("copy"):
+            self._set_argument(source, call, "non_blocking", str(value))
 
     def _zero_grad_set_to_none(self, value: Value) -> None:
-        missing = "" if value else "no call of zero_grad was seen: fill the gradients with zeros there"
-        for source, call, _ in self.calls("zero_grad", missing):
-            present = argument(call, "set_to_none", ("set_to_none",))
-            planned = len(source.edits)
-            if present is not None or not value:
-                source.set_argument(call, "set_to_none", str(value), ("set_to_none",))
-            self.note(source, call, planned, f"set_to_none={value}")
+        for source, call, _ in self._calls("zero_grad"):
+            self._set_argument(source, call, "set_to_none", str(value), ("set_to_none",))
 
     def _optimizer_impl(self, value: Value) -> None:
-        for source, call, _ in self.calls("optimizer", "no optimizer of torch was seen"):
-            self._set_arguments(
-                source, call, {"fused": "", "foreach": ""} | _IMPLEMENTATIONS.get(str(value), {})
-            )
+        if value == "default":
+            raise Refused("take `fused` and `foreach` out of the call that makes the optimizer")
+        keyword, code = _IMPLEMENTATIONS[str(value)]
+        for source, call, _ in self._calls("optimizer"):
+            self._set_argument(source, call, keyword, code)
+            if other := argument(call, "foreach" if keyword == "fused" else "fused"):
+                self._change(source, other, "the other implementation", "None")
 
     # ------------------------------------------------------------ settings of the process
 
     def _cudnn_benchmark(self, value: Value) -> None:
-        self._assign("torch.backends.cudnn.benchmark", str(value))
+        self._after_imports(r"cudnn\.benchmark", f"torch.backends.cudnn.benchmark = {value}")
 
     def _fp32_precision(self, value: Value) -> None:
-        older = self._holders(".allow_tf32")
-        for source, statement in older:
-            source.replace(statement.value, str(value == "tf32"))
-            self.done.append(f"{source.where(statement)}: allow_tf32 = {value == 'tf32'}")
-        for part in () if older or value == "default" else _FP32:
-            self._assign(f"torch.backends.{part}.fp32_precision", f'"{value}"')
+        lines = [f'torch.backends.{part}.fp32_precision = "{value}"' for part in _FP32]
+        self._after_imports("allow_tf32|fp32_precision|set_float32_matmul_precision", *lines)
 
     def _cpu_threads(self, value: Value) -> None:
+        self._after_imports("set_num_threads", f"torch.set_num_threads({value})")
+
+    def _after_imports(self, setting: str, *lines: str) -> None:
+        """Plans statements at the top of the main file, unless the script has such a setting itself."""
         for source in self.sources.values():
-            for call in source.calls():
-                if isinstance(call.func, ast.Attribute) and call.func.attr == "set_num_threads" and call.args:
-                    planned = len(source.edits)
-                    source.replace(call.args[0], str(value))
-                    self.note(source, call, planned, f"set_num_threads({value})")
-                    return
-        self._after_imports(f"torch.set_num_threads({value})")
-
-    def _holders(self, ending: str) -> list[tuple[Source, ast.Assign]]:
-        return [
-            (source, node)
-            for source in self.sources.values()
-            for node in ast.walk(source.tree)
-            if isinstance(node, ast.Assign) and any(f".{name}".endswith(ending) for name in assigned(node))
-        ]
-
-    def _assign(self, target: str, code: str) -> None:
-        short = target.removeprefix("torch.backends.")
-        holders = self._holders(f".{short}")
-        for source, statement in holders:
-            planned = len(source.edits)
-            source.replace(statement.value, code)
-            self.note(source, statement, planned, f"{short} = {code}")
-        if not holders:
-            self._after_imports(f"{target} = {code}")
-
-    def _after_imports(self, line: str) -> None:
-        source = self.open(self.script)
-        source.insert_after_imports([line])
-        self.done.append(f"{Path(source.path).name}: {line}")
+            for node in ast.walk(source.tree):
+                if isinstance(node, ast.Assign | ast.Expr) and re.search(setting, source.code(node)):
+                    raise Refused(f"{source.where(node)}: make that `{'; '.join(lines)}`")
+        last = self._main.last_import()
+        for line in lines:
+            self._add(self._main, last, line, self._main.line_after(last, line))
 
     # ------------------------------------------------------------ the model
 
     def _compile(self, value: Value) -> None:
-        if any(site.role == "compile" for site in self.sites) != bool(value):
-            if not value:
-                raise Refused("remove the call of torch.compile")
-            mode = str(self.settings.get("compile_mode", "default"))
-            self._on_models(".compile()" if mode == "default" else f'.compile(mode="{mode}")')
+        if not value:
+            raise Refused("remove the call of compile")
+        mode = self._settings.get("compile_mode", "default")
+        self._on_models(".compile()" if mode == "default" else f'.compile(mode="{mode}")')
 
     def _compile_mode(self, value: Value) -> None:
-        calls = self.calls("compile")
-        for source, call, _ in calls:
-            self._set_arguments(source, call, {"mode": f'"{value}"'})
-        if not calls and not self.settings.get("compile"):
-            raise Refused("Compile mode acts only with torch.compile")
+        if not self._settings.get("compile"):
+            raise Refused(f'give mode="{value}" to the call of compile')
 
     def _channels_last(self, value: Value) -> None:
         suffix = ".to(memory_format=torch.channels_last)"
         if not value:
-            raise Refused(f"remove the {suffix} of the model and of its inputs")
+            raise Refused(f"remove {suffix} of the model and of its inputs")
         self._on_models(suffix)
-        for source, call, site in self.calls("forward"):
-            for image in site.images:
-                given = argument(call, image)
-                if image.isdigit() and int(image) < len(call.args):
-                    given = call.args[int(image)]
-                if given is None:
+        for source, call, site in self._calls("forward"):
+            source.last_import()
+            for name in site.images:
+                image = argument(call, name, [*map(str, range(len(call.args)))])
+                if image is None:
                     raise Refused(f"{source.where(call)}: add {suffix} to the images that the model gets")
-                text = source.code(given)
-                simple = isinstance(given, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-                if "channels_last" not in text:
-                    source.insert_after_imports([])
-                    source.replace(given, f"{text if simple else f'({text})'}{suffix}")
-                    self.done.append(f"{source.where(call)}: {text}{suffix}")
+                self._add(source, call, f"{source.code(image)}{suffix}", *source.append(image, suffix))
 
-    def _on_models(self, call: str) -> None:
-        """Plans a statement on each model, after its last assignment and before it is called."""
-        seen = False
-        for site in self.sites:
-            if site.role == "forward" and site.frames:
-                seen = True
-                source, statement, name, before = self._maker(site)
-                planned = len(source.edits)
-                if "torch." in call:
-                    source.insert_after_imports([])
-                (source.insert_before if before else source.insert_after)(statement, [f"{name}{call}"])
-                if len(source.edits) > planned:
-                    self.done.append(f"{Path(source.path).name}: {name}{call}")
-        if not seen:
-            raise Refused("no call of the model was seen")
+    def _on_models(self, suffix: str) -> None:
+        """Plans a statement on each model, before the optimizer that gets its parameters is made."""
+        for _, _, site in self._calls("optimizer"):
+            source, call, model = self._model(site, suffix)
+            source.last_import()
+            block, at = next(source.blocks(call))
+            self._add(
+                source, block[at], f"{model}{suffix}", source.line_before(block[at], f"{model}{suffix}")
+            )
 
-    def _maker(self, site: Site) -> tuple[Source, ast.stmt, str, bool]:
-        """The statement at which a model is complete, its name there, and whether an edit goes before it."""
-        if site.library and (trained := libraries.given_to_trainer(self.sources.values())):
-            return *trained, True
-        frames = list(site.frames)
-        source = self.open(frames[0].file)
-        value: ast.expr = source.call_at(frames[0]).func
-        while True:
-            name, scope = source.code(value), source.function(value)
-            if name.split(".")[0] == "self":
-                return *self._in_class(source, value, name), False
-            held = source.assignments(name, scope)
-            if not held and scope and name in _parameters(scope):
-                source, value = self._given(source, scope, name, frames)
-                frames = frames[1:]
-                if not isinstance(value, ast.Name | ast.Attribute):
-                    break
-                continue
-            held = held or source.assignments(name, None)
-            if not held:
-                break
-            return source, self._last(source, held, value, name), name, False
-        raise Refused(f"{source.where(value)}: where the model is made cannot be followed")
-
-    def _last(self, source: Source, held: Sequence[ast.stmt], used: ast.AST, name: str) -> ast.stmt:
-        """The last statement that assigns the model, in the block in which it is used or made."""
-        before = [node for node in held if node.lineno <= used.lineno] or list(held)  # type: ignore[attr-defined]
-        for block, _ in source.blocks(before[-1]):
-            holders = [outer for outer in block if any(node in ast.walk(outer) for node in before)]
-            if all(any(node in ast.walk(outer) for outer in holders) for node in before):
-                last = holders[-1]
-                if used in ast.walk(last):
-                    raise Refused(f"{source.where(last)}: {name} is assigned again in the loop that calls it")
-                return last
-        return before[-1]
-
-    def _in_class(self, source: Source, used: ast.AST, name: str) -> tuple[Source, ast.stmt, str]:
-        around = source.class_of(used)
-        methods = [node for node in around.body if isinstance(node, ast.FunctionDef)] if around else []
-        if name == "self":
-            init = next((method for method in methods if method.name == "__init__"), None)
-            if init is None:
-                raise Refused("the class of the model has no __init__ of its own to add a line to")
-            return source, init.body[-1], name
-        for method in methods:
-            if held := source.assignments(name, method):
-                return source, self._last(source, held, held[-1], name) if len(held) > 1 else held[0], name
-        raise Refused(f"no method of its class assigns {name}")
+    def _model(self, site: Site, suffix: str) -> tuple[Source, ast.Call, str]:
+        """The call in whose arguments a model's parameters are, and the model's name there."""
+        called = {ast.unparse(call.func) for _, call, _ in self._calls("forward")}
+        for frame in site.frames:
+            source, call = self._call(frame)
+            for inner in source.calls("parameters", "named_parameters", "configure_optimizers"):
+                name = source.code(inner.func).rpartition(".")[0]
+                is_model = re.fullmatch(r"(self\.)?\w+", name) and (name != "self" or name in called)
+                if is_model and call in (inner, *source.around(inner)):
+                    return source, call, name
+        raise Refused(f"{source.where(call)}: add `{suffix}` to the model before this optimizer is made")
 
     def _amp(self, value: Value) -> None:
-        Autocast(self).set(str(value))
+        if value == "fp16":
+            raise Refused(
+                "fp16 needs a gradient scaler in the loop: use bf16, or see `perfkit diff amp_fp16`"
+            )
+        header = f'with torch.autocast("{self._device}", dtype=torch.bfloat16)'
+        around = [
+            (source, item.context_expr)
+            for site in self._sites
+            for source, call in map(self._call, site.frames if site.role == "forward" else ())
+            for outer in source.around(call)
+            if isinstance(outer, ast.With)
+            for item in outer.items
+            if isinstance(item.context_expr, ast.Call) and "autocast" in source.code(item.context_expr)
+        ]
+        for source, call in around:
+            if value != "off":
+                self._set_argument(source, call, "dtype", "torch.bfloat16", _AUTOCAST_ORDER)
+            if value == "off" or argument(call, "enabled"):
+                self._set_argument(source, call, "enabled", str(value != "off"), _AUTOCAST_ORDER)
+        if not around and value == "off":
+            raise Refused("leave out the script's autocast")
+        for _, _, site in () if around else self._calls("backward"):
+            source, statements = self._model_to_loss(site, header)
+            source.last_import()
+            self._add(source, statements[0], header, *source.wrap(statements, header))
+
+    def _model_to_loss(self, site: Site, header: str) -> tuple[Source, list[ast.stmt]]:
+        """The statements before a backward pass, in the innermost block that has a call of a model too."""
+        for frame in site.frames:
+            source, call = self._call(frame)
+            for block, end in source.blocks(call):
+                earlier = [at for at in self._places("backward", source, block) if at < end]
+                models = self._places("forward", source, block)
+                models = [at for at in models if max(earlier, default=-1) < at <= end]
+                if end in models:
+                    raise Refused(f"{source.where(block[end])}: compute the loss before, in `{header}:`")
+                if models:
+                    return source, block[min(models) : end]
+        raise Refused(f"{source.where(call)}: put `{header}:` around the call of the model and its loss")
+
+    def _places(self, role: str, source: Source, block: Sequence[ast.stmt]) -> list[int]:
+        """The numbers of the statements of a block that contain a call of a role."""
+        frames = [frame for site in self._sites if site.role == role for frame in site.frames]
+        lines = [(frame.line, frame.end_line) for frame in frames if frame.file == source.path]
+        return [
+            at
+            for at, statement in enumerate(block)
+            if any(statement.lineno <= first and last <= (statement.end_lineno or 0) for first, last in lines)
+        ]
 
 
-def _parameters(function: Function) -> list[str]:
-    arguments = function.args
-    return [part.arg for part in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+class Option(NamedTuple):
+    """An option that `add_argument` defines: its names, and its action if it takes no value."""
+
+    names: Sequence[str]
+    action: str
+
+    @property
+    def name(self) -> str:
+        """The longest of its names."""
+        return max(self.names, key=len)
+
+    def set_in(self, arguments: Sequence[str], code: str) -> list[str]:
+        """A command line with the option: changed where it is, else added.
+
+        Raises:
+            Refused: it takes its value in a way of its own.
+        """
+        words = [*arguments]
+        if self.action not in ("", "store_true", "store_false"):
+            raise Refused(f"start the script with {self.name} so that it is {code}")
+        if self.action:
+            present = any(word in self.names for word in words)
+            if (code == "True") != (self.action == "store_true"):
+                return [word for word in words if word not in self.names]
+            return words if present else [*words, self.name]
+        for at, word in enumerate(words):
+            if word in self.names:
+                return [*words[: at + 1], code, *words[at + 2 :]]
+            for name in self.names:
+                start = f"{name}=" if name.startswith("--") else name
+                if word.startswith(start):  # --batch-size=64, -b64
+                    return [*words[:at], start + code, *words[at + 1 :]]
+        return [*words, self.name, code]
+
+
+def _options(sources: Iterable[Source]) -> Iterator[tuple[str, Option]]:
+    """The options that files define, each with the attribute that holds its value."""
+    for source in sources:
+        for call in source.calls("add_argument"):
+            names = [text for text in map(_text, call.args) if text.startswith("-")]
+            if names:
+                action, long = argument(call, "action"), next((n for n in names if n[:2] == "--"), names[0])
+                held = _text(argument(call, "dest")) or long.lstrip("-").replace("-", "_")
+                yield held, Option(names, _text(action) or (source.code(action) if action else ""))
+
+
+def _text(value: ast.expr | None) -> str:
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""

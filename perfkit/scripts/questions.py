@@ -15,8 +15,8 @@ from torch import nn
 
 from perfkit.recipe import Recipe, allowed
 from perfkit.scripts import toggles
-from perfkit.scripts.edits import SETTABLE
 from perfkit.scripts.loaders import ARGUMENTS, Loaders
+from perfkit.scripts.messages import SETTABLE
 from perfkit.scripts.models import DTYPES, Models
 from perfkit.scripts.optimizers import Gradients, Optimizers
 from perfkit.scripts.outputs import Outputs

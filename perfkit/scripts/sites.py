@@ -1,10 +1,11 @@
-"""The calls that a patch edits, as expressions in the user's files (the shape is `patch_calls.Site`)."""
+"""The calls of a script that a patch edits, recorded as expressions of its files while it trains."""
 
 import os
 import sys
 import sysconfig
 from types import FrameType
-from typing import Any
+
+import msgspec
 
 HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARIES = tuple(
@@ -13,6 +14,32 @@ _LIBRARIES = tuple(
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _MOST_LOOKS = 16
 """Calls of a role that are examined: examining every one would slow the script down."""
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """A call expression: lines from 1, columns from 0 in bytes of UTF-8, as Python counts."""
+
+    file: str
+    line: int
+    end_line: int
+    column: int
+    end_column: int
+
+
+class Site(msgspec.Struct, frozen=True):
+    """A call of a constructor (`loader`, `optimizer`, `scaler`, `compile`) or of a step (`forward` …).
+
+    Args:
+        role: what is called.
+        frames: the calls in the user's files, the innermost first; none if only libraries were involved.
+        library: the package, such as `transformers`, that made the call; empty if the script did.
+        images: the arguments of a model with four dimensions: their position from 0, or their name.
+    """
+
+    role: str
+    frames: list[Frame]
+    library: str = ""
+    images: list[str] = []
 
 
 class Sites:
@@ -24,36 +51,29 @@ class Sites:
 
     def __init__(self, scratch: str = "") -> None:
         self._scratch = os.path.realpath(scratch) if scratch else ""
-        self._sites: dict[str, list[dict[str, Any]]] = {}
+        self._sites: dict[str, list[Site]] = {}
         self._looks: dict[str, int] = {}
 
-    def note(self, role: str, subject: str = "", keywords: tuple[str, ...] = (), **more: Any) -> None:
-        """Keeps the call under way, if it is among the first of its role and at another place.
-
-        Args:
-            role: one of `patch_calls.ROLES`.
-            subject: the class of what is called.
-            keywords: names of arguments.
-            more: other fields of a site.
-        """
+    def note(self, role: str, images: list[str] | None = None) -> None:
+        """Keeps the call under way, if it is among the first of its role and at another place."""
         if self._looks.get(role, 0) >= _MOST_LOOKS:
             return
         self._looks[role] = self._looks.get(role, 0) + 1
-        site = self.describe(role, subject, keywords) | more
+        site = self.describe(role, images)
         known = self._sites.setdefault(role, [])
-        if all(site["frames"][:1] != other["frames"][:1] for other in known):
+        if all(site.frames[:1] != other.frames[:1] for other in known):
             known.append(site)
 
-    def keep(self, site: dict[str, Any] | None) -> None:
+    def keep(self, site: Site | None) -> None:
         """Keeps a call that was described earlier, in place of any other of its role."""
         if site:
-            self._sites[site["role"]] = [site]
+            self._sites[site.role] = [site]
 
-    def all(self) -> list[dict[str, Any]]:
-        """Fields of each `patch_calls.Site`."""
+    def all(self) -> list[Site]:
+        """The calls of every role."""
         return [site for sites in self._sites.values() for site in sites]
 
-    def describe(self, role: str, subject: str = "", keywords: tuple[str, ...] = ()) -> dict[str, Any]:
+    def describe(self, role: str, images: list[str] | None = None) -> Site:
         """The call under way: the user's frames, and the library that made it, if it is not torch."""
         frames, library = [], ""
         frame: FrameType | None = sys._getframe(1)
@@ -64,26 +84,12 @@ class Sites:
             elif not frames:
                 library = _package(file) or library
             frame = frame.f_back
-        keywords_given = list(keywords)
-        return {
-            "role": role,
-            "frames": frames,
-            "library": library,
-            "subject": subject,
-            "keywords": keywords_given,
-        }
+        return Site(role, frames, library, images or [])
 
-    def _expression(self, frame: FrameType, file: str) -> dict[str, Any]:
+    def _expression(self, frame: FrameType, file: str) -> Frame:
         line, end_line, column, end_column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-        path = os.path.realpath(file)
-        return {
-            "file": path.removeprefix(self._scratch),
-            "line": line or frame.f_lineno,
-            "end_line": end_line or frame.f_lineno,
-            "column": column or 0,
-            "end_column": end_column or 0,
-            "function": frame.f_code.co_name,
-        }
+        path = os.path.realpath(file).removeprefix(self._scratch)
+        return Frame(path, line or frame.f_lineno, end_line or frame.f_lineno, column or 0, end_column or 0)
 
 
 def is_users(file: str) -> bool:

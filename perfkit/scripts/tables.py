@@ -11,7 +11,6 @@ from perfkit.results.run import Comparison
 from perfkit.scripts.report import Watched
 from perfkit.scripts.suggest import Suggestion
 from perfkit.scripts.tracked import Tracked
-from perfkit.scripts.verification import Verification
 from perfkit.show import style, units
 from perfkit.show.document import Bullets, Content, Figure, Notice, Section, Table
 from perfkit.show.sentences import clean
@@ -21,8 +20,6 @@ from perfkit.trace.report import diagnosis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
-
-    from perfkit.scripts.patch import Patch  # libcst takes long to load
 
 _STATES = {"try": "try", "edit": "edit the script", "refused": "no", "on": "has it"}
 
@@ -110,26 +107,6 @@ def suggestions(ideas: Sequence[Suggestion]) -> Table:
     return Table(
         columns, rows, "", "" if rows else "Nothing stands out.", ("switch", "predicted", "how", "why")
     )
-
-
-def patch(result: Patch, command: str, verification: Verification | None) -> list[Content]:
-    """What a reader of a patch must know beside its diff.
-
-    Args:
-        result: the edits.
-        command: how to start the script from now on; empty if that stays.
-        verification: the proof; None if none was asked for.
-    """
-    sections: list[Content] = []
-    if command:
-        sections.append(f"Start it with: {command}")
-    if result.already:
-        sections.append(f"The script has {', '.join(result.already)} so already.")
-    sections += [Notice(f"{name} needs an edit by hand: {why}") for name, why in result.refused.items()]
-    if verification:
-        text = verification.describe()
-        sections.append(text if verification.ok else Notice(text))
-    return sections
 
 
 def tracked(result: Tracked) -> list[Content]:

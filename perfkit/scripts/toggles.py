@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from perfkit.scripts.edits import EDITS
 from perfkit.scripts.loaders import Loaders
+from perfkit.scripts.messages import EDITS
 from perfkit.scripts.models import Models
 from perfkit.scripts.optimizers import Optimizers
 from perfkit.scripts.script import Script
@@ -42,7 +42,7 @@ def patch_copies(script: Script, loaders: Loaders) -> None:
         def copy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             if loaders.is_batch(self):
                 loaders.copies.append(kwargs)
-                script.sites.note("copy", name, tuple(sorted(kwargs)))
+                script.sites.note("copy")
             if script.toggles.get("non_blocking") and self.device.type == "cpu" and self.is_pinned():
                 kwargs = {"non_blocking": True, **kwargs}
             return plain(self, *args, **kwargs)

@@ -25,8 +25,8 @@ from perfkit.process.child import end_tree
 from perfkit.process.conversation import POLL_S, Conversation, OnProgress
 from perfkit.recipe import Recipe, Value
 from perfkit.scripts import entry
-from perfkit.scripts.edits import EDITS
 from perfkit.scripts.launch import Launch
+from perfkit.scripts.messages import EDITS
 from perfkit.scripts.scratch import QUIET, Mirror
 from perfkit.worker import messages
 from perfkit.worker.messages import AnyEvent, Failure, Question
