@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,8 +30,7 @@ BUDGET_S = 30.0
 PRECISION = 0.03
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """A file, before and after."""
 
     path: Path
@@ -65,12 +65,12 @@ class Patch:
 
     def diff(self) -> str:
         """A unified diff for `git apply` or `patch -p1` in `root`; empty without edits."""
-        texts = []
+        texts: list[str] = []
         for change in self.changes:
             name = change.path.relative_to(self.root).as_posix()
             # Lines end at line feeds only, so that carriage returns and form feeds are kept.
-            sides = [re.findall(r"[^\n]*\n|[^\n]+", data.decode()) for data in (change.before, change.after)]
-            texts += difflib.unified_diff(*sides, f"a/{name}", f"b/{name}")
+            before, after = (re.findall(r"[^\n]*\n|[^\n]+", data.decode()) for data in change[1:])
+            texts += difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
         return "".join(
             text if text[-1] == "\n" else f"{text}\n\\ No newline at end of file\n" for text in texts
         )

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,11 +10,7 @@ from perfkit.recipe import Recipe, Value
 from perfkit.scripts.patch_source import Edit, Refused, Source, argument
 from perfkit.scripts.sites import Frame, Site
 
-_ROLES = {
-    "batch_size": "loader",
-    "workers": "loader",
-    "prefetch_factor": "loader",
-    "pin_memory": "loader",
+_ROLES = dict.fromkeys(("batch_size", "workers", "prefetch_factor", "pin_memory"), "loader") | {
     "non_blocking": "copy",
     "zero_grad_set_to_none": "zero_grad",
     "channels_last": "forward",
@@ -27,14 +23,6 @@ _ROLES = {
     "cpu_threads": "",
 }
 """Switch → the call that it is about; a library that makes this call has its own option for the switch."""
-_ACTIONS = {
-    "loader": "make a DataLoader",
-    "copy": "copy batches to the device",
-    "zero_grad": "clear the gradients",
-    "forward": "call the model",
-    "backward": "call backward",
-    "optimizer": "make the optimizer",
-}
 _OPTIONS = {
     "": {"channels_last=True": "--channels-last", "compile=True": "--compile"},
     "timm": {
@@ -71,42 +59,42 @@ _CONSTRUCTORS = {
     "accelerate": ("Accelerator",),
 }
 _SAME_OPTIONS = {"trl": "transformers", "pytorch_lightning": "lightning"}
-_LOADER = {"workers": "num_workers"}
 _LOADER_ORDER = (
-    *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler"),
-    *("num_workers", "collate_fn", "pin_memory"),
+    "dataset",
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "",
+    "pin_memory",
 )
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context")
 _IMPLEMENTATIONS = {"fused": ("fused", "True"), "foreach": ("foreach", "True"), "loop": ("foreach", "False")}
-_AUTOCAST_ORDER = ("device_type", "dtype", "enabled")
-_FP32 = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
+_FP32 = [f"torch.backends.{part}.fp32_precision" for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")]
+_LINES = {
+    "cpu_threads": ("set_num_threads", ["torch.set_num_threads({})"]),
+    "cudnn_benchmark": (r"cudnn\.benchmark", ["torch.backends.cudnn.benchmark = {}"]),
+    "fp32_precision": ("tf32|float32|fp32", [f'{name} = "{{}}"' for name in _FP32]),
+}
+"""Settings of the process: how a script that has its own may write it, and the statements."""
 
 
 class Patcher:
-    """Plans the edits of a script, switch by switch.
-
-    Args:
-        settings: all switches that are to be set.
-        sites: the calls that were seen while the script trained.
-        script: absolute path of the file that is started.
-        arguments: the script's command line.
-        device: where it trains.
-        read: gives the content of a file.
-    """
+    """Plans the edits of a script that trains on a device, switch by switch, at the calls that were seen."""
 
     def __init__(
         self,
         settings: Mapping[str, Value],
         sites: Sequence[Site],
         script: str,
-        arguments: Sequence[str] = (),
-        device: str = "cpu",
-        read: Callable[[str], bytes] = lambda path: Path(path).read_bytes(),
+        arguments: Sequence[str],
+        device: str,
     ) -> None:
         self._settings, self._device = settings, device
         self._sites = [site for site in sites if site.frames]
         files = dict.fromkeys([script, *(frame.file for site in self._sites for frame in site.frames)])
-        self.sources = {path: Source(path, read(path)) for path in files}
+        self.sources = {path: Source(path, Path(path).read_bytes()) for path in files}
         self.arguments = [*arguments]
         self.edits: list[Edit] = []
         self._main = self.sources[script]
@@ -147,7 +135,9 @@ class Patcher:
             elif row and (_ROLES[name], table) in zip(roles, libraries, strict=True):
                 self._configure(table, *row.split("=", 1))
                 return
-        if _ROLES[name] == "loader":
+        if name in _LINES:
+            self._after_imports(name, value)
+        elif _ROLES[name] == "loader":
             self._loader(name, value)
         else:
             getattr(self, f"_{name}")(value)
@@ -155,9 +145,9 @@ class Patcher:
     def _calls(self, role: str) -> list[tuple[Source, ast.Call, Site]]:
         """The calls of a role in the script's own code."""
         sites = [site for site in self._sites if site.role == role]
-        if library := next((site.library for site in sites), "no call was seen"):
-            reason = f"{library} does" if sites else library
-            raise Refused(f"the script's own code does not {_ACTIONS[role]}: {reason}")
+        if library := next((site.library for site in sites), "no such call was seen"):
+            reason = f"{library} makes the call" if sites else library
+            raise Refused(f"no {role} in the script's own code: {reason}")
         return [(*self._call(site.frames[0]), site) for site in sites]
 
     def _call(self, frame: Frame) -> tuple[Source, ast.Call]:
@@ -176,11 +166,10 @@ class Patcher:
         """Plans options of the script's command line, if it has all of them."""
         known = {name: option for option in self._options.values() for name in option.names}
         pairs = re.findall(r"(--\S+)(?: ([^-]\S*))?", row)
-        if all(name in known for name, _ in pairs):
-            for name, code in pairs:
-                self._set_option(known[name], code or "True")
-            return True
-        return False
+        is_known = all(name in known for name, _ in pairs)
+        for name, code in pairs if is_known else ():
+            self._set_option(known[name], code or "True")
+        return is_known
 
     def _set_option(self, option: "Option", code: str) -> None:
         arguments = option.set_in(self.arguments, code)
@@ -228,15 +217,14 @@ class Patcher:
     def _loader(self, name: str, value: Value) -> None:
         site = next((site for site in self._sites if site.role == "loader"), Site("loader", []))
         source, call = self._call(site.frames[0]) if site.library else self._calls("loader")[0][:2]
-        keyword, order = _LOADER.get(name, name), () if site.library else _LOADER_ORDER
+        keyword, order = "num_workers" if name == "workers" else name, () if site.library else _LOADER_ORDER
+        workers = self._settings.get("workers") or argument(call, "num_workers", order)
+        if name == "prefetch_factor" and not workers:
+            raise Refused(f"{source.where(call)}: set workers too, without which it is an error")
         if site.library and argument(call, keyword) is None:
             raise Refused(
-                f"{source.where(call)}: {site.library} makes the loader: set {keyword}={value} there"
+                f"{source.where(call)}: set {keyword}={value} where {site.library} makes the loader"
             )
-        workers = argument(call, "num_workers", order)
-        is_alone = workers is None or source.code(workers) == "0"
-        if name == "prefetch_factor" and not self._settings.get("workers", not is_alone):
-            raise Refused("Prefetch acts only with loader workers: set workers too")
         for partner in _WITH_WORKERS if name == "workers" and not value else ():
             if isinstance(argument(call, partner), ast.Constant):
                 raise Refused(f"{source.where(call)}: make num_workers=0, and take out {partner}")
@@ -259,23 +247,13 @@ class Patcher:
             if other := argument(call, "foreach" if keyword == "fused" else "fused"):
                 self._change(source, other, "the other implementation", "None")
 
-    # ------------------------------------------------------------ settings of the process
-
-    def _cudnn_benchmark(self, value: Value) -> None:
-        self._after_imports(r"cudnn\.benchmark", f"torch.backends.cudnn.benchmark = {value}")
-
-    def _fp32_precision(self, value: Value) -> None:
-        lines = [f'torch.backends.{part}.fp32_precision = "{value}"' for part in _FP32]
-        self._after_imports("allow_tf32|fp32_precision|set_float32_matmul_precision", *lines)
-
-    def _cpu_threads(self, value: Value) -> None:
-        self._after_imports("set_num_threads", f"torch.set_num_threads({value})")
-
-    def _after_imports(self, setting: str, *lines: str) -> None:
+    def _after_imports(self, name: str, value: Value) -> None:
         """Plans statements at the top of the main file, unless the script has such a setting itself."""
+        pattern, templates = _LINES[name]
+        lines = [template.format(value) for template in templates]
         for source in self.sources.values():
             for node in ast.walk(source.tree):
-                if isinstance(node, ast.Assign | ast.Expr) and re.search(setting, source.code(node)):
+                if isinstance(node, ast.Assign | ast.Expr) and re.search(pattern, source.code(node)):
                     raise Refused(f"{source.where(node)}: make that `{'; '.join(lines)}`")
         last = self._main.last_import()
         for line in lines:
@@ -312,9 +290,8 @@ class Patcher:
             source, call, model = self._model(site, suffix)
             source.last_import()
             block, at = next(source.blocks(call))
-            self._add(
-                source, block[at], f"{model}{suffix}", source.line_before(block[at], f"{model}{suffix}")
-            )
+            line = f"{model}{suffix}"
+            self._add(source, block[at], line, source.line_before(block[at], line))
 
     def _model(self, site: Site, suffix: str) -> tuple[Source, ast.Call, str]:
         """The call in whose arguments a model's parameters are, and the model's name there."""
@@ -329,28 +306,16 @@ class Patcher:
         raise Refused(f"{source.where(call)}: add `{suffix}` to the model before this optimizer is made")
 
     def _amp(self, value: Value) -> None:
-        if value == "fp16":
-            raise Refused(
-                "fp16 needs a gradient scaler in the loop: use bf16, or see `perfkit diff amp_fp16`"
-            )
+        if value != "bf16":
+            scaling = "fp16 needs a gradient scaler in the loop: use bf16, or see `perfkit diff amp_fp16`"
+            raise Refused("leave out the script's autocast" if value == "off" else scaling)
         header = f'with torch.autocast("{self._device}", dtype=torch.bfloat16)'
-        around = [
-            (source, item.context_expr)
-            for site in self._sites
-            for source, call in map(self._call, site.frames if site.role == "forward" else ())
-            for outer in source.around(call)
-            if isinstance(outer, ast.With)
-            for item in outer.items
-            if isinstance(item.context_expr, ast.Call) and "autocast" in source.code(item.context_expr)
-        ]
-        for source, call in around:
-            if value != "off":
-                self._set_argument(source, call, "dtype", "torch.bfloat16", _AUTOCAST_ORDER)
-            if value == "off" or argument(call, "enabled"):
-                self._set_argument(source, call, "enabled", str(value != "off"), _AUTOCAST_ORDER)
-        if not around and value == "off":
-            raise Refused("leave out the script's autocast")
-        for _, _, site in () if around else self._calls("backward"):
+        for site in self._sites:
+            for source, call in map(self._call, site.frames if site.role == "forward" else ()):
+                for outer in source.around(call):
+                    if isinstance(outer, ast.With) and "autocast" in ast.unparse(outer).partition("\n")[0]:
+                        raise Refused(f"{source.where(outer)}: make that `{header}:`")
+        for _, _, site in self._calls("backward"):
             source, statements = self._model_to_loss(site, header)
             source.last_import()
             self._add(source, statements[0], header, *source.wrap(statements, header))
@@ -392,27 +357,17 @@ class Option(NamedTuple):
         return max(self.names, key=len)
 
     def set_in(self, arguments: Sequence[str], code: str) -> list[str]:
-        """A command line with the option: changed where it is, else added.
-
-        Raises:
-            Refused: it takes its value in a way of its own.
-        """
+        """A command line with the option: changed where it is, else added."""
         words = [*arguments]
-        if self.action not in ("", "store_true", "store_false"):
-            raise Refused(f"start the script with {self.name} so that it is {code}")
+        if self.action in ("store_true", "store_false"):
+            words = [word for word in words if word not in self.names]
+            return words + [self.name] * ((code == "True") == (self.action == "store_true"))
         if self.action:
-            present = any(word in self.names for word in words)
-            if (code == "True") != (self.action == "store_true"):
-                return [word for word in words if word not in self.names]
-            return words if present else [*words, self.name]
+            raise Refused(f"start the script with {self.name} so that it is {code}")
         for at, word in enumerate(words):
             if word in self.names:
                 return [*words[: at + 1], code, *words[at + 2 :]]
-            for name in self.names:
-                start = f"{name}=" if name.startswith("--") else name
-                if word.startswith(start):  # --batch-size=64, -b64
-                    return [*words[:at], start + code, *words[at + 1 :]]
-        return [*words, self.name, code]
+        return [*words, self.name, code]  # of several, the last one counts
 
 
 def _options(sources: Iterable[Source]) -> Iterator[tuple[str, Option]]:
