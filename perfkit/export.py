@@ -1,9 +1,14 @@
-"""The standalone script of a recipe: `train.py` with the chosen branches only, and its workload."""
+"""The standalone script of a recipe: `train.py` with the chosen branches only, and its workload.
 
+The source is edited as a concrete syntax tree, so that comments and layout stay as they are.
+"""
+
+import ast
 import difflib
+import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,16 +18,42 @@ import libcst as cst
 import libcst.matchers as m
 
 from perfkit.errors import WorkloadError
-from perfkit.fold import RETURN, Fold, body, code, names, with_arguments
 from perfkit.recipe import Recipe
 from perfkit.workloads import files, reference
 
 _HERE = Path(__file__).parent
 _SIBLINGS = ("prefetch", "ranks", "checkpointing")
-_IMPORT = m.SimpleStatementLine(body=[m.Import() | m.ImportFrom()])
-_METHOD = m.Call(func=m.Attribute(value=m.Name("workload")))
 _SET_UP = {name: getattr(files, name) for name in ("photo_folder", "text_file")}
 """Functions of a workload that are evaluated when its script is written."""
+_DEFAULTS = {
+    "collate_fn": ("None",),
+    "enabled": ("True",),
+    "mode": ('"default"',),
+    "non_blocking": ("False",),
+    "num_workers": ("0",),
+    "persistent_workers": ("False",),
+    "pin_memory": ("False",),
+    "prefetch_factor": ("None", "2"),
+    "set_to_none": ("True",),
+}
+"""Arguments that have torch's own default with these values: a script leaves them out."""
+_WITHOUT_SCALER = {
+    r"^ *scaler(\.update\(\)| = .*)\n": "",
+    r"scaler\.scale\((\w+)\)": r"\1",
+    r"scaler\.step\((\w+)\)": r"\1.step()",
+}
+"""The gradient scaler does nothing without fp16."""
+_EVALUATED = (
+    cst.Attribute,
+    cst.BinaryOperation,
+    cst.BooleanOperation,
+    cst.Call,
+    cst.Comparison,
+    cst.Name,
+    cst.UnaryOperation,
+)
+_FURTHER = "import sys; from itertools import islice; from types import SimpleNamespace"
+_UNKNOWN = object()
 
 
 def script(
@@ -42,39 +73,42 @@ def script(
         WorkloadError: a workload of perfkit's own has no such source.
     """
     module, _, name = reference(workload).partition(":")
-    train = _parsed("train")
-    program: Any
-    scope: dict[str, Any] = {"recipe": SimpleNamespace(**recipe.to_dict()), "seed": seed}
-    sources, built = [train, *map(_parsed, _SIBLINGS)], ""
-    if module.split(".")[0] == "perfkit":
+    train, *siblings = sources = [_parsed(part) for part in ("train", *_SIBLINGS)]
+    known = {"recipe": SimpleNamespace(**recipe.to_dict()), "seed": seed}
+    methods: dict[str, Any] = {}
+    if is_ours := module.partition(".")[0] == "perfkit":
         source = _parsed(module.removeprefix("perfkit.").replace(".", "/"))
-        program = _inlined(_function(train, "train"), source, name, options, scope)
-        sources = [source, *sources]
-    else:
-        built = _built(module, name, options, recipe)
-        program = _function(train, "train").visit(_fold(train, {**scope, "workload": object()}))
-    endless = _function(train, "endless")
-    program = program.visit(_Inline({"endless": endless}, m.Call(func=m.Name("endless"))))
+        sources = [source, train, *siblings]
+        methods, fields = _workload(source, name)
+        known |= {**_SET_UP, "hasattr": hasattr, "self": SimpleNamespace(**fields | options)}
+    scope = {**known, **_tables(train), "workload": SimpleNamespace(**methods)}
+    functions = {f"workload.{method}": node for method, node in methods.items()}
+    functions["endless"] = _definition(train, "endless")
+    program = _text(_definition(train, "train").visit(_Fold(scope, functions)))
     if recipe.amp != "fp16":
-        program = program.visit(_WithoutScaler())
-    definitions = _definitions(sources, scope)
-    main = _main(recipe, device, steps)
-    wanted = _needed([code(program), main], definitions)
-    functions = [definitions[one] for one in definitions if one in wanted]
-    parts = [*filter(None, [built]), *map(_source, functions), _source(program), main]
-    heading = f'"""Trains {name}: {_start(recipe)}"""\n\n'
-    return _tidy(heading + _imports(sources, parts, module if built else "", name) + "\n\n".join(parts))
+        for pattern, plain in _WITHOUT_SCALER.items():
+            program = re.sub(pattern, plain, program, flags=re.MULTILINE)
+    parts = [program, _main(recipe, device, steps)]
+    definitions = {
+        name: _text(node.visit(_Fold({"recipe": known["recipe"]})))
+        for source in sources
+        for name, node in _definitions(source).items()
+        if name != "train"
+    }
+    parts = [text for at, text in definitions.items() if at in _needed(parts, definitions)] + parts
+    if not is_ours:
+        parts.insert(0, _built(name, options, recipe))
+    heading = f'"""Trains {name}: {_start(recipe)}"""\n'
+    text = "\n\n".join([f"{heading}\n{_imports(sources, parts, module, name)}", *parts])
+    # At most two empty lines between definitions, and one within.
+    text = re.sub(r"\n{4,}", "\n\n\n", re.sub(r"[ \t]+\n", "\n", text))
+    return re.sub(r"\n{3,}(?=    )", "\n\n", text).rstrip("\n") + "\n"
 
 
 def diff(before: str, after: str, names: tuple[str, str] = ("before", "after")) -> str:
     """A unified diff of two scripts; empty where they are the same."""
     sides = [text.splitlines(keepends=True) for text in (before, after)]
     return "".join(difflib.unified_diff(sides[0], sides[1], names[0], names[1], n=2))
-
-
-def excerpt(script: str) -> str:
-    """The part of a script that one reads first: loader, model and training loop."""
-    return script[script.index("def train(") : script.index('if __name__ == "__main__"')].rstrip() + "\n"
 
 
 # ---------------------------------------------------------------- the sources
@@ -91,158 +125,271 @@ def _parsed(module: str) -> cst.Module:
     return cst.parse_module(path.read_text(encoding="utf-8"))
 
 
-def _function(module: cst.Module | cst.ClassDef, name: str) -> Any:
-    """A function or class of a module, or a method of a class."""
-    inside = module.body.body if isinstance(module, cst.ClassDef) else module.body
-    return next((node for node in inside if getattr(getattr(node, "name", None), "value", "") == name), None)
+def _code(node: cst.CSTNode) -> str:
+    return cst.Module([]).code_for_node(node)
 
 
-def _fold(train: cst.Module, scope: Mapping[str, Any]) -> Fold:
-    tables = {
-        code(target): node.value
-        for line in train.body
-        if isinstance(line, cst.SimpleStatementLine)
-        for node in line.body
-        if isinstance(node, cst.Assign | cst.AnnAssign) and isinstance(node.value, cst.Dict)
-        for target in ([node.target] if isinstance(node, cst.AnnAssign) else [t.target for t in node.targets])
-    }
-    return Fold(scope, tables)
+def _text(node: cst.CSTNode) -> str:
+    return _code(node).strip("\n") + "\n"
 
 
-def _definitions(sources: Iterable[cst.Module], scope: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that a script may need, by name, in the order of the sources."""
-    found: dict[str, Any] = {}
-    for module in sources:
-        for node in module.body:
-            if isinstance(node, cst.FunctionDef | cst.ClassDef) and node.name.value != "train":
-                found[node.name.value] = node.visit(Fold({"recipe": scope["recipe"]}, {}))
-            elif isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[0], cst.Assign):
-                found[code(node.body[0].targets[0].target)] = node
-    return found
+def _names(text: str) -> set[str]:
+    """The names that a source refers to, without attributes and keywords of arguments."""
+    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
-def _needed(texts: Iterable[str], definitions: Mapping[str, Any]) -> set[str]:
+def _definitions(module: cst.Module) -> dict[str, Any]:
+    """Functions, classes and constants by name."""
+    nodes: dict[str, Any] = {}
+    for node in module.body:
+        if isinstance(node, cst.FunctionDef | cst.ClassDef):
+            nodes[node.name.value] = node
+        elif isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[0], cst.Assign):
+            nodes[_code(node.body[0].targets[0].target)] = node
+    return nodes
+
+
+def _definition(module: cst.Module, name: str) -> Any:
+    return _definitions(module)[name]
+
+
+def _tables(train: cst.Module) -> dict[str, cst.BaseExpression]:
+    """The dictionaries of the program."""
+    lines = [line.body[0] for line in train.body if isinstance(line, cst.SimpleStatementLine)]
+    tables = {}
+    for line in lines:
+        if isinstance(line, cst.AnnAssign) and line.value:
+            tables[_code(line.target)] = line.value
+        elif isinstance(line, cst.Assign) and isinstance(line.value, cst.Dict):
+            tables[_code(line.targets[0].target)] = line.value
+    return tables
+
+
+def _workload(source: cst.Module, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The methods of a workload of perfkit's own, and its constructor's arguments with their defaults."""
+    workload = _definitions(source).get(name)
+    if workload is None:
+        raise WorkloadError(f"perfkit has no workload '{name}'", "Name one that it ships, or your own")
+    methods = {node.name.value: node for node in workload.body.body if isinstance(node, cst.FunctionDef)}
+    tree: Any = ast.parse(_code(workload)).body[0]
+    fields = [node for node in tree.body if isinstance(node, ast.AnnAssign) and node.value]
+    values = {ast.unparse(field.target): ast.literal_eval(field.value or "") for field in fields}
+    return methods, values
+
+
+def _needed(texts: Iterable[str], definitions: Mapping[str, str]) -> set[str]:
     """The definitions that some texts refer to, and those that these refer to."""
     wanted: set[str] = set()
-    new = set().union(*(names(cst.parse_module(text)) for text in texts)) & set(definitions)
+    new = set().union(*map(_names, texts)) & set(definitions)
     while new - wanted:
         wanted |= new
-        new = set().union(*(names(definitions[name]) for name in wanted)) & set(definitions)
+        new = set().union(*(_names(definitions[name]) for name in wanted)) & set(definitions)
     return wanted
 
 
-# ---------------------------------------------------------------- a workload of perfkit's own
+# ---------------------------------------------------------------- folding
 
 
-def _inlined(
-    train: cst.FunctionDef, source: cst.Module, name: str, options: dict[str, Any], scope: dict[str, Any]
-) -> Any:
-    """The program with the methods of a workload in place of their calls."""
-    workload = _function(source, name)
-    if workload is None:
-        raise WorkloadError(f"perfkit has no workload '{name}'", "Name one that it ships, or your own")
-    known = {**scope, **_SET_UP, "self": SimpleNamespace(**_fields(workload) | options)}
-    methods: dict[str, Any] = {
-        node.name.value: node.visit(Fold(known, {}))
-        for node in workload.body.body
-        if isinstance(node, cst.FunctionDef)
-    }
-    named = {"workload": SimpleNamespace(**dict.fromkeys(methods, object())), "hasattr": hasattr}
-    folded: Any = train.visit(_fold(_parsed("train"), {**scope, **named}))
-    return folded.visit(_Inline(methods))
+class _Fold(cst.CSTTransformer):
+    """Puts known values in and leaves only the chosen branches; type annotations go.
 
+    Args:
+        scope: names with their values, or with the expressions that replace them. Parameters of these names
+            go; an expression of nothing else is replaced by its value if that is a literal.
+        functions: by the name they are called by; their statements replace the statement with the call.
+    """
 
-def _fields(workload: cst.ClassDef) -> dict[str, Any]:
-    """The constructor's arguments with their defaults: the fields of a dataclass."""
-    lines = [line.body[0] for line in workload.body.body if isinstance(line, cst.SimpleStatementLine)]
-    return {
-        code(line.target): eval(code(line.value), {"__builtins__": {}})
-        for line in lines
-        if isinstance(line, cst.AnnAssign) and line.value
-    }
-
-
-class _Inline(cst.CSTTransformer):
-    """Puts the body of a method in the place of the statement that calls it."""
-
-    def __init__(self, methods: Mapping[str, cst.FunctionDef], calls: Any = _METHOD) -> None:
+    def __init__(
+        self, scope: Mapping[str, Any], functions: Mapping[str, cst.FunctionDef] | None = None
+    ) -> None:
         super().__init__()
-        self.methods, self.calls = methods, calls
+        self.scope, self.functions = scope, functions or {}
+
+    def value(self, node: cst.CSTNode) -> Any:
+        """The value of an expression whose names are all known."""
+        text = _code(node)
+        known = {name for name, value in self.scope.items() if not isinstance(value, cst.CSTNode)}
+        used = _names(f"({text})")
+        if not used or not used <= known:
+            return _UNKNOWN
+        try:
+            return eval(text, {"__builtins__": {}}, dict(self.scope))  # perfkit's own source, never a user's
+        except (AttributeError, TypeError):  # a method of the workload, which is folded by itself
+            return _UNKNOWN
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        """Evaluates what is known."""
+        updated_node = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, cst.Name):
+            replacement = self.scope.get(original_node.value)
+            if isinstance(replacement, cst.CSTNode):
+                return replacement
+        if isinstance(original_node, _EVALUATED):
+            value = self.value(original_node)
+            if value is None or isinstance(value, bool | int | float | str):
+                return cst.parse_expression(json.dumps(value) if isinstance(value, str) else repr(value))
+        return updated_node
+
+    def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> Any:
+        if not isinstance(updated_node.value, cst.Dict):
+            return updated_node
+        return _items(updated_node.value)[_code(updated_node.slice[0])]
+
+    def leave_IfExp(self, original_node: cst.IfExp, updated_node: cst.IfExp) -> cst.BaseExpression:
+        chosen = {"True": updated_node.body, "False": updated_node.orelse}
+        return chosen.get(_code(updated_node.test), updated_node)
+
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> Any:
+        test = _code(updated_node.test)
+        if test == "True":
+            return _in_place(updated_node.body, updated_node.leading_lines)
+        if test != "False":
+            return updated_node
+        orelse = updated_node.orelse
+        return _in_place(orelse.body, updated_node.leading_lines) if orelse else cst.RemoveFromParent()
+
+    def leave_With(self, original_node: cst.With, updated_node: cst.With) -> Any:
+        """Names for the profiler go, and an autocast that is off."""
+        kept = [item for item in updated_node.items if not _does_nothing(item.item)]
+        if not kept:
+            return _in_place(updated_node.body, updated_node.leading_lines)
+        if len(kept) == len(updated_node.items):
+            return updated_node
+        last = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        no_parentheses = cst.MaybeSentinel.DEFAULT
+        return updated_node.with_changes(items=[*kept[:-1], last], lpar=no_parentheses, rpar=no_parentheses)
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        """Leaves out what has torch's default, and puts `**{"fused": True}` in as `fused=True`."""
+        kept: list[cst.Arg] = []
+        for argument in updated_node.args:
+            if argument.star == "**" and isinstance(argument.value, cst.Dict):
+                kept += [_keyword(*item) for item in _items(argument.value).items()]
+            elif not (
+                argument.keyword and _code(argument.value) in _DEFAULTS.get(argument.keyword.value, ())
+            ):
+                kept.append(argument)
+        if kept and kept[-1] is not updated_node.args[-1]:
+            kept[-1] = kept[-1].with_changes(comma=_last_comma(kept[-1].comma, updated_node.args[-1].comma))
+        return updated_node.with_changes(args=kept)
 
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> Any:
-        calls: Sequence[Any] = m.findall(updated_node, self.calls)
-        if not calls:
-            return updated_node
-        method = self.methods[code(calls[0].func).rpartition(".")[2]]
-        *before, last = self._statements(calls[0], method)
-        assert m.matches(last, RETURN), f"{method.name.value} ends without a return"
-        replaced: Any = updated_node.deep_replace(calls[0], last.body[0].value)
-        assignment = replaced.body[0]
-        idle = isinstance(assignment, cst.Assign) and code(assignment.targets[0].target) == code(
-            assignment.value
+        """Puts the body of a function in the place of the statement that calls it."""
+        for call in m.findall(updated_node, m.Call()):
+            if (function := self.functions.get(_code(call.func))) is not None:  # type: ignore[attr-defined]
+                *before, end = self.inlined(call, function)
+                replaced: Any = updated_node.deep_replace(call, end.body[0].value)
+                assignment = replaced.body[0]
+                idle = isinstance(assignment, cst.Assign) and assignment.targets[0].target.deep_equals(
+                    assignment.value
+                )
+                return cst.FlattenSentinel(before if idle else [*before, replaced])
+        return updated_node
+
+    def inlined(self, call: Any, function: cst.FunctionDef) -> list[Any]:
+        """The statements of a function up to its first return, for the arguments of a call."""
+        params = function.params
+        names = [param.name.value for param in params.params if param.name.value != "self"]
+        values = {name: arg.value for name, arg in zip(names, call.args, strict=False) if not arg.keyword}
+        if params.star_kwarg:
+            named = [arg for arg in call.args if arg.keyword]
+            items = [cst.DictElement(cst.SimpleString(f'"{arg.keyword.value}"'), arg.value) for arg in named]
+            values[params.star_kwarg.name.value] = cst.Dict(items)
+        known = {name: value for name, value in self.scope.items() if name not in values or name == "recipe"}
+        folded: Any = function.visit(_Fold({**values, **known}))
+        lines: list[Any] = [
+            line
+            for line in folded.body.body
+            if not m.matches(line, m.SimpleStatementLine([m.Expr(m.SimpleString() | m.ConcatenatedString())]))
+        ]
+        end = next(
+            at for at, line in enumerate(lines) if m.matches(line, m.SimpleStatementLine([m.Return()]))
         )
-        return cst.FlattenSentinel([*before, *([] if idle else [replaced])])
+        return lines[: end + 1]
 
-    @staticmethod
-    def _statements(call: cst.Call, method: cst.FunctionDef) -> list[Any]:
-        lines = body(method)
-        params = [param.name.value for param in method.params.params if param.name.value != "self"]
-        positional = [argument for argument in call.args if not argument.keyword]
-        values = {name: argument.value for name, argument in zip(params, positional, strict=False)}
-        star = method.params.star_kwarg
-        extra = [argument for argument in call.args if argument.keyword]
-        put = _Substitute(values, star.name.value if star else "", extra)
-        return [line.visit(put) for line in lines]
+    # Names that refer to nothing: of attributes, keywords and parameters.
 
-
-class _Substitute(cst.CSTTransformer):
-    """Puts arguments in the place of parameters."""
-
-    def __init__(self, values: Mapping[str, cst.BaseExpression], star: str, extra: list[cst.Arg]) -> None:
-        super().__init__()
-        self.values, self.star, self.extra = values, star, extra
-
-    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> Any:
+    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.Attribute:
         return updated_node.with_changes(attr=original_node.attr)
-
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> Any:
-        return self.values.get(original_node.value, updated_node)
 
     def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
         return updated_node.with_changes(keyword=original_node.keyword)
 
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
-        kept = [arg for arg in updated_node.args if not (arg.star == "**" and code(arg.value) == self.star)]
-        if len(kept) == len(updated_node.args):
-            return updated_node
-        return with_arguments(updated_node, [*kept, *self.extra])
+    def visit_Param(self, node: cst.Param) -> bool:
+        return False
 
+    def leave_Param(self, original_node: cst.Param, updated_node: cst.Param) -> Any:
+        if original_node.name.value in self.scope:
+            return cst.RemoveFromParent()
+        return updated_node.with_changes(annotation=None)
 
-class _WithoutScaler(cst.CSTTransformer):
-    """Takes the gradient scaler out, which does nothing without fp16."""
+    def leave_Parameters(self, original_node: cst.Parameters, updated_node: cst.Parameters) -> cst.Parameters:
+        params = [*updated_node.params]
+        if params:
+            params[-1] = params[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return updated_node.with_changes(params=params)
 
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> Any:
-        function = code(updated_node.func)
-        if function == "scaler.scale":
-            return updated_node.args[0].value
-        if function == "scaler.step":
-            return cst.parse_expression("optimizer.step()")
+    # Annotations, and comments for tools.
+
+    def leave_FunctionDef(
+        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
+    ) -> cst.FunctionDef:
+        return updated_node.with_changes(returns=None)
+
+    def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign) -> Any:
+        if updated_node.value is None:
+            return cst.RemoveFromParent()
+        return cst.Assign([cst.AssignTarget(updated_node.target)], updated_node.value)
+
+    def leave_TrailingWhitespace(
+        self, original_node: cst.TrailingWhitespace, updated_node: cst.TrailingWhitespace
+    ) -> cst.TrailingWhitespace:
+        comment = updated_node.comment
+        if comment and comment.value.startswith(("# type:", "# noqa")):
+            return updated_node.with_changes(comment=None, whitespace=cst.SimpleWhitespace(""))
         return updated_node
 
-    def leave_SimpleStatementLine(
-        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
-    ) -> Any:
-        text = code(updated_node).strip()
-        gone = text.startswith("scaler = ") or text == "scaler.update()"
-        return cst.RemoveFromParent() if gone else updated_node
+
+def _items(table: cst.Dict) -> dict[str, Any]:
+    """The values of a dictionary by the source of their keys."""
+    return {_code(each.key): each.value for each in table.elements if isinstance(each, cst.DictElement)}
+
+
+def _keyword(key: str, value: cst.BaseExpression) -> cst.Arg:
+    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    return cst.Arg(value, keyword=cst.Name(json.loads(key)), equal=equal)
+
+
+def _last_comma(comma: Any, end: Any) -> Any:
+    """The comma of the former last argument, with the comment behind the one that is last now."""
+    after = getattr(comma, "whitespace_after", None)
+    if isinstance(after, cst.ParenthesizedWhitespace) and isinstance(end, cst.Comma):
+        former: Any = end.whitespace_after
+        return end.with_changes(whitespace_after=former.with_changes(first_line=after.first_line))
+    return end
+
+
+def _does_nothing(context: cst.BaseExpression) -> bool:
+    off = m.Call(
+        args=[m.ZeroOrMore(), m.Arg(keyword=m.Name("enabled"), value=m.Name("False")), m.ZeroOrMore()]
+    )
+    return m.matches(context, off | m.Call(func=m.Name("record_function")))
+
+
+def _in_place(block: cst.BaseSuite, leading: Sequence[cst.EmptyLine]) -> Any:
+    """The statements of a block in place of the statement that held it, below its comments."""
+    lines: list[Any] = list(block.body)
+    if lines:
+        lines[0] = lines[0].with_changes(leading_lines=[*leading, *lines[0].leading_lines])
+    return cst.FlattenSentinel(lines)
 
 
 # ---------------------------------------------------------------- the parts of the script
 
 
-def _built(module: str, name: str, options: Mapping[str, Any], recipe: Recipe) -> str:
+def _built(name: str, options: Mapping[str, Any], recipe: Recipe) -> str:
     """A user's own workload, and the switches that its methods may ask for."""
     arguments = ", ".join(f"{key}={value!r}" for key, value in options.items())
     call = f"{name}({arguments})"
@@ -252,9 +399,9 @@ def _built(module: str, name: str, options: Mapping[str, Any], recipe: Recipe) -
 
 
 def _start(recipe: Recipe) -> str:
-    variables = " ".join(f"{name}={value}" for name, value in recipe.environment().items())
+    variables = [f"{name}={value}" for name, value in recipe.environment().items()]
     python = "python" if recipe.ranks == 1 else f"torchrun --nproc-per-node {recipe.ranks}"
-    return " ".join(filter(None, [variables, python, "train.py [STEPS]"]))
+    return " ".join([*variables, python, "train.py [STEPS]"])
 
 
 def _main(recipe: Recipe, device: str, steps: int) -> str:
@@ -272,45 +419,22 @@ def _main(recipe: Recipe, device: str, steps: int) -> str:
     )
 
 
-def _source(node: cst.CSTNode) -> str:
-    return code(node).strip("\n") + "\n"
-
-
 def _imports(sources: Iterable[cst.Module], parts: Sequence[str], module: str, name: str) -> str:
     """The imports of what the parts use: the standard library, then others; plain ones first."""
-    used = names(cst.parse_module("\n".join(parts)))
-    found = {("import sys", "sys"), ("from itertools import islice", "islice")}
-    found |= {(f"from {module} import {name}", name)} if module else set()
-    found |= {("from types import SimpleNamespace", "SimpleNamespace")}
-    for source in sources:
-        for statement in source.body:
-            if m.matches(statement, _IMPORT):
-                found |= set(_bound(statement))
+    used = _names("\n".join(parts))
+    texts = [_FURTHER, f"from {module} import {name}", *(source.code for source in sources)]
+    lines: list[Any] = [line for text in texts for line in ast.parse(text).body]
     wanted: dict[str, set[str]] = {}
-    for line, bound in found:
-        start, _, what = line.rpartition(" import ")
-        if bound in used and "perfkit" not in start:
-            wanted.setdefault(f"{start} import " if start else line, set()).add(what if start else "")
-    lines = [start + ", ".join(sorted(what)) for start, what in wanted.items()]
-    standard = [line for line in lines if line.split()[1].split(".")[0] in sys.stdlib_module_names]
-    groups = [standard, [line for line in lines if line not in standard]]
-    return "\n".join("".join(f"{line}\n" for line in sorted(group, key=_order)) for group in groups) + "\n\n"
-
-
-def _order(line: str) -> tuple[bool, str]:
-    return line.startswith("from "), line.lower()
-
-
-def _bound(line: Any) -> Iterator[tuple[str, str]]:
-    """Single imports of a statement, each with the name that it binds."""
-    statement: Any = line.body[0]
-    start = f"from {code(statement.module)} " if hasattr(statement, "module") else ""
-    for alias in statement.names:
-        what = code(alias.with_changes(comma=cst.MaybeSentinel.DEFAULT))
-        yield f"{start}import {what}", what.rpartition(" ")[2].split(".")[0]
-
-
-def _tidy(text: str) -> str:
-    """At most two empty lines between definitions, and one within."""
-    text = re.sub(r"\n{4,}", "\n\n\n", re.sub(r"[ \t]+\n", "\n", text))
-    return re.sub(r"\n{3,}(?=    )", "\n\n", text).rstrip("\n") + "\n"
+    for line in lines:
+        for alias in getattr(line, "names", []):
+            if (alias.asname or alias.name.partition(".")[0]) not in used:
+                continue
+            if isinstance(line, ast.Import):
+                wanted[f"import {ast.unparse(alias)}"] = set()
+            elif not line.module.startswith("perfkit"):
+                wanted.setdefault(f"from {line.module} import ", set()).add(ast.unparse(alias))
+    texts = [start + ", ".join(sorted(what)) for start, what in wanted.items()]
+    texts.sort(key=lambda text: (text.startswith("from "), text.lower()))
+    standard = [text for text in texts if text.split()[1].partition(".")[0] in sys.stdlib_module_names]
+    groups = [standard, [text for text in texts if text not in standard]]
+    return "\n".join("".join(f"{text}\n" for text in group) for group in groups)

@@ -175,3 +175,17 @@ def shell() -> Iterator[Any]:
     InteractiveShell.clear_instance()
     yield InteractiveShell.instance()
     InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with `golden/NAME.txt` beside the test; with `PERFKIT_GOLDEN=1` it is written anew."""
+
+    def compare(name: str, text: str) -> None:
+        file = request.path.parent / "golden" / f"{name}.txt"
+        if os.environ.get("PERFKIT_GOLDEN"):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        assert text == file.read_text(encoding="utf-8")
+
+    return compare
