@@ -1,7 +1,5 @@
 """What a cell calls by name besides the panels: recordings to show, facts, commands to copy."""
 
-import ast
-import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,9 +8,9 @@ import msgspec
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML, Markdown
 
+from perfkit import workloads
 from perfkit.errors import InvalidValue, one_of
 from perfkit.machine import Check, checkup, describe, facts
-from perfkit.notebook.bar import Line
 from perfkit.notebook.ladder import Recipes
 from perfkit.notebook.shown import Output, Shown
 from perfkit.results import recordings
@@ -32,9 +30,8 @@ def with_line(study: Callable[[Progress], _Result]) -> _Result:
     output = Output()
     if get_ipython():
         output.place()
-    line = Line(output if output.cell else None)
     try:
-        return study(Progress(lambda now: line.progress(now.describe(), now.fraction)))
+        return study(Progress(lambda now: output.line(now.describe(), now.fraction)))
     finally:
         output.show([])
 
@@ -121,10 +118,7 @@ def source(workload: str) -> str:
     Raises:
         InvalidValue: no such class there.
     """
-    module, _, name = workload.partition(":")
-    spec = importlib.util.find_spec(module)
-    text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            return (ast.get_source_segment(text, node) or "") + "\n"
-    raise InvalidValue(f"there is no class {name} in {module}", "Write package.module:Name")
+    node, text = workloads.declaration(workload)
+    if node is None:
+        raise InvalidValue(f"there is no class {workload}", "Write package.module:Name")
+    return text

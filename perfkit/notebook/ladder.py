@@ -1,19 +1,18 @@
-"""A ladder of stages, or some recipes, in a notebook; results of earlier sessions are found again."""
+"""A ladder of stages, or some recipes, in a notebook; results of earlier sessions are shown again."""
 
-import html
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from IPython.display import HTML, Image
 
 from perfkit.errors import PerfkitError, one_of
-from perfkit.ladder.stages import KEPT, Stage
-from perfkit.notebook import widgets as pieces
-from perfkit.notebook.panel import Panel, check, refuse_object
+from perfkit.ladder.stages import KEPT
+from perfkit.notebook.panel import refuse_object
 from perfkit.notebook.shown import Shown
-from perfkit.notebook.where import Where
+from perfkit.notebook.where import PlanPanel
 from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
 from perfkit.results.parity import Parity
@@ -22,8 +21,7 @@ from perfkit.results.store import RunStore
 from perfkit.show import figures, results, sentences, tables, tables_studies
 from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.studies import compare, inspect, rungs, sources
-from perfkit.studies.progress import Progress
-from perfkit.studies.rungs import RUNG, climb, is_ladder_of
+from perfkit.studies.rungs import RUNG, is_ladder_of
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Description
 
@@ -31,7 +29,7 @@ Recipes = Mapping[str, Mapping[str, Any]]
 """Titles, and the switches that differ from the plain loop."""
 
 
-class LadderPanel(Panel):
+class LadderPanel(PlanPanel):
     """A ladder of stages on a workload.
 
     Args:
@@ -47,8 +45,9 @@ class LadderPanel(Panel):
         InvalidValue: a name or value that is not allowed.
     """
 
-    from_below = False
-    """Whether the first stage is the default ladder below the others, not the plain loop."""
+    question = "What does each stage add to the ones below it?"
+    titles: Recipes = MappingProxyType({})
+    """Recipes to measure in the place of stages."""
 
     def __init__(
         self,
@@ -61,36 +60,18 @@ class LadderPanel(Panel):
         host: str | None = None,
     ) -> None:
         refuse_object(workload)
+        self._settings: Mapping[str, Any] = dict(settings or {})
         self._asked: dict[str, Any] = {
             "workload": workload,
             "preset": preset,
             "stages": stages,
-            "settings": dict(settings or {}),
             "options": options,
         }
-        self.where = Where(self._planned, device, host, self._move)
-        self.plan = self.where.plan
-        self.found: list[Run] = []
-        """Results of an earlier session, which are not shown yet."""
-        self._recalled = False
-        self._lock = threading.RLock()  # the controls are filled in by a thread
-        self._stages: list[Stage] | None = None
-        self._described: Description
-        heading = pieces.text("pk-question", value=f"<h3>{html.escape(self._question())}</h3>")
-        head = pieces.row([heading, self.where.widget], "pk-head")
-        super().__init__((self._asked, self._titles(), device, host), [head, *self._above()])
-
-    def _titles(self) -> Recipes:
-        """Recipes to measure in the place of stages."""
-        return {}
-
-    def _question(self) -> str:
-        """What the panel answers."""
-        return "What does each stage add to the ones below it?"
-
-    def _above(self) -> Sequence[Any]:
-        """Widgets above the buttons."""
-        return ()
+        self._described: tuple[Plan, Description] | None = None
+        """What the workload reports, and for which plan."""
+        self._lock = threading.RLock()  # it is asked in a thread, and the controls are filled there
+        key = self._asked, self._settings, self.titles, device, host
+        super().__init__(self.question, key, device, host)
 
     def set(self, **switches: Value) -> None:
         """Sets switches from the first stage on.
@@ -99,78 +80,55 @@ class LadderPanel(Panel):
             InvalidValue: an unknown switch, a value that is not allowed, or work is under way.
         """
         self.require_rest()
-        before = self._asked["settings"]
-        self._asked["settings"] = {**before, **switches}
+        before, self._settings = self._settings, {**self._settings, **switches}
         try:
-            self.where.plan_again()
+            self.plan_again()
         except PerfkitError:
-            self._asked["settings"] = before
+            self._settings = before
             raise
 
     def _planned(self, device: str | None, host: str | None) -> Plan:
-        plan = sources.plan(device=device, host=host, below=self.from_below, **self._asked)
+        plan = sources.plan(device=device, host=host, settings=self._settings, **self._asked)
         base = Recipe(batch_size=plan.preset.batch_size).replace(**plan.settings)
-        recipes = tuple((title, base.replace(**changes)) for title, changes in self._titles().items())
+        recipes = tuple((title, base.replace(**changes)) for title, changes in self.titles.items())
         return replace(plan, recipes=recipes)
 
-    def _move(self, plan: Plan) -> None:
-        """The panel runs elsewhere, or with other settings: its results are no longer those of its plan."""
-        self.plan, self._stages = plan, None
+    def _moved(self) -> None:
         self._forget()
-        self.bar.say("press Run")
         self.show()
-        self._start_reading()
 
     def _forget(self) -> None:
-        self.runs, self.found, self._recalled = [], [], False
-
-    def _set_busy(self, busy: bool) -> None:
-        super()._set_busy(busy)
-        self.where.set_busy(busy)
-
-    # ------------------------------------------------------------ measuring
+        self.runs = []
 
     def _measure(self) -> None:
         self._forget()
-        runs = climb(self.plan, RunStore(), Progress(self.follow, self.cancelled))
-        self.runs = runs
-        check(runs)
-
-    def follow(self, progress: Any) -> None:
-        """Keeps runs as they end: a person may stop the others."""
-        super().follow(progress)
-        if progress.run:
-            self.runs = [*self.runs, progress.run]
+        self._climb(self.plan)
 
     # ------------------------------------------------------------ results
 
     def sections(self) -> Sequence[Content]:
-        """The result in words, one picture, one table; details are folded."""
+        """The result in one picture and a few sentences; details are folded."""
         if not self.runs:
             return ()
+        origin = [recordings.find(self.plan.recorded).provenance.describe()] if self.plan.recorded else []
+        picture = [figures.headline(self.runs)] if any(run.status == "ok" for run in self.runs) else []
         return [
-            *self._notices(),
-            *self._headline(),
+            *origin,
+            *map(Notice, sentences.notices(self.runs)),
+            *picture,
             *self._answers(),
             Section("Details", self._details(), folded=True),
         ]
 
-    def _notices(self) -> list[Content]:
-        earlier = [f"Measured earlier, at {date(self.runs)}; Run measures again."] if self._recalled else []
-        origin = [recordings.find(self.plan.recorded).provenance.describe()] if self.plan.recorded else []
-        return [*earlier, *origin, *map(Notice, sentences.notices(self.runs))]
-
-    def _headline(self) -> list[Content]:
-        return [figures.headline(self.runs)] if any(run.status == "ok" for run in self.runs) else []
-
     def _answers(self) -> list[Content]:
-        """The table of all stages, and what each showed."""
         kept = [run.title for run in self.runs if run.facts.get(RUNG) == "kept"]
-        climb_so_far = [f"Kept: {', '.join(kept)}."] if kept else []
-        return [tables.short_ladder(self.runs), Bullets([*climb_so_far, *self._verdicts()])]
+        lines = [f"Kept: {', '.join(kept)}."] if kept else []
+        return [tables.short_ladder(self.runs), Bullets([*lines, *self._verdicts()])]
 
     def _verdicts(self) -> list[str]:
-        first, *others = sentences.verdicts(self.runs)
+        """What each stage showed; a failure is told as an error."""
+        told = zip(sentences.verdicts(self.runs), self.runs, strict=True)
+        first, *others = [verdict for verdict, run in told if run.status in ("ok", "not_applicable")] or [""]
         return others or [first]
 
     def _details(self) -> list[Content]:
@@ -183,7 +141,6 @@ class LadderPanel(Panel):
         ]
 
     def _evidence(self) -> list[Content]:
-        """What proves that the switches are in effect."""
         return tables.proof(self.runs)
 
     def table(self, title: str = "") -> HTML:
@@ -210,64 +167,46 @@ class LadderPanel(Panel):
         """
         return tables.sections(self.results())
 
-    # ------------------------------------------------------------ earlier results
+    # ------------------------------------------------------------ what the workload says, earlier results
 
-    def _resolve(self) -> list[Stage]:
-        """The stages as they would run.
+    def _description(self) -> Description:
+        """What the workload reports, asked once for a plan.
 
         Raises:
             PerfkitError: the workload cannot be loaded.
         """
+        asked = replace(self.plan, settings={}, changes={})
         with self._lock:
-            if self._stages is None:
-                self._described, self._stages = rungs.resolve(self.plan)
-        return self._stages
+            if self._described is None or self._described[0] != asked:
+                self._described = asked, rungs.resolve(self.plan)[0]
+            return self._described[1]
 
-    def _read(self) -> None:
-        """Fills in the controls, and finds the newest stored session of the same stages and settings."""
-        self.where.fill()
-        try:
-            with self._lock:
-                self._show_stages(self._resolve())
-            found = [] if self.plan.recorded else self._stored()
-        except PerfkitError as problem:
-            self.bar.say_read("not ready", error=str(problem))
-            return
-        if found and not self.runs:
-            self.found = found
-            self._recall()
+    def _learn(self, plan: Plan) -> None:
+        description = self._description()
+        stored = [] if plan.recorded else self._stored(plan, description)
+        if plan is self.plan and stored and not self.runs:
+            self._recall(stored)
 
-    def _show_stages(self, stages: Sequence[Stage]) -> None:
-        """Takes the stages, once they are known."""
-
-    def _recall(self) -> None:
+    def _recall(self, runs: list[Run]) -> None:
         """Shows the results of an earlier session."""
-        self.runs, self.found, self._recalled = self.found, [], True
-        self.bar.say_read(f"results of {date(self.runs)}; Run measures again")
+        self.runs = runs
+        self.bar.say_read(f"measured earlier, at {date(runs)}; Run measures again")
         self.show()
 
-    def _stored(self) -> list[Run]:
+    def _stored(self, plan: Plan, description: Description) -> list[Run]:
         """The newest session in the store that this panel would measure in the same way."""
-        titles = self._titles()
-        names = [slug(title) for title in titles] or list(dict.fromkeys(["baseline", *self.plan.stages]))
-        store = RunStore()
-        rows = store.history(workload=self.plan.workload)
-        wanted = self.plan.preset.name, self.plan.device
-        sessions = dict.fromkeys(row.session for row in rows if (row.preset, row.device) == wanted)
-        for session in sessions:
-            stages = {row.stage for row in rows if row.session == session}
-            if not set(names) <= stages:
-                continue
+        names = [slug(title) for title in self.titles] or list(dict.fromkeys(["baseline", *plan.stages]))
+        store, sessions = RunStore(), dict[str, list[str]]()
+        for row in store.history(workload=plan.workload):
+            if (row.preset, row.device) == (plan.preset.name, plan.device):
+                sessions.setdefault(row.session, []).append(row.stage)
+        for session in (session for session, stages in sessions.items() if {*names} <= {*stages}):
             runs = store.runs(session=session)[::-1]
-            measured = [run.stage for run in results.stages(runs) if run.stage != KEPT]
-            if sorted(measured) == sorted(names) and self._is_same(runs):
+            stages = [run.stage for run in results.stages(runs) if run.stage != KEPT]
+            same_options = all(run.options == description.options for run in runs)
+            if sorted(stages) == sorted(names) and same_options and is_ladder_of(plan, description, runs):
                 return runs
         return []
-
-    def _is_same(self, runs: Sequence[Run]) -> bool:
-        """Whether this panel would have measured these runs, each stage built on those that worked."""
-        same_options = all(run.options == self._described.options for run in runs)
-        return same_options and is_ladder_of(self.plan, self._described, runs)
 
 
 class RecipePanel(LadderPanel):
@@ -281,15 +220,11 @@ class RecipePanel(LadderPanel):
         InvalidValue: a name or value that is not allowed.
     """
 
+    question = "Which of these recipes is fastest?"
+
     def __init__(self, recipes: Recipes, **more: Any) -> None:
-        self.recipes = recipes
+        self.titles = recipes
         super().__init__(["baseline"], **more)
-
-    def _titles(self) -> Recipes:
-        return self.recipes
-
-    def _question(self) -> str:
-        return "Which of these recipes is fastest?"
 
     def __getitem__(self, title: str) -> Run:
         """The run of a recipe.

@@ -1,11 +1,14 @@
-"""What every panel has: Run and Stop, one line of progress, and one output for its results.
+"""What every panel has: Run and Stop, one bar with one line of words, one place for its results.
 
 One kind of work serves button and cell. In a cell it blocks, raises what went wrong, and ends with the
-kernel's stop button, which then also ends "Run All". From a button it runs in a thread, and what goes wrong
-stands in the panel.
+kernel's stop button, which then also ends "Run All". From a button it runs in a thread, and the panel says
+what goes wrong.
 """
 
+import html
 import threading
+import time
+import traceback
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -15,14 +18,76 @@ import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from perfkit.errors import Cancelled, InvalidValue, RunFailed
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.notebook import widgets as pieces
-from perfkit.notebook.bar import STOPPED, Bar, Line, in_words
 from perfkit.notebook.shown import Output, Sectioned, current_cell
 from perfkit.results.run import Run
 from perfkit.show.document import Content
 
+STOPPED = "stopped; what was finished is kept"
+_INTERVAL_S = 0.4
+"""Between two updates: each is work for kernel, server and browser, on the cores that are measured."""
 _newest: "weakref.WeakValueDictionary[str, Panel]" = weakref.WeakValueDictionary()
+
+
+class Bar:
+    """How far the work is, in one line, and the one place for errors.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._line, self._error = pieces.text("pk-status"), pieces.text("pk-error")
+        self.widget = pieces.box([self._line, self._error])
+        self._clock, self._lock = clock, threading.RLock()
+        self._started = self._shown = self._fraction = 0.0
+        self._words = ""
+        self._is_reading = True
+        self.say("ready")
+
+    def say(self, words: str) -> None:
+        """Shows a line of words beside the bar."""
+        bar = f'<progress value="{self._fraction:.3f}" aria-label="Progress"></progress>'
+        # One value, as each that changes is a message, and a frame that the browser draws.
+        self._line.value = f'{bar} <span role="status">{html.escape(words)}</span>'
+
+    def say_read(self, words: str, problem: BaseException | None = None) -> None:
+        """Shows what the panel has read, unless work has begun since: its words are newer."""
+        with self._lock:
+            if self._is_reading:
+                self.tell(problem)
+                self.say(words)
+
+    def tell(self, problem: BaseException | None) -> None:
+        """What could not be done; the work under way goes on. None removes it."""
+        self._error.value = _told(problem) if problem else ""
+
+    def begin(self, is_reading: bool = False) -> None:
+        """Starts a piece of work; or the reading of what the controls can offer, whose words give way."""
+        with self._lock:
+            self._is_reading = is_reading
+            self._started, self._fraction, self._words = self._clock(), 0.0, ""
+            self.tell(None)
+            self.say("ready" if is_reading else "starting …")
+
+    def progress(self, words: str, fraction: float) -> None:
+        """Shows what is done, the part that is done, and roughly how long the rest will take."""
+        with self._lock:
+            now, self._fraction = self._clock(), fraction
+            if words == self._words and now - self._shown < _INTERVAL_S:
+                return
+            self._words, self._shown = words, now
+            spent = now - self._started
+            left_s = spent / fraction - spent if fraction > 0.08 and spent > 3 else 0.0
+            left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
+            self.say(f"{words}, {fraction:.0%} done{f', about {left} left' * (left_s >= 0.5)}")
+
+    def end(self, words: str = "done", fraction: float = 1.0) -> None:
+        """The work has ended."""
+        with self._lock:
+            self._fraction = fraction
+            self.say(words)
 
 
 class Panel(Sectioned):
@@ -38,6 +103,8 @@ class Panel(Sectioned):
 
     text = "perfkit panel: run this cell for the controls, or call .run() to measure"
     """In place of the widgets, where there are none."""
+    acts: widgets.Widget | None = None
+    """Widgets between the result and its folded details."""
 
     def __init__(
         self,
@@ -47,24 +114,24 @@ class Panel(Sectioned):
         below: Sequence[widgets.Widget] = (),
     ) -> None:
         self.runs: list[Run] = []
-        self.error = ""
-        """What went wrong in the work that ended last; empty if nothing did."""
         self.cancelled = threading.Event()
         """Set while the work under way is to end."""
         self.bar = Bar()
         self._turn = threading.Lock()
         self._beside = Output()
+        self._output = self._beside
+        """Where the newest result is: beside the controls, or below the cell that called `run`."""
         self._reader: threading.Thread | None = None
         tooltip = "Measure; other cells can run meanwhile"
-        self._run = pieces.button("Run", "pk-run", tooltip, lambda: self.start(self._measure), "primary")
+        run = pieces.button("Run", "pk-run", tooltip, lambda: self.start(self._measure), "primary")
         self._stop = pieces.button("Stop", "pk-stop", "Stop; what is finished is kept", self.stop)
         self._stop.disabled = True
-        self._others = buttons
+        self._idle_only = [run, *buttons]
+        self.buttons = pieces.row([run, self._stop, *buttons])
         style = widgets.HTML(pieces.STYLE)
-        acts = pieces.row([*self._beside_run(), self._run, self._stop, *buttons])
-        self.widget = pieces.box([style, *above, acts, self.bar.widget, *below], "pk-panel")
-        own = f"{type(self).__name__} {key} {_cell_id()}"
-        older, _newest[own] = _newest.get(own), self
+        self.widget = pieces.box([style, *above, self.buttons, self.bar.widget, *below], "pk-panel")
+        name = f"{type(self).__name__} {key} {_cell_id()}"
+        older, _newest[name] = _newest.get(name), self
         if older:
             older.stop()
 
@@ -74,11 +141,7 @@ class Panel(Sectioned):
 
     @abstractmethod
     def sections(self) -> Sequence[Content]:
-        """What the panel shows of its results."""
-
-    def _beside_run(self) -> Sequence[widgets.Widget]:
-        """Widgets before the Run button."""
-        return ()
+        """What the panel shows of its results; the folded sections stand last."""
 
     def _read(self) -> None:
         """Looks, in a thread, what the controls can offer; called once the panel is displayed."""
@@ -102,7 +165,7 @@ class Panel(Sectioned):
         """Does a piece of work in a cell: blocks, shows its results there, and raises what went wrong."""
         output = self._place()
         if not self._turn.acquire(blocking=False):
-            output.line("waiting for the work under way …")
+            output.line("waiting for the work under way …", 0)
             self._turn.acquire()
         try:
             self._do(work, output)
@@ -118,8 +181,8 @@ class Panel(Sectioned):
         def act() -> None:
             try:
                 self._do(work, self._beside)
-            except (Exception, KeyboardInterrupt):
-                pass  # the bar says it
+            except (Exception, KeyboardInterrupt) as problem:
+                self.bar.tell(problem)
             finally:
                 self._turn.release()
                 self._set_busy(self._turn.locked())
@@ -129,6 +192,8 @@ class Panel(Sectioned):
     def follow(self, progress: Any) -> None:
         """Takes what a study reports: its words, the part that is done, a run that has ended."""
         self.bar.progress(progress.describe(), progress.fraction)
+        if self._output is not self._beside:
+            self._output.line(progress.describe(), progress.fraction)
 
     def require_rest(self) -> None:
         """Refuses a change while work is under way.
@@ -152,28 +217,19 @@ class Panel(Sectioned):
     def _do(self, work: Callable[[], None], output: Output) -> None:
         self.cancelled.clear()
         self._set_busy(True)
-        in_cell = output is not self._beside
-        self.bar.begin(Line(output if output.cell else None) if in_cell else None)
-        self.error = ""
+        self.bar.begin()
+        if output is not self._output:
+            before, self._output = self._output, output
+            before.leave(keep=before is not self._beside)
         try:
             work()
-        except BaseException as problem:
-            self.error = in_words(problem)
-            self.bar.fail(problem)
+        except BaseException:
+            self.bar.end("stopped", 0.0)
             raise
         else:
-            self.bar.end("done")
+            self.bar.end()
         finally:
-            if in_cell:
-                self._beside.show([])
-            self._draw(output)
-
-    def _draw(self, output: Output) -> None:
-        try:
-            output.show(self.sections())
-        except Exception as problem:
-            self.bar.fail(problem)
-            raise
+            self.show()
 
     def _place(self) -> Output:
         """The output for a piece of work in a cell; a panel that no cell has displayed yet appears there."""
@@ -188,7 +244,7 @@ class Panel(Sectioned):
         return output
 
     def _set_busy(self, busy: bool) -> None:
-        for button in (self._run, *self._others):
+        for button in self._idle_only:
             button.disabled = busy
         self._stop.disabled = not busy
 
@@ -198,17 +254,19 @@ class Panel(Sectioned):
         if self._beside.cell and self._beside.cell == current_cell():
             return  # `run` has displayed it in this cell already
         display(self._repr_mimebundle_(), raw=True)
-        self._beside.place(self.sections())
+        self._output = self._beside
+        self._beside.place(self.sections(), self.acts)
         if self._reader is None:
             self._start_reading()
 
     def _start_reading(self) -> None:
+        self.bar.begin(is_reading=True)
         self._reader = threading.Thread(target=self._read, name="perfkit-read", daemon=True)
         self._reader.start()
 
     def show(self) -> None:
-        """Shows the results as they are now beside the controls."""
-        self._draw(self._beside)
+        """Shows the results as they are now, in the place of the newest."""
+        self._output.show(self.sections(), self.acts)
 
     def __repr__(self) -> str:
         return self.text
@@ -245,6 +303,17 @@ def refuse_object(workload: Any) -> None:
             "Other processes build it, so it must be in a module: begin its cell with "
             f"`%%writefile my_training.py`, then give workload='my_training:{name}'",
         )
+
+
+def _told(problem: BaseException) -> str:
+    """What went wrong as HTML; an error that nobody expected keeps its traceback, folded."""
+    if isinstance(problem, KeyboardInterrupt | Cancelled):
+        return pieces.message(STOPPED)
+    if isinstance(problem, PerfkitError):
+        return pieces.message(str(problem))
+    words = f"{type(problem).__name__}: {problem}. This is a fault of perfkit: please report it"
+    lines = pieces.copyable("".join(traceback.format_exception(problem)))
+    return f"{pieces.message(words)}<details><summary>Traceback</summary>{lines}</details>"
 
 
 def _cell_id() -> str:

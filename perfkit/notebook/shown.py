@@ -1,5 +1,6 @@
 """Results in a notebook: ordinary outputs of static HTML, which a reader without a kernel sees as well."""
 
+import time
 import uuid
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
@@ -62,44 +63,68 @@ class Shown(Sectioned, Generic[Result]):
         return terminal.text(self.sections())
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        return mimebundle(self.sections())
+        return html.mimebundle(self.sections())
 
 
 class Output:
-    """An output of the cell that runs, which is replaced in place from any thread.
+    """A result in a cell: what is seen at once, widgets, folded details; replaced in place from any thread.
 
     A page finds an output by its id, whatever runs meanwhile.
     """
 
     def __init__(self) -> None:
-        self._id = ""
         self.cell = ""
         """The cell that has it; empty while there is none."""
+        self._parts: dict[str, dict[str, Any]] = {}
+        """What is shown, by the ids of the outputs."""
+        self._shown_at = 0.0
 
-    def place(self, contents: Sequence[document.Content] = ()) -> None:
-        """Makes an output in the cell that runs, and empties the place that it had before."""
+    def place(self, contents: Sequence[document.Content] = (), acts: Any = None) -> None:
+        """Makes outputs in the cell that runs, and empties the place that it had before."""
         self.show([])
-        self._id, self.cell = uuid.uuid4().hex, current_cell()
-        display(mimebundle(contents), raw=True, display_id=self._id)
+        self.cell = current_cell()
+        bundles = _bundles(contents, acts)
+        self._parts = {uuid.uuid4().hex: bundle for bundle in bundles}
+        for name, bundle in self._parts.items():
+            display(bundle, raw=True, display_id=name)
 
-    def show(self, contents: Sequence[document.Content]) -> None:
-        """Replaces what it shows."""
-        self._update(mimebundle(contents))
+    def show(self, contents: Sequence[document.Content], acts: Any = None) -> None:
+        """Replaces what it shows; `acts` are widgets between what is seen at once and the folded details."""
+        for name, bundle in zip(self._parts, _bundles(contents, acts), strict=False):
+            self._update(name, bundle)
 
-    def line(self, words: str) -> None:
-        """Replaces what it shows with one line of text."""
-        self._update({"text/plain": words})
+    def leave(self, keep: bool) -> None:
+        """Takes the widgets away, as they stand below a newer result; and the result, unless it is kept."""
+        for name in list(self._parts)[1:2] if keep else list(self._parts):
+            self._update(name, _NOTHING)
 
-    def _update(self, bundle: dict[str, str]) -> None:
-        if self._id:
-            update_display(bundle, raw=True, display_id=self._id)
+    def line(self, words: str, fraction: float) -> None:
+        """Shows a bar with words, at most once a second: a browser lays out the notebook for each."""
+        now, name = time.monotonic(), next(iter(self._parts), "")
+        if name and now - self._shown_at >= 1:
+            done, self._shown_at = round(20 * fraction), now
+            self._update(name, {"text/plain": f"{'█' * done}{'░' * (20 - done)} {words}"})
+
+    def _update(self, name: str, bundle: dict[str, Any]) -> None:
+        if self._parts[name] != bundle:
+            self._parts[name] = bundle
+            update_display(bundle, raw=True, display_id=name)
 
 
-def mimebundle(contents: Sequence[document.Content]) -> dict[str, str]:
-    """Sections as one output."""
-    if not contents:
-        return {"text/html": "", "text/plain": ""}
-    return html.mimebundle(contents)
+_NOTHING: dict[str, Any] = {"text/html": "", "text/plain": ""}
+
+
+def _bundles(contents: Sequence[document.Content], acts: Any) -> list[dict[str, Any]]:
+    seen: list[document.Content] = []
+    folded: list[document.Content] = []
+    for part in contents:
+        (folded if isinstance(part, document.Section) and part.folded else seen).append(part)
+    widget = {**acts._repr_mimebundle_(), "text/plain": ""} if acts and contents else _NOTHING
+    return [_bundle(seen), widget, _bundle(folded)]
+
+
+def _bundle(contents: Sequence[document.Content]) -> dict[str, Any]:
+    return html.mimebundle(contents) if contents else _NOTHING
 
 
 def current_cell() -> str:

@@ -1,4 +1,4 @@
-"""One optimization in a notebook: a guess, its switches, before and after."""
+"""One optimization in a notebook: a guess, its switches, before and after, and whether to keep it."""
 
 import contextlib
 import html
@@ -11,22 +11,27 @@ import ipywidgets as widgets
 from IPython.display import Markdown
 
 from perfkit.errors import InvalidValue, PerfkitError
-from perfkit.ladder.catalogue import LADDER, optimization
-from perfkit.ladder.stages import Stage
+from perfkit.ladder import stages as ladder
+from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, optimization
 from perfkit.notebook import widgets as pieces
-from perfkit.notebook.controls import Controls
-from perfkit.notebook.ladder import LadderPanel, date
+from perfkit.notebook.ladder import LadderPanel
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
-from perfkit.results.store import RunStore
+from perfkit.results.run import Run
+from perfkit.results.store import Entry, RunStore
 from perfkit.show import results, sentences, simulated, tables, units
 from perfkit.show.document import Bullets, Code, Content, Section
 from perfkit.studies import inspect, rungs
 from perfkit.studies.progress import Progress
+from perfkit.studies.sources import Plan
+from perfkit.worker.messages import Description
+
+_DECISIONS = ("kept", "dropped")
+"""Notes of stored runs: what a person decided on the rung."""
 
 
 class StagePanel(LadderPanel):
-    """One optimization, on top of the default ladder below it: before, and after.
+    """One optimization, on top of what was kept of the default ladder below it: before, and after.
 
     Args:
         stage: the optimization.
@@ -36,40 +41,36 @@ class StagePanel(LadderPanel):
         InvalidValue: a name or value that is not allowed.
     """
 
-    from_below = True
-
     def __init__(self, stage: str, **more: Any) -> None:
         self.optimization = optimization(stage)
+        self.question = self.optimization.question
         self.guess: float | None = None
         """How many times as fast the reader expects it to be."""
         self.parity: Parity | None = None
-        self._diffed: tuple[Any, list[tuple[str, str]]] = (None, [])
-        self.controls = Controls(self.optimization.settings, on_change=lambda recipe: self._changed())
+        self._diffed: tuple[Plan | None, list[tuple[str, str]]] = (None, [])
+        self.controls = pieces.Controls(
+            self.optimization.settings, on_change=lambda recipe: self._set_changes()
+        )
         # Text, as number fields are never empty: a guess that stands there already would be taken.
         self._guess = pieces.field(
-            widgets.Text,
-            "Guess: times as fast",
-            "pk-guess",
-            placeholder="such as 1.5",
+            widgets.Text, "Guess: times as fast", "pk-guess", placeholder="such as 1.5",
             continuous_update=False,
-        )
+        )  # fmt: skip
         self._guess.observe(lambda change: self._take_guess(change["new"]), "value")
-        super().__init__([stage], **more)
-
-    def _question(self) -> str:
-        return self.optimization.question
-
-    def _above(self) -> Sequence[Any]:
-        prose = pieces.markdown(self.optimization.prose.removeprefix("## How it works"))
-        card = f"<details><summary>How it works</summary>{prose}</details>"
-        return [
-            self.controls.widget,
-            pieces.text("pk-card", value=card),
+        self._line = pieces.text("pk-climb")
+        keep = "The panels of later rungs start from a loop that has it"
+        drop = "The panels of later rungs start from a loop without it"
+        self._choices = [
+            pieces.button("Keep", "pk-keep", keep, lambda: self._decide("kept")),
+            pieces.button("Drop", "pk-drop", drop, lambda: self._decide("dropped")),
         ]
-
-    def _beside_run(self) -> Sequence[Any]:
-        alone = self.optimization.name == "baseline"  # nothing is below it that it could be faster than
-        return () if alone else [self._guess]
+        super().__init__([stage], **more)
+        above, style = self.widget.children[1:2], self.widget.children[:1]
+        self.widget.children = [*style, *above, self.controls.widget, *self.widget.children[2:]]
+        if stage != "baseline":  # nothing is below it that it could be faster than
+            self.buttons.children = [self._guess, *self.buttons.children]
+            self.acts = pieces.row([*self._choices, self._line], "pk-panel", "pk-acts")
+        self._expect()
 
     # ------------------------------------------------------------ switches
 
@@ -80,30 +81,51 @@ class StagePanel(LadderPanel):
             InvalidValue: an unknown switch, a value that is not allowed, or work is under way.
         """
         self.require_rest()
-        own = {name: value for name, value in switches.items() if name in self.controls.by_name}
-        if len(own) < len(switches):
-            super().set(**{name: value for name, value in switches.items() if name not in own})
-        if own:
-            with contextlib.suppress(PerfkitError):  # the panel says it where it is used
-                self._resolve()
+        changes = {name: value for name, value in switches.items() if name in self.controls.by_name}
+        others = {name: value for name, value in switches.items() if name not in changes}
+        if others:
+            super().set(**others)
+        if changes:
             with self._lock:
-                self.controls.set(own)
+                self.controls.set(changes)
 
-    def _show_stages(self, stages: Sequence[Stage]) -> None:
-        self.controls.set_rule(rungs.switch_rule(self.plan, self._described))
-        changes = dict(self.plan.changes)
-        self.controls.base = stages[-1].recipe
-        self.controls.show(stages[-1].recipe.replace(**changes))
-        if reason := stages[-1].reason:
-            self.bar.say_read(f"n/a here: {reason}")
+    def _planned(self, device: str | None, host: str | None) -> Plan:
+        plan = replace(super()._planned(device, host), below=True)
+        if plan.recorded:
+            return plan
+        return replace(plan, settings={**_climbed(plan, self.optimization.name), **plan.settings})
 
-    def _changed(self) -> None:
+    def _moved(self) -> None:
+        super()._moved()
+        self._expect()
+
+    def _set_changes(self) -> None:
         """Measuring waits for Run; results of other switches are no longer shown."""
         self.plan = replace(self.plan, changes=self.controls.changes())
-        if self.runs or self.found:
+        if self.runs:
             self._forget()
             self.show()
         self.bar.say("press Run to measure")
+
+    def _expect(self) -> None:
+        """Offers at once what the workload's class declares; a process that loads it takes seconds."""
+        with contextlib.suppress(PerfkitError):  # `_learn` tells it
+            self._offer(self.plan, rungs.expected(self.plan))
+
+    def _learn(self, plan: Plan) -> None:
+        self._offer(plan, self._description())
+        super()._learn(self.plan)
+
+    def _offer(self, plan: Plan, description: Description) -> None:
+        """Shows the switches as they can act where a plan runs."""
+        stage = rungs.last(plan, description)
+        with self._lock:
+            if replace(self.plan, changes={}) == replace(plan, changes={}):
+                self.controls.set_rule(rungs.switch_rule(plan, description))
+                self.controls.set_base(stage.recipe)
+                self.plan = replace(self.plan, changes=self.controls.changes())
+        if stage.reason:
+            self.bar.say_read(f"n/a here: {stage.reason}")
 
     def _forget(self) -> None:
         super()._forget()
@@ -121,51 +143,91 @@ class StagePanel(LadderPanel):
             raise InvalidValue(f"{times!r} is no guess", "Give a number above 0, such as 1.5")
         self.guess = times
         self._guess.value = f"{times:g}"
-        if self.found and not self.runs:
-            super()._recall()
-        elif self.runs:
-            self.show()
+        self.show()
 
     def _take_guess(self, words: str) -> None:
         if not words or words == f"{self.guess or 0:g}":
             return
         try:
             self.predict(float(words.replace(",", ".").strip("×x ")))
-        except ValueError:
-            self.bar.say(f"'{words}' is no guess: give a number, such as 1.5")
-        except InvalidValue as problem:
-            self.bar.say(str(problem))
+        except (ValueError, InvalidValue):
+            self.bar.say(f"'{words}' is no guess: give a number above 0, such as 1.5")
 
-    def _recall(self) -> None:
-        """Results of an earlier session would answer the question: they wait for the guess."""
-        stored = RunStore().guess(results.stages(self.found)[-1].id)
+    def _recall(self, runs: list[Run]) -> None:
+        stored = RunStore().guess(results.stages(runs)[-1].id)
         if stored is not None:
             self.guess, self._guess.value = stored, f"{stored:g}"
-        if self.guess is None and self.optimization.name != "baseline":
-            self.bar.say_read(f"results of {date(self.found)} are stored: guess to see them, or press Run")
-        else:
-            super()._recall()
+        super()._recall(runs)
+
+    # ------------------------------------------------------------ keep or drop
+
+    def keep(self) -> None:
+        """Keeps this rung: the panels of later rungs start from a loop that has it.
+
+        Raises:
+            InvalidValue: there is no stored result of it.
+        """
+        self._mark("kept")
+
+    def drop(self) -> None:
+        """Drops this rung: the panels of later rungs start from a loop without it; otherwise as `keep`."""
+        self._mark("dropped")
+
+    def _mark(self, decision: str) -> None:
+        run = results.stages(self.results())[-1]
+        if self.plan.recorded or run.status != "ok":
+            raise InvalidValue("there is no result of this machine to decide on", "Run it")
+        RunStore().mark(run.id, note=decision)
+        self._show_climb()
+
+    def _decide(self, decision: str) -> None:
+        try:
+            self._mark(decision)
+        except PerfkitError as problem:
+            self.bar.tell(problem)
+
+    def _show_climb(self) -> None:
+        """The line of the climb so far, and what comes next."""
+        decisions = _decisions(self.plan)
+        climbed = [_told(decisions[name]) for name in LADDER if name in decisions]
+        here = decisions.get(self.optimization.name)
+        is_last = here is not None and self.runs and here.id == results.stages(self.runs)[-1].id
+        for choice, decision in zip(self._choices, _DECISIONS, strict=True):
+            choice.disabled = bool(self.plan.recorded)
+            choice.icon = "check" if here and is_last and here.note == decision else ""
+        line = f"The climb so far: {' · '.join(climbed)}. " if climbed else ""
+        self._line.value = html.escape(line + self._next())
+
+    def _next(self) -> str:
+        rungs = [*LADDER, ""]
+        name = self.optimization.name
+        following = rungs[rungs.index(name) + 1] if name in rungs else ""
+        return f"Next: pk.StagePanel('{following}')" if following else ""
 
     # ------------------------------------------------------------ results
 
     def _measure(self) -> None:
         super()._measure()
         run = results.stages(self.runs)[-1]
-        if self.guess is not None and not self.plan.recorded:
+        if self.plan.recorded or run.status != "ok":
+            return
+        if self.guess is not None:
             RunStore().mark(run.id, guess=self.guess)
-        if run.status == "ok" and not (self.plan.recorded or run.simulated):
-            self.parity = inspect.parity(
-                self.plan,
-                run.title,
-                Recipe.from_dict(run.recipe),
-                progress=Progress(lambda now: self.bar.progress(now.phase, 0.99), self.cancelled),
-            )
+        if not run.simulated:
+            progress = Progress(lambda now: self.bar.progress(now.phase, 0.99), self.cancelled)
+            recipe = Recipe.from_dict(run.recipe)
+            self.parity = inspect.parity(self.plan, run.title, recipe, progress=progress)
+
+    def sections(self) -> Sequence[Content]:
+        """The result in one picture and a few sentences; details are folded."""
+        if self.acts and self.runs:
+            self._show_climb()
+        return super().sections()
 
     def _answers(self) -> list[Content]:
         """Why, whether the training is still right, and how good the guess was."""
         proof = self.parity.describe() if self.parity else simulated.no_parity(self.runs)
-        lines = [*self._verdicts(), self._score(), proof, self._next()]
-        return [Bullets([line for line in lines if line])]
+        return [Bullets([line for line in (*self._verdicts(), proof, self._score()) if line])]
 
     def _score(self) -> str:
         """The guess, the result and the article's figure, all in the guess's unit."""
@@ -177,20 +239,9 @@ class StagePanel(LadderPanel):
         return f"Your guess: {units.times(self.guess)}, {judgement}. {published}".strip()
 
     def _evidence(self) -> list[Content]:
-        diffs = self._diffs() if self._stages else []
-        changes = [Section(title, [Code(text, "diff")]) for title, text in diffs]
-        return [tables.short_ladder(self.runs), *tables.proof(self.runs, self.parity), *changes]
-
-    def _next(self) -> str:
-        """What there is to do after this rung."""
-        rungs = [*LADDER, ""]
-        following = rungs[rungs.index(self.optimization.name) + 1] if self.optimization.name in rungs else ""
-        rung = (
-            f"the next rung, {optimization(following).title} (pk.StagePanel('{following}'))"
-            if following
-            else ""
-        )
-        return f"Next: {' or '.join(filter(None, (rung, 'another value of a switch, then Run')))}."
+        changes = [Section(title, [Code(text, "diff")]) for title, text in self._known_diffs()]
+        card = Section("How it works", [Code(self.optimization.prose)], folded=True)
+        return [tables.short_ladder(self.runs), *tables.proof(self.runs, self.parity), *changes, card]
 
     def card(self) -> Markdown:
         """The stage's card: how it works, when it applies, when it does not help."""
@@ -205,10 +256,38 @@ class StagePanel(LadderPanel):
         blocks = [f"**{html.escape(title)}**\n\n```diff\n{text}```" for title, text in self._diffs()]
         return Markdown("\n\n".join(block.replace("\n\n```diff\n```", "") for block in blocks))
 
+    def _known_diffs(self) -> list[tuple[str, str]]:
+        with contextlib.suppress(PerfkitError):
+            return self._diffs()
+        return []
+
     def _diffs(self) -> list[tuple[str, str]]:
-        self._resolve()
         plan, diffs = self._diffed
         if plan is not self.plan:
-            diffs = rungs.stage_diffs(self.plan, self._described)
+            diffs = rungs.stage_diffs(self.plan, self._description())
             self._diffed = self.plan, diffs
         return diffs
+
+
+def _decisions(plan: Plan) -> dict[str, Entry]:
+    """The newest decision on each rung, on the same workload, preset and device."""
+    rows = RunStore().history(workload=plan.workload)
+    where = plan.preset.name, plan.device
+    decided = [row for row in rows if row.note in _DECISIONS and (row.preset, row.device) == where]
+    return {row.stage: row for row in reversed(decided)}
+
+
+def _climbed(plan: Plan, rung: str) -> dict[str, Value]:
+    """The switches of the rungs below another one: as they were kept, or were before a dropped one."""
+    decisions, settings = _decisions(plan), dict[str, Value]()
+    for name in ladder.below(rung):
+        if row := decisions.get(name):
+            recipe = row.recipe if row.note == "kept" else RunStore().get(row.previous).recipe
+            settings |= {switch: recipe[switch] for switch in OPTIMIZATIONS[name].settings}
+    return settings
+
+
+def _told(row: Entry) -> str:
+    """A decision in a word, with what the rung gained."""
+    gain = f" {units.times(row.against_baseline.ratio)}" if row.against_baseline else ""
+    return f"{row.title}{gain if row.note == 'kept' else ' dropped'}"

@@ -1,16 +1,21 @@
-"""Where a panel's work runs: on this machine, on a simulated GPU, or nowhere, as a recording is played."""
+"""A panel that measures a plan: on this machine, on a simulated GPU, or nowhere, as a recording is played."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import html
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
 import ipywidgets as widgets
 
 from perfkit import additions, machine
 from perfkit.errors import PerfkitError
 from perfkit.notebook import widgets as pieces
+from perfkit.notebook.panel import Panel, check
 from perfkit.results import recordings
-
-Plan = TypeVar("Plan")
+from perfkit.results.store import RunStore
+from perfkit.studies.progress import Progress
+from perfkit.studies.rungs import climb
+from perfkit.studies.sources import Plan
 
 _session: tuple[str | None, str | None] = (None, None)
 """What `use` was given last."""
@@ -37,14 +42,16 @@ def places() -> dict[str, str]:
     return menu | {f"recorded: {name}": f"{recordings.PREFIX}{name}" for name in recordings.available()}
 
 
-class Where:
-    """A menu of the places where a panel can run; a choice holds for this panel only.
+class PlanPanel(Panel):
+    """A panel with a plan, and a menu of the places where it can run; a choice holds for this panel only.
 
     Args:
-        planned: the panel's plan on a device with a host; raises a PerfkitError where there can be none.
+        question: what the panel answers.
+        key: as for `Panel`.
         device: where to begin; the session's choice if None.
         host: the host of a simulated GPU.
-        on_change: called with the new plan after a choice by hand.
+        above: widgets between the question and the buttons.
+        more: as for `Panel`.
 
     Raises:
         PerfkitError: the panel cannot run there.
@@ -52,56 +59,57 @@ class Where:
 
     def __init__(
         self,
-        planned: Callable[[str | None, str | None], Any],
+        question: str,
+        key: object,
         device: str | None,
         host: str | None,
-        on_change: Callable[[Any], None],
+        above: Sequence[widgets.Widget] = (),
+        **more: Any,
     ) -> None:
-        self._planned, self._on_change, self._quiet = planned, on_change, False
-        self._host, problem = host, ""
-        if device is None and _session != (None, None):
-            try:
-                self.plan = planned(*_session)
-                device, self._host = _session
-            except PerfkitError as reason:
-                self.plan, problem = planned(None, host), str(reason)
-        else:
-            self.plan = planned(device, host)
+        problem = None
+        is_session = device is None and _session != (None, None)
+        device, self._host = _session if is_session else (device, host)
+        try:
+            self.plan = self._planned(device, self._host)
+        except PerfkitError as reason:
+            if not is_session:
+                raise
+            device, self._host, problem = None, host, reason
+            self.plan = self._planned(None, host)
         self.device = device or self.plan.device
-        self._problem = pieces.text("pk-error", value=pieces.message(problem))
+        """What the plan was made for, such as `recorded:NAME`."""
+        self._quiet = False
         self._menu = pieces.field(
             widgets.Dropdown, "Where", "pk-where", options=[(self.device, self.device)], value=self.device
         )
-        self._menu.observe(lambda change: self._chosen(change["new"]), "value")
-        self.widget = pieces.box([self._menu, self._problem], "pk-place")
+        self._menu.observe(self._chosen, "value")
+        heading = pieces.text("pk-question", value=f"<h3>{html.escape(question)}</h3>")
+        super().__init__(key, [pieces.row([heading, self._menu], "pk-head"), *above], **more)
+        self.bar.tell(problem)
 
-    def fill(self) -> None:
-        """Offers what there is; not before the panel is displayed, as recordings are read for it."""
-        menu = {label: device for label, device in places().items() if self._can(device)}
-        if self.device not in menu.values():
-            menu[self.device] = self.device
-        self._quiet = True
-        self._menu.options = list(menu.items())
-        self._menu.value = self.device
-        self._quiet = False
+    @abstractmethod
+    def _planned(self, device: str | None, host: str | None) -> Plan:
+        """The plan of this panel on a device. Raises a PerfkitError where there can be none."""
 
-    def _chosen(self, device: str) -> None:
+    @abstractmethod
+    def _moved(self) -> None:
+        """There is another plan: what was shown belongs to the one before."""
+
+    def _chosen(self, change: Any) -> None:
         if not self._quiet:
-            self.choose(device)
+            self.choose(change["new"])
 
     def choose(self, device: str) -> None:
         """Moves the panel; a place where it cannot run is refused with the reason, and nothing changes."""
         try:
             plan = self._planned(device, self._host if device == self.device else None)
         except PerfkitError as problem:  # such as a recording that was removed meanwhile
-            self._problem.value = pieces.message(str(problem))
-            self._quiet = True
-            self._menu.value = self.device
-            self._quiet = False
+            self._show_places({label: value for label, value in self._menu.options if value != device})
+            self.bar.tell(problem)
             return
-        self._problem.value = ""
         self.device, self.plan = device, plan
-        self._on_change(plan)
+        self._moved()
+        self._start_reading()
 
     def plan_again(self) -> None:
         """The panel was asked for something else.
@@ -110,11 +118,44 @@ class Where:
             PerfkitError: the panel cannot do that here.
         """
         self.plan = self._planned(self.device, self._host)
-        self._on_change(self.plan)
+        self._moved()
+        self._start_reading()
 
-    def set_busy(self, busy: bool) -> None:
-        """Nothing can be chosen while something runs."""
-        self._menu.disabled = busy
+    def follow(self, progress: Any) -> None:
+        """Keeps runs as they end: a person may stop the others."""
+        super().follow(progress)
+        if progress.run:
+            self.runs = [*self.runs, progress.run]
+
+    def _climb(self, plan: Plan) -> None:
+        """Measures a plan.
+
+        Raises:
+            PerfkitError: a run failed, or was stopped.
+        """
+        self.runs = []
+        self.runs = climb(plan, RunStore(), Progress(self.follow, self.cancelled))
+        check(self.runs)
+
+    def _read(self) -> None:
+        """Fills in the menu, then what the panel learns of its workload."""
+        self._show_places({label: device for label, device in places().items() if self._can(device)})
+        try:
+            self._learn(self.plan)
+        except PerfkitError as problem:
+            self.bar.say_read("not ready", problem)
+
+    @abstractmethod
+    def _learn(self, plan: Plan) -> None:
+        """Fills in what a plan offers: at once what is declared, later what a fresh process says."""
+
+    def _show_places(self, menu: dict[str, str]) -> None:
+        if self.device not in menu.values():
+            menu[self.device] = self.device
+        self._quiet = True
+        self._menu.options = list(menu.items())
+        self._menu.value = self.device
+        self._quiet = False
 
     def _can(self, device: str) -> bool:
         try:
@@ -122,3 +163,7 @@ class Where:
         except PerfkitError:
             return False
         return True
+
+    def _set_busy(self, busy: bool) -> None:
+        super()._set_busy(busy)
+        self._menu.disabled = busy

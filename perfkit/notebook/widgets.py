@@ -1,18 +1,17 @@
-"""Pieces of a panel: boxes, buttons, pieces of HTML, links that save a file.
-
-Everything here sets widget traits only: no print, no display, no Output widget. A click may arrive in any
-thread, depending on the version of ipykernel.
-"""
+"""Pieces of a panel. They set widget traits only: a click may arrive in any thread."""
 
 import base64
 import html
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib import resources
 from typing import Any
 
 import ipywidgets as widgets
-from markdown_it import MarkdownIt
+
+from perfkit.errors import InvalidValue
+from perfkit.recipe import GROUPS, Recipe, Switch, Value, switches
+from perfkit.rules import joined
 
 STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
 
@@ -57,19 +56,8 @@ def set_class(widget: widgets.DOMWidget, name: str, on: bool) -> None:
 
 
 def message(words: str) -> str:
-    """One error or hint as HTML; empty for no words."""
+    """One error as HTML; empty for no words."""
     return f'<p role="alert">{html.escape(words)}</p>' if words else ""
-
-
-def markdown(words: str) -> str:
-    """Markdown as HTML, its headings small enough for a panel; HTML in it is shown as text."""
-    renderer = MarkdownIt("commonmark", {"html": False})
-    return str(renderer.render(words)).replace("<h2>", "<h4>").replace("</h2>", "</h4>")
-
-
-def code_spans(words: str) -> str:
-    """Text as HTML, with what stands in backticks as code; markup in it is shown as text."""
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(words))
 
 
 def download(content: str, name: str, kind: str) -> str:
@@ -79,5 +67,124 @@ def download(content: str, name: str, kind: str) -> str:
 
 
 def copyable(content: str) -> str:
-    """Preformatted text with a button that copies it, also on a page over plain http."""
+    """Preformatted text with a button that copies it."""
     return f'<div><button onclick="{_COPY}">Copy</button><pre tabindex="0">{html.escape(content)}</pre></div>'
+
+
+class Controls:
+    """One control for each switch; changed ones are bold, and those that cannot act stand in one fold.
+
+    Controls are made once and hidden, never made anew, so that the keyboard keeps its place.
+
+    Args:
+        names: the switches to show; the others keep the values of `base`.
+        base: the recipe to begin with, and to compare with.
+        on_change: called with the recipe after a change by hand.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        base: Recipe | None = None,
+        on_change: Callable[[Recipe], None] = lambda recipe: None,
+    ) -> None:
+        self.recipe = self.base = base or Recipe()
+        self.reasons: dict[str, str] = {}
+        """Why a switch cannot act here, for each that is not offered."""
+        self._why_not: Callable[[str, Recipe], str] = lambda name, recipe: ""
+        self._on_change, self._quiet = on_change, False
+        self.by_name = {name: _control(switches()[name], self.recipe) for name in names}
+        for name, control in self.by_name.items():
+            control.observe(partial(self._changed, name), "value")
+        inside = {title: [n for n in self.by_name if switches()[n].group == title] for title in GROUPS}
+        self._groups: dict[str, Any] = {}
+        for title in filter(inside.get, inside):
+            heading = [text("pk-group", value=html.escape(title))] if len(self.by_name) > 4 else []
+            controls = [self.by_name[name] for name in inside[title]]
+            self._groups[title] = box([*heading, box(controls, "pk-grid")])
+        self._fold = text("pk-n-a")
+        self.widget = box([*self._groups.values(), self._fold], "pk-controls")
+        self._refresh()
+
+    def set(self, settings: Mapping[str, Value]) -> None:
+        """Sets switches by name, as a hand does.
+
+        Raises:
+            InvalidValue: a switch that is not among these, or a value that is not allowed.
+        """
+        if unknown := set(settings) - set(self.by_name):
+            raise InvalidValue(f"'{unknown.pop()}' cannot be set here", f"Allowed: {', '.join(self.by_name)}")
+        self.show(self.recipe.replace(**settings))
+        self._on_change(self.recipe)
+
+    def show(self, recipe: Recipe) -> None:
+        """Sets every control."""
+        self.recipe, self._quiet = recipe, True
+        for name, control in self.by_name.items():
+            control.value = getattr(recipe, name)
+        self._quiet = False
+        self._refresh()
+
+    def set_base(self, base: Recipe) -> None:
+        """Another recipe to compare with; what was changed by hand stays changed."""
+        changes = self.changes()
+        self.base = base
+        self.show(base.replace(**changes))
+
+    def set_rule(self, why_not: Callable[[str, Recipe], str]) -> None:
+        """Why a switch cannot have a recipe's value where it is to run; empty where it can."""
+        self._why_not = why_not
+        self._refresh()
+
+    def changes(self) -> dict[str, Value]:
+        """The shown switches that differ from the base."""
+        differ = self.recipe.diff(self.base)
+        return {name: pair[0] for name, pair in differ.items() if name in self.by_name}
+
+    def _changed(self, name: str, change: Mapping[str, Any]) -> None:
+        if not self._quiet:
+            self.recipe = self.recipe.replace(**{name: change["new"]})
+            self._refresh()
+            self._on_change(self.recipe)
+
+    def _refresh(self) -> None:
+        """Decides what is offered: a switch that is changed can always be put back."""
+        changed = self.changes()
+        reasons = {name: self._reason(switches()[name]) for name in self.by_name if name not in changed}
+        self.reasons = {name: reason for name, reason in reasons.items() if reason}
+        for name, control in self.by_name.items():
+            set_class(control, "pk-changed", name in changed)
+            set_class(control, "pk-off", name in self.reasons)
+        for title, group in self._groups.items():
+            offered = {switches()[name].group for name in self.by_name if name not in self.reasons}
+            set_class(group, "pk-off", title not in offered)
+        stuck = {name: reason for name in changed if (reason := self._why_not(name, self.recipe))}
+        self._fold.value = message(joined(stuck)) + self._refused()
+
+    def _refused(self) -> str:
+        items = [
+            f"<li><b>{html.escape(switches()[name].label)}</b>: {html.escape(reason)}</li>"
+            for name, reason in self.reasons.items()
+        ]
+        title = f"{len(items)} switch{'es' * (len(items) > 1)} cannot act here"
+        return f"<details><summary>{title}</summary><ul>{''.join(items)}</ul></details>" if items else ""
+
+    def _reason(self, switch: Switch) -> str:
+        """Why no value of a switch but its present one can act; empty where one can."""
+        present = getattr(self.base, switch.name)
+        others = [value for value in switch.levels or (switch.default, switch.high) if value != present]
+        trials = [self.recipe.replace(**{switch.name: value}) for value in others]
+        reasons = [self._why_not(switch.name, recipe) for recipe in trials]
+        return reasons[-1] if reasons and all(reasons) else ""
+
+
+def _control(switch: Switch, recipe: Recipe) -> Any:
+    traits: dict[str, Any] = {"value": getattr(recipe, switch.name), "tooltip": switch.help}
+    kind: Any = widgets.Dropdown
+    if switch.kind is bool:
+        kind, traits = widgets.Checkbox, {**traits, "indent": False}
+    elif switch.kind is int:
+        kind, traits = widgets.BoundedIntText, {**traits, "min": switch.low, "max": switch.high}
+    else:
+        traits["options"] = list(switch.choices)
+    return field(kind, switch.label, "pk-switch", f"pk-switch-{switch.name}", **traits)

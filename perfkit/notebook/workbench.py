@@ -1,36 +1,153 @@
-"""The workbench: every switch as a control, runs beside each other, the script of any of them."""
+"""The workbench: every switch as a control, the history of runs, runs beside each other, their scripts."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import anywidget
 import ipywidgets as widgets
+import msgspec
+import traitlets
 
 from perfkit import additions
 from perfkit.errors import InvalidValue, PerfkitError
-from perfkit.ladder.presets import PRESETS
 from perfkit.notebook import widgets as pieces
-from perfkit.notebook.controls import Controls
-from perfkit.notebook.history import RunHistory
-from perfkit.notebook.panel import Panel, check, refuse_object
-from perfkit.notebook.where import Where
+from perfkit.notebook.panel import refuse_object
+from perfkit.notebook.where import PlanPanel
 from perfkit.recipe import Recipe, Value, switches
 from perfkit.results import recordings
 from perfkit.results.recordings import recording_text
-from perfkit.results.run import Run
-from perfkit.results.store import RunStore
+from perfkit.results.run import AGAIN, Run
+from perfkit.results.store import Entry, RunStore, entry
 from perfkit.show import figures, html, sentences, tables, tables_history, units
 from perfkit.show.document import Bullets, Content, Notice, Table
 from perfkit.studies import rungs, sources
 from perfkit.studies.compare import compare_stored
 from perfkit.studies.progress import Progress
-from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Plan
 
 BASELINE = "baseline"
 
 
-class Workbench(Panel):
+class Grid(anywidget.AnyWidget):
+    """The table of runs in the page, to sort and filter; its script is the file beside this one."""
+
+    _esm = Path(__file__).with_name("history.js")
+    rows: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    ticked: traitlets.List[str] = traitlets.List().tag(sync=True)
+    """Ids of the runs to compare."""
+
+
+class History:
+    """The measured runs of a workload, or those of a recording.
+
+    Args:
+        on_tick: called after a person has ticked other runs.
+    """
+
+    def __init__(self, on_tick: Callable[[], None]) -> None:
+        self.grid = Grid(_dom_classes=["pk-history"])
+        self._entries: dict[str, Entry] = {}
+        self._runs: dict[str, Run] = {}
+        """Runs that were read with their measured series."""
+        self._deleted: list[tuple[Run, Entry]] = []
+        self._is_recorded = self._quiet = False
+        self._on_tick = on_tick
+        self.grid.observe(lambda _: self._ticks(), "ticked")
+
+    def _ticks(self) -> None:
+        if not self._quiet:
+            self._on_tick()
+
+    def show_recorded(self, runs: Sequence[Run]) -> None:
+        """Shows the measured runs of a recording; all are ticked."""
+        self._is_recorded, self._entries = True, {}
+        self.add(runs)
+
+    def show_stored(self, workload: str) -> None:
+        """Shows the measured runs of a workload; nothing is ticked.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        self._is_recorded, self._runs = False, {}
+        entries = RunStore().history(workload=workload)
+        self._entries = {line.id: line for line in reversed(entries) if _is_shown(line)}
+        self._draw([])
+
+    def add(self, runs: Sequence[Run]) -> None:
+        """Adds runs that have just ended; they alone are ticked."""
+        shown = [run for run in runs if _is_shown(run)]
+        self._runs |= {run.id: run for run in shown}
+        self._entries |= {run.id: entry(run) for run in shown}
+        self._draw([run.id for run in shown])
+
+    def ticked(self) -> list[Run]:
+        """The ticked runs, oldest first.
+
+        Raises:
+            StoreError: a run cannot be read.
+        """
+        ids = [name for name in self._entries if name in self.grid.ticked]
+        for name in ids:
+            self._runs[name] = self._runs.get(name) or RunStore().get(name)
+        return sorted((self._runs[name] for name in ids), key=lambda run: run.created)
+
+    def delete(self) -> int:
+        """Deletes the ticked runs; returns how many `undo` can bring back.
+
+        Raises:
+            InvalidValue: no run is ticked, or the runs are those of a recording.
+            StoreError: the store cannot be written.
+        """
+        if self._is_recorded:
+            raise InvalidValue("these runs are those of a recording, which is a file", "Nothing was deleted")
+        removed = RunStore().delete(self.grid.ticked)
+        self._deleted += [(run, self._entries.pop(run.id)) for run in removed]
+        self._draw([])
+        return len(self._deleted)
+
+    def undo(self) -> None:
+        """Brings back every run that was deleted here.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        store = RunStore()
+        while self._deleted:
+            run, line = self._deleted[-1]
+            store.add(run, line.parent, line.guess)
+            store.mark(run.id, name=line.name, note=line.note)
+            self._deleted.pop()  # only once it is stored
+            self._entries[run.id] = line
+        self._draw(self.grid.ticked)
+
+    def _draw(self, ticked: Sequence[str]) -> None:
+        entries = list(self._entries.values())
+        self._quiet = True
+        with self.grid.hold_sync():
+            self.grid.rows = [
+                {
+                    **msgspec.to_builtins(line),
+                    "rate": f"{line.rate} disturbed" if line.disturbed else line.rate,
+                    "changes": ", ".join(tables_history.changes(entry.recipe, {})),
+                    "date": line.created[:16].replace("T", " "),
+                    "date_value": line.created,
+                }
+                for line, entry in zip(tables_history.lines(entries), entries, strict=True)
+            ]
+            self.grid.ticked = list(ticked)
+        self._quiet = False
+
+
+def _is_shown(run: Run | Entry) -> bool:
+    """Failed runs have nothing to compare, and the baseline once more is no recipe of its own."""
+    return run.status == "ok" and run.stage != AGAIN
+
+
+class Workbench(PlanPanel):
     """Toggle, run, see: all switches of the recipe on one workload.
 
     Args:
@@ -55,52 +172,36 @@ class Workbench(Panel):
         host: str | None = None,
     ) -> None:
         refuse_object(workload)
-        self._workload, self._preset, self._options = workload, preset, options
-        self.where = Where(self._planned, device, host, lambda plan: self._move())
-        self.plan: Plan = self.where.plan
-        self.controls = Controls(
-            switches(), self._plain(), lambda recipe: self.bar.say("press Run to measure")
-        )
-        self.history = RunHistory(self._compare)
+        self._asked = workload, preset, options
         self._profile: Sequence[Content] = ()
-        self._quiet = False
-        menu = widgets.Dropdown
-        self._workload_field = pieces.field(widgets.Text, "Workload", "pk-workload", continuous_update=False)
-        self._preset_field = pieces.field(menu, "Preset", "pk-preset", options=list(PRESETS))
-        self._name = pieces.field(widgets.Text, "Name of the run", "pk-name", placeholder="its switches")
-        for control in (self._workload_field, self._preset_field):
-            control.observe(lambda _: self._choose(), "value")
-        self._export_link = pieces.text("pk-script")
-        self._undo = self._act(
-            "Undo delete", "pk-undo", "Bring back every run that was deleted here", self._bring_back
-        )
+        self.controls = pieces.Controls(switches(), on_change=lambda _: self.bar.say("press Run to measure"))
+        self.history = History(self._compare)
+        self._link = pieces.text("pk-script")
+        self._undo = self._act("Undo delete", "pk-undo", "Bring back every deleted run", self._bring_back)
         self._undo.disabled = True
+        use = "Set the switches to those of the newest ticked run"
+        export = "The newest ticked run's script; the ticked runs as a file and as a report"
         acts = [
-            self._act("Use", "pk-use", "Set the switches to those of the newest ticked run", self._use),
-            self._act(
-                "Export",
-                "pk-export",
-                "The newest ticked run's script, and the ticked runs as a file",
-                self._export,
-            ),
-            self._act(
-                "Report", "pk-report", "One HTML file of the ticked runs, with every figure", self._report
-            ),
+            self._act("Use", "pk-use", use, self._use),
+            self._act("Export", "pk-export", export, self._export),
             self._act("Delete", "pk-delete", "Remove the ticked runs", self._delete),
             self._undo,
         ]
-        fields = pieces.box([self._workload_field, self._preset_field, self._name], "pk-grid")
+        profile = "Some steps under the profiler"
         super().__init__(
-            (workload, preset, device, options, host),
-            [
-                pieces.row([pieces.text(value="<h3>Workbench</h3>"), self.where.widget], "pk-head"),
-                fields,
-                self.controls.widget,
+            "Workbench",
+            (self._asked, device, host),
+            device,
+            host,
+            [self.controls.widget],
+            buttons=[
+                pieces.button("Profile", "pk-profile", profile, lambda: self.start(self._record))
+                for name in additions.notebook_names()
+                if name == "profile"
             ],
-            self._other_work(),
-            [self.history.grid, pieces.row(acts), self._export_link],
+            below=[self.history.grid, pieces.row(acts), self._link],
         )
-        self._show_fields()
+        self._expect()
 
     # ------------------------------------------------------------ what is measured
 
@@ -114,100 +215,46 @@ class Workbench(Panel):
 
     def _planned(self, device: str | None, host: str | None) -> Plan:
         """A plan of what was asked for; a recording brings its own workload, preset and options."""
-        recorded = (device or "").startswith(recordings.PREFIX)
-        workload, preset, options = (
-            (None, None, None) if recorded else (self._workload, self._preset, self._options)
-        )
+        is_recorded = (device or "").startswith(recordings.PREFIX)
+        workload, preset, options = (None, None, None) if is_recorded else self._asked
         return sources.plan(workload, preset, [BASELINE], None, device, options, host=host)
 
     def _plain(self) -> Recipe:
-        """The baseline of the preset."""
         return Recipe(batch_size=self.plan.preset.batch_size)
 
-    def _choose(self) -> None:
-        """The workload or the preset was changed by hand; options belong to the workload they came with."""
-        if self._quiet:
-            return
-        before = self._workload, self._preset, self._options
-        if self._workload_field.value != self.plan.workload:
-            self._options = None
-        self._workload, self._preset = self._workload_field.value.strip() or None, self._preset_field.value
-        try:
-            self.where.plan_again()
-        except PerfkitError as problem:
-            self._workload, self._preset, self._options = before
-            self._show_fields()
-            self.bar.tell(problem)
-
-    def _move(self) -> None:
-        """Another place, workload or preset."""
-        self.plan = self.where.plan
-        self._show_fields()
-        self.controls.set_base(self._plain())
+    def _moved(self) -> None:
         self._profile = ()
-        self._start_reading()
+        self._expect()
 
-    def _show_fields(self) -> None:
-        self._quiet = True
-        self._preset_field.options = list(dict.fromkeys([*PRESETS, self.plan.preset.name]))
-        self._workload_field.value, self._preset_field.value = self.plan.workload, self.plan.preset.name
-        self._workload_field.disabled = self._preset_field.disabled = bool(self.plan.recorded)
-        self._quiet = False
+    def _expect(self) -> None:
+        """Offers at once what the workload's class declares; a process that loads it takes seconds."""
+        self.controls.set_base(self._plain())
+        with contextlib.suppress(PerfkitError):  # `_learn` tells it
+            self.controls.set_rule(rungs.switch_rule(self.plan, rungs.expected(self.plan)))
 
-    def _read(self) -> None:
-        """Fills in the history, and asks a fresh process what the workload offers."""
-        plan = self.plan
-        try:
-            self.where.fill()
-            if plan.recorded:
-                self.history.show_recorded(recordings.played(recordings.find(plan.recorded)))
-                self._compare()
-            else:
-                self.history.show_stored(plan.workload)
-            described, _ = rungs.resolve(plan)
-            self.controls.set_rule(rungs.switch_rule(plan, described))
-        except PerfkitError as problem:
-            self.bar.say_read("not ready", error=str(problem))
+    def _learn(self, plan: Plan) -> None:
+        if plan.recorded:
+            self.history.show_recorded(recordings.played(recordings.find(plan.recorded)))
+            self._compare()
         else:
-            self.bar.say_read("ready")
-
-    def _set_busy(self, busy: bool) -> None:
-        super()._set_busy(busy)
-        self.where.set_busy(busy)
-        self._workload_field.disabled = self._preset_field.disabled = busy or bool(self.plan.recorded)
+            self.history.show_stored(plan.workload)
+        description, _ = rungs.resolve(plan)
+        if plan is self.plan:
+            self.controls.set_rule(rungs.switch_rule(plan, description))
 
     def _measure(self) -> None:
         """The recipe of the controls beside the baseline; the baseline itself is measured once."""
         recipe, plain = self.controls.recipe, self._plain()
-        name = self._name.value.strip()
         changed = ", ".join(tables_history.changes(recipe.to_dict(), plain.to_dict()))
-        recipes = (
-            [(BASELINE, plain), (name or changed[:60], recipe)]
-            if recipe != plain
-            else [(name or BASELINE, plain)]
-        )
-        plan = replace(self.plan, recipes=tuple(recipes))
-        self.runs, self._profile = [], ()
-        runs = climb(plan, RunStore(), Progress(self.follow, self.cancelled))
-        if plan.recorded and runs[-1].status != "ok":
-            raise InvalidValue(f"the recording has no such run: {runs[-1].reason}", "Tick one of its runs")
-        self._name.value = ""
-        self.runs = runs
-        check(runs)
+        recipes = {BASELINE: plain, changed[:60]: recipe} if changed else {BASELINE: plain}
+        self._profile = ()
+        self._climb(replace(self.plan, recipes=tuple(recipes.items())))
 
     def follow(self, progress: Any) -> None:
         """Adds runs to the history as they end."""
         super().follow(progress)
         if progress.run:
-            self.runs = [*self.runs, progress.run]
             self.history.add(self.runs)
-
-    def _other_work(self) -> list[widgets.Button]:
-        """Profile, where there is an addition that can."""
-        if "profile" not in additions.notebook_names():
-            return []
-        tooltip = "Some steps under the profiler"
-        return [pieces.button("Profile", "pk-profile", tooltip, lambda: self.start(self._record))]
 
     def profile(self) -> None:
         """Profiles some steps of the recipe, and shows what they do below the cell that called.
@@ -219,14 +266,12 @@ class Workbench(Panel):
 
     def _record(self) -> None:
         profile = additions.load(additions.notebook_names()["profile"])
+        plan = self.plan
+        progress = Progress(lambda now: self.bar.progress(now.phase, now.fraction), self.cancelled)
         self._profile = profile(
-            self.plan.workload,
-            self.controls.recipe,
-            preset=self.plan.preset.name,
-            device=self.plan.device,
-            options=self.plan.options,
-            progress=Progress(lambda now: self.bar.progress(now.phase, now.fraction), self.cancelled),
-        ).sections()
+            plan.workload, self.controls.recipe, preset=plan.preset.name, device=plan.device,
+            options=plan.options, progress=progress,
+        ).sections()  # fmt: skip
 
     # ------------------------------------------------------------ results
 
@@ -238,13 +283,11 @@ class Workbench(Panel):
         if not runs:
             return ()
         sessions = {run.session for run in runs}
-        if len(sessions) == 1:
-            words: list[Content] = [Bullets(sentences.verdicts(runs))]
-        else:
-            count = len(sessions)
-            drift = (
-                f"These runs are from {count} sessions, not interleaved: drift is part of their difference."
-            )
+        drift = (
+            f"The runs are from {len(sessions)} sessions, not interleaved: their difference contains drift."
+        )
+        words: list[Content] = [Bullets(sentences.verdicts(runs))]
+        if len(sessions) > 1:
             words = [Notice(drift), compared(runs)]
         notices = map(Notice, sentences.notices(runs))
         return [*notices, figures.headline(runs), tables.short_ladder(runs), *words]
@@ -259,17 +302,17 @@ class Workbench(Panel):
         return pieces.button(label, name, tooltip, lambda: self._try(act))
 
     def _try(self, act: Callable[[], None]) -> None:
-        """Does what takes no time; what goes wrong stands in the panel."""
         try:
             act()
         except PerfkitError as problem:
             self.bar.tell(problem)
+        else:
+            self.bar.tell(None)
 
     def _ticked(self) -> list[Run]:
-        runs = self.history.ticked()
-        if not runs:
-            raise InvalidValue("no run is ticked", "Tick a run in the table")
-        return runs
+        if runs := self.history.ticked():
+            return runs
+        raise InvalidValue("no run is ticked", "Tick a run in the table")
 
     def _use(self) -> None:
         self.controls.show(Recipe.from_dict(self._ticked()[-1].recipe))
@@ -281,15 +324,12 @@ class Workbench(Panel):
         links = [
             pieces.download(script, "train.py", "text/x-python"),
             pieces.download(recording_text(runs).decode(), "perfkit-runs.json", "application/json"),
+            pieces.download(html.session(runs, rungs.scripts(runs)), "perfkit-report.html", "text/html"),
         ]
-        self._export_link.value = f"<p>{' · '.join(links)}</p>{pieces.copyable(script)}"
-
-    def _report(self) -> None:
-        runs = self._ticked()
-        page = html.session(runs, rungs.scripts(runs))
-        self._export_link.value = f"<p>{pieces.download(page, 'perfkit-report.html', 'text/html')}</p>"
+        self._link.value = f"<p>{' · '.join(links)}</p>{pieces.copyable(script)}"
 
     def _delete(self) -> None:
+        self._ticked()
         count = self.history.delete()
         self._undo.disabled = False
         self.bar.say(f"deleted; Undo delete brings back {count} run{'s' * (count > 1)}")

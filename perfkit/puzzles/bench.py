@@ -1,19 +1,16 @@
-"""What the checks of a puzzle use: plain training to compare with, and what can be seen of a call.
-
-Checks are Python in the puzzle's file (`data/puzzles/`), run by `worker.judge`. They say what is wrong by
-`require` and `same`, with one sentence for the learner. Devices that are not there: `worker.bench_devices`.
-"""
-
-from __future__ import annotations
+"""What the checks of a puzzle use: plain training, what can be seen of a call, a GPU with a clock."""
 
 import contextlib
+import itertools
 import os
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -22,7 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import Dataset
 
+from perfkit.ladder import catalogue
+from perfkit.recipe import Recipe
 from perfkit.worker.syncs import detect_syncs
+
+aten = torch.ops.aten
 
 
 class Wrong(Exception):
@@ -43,9 +44,6 @@ def same(actual: Any, expected: Any, sentence: str, **tolerance: Any) -> None:
         raise Wrong(sentence) from None
 
 
-# ---------------------------------------------------------------- data sets
-
-
 class Numbers(Dataset[Any]):
     """Samples that say who fetched them: the index, and the process."""
 
@@ -55,20 +53,18 @@ class Numbers(Dataset[Any]):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> tuple[int, int]:
+    def __getitem__(self, index: int) -> Any:
         return index, os.getpid()
 
 
-class Noise(Dataset[Any]):
+class Noise(Numbers):
     """Samples drawn from a generator of the data set's own, as many augmentations are."""
 
     def __init__(self, length: int) -> None:
-        self.length, self.rng = length, np.random.default_rng(0)
+        super().__init__(length)
+        self.rng = np.random.default_rng(0)
 
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> float:
+    def __getitem__(self, index: int) -> Any:
         return float(self.rng.random())
 
 
@@ -106,15 +102,13 @@ def plain_loop(model: nn.Module, optimizer: Any, batches: Iterable[Any]) -> list
 
 @dataclass
 class Trained:
-    """What one side did."""
+    """What a loop did: its result, what the model got call by call, how often the optimizer stepped."""
 
     result: Any
     model: nn.Module
     optimizer: Any
     seen: list[torch.Tensor] = field(default_factory=list)
-    """What the model got, call by call."""
     updates: int = 0
-    """Steps of the optimizer."""
 
     @property
     def weights(self) -> list[torch.Tensor]:
@@ -123,66 +117,66 @@ class Trained:
 
 
 def train(
-    loop: Callable[..., Any], batches: Iterable[Any], *more: Any,
+    loop: Callable[..., Any],
+    batches: Iterable[Any],
+    *more: Any,
     optimizer: Callable[..., Any] = lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9),
     model: nn.Module | None = None,
-) -> Trained:  # fmt: skip
+) -> Trained:
     """Calls `loop(model, optimizer, batches, *more)` and watches it."""
     model = model or network()
-    side = Trained(None, model, optimizer(model.parameters()))
-    with contextlib.ExitStack() as hooks:
-        hook = model.register_forward_pre_hook(lambda _, given: side.seen.append(given[0].detach().clone()))
-        hooks.callback(hook.remove)
-        hook = side.optimizer.register_step_post_hook(lambda *_: setattr(side, "updates", side.updates + 1))
-        hooks.callback(hook.remove)
-        side.result = loop(model, side.optimizer, batches, *more)
-    return side
+    trained = Trained(None, model, optimizer(model.parameters()))
+
+    def count(*_: object) -> None:
+        trained.updates += 1
+
+    hooks = [
+        model.register_forward_pre_hook(lambda _, args: trained.seen.append(args[0].detach().clone())),
+        trained.optimizer.register_step_post_hook(count),
+    ]
+    trained.result = loop(model, trained.optimizer, batches, *more)
+    for hook in hooks:
+        hook.remove()
+    return trained
 
 
 def trains_the_same(loop: Callable[..., Any], *more: Any, batches: list[Any] | None = None) -> Trained:
-    """Trains with the learner's loop and with the plain one on the same batches, and compares them.
-
-    Args:
-        loop: `loop(model, optimizer, batches, *more)`.
-        more: further arguments of the loop.
-        batches: random ones if None.
+    """Trains with the learner's `loop(model, optimizer, batches, *more)` and the plain one; compares them.
 
     Raises:
         Wrong: a batch was left out or used twice, samples are missing, or the weights differ.
     """
     batches = batches or data(6)
-    own, plain = train(loop, iter(batches), *more), train(plain_loop, batches)
-    compare(own, plain)
-    return own
+    learner, plain = train(loop, iter(batches), *more), train(plain_loop, batches)
+    compare(learner, plain)
+    return learner
 
 
-def compare(own: Trained, plain: Trained) -> None:
+def compare(learner: Trained, plain: Trained) -> None:
     """The same samples in the same order, as many updates, the same weights.
 
     Raises:
         Wrong: they differ.
     """
-    require(own.seen, "The model was never called: every batch has to go through it")
-    samples, expected = sum(map(len, own.seen)), sum(map(len, plain.seen))
+    require(learner.seen, "The model was never called: every batch has to go through it")
+    samples, expected = sum(map(len, learner.seen)), sum(map(len, plain.seen))
     require(samples == expected, f"The model saw {samples} samples and should see {expected}: leave none out")
-    same(
-        torch.cat(own.seen).float(), torch.cat(plain.seen).float(),
-        "The model did not see the batches that it was given, in their order: is one used twice?",
-    )  # fmt: skip
-    require(own.updates, "The optimizer never made a step")
-    require(
-        own.updates == plain.updates,
-        f"The optimizer made {own.updates} steps and should make {plain.updates}",
-    )
+    order = "The model did not see the batches that it was given, in their order: is one used twice?"
+    same(torch.cat(learner.seen).float(), torch.cat(plain.seen).float(), order)
+    require(learner.updates, "The optimizer never made a step")
+    steps = f"The optimizer made {learner.updates} steps and should make {plain.updates}"
+    require(learner.updates == plain.updates, steps)
     start = [weight.detach() for weight in network().parameters()]
+    moved = not all(torch.equal(*pair) for pair in zip(learner.weights, start, strict=False))
     require(
-        not all(torch.equal(*pair) for pair in zip(own.weights, start, strict=False)),
+        moved,
         "Nothing was learnt: the weights are as at the start. Is there a backward pass from the loss?",
     )
-    same(
-        own.weights, plain.weights, rtol=1e-4, atol=1e-6,
-        sentence="It trains differently: the weights are not those of the plain loop on the same batches",
-    )  # fmt: skip
+    other = "It trains differently: the weights are not those of the plain loop on the same batches"
+    same(learner.weights, plain.weights, other, rtol=1e-4, atol=1e-6)
+
+
+# ---------------------------------------------------------------- what can be seen of a call
 
 
 def waits(call: Callable[[], Any]) -> list[str]:
@@ -197,9 +191,7 @@ def operators(call: Callable[[], Any]) -> list[str]:
     names: list[str] = []
 
     class Names(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-        ) -> Any:
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             names.append(func.name())
             return func(*args, **(kwargs or {}))
 
@@ -233,7 +225,7 @@ def one_rank(model: nn.Module) -> Iterator[tuple[DistributedDataParallel, list[i
         done.set_result(bucket.buffer())
         return done
 
-    average.__annotations__.clear()  # DDP takes no annotations that are text
+    average.__annotations__.clear()  # DDP compares annotations with types of its own
     with tempfile.TemporaryDirectory() as folder:
         distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         try:
@@ -242,3 +234,229 @@ def one_rank(model: nn.Module) -> Iterator[tuple[DistributedDataParallel, list[i
             yield parallel, averaged
         finally:
             distributed.destroy_process_group()
+
+
+# ---------------------------------------------------------------- a GPU with a clock
+
+
+class Clock:
+    """The host's time, and until when each stream of a GPU is busy."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.ends: dict[int, float] = defaultdict(float)
+
+    def launch(self, host_s: float, device_s: float, stream: int = 0) -> None:
+        """The host launches work and goes on."""
+        self.now += host_s
+        self.ends[stream] = max(self.now, self.ends[stream]) + device_s
+
+    @property
+    def end(self) -> float:
+        """When all that was launched is done."""
+        return max(self.now, *self.ends.values(), 0.0)
+
+    def wait(self, *_: object) -> None:
+        """The host waits for all that was launched."""
+        self.now = self.end
+
+
+@dataclass
+class Stream:
+    """A stream of a simulated GPU; number 0 is the one that is current at first."""
+
+    gpu: "SimulatedGpu"
+    number: int
+
+    def wait_stream(self, other: "Stream") -> None:
+        """What is launched on this stream from now on waits for what the other one has to do."""
+        ends = self.gpu.clock.ends
+        ends[self.number] = max(ends[self.number], ends[other.number])
+        self.gpu.ordered[self.number, other.number] = len(self.gpu.copies)
+
+    def synchronize(self) -> None:
+        """The host waits."""
+        self.gpu.wait()
+
+
+class SimulatedGpu(TorchDispatchMode):
+    """A GPU while it is entered: torch's device `meta`, whose tensors have shapes but no numbers; a clock.
+
+    Every operator takes the same time, copies take theirs. `torch.cuda.Stream`, `stream`, `current_stream`
+    and `synchronize` are those of this GPU.
+
+    Args:
+        kernel_s: of each operator.
+        link_gbs: of copies, which are from pinned memory.
+    """
+
+    device = torch.device("meta")
+
+    def __init__(self, kernel_s: float = 1e-3, link_gbs: float = 10.0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.kernel_s, self.link_gbs = kernel_s, link_gbs
+        self.clock = Clock()
+        self.copies: list[tuple[torch.Tensor, bool, int]] = []
+        """To the device: tensor, non_blocking, stream."""
+        self.to_host = 0
+        self.unsafe = 0
+        """Operators that may read a batch before its copy has ended."""
+        self.ordered: dict[tuple[int, int], int] = {}
+        """Up to which copy of the second stream the first one has waited."""
+        self._protected: set[int] = set()
+        self._copied: dict[int, tuple[int, int]] = {}
+        """Of each storage that was copied: the number of the copy, from 1, and its stream."""
+        self._numbers = itertools.count(1)
+        self._current = Stream(self, 0)
+
+    def __enter__(self) -> "SimulatedGpu":
+        @contextlib.contextmanager
+        def use(stream: Stream) -> Iterator[None]:
+            before, self._current = self._current, stream
+            yield
+            self._current = before
+
+        cuda: dict[str, Any] = {
+            "Stream": lambda *_, **__: Stream(self, next(self._numbers)),
+            "stream": use,
+            "current_stream": lambda *_: self._current,
+            "synchronize": self.wait,
+        }
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(mock.patch.multiple(torch.cuda, **cuda))
+        protect = mock.patch.object(
+            torch.Tensor, "record_stream", lambda tensor, _: self._protected.add(_storage(tensor))
+        )
+        self._stack.enter_context(protect)
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch's
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        super().__exit__(*problem)  # type: ignore[no-untyped-call]  # torch's
+        self._stack.close()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        here = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.is_meta]
+        if func is aten._local_scalar_dense.default and here:
+            self.wait()
+            return float("nan")
+        to_host = torch.device(kwargs.get("device") or "meta") != self.device
+        if func is aten._to_copy.default and here and to_host:
+            self.to_host += 1
+            self.wait()
+            return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+        out = func(*args, **kwargs)
+        if func is aten._to_copy.default and out.is_meta and not here:
+            self._copy(out, bool(kwargs.get("non_blocking")))
+        elif func is aten.copy_.default and args[0].is_meta and not args[1].is_meta:
+            self._copy(args[0], len(args) > 2 and args[2])
+        elif here:
+            self._operator(func.name(), here)
+        return out
+
+    def _copy(self, tensor: torch.Tensor, non_blocking: bool) -> None:
+        stream = self._current.number
+        self.copies.append((tensor, non_blocking, stream))
+        self._copied[_storage(tensor)] = len(self.copies), stream
+        self.clock.launch(1e-5, tensor.nbytes / (1e9 * self.link_gbs), stream)
+        if not non_blocking:
+            self.wait()
+
+    def _operator(self, name: str, tensors: list[torch.Tensor]) -> None:
+        current = self._current.number
+        for tensor in tensors:
+            number, stream = self._copied.get(_storage(tensor), (0, current))
+            self.unsafe += stream != current and number > self.ordered.get((current, stream), 0)
+        if "empty" not in name and "view" not in name:
+            self.clock.launch(1e-5, self.kernel_s, current)
+
+    def wait(self, *_: object) -> None:
+        """The host waits, and then all copies have ended."""
+        self._copied.clear()
+        self.clock.wait()
+
+    def is_protected(self, tensor: torch.Tensor) -> bool:
+        """Whether `record_stream` keeps its memory from being used again too early."""
+        return _storage(tensor) in self._protected
+
+    @property
+    def seconds(self) -> float:
+        """Until all that was launched is done."""
+        return self.clock.end
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+class AsyncGpu:
+    """A GPU that is only a queue of steps; the first one takes the host longer: compiling, allocating."""
+
+    def __init__(self, kernel_s: float) -> None:
+        self.kernel_s = kernel_s
+        self.clock = Clock()
+        self.steps = 0
+
+    def step(self) -> None:
+        """A training step, as the host sees it: it launches and returns."""
+        self.steps += 1
+        self.clock.launch(1.0 if self.steps == 1 else 1e-4, self.kernel_s)
+
+    @contextlib.contextmanager
+    def patched(self) -> Iterator[None]:
+        """Python's clocks and CUDA's waits are this device's."""
+        clock = self.clock
+
+        class Event:
+            def __init__(self, *_: Any, **__: Any) -> None:
+                self.at = 0.0
+
+            def record(self, *_: Any) -> None:
+                self.at = clock.end
+
+            def synchronize(self) -> None:
+                clock.now = max(clock.now, self.at)
+
+            def elapsed_time(self, other: Any) -> float:
+                return 1e3 * (float(other.at) - self.at)
+
+        clocks: dict[str, Any] = {}
+        for name in ("perf_counter", "monotonic", "time", "process_time"):
+            clocks |= {name: lambda: clock.now, f"{name}_ns": lambda: int(1e9 * clock.now)}
+        cuda: dict[str, Any] = {"synchronize": clock.wait, "Event": Event, "is_available": lambda: True}
+        with (
+            mock.patch.multiple(time, **clocks),
+            mock.patch.multiple(torch.cuda, **cuda),
+            mock.patch.object(torch.accelerator, "synchronize", clock.wait),
+        ):
+            yield
+
+
+class VirtualTraining:
+    """A step in the long run: the longest of what goes on at the same time.
+
+    Args:
+        settings: switches of a recipe.
+        cores: of the host; each worker fetches whole batches, on one core at most.
+        fetch_s: of a core, for one sample.
+        kernel_s: of the device, for a step.
+        sample_bytes: which are copied: 12 GB/s from pinned memory, 3 GB/s otherwise, and then the host waits.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], cores: int, fetch_s: float, kernel_s: float, sample_bytes: int = 0
+    ) -> None:
+        self.recipe = recipe = Recipe().replace(**settings)
+        launch_s, batch_s = 1e-5, fetch_s * recipe.batch_size
+        copy_s = recipe.batch_size * sample_bytes / (12e9 if recipe.pin_memory else 3e9)
+        host_s = launch_s if recipe.workers else launch_s + batch_s
+        queued = recipe.pin_memory and recipe.non_blocking
+        busy_s = max(host_s, copy_s + kernel_s) if queued else max(host_s, kernel_s) + copy_s
+        self.step_s = max(busy_s, batch_s / min(recipe.workers, cores)) if recipe.workers else busy_s
+        self.data_wait_s = self.step_s - busy_s if recipe.workers else batch_s
+
+    @property
+    def exactness(self) -> str:
+        """Whether it trains as the default recipe does."""
+        return catalogue.exactness(self.recipe, Recipe())

@@ -1,8 +1,5 @@
 """The capstone of the puzzles: how much of the speed of light a learner's edited script reaches."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -62,36 +59,31 @@ def score(script: str | Path, preset: str | None = None, progress: Progress | No
     Raises:
         PerfkitError: there is no such script, or it fails.
     """
-    slow = slow_script()
-    mine = Launch(str(Path(script).absolute()))
-    progress = progress or Progress()
-    sides = [("slow", slow), ("speed of light", slow.with_name("capstone_light.py"))]
+    slow, progress = slow_script(), progress or Progress()
+    yours = {"yours": Launch(str(Path(script).absolute()))}
     results = []
-    for number, (title, file) in enumerate(sides):
-        plan = script_plan(Launch(str(file)), preset, more={"yours": mine})
-        with progress.part(number, len(sides)):
+    for number, file in enumerate((slow, slow.with_name("capstone_light.py"))):
+        plan = script_plan(Launch(str(file)), preset, more=yours)
+        sides = Candidate(("slow", "speed of light")[number]), Candidate("yours")
+        with progress.part(number, 2):
             results.append(
-                compare(
-                    Candidate(title), Candidate("yours"), plan, BUDGET_S, PRECISION, pairs=1, ceiling=False,
-                    progress=progress,
-                )
-            )  # fmt: skip
+                compare(*sides, plan, BUDGET_S, PRECISION, pairs=1, ceiling=False, progress=progress)
+            )
     gain, light = results
     return Score(gain, light, same_training(gain.b, gain.a))
 
 
-def same_training(own: Run, slow: Run) -> Check:
+def same_training(yours: Run, slow: Run) -> Check:
     """Whether each of the first steps has the loss that the slow script has there.
 
     A step's loss is the sum over its backward passes, as the slow script adds up parts of a batch.
     """
-    if own.samples_per_step != slow.samples_per_step:
-        words = f"a step has {own.samples_per_step} samples and should have {slow.samples_per_step}"
+    if yours.samples_per_step != slow.samples_per_step:
+        words = f"a step has {yours.samples_per_step} samples and should have {slow.samples_per_step}"
         return Check("losses", False, words)
-    expected = _by_step(slow.losses, PARTS[-1])
-    evidence = ""
+    expected, evidence = _by_step(slow.losses, PARTS[-1]), ""
     for parts in PARTS:
-        pairs = list(zip(_by_step(own.losses, parts), expected, strict=False))
+        pairs = list(zip(_by_step(yours.losses, parts), expected, strict=False))
         allowed = TOLERANCE * max((abs(right) for _, right in pairs), default=0.0)
         wrong = [step for step, (loss, right) in enumerate(pairs) if not abs(loss - right) <= allowed]
         if pairs and not wrong:
@@ -102,5 +94,5 @@ def same_training(own: Run, slow: Run) -> Check:
     return Check("losses", False, f"It trains differently: {evidence or 'it has no losses to compare'}")
 
 
-def _by_step(losses: Sequence[float], parts: int) -> list[float]:
+def _by_step(losses: list[float], parts: int) -> list[float]:
     return [sum(losses[at : at + parts]) for at in range(0, len(losses) - parts + 1, parts)]

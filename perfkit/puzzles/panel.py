@@ -4,38 +4,32 @@ A puzzle is data: `data/puzzles/*.toml`, one file for a group. An answer runs in
 the notebook's kernel: a loop without end, a crash, or a patched clock is over with that process.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools
-import linecache
-import symtable
+import html
+import re
 import time
-import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec.toml
+from IPython.core.getipython import get_ipython
 from IPython.display import Markdown
 
 from perfkit import machine
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.notebook.functions import with_line
 from perfkit.notebook.shown import Shown
-from perfkit.notebook.widgets import code_spans
 from perfkit.process.child import call
 from perfkit.puzzles import capstone as capstones
-from perfkit.puzzles.capstone import Score
 from perfkit.show import units
 from perfkit.show.document import Notice, Table
 from perfkit.worker.messages import Judged
 
 LIMIT_S = 60.0
 """After which an answer is stopped; the checks of a right one take a few seconds."""
-_NOT_COPIED = {"check", "puzzle", "hint", "display"}
-"""Calls in a cell that are no part of an answer."""
 
 
 class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,21 +64,19 @@ def tasks() -> Mapping[str, Task]:
 
 
 class Verdict:
-    """What was found of an answer; `right` says whether it passes."""
+    """What the checks say of an answer; `right` says whether it passes."""
 
     def __init__(self, judged: Judged) -> None:
         self.right, self.sentence, self.proofs = judged.right, judged.sentence, judged.proofs
 
     def __repr__(self) -> str:
-        return "\n".join([self._words(), *self.proofs])
+        end = "" if self.sentence.endswith((".", "?")) else "."
+        return "\n".join([f"{'✓' if self.right else '✗ Not yet:'} {self.sentence}{end}", *self.proofs])
 
     def _repr_html_(self) -> str:
-        proofs = "".join(f"<li>{code_spans(proof)}</li>" for proof in self.proofs)
-        return f"<p><b>{code_spans(self._words())}</b></p>{f'<ul>{proofs}</ul>' if proofs else ''}"
-
-    def _words(self) -> str:
-        end = "" if self.sentence.endswith((".", "?")) else "."
-        return f"{'✓' if self.right else '✗ Not yet:'} {self.sentence}{end}"
+        words, *proofs = re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(repr(self))).split("\n")
+        items = "".join(f"<li>{proof}</li>" for proof in proofs)
+        return f"<p><b>{words}</b></p>{f'<ul>{items}</ul>' if items else ''}"
 
 
 class Puzzle:
@@ -115,31 +107,29 @@ class Puzzle:
             answer: the functions or classes that the starter defines; or all of it as one string of Python.
 
         Raises:
-            InvalidValue: it is neither, or its source is not known.
+            InvalidValue: it is neither.
         """
         source = source_of(answer)
-        if _definitions(source) == _definitions(self.task.starter):
+        if {*_definitions(self.task.starter)} <= {*_definitions(source)}:
             return Verdict(Judged(False, "This is still the starter: your turn"))
         until = time.monotonic() + LIMIT_S
         try:
             judge = "perfkit.puzzles.judge:judge"
             return Verdict(call(judge, self.task.checks, source, timeout_s=LIMIT_S))
         except RunFailed as failure:
-            if time.monotonic() > until:
-                late = f"Your answer did not end within {LIMIT_S:.0f} seconds: is there a loop without end?"
-                return Verdict(Judged(False, late))
-            return Verdict(Judged(False, f"Your answer ended the process that ran it: {failure.what}"))
+            late = f"Your answer did not end within {LIMIT_S:.0f} seconds: is there a loop without end?"
+            ended = f"Your answer ended the process that ran it: {failure.what}"
+            return Verdict(Judged(False, late if time.monotonic() > until else ended))
 
     def __repr__(self) -> str:
         return f"{self.task.title}\n\n{self.task.statement.strip()}\n\n{self.task.starter.strip()}"
 
     def _repr_markdown_(self) -> str:
-        task = self.task
         hints = "\n\n".join(
             f"<details><summary>Hint {number}</summary>\n\n{hint.strip()}\n\n</details>"
-            for number, hint in enumerate(task.hints, 1)
+            for number, hint in enumerate(self.task.hints, 1)
         )
-        return f"{task.statement.strip()}\n\n{hints}"
+        return f"{self.task.statement.strip()}\n\n{hints}"
 
 
 def puzzle(name: str) -> Puzzle:
@@ -148,10 +138,9 @@ def puzzle(name: str) -> Puzzle:
     Raises:
         InvalidValue: no such puzzle.
     """
-    known = tasks()
-    if name not in known:
-        raise one_of(name, [*known], "puzzle")
-    return Puzzle(name, known[name])
+    if name not in tasks():
+        raise one_of(name, [*tasks()], "puzzle")
+    return Puzzle(name, tasks()[name])
 
 
 def puzzles() -> Markdown:
@@ -160,7 +149,9 @@ def puzzles() -> Markdown:
     return Markdown("\n".join(["| puzzle | what to write | chapter |", "|---|---|---|", *rows]))
 
 
-def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -> Shown[Score] | Markdown:
+def capstone(
+    script: str | Path = "my_capstone.py", preset: str | None = None
+) -> Shown[capstones.Score] | Markdown:
     """Measures your edit of a slow script; first makes the copy that you edit.
 
     Args:
@@ -193,98 +184,45 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
     return Shown(score, [Notice(f"{words}. {score.losses.evidence}"), table])
 
 
-# ---------------------------------------------------------------- the source of an answer
-
-
 def source_of(answer: tuple[Any, ...]) -> str:
-    """The Python source of an answer: the cells that define it, and what they use of other cells.
+    """The Python source of an answer: the imports, constants, functions and classes of all cells that ran.
 
     Raises:
-        InvalidValue: nothing was given, or something whose source is not known.
+        InvalidValue: it is neither one string nor functions and classes of this notebook.
     """
     if len(answer) == 1 and isinstance(answer[0], str):
         return answer[0]
     if not answer:
         raise InvalidValue("check was given no answer", "Name what the starter defines: check(make_loader)")
-    parts: dict[str, str] = {}
-    for one in answer:
-        _collect(one, parts)
-    return "\n\n".join(parts.values())
+    for part in answer:
+        if getattr(part, "__module__", "") != "__main__" or not hasattr(part, "__qualname__"):
+            what = f"check was given {type(part).__name__} {part!r:.60}"
+            raise InvalidValue(what, "Give the function or class that a cell of this notebook defines")
+    shell: Any = get_ipython()
+    newest: dict[str, ast.stmt] = {}
+    for cell in shell.user_ns["In"] if shell else []:
+        for name, node in _statements(cell):
+            newest.pop(name, None)
+            newest[name] = node
+    ordered = sorted(newest.values(), key=lambda node: isinstance(node, ast.FunctionDef | ast.ClassDef))
+    return "\n\n".join(map(ast.unparse, ordered))
 
 
-def _collect(one: Any, parts: dict[str, str]) -> None:
-    """Adds the cell that defines a function or class, after those that it needs."""
-    code = _code(one)
-    if code is None:
-        what = f"check was given {type(one).__name__} {one!r:.60}"
-        raise InvalidValue(
-            what, "Give the function or class itself, such as check(make_loader), not its result"
-        )
-    if code.co_filename in parts:
-        return
-    text = "".join(linecache.getlines(code.co_filename))
-    if not text:
-        raise InvalidValue(
-            f"the source of {code.co_name} is not known", "Define it in a cell of this notebook"
-        )
-    parts[code.co_filename] = ""
-    tree = ast.parse(text)
-    kept = [node for node in tree.body if _belongs(node)]
-    namespace = getattr(one, "__globals__", None) or next(_methods(one)).__globals__
-    code_kept = "\n".join(map(ast.unparse, kept))
-    lines = []
-    for name in sorted(
-        _free_names(symtable.symtable(code_kept, code.co_filename, "exec")) & namespace.keys()
-    ):
-        value = namespace[name]
-        if isinstance(value, types.ModuleType):
-            lines.append(f"import {value.__name__} as {name}")
-        elif getattr(value, "__module__", None) == namespace.get("__name__") and _code(value):
-            _collect(value, parts)
-        elif hasattr(value, "__module__") and hasattr(value, "__qualname__") and value.__module__:
-            lines.append(f"from {value.__module__} import {value.__qualname__} as {name}")
-        else:
-            with contextlib.suppress(ValueError, SyntaxError):  # a number or a text of another cell
-                ast.literal_eval(repr(value))
-                lines.append(f"{name} = {value!r}")
-    del parts[code.co_filename]  # what it needs comes first
-    parts[code.co_filename] = "\n".join([*lines, code_kept])
-
-
-def _free_names(table: symtable.SymbolTable) -> set[str]:
-    """The names that a cell uses and does not define."""
-    top = table.get_type() == "module"
-    names = {
-        symbol.get_name() for symbol in table.get_symbols()
-        if symbol.is_referenced() and (not symbol.is_assigned() if top else symbol.is_global())
-    }  # fmt: skip
-    names = names.union(*map(_free_names, table.get_children()))
-    own = {symbol.get_name() for symbol in table.get_symbols() if top and symbol.is_assigned()}
-    return names - own
-
-
-def _belongs(node: ast.stmt) -> bool:
-    """Imports, definitions and assignments; not the cell's own calls of the puzzle."""
-    if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef):
-        return True
-    calls = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
-    names = {getattr(func, "attr", getattr(func, "id", "")) for func in calls}
-    return isinstance(node, ast.Assign | ast.AnnAssign) and not names & _NOT_COPIED
-
-
-def _code(one: Any) -> types.CodeType | None:
-    """Of a function, or of the first method of a class."""
-    function = next(_methods(one), None) if isinstance(one, type) else one
-    return getattr(function, "__code__", None)
-
-
-def _methods(one: type) -> Iterator[Any]:
-    return (value for value in vars(one).values() if isinstance(value, types.FunctionType))
+def _statements(source: str) -> Iterator[tuple[str, ast.stmt]]:
+    """The statements of a source that only define something, by what they define."""
+    with contextlib.suppress(SyntaxError):
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                yield node.name, node
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                yield ast.unparse(node), node
+            elif isinstance(node, ast.Assign):
+                with contextlib.suppress(ValueError):  # not a number or a text
+                    ast.literal_eval(node.value)
+                    yield ast.unparse(node.targets[0]), node
 
 
 def _definitions(source: str) -> list[str]:
     """What the functions and classes of a source are, whatever its layout."""
-    with contextlib.suppress(SyntaxError):
-        body = ast.parse(source).body
-        return [ast.dump(node) for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    return []
+    nodes = [node for _, node in _statements(source)]
+    return [ast.dump(node) for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]

@@ -10,9 +10,9 @@ import perfkit
 from perfkit import trace as traces
 from perfkit.errors import InvalidValue
 from perfkit.notebook import widgets as pieces
-from perfkit.notebook.controls import Controls
 from perfkit.notebook.panel import Panel, check
 from perfkit.notebook.shown import Shown
+from perfkit.notebook.widgets import Controls
 from perfkit.recipe import Recipe, Value
 from perfkit.results.run import Comparison
 from perfkit.rules import why_not

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from perfkit import export, machine
+from perfkit import export, machine, workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import presets, stages
 from perfkit.ladder.catalogue import optimization
@@ -19,7 +19,7 @@ from perfkit.results.store import RunStore
 from perfkit.rules import Target, applicable, joined, not_anchored
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import Plan, Source, StopRule, described, opened
-from perfkit.worker.messages import Description
+from perfkit.worker.messages import Description, DeviceFacts
 
 RUNG = "rung"
 """The fact of a run that says whether its rung was kept: `kept`, or `dropped: ` with the reason."""
@@ -114,6 +114,17 @@ def resolve(plan: Plan) -> tuple[Description, list[Stage]]:
     """
     with opened(plan, Progress()) as source:
         return source.description, all_stages(source)
+
+
+def expected(plan: Plan) -> Description:
+    """What the workload and the device will probably report, as far as the workload's class declares it."""
+    offers = sorted(workloads.declared(plan.workload))
+    return Description(workloads.reference(plan.workload), dict(plan.options), offers, DeviceFacts(0, ""))
+
+
+def last(plan: Plan, description: Description) -> Stage:
+    """The last rung of a plan as the ladder sets it, without the plan's own values."""
+    return all_stages(described(replace(plan, changes={}), description))[-1]
 
 
 def switch_rule(plan: Plan, description: Description) -> Callable[[str, Recipe], str]:

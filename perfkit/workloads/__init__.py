@@ -14,7 +14,9 @@ The protocol (`cifar_resnet18.py` is a full example); `recipe` is a `perfkit.Rec
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,34 @@ def reference(name: str) -> str:
     if ":" not in name:
         raise one_of(name, list(BUILT_IN), "workload", see=", or your own as package.module:name")
     return name
+
+
+def declaration(name: str) -> tuple[ast.ClassDef | None, str]:
+    """The class of a workload and its source, read from its file: nothing is imported.
+
+    Raises:
+        InvalidValue: neither a built-in workload nor of the form `module:name`.
+    """
+    module, _, attribute = reference(name).partition(":")
+    try:
+        spec = importlib.util.find_spec(module)
+        text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+        nodes = ast.parse(text).body
+    except (ImportError, OSError, ValueError, SyntaxError):
+        return None, ""
+    for node in nodes:
+        if isinstance(node, ast.ClassDef) and node.name == attribute:
+            return node, f"{ast.get_source_segment(text, node)}\n"
+    return None, ""
+
+
+def declared(name: str) -> frozenset[str]:
+    """The `offers` that a workload's class declares, as far as its source shows them."""
+    node, _ = declaration(name)
+    lines = [line for line in node.body if isinstance(line, ast.Assign)] if node else []
+    values = [line.value for line in lines if ast.unparse(line.targets[0]) == "offers"]
+    constants = [part.value for value in values for part in ast.walk(value) if isinstance(part, ast.Constant)]
+    return frozenset(str(constant) for constant in constants)
 
 
 def find(name: str) -> Any:

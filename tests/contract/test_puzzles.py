@@ -130,7 +130,7 @@ def test_a_notebook_of_puzzles_runs_and_leaves_them_to_the_learner(path: Path, s
     asked = set()
     for cell in jupytext.read(path).cells:
         if cell.cell_type == "code":
-            done = shell.run_cell(cell.source)
+            done = shell.run_cell(cell.source, store_history=True)
             assert done.success, cell.source
             if isinstance(done.result, Verdict):
                 assert "still the starter" in done.result.sentence, cell.source
@@ -145,14 +145,16 @@ def test_every_puzzle_is_in_a_notebook() -> None:
 
 
 def test_an_answer_is_collected_from_the_cells_that_define_it(shell: Any) -> None:
-    shell.run_cell("import math as maths\nimport torch\nfrom torch import nn\nWIDTH = 4")
-    shell.run_cell("def twice(x):\n    return maths.floor(x) * 2")
-    shell.run_cell(
-        "class Net(nn.Module):\n    size = WIDTH\n    def forward(self, x):\n        return twice(x)\n"
-        "print('not copied')"
-    )
+    cells = [
+        "import math as maths\nfrom torch import nn\nWIDTH = 4",
+        "def twice(x):\n    return maths.floor(x) * 2",
+        "class Net(nn.Module):\n    def wrong(self): ...\nclass Net(",
+        "class Net(nn.Module):\n    size = WIDTH\n    def forward(self, x):\n        return twice(x)\nprint('not')",
+    ]
+    for cell in cells:
+        shell.run_cell(cell, store_history=True)
     source = source_of((shell.user_ns["Net"],))
-    assert "print" not in source
+    assert "print" not in source and "wrong" not in source
     scope: dict[str, Any] = {}
     exec(source, scope)
     assert scope["Net"]()(2.5) == 4 and scope["Net"].size == 4

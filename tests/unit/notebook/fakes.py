@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from perfkit.errors import Cancelled
-from perfkit.notebook import ladder, workbench
+from perfkit.notebook import where
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
@@ -32,8 +32,7 @@ class FakeStudy:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, does: Callable[..., Any] | None = None) -> None:
         self.plans: list[Plan] = []
         self.does = does or (lambda progress: session()[:2])
-        for module in (ladder, workbench):
-            monkeypatch.setattr(module, "climb", self)
+        monkeypatch.setattr(where, "climb", self)
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
         monkeypatch.setattr(inspect, "parity", lambda *args, **named: same)
         monkeypatch.setattr(rungs, "stage_diffs", lambda *args: [("What it changes here", "-a\n+b\n")])
@@ -46,9 +45,7 @@ class FakeStudy:
 def resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stages of the toy ladder as they would run on this CPU, without the process that says so."""
 
-    described = type("Described", (), {"options": {}})
-    monkeypatch.setattr(rungs, "resolve", lambda plan: (described, rungs.ladder_stages(plan, CPU)))
-    monkeypatch.setattr(rungs, "switch_rule", lambda plan, described: on_cpu)
+    monkeypatch.setattr(rungs, "resolve", lambda plan: (rungs.expected(plan), []))
 
 
 def until_cancelled(progress: Progress) -> Any:

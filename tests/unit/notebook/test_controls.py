@@ -3,7 +3,7 @@
 import pytest
 
 from perfkit.errors import InvalidValue
-from perfkit.notebook.controls import Controls
+from perfkit.notebook.widgets import Controls
 from perfkit.recipe import Recipe, switches
 from tests.unit.notebook.fakes import on_cpu
 
@@ -58,7 +58,7 @@ def test_a_changed_switch_that_cannot_act_stays_and_says_why() -> None:
     controls.set({"pin_memory": True})
     controls.set_rule(on_cpu)
     assert "pin_memory" in offered(controls)
-    assert "needs a CUDA device" in controls.widget.children[-2].value
+    assert "needs a CUDA device" in controls.widget.children[-1].value
 
 
 def test_changes_by_hand_survive_another_base() -> None:

@@ -22,6 +22,14 @@ def shown(panel: Any) -> str:
     return " ".join(terminal.text(panel.sections()).split())
 
 
+def stored() -> list[Any]:
+    """A session of two stages in the store."""
+    runs = [plain(run) for run in session()[:2]]
+    for run in runs:
+        RunStore().add(run)
+    return runs
+
+
 def read(panel: Any) -> None:
     """What a display does, and its end."""
     panel._start_reading()
@@ -48,7 +56,7 @@ def test_the_result_answers_the_guess_in_its_unit(monkeypatch: Any) -> None:
     text = shown(panel)
     assert "Your guess: 1.50×" in text and "The article:" in text
     assert "bit for bit" in text, "whether the training is still right"
-    assert "Next: the next rung" in text
+    assert "pk.StagePanel(" in panel._line.value, "what to click or write to go on"
     with pytest.raises(InvalidValue):
         panel.predict(-1)
 
@@ -69,35 +77,54 @@ def test_other_switches_are_another_question(monkeypatch: Any) -> None:
     assert (panel.runs, shown(panel)) == ([], "")
 
 
-def test_results_of_an_earlier_session_wait_for_the_guess(monkeypatch: Any) -> None:
+def test_results_of_an_earlier_session_are_shown_with_their_guess(monkeypatch: Any) -> None:
     FakeStudy(monkeypatch)
-    runs = [plain(run) for run in session()[:2]]
-    for run in runs:
-        RunStore().add(run)
-    monkeypatch.setattr(module.StagePanel, "_stored", lambda panel: runs)
+    runs = stored()
+    RunStore().mark(runs[-1].id, guess=3.0)
+    monkeypatch.setattr(module.StagePanel, "_stored", lambda panel, plan, description: runs)
     panel = pk.StagePanel("data_loading")
     read(panel)
-    assert panel.runs == []
-    assert "are stored: guess to see them" in panel.bar.widget.children[0].value
-    panel.predict(2.0)
-    assert panel.runs == runs
-    RunStore().mark(runs[-1].id, guess=3.0)
-    again = pk.StagePanel("data_loading")
-    read(again)
-    assert (again.guess, again.runs) == (3.0, runs), "a guess is not asked for twice"
+    assert (panel.guess, panel.runs) == (3.0, runs)
+    assert "measured earlier" in panel.bar.widget.children[0].value
+
+
+def test_controls_offer_what_is_declared_before_a_process_has_loaded_the_workload() -> None:
+    panel = pk.StagePanel("device_resize", workload="cifar_resnet18")
+    assert panel.controls.recipe.device_resize and not panel.controls.reasons
+    refused = pk.StagePanel("device_resize", workload="photos")
+    assert "does not offer" in refused.controls.reasons["device_resize"]
+
+
+def test_later_panels_start_from_what_was_kept(monkeypatch: Any) -> None:
+    runs = stored()
+    FakeStudy(monkeypatch, lambda progress: runs)
+    panel = pk.StagePanel("data_loading", workload=runs[0].workload, preset=runs[0].preset)
+    with pytest.raises(InvalidValue, match="nothing was measured"):
+        panel.keep()
+    panel.run()
+    later = {"workload": panel.plan.workload, "preset": panel.plan.preset.name}
+    panel.keep()
+    assert "data loading 1.5" in panel._line.value and "pk.StagePanel(" in panel._line.value
+    kept = runs[-1].recipe["workers"]
+    assert pk.StagePanel("amp", **later).plan.settings["workers"] == kept > 0
+    panel.drop()
+    assert "data loading dropped" in panel._line.value
+    assert pk.StagePanel("amp", **later).plan.settings["workers"] == 0
+    assert pk.StagePanel("data_loading", **later).plan.settings == {}, "a rung does not change itself"
+    assert pk.StagePanel("amp", **later, settings={"workers": 3}).plan.settings["workers"] == 3
 
 
 def test_a_recording_is_played_without_a_process() -> None:
     panel = pk.StagePanel("data_loading", device="recorded:cpu-quick")
     panel.run()
-    assert "cpu-quick" in panel.where.device
+    assert "cpu-quick" in panel.device
     assert "recorded" in shown(panel).lower() or "Measured" in shown(panel)
 
 
 def test_the_menu_holds_for_one_panel_and_use_for_the_session() -> None:
     panel = pk.StagePanel("data_loading")
-    panel.where.fill()
-    panel.where.choose("recorded:cpu-quick")
+    read(panel)
+    panel.choose("recorded:cpu-quick")
     assert panel.plan.recorded == "cpu-quick"
     assert pk.StagePanel("amp").plan.device == "cpu"
     pk.use("recorded:cpu-quick")
@@ -106,6 +133,6 @@ def test_the_menu_holds_for_one_panel_and_use_for_the_session() -> None:
 
 def test_a_place_that_cannot_be_is_refused_and_nothing_changes() -> None:
     panel = pk.StagePanel("data_loading")
-    panel.where.choose("recorded:none")
+    panel.choose("recorded:none")
     assert panel.plan.device == "cpu"
-    assert "none" in panel.where.widget.children[1].value
+    assert "none" in panel.bar.widget.children[1].value

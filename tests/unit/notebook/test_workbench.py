@@ -7,8 +7,8 @@ import pytest
 from perfkit import additions
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
-from perfkit.notebook.history import RunHistory
 from perfkit.notebook.shown import Shown
+from perfkit.notebook.workbench import History
 from perfkit.results.store import RunStore
 from perfkit.show import terminal
 from tests.unit.notebook.fakes import FakeStudy, plain, resolved
@@ -67,11 +67,8 @@ def test_a_ticked_run_gives_its_switches_its_script_and_a_report(bench: Any) -> 
     press(bench, "pk-use")
     assert bench.controls.recipe.workers == RUNS[1].recipe["workers"]
     press(bench, "pk-export")
-    assert (
-        "Save train.py" in bench._export_link.value and "Save perfkit-runs.json" in bench._export_link.value
-    )
-    press(bench, "pk-report")
-    assert "Save perfkit-report.html" in bench._export_link.value
+    assert "Save train.py" in bench._link.value and "Save perfkit-runs.json" in bench._link.value
+    assert "Save perfkit-report.html" in bench._link.value
 
 
 def test_deleting_twice_loses_no_run(bench: Any) -> None:
@@ -89,7 +86,7 @@ def test_deleting_twice_loses_no_run(bench: Any) -> None:
 
 
 def test_runs_of_a_recording_are_not_deleted() -> None:
-    history = RunHistory(lambda: None)
+    history = History(lambda: None)
     history.show_recorded(RUNS)
     with pytest.raises(InvalidValue, match="recording"):
         history.delete()
@@ -103,23 +100,15 @@ def test_a_row_has_name_rate_ratio_changes_and_date(bench: Any) -> None:
     assert row["rate_value"] == RUNS[1].samples_per_s.value
 
 
-def test_options_belong_to_the_workload_that_they_came_with() -> None:
-    bench = pk.Workbench("photos", options={"side": 32})
-    assert bench.plan.options == {"side": 32}
-    bench._workload_field.value = "tiny_gpt"
-    assert (bench.plan.workload, bench.plan.options) == ("tiny_gpt", {})
-    bench._workload_field.value = "nothing"
-    assert "unknown workload &#x27;nothing&#x27;" in words(bench)
-    assert bench._workload_field.value == "tiny_gpt"
-
-
 def test_profile_is_an_addition_and_its_button_goes_with_it(monkeypatch: Any) -> None:
     bench = pk.Workbench()
-    assert bench._other_work()
     monkeypatch.setattr(
         additions, "load", lambda place: lambda *args, **named: Shown(None, ["what a step does"])
     )
     bench.profile()
     assert list(bench.sections()) == ["what a step does"]
+    press(bench, "pk-profile")
+    monkeypatch.undo()
     monkeypatch.setattr(additions, "notebook_names", dict)
-    assert bench._other_work() == []
+    with pytest.raises(AssertionError, match="no pk-profile"):
+        press(pk.Workbench(), "pk-profile")
