@@ -7,20 +7,17 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import Dataset
 
-from perfkit.ladder import catalogue
-from perfkit.recipe import Recipe
 from perfkit.worker.syncs import detect_syncs
 
 aten = torch.ops.aten
@@ -55,17 +52,6 @@ class Numbers(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return index, os.getpid()
-
-
-class Noise(Numbers):
-    """Samples drawn from a generator of the data set's own, as many augmentations are."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__(length)
-        self.rng = np.random.default_rng(0)
-
-    def __getitem__(self, index: int) -> Any:
-        return float(self.rng.random())
 
 
 # ---------------------------------------------------------------- training
@@ -431,32 +417,3 @@ class AsyncGpu:
             mock.patch.object(torch.accelerator, "synchronize", clock.wait),
         ):
             yield
-
-
-class VirtualTraining:
-    """A step in the long run: the longest of what goes on at the same time.
-
-    Args:
-        settings: switches of a recipe.
-        cores: of the host; each worker fetches whole batches, on one core at most.
-        fetch_s: of a core, for one sample.
-        kernel_s: of the device, for a step.
-        sample_bytes: which are copied: 12 GB/s from pinned memory, 3 GB/s otherwise, and then the host waits.
-    """
-
-    def __init__(
-        self, settings: Mapping[str, Any], cores: int, fetch_s: float, kernel_s: float, sample_bytes: int = 0
-    ) -> None:
-        self.recipe = recipe = Recipe().replace(**settings)
-        launch_s, batch_s = 1e-5, fetch_s * recipe.batch_size
-        copy_s = recipe.batch_size * sample_bytes / (12e9 if recipe.pin_memory else 3e9)
-        host_s = launch_s if recipe.workers else launch_s + batch_s
-        queued = recipe.pin_memory and recipe.non_blocking
-        busy_s = max(host_s, copy_s + kernel_s) if queued else max(host_s, kernel_s) + copy_s
-        self.step_s = max(busy_s, batch_s / min(recipe.workers, cores)) if recipe.workers else busy_s
-        self.data_wait_s = self.step_s - busy_s if recipe.workers else batch_s
-
-    @property
-    def exactness(self) -> str:
-        """Whether it trains as the default recipe does."""
-        return catalogue.exactness(self.recipe, Recipe())

@@ -1,6 +1,6 @@
 """Puzzles: the learner writes a few lines of training code; a process of its own checks them.
 
-A puzzle is data: `data/puzzles/*.toml`, one file for a group. An answer runs in a measuring process, not in
+A puzzle is data: a table in `data/puzzles/puzzles.toml`. An answer runs in a measuring process, not in
 the notebook's kernel: a loop without end, a crash, or a patched clock is over with that process.
 """
 
@@ -38,6 +38,10 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     title: str
     chapter: str
     """The chapter that explains what is needed: a file of `notebooks/`, without its ending."""
+    stars: int
+    """How hard it is, from 1 to 3."""
+    minutes: int
+    """Of a learner who has read the chapter."""
     statement: str
     """Markdown."""
     starter: str
@@ -50,17 +54,16 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def tasks() -> Mapping[str, Task]:
-    """Every puzzle by its name, in the order of the files.
+    """Every puzzle by its name, in the order of the chapters.
 
     Raises:
         InvalidValue: there are no puzzles: perfkit was installed without its notebooks.
     """
     tree = machine.checkout()
-    files = sorted((tree / "data" / "puzzles").glob("*.toml")) if tree else []
-    if not files:
+    if tree is None:
         raise InvalidValue("there are no puzzles here", "Work in a copy of perfkit's repository")
-    tables = [msgspec.toml.decode(file.read_bytes(), type=dict[str, Task]) for file in files]
-    return {name: task for table in tables for name, task in table.items()}
+    file = tree / "data" / "puzzles" / "puzzles.toml"
+    return msgspec.toml.decode(file.read_bytes(), type=dict[str, Task])
 
 
 class Verdict:
@@ -145,8 +148,13 @@ def puzzle(name: str) -> Puzzle:
 
 def puzzles() -> Markdown:
     """All puzzles, each with its chapter."""
-    rows = [f"| `{name}` | {task.title} | {task.chapter[:2]} |" for name, task in tasks().items()]
-    return Markdown("\n".join(["| puzzle | what to write | chapter |", "|---|---|---|", *rows]))
+    head = ["| chapter | puzzle | what to write | | minutes |", "|---|---|---|---|---|"]
+    rows = [
+        f"| [{task.chapter[:2]}](../{task.chapter}.ipynb) | `{name}` | {task.title} "
+        f"| {'★' * task.stars} | {task.minutes} |"
+        for name, task in tasks().items()
+    ]
+    return Markdown("\n".join(head + rows))
 
 
 def capstone(

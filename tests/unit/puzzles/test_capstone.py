@@ -15,7 +15,7 @@ from perfkit import notebook as pk
 from perfkit.puzzles import capstone
 from perfkit.results.run import Run
 
-SOLUTION = Path(__file__).parents[3] / "notebooks" / "src" / "puzzles" / "solutions" / "6_capstone.py"
+SOLUTION = Path(__file__).parents[3] / "notebooks" / "src" / "puzzles" / "capstone_solution.py"
 
 
 class _Enough(Exception):
