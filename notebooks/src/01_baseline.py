@@ -9,181 +9,200 @@
 # %% [markdown]
 # # 01 · Baseline
 #
-# *About 1 minute at the preset `quick` on two cores; at `paper` on a GPU at most 2 (planned, not timed). Needs: nothing special.*
+# **Where does a step's time go?** *20 minutes. Needs: nothing special.*
 #
-# Measure before you change anything. The plain loop loads its data in the training process and computes in float32; whatever else there is to set has PyTorch's default, as in a first script. Nothing in it is optimised, and nothing is slowed down.
+# Measure before you change anything. A training loop is a pipeline with three stations:
 #
-# <details><summary>The article's baseline</summary>
+# - The **loader** makes batches.
+# - The **host**, the Python process, takes a batch, starts its copy to the device and *launches* the kernels. It does not wait for their results.
+# - The **device** runs copies and kernels in the order of their launch.
 #
-# The article trains ResNet-18 with ImageNet weights and its head of 1,000 classes. 10,000 random images of 32 × 32 × 3 bytes with labels 0 to 9 (CIFAR-10 in shape), enlarged to 224 × 224 by PIL's `Resize`, then `ToTensor` and `Normalize(0.5, 0.5)`. Batch size 32, shuffled, no workers; SGD with learning rate 0.001 and momentum 0.9, cross entropy. PyTorch 2.0 on one V100-SXM2-16GB with 8 vCPUs (an AWS p3.2xlarge). This is the workload `cifar_resnet18` at the preset `paper`; on a CPU the default is `photos`, which decodes small JPEG files.
+# The slowest station sets the pace, and the others wait for it. That gives three bottlenecks:
 #
-# The article came from a disappointment: the official profiler tutorial, run on a V100, kept the GPU busy for 23.54% of a 132 ms step, and its optimised version for 40.46%: less than half, after the optimisation. The article's own baseline: 31.65% of 80 ms.
+# | bottleneck | you see on the timeline | what helps |
+# |---|---|---|
+# | **data** | a long gap in the device's row at the start of each step; the host waits in `next(loader)` | [02](02_data_loading.ipynb), [03](03_pinning.ipynb), [05](05_uint8_copy.ipynb) |
+# | **host** | small gaps between short kernels | [04](04_batch_size.ipynb), [07](07_compile.ipynb), [11](11_hidden_transfers.ipynb) |
+# | **device** | a full row | [06](06_amp.ipynb), [07](07_compile.ipynb), [12](12_kernels_and_shapes.ipynb) |
 #
-# </details>
+# Speeding up a station that is not the slowest gains nothing. Without a GPU, host and device are the same cores. Play with the picture: before each button, guess which bottleneck it shows.
 
 # %%
-from IPython.display import Markdown
-
 from perfkit import notebook as pk
 
-panel = pk.StagePanel("baseline")
+pk.pipeline()
 
 # %% [markdown]
-# ## Predict before you run
-#
-# What share of a step does this loop spend waiting for data? Write down *your* number, from 0% (never waits) to 100% (always waits).
-#
-# ## Run
-#
-# Press *Run* in the panel, or run the second cell: the result appears below the one that you used.
+# Now measure the plain loop:
 
 # %%
-panel
-
-# %%
+panel = pk.StagePanel("baseline")
 panel.run()
 
 # %% [markdown]
-# ## Where does the time go *here*?
+# *Ceiling* is the rate of the same step on a batch that is already on the device. No loader can bring more.
 #
-# The rate in the table is that of several rounds, with its interval: run it again, and the new rate should lie in or near it. If the run carries a warning that other programs took part of the cores, close them and run it again before you believe it. Nothing is compared yet, so there is no verdict; from the next chapter on there is one, and a row *baseline (again)* that shows how far two equal runs differ on this machine ([how stages are compared](00_start_here.ipynb)).
+# ## Look at the step
 #
-# A step has two parts: waiting in `next(loader)`, and everything else. The *ceiling* is the throughput of the same step on one batch that is already on the device. It is what the loop could reach if loading data cost nothing.
+# The rate says how fast; a profile says why. This is one step under PyTorch's profiler:
 
 # %%
-run = panel.runs[0]
-waiting = run.data_wait_share or 0
-Markdown(
-    f"This loop waits for data during {waiting:.0%} of a step. Most of the step is "
-    f"**{'waiting for data' if waiting > 0.5 else 'computing'}**."
-)
-
-# %% [markdown]
-# perfkit does not trust the settings: it checks on the actual objects that every switch is off. The panel lists the evidence, folded.
-#
-# This is the measured loop as a standalone script, which does not need perfkit. Each later chapter shows what it changes in this script.
+mine = pk.profile()
+mine.plot("timeline")
 
 # %%
-pk.training_loop(panel.runs)
+mine.table("Mean step")
 
 # %% [markdown]
-# ## The same on a simulated V100
+# Find the longest gap in the row of the training thread and look at what stands in it. A profiler slows the step down, most where operators are small, so take rates from a run without it.
 #
-# The article trained on a V100. If you have no GPU, you can still see how its baseline behaves: in a *simulation*. A model predicts the time of every kernel, and the rest is computed for the article's machine. Nothing is measured: each value is marked `sim.` and carries the error to expect of the model ([how to read it](00_start_here.ipynb), under *Without a GPU*). The next cell opens a simulation that was recorded:
+# ## The same on the walk-through's V100, simulated
+#
+# The profiler walk-through ([the articles](../docs/articles.md)) started at 80 ms a step: 400 samples/s, GPU busy 31.65% of the time. Its profiler's summary did not blame the loader. The loader's time was booked under "CPU Exec" and "Other"; only the timeline showed it. The official tutorial that it set out to improve was at 132 ms and 23.54%.
 
 # %%
-simulated = pk.StagePanel("baseline", device="recorded:sim-v100")
-simulated.run()
+pk.recording("sim-v100", "baseline")
 
 # %% [markdown]
-# In the menu *Where*, each panel can compute a simulation of its own.
+# `nvidia-smi` shows the same *utilisation*: the share of time in which at least one kernel runs. A low value proves that the device is idle. A high value does not prove that its kernels are good.
+#
+# The simulation says 459 samples/s and the article 400: this model's loader is guessed too fast, and its interval does not cover that.
+#
+# ## Your line: time it by hand
+#
+# This is the loop in plain PyTorch, with a clock. `%%watch` above a cell shows what perfkit sees of its steps. Two numbers that every training log should have are the time of a step and the part of it spent waiting (the methods slides call them `batch_cost` and `reader_cost`). Replace the line marked `# edit`: how long did the loop wait for this batch?
 
-# %% [markdown]
-# ## When a baseline misleads
-#
-# - The article's profiler did not blame the loader: the loader's time was hidden under "CPU Exec" and "Other".
-# - On a shared machine, a number without an interval means little.
-# - A profiler slows the step down. Throughput is therefore measured without one.
-#
-# ## What to remember
-#
-# - Measure the wait for data first: it decides whether anything in the model is worth changing.
-# - The ceiling bounds what a better loader can give.
-# - A rate needs an interval, and a machine that does nothing else.
-#
-# ## Check yourself
-#
-# Open an answer: it says whether it is right, and why.
+# %%
+import time
 
-# %% [markdown]
-# **1. The plain loop waits for data half of the time. How much faster can a loader that costs nothing make it?**
-#
-# <details><summary>One and a half times as fast</summary>
-#
-# **No.** That would follow if half of the time were added to the speed. The time is halved, so the speed doubles.
-#
-# </details>
-#
-# <details><summary>As fast as the GPU's data sheet says</summary>
-#
-# **No.** The other half of the step stays as it is. A better loader does not change the computation.
-#
-# </details>
-#
-# <details><summary>At most twice as fast</summary>
-#
-# **Right.** Half of the step is left. Amdahl's law: removing a share s of the time gives at most 1 / (1 − s).
-#
-# </details>
-#
-# **2. The profiler's summary blames `CPU Exec` and `Other`, and does not mention the loader. What follows?**
-#
-# <details><summary>The model needs a faster CPU</summary>
-#
-# **No.** That may be, but first find out what the CPU does. Here it decodes images, which workers can do.
-#
-# </details>
-#
-# <details><summary>The loader is fast enough</summary>
-#
-# **No.** A summary only names the categories that it knows. The article's loop waited for data, and its summary did not say so.
-#
-# </details>
-#
-# <details><summary>Look at the timeline, and at the time in <code>next(loader)</code></summary>
-#
-# **Right.** A loader without workers runs in the training process. Its time is booked as ordinary CPU time: in the article it was hidden there.
-#
-# </details>
-#
-# **3. Why is the throughput of a run not taken from a profiled run?**
-#
-# <details><summary>The profiler only sees the GPU</summary>
-#
-# **No.** It sees operators on the host, too. That is just what slows the host down.
-#
-# </details>
-#
-# <details><summary>The profiler slows the step down, and unevenly</summary>
-#
-# **Right.** It records every operator, which costs most where operators are small. A profile says where time goes; a clock says how much.
-#
-# </details>
-#
-# <details><summary>A profile does not contain the step's time</summary>
-#
-# **No.** It does, but the step is longer than without the profiler.
-#
-# </details>
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
 
-# %% [markdown]
-# ## Exercise
-#
-# What is the largest possible speed-up of this training if loading data cost nothing? Compute it from `run`.
+from perfkit.workloads.files import photo_folder
+
+photos = photo_folder(256)  # JPEG files, made once
+# %load_ext perfkit
 
 # %% tags=["exercise"]
-answer = None  # a number, computed from run.ceiling_samples_per_s and ...
+# %%watch
+torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+layers = []
+for inputs, outputs, stride in [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]:
+    layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 8)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+transform = T.Compose([T.Resize(96), T.CenterCrop(96), T.ToTensor(), T.Normalize(0.5, 0.5)])
+dataset = ImageFolder(photos, transform)
+dataset.samples *= 2  # a longer epoch
+loader = DataLoader(
+    dataset,
+    shuffle=True,
+    drop_last=True,
+    batch_size=32,
+)
+waits, steps, end = [], [], time.perf_counter()
+for images, labels in loader:
+    arrived = time.perf_counter()
+    images, labels = images.to(device), labels.to(device)
+    loss = nn.functional.cross_entropy(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    waits.append(0.0)  # edit
+    if device == "cuda":
+        torch.cuda.synchronize()  # or the clock stops before the device does
+    steps.append(time.perf_counter() - end)
+    end = time.perf_counter()
 
 # %% tags=["check"]
-if answer is None:
-    print("Your turn: replace None in the cell above.")
+share = sum(waits[2:]) / sum(steps[2:])  # the first steps allocate and choose algorithms
+if share == 0:
+    print("Your turn: edit the marked line above, and run both cells again.")
 else:
-    reached = run.samples_per_s.value * answer
-    assert abs(reached / run.ceiling_samples_per_s - 1) < 0.005, (
-        "The throughput multiplied by your answer is not the ceiling"
+    assert 0 < share < 1, (
+        "The wait is a part of the step: from the end of the last step until the batch arrived"
     )
-    print(f"Right: at most {answer:.2f} times as fast")
+    print(f"Right: it waits {share:.0%} of the time, at {32 * len(steps[2:]) / sum(steps[2:]):.0f} samples/s")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # ```python
-# answer = run.ceiling_samples_per_s / run.samples_per_s.value
+# waits.append(arrived - end)
 # ```
 #
-# If the answer is close to 1, a faster loader cannot make this training faster: look at the computation instead.
+# Compare with what `%%watch` says.
 #
 # </details>
 
 # %% [markdown]
-# Next: [02 data loading](02_data_loading.ipynb)
+# **A CPU loop waits for data half of the time, and nothing overlaps. How much faster can a perfect loader make it?**
+#
+# <details><summary>One and a half times</summary>
+#
+# **No.** The time is halved, so the speed doubles.
+#
+# </details>
+#
+# <details><summary>At most twice</summary>
+#
+# **Right.** Removing a share *s* of the time gives at most 1 / (1 − *s*). On a GPU this bound is too loose: kernels that ran during the wait need their time anyway. Use the ceiling.
+#
+# </details>
+#
+# <details><summary>As fast as the data sheet says</summary>
+#
+# **No.** A loader does not change the computation.
+#
+# </details>
+
+# %% [markdown]
+# ### Puzzle ★★: time a GPU step
+#
+# *About 15 minutes.*
+
+# %%
+pk.puzzle("timing")
+
+
+# %%
+def seconds_per_step(step, steps):
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    return (time.perf_counter() - start) / steps
+
+
+pk.puzzle("timing").check(seconds_per_step)
+
+# %% [markdown]
+# ### Puzzle ★: a profile of the right steps
+#
+# *About 10 minutes.*
+
+# %%
+pk.puzzle("profiler")
+
+
+# %%
+def profile(step, steps):
+    with torch.profiler.profile() as profiler:
+        for _ in range(steps):
+            step()
+    return profiler
+
+
+pk.puzzle("profiler").check(profile)
+
+# %% [markdown]
+# ## Keep in mind
+#
+# - Look at the timeline before you read a summary.
+# - Print the wait for data in every training log.
+# - Close other programs before you believe a rate.
+#
+# Is your own script waiting? [09](09_your_own_script.ipynb) looks at it; you can go there now. Next: [02 data loading](02_data_loading.ipynb)

@@ -9,115 +9,81 @@
 # %% [markdown]
 # # 08 · The whole ladder
 #
-# **How much do all of them gain together, and which of them matter here?**
+# **How much together, and what is each worth?** *15 minutes. Needs: results of the chapters before; without them it takes a loader worker and threads that sleep.*
 #
-# *About 6 minutes at the preset `quick` on two cores; at `paper` on a GPU at most 10 (planned, not timed). Needs: nothing special.*
-#
-# The article's ladder ends eight times as fast as it began: 3,268 samples/s, from 400 (derived from the article's 80 ms). What does it come to here? [Chapter 20](20_profiling_by_hand.ipynb) turns such a factor into hours and money.
-#
-# All stages, each on top of the earlier ones that work here. They are all started first, as many as fit in memory. Then each round measures one block of every stage, in random order, so that the drift of a shared machine cancels out and the bars, rates and ratios below come from the same rounds.
+# The walk-through ended at 3,268 samples/s, from 400: 8.2 times. Your number is the recipe that you kept, against the plain loop, measured afresh. It must be measured afresh: a rung that was kept because it looked fast may have been lucky.
 
 # %%
 from IPython.display import Markdown
 
 from perfkit import notebook as pk
-from perfkit.ladder.catalogue import OPTIMIZATIONS
 
-panel = pk.LadderPanel()
-
-# %% [markdown]
-# ## Predict before you run
-#
-# Which stage will bring the largest speed-up on *this* machine?
-#
-# What the articles report, measured on their machine. What we calculated from their figures is marked as *derived*; where they contradict each other, see [chapter 19](19_checking_the_articles.ipynb):
-
-# %%
-Markdown("\n".join(f"- {o.title}: {o.published}" for o in OPTIMIZATIONS.values() if o.published))
-
-# %% [markdown]
-# ## Run
-#
-# Press *Run* in the panel, or run the second cell: the result appears below the one that you used.
-
-# %%
+panel = pk.RecipePanel({"plain loop": {}, "everything kept": pk.kept()})
 panel
 
 # %%
 panel.run()
 
 # %% [markdown]
-# ## Did it help *here*, and why?
+# Look at the row *(again)*: it is the plain loop once more, in another process. How far it is from 1 is what two equal processes differ by. A gain must be clearly larger. *Disturbed* means that other programs used the cores: close them and run again.
+#
+# **What to expect.** On two laptop cores 1.3 to 2 times. With AMX or a GPU, more: the simulated V100 ends near the walk-through's rate.
+#
+# This is your script, without perfkit. It gives the same losses:
 
 # %%
-gains = {run.stage: run.speedup("previous") for run in panel.runs if run.speedup("previous")}
-best = max(gains, key=lambda name: gains[name].ratio)
-Markdown(
-    f"The stage with the largest speed-up: **{best}**. With it: "
-    f"{gains[best].ratio:.2f} times as fast ({gains[best].low:.2f} to {gains[best].high:.2f}), {gains[best].verdict}."
-)
+pk.training_loop(panel.runs[1:])
 
 # %% [markdown]
-# Before you believe a small difference, look at the row *baseline (again)*, the plain loop once more in another process. Its ratio to the baseline is pure noise: a stage whose gain is not clearly larger has shown nothing. And where a verdict is *disturbed*, other programs used the cores meanwhile: close them and run the ladder again.
+# ## Let it climb by itself
+#
+# `LadderPanel` tries every rung on top of what it has kept so far, drops what is not faster, and measures the result against the plain loop at the end. *Run* takes about six minutes at the preset `quick`; in a terminal it is `perfkit run`. This is the walk-through's ladder on a simulated V100:
 
 # %%
-from perfkit.results.run import AGAIN
-
-again = next(
-    (run.speedup("baseline") for run in panel.runs if run.stage == AGAIN and run.status == "ok"), None
-)
-Markdown(
-    f"Two equal runs differed by {abs(again.ratio - 1):.1%} here ({again.low:.3f} to {again.high:.3f})."
-    if again
-    else "There is no A/A row: this preset measures too few rounds for verdicts."
-)
-
-# %% [markdown]
-# ## A recorded ladder
-#
-# The workbook comes with a recorded ladder. A recording opens with the same tables and figures as your own runs. Its numbers belong to the machine that it names, so do not compare them with yours.
+ladder = pk.LadderPanel()
+ladder
 
 # %%
-recorded = pk.recording("cpu-quick")
-Markdown(recorded.sections()[0])
+simulated = pk.recording("sim-v100")
+simulated.plot("throughput")
 
 # %%
-recorded.table("The ladder")
+simulated.table("The ladder")
+
+# %% [markdown]
+# Set it beside the published figures:
 
 # %%
-recorded.plot("throughput")
+from perfkit.ladder.catalogue import LADDER, optimization
+
+rungs = [optimization(name) for name in LADDER]
+Markdown("\n".join(f"- {rung.title}: {rung.published}" for rung in rungs if rung.published))
 
 # %% [markdown]
-# ## The article's ladder, simulated
+# ## The order is arbitrary
 #
-# What would the article's machine show? A model predicts the kernels of its V100, and computes the loader, the copies and the launches of its host. Nothing is measured. Its recording opens in the same panel:
+# The walk-through says so itself. A rung is credited with what it adds to those below: workers gain little on a loop that does not wait, and compiling gains little while it does. To ask for another order, or for what each is worth whatever the order:
+#
+# ```python
+# pk.LadderPanel(["compile", "data_loading"]).run()
+# pk.attribute(["data_loading", "channels_last", "compile"], minutes=4)  # every subset, averaged over all orders
+# pk.tune(minutes=10)  # search: workers, batch, precision, under a memory cap
+# ```
+#
+# Off the ladder, but switches all the same: `device_prefetch`, `accumulation`, `cpu_threads`, `fused_optimizer`, `cudnn_benchmark`, `max_autotune`, `amp_fp16`. Each is `pk.StagePanel("NAME")`.
+#
+# ## What is it worth?
+#
+# A device costs the same while it waits. At the walk-through's rates, 90 epochs of ImageNet:
 
 # %%
-simulated = pk.LadderPanel(device="recorded:sim-v100")
-simulated.run()
+samples, price = 1_281_167 * 90, 3.0  # images × epochs; the price of an hour, in any currency
+for name, rate in (("before", 400), ("after", 3268)):
+    hours = samples / rate / 3600
+    print(f"{name:7} {rate:6,} samples/s  {hours:5.1f} h  costs {hours * price:6.2f}")
 
 # %% [markdown]
-# [How a simulated GPU predicts times](../docs/simulation.md) shows it beside the article's own figures. Where the two agree, errors may have cancelled: a model that expects too much of one stage and too little of the next still ends near the right total. So compare the *gain* of each stage, and read its interval. Where that includes 1, the verdict is *too close to predict*.
-
-# %% [markdown]
-# ## When the ladder misleads
-#
-# - Its order is the article's, and arbitrary: a stage that comes after the bottleneck was removed looks better than it would have before. What each is worth on its own, or combined with others, is the subject of chapter 12.
-# - Batch size changes the training; the other stages keep it the same, bit for bit or within a tolerance.
-# - It says nothing about another model, another machine or another image size. Measure there.
-#
-# ## What to remember
-#
-# - A ladder shows where *this* loop on *this* machine gains. Some stages do nothing, some slow it down: drop those.
-# - Each stage moves the bottleneck. After each, ask again what the step waits for.
-# - The product of honest small steps is large; so is that of wishful ones.
-#
-# ## Check yourself
-#
-# Open an answer: it says whether it is right, and why.
-
-# %% [markdown]
-# **1. In a ladder, stage C gained most. Is C the best optimization?**
+# **In a ladder, rung C gained most. Is C the best optimization?**
 #
 # <details><summary>Yes, the numbers say so</summary>
 #
@@ -125,91 +91,60 @@ simulated.run()
 #
 # </details>
 #
-# <details><summary>No, the first stage always is</summary>
-#
-# **No.** No place in the order is best in general.
-#
-# </details>
-#
 # <details><summary>It is the best at this place of this ladder, here</summary>
 #
-# **Right.** A ladder credits each stage with what it adds to those below. In another order, C may gain little (chapter 12).
+# **Right.** In another order C may gain little.
 #
 # </details>
+
+# %% [markdown]
+# **The verdict is *no measurable difference*. What does that mean?**
 #
-# **2. The verdict of a stage is *no measurable difference*. What does that mean?**
+# <details><summary>The rung has no effect</summary>
 #
-# <details><summary>The stage has no effect</summary>
-#
-# **No.** Absence of evidence: a small effect may be hidden in the noise.
+# **No.** A small effect may hide in the noise.
 #
 # </details>
 #
 # <details><summary>An effect, if there is one, is smaller than this measurement can show</summary>
 #
-# **Right.** The text says how large an effect would have shown. Measuring longer can show smaller ones.
-#
-# </details>
-#
-# <details><summary>Something went wrong</summary>
-#
-# **No.** It is a result like any other, and an important one: do not add complexity for it.
+# **Right.** The text says how large one would have shown. Drop the rung: do not add complexity for it.
 #
 # </details>
 
 # %% [markdown]
-# ## Exercise
+# ### Puzzle ★★: find the three faults
 #
-# Which stages would you keep on this machine, going by their verdicts? List their names (`run.stage`) in the order of the ladder.
+# *About 20 minutes.*
 
-# %% tags=["exercise"]
-answer = None  # a list of names
+# %%
+pk.puzzle("three_faults")
 
-# %% tags=["check"]
-if answer is None:
-    print("Your turn: replace None in the cell above.")
-else:
-    faster = [name for name, gain in gains.items() if gain.verdict == "faster"]
-    assert answer == faster, (
-        f"Keep those with the verdict faster: {len(faster)} of {len(gains)} measured stages"
-    )
-    print(
-        "Right:", ", ".join(faster) or "none. No verdict is faster; to detect smaller effects, measure longer"
-    )
 
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# ```python
-# answer = [name for name, gain in gains.items() if gain.verdict == "faster"]
-# ```
-#
-# Drop the rest: some are neutral, some slow you down, and batch size changes the training.
-#
-# </details>
-#
-# ## More switches
-#
-# Each of these is a stage, too: put it into a ladder, or set its switch for all stages with `settings`.
-#
-# | stage | switch | question |
-# |---|---|---|
-# | `batched_fetch` | `batched_fetch` | how much time does loading one sample at a time through PIL cost? |
-# | `device_prefetch` | `device_prefetch` | does copying on a side stream hide the copy? |
-# | `accumulation` | `accumulation` | what does one optimizer step for several batches save? |
-# | `cpu_threads` | `cpu_threads` | do compute threads and loader workers compete for the cores? |
-# | `fused_optimizer` | `optimizer_impl` | how much time do many small optimizer kernels cost? |
-# | `zero_grad` | `zero_grad_set_to_none` | what would it cost to fill gradients with zeros? |
-# | `cudnn_benchmark` | `cudnn_benchmark` | are cuDNN's default algorithms the fastest? |
-# | `max_autotune` | `compile_mode` | does a longer search at compile time pay off? |
-# | `amp_fp16` | `amp` | is fp16 with gradient scaling faster than bf16? |
-#
-# ```python
-# more = pk.LadderPanel(["data_loading", "batched_fetch"], workload="cifar_resnet18", settings={"uint8_copy": True})
-# more.run()
-# ```
-#
-# The workload `photos` does not support `device_resize`; `cifar_resnet18` does. To use a workload of your own, pass `workload="my_module:MyWorkload"`: see chapter 11.
+# %%
+def train(model, optimizer, make_loader, epochs):
+    history = []
+    for epoch in range(epochs):
+        total, count = 0.0, 0
+        for inputs, targets in make_loader():
+            loss = F.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                right = (model(inputs).argmax(1) == targets).float().mean()
+            total += loss.item()
+            count += 1
+        history.append(total / count)
+    return history
+
+
+pk.puzzle("three_faults").check(train)
 
 # %% [markdown]
-# Back to [00 start here](00_start_here.ipynb)
+# ## Keep in mind
+#
+# - Small gains multiply. So do small mistakes: measure the final recipe against the plain loop once more.
+# - After each change, look again: the bottleneck has moved.
+#
+# Ready for more? The [capstone](puzzles/capstone.ipynb) is a slow script with ten faults. Next: [09 your own script](09_your_own_script.ipynb)

@@ -7,28 +7,20 @@
 # ---
 
 # %% [markdown]
-# # 19 · Checking the articles
+# # 14 · Checking the articles
 #
-# **Do the figures that this workbook quotes agree with each other?**
+# **Do the published figures agree with each other?** *15 minutes of reading. Needs: nothing; nothing is measured.*
 #
-# *About 10 minutes of reading; nothing is measured. Needs: nothing special.*
+# [The four articles](../docs/articles.md) give good advice, and in places their figures contradict each other. Arithmetic shows it: a rate is samples ÷ time, a step is the sum of its parts, a total is the sum of its rows. Check every benchmark like that, also your own.
 #
-# This workbook follows four articles: a walk through PyTorch's profiler, slides on finding bottlenecks, a guide to distributed training, and a guide to device placement. Nearly all of their advice is good, and in a few places their figures contradict each other. You need neither their machine nor their code to see it: a rate is samples ÷ time, a step is the sum of its parts, and a total is the sum of its rows. Use the same checks on any benchmark you read, and on your own.
-#
-#
-# Every figure on this page is an article's, or calculated from an article's. None of them was measured here.
-
-# %% [markdown]
 # ## A step time and a rate that disagree
 #
-# The profiler article takes ResNet-18 at batch size 32 from an 80 ms step to a rate of 1,200 samples/s, reached by pinning. Beside that rate it prints a step of 46 ms. Both cannot be true: the article's 32 samples in 46 ms would be 696 samples/s, and slower than the 37 ms of the stage before, although the article says that the step got shorter. At 1,200 samples/s the article's step would take 26.7 ms.
-#
-# Which of the two is wrong? The article gives a third figure: *GPU utilisation*, the share of the step in which a kernel runs. Step time × utilisation is the time that kernels take. Moving data faster does not change the kernels, so this time should be the same in every stage:
+# The walk-through reaches 1,200 samples/s by pinning and prints a step of 46 ms beside it. But 32 samples in 46 ms are 696 samples/s, slower than the 37 ms before. Which is wrong? *Utilisation* decides: step × utilisation is the time that kernels take, and moving data faster does not change kernels.
 
 # %%
 import matplotlib.pyplot as plt
 
-stages = {  # the article's step in ms and utilisation
+stages = {  # the walk-through's step in ms and utilisation
     "baseline": (80, 0.3165),
     "8 workers": (37, 0.7281),
     "pinned, 46 ms": (46, 0.9237),
@@ -36,80 +28,55 @@ stages = {  # the article's step in ms and utilisation
 }
 kernels_ms = {name: step * busy for name, (step, busy) in stages.items()}
 rest_ms = {name: step - kernels_ms[name] for name, (step, _) in stages.items()}
-for name, (step, _) in stages.items():
-    print(f"{name:15} {step:5.1f} ms = kernels {kernels_ms[name]:4.1f} + rest {rest_ms[name]:4.1f}")
 
 figure, axes = plt.subplots(figsize=(7, 2.4), layout="constrained")
 axes.barh(list(stages), list(kernels_ms.values()), label="kernels run")
 axes.barh(list(stages), list(rest_ms.values()), left=list(kernels_ms.values()), label="no kernel runs")
 axes.invert_yaxis()
-axes.set_xlabel("ms per step, from the article's figures")
+axes.set_xlabel("ms a step, from the article's figures")
 axes.legend()
 plt.show()
+for name, (step, _) in stages.items():
+    print(f"{name:15} {step:5.1f} ms = kernels {kernels_ms[name]:4.1f} + rest {rest_ms[name]:4.1f}")
 
 # %% [markdown]
-# With the rate, the kernels take about 25 ms in all three of the article's stages; with the printed step they would suddenly take 42 ms. The rate is right. This workbook therefore quotes the rate and marks the step time as derived.
+# With the rate, kernels take about 25 ms in all stages; with the printed step they would jump to 42. The rate is right.
 #
-# The same table explains two more of the article's figures. After the workers, kernels (27 ms) and the article's copies (10 ms) add up to its whole step of 37 ms: one after the other, with no overlap. After pinning, the article has about 2 ms left for a copy of 32 × 3 × 224 × 224 float32 values, which is about the speed of a PCIe 3.0 link:
-
-# %%
-batch_bytes = 32 * 3 * 224 * 224 * 4
-for name, copy_ms in (("from pageable memory", 10), ("pinned, at least", rest_ms["pinned, 1,200/s"])):
-    print(f"{name}: {batch_bytes / 1e6:.1f} MB in {copy_ms:.1f} ms = {batch_bytes / copy_ms / 1e6:.1f} GB/s")
-
-# %% [markdown]
-# So the article's gain is a *faster* copy. It is not what the article says, that the next batch is copied while the current one trains: its script copies on the stream that also runs the kernels, and one stream does one thing at a time. [Chapter 03](03_pinning.ipynb) has the details.
+# The table says more. After the workers, kernels (27 ms) and copies (10 ms) add up to the whole step: no overlap. After pinning, 2 ms are left for a copy of 19 MB, the speed of a PCIe 3.0 link. So the gain is a *faster* copy. It is not, as the article says, the next batch being copied during the current step: its script uses one stream.
 #
 # ## Utilisation is not speed
 #
-# The slides' aim is 100% utilisation; the profiler article calls 40% terrible. But look at what the article measured next:
+# With batch 512 for 32 the walk-through's rate rises by a third, and utilisation shows "not much change". With AMP the rate rises by half, and utilisation *falls*. (And 31.65% → 72.81% is 130% more, not "more than 200%".)
 #
-# | the article's change | utilisation | throughput |
-# |---|---|---|
-# | batch size 32 → 512 | "not much change" | 1,200 → 1,584 |
-# | AMP, and batch size → 1,024 | slightly *lower* | 1,670 → 2,477 |
+# ## Changes under one name
 #
-# Low utilisation shows that the device is idle. High utilisation only says that *some* kernel runs, not that it is a good one. Aim for samples per second; use utilisation to find out why they are few.
-#
-# (A rise from 31.65% to 72.81% is also not the article's "more than 200%": it is 2.3 times as much, an increase of 130%.)
-#
-# ## A stage that changed nothing
-#
-# The article sets `set_to_none=True` in `zero_grad` and finds no effect. It could not find one: the article used PyTorch 2.0, and since that version `True` is the default. Both sides of the comparison ran the same code. (The stage `zero_grad` in [chapter 05](05_uint8_copy.ipynb) compares `False` with `True`.)
-#
-# ## Two changes under one name
-#
-# The article's gain of "almost 50%" for AMP was measured with the batch size doubled as well, from 512 to 1,024. How much of it is AMP's? The article cannot say. (perfkit's preset `paper` changes both too, to follow the article, and says so; `quick` changes one.) The article's listing for the uint8 stage already has batch size 1,024 *and* `torch.compile`, which come two and three stages later. And where its text sets the profiler's warm-up to 3 steps, its code has `warmup=4`. Export the script from the program that was measured, and such a difference cannot arise.
+# - `set_to_none=True` has no effect: it is the default of PyTorch 2.0, which the article used. Both sides ran the same code.
+# - "Almost 50%" for AMP was measured with the batch doubled as well. The listing for the uint8 stage already has that batch *and* `torch.compile`.
 #
 # ## A table that does not test what it says
 #
-# The slides multiply x [16, M, K] by y [K, N] on a V100 and conclude that fp16 needs dimensions that are multiples of 8:
+# The methods slides conclude that M, K and N must be multiples of 8:
 
 # %%
-rows = [  # M, K, N, the article's fp32 and fp16 times in ms, and its comment
+rows = [  # M, K, N, the slides' fp32 and fp16 times in ms, and their comment
     (36, 1504, 10_000, 1.340, 0.267, "all multiples of 8"),
     (35, 1504, 10_000, 1.330, 0.264, "M is not"),
     (36, 1500, 10_000, 1.433, 1.367, "K is not"),
     (36, 1504, 9_999, 1.406, 1.388, "N is not"),
 ]
-print(" M   M/8  16·M  16·M/8  speed-up  fp16 TFLOP/s  the slides' comment")
+print(" M   M/8  16·M  16·M/8  speed-up  comment")
 for m, k, n, fp32_ms, fp16_ms, comment in rows:
-    tflops = 2 * 16 * m * k * n / fp16_ms / 1e9
-    print(
-        f"{m:2} {m / 8:5.2f}  {16 * m:4} {16 * m / 8:7.2f} {fp32_ms / fp16_ms:8.2f}× {tflops:13.1f}  {comment}"
-    )
+    print(f"{m:2} {m / 8:5.2f}  {16 * m:4} {16 * m / 8:7.2f} {fp32_ms / fp16_ms:8.2f}×  {comment}")
 
 # %% [markdown]
-# K and N: the conclusion holds. With K = 1500 or N = 9999 the article's fp16 product runs at the speed of fp32 products, so the Tensor Cores were not used, and nearly all of the article's gain (5.02×) is lost.
+# For K and N the conclusion holds. For M the table cannot say: 36 is no multiple of 8 either. And y has no batch dimension, so a library may compute one product with 16·M rows; then both 576 and 560 *are* multiples of 8.
 #
-# M: the table cannot say. Its first row is labelled "all multiples of 8", but 36 is not one. And since y has no batch dimension, a library may compute the whole as one product with 16 · M rows: then both 16 · 36 = 576 and 16 · 35 = 560 *are* multiples of 8. Either way the two rows are of the same kind, so it is no surprise that they are equally fast. To test M, the slides would have needed two rows that differ in what they test. [Chapter 15](15_kernels_and_shapes.ipynb) measures such rows on your machine.
+# ## A total that falls for several reasons
 #
-# ## A total that fell for another reason
-#
-# The placement article removes 20 synchronous copies, and its total falls from 26.6 to 14.5 ms. But the same report says that those copies took 1.03 ms. Subtract the article's two reports row by row:
+# The placement guide removes 20 synchronous copies, and its total falls from 26.6 to 14.5 ms:
 
 # %%
-report = {  # the article's total and slowest call in ms, before and after
+report = {  # the guide's total and slowest call in ms, before and after
     "executor set-up": (9.16493, 8.85968, 7.70113, 7.39363),
     "shape": (8.33057, 7.99849, 1.93504, 1.6016),
     "fill_constant": (4.06097, 0.888959, 2.62299, 0.342082),
@@ -118,76 +85,41 @@ report = {  # the article's total and slowest call in ms, before and after
     "Fetch": (0.919361, 0.138122, 0.880496, 0.140896),
     "the rest": (0.70008, 0.114403, 0.365178, 0.069071),
 }
-print(f"{'':16}   total, ms             without the slowest call")
-print(f"{'':16}  before   after   saved    before   after")
-for name, (before, before_max, after, after_max) in report.items():
-    figures = (
-        f"{before:8.2f}{after:8.2f}{before - after:8.2f}{before - before_max:10.2f}{after - after_max:8.2f}"
-    )
-    print(f"{name:16}{figures}")
-before, after = (sum(row[column] for row in report.values()) for column in (0, 2))
-touched = sum(report[name][0] - report[name][2] for name in ("slice", "crop_tensor"))
-print(f"saved: {before - after:.2f} ms; by the two operators that the fix touches: {touched:.2f} ms")
+steady = {name: (row[0] - row[1], row[2] - row[3]) for name, row in report.items()}
+print(f"{'':16}  total, ms       without the slowest call")
+for name, (before, _, after, _) in report.items():
+    print(f"{name:16}{before:7.2f}{after:7.2f}{steady[name][0]:12.2f}{steady[name][1]:7.2f}")
+totals = [sum(row[column] for row in report.values()) for column in (0, 2)]
+steady_totals = [sum(row[column] for row in steady.values()) for column in (0, 1)]
+touched = [sum(steady[name][column] for name in ("slice", "crop_tensor")) for column in (0, 1)]
+alone = steady_totals[0] / (steady_totals[0] - touched[0] + touched[1])
+print(f"{'sum':16}{totals[0]:7.2f}{totals[1]:7.2f}{steady_totals[0]:12.2f}{steady_totals[1]:7.2f}")
+print(
+    f"{totals[0] / totals[1]:.2f} times with first calls, {steady_totals[0] / steady_totals[1]:.2f} without"
+)
+print(f"slice and crop_tensor: {touched[0]:.2f} -> {touched[1]:.2f} ms, alone worth {alone:.2f} times")
 
 # %% [markdown]
-# More than half of what the article saved is `shape`, which the fix does not touch. Its slowest call is nearly all of its time, and without that one call it takes the same before and after; so does the executor's set-up. Such a call is most likely the first one, which is slow for reasons of its own. The two operators that the fix does touch, `slice` and `crop_tensor`, saved 2.4 ms in the article, of which 1.03 ms are the copies.
+# More than half of what the total lost is `shape`, which the fix does not touch: its slowest call, probably the first, is nearly all of its time. Leave out the slowest calls, and the two operators were 36% of the time; the fix makes the whole 1.35 times as fast. The rest of the 1.69 is noise: `fill_constant` was not touched, and fell from 3.17 to 2.28 ms. So the fix is worth a third here, and the headline of 1.83 claims more.
 #
-# The fix is right. Without the slowest calls, its share of the time is even larger than the copies' 3.87% suggest. But the article's total gives it credit for a slow start, five times as much as it earned. [Chapter 14](14_hidden_transfers.ipynb) repeats the experiment with warm-up left out and both sides interleaved.
+# ## Listings that do not do what they say
 #
-# ## Examples that do the opposite
+# In the distributed guide:
 #
-# Two listings in the distributed article are worth running in your head:
-#
-# - *Fetch results every 30 steps, not in every step*: `batch_id = 0`, then `while True: if batch_id % 30 == 0: …`. Nothing increases `batch_id`, so it fetches in every step.
-# - *Normalise on the GPU*: the standard deviation is created with the value 0.0, and the image is divided by it. The values are meant to be replaced, but nothing says so.
-#
-# The distributed article also says that memory grows in proportion to the batch size. Activations do; weights, gradients and optimizer state do not ([chapter 18](18_memory.ipynb)).
+# - *Fetch every 30 steps*: nothing increases `batch_id`, so it fetches in every step.
+# - *Normalise on the GPU*: the standard deviation is created with the value 0.0, and divides.
+# - *Scope options*: the object is called `exe_st`, the option is set on `strategy`, which does not exist.
+# - *`batch_feeder`*: the loop over samples overwrites `label`, which is then used as the tensor.
 #
 # ## What holds up
 #
-# | the article's claim | check |
+# | claim | check |
 # |---|---|
-# | 512 samples in 324 ms are 1,584 samples/s (the article rounds) | 512 ÷ 0.324 = 1,580 |
-# | 8 instead of 2 workers double the rate (the slides) | waiting took half of the step; without it, at most twice the rate, and 2.1 was measured |
-# | the article's V100 runs fp32 at 12.9 TFLOP/s | 82% of the 15.7 of its data sheet: plausible |
-# | a table of 10,000,000 × 150 float32 takes the article's 5.59 GiB | 6.0e9 bytes ÷ 2³⁰ |
-# | uint8 needs a quarter of the bytes | 1 byte instead of 4 |
-# | compiling gains 32% in the article, all stages together eight times | 3,268 ÷ 2,477 = 1.32; 3,268 ÷ (32 ÷ 0.080) = 8.2 |
+# | 512 samples in 324 ms are 1,584 samples/s | 512 ÷ 0.324 = 1,580 |
+# | 8 instead of 2 workers double the rate (slides) | the wait was half of the step, which explains 2.0 times; 2.1 was measured, as the rest got faster too |
+# | 10,000,000 × 150 float32 take 5.59 GiB | 6.0e9 bytes ÷ 2³⁰ |
+# | compiling gains 32%, everything 8 times | 3,268 ÷ 2,477 = 1.32; 3,268 ÷ 400 = 8.2 |
 #
-# ## Checking the simulation, too
+# Such a check shows *that* two figures disagree. Which one is wrong takes a third. The simulated GPUs of this course get the same treatment: [their errors](../docs/simulation.md).
 #
-# This workbook has figures of its own that nobody measured: those of simulated GPUs. They get the same treatment. The model was fitted to published measurements; what counts is its error on models that took no part in the fit. [How a simulated GPU predicts times](../docs/simulation.md) has the table of its errors, and says what was tried and what is known to be wrong.
-#
-# ## When such a check misleads
-#
-# - It shows that two figures disagree, not which one is wrong; that needs a third figure, as above.
-# - Printed figures are rounded. A difference in the last digit is no contradiction.
-# - Figures that agree can still be wrong together: a confounded comparison adds up perfectly.
-#
-# ## Exercise
-#
-# Suppose that nothing but the kernels cost time in the article's baseline. How many samples per second would that be? Compare it with the 1,200 samples/s of the article's pinned stage.
-
-# %% tags=["exercise"]
-answer = None  # a number, computed from kernels_ms["baseline"]
-
-# %% tags=["check"]
-if answer is None:
-    print("Your turn: replace None in the cell above.")
-else:
-    assert abs(answer * kernels_ms["baseline"] / 1e3 - 32) < 0.5, "Samples ÷ seconds: a batch has 32 samples"
-    print(f"Right: {answer:,.0f} samples/s. No loader and no copy can make this batch size faster than that")
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# ```python
-# answer = 32 / (kernels_ms["baseline"] / 1e3)
-# ```
-#
-# The article's 1,200 samples/s are 95% of it. After that, only better kernels could help: larger batches, AMP and compiling, which is what the article did next.
-#
-# </details>
-
-# %% [markdown]
-# Next: [20 profiling by hand](20_profiling_by_hand.ipynb)
+# Back to [00 start here](00_start_here.ipynb)

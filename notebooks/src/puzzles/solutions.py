@@ -14,15 +14,13 @@
 # %%
 import contextlib
 import itertools
-import math
 import time
 
-from torch import nn
-from torch.utils.checkpoint import checkpoint
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
-import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
 
 # %% [markdown]
 # ## `timing`: time a GPU step
