@@ -1,6 +1,6 @@
 """The speed of light of capstone.py: its model trains on a batch that is already there, and nothing else.
 
-No fetching, no printing, no metrics. Faster than this is only who makes the step itself faster.
+No fetching, no printing, no metrics. To beat this, make the step itself faster.
 """
 
 import torch

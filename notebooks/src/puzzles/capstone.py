@@ -7,9 +7,9 @@
 # ---
 
 # %% [markdown]
-# # Capstone: 400 → ?
+# # Capstone: a script with ten faults
 #
-# The article took a training from 400 to several thousand samples/s. Now you: a script with ten faults, all of them seen in real training code. *About 60 minutes; a measurement takes about 3. Needs: no GPU, two cores.*
+# *About 120 minutes; a measurement takes about 3. Needs: no GPU, two cores.* All ten faults come from real training code.
 #
 # The first run of the next cell puts a copy of the slow script beside this notebook. Edit that file, save it, run the cell again:
 
@@ -20,14 +20,14 @@ result = pk.capstone("my_capstone.py")
 result
 
 # %% [markdown]
-# - **Your score** is your speed as a share of the *speed of light*: the same model on a batch that is already in memory, with a fused optimizer and nothing else around it. Both are measured side by side.
-# - **The same training**: each step of the optimizer sees the same 64 photos in the same order, and the losses of the first steps are compared with the slow script's. Otherwise there is no score.
-# - More than the whole speed of light is possible for who makes the step itself faster.
+# - **Your score** is your speed as a share of the *speed of light*: the same model on a batch that is already in memory, with a fused optimizer and nothing else. Both are measured in turns.
+# - **The same training**: each step sees the same 64 photos in the same order, and the losses of the first steps are compared with the slow script's. Otherwise there is no score.
+# - You can beat 100% by making the model's step itself faster.
 #
-# To find the faults, watch the script. Each line of what it says is worth a thought:
+# To find the faults, watch the script in a terminal, and look up each line of the report on the [cheat sheet](../../docs/cheat_sheet.md):
 #
 # ```sh
 # perfkit watch my_capstone.py --steps 8
 # ```
 #
-# The ten faults, and a script without them: [solution](solutions/6_capstone.ipynb).
+# [The ten faults, and a script without them](capstone_solution.ipynb).

@@ -9,20 +9,20 @@
 # %% [markdown]
 # # Solution: the capstone
 #
-# The ten faults, in the order of the file. Needs: nothing; reading takes 3 minutes. The task: [the capstone](../6_capstone.ipynb).
+# The ten faults, in the order of the file, and why each costs time. The task: [the capstone](capstone.ipynb).
 #
-# 1. Every access decodes a JPEG file again. 512 small images fit in memory: decode each once, when the script starts.
-# 2. Pixels are normalised one sample at a time, in float64.
-# 3. `__getitem__` fetches sample by sample, then the loader stacks. `__getitems__` takes the whole batch at once.
-# 4. The model sees 4 samples at a time, sixteen times for a step: overhead of operators, not work.
-# 5. `.item()` for every part, twice.
-# 6. `print` for every part, with `flush`.
+# 1. Every access decodes a JPEG file again. 512 small images fit in memory: decode each once, when the script starts. With a million images, workers would decode them while the model trains.
+# 2. Pixels are normalised one sample at a time, in float64: twice the bytes, and a Python call each.
+# 3. `__getitem__` fetches sample by sample, then the loader stacks. `__getitems__` takes the batch in one indexing operation.
+# 4. The model sees 4 samples at a time, sixteen times for a step: the overhead of operators is paid sixteen times.
+# 5. `.item()` for every part, twice: on a GPU each one waits for all kernels before it.
+# 6. `print` for every part, with `flush`: a system call in the inner loop.
 # 7. Accuracy in every step, by a second pass through the model.
 # 8. A copy of all weights whenever the loss of a step is the best so far; a loader and a criterion made again and again.
 # 9. The optimizer loops over parameters (`foreach=False`), and fills gradients with zeros.
 # 10. `set_detect_anomaly(True)`, left on after a search for NaN: it checks every operator of the backward pass.
 #
-# Workers would not help any more: there is nothing left to fetch. Whether 16 bits or `torch.compile` help depends on the machine; measure it.
+# With the images in memory nothing is left to fetch, so workers would not help. Whether 16 bits or `torch.compile` help depends on the machine: measure.
 
 # %%
 """capstone.py without its ten faults."""

@@ -1,0 +1,148 @@
+"""What the course says and code can check: the sums of chapter 14, and facts behind the answers of quizzes."""
+
+import inspect
+import math
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import dataloader as loaders
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "notebooks" / "src"
+
+
+def prose(chapter: str) -> str:
+    """The text of a chapter in one line."""
+    cells = jupytext.read(SOURCES / f"{chapter}.py").cells
+    return " ".join(" ".join(cell.source.split()) for cell in cells if cell.cell_type == "markdown")
+
+
+@pytest.fixture(scope="module")
+def scope() -> dict[str, Any]:
+    """What the cells of chapter 14 have computed; it measures nothing."""
+    values: dict[str, Any] = {}
+    for cell in jupytext.read(SOURCES / "14_checking_the_articles.py").cells:
+        if cell.cell_type == "code":
+            exec(cell.source.replace("plt.show()", "plt.close()"), values)
+    return values
+
+
+def test_the_placement_fix_is_worth_what_the_rows_say(scope: dict[str, Any]) -> None:
+    before, after = scope["totals"]
+    steady, later = scope["steady_totals"]
+    touched, fixed = scope["touched"]
+    assert [round(value, 1) for value in (before, after)] == [26.6, 14.5]
+    assert [round(value, 2) for value in (steady, later, touched, fixed)] == [8.08, 4.79, 2.91, 0.83]
+    assert round(before / after, 2) == 1.83 and round(steady / later, 2) == 1.69
+    assert round(scope["alone"], 2) == 1.35
+    assert round(touched / steady, 2) == 0.36 and round(1 - later / steady, 2) == 0.41
+    for chapter in ("11_hidden_transfers", "14_checking_the_articles"):
+        assert all(figure in prose(chapter) for figure in ("26.6 to 14.5 ms", "1.83", "1.69", "1.35"))
+
+
+def test_kernels_take_as_long_in_every_stage_at_the_rate_and_not_at_the_printed_step(
+    scope: dict[str, Any],
+) -> None:
+    kernels = scope["kernels_ms"]
+    assert all(24 < kernels[name] < 28 for name in ("baseline", "8 workers", "pinned, 1,200/s"))
+    assert kernels["pinned, 46 ms"] > 42
+    assert math.isclose(kernels["8 workers"] + 10, 37, abs_tol=0.1)
+    assert round(scope["rest_ms"]["pinned, 1,200/s"]) == 2
+    assert round(32 / 0.046) == 696
+
+
+def test_the_slides_rows_for_m_are_of_one_kind(scope: dict[str, Any]) -> None:
+    speedups = [round(fp32 / fp16, 2) for *_, fp32, fp16, _ in scope["rows"]]
+    assert speedups == [5.02, 5.04, 1.05, 1.01]
+    assert 36 % 8 and 35 % 8 and not (16 * 36) % 8 and not (16 * 35) % 8
+
+
+def test_the_slides_log_of_workers() -> None:
+    batch, reader, rate = (0.4842, 0.5069, 0.4977), (0.23764, 0.25629, 0.25142), (8.2615, 7.8912, 8.0372)
+    assert round(1 / (1 - sum(reader) / sum(batch)), 1) == 2.0
+    assert round((17.1497 + 16.8328 + 17.0885) / sum(rate), 1) == 2.1
+    text = prose("14_checking_the_articles")
+    assert "explains 2.0 times; 2.1 was measured" in text
+
+
+def test_the_other_sums_that_are_quoted() -> None:
+    assert round(512 / 0.324) == 1580 and round(3268 / 2477, 2) == 1.32 and round(3268 / 400, 1) == 8.2
+    assert round(10_000_000 * 150 * 4 / 2**30, 2) == 5.59
+    assert (224 // 32) ** 2 == 49
+    copy_bytes = 32 * 3 * 224 * 224 * 4
+    assert round(copy_bytes / 1e6) == 19 and round(copy_bytes / 0.010 / 1e9, 1) == 1.9
+    assert round(100 * (72.81 / 31.65 - 1)) == 130
+
+
+# ---------------------------------------------------------------- quizzes
+
+
+def test_without_workers_there_is_no_thread_that_pins() -> None:
+    """03: the training process pins each batch itself."""
+    assert "pin_memory" in inspect.getsource(loaders._SingleProcessDataLoaderIter._next_data)
+    thread = "_pin_memory_thread"
+    assert thread not in inspect.getsource(loaders._SingleProcessDataLoaderIter)
+    assert thread in inspect.getsource(loaders._MultiProcessingDataLoaderIter)
+
+
+class Augmented(Dataset[torch.Tensor]):
+    """Samples that may draw a random number, as `RandomCrop` does."""
+
+    def __init__(self, is_random: bool) -> None:
+        self.is_random = is_random
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, torch.rand(()).item() if self.is_random else 0.0])
+
+
+@pytest.mark.parametrize("is_random", [False, True])
+def test_workers_change_losses_only_if_the_data_set_draws_random_numbers(is_random: bool) -> None:
+    """02: the order of samples stays; random numbers come from the worker's own generator."""
+
+    def epoch(workers: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(3)
+        torch.manual_seed(3)
+        loader = DataLoader(
+            Augmented(is_random), shuffle=True, generator=generator, num_workers=workers, batch_size=4
+        )
+        return torch.cat(list(loader))
+
+    plain, parallel = epoch(0), epoch(1)
+    assert torch.equal(plain[:, 0], parallel[:, 0])
+    assert torch.equal(plain, parallel) is not is_random
+
+
+def test_gradients_are_none_by_default() -> None:
+    """05: the tip of the walk-through has expired."""
+    assert inspect.signature(torch.optim.Optimizer.zero_grad).parameters["set_to_none"].default is True
+
+
+def test_partial_sums_may_be_rounded_to_16_bits_by_default() -> None:
+    """06: sums inside a product are *normally* kept in float32."""
+    assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    assert "normally kept in float32" in prose("06_amp")
+
+
+def test_autocast_computes_the_loss_in_float32_and_the_product_in_16_bits() -> None:
+    layer = torch.nn.Linear(8, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = layer(torch.randn(2, 8))
+        loss = functional.cross_entropy(logits, torch.zeros(2, dtype=torch.int64))
+    assert (logits.dtype, loss.dtype, layer.weight.dtype) == (torch.bfloat16, torch.float32, torch.float32)
+
+
+def test_the_profiler_has_the_columns_that_the_cheat_sheet_names() -> None:
+    source = inspect.getsource(torch.autograd.profiler_util)
+    sheet = (ROOT / "docs" / "cheat_sheet.md").read_text(encoding="utf-8")
+    for column in ('f"Self {device_name}"', 'f"{device_name} total"'):
+        assert column in source
+        assert column[2:-1].replace("{device_name}", "CUDA") in sheet
