@@ -1,7 +1,7 @@
 """Makes what is in data/recordings/ again: `python -m docs.record [--only ladder,traces,simulated]`.
 
 `ladder` measures the ladder at the preset `quick` on the CPU and draws the README's pictures of it, `traces`
-records the two traces of chapter 09, `simulated` computes the article's ladder and a timeline on a simulated
+records the two traces of chapter 02, `simulated` computes the article's ladder and a timeline on a simulated
 GPU. About ten minutes on two cores. A ladder that other programs disturbed is refused, and no file changes.
 """
 
@@ -53,7 +53,7 @@ def ladder(folder: Path) -> list[str]:
 
 
 def traces(folder: Path) -> list[str]:
-    """The two traces of chapter 09: the same compute threads in both, only the loader differs."""
+    """The two traces of chapter 02: the same compute threads in both, only the loader differs."""
     for stage, name in TRACES.items():
         rung = None if stage == "baseline" else stage
         settings = {"cpu_threads": 1}

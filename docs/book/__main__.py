@@ -91,7 +91,7 @@ def build(folder: Path, only: list[str] | None = None) -> Path:
     skipped = [
         f"{page}.ipynb"
         for page in notebooks
-        if "solutions" in page or (only is not None and Path(page).name[:2] not in only)
+        if "solution" in page or (only is not None and Path(page).name[:2] not in only)
     ]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     os.environ.update(PERFKIT_DATA=str(folder / "data"), PERFKIT_PRESET="smoke", PYTHONPATH=path)

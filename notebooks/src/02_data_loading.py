@@ -31,6 +31,22 @@ panel.run()
 pk.recording("sim-v100", "data_loading")
 
 # %% [markdown]
+# ## Before and after, as timelines
+#
+# Two steps recorded on two cores. Before, the training thread decodes photos itself; after, it has its next batch at once:
+
+# %%
+from pathlib import Path
+
+traces = Path(pk.__file__).parents[2] / "data" / "recordings" / "traces"
+pk.TraceView(traces / "photos-baseline.pt.trace.json.gz").plot("timeline")
+
+# %%
+pk.TraceView(traces / "photos-data_loading.pt.trace.json.gz").plot("timeline")
+
+# %% [markdown]
+# `pk.profile("photos", "data_loading")` records one of your own.
+#
 # ## On a CPU: when a worker makes it slower
 #
 # PyTorch's compute threads wait for each other after each operation, and by default they *spin*: they keep their core busy. A worker that needs a core then pushes one thread aside while the others burn theirs waiting for it. `OMP_WAIT_POLICY=PASSIVE python train.py` lets waiting threads sleep. A bare `python train.py` does not have it, and gains little or even loses by a worker:
