@@ -13,7 +13,7 @@
 #
 # The gap: the training process fetches each batch itself, and the model stands still meanwhile. Worker processes load the next batches while the model trains. Finished batches come through shared memory (`/dev/shm`, which is small in many containers).
 #
-# Guess how many times as fast it will be, enter it in the panel, then press *Run* (or run the next cell). Afterwards press *Keep* if it was faster, *Drop* if not: the next chapters start from what you kept.
+# Guess how many times as fast it will be, enter it in the panel, then press *Run* (or run the next cell). Afterwards press *Keep* if it was faster, *Drop* if not: the next chapters start from what you kept. If you decide nothing, they start from the walk-through's rungs below.
 
 # %%
 from perfkit import notebook as pk

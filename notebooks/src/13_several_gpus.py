@@ -68,12 +68,12 @@ panel.forecast("2 ranks")
 panel.forecast("2 ranks", latency_s=5e-6, bytes_per_s=12.5e9)
 
 # %% [markdown]
-# On a cluster, `perfkit export --set ranks=16 > train.py`, then on every machine:
-
-# %%
-pk.torchrun(16, nodes=2)
-
-# %% [markdown]
+# On a cluster, `perfkit export --set ranks=16 > train.py`, then on each of two machines with eight GPUs:
+#
+# ```bash
+# torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 train.py
+# ```
+#
 # ## The distributed guide's list
 #
 # Its advice: check each lever, and measure its gain. What it is today:

@@ -32,5 +32,4 @@ def _is_kept(row: Entry) -> bool:
     if row.note in ("kept", "dropped"):
         return row.note == "kept"
     ratio = row.against_baseline
-    unsure = ratio is not None and ratio.verdict in ("too few rounds", "disturbed") and ratio.low > 1
-    return bool(ratio and ratio.is_faster) or unsure
+    return ratio is not None and (ratio.is_faster or (ratio.verdict == "too few rounds" and ratio.low > 1))
