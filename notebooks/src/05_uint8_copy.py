@@ -138,7 +138,7 @@ else:
 # %% [markdown]
 # ## A tip that has expired
 #
-# The walk-through's next step, `zero_grad(set_to_none=True)`, had no effect. It could not: it has been PyTorch's default since 2.0, the version that the article used. Look up the default of your version before you follow a tip. `pk.StagePanel("zero_grad")` measures what it was worth.
+# The walk-through's next step, `zero_grad(set_to_none=True)`, had no effect. It could not: it has been PyTorch's default since 2.0, the version that the article used. Look up the default of your version before you follow a tip. `pk.StagePanel("zero_grad")` turns the switch `zero_grad_set_to_none` off, and measures what the default is worth.
 
 # %% [markdown]
 # ### Puzzle ★: normalise on the device

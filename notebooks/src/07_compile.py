@@ -178,6 +178,6 @@ pk.puzzle("recompiles").check(collate)
 #
 # - Divide the compile time by the time that a step saves before you keep it.
 # - Keep shapes fixed, and the graph whole.
-# - Also cheap to try: `torch.optim.SGD(..., fused=True)`, `torch.backends.cudnn.benchmark = True` on a GPU.
+# - Also cheap to try: `torch.optim.SGD(..., fused=True)` (the switch `optimizer_impl`), and `torch.backends.cudnn.benchmark = True` on a GPU.
 #
 # Next: [08 the whole ladder](08_the_whole_ladder.ipynb)
