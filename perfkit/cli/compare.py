@@ -12,7 +12,7 @@ from perfkit.cli.options import Output, Recipe, Script, Texts, Training, progres
 from perfkit.errors import InvalidValue
 from perfkit.results.run import Comparison
 from perfkit.results.store import RunStore
-from perfkit.show import tables_studies
+from perfkit.show import tables
 from perfkit.show.document import Content
 from perfkit.studies import compare as comparing
 from perfkit.studies import inspect
@@ -125,6 +125,6 @@ def parity(
     side = comparing.candidate(what, plan)
     with progress() as follow:
         result = inspect.parity(plan, side.title, side.recipe or recipes.Recipe(), steps, progress=follow)
-    output.show(f"parity of {side.title}", tables_studies.parity(result), result)
+    output.show(f"parity of {side.title}", tables.parity(result), result)
     if not result.ok:
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ import typer
 from perfkit import machine
 from perfkit.cli.options import Output, Training, progress
 from perfkit.results import noise as noises
-from perfkit.show import tables_studies
+from perfkit.show import tables
 from perfkit.studies import compare as comparing
 from perfkit.studies import rungs
 
@@ -28,13 +28,13 @@ def doctor(
     plan = training.plan()
     checks = machine.checkup()
     stages = rungs.resolve(plan)[1]
-    sections = tables_studies.doctor(machine.describe(machine.facts()), checks, stages)
+    sections = tables.doctor(machine.describe(machine.facts()), checks, stages)
     document: dict[str, object] = {"checks": checks}
     if noise:
         with progress() as follow:
             result = comparing.measure_noise(plan, pairs, budget, progress=follow)
         bound = noises.load(plan.device)
-        sections += tables_studies.noise(result, plan.device, bound)
+        sections += tables.noise(result, plan.device, bound)
         document["noise"] = bound
     output.show("check of this machine", sections, document)
     if any(check.status == "problem" for check in checks):

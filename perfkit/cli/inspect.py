@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from perfkit.cli.options import Output, Stage, Texts
-from perfkit.show import tables_inside
+from perfkit.show import inside
 from perfkit.studies import inspect
 
 
@@ -20,4 +20,4 @@ def memory(
     """What holds memory in a training step: by kind, by phase, by line of code."""
     second = dataclasses.replace(training, settings=[*(training.settings or []), *(other or [])])
     ledgers = [inspect.memory(**one.where()) for one in ([training, second] if other else [training])]
-    output.show("memory of a step", tables_inside.memory(ledgers), ledgers if other else ledgers[0])
+    output.show("memory of a step", inside.memory(ledgers), ledgers if other else ledgers[0])

@@ -11,7 +11,7 @@ from perfkit.errors import InvalidValue
 from perfkit.results import recordings
 from perfkit.results.run import Run, document, summary
 from perfkit.results.store import RunStore
-from perfkit.show import sentences, tables, tables_history, terminal
+from perfkit.show import sentences, tables, terminal
 from perfkit.show.document import Content
 from perfkit.studies import rungs
 from perfkit.studies.progress import Update
@@ -78,7 +78,7 @@ def runs(
 ) -> None:
     """Lists the stored runs, newest first."""
     store = RunStore()
-    terminal.show([tables_history.stored(store.history(limit, workload))])
+    terminal.show([tables.stored(store.history(limit, workload))])
     for problem in store.problems:
         complain(problem)
 
@@ -106,5 +106,5 @@ def show(
         session = name or next(iter(sessions))
         return _show_session(list(reversed(store.runs(limit=1000, session=session))), output)
     stored = store.get(name)
-    sections = [*tables.sections([stored]), tables.evidence_of(stored)]
+    sections = [*tables.sections([stored]), tables.checks("Every check", stored.mechanism)]
     return output.show(sentences.name(stored), sections, summary(stored) | {"machine": stored.machine})

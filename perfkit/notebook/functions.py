@@ -15,7 +15,7 @@ from perfkit.notebook.ladder import Recipes
 from perfkit.notebook.shown import Output, Shown
 from perfkit.results import recordings
 from perfkit.results.run import Run
-from perfkit.show import html, tables, tables_inside, tables_studies
+from perfkit.show import html, inside, tables
 from perfkit.show.document import Bullets
 from perfkit.show.sentences import verdicts
 from perfkit.studies import inspect, rungs
@@ -42,7 +42,7 @@ def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown
         msgspec.structs.replace(inspect.memory(workload, settings=changes, **where), recipe=title)
         for title, changes in recipes.items()
     ]
-    return Shown(reports, tables_inside.memory(reports))
+    return Shown(reports, inside.memory(reports))
 
 
 def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Shown[Any]:
@@ -51,14 +51,14 @@ def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Sh
     Figures: roofline, shapes.
     """
     report = inspect.kernels(workload, recipe, **where)
-    return Shown(report, tables_inside.kernels(report))
+    return Shown(report, inside.kernels(report))
 
 
 class SyncReport(Shown[Any]):
     """Lines that copy or wait between host and device in a training's steps."""
 
     def __init__(self, report: Syncs) -> None:
-        super().__init__(report.places, tables_inside.syncs(report))
+        super().__init__(report.places, inside.syncs(report))
         self.places, self.steps = report.places, report.steps
 
     @property
@@ -93,7 +93,7 @@ def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
     at = stages.index(stage)
     measured = [run for run in loaded.runs[:at] if run.status == "ok"]
     pair = [*measured[-1:], loaded.runs[at]]
-    return Shown(pair, [Bullets(verdicts(pair)[-1:]), tables.short_ladder(pair), origin])
+    return Shown(pair, [Bullets(verdicts(pair)[-1:]), tables.ladder(pair), origin])
 
 
 def training_loop(runs: Sequence[Run]) -> Markdown:
@@ -109,7 +109,7 @@ def pipeline() -> HTML:
 def doctor() -> Shown[list[Check]]:
     """The machine check, as a table."""
     checks = list(checkup())
-    return Shown(checks, tables_studies.doctor(describe(facts()), checks, []))
+    return Shown(checks, tables.doctor(describe(facts()), checks, []))
 
 
 def source(workload: str) -> str:

@@ -18,7 +18,7 @@ from perfkit.results import recordings
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
-from perfkit.show import figures, results, sentences, tables, tables_studies
+from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.studies import compare, inspect, rungs, sources
 from perfkit.studies.rungs import RUNG, is_ladder_of
@@ -123,7 +123,7 @@ class LadderPanel(PlanPanel):
     def _answers(self) -> list[Content]:
         kept = [run.title for run in self.runs if run.facts.get(RUNG) == "kept"]
         lines = [f"Kept: {', '.join(kept)}."] if kept else []
-        return [tables.short_ladder(self.runs), Bullets([*lines, *self._verdicts()])]
+        return [tables.ladder(self.runs), Bullets([*lines, *self._verdicts()])]
 
     def _verdicts(self) -> list[str]:
         """What each stage showed; a failure is told as an error."""
@@ -202,7 +202,7 @@ class LadderPanel(PlanPanel):
                 sessions.setdefault(row.session, []).append(row.stage)
         for session in (session for session, stages in sessions.items() if {*names} <= {*stages}):
             runs = store.runs(session=session)[::-1]
-            stages = [run.stage for run in results.stages(runs) if run.stage != KEPT]
+            stages = [run.stage for run in sentences.stages(runs) if run.stage != KEPT]
             same_options = all(run.options == description.options for run in runs)
             if sorted(stages) == sorted(names) and same_options and is_ladder_of(plan, description, runs):
                 return runs
@@ -240,11 +240,11 @@ class RecipePanel(LadderPanel):
     def parity(self, title: str) -> Shown[Parity]:
         """Whether a recipe still trains the same."""
         parity = inspect.parity(self.plan, title, Recipe.from_dict(self[title].recipe))
-        return Shown(parity, tables_studies.parity(parity))
+        return Shown(parity, tables.parity(parity))
 
     def communication(self) -> Shown[list[Run]]:
         """Where a step goes, for each recipe with several ranks."""
-        return Shown(self.results(), [tables_studies.communication(self.results())])
+        return Shown(self.results(), [tables.communication(self.results())])
 
     def efficiency(self, single: str, many: str) -> float:
         """Scaling efficiency of a recipe with several ranks over one with a single rank: 1 is perfect."""
@@ -255,7 +255,7 @@ class RecipePanel(LadderPanel):
     ) -> Shown[dict[int, float]]:
         """Predicted efficiency with more ranks, from what a recipe measured; see `studies.compare`."""
         efficiency = compare.forecast(self[title], latency_s=latency_s, bytes_per_s=bytes_per_s)
-        return Shown(efficiency, [tables_studies.forecast(efficiency)])
+        return Shown(efficiency, [tables.forecast(efficiency)])
 
 
 def date(runs: Sequence[Run]) -> str:

@@ -19,7 +19,7 @@ from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.results.store import Entry, RunStore
-from perfkit.show import results, sentences, simulated, tables, units
+from perfkit.show import sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Section
 from perfkit.studies import inspect, rungs
 from perfkit.studies.progress import Progress
@@ -154,7 +154,7 @@ class StagePanel(LadderPanel):
             self.bar.say(f"'{words}' is no guess: give a number above 0, such as 1.5")
 
     def _recall(self, runs: list[Run]) -> None:
-        stored = RunStore().guess(results.stages(runs)[-1].id)
+        stored = RunStore().guess(sentences.stages(runs)[-1].id)
         if stored is not None:
             self.guess, self._guess.value = stored, f"{stored:g}"
         super()._recall(runs)
@@ -174,7 +174,7 @@ class StagePanel(LadderPanel):
         self._mark("dropped")
 
     def _mark(self, decision: str) -> None:
-        run = results.stages(self.results())[-1]
+        run = sentences.stages(self.results())[-1]
         if self.plan.recorded or run.status != "ok":
             raise InvalidValue("there is no result of this machine to decide on", "Run it")
         RunStore().mark(run.id, note=decision)
@@ -191,7 +191,7 @@ class StagePanel(LadderPanel):
         decisions = _decisions(self.plan)
         climbed = [_told(decisions[name]) for name in LADDER if name in decisions]
         here = decisions.get(self.optimization.name)
-        is_last = here is not None and self.runs and here.id == results.stages(self.runs)[-1].id
+        is_last = here is not None and self.runs and here.id == sentences.stages(self.runs)[-1].id
         for choice, decision in zip(self._choices, _DECISIONS, strict=True):
             choice.disabled = bool(self.plan.recorded)
             choice.icon = "check" if here and is_last and here.note == decision else ""
@@ -208,7 +208,7 @@ class StagePanel(LadderPanel):
 
     def _measure(self) -> None:
         super()._measure()
-        run = results.stages(self.runs)[-1]
+        run = sentences.stages(self.runs)[-1]
         if self.plan.recorded or run.status != "ok":
             return
         if self.guess is not None:
@@ -226,12 +226,12 @@ class StagePanel(LadderPanel):
 
     def _answers(self) -> list[Content]:
         """Why, whether the training is still right, and how good the guess was."""
-        proof = self.parity.describe() if self.parity else simulated.no_parity(self.runs)
+        proof = self.parity.describe() if self.parity else sentences.no_parity(self.runs)
         return [Bullets([line for line in (*self._verdicts(), proof, self._score()) if line])]
 
     def _score(self) -> str:
         """The guess, the result and the article's figure, all in the guess's unit."""
-        ratio = results.stages(self.runs)[-1].speedup("previous")
+        ratio = sentences.stages(self.runs)[-1].speedup("previous")
         published = f"The article: {self.optimization.published}." if self.optimization.published else ""
         if ratio is None or self.guess is None:
             return published
@@ -241,7 +241,7 @@ class StagePanel(LadderPanel):
     def _evidence(self) -> list[Content]:
         changes = [Section(title, [Code(text, "diff")]) for title, text in self._known_diffs()]
         card = Section("How it works", [Code(self.optimization.prose)], folded=True)
-        return [tables.short_ladder(self.runs), *tables.proof(self.runs, self.parity), *changes, card]
+        return [tables.ladder(self.runs), *tables.proof(self.runs, self.parity), *changes, card]
 
     def card(self) -> Markdown:
         """The stage's card: how it works, when it applies, when it does not help."""

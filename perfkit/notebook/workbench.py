@@ -21,7 +21,7 @@ from perfkit.results import recordings
 from perfkit.results.recordings import recording_text
 from perfkit.results.run import AGAIN, Run
 from perfkit.results.store import Entry, RunStore, entry
-from perfkit.show import figures, html, sentences, tables, tables_history, units
+from perfkit.show import figures, html, sentences, tables, units
 from perfkit.show.document import Bullets, Content, Notice, Table
 from perfkit.studies import rungs, sources
 from perfkit.studies.compare import compare_stored
@@ -125,19 +125,9 @@ class History:
         self._draw(self.grid.ticked)
 
     def _draw(self, ticked: Sequence[str]) -> None:
-        entries = list(self._entries.values())
         self._quiet = True
         with self.grid.hold_sync():
-            self.grid.rows = [
-                {
-                    **msgspec.to_builtins(line),
-                    "rate": f"{line.rate} disturbed" if line.disturbed else line.rate,
-                    "changes": ", ".join(tables_history.changes(entry.recipe, {})),
-                    "date": line.created[:16].replace("T", " "),
-                    "date_value": line.created,
-                }
-                for line, entry in zip(tables_history.lines(entries), entries, strict=True)
-            ]
+            self.grid.rows = [tables.history_row(entry) for entry in self._entries.values()]
             self.grid.ticked = list(ticked)
         self._quiet = False
 
@@ -245,7 +235,7 @@ class Workbench(PlanPanel):
     def _measure(self) -> None:
         """The recipe of the controls beside the baseline; the baseline itself is measured once."""
         recipe, plain = self.controls.recipe, self._plain()
-        changed = ", ".join(tables_history.changes(recipe.to_dict(), plain.to_dict()))
+        changed = ", ".join(tables.changes(recipe.to_dict(), plain.to_dict()))
         recipes = {BASELINE: plain, changed[:60]: recipe} if changed else {BASELINE: plain}
         self._profile = ()
         self._climb(replace(self.plan, recipes=tuple(recipes.items())))
@@ -290,7 +280,7 @@ class Workbench(PlanPanel):
         if len(sessions) > 1:
             words = [Notice(drift), compared(runs)]
         notices = map(Notice, sentences.notices(runs))
-        return [*notices, figures.headline(runs), tables.short_ladder(runs), *words]
+        return [*notices, figures.headline(runs), tables.ladder(runs), *words]
 
     def _compare(self) -> None:
         self._profile = ()
@@ -351,6 +341,6 @@ def compared(runs: Sequence[Run]) -> Table:
             words = f"{units.ratio(ratio)} {ratio.verdict}"
         except InvalidValue as problem:
             words = f"{units.NOT_AVAILABLE}: {problem.what}"
-        differs = tables_history.changes(run.recipe, first.recipe)
+        differs = tables.changes(run.recipe, first.recipe)
         rows.append((run.title, words, ", ".join(differs) or "no switch"))
     return Table(("run", f"against {first.title}", "what differs"), rows, "Compared")

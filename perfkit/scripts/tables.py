@@ -13,9 +13,9 @@ from perfkit.scripts.suggest import Suggestion
 from perfkit.scripts.tracked import Tracked
 from perfkit.show import style, units
 from perfkit.show.document import Bullets, Content, Figure, Notice, Section, Table
-from perfkit.show.sentences import clean
-from perfkit.show.tables_inside import syncs
-from perfkit.show.tables_studies import checks
+from perfkit.show.inside import syncs
+from perfkit.show.tables import checks
+from perfkit.show.units import clean
 from perfkit.trace.report import diagnosis
 
 if TYPE_CHECKING:

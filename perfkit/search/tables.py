@@ -7,9 +7,9 @@ from perfkit.results.run import Run
 from perfkit.results.stats import Estimate
 from perfkit.search.attribute import Attribution, Effect
 from perfkit.search.tune import Tuned, rate
-from perfkit.show import rows, style, units
+from perfkit.show import style, units
 from perfkit.show.document import Bullets, Cell, Col, Content, Figure, tabulate
-from perfkit.show.rows import Look
+from perfkit.show.style import Look
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -52,12 +52,12 @@ def _worth(effects: Sequence[Effect], figure: "Drawing") -> None:
     """A bar for the mean over the orders with its interval; marks for alone and after the others."""
     ax = figure.add_subplot()
     marks = "times as fast (circle: alone on the baseline · diamond: on top of all the others)"
-    rows.named(ax, [effect.title for effect in effects], [str(_mean(effect)) for effect in effects], marks)
+    style.named(ax, [effect.title for effect in effects], [str(_mean(effect)) for effect in effects], marks)
     numbers = [(e.alone, e.last, e.shapley, e.low, e.high) for e in effects]
     values = [1.0, *(value for each in numbers for value in each if value is not None)]
     for at, effect in enumerate(effects):
         if effect.shapley is not None:
-            rows.bar(ax, at, 1.0, effect.shapley - 1.0, _MEAN)
+            style.bar(ax, at, 1.0, effect.shapley - 1.0, _MEAN)
         if effect.low is not None and effect.high is not None:
             ax.plot([effect.low, effect.high], [at, at], color=style.ink(), linewidth=1.6)
         for field, sign, colour in _MARKS:
@@ -66,7 +66,7 @@ def _worth(effects: Sequence[Effect], figure: "Drawing") -> None:
     room = max(values) - min(values) + 0.1
     ax.set_xlim(min(values) - 0.05 * room, max(values) + 0.06 * room)
     ax.axvline(1.0, linewidth=1)
-    rows.legend(ax, [_MEAN])
+    style.legend(ax, [_MEAN])
 
 
 def tuning(result: Tuned) -> list[Content]:

@@ -6,7 +6,7 @@ escapes what its page would take for markup.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from perfkit.errors import one_of
 from perfkit.results.stats import Estimate, Ratio
@@ -23,20 +23,16 @@ class Cell:
     """A value of a table and the function that writes it, called once by each renderer.
 
     A plain `str` in a table is text. A `None` is a missing number.
-
-    Args:
-        value: a number, an estimate or a ratio with its interval, or text.
-        format: value → text, such as `units.percent`.
-        absent: the text in place of a missing number.
-        mark: a sign behind the text, such as that of a verdict.
-        tone: the colour where a page has colours; the text alone must say the same.
     """
 
     value: Any
     format: Callable[[Any], str] = str
     absent: str = "n/a"
+    """The text in place of a missing number."""
     mark: str = ""
+    """A sign behind the text, such as that of a verdict."""
     tone: Tone = ""
+    """The colour where a page has colours; the text alone must say the same."""
 
     @property
     def is_number(self) -> bool:
@@ -50,19 +46,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Col:
-    """A column of a table of things.
-
-    Args:
-        head: its heading.
-        get: an attribute's name, or thing → value; a value that is a `Cell` or a `str` is taken as it is.
-        format: value → text.
-        narrow: whether the column is kept where there is little room.
-    """
+    """A column of a table of things."""
 
     head: str
     get: str | Callable[[Any], Any]
+    """An attribute's name, or thing → value; a value that is a `Cell` or a `str` is taken as it is."""
     format: Callable[[Any], str] = str
     narrow: bool = True
+    """Whether the column is kept where there is little room."""
 
     def cell(self, thing: Any) -> Cell | str:
         """The cell of one thing."""
@@ -72,47 +63,41 @@ class Col:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells; the first cell of a row names it.
-
-    Args:
-        columns: the headings.
-        rows: a cell for each heading.
-        title: above the table.
-        note: what a reader must know beside the table; without rows, why there are none.
-        narrow: the columns to keep where there is little room, the least important last; all if empty.
-    """
+    """Rows of cells; the first cell of a row names it."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell | str]]
     title: str = ""
     note: str = ""
+    """What a reader must know beside the table; without rows, why there are none."""
     narrow: Sequence[str] = ()
+    """The columns to keep where there is little room, the least important last; all if empty."""
 
     @property
     def numeric(self) -> list[bool]:
         """For each column, whether it holds numbers and no text: such a column is set flush right."""
-        cells = [[row[at] for row in self.rows] for at in range(len(self.columns))]
-        return [at > 0 and _is_numeric(column) for at, column in enumerate(cells)]
+        columns = [[row[at] for row in self.rows if row[at] != ""] for at in range(len(self.columns))]
+        return [at > 0 and bool(cells) and all(map(_is_numeric, cells)) for at, cells in enumerate(columns)]
 
     def only(self, columns: Sequence[str]) -> "Table":
         """The same table with these columns."""
         chosen = [list(self.columns).index(column) for column in columns]
-        return replace(
-            self, columns=columns, rows=[[row[at] for at in chosen] for row in self.rows], narrow=()
-        )
+        rows = [[row[at] for at in chosen] for row in self.rows]
+        return replace(self, columns=columns, rows=rows, narrow=())
 
 
-def _is_numeric(cells: Sequence[Cell | str]) -> bool:
-    written = [cell for cell in cells if cell != ""]
-    return bool(written) and all(
-        isinstance(cell, Cell) and (cell.is_number or cell.value is None) for cell in written
-    )
+def _is_numeric(cell: Cell | str) -> bool:
+    return isinstance(cell, Cell) and (cell.is_number or cell.value is None)
 
 
 def tabulate(
-    columns: Sequence[Col], things: Sequence[Any], title: str = "", note: str = "", none: str = "none",
+    columns: Sequence[Col],
+    things: Sequence[Any],
+    title: str = "",
+    note: str = "",
+    none: str = "none",
     most: int | None = None,
-) -> Table:  # fmt: skip
+) -> Table:
     """A table with a row for each thing.
 
     Args:
@@ -132,23 +117,19 @@ def tabulate(
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture that is drawn when a page needs it.
-
-    Args:
-        name: what code calls it by.
-        title: its heading.
-        alt: the same in words, with the numbers.
-        paint: draws it on an empty matplotlib figure, under `style.theme`.
-        height: inches.
-        nothing: why there is nothing to draw; empty where there is something.
-    """
+    """A picture that is drawn when a page needs it."""
 
     name: str
+    """What code calls it by."""
     title: str
     alt: str
+    """The same in words, with the numbers."""
     paint: "Callable[[Drawing], object]" = field(repr=False)
+    """Draws it on an empty matplotlib figure, under `style.theme`."""
     height: float = 4.2
+    """Inches."""
     nothing: str = ""
+    """Why there is nothing to draw; empty where there is something."""
 
     def draw(self, dark: bool = False) -> "Drawing":
         """The matplotlib figure, for a light or a dark page."""
@@ -201,19 +182,16 @@ class Code:
 
 @dataclass(frozen=True)
 class Interactive:
-    """A picture with a script of its own, for pages and notebooks; a terminal leaves it out.
-
-    Args:
-        title: what it shows, for those who do not see it.
-        markup: HTML, escaped by whoever made it.
-        script: JavaScript that draws it; nothing else on a page may run or load anything.
-        height: pixels of its frame in a notebook.
-    """
+    """A picture with a script of its own, for pages and notebooks; a terminal leaves it out."""
 
     title: str
+    """What it shows, for those who do not see it."""
     markup: str
+    """HTML, escaped by whoever made it."""
     script: str
+    """JavaScript that draws it; nothing else on a page may run or load anything."""
     height: int
+    """Pixels of its frame in a notebook."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +207,6 @@ class Section:
 
 
 Content: TypeAlias = str | Notice | Bullets | Code | Table | Figure | Interactive | Section
-_Named = TypeVar("_Named", Table, Figure)
 
 
 def walk(contents: Iterable[Content]) -> Iterator[Content]:
@@ -246,16 +223,18 @@ def table(contents: Iterable[Content], title: str = "") -> Table:
     Raises:
         InvalidValue: no such table.
     """
-    return _first([(part.title, part) for part in walk(contents) if isinstance(part, Table)], title, "table")
+    tables = [part for part in walk(contents) if isinstance(part, Table)]
+    return tables[_first([table.title for table in tables], title, "table")]
 
 
 def figure(contents: Iterable[Content], name: str = "") -> Figure:
     """A figure by its name; otherwise as `table`."""
-    return _first([(part.name, part) for part in walk(contents) if isinstance(part, Figure)], name, "figure")
+    figures = [part for part in walk(contents) if isinstance(part, Figure)]
+    return figures[_first([figure.name for figure in figures], name, "figure")]
 
 
-def _first(named: Sequence[tuple[str, _Named]], start: str, word: str) -> _Named:
-    for name, part in named:
+def _first(names: Sequence[str], start: str, word: str) -> int:
+    for at, name in enumerate(names):
         if name.lower().startswith(start.lower()):
-            return part
-    raise one_of(start, [name for name, _ in named], word)
+            return at
+    raise one_of(start, names, word)

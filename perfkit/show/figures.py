@@ -4,51 +4,49 @@ A further view is a paint function, a function for the numbers of one run, and i
 is loaded when the first figure is drawn, so that a table costs none of its start-up.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from perfkit.errors import one_of
 from perfkit.results.run import Run
-from perfkit.show import figures_losses, figures_step, results, rows, sentences, simulated, style, units
+from perfkit.show import sentences, style, units
 from perfkit.show.document import Figure
-from perfkit.show.rows import Look
+from perfkit.show.style import Look
+from perfkit.show.units import clean
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
+
+_PREDICTED = Look("simulated", style.PURPLE, "--")
+_WAITS = Look("waits for data", style.ORANGE, "///")
+_REST = Look("everything else", style.BLUE)
+_FREE = Look("end if data were free", style.VERMILLION, "|")
+_RATE = Look("samples/s", style.SKY)
+_AGAIN = Look("the baseline again", style.GREY, "..")
+_CEILING = Look("ceiling: data free", style.VERMILLION, "|")
+_ALLOCATED = Look("allocated", style.BLUE)
+_RESERVED = Look("reserved on top", style.SKY, "\\\\")
+_MOST_ROOM = 1.25
+"""The end of an axis, in multiples of the longest bar: a wider interval is cut off."""
+_LOG_FROM = 8
+"""Samples that span more than this factor need a logarithmic axis, else small batches are squeezed."""
 
 
 @dataclass(frozen=True)
 class View:
-    """One kind of picture.
+    """One kind of picture."""
 
-    Args:
-        tab: its title in a word or two.
-        title: its heading.
-        paint: paints the runs on an empty figure.
-        numbers: the numbers of one run that it shows, with units; empty where there are none.
-        height: inches.
-        nothing: why there is nothing to draw; empty where there is something.
-        again: whether it shows the baseline's second process too.
-    """
-
-    tab: str
     title: str
-    paint: "Callable[[Sequence[Run], Drawing], None]"
     numbers: Callable[[Run], str]
-    height: Callable[[Sequence[Run]], float] = lambda runs: style.rows_height(len(runs))
-    nothing: Callable[[Sequence[Run]], str] = lambda runs: "" if runs else "Nothing was measured yet."
-    again: bool = False
-
-
-_GAINED, _LOST = Look("gained", style.GREEN, "//"), Look("lost", style.ORANGE, "xx")
-_AGAIN = Look("the baseline again", style.GREY, "..")
-_CEILING = Look("ceiling: data free", style.VERMILLION, "|")
-_RESERVED = Look("reserved on top", style.SKY, "\\\\")
-_FEW = 5
+    """The numbers of one run that it shows, with units; empty where there are none."""
+    paint: "Callable[[Sequence[Run], Drawing], None]"
+    """Paints the runs on an empty figure."""
+    height: float = 0.0
+    """Inches; a row for each run if 0."""
 
 
 def view(name: str, runs: Sequence[Run]) -> Figure:
@@ -59,32 +57,25 @@ def view(name: str, runs: Sequence[Run]) -> Figure:
     """
     if name not in VIEWS:
         raise one_of(name, list(VIEWS), "view")
-    kind = VIEWS[name]
-    runs = runs if kind.again else results.stages(runs)
-    nothing, title = kind.nothing(runs), kind.title
-    if simulated.any_of(runs):
-        title = title.replace("(sampled)", "(kernel time / step)")
+    kind, runs = VIEWS[name], runs if name == "throughput" else sentences.stages(runs)
+    nothing, title = "" if runs else "Nothing was measured yet.", kind.title
+    if name == "losses" and runs and not any(run.losses for run in runs):
+        nothing = "There are no losses: nothing was trained here."
     if runs:
-        where = (runs[0].workload.rpartition(":")[2], simulated.device(runs[0]))
-        title = " · ".join([title, *filter(None, (sentences.clean(part, 32) for part in where))])
+        first = runs[0]
+        device = f"simulated {first.simulated.gpu}" if first.simulated else first.device
+        where = [clean(part, 32) for part in (first.workload.rpartition(":")[2], device)]
+        title = " · ".join([title, *filter(None, where)])
     alt = f"{kind.title}. {nothing or sentences.enumerated(runs, kind.numbers)}"
-    return Figure(name, title, alt, lambda figure: kind.paint(runs, figure), kind.height(runs), nothing)
+    height = kind.height or style.rows_height(len(runs))
+    return Figure(name, title, alt, lambda drawing: kind.paint(runs, drawing), height, nothing)
 
 
 def headline(runs: Sequence[Run]) -> Figure:
     """The one picture of a result: before above after on one axis of time, its title the result in words."""
-    both, _ = figures_step.pair(runs)
-    picture, title = view("step_time", both or runs), figures_step.headline(runs)
+    both, _ = sentences.pair(runs)
+    picture, title = view("step_time", both or runs), sentences.headline(runs)
     return replace(picture, title=title, alt=f"{title} · {picture.alt}") if title else picture
-
-
-def others(runs: Sequence[Run]) -> dict[str, Figure]:
-    """What stands behind the headline, by the words of its tab; a picture that says the same is left out."""
-    both, _ = figures_step.pair(runs)
-    pictures = {kind.tab: view(name, runs) for name, kind in VIEWS.items()}
-    if len(both) == len(results.stages(runs)):
-        del pictures[VIEWS["step_time"].tab]
-    return {tab: picture for tab, picture in pictures.items() if not picture.nothing}
 
 
 def figure(name: str, runs: Sequence[Run], dark: bool = False) -> "Drawing":
@@ -92,97 +83,124 @@ def figure(name: str, runs: Sequence[Run], dark: bool = False) -> "Drawing":
     return view(name, runs).draw(dark)
 
 
-def _look(runs: Sequence[Run], label: str, colour: str) -> Look:
-    """The look of the runs' own bars: simulated ones differ."""
-    return Look(f"{label}, simulated", style.PURPLE, "--") if simulated.any_of(runs) else Look(label, colour)
+def _frame(drawing: "Drawing", runs: Sequence[Run], numbers: Callable[[Run], str], unit: str) -> Any:
+    """A row for each run: names, numbers and axis; without numbers, the reason in place of the bar."""
+    ax, texts = drawing.add_subplot(), [numbers(run) for run in runs]
+    simulated = "simulated " * sentences.any_simulated(runs)
+    style.named(ax, [sentences.name(run) for run in runs], texts, simulated + unit)
+    for at, (run, text) in enumerate(zip(runs, texts, strict=True)):
+        if not text:
+            style.reason(ax, at, sentences.outcome(run) or "n/a: this was not measured")
+    return ax
 
 
-def _throughput(runs: Sequence[Run], figure: "Drawing") -> None:
-    """A bar for each stage: what it kept of the previous stage's rate, and the gain or loss on it."""
-    ax = figure.add_subplot()
-    label = "samples/s: mean, 95% interval; ▲ ▼ ≈ ratio to the stage before (thin line)"
-    if simulated.any_of(runs):
-        label = "simulated samples/s, with the model's error; △ ▽ ◇ ratio to the stage before (thin line)"
-    rows.frame(ax, runs, _throughput_numbers, label)
-    base = _look(runs, "samples/s", style.SKY)
-    for at, _run in enumerate(runs):
-        _throughput_row(ax, at, runs, base)
-    ax.set_xlim(0, max([*map(_extent, runs), 0.0]) * 1.03 or 1)
-    ratios = [ratio for run in runs if (ratio := run.speedup("previous"))]
-    present = {
-        base: True,
-        _GAINED: any(ratio.is_faster for ratio in ratios),
-        _LOST: any(ratio.is_slower for ratio in ratios),
-        _CEILING: any(run.ceiling_samples_per_s for run in runs),
-        _AGAIN: any(run.is_again for run in runs),
-    }
-    rows.legend(ax, [look for look, shown in present.items() if shown] + rows.disturbed(ax, runs))
+def _look(run: Run, look: Look) -> Look:
+    """The look of a run's bar: simulated ones differ."""
+    return _PREDICTED._replace(label=f"{look.label}, simulated") if run.simulated else look
+
+
+def _disturbed(run: Run) -> str:
+    return f" {sentences.SIGNS['disturbed']} disturbed" if run.disturbed is not None else ""
+
+
+# ---------------------------------------------------------------- time of a step
+
+
+def _step_time(runs: Sequence[Run], drawing: "Drawing") -> None:
+    """A bar for each run, all for the same number of samples: waiting for data, then everything else.
+
+    A run holds how long its steps take, how long they wait for data, and the step on a batch that is already
+    on the device. It does not hold when the device is busy: that share stands in words, at no place.
+    """
+    timed = {at: run for at, run in enumerate(runs) if run.step_s}
+    counts = [run.samples_per_step for run in timed.values()]
+    samples = max(counts) if counts and all(counts) else 0
+    steps = {at: samples / run.samples_per_step if samples else 1.0 for at, run in timed.items()}
+    ends = {at: run.step_s.value * steps[at] for at, run in timed.items() if run.step_s}
+    widest = max((run.step_s.high * steps[at] for at, run in timed.items() if run.step_s), default=0.0)
+    longest = max(ends.values(), default=0.0)
+    scale, unit = (1.0, "s") if longest >= 2 else (1e3, "ms")
+    shares = "; the colours are shares, not places" * any(count != 1 for count in steps.values())
+    what = f"{unit} for {samples:,} samples" if samples else f"{unit}, a step"
+    ax = _frame(drawing, runs, _step_numbers, f"{what}, medians{shares}")
+    used = []
+    for at, run in timed.items():
+        wait, rest = (run.data_wait_share or 0.0) * ends[at], _look(run, _REST)
+        style.stack(ax, at, [(wait * scale, _WAITS), ((ends[at] - wait) * scale, rest)])
+        used += [_WAITS, rest] if wait else [rest]
+        if run.step_s:
+            style.whisker(ax, at, run.step_s, steps[at] * scale)
+        if (ceiling := run.ceiling_samples_per_s) and run.samples_per_step:
+            style.line(ax, at, run.samples_per_step / ceiling * steps[at] * scale, _FREE)
+            used.append(_FREE)
+    ax.set_xlim(0, max(1.06 * longest, min(1.03 * widest, _MOST_ROOM * longest)) * scale or 1)
+    style.legend(ax, list(dict.fromkeys(used)))
+
+
+def _step_numbers(run: Run) -> str:
+    """Step time with its interval, the share of waiting, the share in which the device is busy."""
+    if not run.step_s:
+        return ""
+    share, busy = run.data_wait_share, sentences.busy_share(run)
+    shares = [] if share is None else [f"{units.percent(share)} waits for data"]
+    shares += [] if busy is None else [f"device busy {units.percent(busy)} of it"]
+    return "\n".join(filter(None, (f"{sentences.step_time(run)} a step{_disturbed(run)}", ", ".join(shares))))
+
+
+# ---------------------------------------------------------------- throughput
+
+
+def _throughput(runs: Sequence[Run], drawing: "Drawing") -> None:
+    """A bar for each stage with its interval, and the rate that it would have if data were free."""
+    unit = "samples/s: mean, 95% interval; ratio to the stage before"
+    ax = _frame(drawing, runs, _throughput_numbers, unit)
+    used, ends = [], [0.0]
+    for at, run in enumerate(runs):
+        if not (rate := run.samples_per_s):
+            continue
+        look = _AGAIN if run.is_again else _look(run, _RATE)
+        style.bar(ax, at, 0, rate.value, look)
+        style.whisker(ax, at, rate)
+        used.append(look)
+        ends.append(min(rate.high, _MOST_ROOM * rate.value))
+        if ceiling := run.ceiling_samples_per_s:
+            style.line(ax, at, ceiling, _CEILING)
+            used.append(_CEILING)
+            ends.append(ceiling)
+    ax.set_xlim(0, 1.03 * max(ends) or 1)
+    style.legend(ax, list(dict.fromkeys(used)))
 
 
 def _throughput_numbers(run: Run) -> str:
     """Rate with its interval; ratio to the stage before, with interval and verdict."""
-    rate, against = run.samples_per_s, run.speedup("previous")
-    again = run.speedup("baseline") if run.is_again else None
-    if not rate:
+    if not run.samples_per_s:
         return ""
-    lines = [f"{simulated.estimate(run, rate)} samples/s"]
-    if again:
-        lines.append(f"A/A {units.ratio(again)} of the baseline")
-    elif against:
-        lines.append(f"{sentences.SIGNS[against.verdict]} {units.ratio(against)} {against.verdict}")
-    if run.disturbed is not None and not (against and against.verdict == "disturbed"):
-        lines[0] += f" {sentences.SIGNS['disturbed']} disturbed"
-    return "\n".join(lines)
+    line = f"{sentences.rate(run, run.samples_per_s)} samples/s{_disturbed(run)}"
+    if run.is_again and (again := run.speedup("baseline")):
+        return f"{line}\nA/A {units.ratio(again)} of the baseline"
+    if against := run.speedup("previous"):
+        return f"{line}\n{sentences.SIGNS[against.verdict]} {units.ratio(against)} {against.verdict}"
+    return line
 
 
-def _extent(run: Run) -> float:
-    rate = run.samples_per_s
-    if not rate:
-        return 0.0
-    # A wide interval does not rule the axis: its ends stand at the right.
-    return max(min(rate.high, 1.25 * rate.value), run.ceiling_samples_per_s or 0.0)
+# ---------------------------------------------------------------- memory
 
 
-def _throughput_row(ax: "Axes", at: int, runs: Sequence[Run], base: Look) -> None:
-    run = runs[at]
-    rate, ceiling = run.samples_per_s, run.ceiling_samples_per_s
-    if not rate:
-        return
-    other, against = run.previous(runs), run.speedup("previous")
-    before = other.samples_per_s if other else None
-    now, start = rate.value, rate.value / (against.ratio if against else 1.0)
-    if other and before:
-        # From the stage before to its rate in these rounds: straight down, unless they are not the same ones.
-        ends = [runs.index(other), at]
-        ax.plot([before.value, start], ends, color=style.ink(), alpha=0.45, linewidth=0.8, zorder=0.9)
-    if run.is_again:
-        rows.bar(ax, at, 0, now, _AGAIN)
-    elif against and against.is_faster and now > start:
-        rows.stack(ax, at, [(start, base), (now - start, _GAINED)])
-    elif against and against.is_slower and now < start:
-        rows.stack(ax, at, [(now, base), (start - now, _LOST)])
-    else:
-        rows.bar(ax, at, 0, now, base)
-    if ceiling:
-        rows.line(ax, at, ceiling, _CEILING)
-    rows.whisker(ax, at, rate)
-
-
-def _memory(runs: Sequence[Run], figure: "Drawing") -> None:
+def _memory(runs: Sequence[Run], drawing: "Drawing") -> None:
     """A bar for each stage; on a GPU with the memory that was reserved but not allocated."""
-    ax, gpu = figure.add_subplot(), any(run.on_gpu for run in runs)
+    gpu = any(run.on_gpu for run in runs)
     most = max([max(run.peak_memory_bytes or 0, _reserved(run)) for run in runs], default=0)
     scale, unit = units.size_unit(most)
     what = "GPU memory, allocator's peak" if gpu else "memory of the training process (RSS, without workers)"
-    rows.frame(ax, runs, _memory_numbers, simulated.axis(f"{what} [{unit}]", runs))
-    base = _look(runs, "allocated", style.BLUE)
+    ax = _frame(drawing, runs, _memory_numbers, f"{what} [{unit}]")
     for at, run in enumerate(runs):
         if _memory_numbers(run):
-            allocated = (run.peak_memory_bytes or 0) / scale
-            rows.stack(ax, at, [(allocated, base), (_reserved(run) / scale - allocated, _RESERVED)])
+            held = (run.peak_memory_bytes or 0) / scale
+            pieces = [(held, _look(run, _ALLOCATED)), (_reserved(run) / scale - held, _RESERVED)]
+            style.stack(ax, at, pieces)
     ax.set_xlim(0, most / scale * 1.03 or 1)
-    if gpu:
-        rows.legend(ax, [base, _RESERVED])
+    if any(map(_reserved, runs)):
+        style.legend(ax, [_look(runs[0], _ALLOCATED), _RESERVED])
 
 
 def _reserved(run: Run) -> int:
@@ -193,70 +211,58 @@ def _memory_numbers(run: Run) -> str:
     """Peaks with their unit."""
     if run.status != "ok" or run.peak_memory_bytes is None:
         return ""
-    allocated = simulated.memory(run, units.size(run.peak_memory_bytes))
     if not run.on_gpu:
-        return f"{allocated} RSS"
-    return f"{allocated} allocated\n{units.size(_reserved(run))} reserved"
+        return f"{sentences.memory(run)} RSS"
+    reserved = f"\n{units.size(_reserved(run))} reserved" if _reserved(run) else ""
+    return f"{sentences.memory(run)} allocated{reserved}"
 
 
-def _utilization(runs: Sequence[Run], figure: "Drawing") -> None:
-    """A bar for each stage up to the median sample; every sample is a dot, the first at the top."""
-    ax, base = figure.add_subplot(), _look(runs, "utilisation", style.SKY)
-    label = "GPU utilisation by NVML [%], sampled"
-    if simulated.any_of(runs):
-        label = "simulated GPU utilisation [%]: kernel time / step"
-    rows.frame(ax, runs, _utilization_numbers, label)
-    for at, run in enumerate(runs):
-        if samples := _samples(run):
-            rows.bar(ax, at, 0, float(np.median(samples)), base)
-            height = np.linspace(at - 0.24, at + 0.24, len(samples)) if len(samples) > 1 else [at]
-            ax.plot(samples, height, ".", color=style.ink(), markersize=3.5, alpha=0.8)
-    ax.set_xlim(0, 104)
+# ---------------------------------------------------------------- losses
 
 
-def _samples(run: Run) -> list[float]:
-    if run.status == "ok" and run.utilization is not None:
-        return [100 * run.utilization]
-    return run.raw.gpu_utilization_nvml if run.status == "ok" else []
+def _losses(runs: Sequence[Run], drawing: "Drawing") -> None:
+    """A curve for each stage over samples, because batch sizes differ; equal ones lie on each other."""
+    ax, curves = drawing.add_subplot(), {sentences.name(run): _curve(run) for run in runs if run.losses}
+    colours = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.SKY)
+    looks = zip(itertools.cycle("osD^vP*Xd<>"), itertools.cycle(colours), strict=False)
+    for (name, curve), (mark, colour) in zip(curves.items(), looks, strict=False):
+        ax.plot(*curve, f"{mark}-", color=colour, linewidth=1.4, markersize=4.5, label=clean(name, 24))
+    values = [float(value) for _, losses in curves.values() for value in losses]
+    reach, _ = style.split_outliers(values)
+    low, high = (min(reach), max(reach)) if reach else (0.0, 1.0)
+    room = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
+    ax.set_ylim(low - room, high + room)
+    ends = [samples[at] for samples, _ in curves.values() for at in (0, -1)]
+    if max(ends) > _LOG_FROM * min(ends):
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter("{x:,g}")
+    note = style.outliers_note(values, "value", units.number)
+    ax.set(xlabel="; ".join(filter(None, ("samples trained on", note))), ylabel="training loss")
+    ax.grid()
+    style.legend_below(ax, 4)
 
 
-def _no_utilization(runs: Sequence[Run]) -> str:
-    if any(map(_samples, runs)):
+def _curve(run: Run) -> tuple[Any, Any]:
+    """(samples, losses): one value for each step."""
+    losses = np.array(run.losses, dtype=float)
+    each = run.samples_per_step or int(run.recipe.get("batch_size", 1)) or 1
+    return each * np.arange(1, len(losses) + 1), losses
+
+
+def _loss_numbers(run: Run) -> str:
+    """First and last loss, or the sample at which the loss was no longer finite."""
+    if not run.losses or run.status != "ok":
         return ""
-    if any(run.on_gpu for run in runs):
-        return "No sample of the GPU's utilisation: the runs were too short for NVML, or NVML is not there."
-    return "No GPU in this run."
-
-
-def _utilization_numbers(run: Run) -> str:
-    """The median sample, and the number of samples."""
-    samples = _samples(run)
-    if not samples:
-        return ""
-    if run.simulated:
-        return simulated.cell(run, f"{samples[0]:.0f}%")
-    few = ", few" if len(samples) < _FEW else ""
-    return f"{np.median(samples):.0f}% median\n{len(samples)} sample{'s' if len(samples) > 1 else ''}{few}"
-
-
-def _no_losses(runs: Sequence[Run]) -> str:
-    if not runs:
-        return "Nothing was measured yet."
-    return simulated.LOSSES if all(run.simulated or run.status != "ok" for run in runs) else ""
+    samples, losses = _curve(run)
+    bad = np.flatnonzero(~np.isfinite(losses))
+    if len(bad):
+        return f"{units.number(losses[bad[0]])} from sample {samples[bad[0]]:,} on"
+    return f"{units.number(losses[0])} → {units.number(losses[-1], losses[0])}"
 
 
 VIEWS: dict[str, View] = {
-    "step_time": View("Every stage", "Where a step's time goes", figures_step.paint, figures_step.numbers),
-    "throughput": View(
-        "Throughput", "Throughput, stage by stage", _throughput, _throughput_numbers, again=True
-    ),
-    "memory": View("Memory", "Peak memory", _memory, _memory_numbers),
-    "losses": View(
-        "Losses", "Training loss over the first steps", figures_losses.paint, figures_losses.numbers,
-        figures_losses.height, _no_losses,
-    ),
-    "utilization": View(
-        "Utilisation", "GPU utilisation (sampled)", _utilization, _utilization_numbers,
-        nothing=_no_utilization,
-    ),
-}  # fmt: skip
+    "step_time": View("Where a step's time goes", _step_numbers, _step_time),
+    "throughput": View("Throughput, stage by stage", _throughput_numbers, _throughput),
+    "memory": View("Peak memory", _memory_numbers, _memory),
+    "losses": View("Training loss over the first steps", _loss_numbers, _losses, 4.2),
+}

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from perfkit.results.run import Run
 from perfkit.show import document, tables, terminal
 from perfkit.show.document import Cell, Content, Interactive
-from perfkit.show.sentences import clean
+from perfkit.show.units import clean
 
 
 def page(title: str, contents: Iterable[Content]) -> str:

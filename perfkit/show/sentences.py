@@ -1,13 +1,20 @@
-"""What a run showed, in words computed from its numbers: no promises, no causes that they do not show."""
+"""What a run showed, in words computed from its numbers: no promises, no causes that they do not show.
 
-import textwrap
+A simulated rate is `~1,250 ±15% sim.`: about this much, within the model's error, and simulated. Other values
+have the `~` alone.
+"""
+
 from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import Run
-from perfkit.results.stats import MIN_EFFECT, Ratio
-from perfkit.show import results, simulated, units
+from perfkit.results.stats import MIN_EFFECT, Estimate, Ratio
+from perfkit.results.store import Entry
+from perfkit.show import units
+from perfkit.show.units import clean
 
 _NOTICEABLE = 0.05
 """A smaller share or change is not mentioned: blocks vary by a few percent."""
@@ -18,20 +25,14 @@ SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "t
 """Of the verdicts, for those who do not see colours."""
 
 
-def clean(text: object, width: int = 0) -> str:
-    """One line of text from outside: no control characters, at most `width` characters."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
-    return line if not width or len(line) <= width else line[: max(1, width - 1)].rstrip() + "…"
+def name(run: Run | Entry) -> str:
+    """What people call it, else its title, else its stage."""
+    return clean(getattr(run, "name", "") or run.title or run.stage)
 
 
-def wrapped(text: str, width: int, lines: int) -> str:
-    """A text on at most `lines` lines of at most `width` characters; the rest becomes an ellipsis."""
-    return "\n".join(textwrap.wrap(clean(text), width, max_lines=lines, placeholder=" …"))
-
-
-def name(run: Run) -> str:
-    """The stage's title, else its name."""
-    return clean(run.title or run.stage)
+def stages(runs: Sequence[Run]) -> list[Run]:
+    """The runs without the A/A row, which is no stage of a ladder."""
+    return [run for run in runs if not run.is_again]
 
 
 def outcome(run: Run) -> str:
@@ -48,13 +49,98 @@ def enumerated(runs: Sequence[Run], numbers: Callable[[Run], str]) -> str:
     return "; ".join(": ".join(clause) for clause in clauses) + "."
 
 
+# ---------------------------------------------------------------- simulated values
+
+
+def any_simulated(runs: Sequence[Run]) -> bool:
+    """Whether there is a simulated run among these."""
+    return any(run.simulated for run in runs)
+
+
+def about(run: Run | Entry, text: str, band: float | None = None) -> str:
+    """A value of a run; of a simulated one with `~`, and with the model's error, a fraction."""
+    error = f" ±{units.percent(band)}" if band else ""
+    return f"~{text}{error}" if run.simulated and text != units.NOT_AVAILABLE else text
+
+
+def rate(run: Run | Entry, value: Estimate | None) -> str:
+    """samples/s with the interval; of a simulated run, with the model's error and the scatter together."""
+    if value is None or not run.simulated:
+        return units.interval(value)
+    band = max(value.high / value.value, value.value / value.low) - 1
+    return f"{about(run, units.number(value.value), band)} sim."
+
+
+def step_time(run: Run) -> str:
+    """Time of a step: a median with its interval, or simulated with the model's error."""
+    step = run.step_s
+    if step is None or not run.simulated:
+        return units.duration_interval(step)
+    return about(run, units.duration(step.value), run.simulated.band)
+
+
+def memory(run: Run) -> str:
+    """Peak memory."""
+    band = run.simulated.memory_band if run.simulated else None
+    return about(run, units.size(run.peak_memory_bytes), band)
+
+
+def busy_share(run: Run) -> float | None:
+    """The share of time in which the device is busy, 0 to 1: NVML's median, or predicted kernel time."""
+    samples = run.raw.gpu_utilization_nvml if run.status == "ok" else []
+    return run.utilization or (float(np.median(samples)) / 100 if samples else None)
+
+
+def no_parity(runs: Sequence[Run]) -> str:
+    """Why there is no parity check; empty for measured runs."""
+    simulated = "Parity: not computed, as there are no numbers on a simulated device."
+    return simulated if any_simulated(runs) else ""
+
+
+# ---------------------------------------------------------------- verdicts
+
+
 def judgement(times: float, result: Ratio) -> str:
     """A guess beside its result: within a fifth of it, off by a factor, or open."""
-    factor = max(times / result.ratio, result.ratio / times)
     verdict = result.confirms(times)
     if verdict is None:
         return "open, the rounds cannot tell"
+    factor = max(times / result.ratio, result.ratio / times)
     return "within a fifth" if verdict else f"off by a factor of {factor:.2f}"
+
+
+def result(ratio: Ratio) -> str:
+    """`1.36× (1.27–1.47) faster`, or the verdict and the ratio where there is no effect."""
+    if ratio.is_faster or ratio.is_slower:
+        predicted = " (predicted)" * ratio.verdict.startswith("predicted")
+        return f"{units.times_apart(ratio)} {'faster' if ratio.is_faster else 'slower'}{predicted}"
+    return f"{ratio.verdict}, {units.ratio(ratio)}"
+
+
+def pair(runs: Sequence[Run]) -> tuple[list[Run], Ratio | None]:
+    """Before and after, and how they compare: the last run that was compared with another of these.
+
+    Where none was compared, the last measured one alone; none where nothing was measured.
+    """
+    measured = [run for run in stages(runs) if run.samples_per_s]
+    for run in reversed(measured):
+        for role in ("baseline", "previous"):
+            pairing = run.pairing(role)
+            before = [other for other in measured if pairing and other.id == pairing.against]
+            if before and (ratio := run.speedup(role)):
+                return [before[0], run], ratio
+    return measured[-1:], None
+
+
+def headline(runs: Sequence[Run]) -> str:
+    """The result in words: `AMP is 1.36× (1.21–1.52) faster than baseline`; empty where there is none."""
+    both, ratio = pair(runs)
+    if ratio is None:
+        return f"{name(both[0])}: {step_time(both[0])} a step" if both else ""
+    before, after = (clean(name(run), 40) for run in both)
+    if ratio.is_faster or ratio.is_slower:
+        return f"{after} is {result(ratio)} than {before}"
+    return f"{after} against {before}: {result(ratio)}{_precision(ratio)}"
 
 
 def verdicts(runs: Sequence[Run]) -> list[str]:
@@ -64,93 +150,71 @@ def verdicts(runs: Sequence[Run]) -> list[str]:
 
 def verdict_sentence(run: Run, previous: Run | None = None) -> str:
     """Did it help here, compared with the previous run, and why?"""
-    against = run.speedup("previous")
-    clauses = [_result(run, against)]
-    if run.samples_per_s and not _broken(run) and not run.is_again:
-        if against is None:
-            clauses += _standing(run)
-        elif against.verdict not in ("disturbed", "too few rounds"):
-            clauses += _evidence(run, previous, against)
-    return f"{name(run)}: {'; '.join(clauses)}."
+    against = run.speedup("baseline" if run.is_again else "previous")
+    broken = [f"{clean(check.switch)}: {clean(check.evidence)}" for check in run.mechanism if not check.ok]
+    if run.samples_per_s is None:
+        text = outcome(run).rstrip(".")
+    elif broken:
+        text = f"the switch is not in effect ({'; '.join(broken)}), so the numbers say nothing about it"
+    elif against is None:
+        share, ceiling = run.data_wait_share, run.ceiling_samples_per_s
+        text = f"{rate(run, run.samples_per_s)} samples/s"
+        text += f"; {units.percent(share)} of the step waits for data" if share is not None else ""
+        text += f"; with free data it would reach {units.number(ceiling)} samples/s" if ceiling else ""
+    elif run.is_again:
+        text = f"{units.ratio(against)} of the baseline, the same recipe in a second process"
+    elif against.verdict in ("disturbed", "too few rounds"):
+        text = f"{result(against)}; measure {'longer' if against.verdict != 'disturbed' else 'again'}"
+    else:
+        text = "; ".join([result(against) + _precision(against), *_evidence(run, previous, against)])
+    return f"{name(run)}: {text}."
 
 
-def _result(run: Run, against: Ratio | None) -> str:  # noqa: PLR0911 - a case each
-    """The first clause: what came out, or why nothing did."""
-    again = run.speedup("baseline") if run.is_again else None
-    taken = run.disturbed
-    busy = "" if taken is None else f"other programs took {units.percent(taken)} of the cores"
-    if not run.samples_per_s:
-        return outcome(run).replace(f"{units.NOT_AVAILABLE}:", "not measured here:", 1).rstrip(".")
-    if broken := _broken(run):
-        return f"the switch is not in effect ({broken}), so the numbers say nothing about it"
-    if again:
-        numbers = f"{again.ratio:.3f}× ({again.low:.3f}–{again.high:.3f})"
-        text = f"{numbers} of the baseline in a second process: identical processes differ by this much here"
-        return f"{busy}; {text}" if busy else text
-    if against is None:
-        return f"{simulated.estimate(run, run.samples_per_s)} samples/s{', but ' * bool(busy)}{busy}"
-    here = "" if run.simulated else " here"
-    match against.verdict:
-        case "disturbed":
-            return f"no verdict, {busy or 'the stage before it was disturbed'} ({units.ratio(against)})"
-        case "too few rounds":
-            count = run.rounds
-            return (
-                f"no verdict from {count} round{'s' * (count != 1)}: measure longer ({units.ratio(against)})"
-            )
-        case "faster" | "slower":
-            return f"{units.times_apart(against)} {against.verdict}{here}"
-        case "predicted faster" | "predicted slower":
-            return f"{units.times_apart(against)} {'faster' if against.is_faster else 'slower'} (predicted)"
-        case verdict:
-            return f"{verdict}{here}, {units.ratio(against)}"
-
-
-def _broken(run: Run) -> str:
-    """The switches that the built objects do not have as the recipe sets them."""
-    return "; ".join(
-        f"{clean(check.switch)}: {clean(check.evidence)}" for check in run.mechanism if not check.ok
-    )
-
-
-def _standing(run: Run) -> list[str]:
-    """The further numbers of a run that is compared with none."""
-    share, ceiling = run.data_wait_share, run.ceiling_samples_per_s
-    clauses = [] if share is None else [f"{units.percent(share)} of the step waits for data"]
-    return clauses + ([f"with free data it would reach {units.number(ceiling)} samples/s"] if ceiling else [])
+def _precision(against: Ratio) -> str:
+    """How large an effect would show, where there is none."""
+    if against.verdict == "too close to predict":
+        return "; the model's error is larger than this"
+    shows = f"; an effect over {units.percent(max(against.half_width, MIN_EFFECT))} would show"
+    return shows * (against.verdict == "no measurable difference")
 
 
 def _evidence(run: Run, before: Run | None, against: Ratio) -> list[str]:
-    """What changed in the step, what there was to gain, how well the rounds can tell, what it costs."""
-    changes = [*_waiting(run, before), *_computing(run, before)] if before else []
-    if not (against.is_faster or against.is_slower):
-        room = [] if changes else _room(run, before or run)
-        return [text for _, text in changes] + room + _precision(run, against) + _memory(run, before)
-    fitting = [text for better, text in changes if better == against.is_faster]
-    contrary = [f"although {text}" for better, text in changes if better != against.is_faster]
-    unknown = ["neither waiting for data nor computing explains it"] if before and not fitting else []
-    return fitting + unknown + contrary + _memory(run, before)
+    """What changed in the step, what there was to gain, what it costs."""
+    if before is None:
+        return _room(run, run)
+    changes = [*_waiting(run, before), *_computing(run, before)]
+    if not changes and (against.is_faster or against.is_slower):
+        changes = ["neither waiting for data nor computing explains it"]
+    now, was = run.peak_memory_bytes, before.peak_memory_bytes
+    if now and was and not 0.8 < now / was < 1.25:
+        return [*changes, f"peak memory {_moved(was, now, units.size)}"]
+    return changes or _room(run, before)
 
 
-def _waiting(run: Run, before: Run) -> list[tuple[bool, str]]:
-    """How the wait for data changed: whether for the better, and in words."""
+def _waiting(run: Run, before: Run) -> list[str]:
+    """How the wait for data changed."""
     was, now = before.data_wait_share, run.data_wait_share
     if was is None or now is None or abs(now - was) < _NOTICEABLE:
         return []
-    return [(now < was, f"waiting for data {_moved(was, now, units.percent)} of the step")]
+    return [f"waiting for data {_moved(was, now, units.percent)} of the step"]
 
 
-def _computing(run: Run, before: Run) -> list[tuple[bool, str]]:
-    """How the step without its wait for data changed; otherwise as `_waiting`."""
+def _computing(run: Run, before: Run) -> list[str]:
+    """How the step without its wait for data changed."""
     change = run.ceiling_change(before)
     if change and (change.is_faster or change.is_slower) and abs(change.ratio - 1) >= _NOTICEABLE:
         times = units.times(max(change.ratio, 1 / change.ratio))
         word = "faster" if change.is_faster else "slower"
-        return [(change.is_faster, f"on data that is already on the device, the step is {times} {word}")]
-    was, now = results.kernel_s(before), results.kernel_s(run)
+        return [f"on data that is already on the device, the step is {times} {word}"]
+    was, now = _kernel_s(before), _kernel_s(run)
     if was and now and abs(now / was - 1) >= _NOTICEABLE:
-        return [(now < was, f"the kernels' time for a sample {_moved(was, now, units.duration)}")]
+        return [f"the kernels' time for a sample {_moved(was, now, units.duration)}"]
     return []
+
+
+def _kernel_s(run: Run) -> float:
+    """Predicted kernel time of a sample; 0 of measured runs."""
+    return run.simulated.kernel_s / (run.samples_per_step or 1) if run.simulated else 0.0
 
 
 def _room(run: Run, before: Run) -> list[str]:
@@ -160,54 +224,37 @@ def _room(run: Run, before: Run) -> list[str]:
     if share is None or kind == "none" or run.simulated:
         return []
     waits = f"{units.percent(share)} of the step waits for data"
-    if kind in ("data", "copy"):
-        return [f"{waits} still"] if share >= _NOTICEABLE else [f"only {waits}, so there was little to gain"]
-    return [f"{waits}, which faster computing cannot reduce"] if share >= _NOTICEABLE else []
-
-
-def _precision(run: Run, against: Ratio) -> list[str]:
-    """How large an effect would show, and how much more measuring would show 5%."""
-    if against.verdict == "too close to predict":
-        return ["the model's error is larger than this"]
-    clauses = [f"an effect over {units.percent(max(against.half_width, MIN_EFFECT))} would show"]
-    pairing = run.pairing("previous")
-    if against.half_width > _NOTICEABLE and pairing and (pairing.noise or 0.0) >= _NOTICEABLE:
-        clauses.append("more rounds will not help: two identical processes already differ by this much")
-    elif against.half_width > _NOTICEABLE:
-        clauses.append("measure longer")
-    return clauses
-
-
-def _memory(run: Run, before: Run | None) -> list[str]:
-    """The memory that it cost or freed, where that is much."""
-    now, was = run.peak_memory_bytes, before.peak_memory_bytes if before else None
-    if not now or not was or 0.8 < now / was < 1.25:
-        return []
-    return [f"peak memory {_moved(was, now, units.size)}"]
+    if share < _NOTICEABLE:
+        return [f"only {waits}, so there was little to gain"] * (kind in ("data", "copy"))
+    return [f"{waits}{' still' if kind in ('data', 'copy') else ', which faster computing cannot reduce'}"]
 
 
 def _moved(was: float, now: float, text: Callable[[float], str]) -> str:
     return f"{'fell' if now < was else 'rose'} from {text(was)} to {text(now)}"
 
 
+# ---------------------------------------------------------------- before any number
+
+
 def notices(runs: Sequence[Run]) -> list[str]:
     """What a reader must know before any number."""
     played = dict.fromkeys(clean(run.facts[ORIGIN]) for run in runs if ORIGIN in run.facts)
-    nothing = [f"{text} It was played, not measured now." for text in played]
-    return [*nothing, *simulated.notices(runs), *_disturbance(runs)]
-
-
-def _disturbance(runs: Sequence[Run]) -> list[str]:
-    """What other programs took, with the remedy, once for all stages that it concerns."""
-    shares = {run.id: share for run in runs if (share := run.disturbed) is not None}
-    disturbed = [run for run in runs if run.id in shares]
-    if not disturbed:
-        return []
-    worst = max(disturbed, key=lambda run: shares[run.id])
-    short = (
-        f"other programs took {units.percent(shares[worst.id])} of the cores: close them, then run it again"
-    )
-    text = clean(next((warning for warning in worst.warnings if "of the cores" in warning), short))
-    measured = sum(run.samples_per_s is not None for run in runs)
-    stages = "every stage" if len(disturbed) == measured else ", ".join(map(name, disturbed))
-    return [f"Disturbed ({SIGNS['disturbed']}): {text}. This concerns {stages}."]
+    lines = [f"{text} It was played, not measured now." for text in played]
+    if first := next((run for run in runs if run.simulated), None):
+        known = first.simulated
+        assert known
+        lines.append(
+            f"Simulated {known.gpu}: no kernel ran. Times of kernels and memory come from a model (version "
+            f"{known.model}, constants {known.constants}); loader, copies and launches are computed for the "
+            f"{first.facts.get('host', known.host)}. Values are ~predicted ±the errors that the model made "
+            "on published figures; there are no losses."
+        )
+    disturbed = [run for run in runs if run.disturbed is not None]
+    if disturbed:
+        worst = max(disturbed, key=lambda run: run.disturbed or 0.0)
+        measured = sum(run.samples_per_s is not None for run in runs)
+        which = "every stage" if len(disturbed) == measured else ", ".join(map(name, disturbed))
+        short = f"other programs took {units.percent(worst.disturbed)} of the cores: close them, repeat it"
+        text = clean(next((text for text in worst.warnings if "of the cores" in text), short))
+        lines.append(f"Disturbed ({SIGNS['disturbed']}): {text}. This concerns {which}.")
+    return lines

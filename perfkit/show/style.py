@@ -1,4 +1,4 @@
-"""How every figure looks: palette, theme, and the way to SVG and PNG.
+"""How every figure looks: palette, theme, the frame of rows with bars, and the way to SVG and PNG.
 
 A figure is painted and saved under `theme`: text, lines and ticks have the theme's ink and sizes by
 themselves, and a dollar sign in a name starts no formula.
@@ -9,12 +9,13 @@ import math
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perfkit.show.sentences import clean, wrapped
+from perfkit.results.stats import Estimate
+from perfkit.show.units import clean, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,11 +27,29 @@ VERMILLION, PURPLE, YELLOW, GREY = "#d55e00", "#cc79a7", "#f0e442", "#999999"
 
 _INK, _PAPER = {False: "#212223", True: "#dedfe1"}, {False: "#ffffff", True: "#16181c"}
 """By whether the page is dark. The inks occur nowhere else, so that SVG can follow its page's colour."""
-
+_INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color",
+          "legend.labelcolor", "patch.edgecolor", "lines.color", "lines.markeredgecolor")  # fmt: skip
+_SMALL = ("axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize", "figure.labelsize")
+_LOOK = {
+    "font.size": 10.0,
+    "axes.titlesize": 10.0,
+    "axes.titlelocation": "left",
+    "figure.titlesize": 12.0,
+    "figure.titleweight": "bold",
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.15,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "patch.force_edgecolor": True,
+    "patch.linewidth": 0.7,
+    "text.parse_math": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "perfkit",
+}
 _WIDTH = 9.6
-_SIZE = 10.0
-"""Points of ordinary text."""
-
 _lock = threading.RLock()
 """matplotlib's settings belong to the process; figures may be drawn in several threads."""
 
@@ -40,19 +59,8 @@ def theme(dark: bool = False) -> Iterator[None]:
     """The look of every figure that is painted and saved inside."""
     import matplotlib
 
-    ink = _INK[dark]
-    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color",
-             "legend.labelcolor", "patch.edgecolor", "lines.color", "lines.markeredgecolor")  # fmt: skip
-    small = ("axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
-    look: dict[Any, Any] = dict.fromkeys(inked, ink) | dict.fromkeys(small, 0.9 * _SIZE) | {
-        "font.size": _SIZE, "axes.titlesize": _SIZE, "figure.labelsize": 0.9 * _SIZE,
-        "axes.titlelocation": "left",
-        "figure.titlesize": 1.2 * _SIZE, "figure.titleweight": "bold", "figure.facecolor": _PAPER[dark],
-        "axes.facecolor": "none", "axes.spines.top": False, "axes.spines.right": False,
-        "axes.axisbelow": True, "grid.alpha": 0.15, "grid.linewidth": 0.6, "legend.frameon": False,
-        "patch.force_edgecolor": True, "patch.linewidth": 0.7, "text.parse_math": False,
-        "svg.fonttype": "none", "svg.hashsalt": "perfkit",
-    }  # fmt: skip
+    colours = dict.fromkeys(_INKED, _INK[dark]) | {"figure.facecolor": _PAPER[dark]}
+    look: dict[Any, Any] = _LOOK | colours | dict.fromkeys(_SMALL, 9.0)
     with _lock, matplotlib.rc_context(look):
         yield
 
@@ -79,12 +87,7 @@ def ink() -> str:
 
 def characters(share: float) -> int:
     """About how many characters fit in a share of a figure's width."""
-    return max(4, int(_WIDTH * share * 72 / (0.58 * _SIZE)))
-
-
-def rows_height(rows: int) -> float:
-    """Inches for a row of two lines for each thing, title and axis."""
-    return 1.25 + 0.43 * rows
+    return max(4, int(_WIDTH * share * 72 / 5.8))
 
 
 def say(ax: "Axes", text: str) -> None:
@@ -98,6 +101,91 @@ def legend_below(ax: "Axes", columns: int) -> None:
     """What the marks mean, below the axes."""
     if figure := ax.get_figure(root=True):
         figure.legend(ncols=columns, loc="outside lower center")
+
+
+# ---------------------------------------------------------------- a row for each thing
+
+
+class Look(NamedTuple):
+    """What a piece of a bar means, its colour and hatch; the hatch `|` is a line."""
+
+    label: str
+    colour: str
+    hatch: str = ""
+
+
+def rows_height(rows: int) -> float:
+    """Inches for a row of two lines for each thing, title and axis."""
+    return 1.25 + 0.43 * rows
+
+
+def named(ax: "Axes", names: Sequence[str], texts: Sequence[str], unit: str) -> None:
+    """A row for each name, from the top: the name at the left, its text at the right, the axis below."""
+    rows = range(len(names))
+    ax.set_yticks(rows, [wrapped(name, characters(0.25), 2) for name in names])
+    ax.tick_params(axis="y", length=0)
+    ax.set(xlabel=unit, xlim=(0, 1), ylim=(len(names) - 0.45, -0.55))
+    ax.grid(axis="x")
+    ax.locator_params(axis="x", nbins=6)
+    ax.xaxis.set_major_formatter("{x:,g}")
+    right = ax.secondary_yaxis("right")
+    right.set_yticks(rows, texts)
+    right.tick_params(length=0)
+    right.spines["right"].set_visible(False)
+
+
+def reason(ax: "Axes", at: int, text: str) -> None:
+    """Words in place of a row's bar."""
+    words = wrapped(text, characters(0.42), 2)
+    ax.text(0.01, at, words, transform=ax.get_yaxis_transform(), va="center", style="italic", size="small")
+
+
+def bar(ax: "Axes", at: int, start: float, width: float, look: Look) -> None:
+    """A piece of a row's bar."""
+    ax.barh(at, width, 0.62, left=start, color=look.colour, hatch=look.hatch)
+
+
+def stack(ax: "Axes", at: int, pieces: Iterable[tuple[float, Look]]) -> None:
+    """A row's bar of pieces from 0 on, each with its width."""
+    end = 0.0
+    for width, look in pieces:
+        if width > 0:
+            bar(ax, at, end, width, look)
+            end += width
+
+
+def whisker(ax: "Axes", at: float, estimate: Estimate, scale: float = 1.0) -> None:
+    """The 95% interval about the value."""
+    middle, low, high = (scale * value for value in (estimate.value, estimate.low, estimate.high))
+    ends = [[max(0.0, middle - low)], [max(0.0, high - middle)]]
+    ax.errorbar(middle, at, xerr=ends, fmt="none", ecolor=ink(), elinewidth=1.4, capsize=4)
+
+
+def line(ax: "Axes", at: int, value: float, look: Look) -> None:
+    """A line across a row."""
+    ax.plot([value, value], [at - 0.42, at + 0.42], color=look.colour, linewidth=2.5)
+
+
+def legend(ax: "Axes", looks: Sequence[Look], columns: int = 0) -> None:
+    """What the pieces mean, above the rows: all in one line, or `columns` to a line."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    bars = {"marker": "|", "linestyle": "none", "markersize": 10, "markeredgewidth": 2.5}
+    keys = [
+        Line2D([], [], markeredgecolor=look.colour, **bars)  # type: ignore[arg-type]
+        if look.hatch == "|"
+        else Patch(facecolor=look.colour, hatch=look.hatch)
+        for look in looks
+    ]
+    ax.legend(
+        keys, [look.label for look in looks], loc="lower left", bbox_to_anchor=(0, 1),
+        ncols=columns or len(looks), borderaxespad=0.2, columnspacing=1.2, handlelength=1.6,
+        handletextpad=0.5,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- outliers
 
 
 def split_outliers(values: Iterable[float]) -> tuple[list[float], list[float]]:
@@ -117,13 +205,7 @@ def split_outliers(values: Iterable[float]) -> tuple[list[float], list[float]]:
 
 
 def outliers_note(values: Iterable[float], what: str, text: Callable[[float], str]) -> str:
-    """`2 steps above 120 ms, up to 1.10 s`; empty where an axis reaches all values.
-
-    Args:
-        values: that are drawn.
-        what: the name of one value, such as "step".
-        text: a value with its unit.
-    """
+    """`2 steps above 120 ms, up to 1.10 s`; empty where an axis reaches all values."""
     kept, outside = split_outliers(values)
     if not outside:
         return ""
@@ -131,12 +213,14 @@ def outliers_note(values: Iterable[float], what: str, text: Callable[[float], st
     return f"{count} above {text(max(kept))}, up to {text(max(outside))}"
 
 
+# ---------------------------------------------------------------- files
+
+
 def to_svg(figure: "Figure", alt: str) -> str:
     """Inline SVG: transparent, with real text, in the ink of its page, with ids that occur nowhere else."""
     prefix, buffer = f"pk{uuid.uuid4().hex[:10]}", io.StringIO()
-    figure.savefig(
-        buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    )
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     # The style element of an inline SVG would act on the whole page; its one rule is inherited as well.

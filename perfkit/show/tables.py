@@ -1,31 +1,26 @@
-"""A session of runs as sections: the ladder, what each stage showed, pictures, evidence, details."""
+"""Runs, histories and checks as tables and sections; a session's report is all of them on a page."""
 
-import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from perfkit import additions, machine
-from perfkit.results.parity import Parity
+from perfkit.recipe import Recipe, spoken, switches
+from perfkit.results.parity import Check, Parity
 from perfkit.results.recordings import ORIGIN
-from perfkit.results.run import Run
-from perfkit.show import figures, results, simulated, units
-from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, tabulate
-from perfkit.show.sentences import SIGNS, name, notices, outcome, verdicts
+from perfkit.results.run import Comparison, Mechanism, Run
+from perfkit.results.store import Entry
+from perfkit.show import figures, sentences, units
+from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, Tone, tabulate
+from perfkit.show.sentences import SIGNS, name, outcome
+from perfkit.show.units import clean
 
-_AGAIN = "="
-_EVIDENCE = (
-    Col("stage", lambda check: check[0]),
-    Col("switch", lambda check: check[1]),
-    Col("state", lambda check: check[2]),
-    Col("evidence", lambda check: check[3]),
-)
-_HOLDS, _FAILS = Cell("as set", tone="good"), Cell("NOT as set", tone="bad")
-_SAME, _DIFFERS = Cell("the same", tone="good"), Cell("NOT the same", tone="bad")
+_TONES: dict[str, Tone] = {"ok": "good", "note": "warning", "problem": "bad"}
+_DEFAULTS = Recipe().to_dict()
 
 
 def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> list[Content]:
-    """The whole report of a session.
+    """The report of a session.
 
     Args:
         runs: in the order of the ladder.
@@ -33,16 +28,18 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
     """
     facts = json.dumps(runs[0].machine if runs else {}, indent=1, ensure_ascii=False, default=str)
     codes = [Section(stage, [Code(source)], folded=True) for stage, source in (scripts or {}).items()]
+    switches = list(dict.fromkeys(switch for run in runs for switch in run.recipe))
+    settings = [[switch, *(str(run.recipe.get(switch, "")) for run in runs)] for switch in switches]
     return [
         *summary(runs),
-        *map(Notice, notices(runs)),
+        *map(Notice, sentences.notices(runs)),
         ladder(runs),
         *(content for place in additions.sections() for content in additions.load(place)(runs)),
-        Section("What each stage showed", [Bullets(verdicts(runs))]),
+        Section("What each stage showed", [Bullets(sentences.verdicts(runs))]),
         Section("Figures", [figures.view(name, runs) for name in figures.VIEWS]),
-        Section("Evidence that the switches are in effect", evidence(runs)),
+        Section("Evidence that the switches are in effect", proof(runs)),
         Section("Warnings and facts", [Bullets(notes(runs) or ["none"])]),
-        Section("Every switch of every stage", [_settings(runs)], folded=True),
+        Section("Every switch", [Table(["switch", *map(name, runs)], settings)], folded=True),
         *([Section("Scripts", codes, folded=True)] if codes else []),
         Section("Everything recorded about the machine", [Code(facts)], folded=True),
     ]
@@ -52,95 +49,75 @@ def summary(runs: Sequence[Run]) -> list[str]:
     """Machine, settings and the overall result, one line each."""
     if not runs:
         return ["Nothing was measured yet."]
-    first, last = runs[0], next((run for run in reversed(results.stages(runs)) if run.samples_per_s), None)
+    first = runs[0]
     options = ", ".join(f"{name}={value}" for name, value in first.options.items())
     settings = [f"workload {first.workload}", options, f"preset {first.preset}", f"device {first.device}"]
     settings += [f"seed {first.seed}", f"session {first.session}", first.created]
-    lines = [machine.describe(first.machine), " · ".join(filter(None, settings))]
-    overall = last.speedup("baseline") if last else None
-    if last and overall:
-        gain = f"{units.ratio(overall)}, {overall.verdict}{' (simulated)' * bool(last.simulated)}"
-        lines.append(f"{name(last)}, the last stage measured, against the baseline: {gain}.")
-    return lines
+    lines = [machine.describe(first.machine), " · ".join(filter(None, settings)), sentences.headline(runs)]
+    return [line for line in lines if line]
 
 
-LADDER = (
-    Col("stage", name),
-    Col("samples/s", lambda run: rate(run)),
-    Col("× previous", lambda run: against(run, "previous")),
-    Col("× baseline", lambda run: against(run, "baseline")),
-    Col("waits for data", lambda run: _wait(run)),
-    Col("step time", lambda run: _step(run), narrow=False),
-    Col("pipeline efficiency", "pipeline_efficiency", units.percent, narrow=False),
-    Col("peak memory", lambda run: _memory(run)),
-    Col("bytes/sample", lambda run: _bytes_per_sample(run), narrow=False),
-    Col("note", lambda run: note(run), narrow=False),
-)
+# ---------------------------------------------------------------- the ladder
 
 
 def ladder(runs: Sequence[Run]) -> Table:
-    """One row for each run."""
-    title = "The ladder, simulated" if simulated.any_of(runs) else "The ladder"
-    return tabulate(LADDER, runs, title, _legend(runs), none="nothing was measured")
-
-
-def short_ladder(runs: Sequence[Run]) -> Table:
-    """The columns that fit beside a notebook's margin, and on paper.
+    """One row for each run.
 
     Where every stage has the same one before it, a single column compares with that stage, and names it.
     """
-    columns = [column for column in LADDER if column.head not in ("pipeline efficiency", "bytes/sample")]
-    if all(
-        _compared_with(run, "previous") == _compared_with(run, "baseline") for run in results.stages(runs)
-    ):
-        columns.remove(LADDER[2])
-        head = f"× {name(runs[0])}" if runs else "× baseline"
-        columns = [replace(column, head=head) if column is LADDER[3] else column for column in columns]
-    return tabulate(columns, runs, ladder(runs).title, _legend(runs), none="nothing was measured")
+    pairings = [[run.pairing(role) for role in ("previous", "baseline")] for run in sentences.stages(runs)]
+    others = [[pairing.against if pairing else "" for pairing in both] for both in pairings]
+    same = all(previous == baseline for previous, baseline in others)
+    simulated = sentences.any_simulated(runs)
+    columns = [
+        Col("stage", name),
+        Col("samples/s", rate),
+        *([] if same else [Col("× previous", lambda run: against(run, "previous"))]),
+        Col(f"× {name(runs[0])}" if same and runs else "× baseline", lambda run: against(run, "baseline")),
+        Col("waits for data", lambda run: _cell(run, run.data_wait_share, units.percent)),
+        Col("step time", lambda run: Cell(run.step_s, lambda _: sentences.step_time(run)), narrow=False),
+        Col("peak memory", _memory),
+        Col("bytes/sample", _bytes_per_sample, narrow=False),
+        Col("note", _note, narrow=False),
+    ]
+    title = "The ladder, simulated" if simulated else "The ladder"
+    return tabulate(columns, runs, title, _legend(runs), none="nothing was measured")
 
 
-def rate(run: Run) -> Cell:
+def rate(run: Run | Entry) -> Cell:
     """samples/s with its interval; without it, how the run ended."""
-    estimate, mark = run.samples_per_s, SIGNS["disturbed"] if run.disturbed is not None else ""
-    absent = outcome(run).partition(":")[0]
-    return Cell(estimate, lambda value: simulated.estimate(run, value), absent, mark if estimate else "")
+    absent = run.status if run.status in ("failed", "cancelled") else units.NOT_AVAILABLE
+    disturbed = SIGNS["disturbed"] if run.samples_per_s and run.disturbed is not None else ""
+    return Cell(run.samples_per_s, lambda value: sentences.rate(run, value), absent, disturbed)
 
 
 def against(run: Run, role: str) -> Cell:
     """`1.34× (1.28–1.41) ▲`; a dash for a stage with nothing before it."""
     if ratio := run.speedup(role):
         again = run.is_again and ratio.verdict != "disturbed"
-        return Cell(ratio, units.ratio, mark=_AGAIN if again else SIGNS[ratio.verdict])
+        return Cell(ratio, units.ratio, mark="=" if again else SIGNS[ratio.verdict])
     alone = not run.pairings or run.is_again
     return Cell(None, absent="–" if run.samples_per_s and alone else units.NOT_AVAILABLE)
 
 
 def _legend(runs: Sequence[Run]) -> str:
     """What the signs in the ladder mean."""
-    ratios = {run.id: [run.speedup(role) for role in ("previous", "baseline")] for run in runs}
-    used = {ratio.verdict for both in ratios.values() for ratio in both if ratio}
+    ratios = [run.speedup(role) for run in runs for role in ("previous", "baseline")]
+    used = {ratio.verdict for ratio in ratios if ratio}
     used |= {"disturbed" for run in runs if run.disturbed is not None}
-    again = [f"{_AGAIN} the same recipe in a second process"] if any(run.is_again for run in runs) else []
     signs = [f"{sign} {verdict}" for verdict, sign in SIGNS.items() if verdict in used]
-    return " · ".join([*signs, *again, *([simulated.LEGEND] if simulated.any_of(runs) else [])])
+    signs += ["= the same recipe in a second process"] * any(run.is_again for run in runs)
+    signs += ["~ simulated, ± the model's error"] * sentences.any_simulated(runs)
+    return " · ".join(signs)
 
 
-def _compared_with(run: Run, role: str) -> str:
-    pairing = run.pairing(role)
-    return pairing.against if pairing else ""
-
-
-def _wait(run: Run) -> Cell:
-    return Cell(run.data_wait_share, lambda share: simulated.cell(run, units.percent(share)))
-
-
-def _step(run: Run) -> Cell:
-    return Cell(run.step_s, lambda _: simulated.step_time(run))
+def _cell(run: Run, value: Any, text: Any) -> Cell:
+    return Cell(value if run.status == "ok" else None, lambda value: sentences.about(run, text(value)))
 
 
 def _memory(run: Run) -> Cell:
     count = run.peak_memory_bytes if run.status == "ok" else None
-    return Cell(count, lambda count: simulated.memory(run, units.size(count)))
+    return Cell(count, lambda _: sentences.memory(run))
 
 
 def _bytes_per_sample(run: Run) -> Cell:
@@ -150,62 +127,18 @@ def _bytes_per_sample(run: Run) -> Cell:
     return Cell(count if run.status == "ok" else None, lambda count: f"{count:,} B{apart}")
 
 
-def note(run: Run) -> str:
+def _note(run: Run) -> str:
     """Why a row has no numbers, or what disturbed it and how many warnings it has."""
     count = len(run.warnings)
-    notes = ["disturbed"] if run.disturbed is not None else []
-    notes += [f"{count} warning{'s' if count > 1 else ''}"] if count else []
-    return outcome(run) or "; ".join(notes)
+    texts = ["disturbed"] * (run.disturbed is not None)
+    texts += [f"{count} warning{'s' if count > 1 else ''}"] * bool(count)
+    return outcome(run) or "; ".join(texts)
 
 
-def evidence(runs: Sequence[Run]) -> list[Content]:
-    """The state of the switches in the built objects: first those that are not as set, then the changes."""
-    checks = [
-        (name(run), check.switch, _HOLDS if check.ok else _FAILS, check.evidence)
-        for run in runs for check in run.mechanism
-    ]  # fmt: skip
-    wrong = [check for check in checks if check[2] is _FAILS]
-    if not checks:
-        return []
-    count = f"{len(checks) - len(wrong)} of {len(checks)} checks found the switch as the recipe sets it."
-    alarm = [tabulate(_EVIDENCE, wrong, "Switches that are not as set")] if wrong else []
-    every = Section("Every check", [tabulate(_EVIDENCE, checks)], folded=True)
-    return [count, *alarm, Bullets(_changes(runs)), every]
-
-
-def evidence_of(run: Run, parity: Parity | None = None) -> Table:
-    """Every check of one run; with `parity`, whether it still trains the same too."""
-    measured = run.status == "ok"
-    checks = [("", m.switch, _HOLDS if m.ok else _FAILS, m.evidence) for m in run.mechanism * measured]
-    if parity and measured:
-        checks += [("", c.name, _SAME if c.ok else _DIFFERS, c.evidence) for c in parity.checks]
-    return tabulate(_EVIDENCE[1:], checks, "Every check", none=outcome(run) or "nothing was checked")
-
-
-def proof(runs: Sequence[Run], parity: Parity | None = None) -> list[Content]:
-    """What proves the last stage: the switches that it changes and those not as set; the others folded."""
-    stages = results.stages(runs)
-    before, run = stages[-2:] if len(stages) > 1 else (stages[0], stages[0])
-    every = evidence_of(run, parity)
-    changed = {switch for switch, value in run.recipe.items() if value != before.recipe.get(switch)}
-    rows = [row for row in every.rows if row[0] in changed or row[1] in (_FAILS, _DIFFERS)]
-    others = [row for row in every.rows if row not in rows]
-    folded = f"{len(others)} {'other ' * bool(rows)}checks, all passed"
-    return [
-        *([replace(every, rows=rows, title="Proof")] if rows or not others else []),
-        *([Section(folded, [replace(every, rows=others, title="")], folded=True)] if others else []),
-    ]
-
-
-def _changes(runs: Sequence[Run]) -> list[str]:
-    """For each switch that a stage changes, its evidence now and before."""
-    measured = [run for run in results.stages(runs) if run.status == "ok"]
-    return [
-        f"{name(run)}: {run.evidence(switch)} (was: {before.evidence(switch)})"
-        for before, run in itertools.pairwise(measured)
-        for switch, value in run.recipe.items()
-        if value != before.recipe.get(switch) and run.evidence(switch)
-    ]
+def one_line(run: Run) -> str:
+    """A run that has just ended."""
+    cells = [str(rate(run)), *(str(against(run, role)) for role in ("previous", "baseline"))]
+    return f"  {name(run):<18} {outcome(run) or '  '.join(cells)}"
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
@@ -222,13 +155,132 @@ def notes(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _settings(runs: Iterable[Run]) -> Table:
-    names = list(dict.fromkeys(switch for run in runs for switch in run.recipe))
-    rows = [[switch, *(str(run.recipe.get(switch, "")) for run in runs)] for switch in names]
-    return Table(["switch", *map(name, runs)], rows)
+# ---------------------------------------------------------------- checks
 
 
-def one_line(run: Run) -> str:
-    """A run that has just ended."""
-    cells = [str(rate(run)), *(str(against(run, role)) for role in ("previous", "baseline"))]
-    return f"  {name(run):<18} {outcome(run) or '  '.join(cells)}"
+def checks(title: str, results: Sequence[Check | Mechanism], stage: str = "") -> Table:
+    """Checks with their evidence; `stage` is a column of its own where it is named."""
+    columns = [
+        Col("check", lambda check: check.name if isinstance(check, Check) else check.switch),
+        Col("holds", lambda check: Cell("✓", tone="good") if check.ok else Cell("✗", tone="bad")),
+        Col("evidence", "evidence"),
+    ]
+    return tabulate([*([Col("stage", lambda _: stage)] if stage else []), *columns], results, title)
+
+
+def proof(runs: Sequence[Run], parity: Parity | None = None) -> list[Content]:
+    """What proves the switches that each stage changes, and what fails; all other checks are folded.
+
+    Args:
+        runs: of one session.
+        parity: whether the last run still trains the same.
+    """
+    measured = [run for run in sentences.stages(runs) if run.status == "ok"]
+    rows, others = list[Sequence[Cell | str]](), list[Sequence[Cell | str]]()
+    columns = checks("", [], "stage").columns
+    for before, run in zip([None, *measured], measured, strict=False):
+        results: list[Check | Mechanism] = [*run.mechanism]
+        results += parity.checks if parity and run is measured[-1] else []
+        for row, check in zip(checks("", results, name(run)).rows, results, strict=True):
+            switch = str(row[1])
+            changed = before and switch in run.recipe and run.recipe[switch] != before.recipe.get(switch)
+            (rows if changed or not check.ok else others).append(row)
+    folded = f"{len(others)} {'other ' * bool(rows)}checks, all passed"
+    return [
+        *(
+            [Table(columns, rows, "Proof", "" if rows else "nothing was checked")]
+            if rows or not others
+            else []
+        ),
+        *([Section(folded, [Table(columns, others)], folded=True)] if others else []),
+    ]
+
+
+def parity(result: Parity) -> list[Content]:
+    """Whether a recipe trains the same, check by check."""
+    return [checks("Parity", result.checks), result.describe()]
+
+
+def doctor(about: str, checks: Sequence[machine.Check], stages: Sequence[Any]) -> list[Content]:
+    """What this machine has and what to fix, and which stages can run here."""
+
+    def state(check: machine.Check) -> Cell:
+        word = "note" if check.status == "warning" else check.status
+        return Cell(word, tone=_TONES[word])
+
+    columns = (Col("what", "name"), Col("state", state), Col("found", "detail"), Col("what to do", "remedy"))
+    here = Col("here", lambda stage: f"n/a: {stage.reason}" if stage.reason else "will be measured")
+    table = tabulate((Col("stage", "title"), here), stages, "Stages")
+    return [tabulate(columns, checks, about), *([table] if stages else [])]
+
+
+def noise(pairs: Sequence[Comparison], device: str, bound: float | None) -> list[Content]:
+    """The ratios of pairs of identical processes, and the noise that follows from them."""
+    ratios = [f"{pair.ratio.ratio:.3f} ({pair.ratio.low:.3f}–{pair.ratio.high:.3f})" for pair in pairs]
+    return [Bullets(ratios), f"A/A noise of {device}: {bound or 0:.2%}, from {len(pairs)} pairs"]
+
+
+def communication(runs: Sequence[Run]) -> Table:
+    """Where a step of several ranks goes."""
+    columns = (
+        Col("recipe", lambda pair: pair[0]),
+        Col("step", lambda pair: pair[1].step_s, units.duration),
+        Col("computing", lambda pair: pair[1].compute_s, units.duration),
+        Col("averaging alone", lambda pair: pair[1].alone_s, units.duration),
+        Col("of it exposed", lambda pair: pair[1].exposed_s, units.duration),
+        Col("bytes per step", lambda pair: pair[1].bytes_per_step, units.size),
+        Col("slowest rank / median", lambda pair: pair[1].straggling, units.times),
+    )
+    several = [(name(run), run.communication) for run in runs if run.communication]
+    return tabulate(columns, several, "Communication", none="no run has several ranks")
+
+
+def forecast(efficiency: Mapping[int, float]) -> Table:
+    """Predicted efficiency by number of ranks."""
+    rows: list[list[Cell | str]] = [
+        [str(ranks), Cell(share, units.percent)] for ranks, share in efficiency.items()
+    ]
+    return Table(("ranks", "efficiency"), rows, "Predicted efficiency with more ranks")
+
+
+# ---------------------------------------------------------------- the history
+
+
+def changes(recipe: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """`AMP bf16`, `Pin memory off`: the switches that differ; what is not named has torch's default."""
+    return [
+        f"{switches()[name].label} {clean(spoken(value), 30)}"
+        for name, default in _DEFAULTS.items()
+        if (value := recipe.get(name, default)) != before.get(name, default)
+    ]
+
+
+def history_row(entry: Entry) -> dict[str, Any]:
+    """A run as plain values for a grid: texts, and the numbers to sort by."""
+    rate_value, ratio = entry.samples_per_s, entry.against_baseline
+    return {
+        "id": entry.id,
+        "name": name(entry),
+        "note": entry.note,
+        "rate": str(rate(entry)) + " disturbed" * (entry.disturbed is not None),
+        "rate_value": rate_value.value if rate_value else None,
+        "ratio": f"{units.ratio(ratio)} {SIGNS[ratio.verdict]}" if ratio else "–",
+        "ratio_value": ratio.ratio if ratio else None,
+        "changes": ", ".join(changes(entry.recipe, {})),
+        "date": entry.created[:16].replace("T", " "),
+        "date_value": entry.created,
+    }
+
+
+def stored(entries: Sequence[Entry]) -> Table:
+    """Stored runs, a row each."""
+    columns = (
+        Col("id", "id"),
+        Col("session", "session", narrow=False),
+        Col("preset", "preset", narrow=False),
+        Col("workload", lambda entry: entry.workload.rpartition(":")[2], narrow=False),
+        Col("name", name),
+        Col("samples/s", rate),
+        Col("note", "note", narrow=False),
+    )
+    return tabulate(columns, entries, none="no runs are stored")

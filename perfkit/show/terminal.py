@@ -13,15 +13,13 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from perfkit.show.document import Bullets, Cell, Code, Content, Figure, Interactive, Notice, Section, Table
-from perfkit.show.sentences import clean
+from perfkit.show.units import clean
 
 _PIPE_WIDTH = 120
 """Characters in a line where the output is a pipe or a file."""
 _TONES = {"": "", "good": "green", "warning": "yellow", "bad": "red"}
-_LONG_WORD = 24
-"""Longer words (kernel names, paths) are broken where they must be."""
-_NAME = 18
-"""Names of rows up to this length stay on one line."""
+_LONG_WORD, _NAME = 24, 18
+"""Longer words (kernel names, paths) are broken where they must be; shorter names of rows are not."""
 
 
 def show(contents: Iterable[Content], to_stderr: bool = False) -> None:
@@ -89,21 +87,19 @@ def _print_table(table: Table, console: Console) -> None:
     if not table.rows:
         return _print_text(": ".join(filter(None, (table.title, table.note or "none"))), console)
     columns, narrow = list(table.columns), list(table.narrow or table.columns)
-    while len(columns) > 2 and _least_width(table.only(columns), console) > console.width:
+    grid, wide = _grid(table), console.options.update(width=9999)
+    while len(columns) > 2 and Measurement.get(console, wide, grid).minimum > console.width:
         columns = narrow if len(columns) > len(narrow) else columns[:-1]
+        grid = _grid(table.only(columns))
     if table.title:
         console.print()
         _print_text(table.title, console, style="italic")
-    console.print(_grid(table.only(columns)))
+    console.print(grid)
     if table.note:
         _print_text(table.note, console, style="dim")
     if missing := [column for column in table.columns if column not in columns]:
         _print_text(f"Too narrow for: {', '.join(missing)}.", console, style="dim")
     return None
-
-
-def _least_width(table: Table, console: Console) -> int:
-    return Measurement.get(console, console.options.update(width=9999), _grid(table)).minimum
 
 
 def _grid(table: Table) -> Grid:

@@ -1,12 +1,24 @@
 """Numbers as text: a unit, sensible digits, an interval with the digits of its middle; None is `n/a`."""
 
 import math
-
-import msgspec
+import textwrap
 
 from perfkit.results.stats import Estimate, Ratio
 
 NOT_AVAILABLE = "n/a"
+_TIMES = ((1.0, " s"), (1e3, " ms"), (1e6, " µs"))
+_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def clean(text: object, width: int = 0) -> str:
+    """One line of text from outside: no control characters, at most `width` characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+    return line if not width or len(line) <= width else line[: max(1, width - 1)].rstrip() + "…"
+
+
+def wrapped(text: str, width: int, lines: int) -> str:
+    """A text on at most `lines` lines of at most `width` characters; the rest becomes an ellipsis."""
+    return "\n".join(textwrap.wrap(clean(text), width, max_lines=lines, placeholder=" …"))
 
 
 def number(value: float | None, like: float | None = None) -> str:
@@ -30,8 +42,7 @@ def interval(estimate: Estimate | None, scale: float = 1.0, unit: str = "") -> s
 
 
 def _time_unit(seconds: float) -> tuple[float, str]:
-    units = ((1.0, " s"), (1e3, " ms"))
-    return next((one for one in units if abs(seconds) * one[0] >= 1), (1e6, " µs"))
+    return next((unit for unit in _TIMES if abs(seconds) * unit[0] >= 1), _TIMES[-1])
 
 
 def duration(seconds: float | None) -> str:
@@ -57,8 +68,7 @@ def size(count: float | None) -> str:
 
 def size_unit(count: float) -> tuple[float, str]:
     """Bytes of the unit that suits a number of bytes, and its name."""
-    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-    return next((one for one in units if abs(count) >= 0.9995 * one[0]), (1.0, "B"))
+    return next((unit for unit in _SIZES if abs(count) >= 0.9995 * unit[0]), (1.0, "B"))
 
 
 def percent(share: float | None) -> str:
@@ -67,9 +77,7 @@ def percent(share: float | None) -> str:
         return NOT_AVAILABLE
     if 0 < share < 0.005:
         return "<1%"
-    if 0.995 < share < 1:
-        return ">99%"
-    return f"{100 * share:.0f}%"
+    return ">99%" if 0.995 < share < 1 else f"{100 * share:.0f}%"
 
 
 def ratio(value: Ratio) -> str:
@@ -82,9 +90,7 @@ def times_apart(value: Ratio) -> str:
     """How many times faster or slower, above 1 either way: `1.25× (1.22–1.28)` for a ratio of 0.8."""
     if value.ratio >= 1:
         return ratio(value)
-    return ratio(
-        msgspec.structs.replace(value, ratio=1 / value.ratio, low=1 / value.high, high=1 / value.low)
-    )
+    return ratio(Ratio(1 / value.ratio, 1 / value.high, 1 / value.low, value.verdict))
 
 
 def times(value: float | None) -> str:

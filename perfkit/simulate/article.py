@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from perfkit.results.run import Run
 from perfkit.results.stats import Estimate
-from perfkit.show import simulated, units
+from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Cell, Col, Content, Section, tabulate
 from perfkit.show.sentences import name
 
@@ -94,7 +94,7 @@ class _Pair(NamedTuple):
 
 _COLUMNS = (
     Col("stage", lambda pair: name(pair.run)),
-    Col("predicted samples/s", lambda pair: simulated.estimate(pair.run, pair.rate)),
+    Col("predicted samples/s", lambda pair: sentences.rate(pair.run, pair.rate)),
     Col("published", lambda pair: Cell(pair.published.samples_per_s, lambda rate: f"{rate:,.0f}")),
     Col("error", lambda pair: Cell(pair.error, lambda error: f"{error:+.0%}")),
     Col("gain predicted", "gain", units.times),

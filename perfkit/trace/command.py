@@ -9,7 +9,7 @@ import typer
 from perfkit import trace as traces
 from perfkit.cli.options import Output, Stage, check_writable, names
 from perfkit.errors import one_of
-from perfkit.show import tables_inside
+from perfkit.show import inside
 from perfkit.show.document import Section
 from perfkit.studies import inspect
 from perfkit.studies.sources import ProfilerOptions
@@ -50,11 +50,11 @@ def profile(
     document["loading"] = msgspec.to_builtins(result.loading)
     if syncs:
         waits = inspect.syncs(**where)
-        sections.append(Section("Copies and waits by line", tables_inside.syncs(waits)))
+        sections.append(Section("Copies and waits by line", inside.syncs(waits)))
         document["syncs"] = msgspec.to_builtins(waits)
     if kernels:
         roofs = inspect.kernels(**where)
-        sections.append(Section("What the device can do", tables_inside.kernels(roofs)))
+        sections.append(Section("What the device can do", inside.kernels(roofs)))
         document["kernels"] = msgspec.to_builtins(roofs)
     output.show("profile", [*sections, result.describe()], document)
 

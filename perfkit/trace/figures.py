@@ -4,10 +4,10 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from perfkit.show import rows, style, units
+from perfkit.show import style, units
 from perfkit.show.document import Figure, Interactive
-from perfkit.show.rows import Look
-from perfkit.show.sentences import clean, wrapped
+from perfkit.show.style import Look
+from perfkit.show.units import clean, wrapped
 from perfkit.trace import timeline
 from perfkit.trace.model import Analysis, Lane, Lanes
 
@@ -133,11 +133,11 @@ def _breakdown(analysis: Analysis, ax: "Axes") -> None:
     times = [units.duration(us / 1e6) for us in whole]
     reach, _ = style.split_outliers(whole)
     note = style.outliers_note(whole, "step", lambda us: units.duration(us / 1e6))
-    rows.named(ax, names, times, "; ".join(filter(None, ("ms; hidden time is not counted again", note))))
+    style.named(ax, names, times, "; ".join(filter(None, ("ms; hidden time is not counted again", note))))
     for at, parts in enumerate([*(step.breakdown_us for step in steps), analysis.mean_us]):
-        rows.stack(ax, at, [((us or 0.0) / 1e3, PARTS[part]) for part, us in parts.items()])
+        style.stack(ax, at, [((us or 0.0) / 1e3, PARTS[part]) for part, us in parts.items()])
     ax.set_xlim(0, max(reach) * 1.03 / 1e3 or 1)
-    rows.legend(ax, [PARTS[part] for part, value in analysis.mean_us.items() if value])
+    style.legend(ax, [PARTS[part] for part, value in analysis.mean_us.items() if value])
 
 
 def _operators(analysis: Analysis, ax: "Axes") -> None:
@@ -154,15 +154,15 @@ def _kernels(analysis: Analysis, ax: "Axes") -> None:
     cores = {kernel.name: kernel.tensor_core for kernel in analysis.kernels}
     times = {kernel.name: kernel.total_us for kernel in analysis.kernels}
     _ranked(ax, times, lambda name: looks[cores[name]])
-    rows.legend(ax, list(looks.values()))
+    style.legend(ax, list(looks.values()))
 
 
 def _ranked(ax: "Axes", times: dict[str, float], look: Callable[[str], Look]) -> None:
     top = sorted((pair for pair in times.items() if pair[1] > 0), key=lambda pair: -pair[1])[:10]
     names = [name.removeprefix("void ").replace("at::native::", "") for name, _ in top]
-    rows.named(ax, names, [units.duration(us / 1e6) for _, us in top], "ms, all steps")
+    style.named(ax, names, [units.duration(us / 1e6) for _, us in top], "ms, all steps")
     for at, (name, us) in enumerate(top):
-        rows.bar(ax, at, 0, us / 1e3, look(name)._replace(label=""))
+        style.bar(ax, at, 0, us / 1e3, look(name)._replace(label=""))
     ax.set_xlim(0, top[0][1] * 1.03 / 1e3 if top else 1)
 
 
@@ -215,7 +215,7 @@ def _timeline(window: Lanes, ax: "Axes") -> None:
     ax.set(ylim=(y, 0), xlim=(0, window.duration_us / 1e3))
     omitted = f"; {window.omitted:,} shorter events left out" if window.omitted else ""
     ax.set_xlabel(f"ms from the start of {clean(window.name)}{omitted}")
-    rows.legend(ax, [look._replace(hatch="") for part, look in PARTS.items() if part in used])
+    style.legend(ax, [look._replace(hatch="") for part, look in PARTS.items() if part in used])
 
 
 def _spans(lane: Lane) -> Iterator[tuple[str, int, list[tuple[float, float]]]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from perfkit.show import units
 from perfkit.show.document import Cell, Col, Content, Section, Table, tabulate
-from perfkit.show.sentences import clean
+from perfkit.show.units import clean
 from perfkit.trace import figures
 from perfkit.trace.diagnosis import Bottleneck
 from perfkit.trace.figures import reason

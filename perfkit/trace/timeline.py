@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from perfkit.errors import TraceError
-from perfkit.show.sentences import clean
+from perfkit.show.units import clean
 from perfkit.trace.columns import Columns, Kind
 from perfkit.trace.intervals import Ints
 from perfkit.trace.link import CallForest

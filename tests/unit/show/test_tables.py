@@ -1,87 +1,180 @@
-"""The table of a session: n/a where nothing was measured; the golden pages of the terminal hold its cells."""
+"""Tables of runs, checks, histories and looks inside; the golden pages of the terminal hold more of their cells."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from perfkit.machine import Check as Aspect
 from perfkit.results.parity import Check, Parity
-from perfkit.results.run import Raw, Run
-from perfkit.show import document, tables
-from perfkit.show.document import Notice, Table
+from perfkit.results.run import Communication, Run
+from perfkit.results.store import entry
+from perfkit.show import document, inside, tables, terminal
+from perfkit.show.document import Table
+from perfkit.worker.messages import KernelReport, MemoryReport, Place, ShapeTiming, StepWork, SyncReport
 from tests.unit.show.fake_runs import again, disturbed, session
+from tests.unit.show.test_figures import bars
 
 
-def cells(run: Run) -> dict[str, str]:
-    table = tables.ladder([run])
-    return dict(zip(table.columns, map(str, table.rows[0]), strict=True))
+def cells(runs: list[Run], at: int) -> dict[str, str]:
+    table = tables.ladder(runs)
+    return dict(zip(table.columns, map(str, table.rows[at]), strict=True))
+
+
+def texts(table: Table) -> list[list[str]]:
+    return [[*map(str, row)] for row in table.rows]
+
+
+def test_matplotlib_and_torch_are_not_loaded_for_a_table() -> None:
+    code = "import sys, perfkit.show.tables; sys.exit('matplotlib' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# ---------------------------------------------------------------- the ladder
 
 
 def test_cells_of_a_measured_stage_on_a_gpu() -> None:
-    row = cells(session(gpu=True)[3])
+    row = cells(session(gpu=True), 3)
     assert row["× previous"].endswith(" ▲")
-    assert (row["pipeline efficiency"], row["peak memory"], row["note"]) == ("95%", "11.3 GB", "1 warning")
-    assert row["bytes/sample"] == "602,112 B"
-    elsewhere = msgspec.structs.replace(session(gpu=True)[0], h2d_bytes_per_sample=0)
-    assert cells(elsewhere)["bytes/sample"] == "602,112 B, 0 B copied"
+    assert (row["peak memory"], row["bytes/sample"], row["note"]) == ("11.3 GB", "602,112 B", "1 warning")
+    elsewhere = session(gpu=True, h2d_bytes_per_sample=0)
+    assert cells(elsewhere, 0)["bytes/sample"] == "602,112 B, 0 B copied"
+    numeric = zip(tables.ladder(session()).columns, tables.ladder(session()).numeric, strict=True)
+    assert [name for name, number in numeric if not number] == ["stage", "note"]
 
 
 @pytest.mark.parametrize(("at", "word"), [(2, "n/a"), (9, "failed")])
 def test_a_stage_without_numbers_says_why_and_has_no_zero(at: int, word: str) -> None:
-    _, rate, *values, note = cells(session()[at]).values()
+    _, rate, *values, note = cells(session(), at).values()
     assert rate == word
     assert set(values) == {"n/a"}
     assert note.startswith(f"{word}: ")
+    failed = session(status="failed", reason="killed")
+    assert set([*cells(failed, 0).values()][2:-1]) == {"n/a"}, "partial values are not shown"
 
 
-def test_partial_values_of_a_failed_run_are_not_shown() -> None:
-    failed = msgspec.structs.replace(session()[0], status="failed", reason="killed")
-    assert set(list(cells(failed).values())[2:-1]) == {"n/a"}
-    empty = Run(id="x", session="s", created="", stage="s", workload="w", device="cpu", recipe={}, raw=Raw())
-    assert "0" not in "".join(cells(empty).values())
-
-
-def test_numbers_are_flush_right_and_notes_are_not() -> None:
-    table = tables.ladder(session())
-    numeric = dict(zip(table.columns, table.numeric, strict=True))
-    assert [name for name, number in numeric.items() if not number] == ["stage", "note"]
-
-
-def test_a_disturbed_row_is_marked_and_the_notice_stands_above_the_table() -> None:
+def test_a_disturbed_row_is_marked() -> None:
     runs = disturbed(again(session()))
-    for run in (runs[1], runs[-1]):
-        row = cells(run)
-        assert row["samples/s"].endswith(" !")
-        assert row["× baseline"].endswith(" !")
+    for at in (1, -1):
+        row = cells(runs, at)
+        assert row["samples/s"].endswith(" !") and row["× baseline"].endswith(" !")
         assert row["note"].startswith("disturbed; 1 warning")
-    kinds = [type(part) for part in tables.sections(runs)]
-    assert kinds.index(Notice) < kinds.index(Table)
-    assert Notice not in map(type, tables.sections(session()))
 
 
 def test_two_columns_that_say_the_same_are_one_that_names_its_other_side() -> None:
     runs = again(session()[:2])
-    assert {"× baseline"} == {name for name in tables.short_ladder(runs).columns if name.startswith("×")}
-    title = "eager attention"
-    named = [msgspec.structs.replace(runs[0], title=title), *runs[1:]]
-    assert f"× {title}" in tables.short_ladder(named).columns
-    assert "× previous" in tables.short_ladder(session()).columns
-
-
-def test_the_baseline_again_is_a_row_but_no_stage() -> None:
-    runs = again(session(gpu=True))
-    assert cells(runs[-1])["× previous"] == "–"
+    named = [msgspec.structs.replace(runs[0], title="eager attention"), *runs[1:]]
+    ratios = [
+        [column for column in tables.ladder(rows).columns if "×" in column] for rows in (named, session())
+    ]
+    assert ratios == [["× eager attention"], ["× previous", "× baseline"]]
     assert "= the same recipe in a second process" in tables.ladder(runs).note
-    assert tables.summary(runs) == tables.summary(runs[:-1])
 
 
-def test_what_is_not_as_set_is_listed_first() -> None:
-    run = session()[4]
-    parity = Parity("AMP", "bitwise", [Check("losses", False, "0.1 apart")], False, {})
-    rows = tables.evidence_of(run, parity).rows
-    assert [str(row[0]) for row in rows] == ["uint8_copy", "workers", "losses"]
-    (proof, *_) = tables.proof([session()[0], run], parity)
-    assert isinstance(proof, Table)
-    assert ["losses", "NOT the same", "0.1 apart"] in [[str(cell) for cell in row] for row in proof.rows]
-    assert tables.evidence_of(session()[2], parity).note.startswith("n/a: Pin memory")
-    mechanism = [msgspec.structs.replace(run.mechanism[0], ok=False)]
-    wrong = tables.evidence([msgspec.structs.replace(run, mechanism=mechanism)])
-    assert document.table(wrong).title == "Switches that are not as set"
+# ---------------------------------------------------------------- checks
+
+
+def test_what_a_stage_changes_and_what_fails_is_its_proof() -> None:
+    before, run = session()[0], session()[4]
+    wrong = [run.mechanism[0], msgspec.structs.replace(run.mechanism[1], switch="amp", ok=False)]
+    parity = Parity(
+        "uint8", "bitwise", [Check("losses", False, "0.1 apart"), Check("outputs", True, "")], False, {}
+    )
+    proof, folded = tables.proof([before, msgspec.structs.replace(run, mechanism=wrong)], parity)
+    assert isinstance(proof, Table) and isinstance(folded, document.Section)
+    assert [row[1:3] for row in texts(proof)] == [["uint8_copy", "✓"], ["amp", "✗"], ["losses", "✗"]]
+    assert folded.title == "3 other checks, all passed"
+    (nothing,) = tables.proof([session()[2]], parity)
+    assert isinstance(nothing, Table) and nothing.note == "nothing was checked"
+
+
+def test_a_failed_parity_is_visible_in_sign_and_words() -> None:
+    table, sentence = tables.parity(Parity("amp", "tolerance", [Check("losses", False, "by 2")], False, {}))
+    assert isinstance(table, Table) and texts(table) == [["losses", "✗", "by 2"]]
+    assert sentence == "amp: NOT the same training: losses: by 2"
+
+
+def test_the_check_of_the_machine() -> None:
+    checks = [Aspect("compiler", "none", "Install g++", blocking=True), Aspect("disk", "80 GB free", "")]
+    stages = [SimpleNamespace(title="amp", reason=""), SimpleNamespace(title="pinning", reason="no GPU")]
+    state, here = tables.doctor("2 cores", checks, stages)
+    assert isinstance(state, Table) and isinstance(here, Table)
+    assert texts(state) == [["compiler", "problem", "none", "Install g++"], ["disk", "ok", "80 GB free", ""]]
+    assert texts(here) == [["amp", "will be measured"], ["pinning", "n/a: no GPU"]]
+
+
+def test_communication_of_several_ranks_and_its_forecast() -> None:
+    times = Communication(
+        bytes_per_step=44_000_000, step_s=0.05, compute_s=0.04, alone_s=0.02, rank_compute_s=[0.04, 0.044],
+        start_s=1e-5, bytes_per_s=1e10,
+    )  # fmt: skip
+    table = tables.communication([msgspec.structs.replace(session()[0], communication=times)])
+    row = ["baseline", "50.0 ms", "40.0 ms", "20.0 ms", "10.0 ms", "44.0 MB", "1.05×"]
+    assert texts(table) == [row]
+    assert tables.communication(session()).note == "no run has several ranks"
+    assert texts(tables.forecast({2: 0.91, 4: 0.84})) == [["2", "91%"], ["4", "84%"]]
+
+
+# ---------------------------------------------------------------- the history
+
+
+def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by() -> None:
+    run = session()[3]
+    row = tables.history_row(msgspec.structs.replace(entry(run), note="at night"))
+    assert run.samples_per_s and row["rate_value"] == run.samples_per_s.value
+    assert (row["rate"], row["ratio"]) == ("25.0 (24.5–25.4)", "1.54× (1.51–1.56) ▲")
+    assert (row["name"], row["note"], row["date"]) == ("batch size", "at night", "2026-11-20 12:00")
+    assert row["changes"] == "Batch size 128, Loader workers 2"
+    named = msgspec.structs.replace(entry(session()[9]), name="mine")
+    assert tables.history_row(named) | {"name": "mine", "rate": "failed", "ratio": "–"} == tables.history_row(
+        named
+    )
+    assert "mine" in terminal.text([tables.stored([named])], 60)
+
+
+# ---------------------------------------------------------------- inside a step
+
+
+def test_kernels_show_roofs_shapes_and_the_step() -> None:
+    row = ShapeTiming(
+        shape="1 x 2 x 3", kind="matmul", dtype="float32", seconds=0.001, flops_per_s=1e9, flops_per_byte=4.0
+    )
+    report = KernelReport(
+        peaks={"float32": 2e9}, bytes_per_s=1e9, rows=[row], work=StepWork(10**9, 10**8, "float32"),
+        misaligned=[], step_s=1.0, mfu=0.5, light_share=0.6, recipe="baseline", device="cpu",
+    )  # fmt: skip
+    sections = inside.kernels(report)
+    assert ["copying", "1.0 GB/s"] in document.table(sections, "roofs").rows
+    assert str(document.table(sections, "by shape").rows[0][-1]) == "50%"
+    assert ["MFU (FLOP/s / measured peak)", "50.0%"] in document.table(sections, "a step of").rows
+    assert document.figure(sections, "roofline").svg()
+    unknown = msgspec.structs.replace(report, work=StepWork(None, None, "", "because"), mfu=None)
+    assert ["FLOPs", "n/a: because"] in document.table(inside.kernels(unknown), "a step of").rows
+
+
+def test_memory_has_a_column_for_each_recipe_and_bars_that_add_up() -> None:
+    parts = dict.fromkeys(("weights", "gradients", "activations"), 1_000_000)
+    ledger = MemoryReport(
+        recipe="baseline", peak=3_000_000, peak_phase="backward", allocated=None, reserved=None,
+        parts=parts | dict.fromkeys(("optimizer", "batch", "workspace"), 0),
+        phases={"forward": 2_000_000, "backward": 3_000_000}, places=[("0.weight", "weights", 1_000_000)],
+    )  # fmt: skip
+    other = msgspec.structs.replace(ledger, recipe="amp=bf16", peak=2_000_000, phases={"forward": 2_000_000})
+    sections = inside.memory([ledger, other])
+    peak = document.table(sections, "at the peak")
+    assert list(peak.columns) == ["what", "baseline", "amp=bf16"]
+    assert texts(peak)[-1] == ["all together", "3.00 MB", "2.00 MB"]
+    assert texts(document.table(sections, "highest"))[-1] == ["backward", "3.00 MB", "0 B"]
+    figure = document.figure(sections, "held")
+    assert "amp=bf16: 2.00 MB" in figure.alt
+    assert [width for _, width in bars(figure.draw().axes[0], 0)] == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_syncs_are_counted_per_step_and_name_the_way_out() -> None:
+    place = Place("item", "toy.py:7", "wait", "read it later", count=8)
+    (table,) = inside.syncs(SyncReport([place], 4, "cpu"))
+    assert isinstance(table, Table)
+    assert texts(table) == [["toy.py:7", "item", "wait", "2", "read it later"]]
+    assert "on the CPU" in table.note

@@ -5,20 +5,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfkit.show import rows, style, units
+from perfkit.show import style, units
 from perfkit.show.document import Cell, Col, Content, Figure, Notice, Table, tabulate
-from perfkit.show.rows import Look
+from perfkit.show.style import Look
 from perfkit.worker.messages import KernelReport, MemoryReport, SyncReport
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 _KINDS = {
-    "weights": Look("weights", style.BLUE), "gradients": Look("gradients", style.SKY, "//"),
-    "optimizer": Look("optimizer", style.PURPLE, "xx"), "batch": Look("batch", style.GREY, "--"),
-    "activations": Look("activations", style.ORANGE, ".."),
-    "workspace": Look("workspace", style.YELLOW, "\\\\"),
-}  # fmt: skip
+    look.label: look
+    for look in (
+        Look("weights", style.BLUE),
+        Look("gradients", style.SKY, "//"),
+        Look("optimizer", style.PURPLE, "xx"),
+        Look("batch", style.GREY, "--"),
+        Look("activations", style.ORANGE, ".."),
+        Look("workspace", style.YELLOW, "\\\\"),
+    )
+}
 _TYPES = {"float32": (style.BLUE, "o"), "bfloat16": (style.ORANGE, "D"), "float16": (style.PURPLE, "s")}
 
 
@@ -37,41 +42,36 @@ def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
     phases = dict.fromkeys(phase for ledger in ledgers for phase in ledger.phases)
     highest = [row(phase, [ledger.phases.get(phase, 0) for ledger in ledgers]) for phase in phases]
     peaks = ", ".join(f"{ledger.recipe}: {units.size(ledger.peak)}" for ledger in ledgers)
-    title = _titled("What holds memory at the peak of a step", first.simulated)
+    title = "Simulated: what" if first.simulated else "What"
     places = (
         Col("module (line)", lambda place: place[0]),
         Col("what", lambda place: place[1]),
         Col("bytes", lambda place: place[2], units.size),
     )
+    picture = Figure(
+        "held",
+        f"{title} holds memory at the peak of a step",
+        f"Memory at the peak: {peaks}",
+        lambda drawing: _held(ledgers, drawing),
+        style.rows_height(len(ledgers)),
+    )
     return [
-        *_notice(first.simulated),
-        Figure(
-            "held", title, f"Memory at the peak: {peaks}", lambda figure: _held(ledgers, figure),
-            style.rows_height(len(ledgers)),
-        ),
+        *([Notice(f"{first.simulated}.")] if first.simulated else []),
+        picture,
         Table(["what", *titles], kinds, f"At the peak (in {first.peak_phase})"),
         Table(["phase", *titles], highest, "Highest in each phase"),
-        *(tabulate(places, one.places, f"Largest at the peak: {one.recipe}") for one in ledgers),
-    ]  # fmt: skip
+        *(tabulate(places, ledger.places, f"Largest at the peak: {ledger.recipe}") for ledger in ledgers),
+    ]
 
 
-def _notice(label: str) -> list[Content]:
-    """What a reader must know before any number of a simulated GPU."""
-    return [Notice(label + ".")] if label else []
-
-
-def _titled(title: str, label: str) -> str:
-    return f"Simulated: {title[0].lower()}{title[1:]}" if label else title
-
-
-def _held(ledgers: Sequence[MemoryReport], figure: "Drawing") -> None:
-    ax, peaks = figure.add_subplot(), [ledger.peak for ledger in ledgers]
+def _held(ledgers: Sequence[MemoryReport], drawing: "Drawing") -> None:
+    ax, peaks = drawing.add_subplot(), [ledger.peak for ledger in ledgers]
     scale, unit = units.size_unit(max(peaks))
-    rows.named(ax, [ledger.recipe for ledger in ledgers], [*map(units.size, peaks)], f"{unit} at the peak")
+    style.named(ax, [ledger.recipe for ledger in ledgers], [*map(units.size, peaks)], f"{unit} at the peak")
     for at, ledger in enumerate(ledgers):
-        rows.stack(ax, at, [(ledger.parts[kind] / scale, look) for kind, look in _KINDS.items()])
+        style.stack(ax, at, [(ledger.parts[kind] / scale, look) for kind, look in _KINDS.items()])
     ax.set_xlim(0, 1.03 * max(peaks) / scale)
-    rows.legend(ax, [*_KINDS.values()])
+    style.legend(ax, [*_KINDS.values()])
 
 
 def kernels(result: KernelReport) -> list[Content]:
@@ -97,33 +97,34 @@ def kernels(result: KernelReport) -> list[Content]:
     )
     roofs = [[name, f"{gflops(peak)} GFLOP/s"] for name, peak in result.peaks.items()]
     roofs.append(["copying", f"{result.bytes_per_s / 1e9:,.1f} GB/s"])
-    peaks = ", ".join(": ".join(roof) for roof in roofs)
-    title = "What shapes reach, under the roofs of this device"
+    work = result.work
+    step = [["FLOPs", f"n/a: {work.why}"]]
+    if work.flops:
+        step = [
+            ["step", units.duration(result.step_s)],
+            ["FLOPs", f"{work.flops / 1e9:,.2f} GFLOP in {work.dtype}"],
+            ["bytes of all operators, unfused", units.size(work.bytes)],
+            ["MFU (FLOP/s / measured peak)", f"{result.mfu:.1%}"],
+            ["speed of light (every operator at its roof) / step", f"{result.light_share:.1%}"],
+        ]
+    picture = Figure(
+        "roofline",
+        "What shapes reach, under the roofs of this device",
+        f"Roofline: {', '.join(': '.join(roof) for roof in roofs)}",
+        lambda drawing: _roofline(result, drawing),
+    )
     return [
-        Figure("roofline", title, f"Roofline: {peaks}", lambda figure: _roofline(result, figure), 4.6),
+        picture,
         Table(("what", "at most"), roofs, "Roofs, measured"),
         tabulate(shapes, result.rows, "By shape"),
-        Table(("what", "how much"), _step(result), f"A step of {result.recipe}"),
+        Table(("what", "how much"), step, f"A step of {result.recipe}"),
         tabulate(padded, result.misaligned, "Layers with sizes that are not multiples of 8"),
     ]
 
 
-def _step(result: KernelReport) -> list[list[str]]:
-    work = result.work
-    if not work.flops:
-        return [["FLOPs", f"n/a: {work.why}"]]
-    return [
-        ["step", units.duration(result.step_s)],
-        ["FLOPs", f"{work.flops / 1e9:,.2f} GFLOP in {work.dtype}"],
-        ["bytes of all operators, unfused", units.size(work.bytes)],
-        ["MFU (FLOP/s / measured peak)", f"{result.mfu:.1%}"],
-        ["speed of light (every operator at its roof) / step", f"{result.light_share:.1%}"],
-    ]
-
-
-def _roofline(result: KernelReport, figure: "Drawing") -> None:
+def _roofline(result: KernelReport, drawing: "Drawing") -> None:
     """What each shape reaches, and what the device could do at its FLOPs per byte; both axes logarithmic."""
-    ax, across = figure.add_subplot(), np.logspace(-1, 4, 200)
+    ax, across = drawing.add_subplot(), np.logspace(-1, 4, 200)
     for dtype, peak in result.peaks.items():
         colour, sign = _TYPES[dtype]
         shapes = [row for row in result.rows if row.dtype == dtype]
