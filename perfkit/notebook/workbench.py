@@ -8,7 +8,6 @@ from typing import Any
 
 import anywidget
 import ipywidgets as widgets
-import msgspec
 import traitlets
 
 from perfkit import additions

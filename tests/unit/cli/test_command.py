@@ -120,7 +120,7 @@ def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_d
     assert "1 worker processes alive" in run("show", runs[1].id[:-1])
     newest = run("show")
     assert newest == run("show", runs[0].session)
-    assert newest.index("\nbaseline ") < newest.index("\ndata loading ")
+    assert newest.index("\nbaseline  ") < newest.index("\ndata loading  ")
 
 
 def test_a_recording_is_shown_as_a_session_is() -> None:
