@@ -6,8 +6,6 @@ widget, the command-line setting, the levels of a search and the documentation d
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -36,43 +34,43 @@ class Switch:
     choices: tuple[str, ...] = ()
     low: int = 0
     high: int = 0
-    levels: tuple[Value, ...] = ()
-    """Values worth trying, in the order of a search."""
     needs: str = ""
     """`cuda`, `workload` (the workload must offer it), or nothing."""
     idle_when: tuple[str, Value] | None = None
     """Another switch, and the value of it with which this one has no effect."""
 
-    def parse(self, given: object) -> Value:
+    @property
+    def levels(self) -> tuple[Value, ...]:
+        """Some values: every choice, or the lowest two numbers."""
+        return (False, True) if self.kind is bool else self.choices or (self.low, self.low + 1)
+
+    def parse(self, value: object) -> Value:
         """The value of this switch for a text or a typed value.
 
         Raises:
             InvalidValue: the value is not of the switch's type or not allowed.
         """
+        text = str(value)
         if self.kind is str:
-            if str(given) not in self.choices:
-                raise one_of(given, list(self.choices), f"value for '{self.name}'")
-            return str(given)
-        value = _WORDS.get(str(given).lower()) if self.kind is bool else self._number(given)
-        if value is None:
-            numbers = f"a whole number from {self.low} to {self.high}"
-            allowed = "true, false (on/off, yes/no)" if self.kind is bool else numbers
-            raise InvalidValue(f"'{self.name}' was given '{given}'", f"Allowed: {allowed}")
-        return value
-
-    def _number(self, given: object) -> int | None:
-        try:
-            number = int(str(given))
-        except ValueError:
-            return None
-        return number if self.low <= number <= self.high else None
+            if text not in self.choices:
+                raise one_of(value, list(self.choices), f"value for '{self.name}'")
+            return text
+        if self.kind is bool:
+            allowed = "true, false (on/off, yes/no)"
+            if text.lower() in _WORDS:
+                return _WORDS[text.lower()]
+        else:
+            allowed = f"a whole number from {self.low} to {self.high}"
+            with contextlib.suppress(ValueError):
+                if self.low <= int(text) <= self.high:
+                    return int(text)
+        raise InvalidValue(f"'{self.name}' was given '{value}'", f"Allowed: {allowed}")
 
 
 def _switch(
     group: Group, default: Value, label: str, help: str, choices: tuple[str, ...] = (), **more: Any
 ) -> Any:
-    levels = (False, True) if isinstance(default, bool) else choices
-    details = {"label": label, "help": help, "choices": choices, "levels": levels, **more}
+    details = {"label": label, "help": help, "choices": choices, **more}
     return dataclasses.field(
         default=default, metadata={"group": group, "kind": type(default), "default": default, **details}
     )
@@ -85,20 +83,10 @@ _data, _copy, _compute, _memory, _environment, _ranks = (partial(_switch, group)
 class Recipe:
     """Every switch of a training run. The defaults are the baseline: a plain loop with torch's defaults."""
 
-    batch_size: int = _data(
-        32, "Batch size", "samples per batch, on each rank", low=1, high=65536, levels=(32, 64, 128)
-    )
-    workers: int = _data(
-        0, "Loader workers", "processes that load data; 0 = the loop itself", high=256, levels=(0, 1, 2, 4, 8)
-    )
+    batch_size: int = _data(32, "Batch size", "samples per batch, on each rank", low=1, high=65536)
+    workers: int = _data(0, "Loader workers", "processes that load data; 0 = the loop itself", high=256)
     prefetch_factor: int = _data(
-        2,
-        "Prefetch",
-        "batches that each worker loads ahead",
-        low=1,
-        high=64,
-        levels=(2, 4),
-        idle_when=("workers", 0),
+        2, "Prefetch", "batches that each worker loads ahead", low=1, high=64, idle_when=("workers", 0)
     )
     batched_fetch: bool = _data(
         False, "Batched fetch", "fetch a batch in one call (`__getitems__`), without PIL", needs="workload"
@@ -121,10 +109,7 @@ class Recipe:
         False, "Resize on device", "copy the small images; resize them on the device", needs="workload"
     )
     zero_grad_set_to_none: bool = _memory(
-        True,
-        "zero_grad to None",
-        "set gradients to None, torch's default; off = fill them with zeros",
-        levels=(True, False),
+        True, "zero_grad to None", "set gradients to None, torch's default; off = fill them with zeros"
     )
     channels_last: bool = _compute(False, "channels_last", "NHWC memory layout")
     amp: str = _compute(
@@ -144,7 +129,6 @@ class Recipe:
         "Optimizer",
         "how the optimizer updates the parameters; default = torch's own choice",
         ("default", "loop", "foreach", "fused"),
-        levels=("loop", "foreach", "fused"),
     )
     compile: bool = _compute(False, "torch.compile", "compile the model")
     compile_mode: str = _compute(
@@ -155,9 +139,7 @@ class Recipe:
         idle_when=("compile", False),
     )
     cpu_threads: int = _compute(0, "CPU threads", "compute threads; 0 = one per usable core", high=1024)
-    accumulation: int = _memory(
-        1, "Accumulation", "batches per optimizer step", low=1, high=1024, levels=(1, 2, 4)
-    )
+    accumulation: int = _memory(1, "Accumulation", "batches per optimizer step", low=1, high=1024)
     activation_checkpointing: bool = _memory(
         False, "Checkpointing", "keep only the input of each block, recompute its activations in backward"
     )
@@ -173,7 +155,7 @@ class Recipe:
         "freed memory: default = may go back to the system; keep = is kept for reuse",
         ("default", "keep"),
     )
-    ranks: int = _ranks(1, "Ranks", "processes that train together (DDP)", low=1, high=1024, levels=(1, 2))
+    ranks: int = _ranks(1, "Ranks", "processes that train together (DDP)", low=1, high=1024)
     no_sync: bool = _ranks(
         False,
         "no_sync",
@@ -182,11 +164,7 @@ class Recipe:
     )
 
     def __post_init__(self) -> None:
-        """Checks every value, however the recipe was made.
-
-        Raises:
-            InvalidValue: a value is not allowed.
-        """
+        """Checks every value, however the recipe was made."""
         for name, switch in switches().items():
             object.__setattr__(self, name, switch.parse(getattr(self, name)))
 
@@ -227,11 +205,6 @@ class Recipe:
         """
         return cls().replace(**data)
 
-    def digest(self) -> str:
-        """A short name of this value: equal recipes have equal digests, in every process."""
-        text = json.dumps(self.to_dict(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
-
     def describe(self, baseline: "Recipe | None" = None) -> str:
         """The switches that differ from a baseline, torch's defaults if None, in one line."""
         changed = self.diff(baseline or Recipe())
@@ -239,12 +212,12 @@ class Recipe:
 
 
 def shown(value: Value) -> str:
-    """A value as one types it."""
+    """A value in the syntax of `--set`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def spoken(value: object) -> str:
-    """A value as a person reads it: `on` and `off` in the place of True and False."""
+    """A value for tables: `on` and `off` in the place of True and False."""
     return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
@@ -261,7 +234,7 @@ def _known(name: str) -> Switch:
 
 
 def allowed(values: Mapping[str, Any]) -> dict[str, Value]:
-    """Those of some values that their switches allow; what is no switch is left out too."""
+    """The values that their switches allow; what is no switch is left out too."""
     kept = {}
     for name, value in values.items():
         with contextlib.suppress(InvalidValue, KeyError):

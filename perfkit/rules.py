@@ -23,9 +23,6 @@ class Reason(str):
         reason.code = code
         return reason
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Reason, (self.code, str(self))
-
 
 CAN = Reason()
 """Nothing speaks against it."""

@@ -1,11 +1,28 @@
-from __future__ import annotations
+"""What is trained: loading a workload by name, the built-in ones, the planted bottlenecks."""
 
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
-from perfkit import workloads
+from perfkit import export, workloads
 from perfkit.errors import InvalidValue, WorkloadError
+from perfkit.recipe import Recipe
+from perfkit.train import train
+from perfkit.workloads import bottlenecks, files, options_for
+from perfkit.workloads.files import text_file
+from perfkit.workloads.photos import Photos
+from perfkit.workloads.tiny_gpt import TinyGPT
+
+SMALL = {"context": 16, "width": 16, "layers": 2, "heads": 2}
+
+
+def losses(workload: Any, steps: int = 2, **switches: Any) -> list[float]:
+    recipe = Recipe().replace(**{"batch_size": 8, **switches})
+    return [loss.item() for loss in itertools.islice(train(recipe, workload, torch.device("cpu")), steps)]
 
 
 def module(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -45,3 +62,107 @@ def test_options_are_those_of_the_preset_and_then_the_given_ones() -> None:
     assert workloads.options_for(object(), "smoke", {}) == {}
     with pytest.raises(InvalidValue, match="takes no options"):
         workloads.options_for(object(), "smoke", {"count": 3})
+
+
+@pytest.mark.parametrize("kind", [bottlenecks.Chatty, bottlenecks.DataBound, bottlenecks.DeviceBound])
+def test_each_trains(kind: Any) -> None:
+    assert all(loss > 0 for loss in losses(kind(**options_for(kind, "smoke", {})), steps=2))
+
+
+def test_without_reading_it_is_the_same_training() -> None:
+    chatty, clean = (bottlenecks.Chatty(clean) for clean in (False, True))
+    assert losses(chatty, steps=3) == pytest.approx(losses(clean, steps=3))
+    assert len(chatty.history) == 3
+    assert not clean.history
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERFKIT_DATA", str(tmp_path))
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_folder_is_made_once_with_the_same_photos_by_class() -> None:
+    photos = sorted(Path(files.photo_folder(9)).glob("*/*.jpg"))
+    assert len(photos) == 9 and len({photo.parent.name for photo in photos}) == 8
+    before = [(photo.read_bytes(), photo.stat().st_mtime_ns) for photo in photos]
+    files.photo_folder(9)
+    assert [(photo.read_bytes(), photo.stat().st_mtime_ns) for photo in photos] == before
+    assert len(list(Path(files.photo_folder(9)).parent.iterdir())) == 1, "nothing unfinished is left"
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_exported_script_finds_its_photos_on_a_machine_that_measured_nothing(tmp_path: Path) -> None:
+    text = export.script(Recipe(), "photos", {"count": 9})
+    assert str(tmp_path) in text
+    assert len(list(tmp_path.rglob("*.jpg"))) == 9
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_folder_that_cannot_be_written_is_one_clear_message(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(WorkloadError, match="cannot be written to .*set PERFKIT_DATA"):
+        Photos(count=1).dataset(Recipe())
+
+
+@pytest.mark.usefixtures("folder")
+def test_uint8_and_batches_give_the_same_images() -> None:
+    workload = Photos(image_size=16, count=8, rounds=2)
+    plain = workload.dataset(Recipe())
+    assert len(plain) == 16
+    raw = workload.dataset(Recipe(uint8_copy=True))[3][0]
+    assert raw.dtype == torch.uint8
+    prepared = workload.prepare(raw[None], Recipe(uint8_copy=True))[0]
+    torch.testing.assert_close(prepared, plain[3][0])
+    images, labels = workload.dataset(Recipe(batched_fetch=True)).__getitems__([3, 0])
+    assert labels.tolist() == [plain[3][1], plain[0][1]]
+    assert float((images[0] - plain[3][0]).square().mean().sqrt()) < 0.05
+
+
+@pytest.mark.parametrize("name", ["uint8_copy", "batched_fetch", "activation_checkpointing"])
+def test_a_switch_leaves_the_training_as_it_is(name: str) -> None:
+    gpt = TinyGPT(**SMALL)
+    assert losses(gpt, **{name: True}) == pytest.approx(losses(gpt), rel=1e-6)
+
+
+def test_it_learns() -> None:
+    first, *_, last = losses(TinyGPT(**SMALL), steps=60)
+    assert last < 0.8 * first
+
+
+def test_a_character_sees_only_those_before_it() -> None:
+    model = TinyGPT(**SMALL).model()
+    text = torch.randint(256, (1, 16))
+    other = text.clone()
+    other[0, 9:] = 0
+    torch.testing.assert_close(model(text)[:, :9], model(other)[:, :9])
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int64])
+def test_a_target_is_the_next_character(tmp_path: Path, kind: torch.dtype) -> None:
+    (tmp_path / "own.txt").write_bytes(bytes(range(65)))
+    workload = TinyGPT(**SMALL, text=str(tmp_path / "own.txt"))
+    recipe = SimpleNamespace(uint8_copy=kind == torch.uint8, batched_fetch=False)
+    data = workload.dataset(recipe)
+    inputs, targets = data[1]
+    assert inputs.dtype == targets.dtype == kind
+    assert (inputs.tolist(), targets.tolist()) == ([*range(16, 32)], [*range(17, 33)])
+    recipe.batched_fetch = True
+    together = workload.dataset(recipe).__getitems__([*range(len(data))])
+    assert len(data) == 4
+    one_by_one = zip(*(data[index] for index in range(4)), strict=True)
+    assert all(torch.equal(a, torch.stack(b)) for a, b in zip(together, one_by_one, strict=True))
+
+
+def test_a_text_is_found_in_the_data_folder_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Path(text_file("texts/workbook.txt")).stat().st_size > 50_000
+    monkeypatch.setenv("PERFKIT_DATA", str(tmp_path))
+    (tmp_path / "own.txt").write_text("mine")
+    assert text_file("own.txt") == str(tmp_path / "own.txt")
+    with pytest.raises(WorkloadError, match="there is no text 'absent.txt'. Copy it from"):
+        text_file("absent.txt")
+
+
+def test_heads_share_the_width() -> None:
+    with pytest.raises(ValueError, match="3 heads cannot share a width of 16: give a multiple of 3"):
+        TinyGPT(width=16, heads=3)
