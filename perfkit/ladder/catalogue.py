@@ -1,7 +1,6 @@
 """The optimizations. Each is declared once, in its card `cards/NAME.md`: front matter (TOML), then prose."""
 
-from __future__ import annotations
-
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -10,17 +9,12 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from perfkit.errors import InvalidValue, one_of
+from perfkit.errors import one_of
 from perfkit.ladder.presets import Sizing
 from perfkit.recipe import Recipe, Value
 
 Exactness = Literal["bitwise", "tolerance", "changes training"]
 Bottleneck = Literal["data", "copy", "host", "device", "memory", "communication", "none"]
-
-_ANY_SIZES = Sizing(1, 32, 64, 64, "bf16", 1)
-_SECTIONS = [
-    "How it works", "When it applies", "When it does not help", "What it costs", "How it is verified",
-]  # fmt: skip
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,7 +39,7 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     question: str
     settings: Annotated[dict[str, Value], msgspec.Meta(min_length=1)]
     """The switches it sets. The first is its own: where that one cannot act, the optimization does not apply.
-    `"$NAME"` is the number of that name in `Sizing`; a setting whose number is None is left out."""
+    `"$NAME"` is the number of that name in `Sizing`."""
     documentation: Annotated[str, msgspec.Meta(pattern="^https://")]
     """The official page on it."""
     exactness: Exactness
@@ -66,11 +60,10 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def changes(self, sizes: Sizing) -> Mapping[str, Value]:
         """What it sets on a machine."""
-        values = {
+        return {
             name: getattr(sizes, value[1:]) if isinstance(value, str) and value.startswith("$") else value
             for name, value in self.settings.items()
         }
-        return {name: value for name, value in values.items() if value is not None}
 
     def card(self) -> str:
         """The whole card, in Markdown: its parts are folded, and open on a click."""
@@ -89,47 +82,16 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def read(path: Path) -> Optimization:
-    """One card.
-
-    Raises:
-        InvalidValue: its front matter or its sections are not those of a card.
-    """
-    before, _, rest = path.read_text(encoding="utf-8").partition("+++\n")
-    front, end, prose = rest.partition("\n+++\n")
-    try:
-        if before or not end:
-            raise ValueError("it does not begin with front matter between two lines of +++")
-        fields = {**tomllib.loads(front), "name": path.stem, "prose": prose.strip()}
-        optimization = msgspec.convert(fields, Optimization)
-        Recipe().replace(**optimization.changes(_ANY_SIZES))
-        sections = re.findall(r"^## (.+)$", prose, flags=re.MULTILINE)
-        if sections != _SECTIONS:
-            raise ValueError(f"its sections are {sections}, not {_SECTIONS}")
-    except (ValueError, AttributeError, InvalidValue) as problem:
-        # ValueError: also of msgspec and tomllib; AttributeError: Sizing has no such number
-        raise InvalidValue(
-            f"the card {path.name} cannot be read: {problem}", "See ladder/catalogue.py for what it may hold"
-        ) from problem
-    return optimization
+    """The card in a file."""
+    _, front, prose = path.read_text(encoding="utf-8").split("+++\n", 2)
+    fields = {**tomllib.loads(front), "name": path.stem, "prose": prose.strip()}
+    return msgspec.convert(fields, Optimization)
 
 
-def read_all(folder: Path) -> dict[str, Optimization]:
-    """Every card of a folder by name: the default ladder in its order, then the others by name.
+_CARDS = [read(path) for path in sorted((Path(__file__).parent / "cards").glob("*.md"))]
+_CARDS.sort(key=lambda card: math.inf if card.position is None else card.position)
 
-    Raises:
-        InvalidValue: a card cannot be read, or positions are not 0, 1, 2 … with the baseline first.
-    """
-    cards = sorted(
-        map(read, folder.glob("*.md")),
-        key=lambda card: (card.position is None, card.position or 0, card.name),
-    )
-    positions = {card.name: card.position for card in cards if card.position is not None}
-    if [*positions.values()] != [*range(len(positions))] or cards[0].name != "baseline":
-        raise InvalidValue(f"the ladder's positions are {positions}", "Number them 0, 1, 2 …, baseline first")
-    return {card.name: card for card in cards}
-
-
-OPTIMIZATIONS = read_all(Path(__file__).parent / "cards")
+OPTIMIZATIONS = {card.name: card for card in _CARDS}
 """Every optimization by name: the default ladder first, in its order, then the others."""
 
 LADDER = tuple(name for name, card in OPTIMIZATIONS.items() if card.position is not None)
@@ -159,7 +121,7 @@ def exactness(recipe: Recipe, baseline: Recipe | None = None) -> Exactness:
     changed = set(recipe.diff(baseline))
     classes = [o.exactness for o in OPTIMIZATIONS.values() if o.switch in changed - _BATCH]
     if changed & _BATCH:
-        samples = {one.batch_size * one.accumulation * one.ranks for one in (recipe, baseline)}
+        samples = {each.batch_size * each.accumulation * each.ranks for each in (recipe, baseline)}
         classes.append("tolerance" if len(samples) == 1 else "changes training")
     order: list[Exactness] = ["bitwise", "tolerance", "changes training"]
     return max(classes, key=order.index, default="bitwise")

@@ -1,7 +1,5 @@
 """How much is measured, at which size: presets by name, and the sizes that follow on a machine."""
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import dataclass

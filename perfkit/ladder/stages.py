@@ -1,7 +1,5 @@
 """Stages: a ladder's optimizations as recipes for a machine, each on top of the one before."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,15 +25,6 @@ class Stage:
     """Switches of this stage that cannot act here, with the reason, where others of it can."""
 
 
-def rungs(names: Sequence[str]) -> list[Optimization]:
-    """The optimizations of a ladder in their order, the baseline first.
-
-    Raises:
-        InvalidValue: an unknown optimization.
-    """
-    return [OPTIMIZATIONS["baseline"], *(optimization(name) for name in names if name != "baseline")]
-
-
 def below(name: str) -> tuple[str, ...]:
     """The rungs of the default ladder below an optimization; all of them for one that is not part of it."""
     return LADDER[1 : LADDER.index(name)] if name in LADDER[1:] else LADDER[1:] if name not in LADDER else ()
@@ -43,8 +32,6 @@ def below(name: str) -> tuple[str, ...]:
 
 def stage(rung: Optimization, before: Recipe, sizes: Sizing, target: Target) -> Stage:
     """One rung on top of a recipe: what it changes on this machine, or why it cannot."""
-    if rung.name == "baseline":
-        return Stage(rung.name, rung.title, before)
     recipe = before.replace(**rung.changes(sizes))
     changed = recipe.diff(before)
     acting, reasons = applicable(recipe, target)
@@ -62,9 +49,9 @@ def build(names: Sequence[str], sizes: Sizing, target: Target) -> list[Stage]:
     Raises:
         InvalidValue: an unknown optimization.
     """
-    recipe = Recipe().replace(**OPTIMIZATIONS["baseline"].changes(sizes))
-    stages = []
-    for rung in rungs(names):
-        stages.append(stage(rung, recipe, sizes, target))
-        recipe = stages[-1].recipe
+    baseline = OPTIMIZATIONS["baseline"]
+    stages = [Stage(baseline.name, baseline.title, Recipe().replace(**baseline.changes(sizes)))]
+    for name in names:
+        if name != baseline.name:
+            stages.append(stage(optimization(name), stages[-1].recipe, sizes, target))
     return stages

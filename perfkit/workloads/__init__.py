@@ -12,8 +12,6 @@ The protocol (`cifar_resnet18.py` is a full example); `recipe` is a `perfkit.Rec
 - `presets` (optional, on the class): constructor arguments by preset name
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -1,0 +1,143 @@
+"""Cards, presets, and the stages that follow from them on a machine."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from perfkit.errors import InvalidValue
+from perfkit.ladder import catalogue, presets, stages
+from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, exactness
+from perfkit.ladder.presets import PRESETS, Sizing, sizing
+from perfkit.recipe import Recipe
+from perfkit.rules import Target
+
+SIZES = Sizing(workers=3, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=2)
+CPU = Target("cpu")
+SECTIONS = [
+    "How it works", "When it applies", "When it does not help", "What it costs", "How it is verified",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIMIZATIONS)
+def test_a_card_has_every_section_and_settings_that_a_recipe_takes(name: str) -> None:
+    card = OPTIMIZATIONS[name]
+    assert re.findall(r"^## (.+)$", card.prose, flags=re.MULTILINE) == SECTIONS
+    assert Recipe().replace(**card.changes(SIZES))
+
+
+def test_the_ladder_is_numbered_from_the_baseline_and_comes_first() -> None:
+    positions = [card.position for card in OPTIMIZATIONS.values()]
+    assert positions == [*range(len(LADDER)), *[None] * (len(OPTIMIZATIONS) - len(LADDER))]
+    assert list(OPTIMIZATIONS)[: len(LADDER)] == list(LADDER)
+    assert LADDER[0] == "baseline" and LADDER.index("tf32") < LADDER.index("amp")
+
+
+def test_a_card_is_shown_with_its_parts_folded() -> None:
+    card = OPTIMIZATIONS["data_loading"]
+    assert card.switch == "workers" and card.changes(SIZES)["workers"] == 3
+    text = card.card()
+    assert text.startswith(f"**{card.title[:1].upper()}{card.title[1:]}: {card.question}**\n\n*Exactness: ")
+    assert f"({card.documentation})" in text and "<details><summary>How it works</summary>" in text
+    assert text.endswith(f"{card.published}.\n\n</details>\n")
+    with pytest.raises(InvalidValue, match="unknown stage 'pining'. Did you mean 'pinning'"):
+        catalogue.optimization("pining")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        (Recipe(), "bitwise"),
+        (Recipe(workers=2, zero_grad_set_to_none=False), "bitwise"),
+        (Recipe(workers=2, amp="bf16"), "tolerance"),
+        (Recipe(amp="bf16", accumulation=2), "changes training"),
+        (Recipe(batch_size=16, accumulation=2), "tolerance"),
+        (Recipe(ranks=2), "changes training"),
+        (Recipe(ranks=2, batch_size=16), "tolerance"),
+    ],
+)
+def test_a_recipe_has_the_loosest_class_of_its_changes(recipe: Recipe, expected: str) -> None:
+    assert exactness(recipe) == expected
+    assert exactness(recipe, recipe) == "bitwise"
+
+
+def test_reading_the_cards_loads_no_torch() -> None:
+    script = "import sys, perfkit.ladder.stages; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# ---------------------------------------------------------------- presets
+
+
+@pytest.mark.parametrize(("device", "name"), [("cuda", "paper"), ("mps", "quick"), ("cpu", "quick")])
+def test_only_cuda_gets_the_articles_size_unasked(
+    device: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PERFKIT_PRESET")
+    assert presets.preset(device=device).name == name
+    assert presets.preset("smoke", device).name == "smoke"
+    monkeypatch.setenv("PERFKIT_PRESET", "paper")
+    assert presets.preset(device=device).name == "paper"
+    with pytest.raises(InvalidValue, match="unknown preset 'quik'. Did you mean 'quick'"):
+        presets.preset("quik")
+
+
+@pytest.mark.parametrize(
+    ("target", "cores", "expected"),
+    [
+        (CPU, 8, (4, 4, "bf16")),
+        (CPU, 1, (1, 1, "bf16")),
+        (Target("cuda"), 8, (8, 8, "bf16")),
+        (Target("cuda"), 64, (16, 64, "bf16")),  # a longer queue needs longer blocks
+        (Target("cuda", bf16=False), 8, (8, 8, "fp16")),
+    ],
+)
+def test_a_cpu_shares_its_cores_between_model_and_loader(
+    target: Target, cores: int, expected: tuple[int, int, str]
+) -> None:
+    sizes = sizing(PRESETS["quick"], target, cores)
+    assert (sizes.workers, sizes.threads, sizes.amp) == expected
+
+
+# ---------------------------------------------------------------- stages
+
+
+def test_a_stage_stands_on_those_before_it() -> None:
+    built = stages.build(["baseline", "data_loading", "batch_size", "compile"], SIZES, CPU)
+    assert [stage.name for stage in built] == ["baseline", "data_loading", "batch_size", "compile"]
+    assert built[0].recipe == Recipe(batch_size=8)
+    assert built[-1].recipe == Recipe(batch_size=16, workers=3, compile=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe", "target", "reason"),
+    [
+        ("pinning", Recipe(), CPU, "Pin memory, Non-blocking copy: needs a CUDA device"),
+        ("device_prefetch", Recipe(), CPU, "needs a CUDA device"),  # it brings pinning: nothing is left of it
+        ("compile", Recipe(compile=True), CPU, "nothing to change: the recipe has it already"),
+        ("tf32", Recipe(), CPU, "float32 precision: TF32 is a number format of CUDA devices"),
+        ("tf32", Recipe(), Target("cuda", bf16=False), "came with Ampere"),
+    ],
+)
+def test_a_stage_that_cannot_act_leaves_the_recipe_and_says_why(
+    name: str, recipe: Recipe, target: Target, reason: str
+) -> None:
+    stage = stages.stage(OPTIMIZATIONS[name], recipe, SIZES, target)
+    assert reason in stage.reason
+    assert stage.recipe == recipe
+
+
+def test_below_a_rung_are_those_before_it_and_below_another_all() -> None:
+    assert stages.below("pinning") == ("wait_policy", "allocator", "data_loading")
+    assert stages.below("baseline") == ()
+    assert stages.below("batched_fetch") == LADDER[1:]
+    with pytest.raises(InvalidValue, match="unknown stage"):
+        stages.build(["no_such"], SIZES, CPU)
+
+
+def test_the_baseline_of_every_preset_changes_nothing_but_the_batch_size() -> None:
+    for preset in PRESETS.values():
+        sizes = sizing(preset, CPU, cores=8)
+        assert set(Recipe().diff(stages.build((), sizes, CPU)[0].recipe)) <= {"batch_size"}
