@@ -1,35 +1,31 @@
 """What each optimization is worth: alone, on top of the others, and on average over the orders.
 
 The value of a set of optimizations is the logarithm of its speed over the baseline's, interleaved with it. An
-optimization's Shapley value is its mean gain over the orders in which the set can be put together (Shapley
-1953): the values add up to the whole gain. With few optimizations every order counts; with many, random ones.
-The interval covers both errors: of the measurements, and of the choice of orders.
+optimization's Shapley value is its mean gain over all orders in which the set can be put together (Shapley
+1953): the values add up to the whole gain. The interval covers the error of the measurements.
 """
 
 import itertools
 import math
-import random
-import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from perfkit.errors import InvalidValue
-from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
+from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.recipe import Recipe
-from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.rules import applicable
 from perfkit.studies import rungs
 from perfkit.studies.progress import Progress
-from perfkit.studies.rungs import stop_rule
 from perfkit.studies.sources import Plan, Source, opened
 
 TOGETHER = 4
 """Sets that are measured in the same rounds, beside the baseline."""
-EXACT_UP_TO = 4
-"""Optimizations of which every set is measured: 16 sets."""
+MOST = 4
+"""Optimizations: 15 sets."""
+USUAL = ("data_loading", "uint8_copy", "channels_last", "compile")
 Names = frozenset[str]
 Value = tuple[float, float]
 """Logarithm of the speed over the baseline's, and its standard error."""
@@ -65,12 +61,8 @@ class Attribution(Struct, frozen=True, kw_only=True):
     """All of them over the baseline."""
     sets: int
     """Sets that were measured."""
-    orders: int
-    """Orders over which the Shapley values are averaged."""
-    exact: bool
-    """Whether these are all orders."""
     complete: bool
-    """Whether everything planned was measured."""
+    """Whether these are all."""
     left_out: dict[str, str]
     """Optimizations that cannot act, and why."""
 
@@ -85,37 +77,33 @@ def attribute(
     plan: Plan,
     names: Sequence[str] | None = None,
     budget_s: float = 600.0,
-    orders: int = 6,
     progress: Progress | None = None,
 ) -> Attribution:
-    """Measures sets of optimizations beside the baseline.
+    """Measures every set of some optimizations beside the baseline.
 
     Args:
         plan: workload, preset, device, seed.
-        names: optimizations; those of the default ladder that can act here if None.
+        names: two to four optimizations; `USUAL` if None.
         budget_s: seconds after which no further sets are measured.
-        orders: random orders for the Shapley values, if not every set is measured.
         progress: follows and stops it; what was measured until then counts.
 
     Raises:
-        InvalidValue: an unknown optimization, or fewer than two that can act here.
+        InvalidValue: an unknown optimization, or another number of them that can act here.
     """
     progress, ends = progress or Progress(), time.monotonic() + budget_s
     store, values = RunStore(), dict[Recipe, Value]()
     with opened(plan, progress, "attribution") as source:
         base = source.baseline()
-        changes, left_out = _changes(source, base, names)
-        if len(changes) < 2:
+        changes, left_out = _changes(source, base, names or USUAL)
+        if not 2 <= len(changes) <= MOST:
             reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
             raise InvalidValue(
-                f"{len(changes)} of these optimizations can act here ({reasons})",
-                "Name at least two that can",
+                f"{len(changes)} of these optimizations can act here{f' ({reasons})' if reasons else ''}",
+                f"Name two to {MOST} that can",
             )
-        players = tuple(changes)
-        chosen = _orders(players, orders, plan.seed)
         recipes = {
             members: applicable(_merged(base, members, changes), source.target)[0]
-            for members in dict.fromkeys(_sets(players, chosen))
+            for members in _sets(tuple(changes))
         }
         distinct = list(dict.fromkeys(recipes.values()))
         batches = [distinct[at : at + TOGETHER] for at in range(0, len(distinct), TOGETHER)]
@@ -125,21 +113,23 @@ def attribute(
             titled = [("baseline", base), *((recipe.describe()[:60], recipe) for recipe in batch)]
             with progress.part(number, len(batches)):
                 stages = rungs.recipe_stages(titled, source.target)
-                for run in source.measure(stages, stop_rule(plan.preset))[number > 0 :]:
+                for run in source.measure(stages, rungs.stop_rule(plan.preset))[number > 0 :]:
                     store.add(run)
                     progress.finish(run)
-                    values |= _value(run)
+                    if ratio := run.speedup("baseline"):
+                        error = math.log(ratio.high / ratio.low) / 2 / 1.96
+                        values[Recipe.from_dict(run.recipe)] = math.log(ratio.ratio), error
     measured = {members: values[recipe] for members, recipe in recipes.items() if recipe in values}
-    return conclude(players, measured, chosen, left_out, complete=len(measured) == len(recipes))
+    return conclude(tuple(changes), measured, left_out)
 
 
 def _changes(
-    source: Source, base: Recipe, names: Sequence[str] | None
+    source: Source, base: Recipe, names: Sequence[str]
 ) -> tuple[dict[str, dict[str, object]], dict[str, str]]:
     """What each optimization changes on this machine; why the others cannot act."""
     changes: dict[str, dict[str, object]] = {}
     left_out: dict[str, str] = {}
-    for name in dict.fromkeys(names or LADDER[1:]):
+    for name in dict.fromkeys(names):
         stage = rungs.rung(source.plan, source.target, name, base)
         if stage.reason:
             left_out[name] = stage.reason
@@ -155,65 +145,33 @@ def _merged(base: Recipe, members: Names, changes: Mapping[str, Mapping[str, obj
     return base.replace(**merged)
 
 
-def _orders(players: Sequence[str], count: int, seed: int) -> list[tuple[str, ...]]:
-    if len(players) <= EXACT_UP_TO:
-        return list(itertools.permutations(players))
-    generator, orders = random.Random(seed), []
-    for _ in range(max(1, count // 2)):
-        order = tuple(generator.sample(players, len(players)))
-        orders += [order, order[::-1]]  # the errors of an order and its reverse partly cancel
-    return orders
-
-
-def _sets(players: Sequence[str], orders: Sequence[Sequence[str]]) -> Iterator[Names]:
-    """What to measure, the most informative first."""
-    everything = frozenset(players)
-    yield everything
-    yield from (frozenset([name]) for name in players)
-    yield from (everything - {name} for name in players)
-    for order in orders:
-        yield from (frozenset(order[:count]) for count in range(1, len(order)))
-
-
-def _value(run: Run) -> dict[Recipe, Value]:
-    """The value of a run's recipe; nothing if it was not compared with the baseline."""
-    ratio = run.speedup("baseline") if run.status == "ok" else None
-    if ratio is None:
-        return {}
-    error = math.log(ratio.high / ratio.low) / 2 / 1.96
-    return {Recipe.from_dict(run.recipe): (math.log(ratio.ratio), error)}
+def _sets(players: Sequence[str]) -> list[Names]:
+    """What to measure, the most informative first: all, each alone, all but one, the others."""
+    count = len(players)
+    sizes = dict.fromkeys([count, 1, count - 1, *range(1, count)])
+    return [frozenset(members) for size in sizes for members in itertools.combinations(players, size)]
 
 
 def conclude(
-    players: Sequence[str],
-    values: Mapping[Names, Value],
-    orders: Sequence[Sequence[str]],
-    left_out: Mapping[str, str] | None = None,
-    complete: bool = True,
+    players: Sequence[str], values: Mapping[Names, Value], left_out: Mapping[str, str] | None = None
 ) -> Attribution:
-    """What follows from measured sets.
+    """What follows from measured sets, of which some may be missing.
 
     Args:
         players: the optimizations.
-        values: by set; sets may be missing.
-        orders: those that the Shapley values are averaged over, as far as their sets were measured.
+        values: by set.
         left_out: optimizations that cannot act, and why.
-        complete: whether all that was planned was measured.
     """
-    nothing, everything = frozenset[str](), frozenset(players)
-    known = {nothing: (0.0, 0.0), **values}
-    usable = [
-        order for order in orders if all(frozenset(order[:n]) in known for n in range(1, len(order) + 1))
-    ]
-    exact = len(usable) == math.factorial(len(players))
+    everything = frozenset(players)
+    known: dict[Names, Value] = {frozenset(): (0.0, 0.0), **values}
     effects = []
     for name in players:
-        mean, error = _shapley(name, usable, known, exact)
+        mean, error = _shapley(name, players, known)
         effects.append(
             Effect(
                 name=name,
                 title=OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name,
-                alone=_gain(known, nothing, name),
+                alone=_gain(known, frozenset(), name),
                 last=_gain(known, everything - {name}, name),
                 shapley=None if mean is None else math.exp(mean),
                 low=None if mean is None else math.exp(mean - error),
@@ -224,31 +182,25 @@ def conclude(
         effects=effects,
         together=math.exp(known[everything][0]) if everything in known else None,
         sets=len(values),
-        orders=len(usable),
-        exact=exact,
-        complete=complete,
+        complete=len(values) == 2 ** len(players) - 1,
         left_out=dict(left_out or {}),
     )
 
 
-def _shapley(
-    name: str, orders: Sequence[Sequence[str]], values: Mapping[Names, Value], exact: bool
-) -> tuple[float | None, float]:
-    """The mean gain over the orders, and half its 95% interval; logarithms."""
-    gains: list[float] = []
-    weights: dict[Names, float] = {}
-    for order in orders:
-        before = frozenset(order[: order.index(name)])
-        after = before | {name}
-        gains.append(values[after][0] - values[before][0])
-        weights[after] = weights.get(after, 0.0) + 1 / len(orders)
-        weights[before] = weights.get(before, 0.0) - 1 / len(orders)
-    if not gains:
-        return None, 0.0
-    variance = sum((weight * values[members][1]) ** 2 for members, weight in weights.items())
-    if not exact and len(gains) > 1:
-        variance += statistics.variance(gains) / len(gains)
-    return statistics.fmean(gains), 1.96 * math.sqrt(variance)
+def _shapley(name: str, players: Sequence[str], values: Mapping[Names, Value]) -> tuple[float | None, float]:
+    """The mean gain over all orders, and half its 95% interval; logarithms."""
+    others = [player for player in players if player != name]
+    mean = variance = 0.0
+    for size in range(len(players)):
+        weight = 1 / (len(players) * math.comb(len(others), size))
+        for members in itertools.combinations(others, size):
+            before = frozenset(members)
+            after = before | {name}
+            if not {before, after} <= values.keys():
+                return None, 0.0
+            mean += weight * (values[after][0] - values[before][0])
+            variance += weight**2 * (values[after][1] ** 2 + values[before][1] ** 2)
+    return mean, 1.96 * math.sqrt(variance)
 
 
 def _gain(values: Mapping[Names, Value], before: Names, name: str) -> float | None:

@@ -18,12 +18,11 @@ def attribute(
     output: Output,
     stages: Stages = None,
     budget: Minutes = 10.0,
-    orders: Annotated[int, typer.Option(min=2, help="random orders, where there are many stages")] = 6,
 ) -> None:
     """What is each optimization worth, whatever the order? Alone, after the others, on average (Shapley)."""
     plan = training.plan()
     with progress() as follow:
-        result = attributing.attribute(plan, names(stages), 60 * budget, orders, follow)
+        result = attributing.attribute(plan, names(stages), 60 * budget, follow)
     output.show("what each optimization is worth", tables.attribution(result), result)
 
 

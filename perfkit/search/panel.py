@@ -20,7 +20,7 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
     Table: What each. Figure: worth.
 
     Args:
-        names: optimizations; those of the default ladder that can act here if None.
+        names: two to four optimizations; data loading, uint8 copy, channels_last and compile if None.
         minutes: of measuring.
         where: `workload`, `preset`, `device`, `options` as for the panels.
 

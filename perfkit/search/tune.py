@@ -24,7 +24,6 @@ from perfkit.results.store import RunStore
 from perfkit.rules import applicable
 from perfkit.studies import rungs
 from perfkit.studies.progress import Progress
-from perfkit.studies.rungs import again, has_verdicts, stop_rule
 from perfkit.studies.sources import Plan, Source, StopRule, opened
 
 SPACE: dict[str, tuple[Value, ...]] = {
@@ -58,7 +57,6 @@ class Tuned(Struct, frozen=True, kw_only=True):
     parity: Parity | None
     tried: Sequence[Run]
     """Every run that was measured, in the order of time."""
-    over_memory: Sequence[Run]
     cap_bytes: int | None
     seconds: float
     notes: Sequence[str] = ()
@@ -110,7 +108,8 @@ def tune(
     """
     progress, started, store = progress or Progress(), time.monotonic(), RunStore()
     with opened(plan, progress, "tuning") as source:
-        search = _Search(source, space or _usual(source), memory_cap_bytes, started + budget_s)
+        usual = {name: values for name, values in SPACE.items() if name not in source.fixed}
+        search = _Search(source, space or usual, memory_cap_bytes, started + budget_s)
         try:
             search.run()
             baseline, finals = search.finals()
@@ -136,15 +135,10 @@ def tune(
         gain=best.speedup("baseline"),
         parity=parity,
         tried=search.tried,
-        over_memory=[run for run in search.tried if not search.fits(run)],
         cap_bytes=memory_cap_bytes,
         seconds=time.monotonic() - started,
         notes=notes,
     )
-
-
-def _usual(source: Source) -> dict[str, Sequence[Value]]:
-    return {name: values for name, values in SPACE.items() if name not in source.fixed}
 
 
 @dataclass
@@ -182,14 +176,14 @@ class _Search:
         return [recipe for recipe in dict.fromkeys(recipes) if recipe != self.base]
 
     def _halve(self, recipes: list[Recipe]) -> None:
-        rounds = ROUNDS
-        candidates = recipes
-        while candidates and not self._is_over():
+        """Measures the better half for twice as many rounds, until one recipe is left."""
+        rounds, candidates = ROUNDS, recipes
+        while candidates:
             rule = StopRule(rounds, ceiling=False)
             for at in range(0, len(candidates), TOGETHER):
                 if not self._is_over():
                     self._measure(candidates[at : at + TOGETHER], rule)
-            if len(candidates) == 1:
+            if len(candidates) == 1 or self._is_over():
                 break
             candidates = self._fastest(candidates, len(candidates) // 2)
             rounds *= 2
@@ -202,21 +196,21 @@ class _Search:
             Cancelled: nothing was measured before a person stopped it.
             InvalidValue: nothing could be measured, or nothing that fits.
         """
-        baseline = next((run for run in self.tried if self._is_base(run)), None)
-        if not self.tried or baseline is None:
+        baseline = self._baseline(self.tried)
+        if baseline is None:
             if self.source.stopped:
                 raise Cancelled("stopped before anything was measured")
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
         runs = self.tried
         if not self.source.stopped:
-            known = dict.fromkeys(Recipe.from_dict(run.recipe) for run in self.tried)
+            known = [Recipe.from_dict(run.recipe) for run in self.tried]
             finalists = [recipe for recipe in self._fastest(known, FINALISTS + 1) if recipe != self.base]
             preset = self.source.plan.preset
-            rule = replace(stop_rule(preset), rounds=2 * preset.rounds)
+            rule = replace(rungs.stop_rule(preset), rounds=2 * preset.rounds)
             self.source.renew()
             with self.source.progress.part(1, 1):
-                final = self._measure(finalists[:FINALISTS], rule, repeat=has_verdicts(preset))
-            baseline = next((run for run in final if self._is_base(run)), baseline)
+                final = self._measure(finalists[:FINALISTS], rule, repeat=rungs.has_verdicts(preset))
+            baseline = self._baseline(final) or baseline
             runs = final or runs
         picked = [run for run in runs if self.fits(run)]
         if not picked:
@@ -232,7 +226,7 @@ class _Search:
             *((recipe.describe(self.base)[:120], recipe) for recipe in recipes),
         ]
         stages = rungs.recipe_stages(titled, self.source.target)
-        rows = [again(stages[0])] if repeat and self.source.noisy and recipes else []
+        rows = [rungs.again(stages[0])] if repeat and self.source.noisy and recipes else []
         measured = [run for run in self.source.measure([*stages, *rows], rule) if run.status == "ok"]
         for run in measured:
             self.source.progress.finish(run)
@@ -241,14 +235,14 @@ class _Search:
         self.tried = [run for run in self.tried if run.id not in ids] + runs
         return runs
 
-    def _fastest(self, recipes: Sequence[Recipe] | Mapping[Recipe, None], count: int) -> list[Recipe]:
+    def _fastest(self, recipes: Sequence[Recipe], count: int) -> list[Recipe]:
         """The fastest of the recipes that were measured and fit, by the median of their rounds."""
-        speeds: dict[Recipe, float] = {}
-        for run in self.tried:
-            if self.fits(run):
-                speeds[Recipe.from_dict(run.recipe)] = self.speedup(run)
-        measured = [recipe for recipe in recipes if recipe in speeds]
+        speeds = {Recipe.from_dict(run.recipe): self.speedup(run) for run in self.tried if self.fits(run)}
+        measured = [recipe for recipe in dict.fromkeys(recipes) if recipe in speeds]
         return sorted(measured, key=lambda recipe: -speeds[recipe])[:count]
+
+    def _baseline(self, runs: Sequence[Run]) -> Run | None:
+        return next((run for run in runs if Recipe.from_dict(run.recipe) == self.base), None)
 
     def speedup(self, run: Run) -> float:
         """How many times as fast as the baseline a recipe was: median of all rounds of all its runs."""
@@ -259,9 +253,6 @@ class _Search:
     def fits(self, run: Run) -> bool:
         """Whether a run stayed below the memory cap."""
         return self.cap_bytes is None or (run.peak_memory_bytes or 0) <= self.cap_bytes
-
-    def _is_base(self, run: Run) -> bool:
-        return Recipe.from_dict(run.recipe) == self.base
 
     def _is_over(self) -> bool:
         return bool(self.source.stopped) or time.monotonic() > self.ends

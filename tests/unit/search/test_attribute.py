@@ -23,15 +23,11 @@ def every_set(players: str) -> list[Names]:
     return [frozenset(c) for n in range(1, len(players) + 1) for c in itertools.combinations(players, n)]
 
 
-def orders(players: str) -> list[tuple[str, ...]]:
-    return list(itertools.permutations(players))
-
-
 def test_independent_gains_are_found_whatever_the_order() -> None:
     worth = {"a": 2.0, "b": 1.5, "c": 1.0}
     values = {one: (sum(math.log(worth[n]) for n in one), 0.0) for one in every_set("abc")}
-    found = conclude("abc", values, orders("abc"))
-    assert found.exact
+    found = conclude("abc", values)
+    assert found.complete
     for effect in found.effects:
         for value in (effect.alone, effect.last, effect.shapley, effect.low, effect.high):
             assert value == pytest.approx(worth[effect.name])
@@ -42,7 +38,7 @@ def test_a_gain_that_needs_another_is_shared() -> None:
     """The glove game: neither alone gives anything, both together double the speed; each gets half of it."""
     values: dict[Names, Value] = {frozenset("a"): (0.0, 0.0), frozenset("b"): (0.0, 0.0)}
     values[frozenset("ab")] = (LOG2, 0.0)
-    found = conclude("ab", values, orders("ab"))
+    found = conclude("ab", values)
     assert [e.alone for e in found.effects] == pytest.approx([1, 1])
     assert [e.last for e in found.effects] == pytest.approx([2, 2])
     assert [e.shapley for e in found.effects] == pytest.approx([math.sqrt(2)] * 2)
@@ -52,13 +48,13 @@ def test_a_gain_that_needs_another_is_shared() -> None:
 @given(st.lists(st.floats(-1, 1), min_size=15, max_size=15))
 def test_the_values_add_up_to_the_whole(numbers: list[float]) -> None:
     values = {one: (number, 0.0) for one, number in zip(every_set("abcd"), numbers, strict=True)}
-    found = conclude("abcd", values, orders("abcd"))
+    found = conclude("abcd", values)
     total = sum(math.log(e.shapley) for e in found.effects if e.shapley)
     assert total == pytest.approx(values[frozenset("abcd")][0], abs=1e-9)
 
 
 def test_the_error_of_measurements_is_in_the_interval() -> None:
-    found = conclude("a", {frozenset("a"): (LOG2, 0.1)}, [("a",)])
+    found = conclude("a", {frozenset("a"): (LOG2, 0.1)})
     effect = found.effects[0]
     assert effect.low == pytest.approx(2 * math.exp(-0.196))
     assert effect.high == pytest.approx(2 * math.exp(0.196))
@@ -66,7 +62,7 @@ def test_the_error_of_measurements_is_in_the_interval() -> None:
 
 def test_what_was_not_measured_is_none_and_the_rest_still_stands() -> None:
     values: dict[Names, Value] = {frozenset("a"): (LOG2, 0.0)}
-    found = conclude("ab", values, orders("ab"), complete=False)
+    found = conclude("ab", values)
     a, b = found.effects
     assert (a.alone, a.last, a.shapley) == (pytest.approx(2), None, None)
     assert (b.alone, b.last, b.shapley) == (None, None, None)
@@ -90,7 +86,7 @@ def test_every_set_of_a_few_optimizations_is_measured_beside_the_baseline(
 ) -> None:
     machine.rate = rate
     result = attribute(plan, ["data_loading", "channels_last", "compile"])
-    assert (result.sets, result.exact, result.complete) == (7, True, True)
+    assert (result.sets, result.complete) == (7, True)
     assert result.together == pytest.approx(1.5 * 1.25 * 1.2)
     worth = {effect.name: (effect.alone, effect.last, effect.shapley) for effect in result.effects}
     assert worth["data_loading"] == pytest.approx((1.5, 1.5, 1.5))
@@ -100,19 +96,12 @@ def test_every_set_of_a_few_optimizations_is_measured_beside_the_baseline(
     assert machine.alive() == []
 
 
-def test_with_many_optimizations_random_orders_are_measured_until_the_time_is_over(
-    machine: FakeMachine,
-    plan: Plan,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(attributing, "EXACT_UP_TO", 2)
+def test_when_the_time_is_over_the_most_informative_sets_are_known(machine: FakeMachine, plan: Plan) -> None:
     machine.rate = rate
-    names = ["data_loading", "channels_last", "compile"]
-    result = attribute(plan, names, orders=2)
-    assert (result.orders, result.exact, result.complete) == (2, False, True)
-    short = attribute(plan, names, budget_s=-1, orders=2)
+    short = attribute(plan, budget_s=-1)
     assert not short.complete
     assert short.sets == attributing.TOGETHER
+    assert short.together and all(effect.shapley is None for effect in short.effects)
 
 
 def test_one_optimization_is_no_attribution(machine: FakeMachine, plan: Plan) -> None:

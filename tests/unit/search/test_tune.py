@@ -81,7 +81,7 @@ def test_nothing_above_the_memory_cap_is_picked(search: FakeMachine, plan: Plan)
     space: dict[str, Any] = {"batch_size": (8, 20), "amp": ("off", "bf16")}
     tuned = tune(plan, space, memory_cap_bytes=10_000)
     assert tuned.best.recipe["batch_size"] == 8
-    assert {run.recipe["batch_size"] for run in tuned.over_memory} == {20}
+    assert {run.recipe["batch_size"] for run in tuned.tried} == {8, 20}
     with pytest.raises(InvalidValue, match="fits under the memory cap"):
         tune(plan, space, memory_cap_bytes=100)
 
