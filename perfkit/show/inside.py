@@ -104,7 +104,7 @@ def kernels(result: KernelReport) -> list[Content]:
             ["step", units.duration(result.step_s)],
             ["FLOPs", f"{work.flops / 1e9:,.2f} GFLOP in {work.dtype}"],
             ["bytes of all operators, unfused", units.size(work.bytes)],
-            ["MFU (FLOP/s / measured peak)", f"{result.mfu:.1%}"],
+            ["share of the measured peak (FLOP/s)", f"{result.mfu:.1%}"],
             ["speed of light (every operator at its roof) / step", f"{result.light_share:.1%}"],
         ]
     picture = Figure(

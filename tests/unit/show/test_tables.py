@@ -148,7 +148,7 @@ def test_kernels_show_roofs_shapes_and_the_step() -> None:
     sections = inside.kernels(report)
     assert ["copying", "1.0 GB/s"] in document.table(sections, "roofs").rows
     assert str(document.table(sections, "by shape").rows[0][-1]) == "50%"
-    assert ["MFU (FLOP/s / measured peak)", "50.0%"] in document.table(sections, "a step of").rows
+    assert ["share of the measured peak (FLOP/s)", "50.0%"] in document.table(sections, "a step of").rows
     assert document.figure(sections, "roofline").svg()
     unknown = msgspec.structs.replace(report, work=StepWork(None, None, "", "because"), mfu=None)
     assert ["FLOPs", "n/a: because"] in document.table(inside.kernels(unknown), "a step of").rows
