@@ -40,7 +40,7 @@ def tune(
 ) -> Shown[Tuned]:
     """Finds the fastest recipe of a space; the stop button ends it, and what was measured is kept.
 
-    Table: Tried. Figure: pareto.
+    Table: Tried.
 
     Args:
         space: values by switch; the usual ones if None.

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from perfkit.results.run import Run
 from perfkit.results.stats import Estimate
 from perfkit.search.attribute import Attribution, Effect
 from perfkit.search.tune import Tuned, rate
@@ -71,41 +70,11 @@ def _worth(effects: Sequence[Effect], figure: "Drawing") -> None:
 
 def tuning(result: Tuned) -> list[Content]:
     """What was picked, and everything that was tried, the fastest first."""
-    front = result.pareto()
-    numbers = {run.id: str(at) for at, run in enumerate(front, 1)}
     tried = sorted((run for run in result.tried if run.samples_per_s), key=rate, reverse=True)
     columns = (
         Col("recipe", "title"),
-        Col("on the front", lambda run: numbers.get(run.id, "") + " (picked)" * (run.id == result.best.id)),
+        Col("picked", lambda run: "✓" * (run.id == result.best.id)),
         Col("samples/s", "samples_per_s", units.interval),
         Col("peak memory", lambda run: run.peak_memory_bytes or None, units.size),
     )
-    measured = [run for run in tried if run.peak_memory_bytes]
-    fronted = ", ".join(f"{run.title} {rate(run):.0f} samples/s" for run in front)
-    figure = Figure(
-        "pareto", "What was tried: speed against memory",
-        f"Pareto front of {len(measured)} runs: {fronted}; picked: {result.best.title}",
-        lambda figure: _pareto(measured, front, result, figure),
-    )  # fmt: skip
-    note = "The front: no other run is both faster and smaller."
-    return [Bullets(result.sentences()), figure, tabulate(columns, tried, "Tried", note)]
-
-
-def _pareto(measured: Sequence[Run], front: Sequence[Run], result: Tuned, figure: "Drawing") -> None:
-    """A dot for each run, a line through the front (the leanest first), a star on what was picked."""
-    ax = figure.add_subplot()
-    ax.plot(*_places(measured), "o", color=style.SKY, markersize=7, label="tried")
-    ax.plot(*_places(front), "-D", color=style.ORANGE, markersize=8, label="the front")
-    ax.plot(*_places([result.best]), "*", color=style.YELLOW, markersize=19, label="picked")
-    for at, place in enumerate(zip(*_places(front), strict=True), 1):
-        ax.annotate(str(at), place, (-9, 7), textcoords="offset points")
-    if result.cap_bytes:
-        ax.axvline(result.cap_bytes / 1e6, linestyle="--", linewidth=1.2, label="memory cap")
-    ax.set_ylim(bottom=0)
-    ax.margins(x=0.08, y=0.12)
-    ax.set(xlabel="peak memory, MB", ylabel="samples/s")
-    style.legend_below(ax, 4)
-
-
-def _places(runs: Sequence[Run]) -> tuple[list[float], list[float]]:
-    return [(run.peak_memory_bytes or 0) / 1e6 for run in runs], [rate(run) for run in runs]
+    return [Bullets(result.sentences()), tabulate(columns, tried, "Tried")]

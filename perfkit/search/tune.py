@@ -62,16 +62,6 @@ class Tuned(Struct, frozen=True, kw_only=True):
     notes: Sequence[str] = ()
     """What went wrong without ending the search."""
 
-    def pareto(self) -> list[Run]:
-        """Runs that no other one beats in both speed and memory, the leanest first."""
-        measured = [run for run in self.tried if run.samples_per_s and run.peak_memory_bytes]
-        measured.sort(key=lambda run: (run.peak_memory_bytes or 0, -rate(run)))
-        front: list[Run] = []
-        for run in measured:
-            if not front or rate(run) > rate(front[-1]):
-                front.append(run)
-        return front
-
     def sentences(self) -> list[str]:
         """What was picked, and whether it trains the same."""
         gain = self.gain

@@ -1,6 +1,5 @@
 """Workloads with one planted bottleneck each, for the reader to find first, then for the tools."""
 
-import time
 from typing import Any
 
 import torch
@@ -9,42 +8,40 @@ from torch.utils.data import Dataset
 
 
 class Images(Dataset[Any]):
-    """Random images; making one keeps a core busy for some time, as decoding does."""
+    """Random images, `float32[3, size, size]`."""
 
-    def __init__(self, count: int, size: int, fetch_s: float) -> None:
-        self.count, self.size, self.fetch_s = count, size, fetch_s
+    def __init__(self, size: int) -> None:
+        self.size = size
 
     def __len__(self) -> int:
-        return self.count
+        return 1024
 
     def __getitem__(self, index: int) -> Any:
-        until = time.perf_counter() + self.fetch_s
-        while time.perf_counter() < until:
-            pass
         generator = torch.Generator().manual_seed(index)
         return torch.randn(3, self.size, self.size, generator=generator), index % 10
 
 
-class DataBound:
-    """Fetching a sample takes 2 ms of one core; the model is small."""
+class DeviceBound:
+    """Wide convolutions on large images: the device computes all the time.
 
-    size, fetch_s = 32, 0.002
+    Args:
+        size: of the images.
+    """
+
+    presets = {"smoke": {"size": 24}, "quick": {"size": 64}, "paper": {"size": 224}}
+
+    def __init__(self, size: int = 64) -> None:
+        self.size = size
 
     def dataset(self, recipe: Any) -> Any:
-        """1,024 random images, `float32[3, size, size]`."""
-        return Images(1024, self.size, self.fetch_s)
+        """Images that cost little to make."""
+        return Images(self.size)
 
     def model(self) -> nn.Module:
-        """A small conv net."""
-        return nn.Sequential(
-            nn.Conv2d(3, 32, 3),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 3),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(4),
-            nn.Flatten(),
-            nn.Linear(1024, 10),
-        )
+        """Three wide convolutions."""
+        convolutions = [nn.Conv2d(channels, 128, 3) for channels in (3, 128, 128)]
+        layers = [layer for convolution in convolutions for layer in (convolution, nn.ReLU())]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
 
     def loss(self, outputs: Any, targets: Any) -> Any:
         """Cross entropy."""
@@ -55,38 +52,24 @@ class DataBound:
         return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, **implementation)
 
 
-class DeviceBound(DataBound):
-    """Wide convolutions on larger images: the device computes all the time.
-
-    Args:
-        size: of the images.
-    """
-
-    fetch_s = 0.0
-    presets = {"smoke": {"size": 24}, "quick": {"size": 64}, "paper": {"size": 224}}
-
-    def __init__(self, size: int = 64) -> None:
-        self.size = size
-
-    def model(self) -> nn.Module:
-        """Three wide convolutions."""
-        convolutions = [nn.Conv2d(channels, 128, 3) for channels in (3, 128, 128)]
-        layers = [layer for convolution in convolutions for layer in (convolution, nn.ReLU())]
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
-
-
-class Chatty(DataBound):
+class Chatty(DeviceBound):
     """Reads values in every step, so that the host waits for the device.
 
     Args:
         clean: does the same work without reading them.
     """
 
-    fetch_s = 0.0
+    presets = {}
 
     def __init__(self, clean: bool = False) -> None:
+        super().__init__(32)
         self.clean = clean
         self.history: list[float] = []
+
+    def model(self) -> nn.Module:
+        """A small conv net."""
+        convolutions = [nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU()]
+        return nn.Sequential(*convolutions, nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(1024, 10))
 
     def prepare(self, inputs: torch.Tensor, recipe: Any) -> torch.Tensor:
         """Crops to a size that is computed on the device and then read by the host."""

@@ -48,9 +48,6 @@ class TinyGPT:
         layers: blocks.
         heads: of the attention in a block; they share the width.
         text: a file, or its path below `data/`.
-
-    Raises:
-        ValueError: the width cannot be shared by the heads.
     """
 
     context: int = 128
@@ -65,12 +62,6 @@ class TinyGPT:
         "quick": {"context": 64, "width": 128, "layers": 4, "heads": 4},
         "paper": {"context": 128, "width": 384, "layers": 6, "heads": 6},
     }
-
-    def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(
-                f"{self.heads} heads cannot share a width of {self.width}: give a multiple of {self.heads}"
-            )
 
     def dataset(self, recipe: Any) -> Any:
         """Overlapping pieces of the text; a character is an index, int64, but for a copy in uint8."""

@@ -33,16 +33,12 @@ def test_worth_has_cells_a_picture_and_says_what_is_missing() -> None:
     assert "raise --budget for the rest" in text
 
 
-def test_what_was_tried_is_listed_the_fastest_first_and_the_front_is_numbered() -> None:
+def test_what_was_tried_is_listed_the_fastest_first() -> None:
     runs = [run for run in session(gpu=True) if run.status == "ok"]
     best = max(runs, key=lambda run: run.samples_per_s.value if run.samples_per_s else 0)
     result = Tuned(
-        best=best, settings="amp=bf16", gain=None, parity=None, tried=runs,
-        cap_bytes=12_000_000_000, seconds=60.0,
-    )  # fmt: skip
-    sections = tables.tuning(result)
-    rows = [[*map(str, row)] for row in document.table(sections, "tried").rows]
-    assert rows[0][:2] == ["compile", "4 (picked)"]
-    assert [row[1].partition(" ")[0] for row in rows if row[1]] == ["4", "3", "2", "1"]
-    ax = document.figure(sections, "pareto").draw().axes[0]
-    assert {line.get_label() for line in ax.lines} >= {"tried", "the front", "picked", "memory cap"}
+        best=best, settings="amp=bf16", gain=None, parity=None, tried=runs, cap_bytes=None, seconds=60.0
+    )
+    rows = [[*map(str, row)] for row in document.table(tables.tuning(result), "tried").rows]
+    assert rows[0][:2] == ["compile", "✓"]
+    assert len(rows) == len(runs) and not any(row[1] for row in rows[1:])

@@ -64,7 +64,7 @@ def test_options_are_those_of_the_preset_and_then_the_given_ones() -> None:
         workloads.options_for(object(), "smoke", {"count": 3})
 
 
-@pytest.mark.parametrize("kind", [bottlenecks.Chatty, bottlenecks.DataBound, bottlenecks.DeviceBound])
+@pytest.mark.parametrize("kind", [bottlenecks.Chatty, bottlenecks.DeviceBound])
 def test_each_trains(kind: Any) -> None:
     assert all(loss > 0 for loss in losses(kind(**options_for(kind, "smoke", {})), steps=2))
 
@@ -161,8 +161,3 @@ def test_a_text_is_found_in_the_data_folder_or_named(tmp_path: Path, monkeypatch
     assert text_file("own.txt") == str(tmp_path / "own.txt")
     with pytest.raises(WorkloadError, match="there is no text 'absent.txt'. Copy it from"):
         text_file("absent.txt")
-
-
-def test_heads_share_the_width() -> None:
-    with pytest.raises(ValueError, match="3 heads cannot share a width of 16: give a multiple of 3"):
-        TinyGPT(width=16, heads=3)
