@@ -43,11 +43,7 @@ class Candidate:
 
 
 def candidate(text: str, plan: Plan) -> Candidate:
-    """One side: a stage of the ladder, `switch=value,…` on top of the baseline, or a stored run by its id.
-
-    Raises:
-        InvalidValue: none of these, or a stage that does not apply here.
-    """
+    """One side: a stage of the ladder, `switch=value,…` on top of the baseline, or a stored run by its id."""
     if "=" in text:
         base = Recipe(batch_size=plan.preset.batch_size)
         return Candidate(text, base.replace(**parse_settings(text.split(","))))
@@ -240,18 +236,9 @@ def measure_noise(
     """Compares a recipe with itself, in fresh processes each time, because equal processes differ too.
 
     What they differ by, beyond the scatter of their rounds, becomes this device's A/A noise. More rounds
-    separate the two better. Stopped by a person, it gives and keeps the pairs until then.
-
-    Args:
-        plan: workload, preset, device.
-        pairs: pairs of fresh processes.
-        budget_s: seconds for the rounds of a pair. It is always spent: if a pair ended as soon as its rounds
-            happen to lie close together, their scatter would be attributed to the processes.
-        progress: follows and stops it.
-
-    Raises:
-        NotHere: the device is simulated.
-        PerfkitError: the recipe could not be measured.
+    separate the two better. The budget of a pair is always spent: if it ended as soon as its rounds happen to
+    lie close together, their scatter would be attributed to the processes. Stopped by a person, it gives and
+    keeps the pairs until then.
     """
     progress = progress or Progress()
     plan.source(plan, progress).require("A/A noise")
@@ -275,11 +262,7 @@ def measure_noise(
 
 
 def efficiency(alone: Run, many: Run) -> float:
-    """Scaling efficiency: samples/s of all ranks / (ranks × samples/s of one), 1 is perfect.
-
-    Raises:
-        InvalidValue: a run was not measured, or `alone` has several ranks.
-    """
+    """Scaling efficiency: samples/s of all ranks / (ranks × samples/s of one), 1 is perfect."""
     if not (alone.samples_per_s and many.samples_per_s) or alone.recipe.get("ranks", 1) > 1:
         raise InvalidValue("scaling needs a run of one rank and one of several", "Measure both")
     return many.samples_per_s.value / Recipe.from_dict(many.recipe).ranks / alone.samples_per_s.value
@@ -290,17 +273,9 @@ def forecast(
 ) -> dict[int, float]:
     """Predicted efficiency by number of ranks: what a run of several ranks measured, in a larger ring.
 
-    A ring all-reduce of b bytes over n ranks takes 2 (n-1) α + 2 (n-1)/n b/β. The share of the communication
-    that overlaps with backward is assumed to stay the same.
-
-    Args:
-        run: a run of two ranks or more.
-        latency_s: α, the latency of a hop of the planned network; the measured one if None.
-        bytes_per_s: β, the bandwidth of a link of it; the measured one if None.
-        most: ranks.
-
-    Raises:
-        InvalidValue: the run had one rank.
+    A ring all-reduce of b bytes over n ranks takes 2 (n-1) α + 2 (n-1)/n b/β, with the latency α of a hop and
+    the bandwidth β of a link: those measured, if None. The share of the communication that overlaps with
+    backward is assumed to stay the same.
     """
     measured, ranks = run.communication, Recipe.from_dict(run.recipe).ranks
     if measured is None:

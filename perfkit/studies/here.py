@@ -127,15 +127,8 @@ class ThisMachine(Source):
     ) -> Training:
         """A training that is built, checked and warm: in one process, or in one for each rank.
 
-        Args:
-            recipe: what is trained; it must be able to act here.
-            loss_steps: first steps, whose losses are kept.
-            warmup_s: the most that the warm-up may take.
-            batch_times: a folder for the times of the loader's batches.
-            child: a child of this source that has loaded the workload; a fresh one if None.
-
-        Raises:
-            PerfkitError: the training failed; the child has ended.
+        The losses of the first `loss_steps` are kept; `batch_times` is a folder for the times of the loader's
+        batches; `child` has loaded the workload (a fresh one if None).
         """
         child = child or self._fresh_child(recipe)
         try:

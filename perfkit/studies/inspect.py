@@ -32,15 +32,8 @@ def prepared(
 ) -> Iterator[tuple[Source, Recipe]]:
     """A source that has loaded a workload, and a recipe that can act there.
 
-    Args:
-        workload: a built-in one, or `package.module:name`.
-        recipe: the switches, or the name of a rung, on top of the default ladder below it; the plain loop
-            if None.
-        spec: what else is trained.
-        progress: follows and stops it.
-
-    Raises:
-        PerfkitError: a value is not allowed, or the recipe cannot act here.
+    The recipe is one of switches, or the name of a rung on top of the default ladder below it; the plain loop
+    if None.
     """
     switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}
     stage = recipe if isinstance(recipe, str) else "baseline"
@@ -55,11 +48,7 @@ def syncs(
     steps: int = 4,
     **spec: Unpack[TrainingSpec],
 ) -> SyncReport:
-    """Copies and waits between host and device in a training's steps; arguments as for `prepared`.
-
-    Raises:
-        PerfkitError: a value is not allowed, or the training failed.
-    """
+    """Copies and waits between host and device in a training's steps; arguments as for `prepared`."""
     with prepared(workload, recipe, spec) as (source, used):
         return source.syncs(used, steps)
 
@@ -67,11 +56,7 @@ def syncs(
 def memory(
     workload: str | None = None, recipe: Recipe | str | None = None, **spec: Unpack[TrainingSpec]
 ) -> MemoryReport:
-    """What holds memory in a training step; arguments as for `prepared`.
-
-    Raises:
-        PerfkitError: a value is not allowed, or the training failed.
-    """
+    """What holds memory in a training step; arguments as for `prepared`."""
     with prepared(workload, recipe, spec) as (source, used):
         return source.memory(used)
 
@@ -79,11 +64,7 @@ def memory(
 def kernels(
     workload: str | None = None, recipe: Recipe | str | None = None, **spec: Unpack[TrainingSpec]
 ) -> KernelReport:
-    """What the device can do, by shape, and how much of it a training uses; arguments as for `prepared`.
-
-    Raises:
-        PerfkitError: a value is not allowed, or the training failed.
-    """
+    """What the device can do, by shape, and how much of it a training uses; arguments as for `prepared`."""
     with prepared(workload, recipe, spec) as (source, used):
         return source.kernels(used)
 
@@ -91,18 +72,6 @@ def kernels(
 def parity(
     plan: Plan, title: str, recipe: Recipe, steps: int = PARITY_STEPS, progress: Progress | None = None
 ) -> Parity:
-    """Trains a recipe and the plain program from one seed on the same batches, and compares.
-
-    Args:
-        plan: workload, preset, device, seed.
-        title: what the recipe is called.
-        recipe: the candidate; it must be able to act here.
-        steps: how many each side trains.
-        progress: follows and stops it.
-
-    Raises:
-        NotHere: the device computes no numbers.
-        PerfkitError: the training failed.
-    """
+    """Trains a recipe and the plain program from one seed on the same batches, and compares."""
     with opened(plan, progress or Progress(), "parity") as source:
         return source.parity(title, recipe, steps)

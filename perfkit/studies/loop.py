@@ -96,13 +96,8 @@ class Trial:
 class Loop:
     """Measures stages; processes stay alive from one call of `measure` to the next.
 
-    Args:
-        plan: preset, seed, device.
-        description: of the workload and the device.
-        progress: follows and stops it.
-        start: starts a stage's process, and returns once it is warm.
-        device_noise: the A/A noise that verdicts take into account.
-        holds_batches: whether a step on a held batch can be measured.
+    `start` starts a stage's process and returns once it is warm. `device_noise` is the A/A noise that
+    verdicts take into account. `holds_batches`: a step on a held batch can be measured.
     """
 
     def __init__(

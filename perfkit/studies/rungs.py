@@ -33,11 +33,7 @@ _MANY = 8
 
 
 def first(plan: Plan, target: Target) -> Stage:
-    """The stage that a ladder starts from: the plain loop, or the default ladder below the first rung.
-
-    Raises:
-        InvalidValue: a simulated GPU has no figures for its precision.
-    """
+    """The stage that a ladder starts from: the plain loop, or the default ladder below the first rung."""
     below = stages.below(plan.stages[0]) if plan.below and plan.stages else ()
     recipe = stages.build(below, _sizes(plan, target), target)[-1].recipe
     recipe, reasons = applicable(recipe.replace(**plan.settings), target)
@@ -108,9 +104,6 @@ def resolve(plan: Plan) -> tuple[Description, list[Stage]]:
     """What the workload and the device report, and the stages as they would run here, or were recorded.
 
     Nothing is trained; a child loads the workload, so that this process stays clean.
-
-    Raises:
-        PerfkitError: the workload cannot be loaded.
     """
     with opened(plan, Progress()) as source:
         return source.description, all_stages(source)
@@ -133,11 +126,7 @@ def switch_rule(plan: Plan, description: Description) -> Callable[[str, Recipe],
 
 
 def acting(stage: Stage) -> Stage:
-    """The stage, if it can act.
-
-    Raises:
-        InvalidValue: it cannot.
-    """
+    """The stage, if it can act; an `InvalidValue` says why it cannot."""
     if stage.reason:
         raise InvalidValue(f"stage '{stage.name}' does not apply here: {stage.reason}", "Choose another")
     return stage
@@ -232,11 +221,11 @@ def _climb_rung_by_rung(source: Source, take: Callable[..., None]) -> None:
             *before, run = source.measure([*below, stage], rule(len(rungs) + 1 - number))
         run = _judged(run, before, source)
         take(*(before[:1] if is_first else []), run)
-        is_first = False
         if run.facts.get(RUNG) == "kept":
             kept = stage
-        if source.stopped or (before and before[0].status != "ok"):
+        if source.stopped or (is_first and before[0].status != "ok"):
             return
+        is_first = False
     if kept is not base and _repeats(source):
         source.renew()
         final = replace(kept, name=KEPT, title="everything kept, measured afresh")
@@ -280,14 +269,8 @@ def stage_diffs(plan: Plan, description: Description | None = None) -> list[tupl
     """What the last rung of a plan changes in the script: headings with their diffs.
 
     The first is that of this machine, or of the recording; the second, if it differs, that of a machine with
-    GPUs: exporting a script needs none. A heading with an empty diff says why there is none.
-
-    Args:
-        plan: the stages.
-        description: of the workload, if it is loaded already.
-
-    Raises:
-        PerfkitError: the workload cannot be loaded.
+    GPUs: exporting a script needs none. A heading with an empty diff says why there is none. The workload is
+    loaded if its description is not given.
     """
     source = described(plan, description or resolve(plan)[0])
     reason, text = _last_diff(source, all_stages(source), plan.device)

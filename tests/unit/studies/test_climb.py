@@ -13,7 +13,7 @@ from perfkit.studies import record
 from perfkit.studies.progress import Progress, Update
 from perfkit.studies.rungs import LAST, RUNG, climb, is_ladder_of, resolve
 from perfkit.studies.sources import Plan
-from tests.unit.studies.fakes import FakeMachine
+from tests.unit.studies.fakes import FakeChild, FakeMachine
 
 NAMES = ("data_loading", "channels_last", "compile")
 SLOWER = {"channels_last"}
@@ -146,6 +146,19 @@ def test_a_ladder_ends_with_its_baseline(machine: FakeMachine, ladder: Plan) -> 
     runs = climb(ladder)
     assert runs[0].status == "failed"
     assert len(runs) == 2
+
+
+def test_the_ladder_goes_on_with_a_new_baseline_if_that_fails_later(
+    machine: FakeMachine, ladder: Plan
+) -> None:
+    def fails(child: FakeChild, question: str) -> Exception | None:
+        is_second_rung = len(machine.children) == 3
+        return RunFailed("lost", "") if question == "block" and is_second_rung and child.number == 0 else None
+
+    machine.fails = fails
+    runs = climb(ladder)
+    assert [run.status for run in runs] == ["ok"] * 6
+    assert runs[-2].stage == KEPT and runs[-2].speedup("baseline").ratio == pytest.approx(1.95)  # type: ignore[union-attr]
 
 
 def test_recipes_are_measured_together(machine: FakeMachine, where: Plan) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import threading
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,6 +12,7 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.recipe import Recipe
 from perfkit.results import noise as kept_noise
 from perfkit.results import stats
+from perfkit.results.run import Communication, Raw, Run
 from perfkit.results.store import RunStore
 from perfkit.studies import compare as comparing
 from perfkit.studies.compare import Candidate, compare, compare_stored, pairs_for, target_half_width
@@ -177,3 +179,34 @@ def test_pairs_and_rounds_together_reach_the_precision(noise: float) -> None:
 
     widths = [ratio().half_width for _ in range(100)]
     assert 0.016 < np.mean(widths) < 0.021
+
+
+# ---------------------------------------------------------------- several ranks
+
+
+def ranked(ranks: int, rate: float, **more: Any) -> Run:
+    return Run(
+        id="r", session="s", created="", stage="x", title="X", workload="w", device="cpu",
+        recipe=Recipe(ranks=ranks).to_dict(), raw=Raw(block_samples_per_s=[rate]), **more,
+    )  # fmt: skip
+
+
+def test_efficiency_is_the_rate_of_a_rank_over_that_of_one_alone() -> None:
+    assert comparing.efficiency(ranked(1, 100), ranked(4, 320)) == pytest.approx(0.8)
+    with pytest.raises(InvalidValue, match="one rank and one of several"):
+        comparing.efficiency(ranked(2, 100), ranked(4, 320))
+
+
+def test_the_forecast_gives_back_what_was_measured_and_falls_with_ranks() -> None:
+    communication = Communication(
+        bytes_per_step=40_000_000, step_s=0.11, compute_s=0.10, alone_s=0.02, rank_compute_s=[0.10, 0.10],
+        start_s=0.001, bytes_per_s=1e9,
+    )  # fmt: skip
+    efficiency = comparing.forecast(ranked(2, 100, communication=communication))
+    exposed = 0.5 * (2 * 0.0005 + 2 / 2 * 4e7 / 1e9)
+    assert efficiency[1] == 1.0
+    assert efficiency[2] == pytest.approx(0.10 / (0.10 + exposed))
+    assert list(efficiency) == [1, 2, 4, 8, 16, 32, 64]
+    assert list(efficiency.values()) == sorted(efficiency.values(), reverse=True)
+    with pytest.raises(InvalidValue, match="nothing was communicated"):
+        comparing.forecast(ranked(1, 100))
