@@ -66,7 +66,7 @@ pk.recording("sim-v100", "baseline")
 # %% [markdown]
 # `nvidia-smi` shows the same *utilisation*: the share of time in which at least one kernel runs. A low value proves that the device is idle. A high value does not prove that its kernels are good.
 #
-# The simulation says 459 samples/s and the article 400: this model's loader is guessed too fast, and its interval does not cover that.
+# The article's 400 samples/s lie near the lower edge of the simulation's band: how long its loader took is a guess.
 #
 # ## Your line: time it by hand
 #
@@ -97,7 +97,6 @@ model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 transform = T.Compose([T.Resize(96), T.CenterCrop(96), T.ToTensor(), T.Normalize(0.5, 0.5)])
 dataset = ImageFolder(photos, transform)
-dataset.samples *= 2  # a longer epoch
 loader = DataLoader(
     dataset,
     shuffle=True,

@@ -58,6 +58,8 @@ ledger.table("At the peak")
 # %% [markdown]
 # *Accumulated* sums the gradients of two small batches before a step: the effective batch without its memory, but also without larger kernels. *Recomputed* keeps only the input of each block and computes the rest again in backward: less memory, about one forward pass more.
 #
+# If a run does not fit, the panel says so: set a smaller batch in it, also in the chapters that follow (`panel.set(batch_size=128)`).
+#
 # On a GPU, `nvidia-smi` shows more than PyTorch has allocated. The allocator keeps freed memory, because asking the driver is slow. Leave `empty_cache()` out of the loop. If sizes vary and memory is reserved but not allocated, try `PYTORCH_ALLOC_CONF=expandable_segments:True`.
 #
 # ## Your line

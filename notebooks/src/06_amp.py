@@ -84,7 +84,6 @@ model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 transform = T.Compose([T.Resize(96), T.CenterCrop(96), T.ToTensor(), T.Normalize(0.5, 0.5)])
 dataset = ImageFolder(photos, transform)
-dataset.samples *= 2  # a longer epoch
 loader = DataLoader(
     dataset,
     shuffle=True,
