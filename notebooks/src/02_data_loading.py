@@ -25,7 +25,7 @@ panel
 panel.run()
 
 # %% [markdown]
-# **What to expect.** Two laptop cores: 1.2 to 1.7 times as fast. On the article's V100 with 8 workers for its 8 vCPUs: 80 → 37 ms, utilisation 31.65 → 72.81%, 865 samples/s. If the share of waiting is near zero after the change, more workers gain nothing. How many are best depends on cores and samples: start with one for each core beside a GPU, with one for every two cores on a CPU, and measure around it. `perfkit tune` does that for you, which the article wished PyTorch would do.
+# **What to expect.** Two laptop cores: 1.2 to 1.7 times as fast. On the article's V100 with 8 workers for its 8 vCPUs: 80 → 37 ms, utilisation 31.65 → 72.81%, 865 samples/s. How many are best depends on cores and samples: start with one for each core beside a GPU, with one for every two cores on a CPU, and measure around it. `perfkit tune` does that for you, which the article wished PyTorch would do.
 
 # %%
 pk.recording("sim-v100", "data_loading")
@@ -46,7 +46,23 @@ pk.TraceView(traces / "photos-data_loading.pt.trace.json.gz").plot("timeline")
 
 # %% [markdown]
 # `pk.profile("photos", "data_loading")` records one of your own.
+
+# %% [markdown]
+# **Look at the second picture. What would you try next?**
 #
+# <details><summary>A second worker</summary>
+#
+# **No.** The loop hardly waits any more. Another worker would take a core from the model.
+#
+# </details>
+#
+# <details><summary>Something that makes the operators faster</summary>
+#
+# **Right.** The row is full of forward and backward: the step now computes. Layout, precision and compiling come in 06 and 07.
+#
+# </details>
+
+# %% [markdown]
 # ## On a CPU: when a worker makes it slower
 #
 # PyTorch's compute threads wait for each other after each operation, and by default they *spin*: they keep their core busy. A worker that needs a core then pushes one thread aside while the others burn theirs waiting for it. `OMP_WAIT_POLICY=PASSIVE python train.py` lets waiting threads sleep. A bare `python train.py` does not have it, and gains little or even loses by a worker:
@@ -62,7 +78,7 @@ waiting = pk.RecipePanel(
 waiting.run()
 
 # %% [markdown]
-# That is why the panel's *before* has the sleeping threads already, and also an allocator that keeps freed memory: they are the first two rungs of the CPU's ladder. On a GPU they do not matter.
+# That is why the panel's *before* has the sleeping threads already, and also an allocator that keeps freed memory: they are the first two rungs of the CPU's ladder. On a GPU they hardly matter.
 #
 # ## Your line
 #

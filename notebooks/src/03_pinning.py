@@ -28,6 +28,27 @@ traces = Path(pk.__file__).parents[2] / "data" / "recordings" / "traces"
 before = pk.TraceView(traces / "sim-v100-data_loading.pt.trace.json.gz")
 before.plot("timeline")
 
+# %% [markdown]
+# **In this picture the kernels of the step begin only when the copy has ended, and the host stands still until then. What would you try?**
+#
+# <details><summary>More workers</summary>
+#
+# **No.** The next batch is there in time: the host does not wait in the loader.
+#
+# </details>
+#
+# <details><summary>Pinned memory and `non_blocking`</summary>
+#
+# **Right.** The copy gets shorter, and the host can launch the step's kernels meanwhile. They still start after the copy: only a second stream changes that.
+#
+# </details>
+#
+# <details><summary>A faster GPU</summary>
+#
+# **No.** The kernels would be shorter. The copy would not.
+#
+# </details>
+
 # %%
 pk.recording("sim-v100", "pinning")
 
