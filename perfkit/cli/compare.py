@@ -1,21 +1,22 @@
-"""Commands that compare: two recipes or scripts, a recipe with the baseline's training."""
+"""Commands that compare and look: two recipes or scripts, the baseline's training, memory, this machine."""
 
+import dataclasses
 from typing import Annotated
 
 import msgspec
 import typer
 
-from perfkit import additions
+from perfkit import additions, machine
 from perfkit import recipe as recipes
 from perfkit.cli.command import complain
-from perfkit.cli.options import Output, Recipe, Script, Texts, Training, progress
+from perfkit.cli.options import Output, Recipe, Script, Stage, Texts, Training, progress
 from perfkit.errors import InvalidValue
+from perfkit.results import noise as noises
 from perfkit.results.run import Comparison
-from perfkit.results.store import RunStore
-from perfkit.show import tables
+from perfkit.show import inside, tables
 from perfkit.show.document import Content
 from perfkit.studies import compare as comparing
-from perfkit.studies import inspect
+from perfkit.studies import inspect, rungs
 
 
 def compare(
@@ -34,7 +35,6 @@ def compare(
     fail_if_slower: Annotated[
         str | None, typer.Option(help="exit with 1 if B is slower than A by more than this, such as 3%")
     ] = None,
-    stored: Annotated[bool, typer.Option("--stored", help="two stored runs, without measuring")] = False,
     budget: Annotated[
         float, typer.Option(help="seconds of rounds, over all pairs of processes", min=0)
     ] = 90.0,
@@ -45,31 +45,22 @@ def compare(
     Two scripts are compared as they stand. With --script, B is that script with every --set switch set.
     """
     limit, named = _percent(fail_if_slower), sides or []
+    if limit is not None and (training.device or "").startswith("sim:"):
+        what = f"--fail-if-slower is refused on {training.device}: a prediction decides nothing"
+        raise InvalidValue(what, "Measure on a real device")
     scripts = script.script is not None or any(side.endswith(".py") for side in named[:2])
-    if limit is not None and not stored:
-        _refuse_gate(training.device or "")
-    if not scripts and len(named) != 2:
-        raise InvalidValue(
-            f"compare was given {len(named)} sides",
-            "Name two: A and B, or --script FILE with --set switch=value",
+    if scripts:
+        plan, a, b = additions.load("perfkit.scripts.study:sides")(
+            script.script, named, script.module, training.settings or [], training.preset, training.seed
         )
-    if stored:
-        result = comparing.compare_stored(*(RunStore().get(side) for side in named))
+    elif len(named) != 2 or training.settings:
+        how = "Name two: A and B, such as baseline and workers=2,amp=bf16; --set goes with --script FILE"
+        raise InvalidValue(f"compare was given {len(named)} sides", how)
     else:
-        if scripts:
-            plan, a, b = additions.load("perfkit.scripts.study:sides")(
-                script.script, named, script.module, training.settings or [], training.preset, training.seed
-            )
-        elif training.settings:
-            advice = "Write settings as A or B, such as workers=2,amp=bf16"
-            raise InvalidValue("--set goes with --script", advice)
-        else:
-            plan = training.plan()
-            a, b = (comparing.candidate(side, plan) for side in named)
-        with progress() as follow:
-            result = comparing.compare(a, b, plan, budget, precision, progress=follow)
-    if limit is not None:
-        _refuse_gate(result.a.device)
+        plan = training.plan()
+        a, b = (comparing.candidate(side, plan) for side in named)
+    with progress() as follow:
+        result = comparing.compare(a, b, plan, budget, precision, progress=follow)
     record, sections = _record(result), list[Content]([result.describe()])
     if scripts:
         losses = additions.load("perfkit.scripts.study:losses")(result.a, result.b)
@@ -92,14 +83,6 @@ def _record(result: Comparison) -> dict[str, object]:
         "b": result.b.recipe, "rounds": result.rounds, "pairs": result.pairs,
         "interleaved": pairing.interleaved, "noise": pairing.noise, **msgspec.to_builtins(result.ratio),
     }  # fmt: skip
-
-
-def _refuse_gate(device: str) -> None:
-    if device.startswith("sim:"):
-        raise InvalidValue(
-            f"--fail-if-slower is refused on {device}: a prediction decides nothing",
-            "Measure on a real device",
-        )
 
 
 def _percent(text: str | None) -> float | None:
@@ -127,4 +110,43 @@ def parity(
         result = inspect.parity(plan, side.title, side.recipe or recipes.Recipe(), steps, progress=follow)
     output.show(f"parity of {side.title}", tables.parity(result), result)
     if not result.ok:
+        raise typer.Exit(1)
+
+
+def memory(
+    training: Stage,
+    output: Output,
+    other: Annotated[
+        Texts, typer.Option("--compare", help="switch=value of a second recipe to show beside it; repeatable")
+    ] = None,
+) -> None:
+    """What holds memory in a training step: by kind, by phase, by line of code."""
+    second = dataclasses.replace(training, settings=[*(training.settings or []), *(other or [])])
+    ledgers = [inspect.memory(**side.where()) for side in ([training, second] if other else [training])]
+    output.show("memory of a step", inside.memory(ledgers), ledgers if other else ledgers[0])
+
+
+def doctor(
+    training: Training,
+    output: Output,
+    noise: Annotated[
+        bool, typer.Option("--noise", help="also measure how far apart identical runs come out (minutes)")
+    ] = False,
+    pairs: Annotated[int, typer.Option(min=2, max=100, help="pairs of processes for --noise")] = 10,
+    budget: Annotated[float, typer.Option(min=0, help="seconds of measuring for each such pair")] = 30.0,
+) -> None:
+    """Checks this machine: hardware, which stages can run here, what to fix; with --noise, its A/A noise.
+
+    Verdicts take the noise into account: a smaller effect is not called an effect.
+    """
+    plan, checks = training.plan(), machine.checkup()
+    sections = tables.doctor(machine.describe(machine.facts()), checks, rungs.resolve(plan)[1])
+    record: dict[str, object] = {"checks": checks}
+    if noise:
+        with progress() as follow:
+            result = comparing.measure_noise(plan, pairs, budget, progress=follow)
+        record["noise"] = bound = noises.load(plan.device)
+        sections += tables.noise(result, plan.device, bound)
+    output.show("check of this machine", sections, record)
+    if any(check.status == "problem" for check in checks):
         raise typer.Exit(1)

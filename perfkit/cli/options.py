@@ -24,7 +24,9 @@ from perfkit.studies.sources import Plan
 Texts = list[str] | None
 Minutes = Annotated[float, typer.Option(help="minutes of measuring", min=0)]
 Stages = Annotated[str | None, typer.Option(help="optimizations in order: a,b,c (default: the ladder)")]
-Out = Annotated[Path | None, typer.Option("-o", metavar="FILE", help="write it here")]
+Out = Annotated[
+    Path | None, typer.Option("-o", metavar="FILE", help="write the recording, trace or script here")
+]
 _WORKLOAD = "cifar_resnet18, photos, tiny_gpt, or your own as package.module:name"
 _DEVICE = "cuda, mps or cpu (default: the first available), sim:NAME to predict a GPU, recorded:NAME to play"
 

@@ -1,12 +1,23 @@
-"""Commands that measure a ladder and read back what was measured."""
+"""Commands that measure a ladder, read back what was measured, and write the training program."""
 
-from pathlib import Path
+import sys
 from typing import Annotated
 
 import typer
 
 from perfkit.cli.command import complain
-from perfkit.cli.options import Output, Recipe, Stages, check_writable, names, progress
+from perfkit.cli.options import (
+    Out,
+    Output,
+    Recipe,
+    Stage,
+    Stages,
+    Training,
+    check_writable,
+    names,
+    progress,
+    write,
+)
 from perfkit.errors import InvalidValue
 from perfkit.results import recordings
 from perfkit.results.run import Run, document, summary
@@ -26,15 +37,15 @@ def run(
     keep: Annotated[str | None, typer.Option(help="stages to keep even if they are not faster: a,b")] = None,
     keep_all: Annotated[bool, typer.Option("--keep-all", help="keep every stage, faster or not")] = False,
     timeout: Annotated[float | None, typer.Option(help="seconds for one stage")] = None,
-    ranks: Annotated[int, typer.Option(min=1, help="processes that train together")] = 1,
-    out: Annotated[
-        Path | None, typer.Option("-o", metavar="FILE", help="write a recording here, to ship or to send")
-    ] = None,
+    out: Out = None,
 ) -> None:
     """Climbs a ladder: each stage is measured on top of what was kept so far, and kept if it is faster."""
-    settings = training.switches() | ({"ranks": ranks} if ranks > 1 else {})
     plan = training.plan(
-        names(stages), settings=settings, timeout_s=timeout, keep=names(keep) or [], keep_all=keep_all
+        names(stages),
+        settings=training.switches(),
+        timeout_s=timeout,
+        keep=names(keep) or [],
+        keep_all=keep_all,
     )
     check_writable(out)
     runs, stopped = _measure(plan)
@@ -108,3 +119,41 @@ def show(
     stored = store.get(name)
     sections = [*tables.sections([stored]), tables.checks("Every check", stored.mechanism)]
     return output.show(sentences.name(stored), sections, summary(stored) | {"machine": stored.machine})
+
+
+def export(
+    training: Stage,
+    steps: Annotated[int, typer.Option(min=1, help="steps that the script trains")] = 8,
+    run_id: Annotated[str | None, typer.Option("--run", help="the recipe of this stored run instead")] = None,
+    out: Out = None,
+) -> None:
+    """Writes the standalone training script of a recipe; it does not need perfkit."""
+    check_writable(out)
+    text = _stored(run_id) if run_id else _script(training, steps)
+    if out:
+        write(out, text)
+    else:
+        sys.stdout.write(text)
+
+
+def _stored(run_id: str) -> str:
+    text = next(iter(rungs.scripts([RunStore().get(run_id)]).values()), None)
+    if text is None:
+        why = "It was not measured, or it was a script already (see perfkit show ID)"
+        raise InvalidValue(f"run '{run_id}' has no recipe to export", why)
+    return text
+
+
+def _script(training: Stage, steps: int) -> str:
+    name = training.stage or "baseline"
+    plan = training.plan([name], settings=training.switches(), below=True)
+    described, stages = rungs.resolve(plan)
+    if stages[-1].reason:
+        raise InvalidValue(f"stage '{name}' does not apply here: {stages[-1].reason}", "Choose another")
+    return rungs.script(stages[-1].recipe, described, plan.device, training.seed, steps)
+
+
+def diff(stage: Annotated[str, typer.Argument(help="an optimization")], training: Training) -> None:
+    """Shows what a stage changes in the training script: here, and on a GPU if that differs."""
+    for title, text in rungs.stage_diffs(training.plan([stage], below=True)):
+        sys.stdout.write(f"# {title}\n{text}")
