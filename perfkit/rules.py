@@ -8,26 +8,6 @@ from perfkit.errors import WorkloadError
 from perfkit.recipe import Recipe, Value, shown, switches
 
 
-class Reason(str):
-    """Why a switch cannot act: a text for people, which is empty where it can, and a code for programs.
-
-    Codes: `needs_gpu`, `needs_newer_gpu`, `needs_more_gpus`, `needs_cpu`, `needs_compiler`, `needs_ranks`,
-    `needs_switch`, `needs_workload`, `needs_convolution`, `needs_glibc`, `not_simulated`, `not_combined`,
-    `not_supported`, `script` (the script refuses it) and `several`.
-    """
-
-    code: str
-
-    def __new__(cls, code: str = "", text: str = "") -> "Reason":
-        reason = super().__new__(cls, text)
-        reason.code = code
-        return reason
-
-
-CAN = Reason()
-"""Nothing speaks against it."""
-
-
 @dataclass(frozen=True)
 class Target:
     """Where a recipe is to run: what decides whether a switch can act there."""
@@ -71,113 +51,99 @@ def precision(recipe: Recipe, target: Target) -> str:
     return wanted.get(recipe.fp32_precision, "tf32")
 
 
-def not_anchored(recipe: Recipe, target: Target) -> Reason:
+def not_anchored(recipe: Recipe, target: Target) -> str:
     """Why a simulated GPU refuses a recipe's precision."""
     if target.anchored is None or precision(recipe, target) in target.anchored:
-        return CAN
+        return ""
     allowed = ", ".join(sorted(target.anchored)) or "none"
-    return Reason(
-        "not_simulated",
+    return (
         f"this GPU is not simulated in {precision(recipe, target)}: there is no published measurement to "
-        f"check it against (precisions with one: {allowed})",
+        f"check it against (precisions with one: {allowed})"
     )
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A switch cannot act where `refuses` is true; `{r}` and `{t}` in the text are recipe and target."""
-
-    switch: str
-    code: str
-    refuses: Callable[[Recipe, Target], bool]
-    text: str
-
-
 # fmt: off
-RULES = (
-    Rule("amp", "not_supported", lambda r, t: r.amp == "fp16" and t.device == "cpu",
-         "perfkit runs fp16 with gradient scaling on accelerators only; on a CPU use bf16"),
-    Rule("amp", "needs_newer_gpu", lambda r, t: r.amp == "bf16" and not t.bf16,
-         "this device does not compute in bfloat16; use fp16"),
-    Rule("amp", "not_simulated", lambda r, t: r.amp != "off" and bool(not_anchored(r, t)),
-         "this GPU is not simulated in {r.amp}: no published measurement can check it"),
-    Rule("fp32_precision", "needs_gpu", lambda r, t: r.fp32_precision == "tf32" and t.device != "cuda",
-         "TF32 is a number format of CUDA devices (this run is on {t.device})"),
-    Rule("fp32_precision", "needs_newer_gpu", lambda r, t: r.fp32_precision == "tf32" and not t.bf16,
-         "this GPU does not compute in TF32, which came with Ampere, as bfloat16 did"),
-    Rule("fp32_precision", "not_simulated", lambda r, t: r.amp == "off" and bool(not_anchored(r, t)),
-         "this GPU is not simulated in {r.fp32_precision}: no published measurement can check it"),
-    Rule("channels_last", "needs_convolution", lambda r, t: not t.convolves,
-         "this model has no convolution; channels_last is a memory layout of images"),
-    Rule("compile", "needs_compiler", lambda r, t: not t.compiler,
-         "torch.compile finds no compiler here; `perfkit doctor` says what to install"),
-    Rule("compile_mode", "needs_gpu", lambda r, t: r.compile_mode == "reduce-overhead" and t.device != "cuda",
-         "reduce-overhead uses CUDA graphs, which this device does not have"),
-    Rule("compile_mode", "not_simulated",
-         lambda r, t: r.compile_mode != "default" and t.anchored is not None,
-         "no published figures say what another compile_mode than the default gains"),
-    Rule("activation_checkpointing", "not_combined", lambda r, t: r.compile,
-         "torch.compile decides itself what to recompute in backward; perfkit does not combine the two"),
-    Rule("wait_policy", "needs_cpu", lambda r, t: t.device != "cpu",
-         "the compute threads of the CPU do little beside a GPU"),
-    Rule("allocator", "needs_cpu", lambda r, t: t.device != "cpu",
-         "a GPU's memory has an allocator of its own, which keeps what is freed"),
-    Rule("allocator", "needs_glibc", lambda r, t: not t.glibc,
-         "the variables are those of glibc, which this system does not use"),
-    Rule("no_sync", "needs_ranks", lambda r, t: r.ranks == 1,
-         "no_sync acts between ranks, and there is only one"),
-    Rule("ranks", "not_simulated", lambda r, t: t.anchored is not None,
-         "a simulated GPU trains alone: communication is not simulated"),
-    Rule("ranks", "not_supported", lambda r, t: t.device == "mps",
-         "torch has no communication between ranks on mps"),
-    Rule("ranks", "needs_more_gpus", lambda r, t: t.device == "cuda" and r.ranks > t.count,
-         "NCCL needs one GPU per rank, and this run has {t.count}"),
+RULES: tuple[tuple[str, Callable[[Recipe, Target], bool], str], ...] = (
+    ("amp", lambda r, t: r.amp == "fp16" and t.device == "cpu",
+     "perfkit runs fp16 with gradient scaling on accelerators only; on a CPU use bf16"),
+    ("amp", lambda r, t: r.amp == "bf16" and not t.bf16,
+     "this device does not compute in bfloat16; use fp16"),
+    ("amp", lambda r, t: r.amp != "off" and bool(not_anchored(r, t)),
+     "this GPU is not simulated in {r.amp}: no published measurement can check it"),
+    ("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and t.device != "cuda",
+     "TF32 is a number format of CUDA devices (this run is on {t.device})"),
+    ("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and not t.bf16,
+     "this GPU does not compute in TF32, which came with Ampere, as bfloat16 did"),
+    ("fp32_precision", lambda r, t: r.amp == "off" and bool(not_anchored(r, t)),
+     "this GPU is not simulated in {r.fp32_precision}: no published measurement can check it"),
+    ("channels_last", lambda r, t: not t.convolves,
+     "this model has no convolution; channels_last is a memory layout of images"),
+    ("compile", lambda r, t: not t.compiler,
+     "torch.compile finds no compiler here; `perfkit doctor` says what to install"),
+    ("compile_mode", lambda r, t: r.compile_mode == "reduce-overhead" and t.device != "cuda",
+     "reduce-overhead uses CUDA graphs, which this device does not have"),
+    ("compile_mode",
+     lambda r, t: r.compile_mode != "default" and t.anchored is not None,
+     "no published figures say what another compile_mode than the default gains"),
+    ("activation_checkpointing", lambda r, t: r.compile,
+     "torch.compile decides itself what to recompute in backward; perfkit does not combine the two"),
+    ("wait_policy", lambda r, t: t.device != "cpu",
+     "the compute threads of the CPU do little beside a GPU"),
+    ("allocator", lambda r, t: t.device != "cpu",
+     "a GPU's memory has an allocator of its own, which keeps what is freed"),
+    ("allocator", lambda r, t: not t.glibc,
+     "the variables are those of glibc, which this system does not use"),
+    ("no_sync", lambda r, t: r.ranks == 1,
+     "no_sync acts between ranks, and there is only one"),
+    ("ranks", lambda r, t: t.anchored is not None,
+     "a simulated GPU trains alone: communication is not simulated"),
+    ("ranks", lambda r, t: t.device == "mps",
+     "torch has no communication between ranks on mps"),
+    ("ranks", lambda r, t: t.device == "cuda" and r.ranks > t.count,
+     "NCCL needs one GPU per rank, and this run has {t.count}"),
 )
 # fmt: on
+"""A switch cannot act where the function is true; `{r}` and `{t}` in the text are recipe and target."""
 
 
-def why_not(name: str, recipe: Recipe, target: Target) -> Reason:  # noqa: PLR0911 - a case each
+def why_not(name: str, recipe: Recipe, target: Target) -> str:
     """Why a switch, as this recipe sets it, cannot act there; empty where it can (or is off)."""
     switch = switches()[name]
     if getattr(recipe, name) == target.default(name):
-        return CAN
+        return ""
     if name in target.refused:
-        return Reason("script", target.refused[name])
+        return target.refused[name]
     if switch.needs == "cuda" and target.device != "cuda":
-        return Reason("needs_gpu", f"needs a CUDA device (this run is on {target.device})")
+        return f"needs a CUDA device (this run is on {target.device})"
     if switch.needs == "workload" and name not in target.offers:
-        return Reason("needs_workload", f"the workload does not offer {name}")
+        return f"the workload does not offer {name}"
     partner, idle_value = switch.idle_when or ("", False)
     if partner and getattr(recipe, partner) == idle_value:
         label = switches()[partner].label
-        return Reason("needs_switch", f"acts only with {label} (here: {shown(idle_value)})")
-    for rule in RULES:
-        if rule.switch == name and rule.refuses(recipe, target):
-            return Reason(rule.code, rule.text.format(r=recipe, t=target))
-    return CAN
+        return f"acts only with {label} (here: {shown(idle_value)})"
+    reasons = (text for of, refuses, text in RULES if of == name and refuses(recipe, target))
+    return next(reasons, "").format(r=recipe, t=target)
 
 
-def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, Reason]]:
+def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:
     """What of a recipe can act on a target.
 
     Returns:
         The recipe with every switch that cannot act put back, and the reasons by switch.
     """
-    reasons: dict[str, Reason] = {}
+    reasons: dict[str, str] = {}
     while refused := {name: reason for name in switches() if (reason := why_not(name, recipe, target))}:
         reasons |= refused
         recipe = recipe.replace(**{name: target.default(name) for name in refused})
     return recipe, reasons
 
 
-def joined(reasons: Mapping[str, str]) -> Reason:
+def joined(reasons: Mapping[str, str]) -> str:
     """Reasons by switch as one: `Label, Label: why; Label: why`."""
     labels: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         labels.setdefault(reason, []).append(switches()[name].label)
-    text = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in labels.items())
-    codes = {getattr(reason, "code", "script") for reason in reasons.values()}
-    return Reason(codes.pop() if len(codes) == 1 else "several" if codes else "", text)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in labels.items())
 
 
 def offers(workload: Any) -> frozenset[str]:

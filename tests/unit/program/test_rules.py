@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfkit.errors import WorkloadError
 from perfkit.recipe import Recipe, switches
-from perfkit.rules import CAN, Reason, Target, applicable, joined, offers, why_not
+from perfkit.rules import Target, applicable, joined, offers, why_not
 from tests.support.recipes import recipes
 
 OFFERS = frozenset(name for name, switch in switches().items() if switch.needs == "workload")
@@ -29,38 +29,35 @@ targets = st.builds(
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "target", "code", "words"),
+    ("changes", "name", "target", "words"),
     [
-        ({"pin_memory": True}, "pin_memory", CPU, "needs_gpu", "needs a CUDA device (this run is on cpu)"),
-        ({"fp32_precision": "tf32"}, "fp32_precision", Target("mps"), "needs_gpu", "this run is on mps"),
-        ({"fp32_precision": "tf32"}, "fp32_precision", OLD, "needs_newer_gpu", "came with Ampere"),
-        ({"uint8_copy": True}, "uint8_copy", Target("cuda"), "needs_workload", "does not offer uint8_copy"),
-        ({"prefetch_factor": 4}, "prefetch_factor", CUDA, "needs_switch", "only with Loader workers (here: 0)"),
-        ({"compile_mode": "max-autotune"}, MODE, CUDA, "needs_switch", "only with torch.compile (here: false)"),
-        ({"device_prefetch": True}, "device_prefetch", CUDA, "needs_switch", "only with Pin memory"),
-        ({"amp": "fp16"}, "amp", CPU, "not_supported", "on a CPU use bf16"),
-        ({"amp": "bf16"}, "amp", OLD, "needs_newer_gpu", "use fp16"),
-        ({"amp": "bf16"}, "amp", Target("cuda", anchored=frozenset({"float16"})), "not_simulated", "bf16"),
-        ({"channels_last": True}, "channels_last", Target("cuda", convolves=False), "needs_convolution", "no conv"),
-        ({"compile": True}, "compile", NO_COMPILER, "needs_compiler", "perfkit doctor"),
-        (GRAPHS, MODE, CPU, "needs_gpu", "CUDA graphs"),
-        (CHECKPOINTING, "activation_checkpointing", CPU, "not_combined", "does not combine"),
-        ({"wait_policy": "passive"}, "wait_policy", CUDA, "needs_cpu", "beside a GPU"),
-        ({"allocator": "keep"}, "allocator", Target("cpu", glibc=False), "needs_glibc", "glibc"),
-        ({"no_sync": True, "accumulation": 2}, "no_sync", CUDA, "needs_ranks", "there is only one"),
-        ({"ranks": 2}, "ranks", CUDA, "needs_more_gpus", "one GPU per rank, and this run has 1"),
-        ({"ranks": 2}, "ranks", Target("mps"), "not_supported", "mps"),
-        ({"ranks": 2}, "ranks", Target("cuda", count=2), "", ""),
-        ({"workers": 2}, "workers", Target("cpu", refused={"workers": "a sampler"}), "script", "a sampler"),
-        ({"amp": "bf16", "compile": True}, "amp", CPU, "", ""),
+        ({"pin_memory": True}, "pin_memory", CPU, "needs a CUDA device (this run is on cpu)"),
+        ({"fp32_precision": "tf32"}, "fp32_precision", Target("mps"), "this run is on mps"),
+        ({"fp32_precision": "tf32"}, "fp32_precision", OLD, "came with Ampere"),
+        ({"uint8_copy": True}, "uint8_copy", Target("cuda"), "does not offer uint8_copy"),
+        ({"prefetch_factor": 4}, "prefetch_factor", CUDA, "only with Loader workers (here: 0)"),
+        ({"compile_mode": "max-autotune"}, MODE, CUDA, "only with torch.compile (here: false)"),
+        ({"device_prefetch": True}, "device_prefetch", CUDA, "only with Pin memory"),
+        ({"amp": "fp16"}, "amp", CPU, "on a CPU use bf16"),
+        ({"amp": "bf16"}, "amp", OLD, "use fp16"),
+        ({"amp": "bf16"}, "amp", Target("cuda", anchored=frozenset({"float16"})), "bf16"),
+        ({"channels_last": True}, "channels_last", Target("cuda", convolves=False), "no conv"),
+        ({"compile": True}, "compile", NO_COMPILER, "perfkit doctor"),
+        (GRAPHS, MODE, CPU, "CUDA graphs"),
+        (CHECKPOINTING, "activation_checkpointing", CPU, "does not combine"),
+        ({"wait_policy": "passive"}, "wait_policy", CUDA, "beside a GPU"),
+        ({"allocator": "keep"}, "allocator", Target("cpu", glibc=False), "glibc"),
+        ({"no_sync": True, "accumulation": 2}, "no_sync", CUDA, "there is only one"),
+        ({"ranks": 2}, "ranks", CUDA, "one GPU per rank, and this run has 1"),
+        ({"ranks": 2}, "ranks", Target("mps"), "mps"),
+        ({"ranks": 2}, "ranks", Target("cuda", count=2), ""),
+        ({"workers": 2}, "workers", Target("cpu", refused={"workers": "a sampler"}), "a sampler"),
+        ({"amp": "bf16", "compile": True}, "amp", CPU, ""),
     ],
 )  # fmt: skip
-def test_a_switch_that_cannot_act_says_why(
-    changes: Any, name: str, target: Target, code: str, words: str
-) -> None:
+def test_a_switch_that_cannot_act_says_why(changes: Any, name: str, target: Target, words: str) -> None:
     reason = why_not(name, Recipe(**changes), target)
-    assert (reason.code, bool(reason)) == (code, bool(code))
-    assert words in reason
+    assert words in reason if words else not reason
 
 
 def test_switches_with_one_reason_are_named_together() -> None:
@@ -69,10 +66,7 @@ def test_switches_with_one_reason_are_named_together() -> None:
         "Pin memory, Non-blocking copy: needs a CUDA device (this run is on cpu); "
         "float32 precision: TF32 is a number format of CUDA devices (this run is on cpu)"
     )
-    gpu = applicable(Recipe(pin_memory=True, non_blocking=True), CPU)[1]
-    assert joined(gpu).code == "needs_gpu"
-    assert joined({**gpu, "workers": Reason("script", "no")}).code == "several"
-    assert joined({}) == CAN
+    assert joined({}) == ""
 
 
 def test_what_leans_on_a_switch_that_cannot_act_cannot_act_either() -> None:
