@@ -14,7 +14,6 @@ from perfkit.notebook.panel import refuse_object
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.where import PlanPanel
 from perfkit.recipe import Recipe, Value
-from perfkit.results import recordings
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run, slug
 from perfkit.results.store import RunStore
@@ -110,10 +109,8 @@ class LadderPanel(PlanPanel):
         """The result in one picture and a few sentences; details are folded."""
         if not self.runs:
             return ()
-        origin = [recordings.find(self.plan.recorded).provenance.describe()] if self.plan.recorded else []
         picture = [figures.headline(self.runs)] if any(run.status == "ok" for run in self.runs) else []
         return [
-            *origin,
             *map(Notice, sentences.notices(self.runs)),
             *picture,
             *self._answers(),

@@ -226,22 +226,25 @@ class StagePanel(LadderPanel):
 
     def _answers(self) -> list[Content]:
         """Why, whether the training is still right, and how good the guess was."""
+        *_, run = sentences.stages(self.runs)
+        verdict = sentences.verdict_sentence(run, run.previous(self.runs)) if run.status != "failed" else ""
         proof = self.parity.describe() if self.parity else sentences.no_parity(self.runs)
-        return [Bullets([line for line in (*self._verdicts(), proof, self._score()) if line])]
-
-    def _score(self) -> str:
-        """The guess, the result and the article's figure, all in the guess's unit."""
-        ratio = sentences.stages(self.runs)[-1].speedup("previous")
-        published = f"The article: {self.optimization.published}." if self.optimization.published else ""
-        if ratio is None or self.guess is None:
-            return published
-        judgement = sentences.judgement(self.guess, ratio)
-        return f"Your guess: {units.times(self.guess)}, {judgement}. {published}".strip()
+        ratio = run.speedup("previous")
+        guess = ""
+        if self.guess is not None and ratio:
+            guess = f"Your guess: {units.times(self.guess)}, {sentences.judgement(self.guess, ratio)}."
+        return [Bullets([line for line in (verdict, proof, guess) if line])]
 
     def _evidence(self) -> list[Content]:
+        published = f"The article: {self.optimization.published}." if self.optimization.published else ""
         changes = [Section(title, [Code(text, "diff")]) for title, text in self._known_diffs()]
-        card = Section("How it works", [Code(self.optimization.prose)], folded=True)
-        return [tables.ladder(self.runs), *tables.proof(self.runs, self.parity), *changes, card]
+        return [
+            tables.ladder(self.runs),
+            *tables.proof(self.runs, self.parity),
+            *([published] if published else []),
+            *changes,
+            Section("How it works", [Code(self.optimization.prose)], folded=True),
+        ]
 
     def card(self) -> Markdown:
         """The stage's card: how it works, when it applies, when it does not help."""

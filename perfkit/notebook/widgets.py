@@ -10,7 +10,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit.errors import InvalidValue
-from perfkit.recipe import GROUPS, Recipe, Switch, Value, switches
+from perfkit.recipe import Recipe, Switch, Value, switches
 from perfkit.rules import joined
 
 STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
@@ -96,14 +96,8 @@ class Controls:
         self.by_name = {name: _control(switches()[name], self.recipe) for name in names}
         for name, control in self.by_name.items():
             control.observe(partial(self._changed, name), "value")
-        inside = {title: [n for n in self.by_name if switches()[n].group == title] for title in GROUPS}
-        self._groups: dict[str, Any] = {}
-        for title in filter(inside.get, inside):
-            heading = [text("pk-group", value=html.escape(title))] if len(self.by_name) > 4 else []
-            controls = [self.by_name[name] for name in inside[title]]
-            self._groups[title] = box([*heading, box(controls, "pk-grid")])
         self._fold = text("pk-n-a")
-        self.widget = box([*self._groups.values(), self._fold], "pk-controls")
+        self.widget = box([box(list(self.by_name.values()), "pk-grid"), self._fold], "pk-controls")
         self._refresh()
 
     def set(self, settings: Mapping[str, Value]) -> None:
@@ -155,9 +149,6 @@ class Controls:
         for name, control in self.by_name.items():
             set_class(control, "pk-changed", name in changed)
             set_class(control, "pk-off", name in self.reasons)
-        for title, group in self._groups.items():
-            offered = {switches()[name].group for name in self.by_name if name not in self.reasons}
-            set_class(group, "pk-off", title not in offered)
         stuck = {name: reason for name in changed if (reason := self._why_not(name, self.recipe))}
         self._fold.value = message(joined(stuck)) + self._refused()
 
