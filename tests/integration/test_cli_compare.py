@@ -125,7 +125,7 @@ def test_the_tuner_picks_only_what_it_has_measured(tmp_path: Path) -> None:
         (("compare", "workers=x", "amp"), "Allowed: a whole number"),
         (("compare", "amp"), "Name two: A and B"),
         (("compare", "amp", "amp", "--fail-if-slower", "much"), "Write a share"),
-        (("attribute", "--stages", "zero_grad,pinning"), "Name at least two"),
+        (("attribute", "--stages", "zero_grad,pinning"), "Name two to 4"),
     ],
 )
 def test_bad_input_gets_one_line(arguments: tuple[str, ...], words: str) -> None:
