@@ -14,7 +14,6 @@ from perfkit.machine import gpus
 
 ROOT = Path("/")
 _SLOWED = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake")
-_STEAL = 0.02
 _Process = tuple[int, float]
 """Number and start: numbers are used again."""
 
@@ -229,36 +228,22 @@ def _spent() -> dict[_Process, tuple[str, float]]:
 
 # ---------------------------------------------------------------- conditions
 
-_last_times: list[CpuTimes] = []
-
 
 def read_conditions() -> dict[str, Any]:
-    """Load, steal, and each GPU's clocks, temperature, power and other processes, now; plain data."""
+    """The load, and each GPU's clocks, temperature, power and other processes, now; plain data."""
     return {
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "load_average": list(os.getloadavg()),
         "cores_visible": os.cpu_count() or 1,
-        "cpu_steal_share": _steal_share(),
         "pids_known": gpus.pids_known(),
         "gpus": gpus.current_states(),
     }
 
 
-def _steal_share() -> float | None:
-    """Share of CPU time given to other guests since the previous call; None at first, or where unknown."""
-    now = cpu_times()
-    before = _last_times.pop() if _last_times else now
-    _last_times.append(now)
-    passed = now.capacity_s - before.capacity_s
-    if now.steal_s is None or passed <= 0.5:
-        return None
-    return (now.steal_s - (before.steal_s or 0.0)) / passed
-
-
 def quality_warnings(
     conditions: Mapping[str, Any], own_processes: int = 0, gpu: str | None = None
 ) -> Iterator[str]:
-    """What makes a result measured under these conditions unreliable, each with what to do.
+    """What of a GPU makes a result unreliable, each with what to do; `taken_share` judges the CPU.
 
     Args:
         conditions: what `read_conditions()` gave.
@@ -266,12 +251,6 @@ def quality_warnings(
             process ids may be the host's, so that ours cannot be distinguished from others'.
         gpu: UUID of the GPU that was used; all of them if None.
     """
-    steal, load, visible = map(conditions.get, ("cpu_steal_share", "load_average", "cores_visible"))
-    if steal is not None and steal > _STEAL:
-        yield f"the hypervisor gave {steal:.0%} of CPU time to others: repeat it, or use another host"
-    # Our own processes count too: twice as many as cores are no sign of others.
-    if load and visible and load[0] > 2 * visible + own_processes:
-        yield f"load average {load[0]:.1f} on {visible} cores: stop other programs, then repeat it"
     allowed = 0 if conditions.get("pids_known") else own_processes
     for device in conditions.get("gpus", []):
         if gpu not in (None, device.get("uuid")):

@@ -117,7 +117,7 @@ class History:
         store = RunStore()
         while self._deleted:
             run, line = self._deleted[-1]
-            store.add(run, line.parent, line.guess)
+            store.add(run, line.guess)
             store.mark(run.id, name=line.name, note=line.note)
             self._deleted.pop()  # only once it is stored
             self._entries[run.id] = line

@@ -107,11 +107,6 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
         return max(0.0, self.step_s - self.compute_s)
 
     @property
-    def hidden_s(self) -> float:
-        """The part that overlaps with computing."""
-        return max(0.0, self.alone_s - self.exposed_s)
-
-    @property
     def straggling(self) -> float:
         """`compute_s` of the slowest rank / of the median rank."""
         return max(self.rank_compute_s) / float(np.median(self.rank_compute_s))
@@ -271,20 +266,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         compared = pairing and pairing.own_samples_per_s and pairing.other_samples_per_s
         return pairing.ratio if pairing and compared and self.status == "ok" else None
 
-    @property
-    def rounds(self) -> int:
-        """How many rounds the comparison with the previous stage has."""
-        pairing = self.pairing("previous")
-        return min(len(pairing.own_samples_per_s), len(pairing.other_samples_per_s)) if pairing else 0
-
     def previous(self, runs: Sequence["Run"]) -> "Run | None":
         """The run that this one was compared with, if it is among `runs`."""
         pairing = self.pairing("previous")
         return next((run for run in runs if pairing and run.id == pairing.against), None)
-
-    def evidence(self, switch: str) -> str:
-        """The evidence for the state of a switch; empty where nothing was checked."""
-        return next((proof.evidence for proof in self.mechanism if proof.switch == switch), "")
 
     @property
     def block_rates(self) -> Values:

@@ -17,7 +17,7 @@ from perfkit.results.stats import Estimate, Ratio
 _TABLE = """
 CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, created TEXT NOT NULL, session TEXT NOT NULL, workload TEXT NOT NULL,
-    name TEXT NOT NULL DEFAULT '', note TEXT NOT NULL DEFAULT '', parent TEXT NOT NULL DEFAULT '', guess REAL,
+    name TEXT NOT NULL DEFAULT '', note TEXT NOT NULL DEFAULT '', guess REAL,
     entry BLOB NOT NULL, body BLOB NOT NULL
 )
 """
@@ -60,8 +60,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = ""
     """Written by the user, shown in place of the title."""
     note: str = ""
-    parent: str = ""
-    """Id of the run whose switches it started from."""
     guess: float | None = None
     """The speed-up that the user predicted before the result was known."""
 
@@ -90,21 +88,20 @@ class RunStore:
         """What the last reading had to leave out."""
         self._do(_TABLE)
 
-    def add(self, run: Run, parent: str = "", guess: float | None = None) -> None:
+    def add(self, run: Run, guess: float | None = None) -> None:
         """Keeps a run, completely or not at all.
 
         Args:
             run: measured here.
-            parent: id of the run whose switches it started from.
             guess: the speed-up that the user predicted.
 
         Raises:
             StoreError: a run with this id is there already, or the file cannot be written.
         """
         line = msgspec.json.encode(entry(run))
-        values = (run.id, run.created, run.session, run.workload, parent, guess, line, runs.encode(run))
-        columns = "id, created, session, workload, parent, guess, entry, body"
-        self._do(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        values = (run.id, run.created, run.session, run.workload, guess, line, runs.encode(run))
+        columns = "id, created, session, workload, guess, entry, body"
+        self._do(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
     def mark(
         self,
@@ -112,7 +109,6 @@ class RunStore:
         *,
         name: str | None = None,
         note: str | None = None,
-        parent: str | None = None,
         guess: float | None = None,
     ) -> None:
         """Writes what is not None beside a run; an empty text removes it.
@@ -120,7 +116,7 @@ class RunStore:
         Raises:
             StoreError: the file cannot be written.
         """
-        texts = {"name": name, "note": note, "parent": parent}
+        texts = {"name": name, "note": note}
         values: dict[str, Any] = {
             column: " ".join(text.split())[:300] for column, text in texts.items() if text is not None
         }
@@ -149,11 +145,11 @@ class RunStore:
         """
 
         def line(text: bytes, *marks: Any) -> Entry:
-            names = ("name", "note", "parent", "guess")
+            names = ("name", "note", "guess")
             changes = dict(zip(names, marks, strict=True))
             return msgspec.structs.replace(msgspec.json.decode(text, type=Entry), **changes)
 
-        return list(self._read(line, "entry, name, note, parent, guess", limit, None, workload))
+        return list(self._read(line, "entry, name, note, guess", limit, None, workload))
 
     def runs(self, limit: int = 100, session: str | None = None, workload: str | None = None) -> list[Run]:
         """Runs, newest first, of one session and workload or of all; otherwise as `history`."""

@@ -93,11 +93,11 @@ def test_a_run_never_changes(store: RunStore) -> None:
 
 
 def test_a_line_of_the_history_has_the_derived_values_and_what_the_user_wrote(store: RunStore) -> None:
-    store.add(MEASURED, parent="x", guess=1.5)
+    store.add(MEASURED, guess=1.5)
     store.mark("measured", name="  the quick\none ", note="n" * 1000)
     store.mark("measured", note="at night")
     (line,) = store.history()
-    assert (line.name, line.note, line.parent, line.guess) == ("the quick one", "at night", "x", 1.5)
+    assert (line.name, line.note, line.guess) == ("the quick one", "at night", 1.5)
     assert line.samples_per_s and line.samples_per_s.value == pytest.approx(2.0)
     assert line.against_baseline and line.against_baseline.verdict == "faster"
     store.mark("measured", name="", guess=2.0)
