@@ -55,14 +55,13 @@ class Training:
         return self.child.ask(question, kind, **arguments)
 
 
-@dataclass(eq=False)
-class Trial:
+@dataclass(eq=False, kw_only=True)
+class Trial(Measurement):
     """A stage of a measurement."""
 
     stage: Stage
     builder: RunBuilder
     training: Training | None = None
-    measurement: Measurement | None = None
     failure: PerfkitError | None = None
     gpu_bytes: int = 0
     """What its process takes of the GPU's memory, seen from outside."""
@@ -73,18 +72,13 @@ class Trial:
         return not self.stage.reason and self.failure is None
 
     @property
-    def result(self) -> Measurement | None:
-        """What it has measured, if that is at least one round and it has not failed."""
-        measurement = self.measurement if self.failure is None else None
-        return measurement if measurement and measurement.rounds else None
+    def has_result(self) -> bool:
+        """Whether it has measured at least one round, and has not failed."""
+        return self.is_open and bool(self.rounds)
 
     def warm(self, training: Training) -> None:
         """Has a process from now on; rounds of an earlier one stay."""
-        self.training = training
-        if self.measurement:
-            self.measurement.trained = training.trained
-        else:
-            self.measurement = Measurement(self.builder.id, training.trained)
+        self.training, self.trained = training, training.trained
 
     def stop(self) -> None:
         """Ends its process."""
@@ -128,7 +122,7 @@ class Loop:
         groups = [trials]
         while groups and not self.stopped:
             group = [trial for trial in groups.pop(0) if trial.is_open]
-            if not group or (len(group) == 1 and group[0].result):
+            if not group or (len(group) == 1 and group[0].has_result):
                 continue
             for other in self._trials.values():
                 if other not in group:
@@ -136,12 +130,12 @@ class Loop:
             base = group[0]
             self._take_rounds(self._start_together(group), stop)
             # What memory did not hold has no result: first beside the baseline, then alone.
-            lacking = [trial for trial in group if trial.is_open and not trial.result]
+            lacking = [trial for trial in group if trial.is_open and not trial.rounds]
             if len(group) > 2:
                 groups += [[base, trial] for trial in lacking if trial is not base]
             else:
                 groups += [[trial] for trial in lacking]
-        base = next((trial for trial in trials if trial.result), trials[0])
+        base = next((trial for trial in trials if trial.has_result), trials[0])
         self._learn_noise(trials, base)
         return [self._run(trial, trials[:at], base) for at, trial in enumerate(trials)]
 
@@ -158,7 +152,7 @@ class Loop:
         if known:
             known.stop()
         builder = RunBuilder(self._session, stage, self._plan, self._description)
-        self._trials[stage.name] = trial = Trial(stage, builder)
+        self._trials[stage.name] = trial = Trial(builder.id, stage=stage, builder=builder)
         return trial
 
     # ------------------------------------------------------------ starting
@@ -242,8 +236,7 @@ class Loop:
                     self.stopped = person
                     break
                 for trial in members:
-                    if trial.measurement:
-                        trial.measurement.rounds.append(round)
+                    trial.rounds.append(round)
                 rounds.append(round)
                 others.look()
             is_clean = all(round.disturbed <= DISTURBED for round in rounds)
@@ -258,22 +251,21 @@ class Loop:
         ceilings: dict[str, Block] = {}
         disturbed = 0.0
         for trial in self._random.sample(members, len(members)):
-            training, measurement = trial.training, trial.measurement
-            if not (training and measurement):
+            if not trial.training:
                 continue
             start = len(utilization)  # what was sampled before belongs to other trials
-            wants_ceiling = stop.ceiling and self._holds_batches and len(measurement.rounds) < stop.rounds
+            wants_ceiling = stop.ceiling and self._holds_batches and len(trial.rounds) < stop.rounds
             try:
-                block, ceiling, share = self._take_block(training, members, wants_ceiling)
+                block, ceiling, share = self._take_block(trial.training, members, wants_ceiling)
             except Cancelled:
                 raise
             except PerfkitError as problem:
                 _leave(members, trial, problem)
                 continue
-            measurement.gpu_utilization += utilization[start:]
-            disturbed, blocks[trial.builder.id] = max(disturbed, share), block
+            trial.gpu_utilization += utilization[start:]
+            disturbed, blocks[trial.id] = max(disturbed, share), block
             if ceiling:
-                ceilings[trial.builder.id] = ceiling
+                ceilings[trial.id] = ceiling
         return Round(blocks, ceilings, disturbed)
 
     def _take_block(
@@ -296,7 +288,7 @@ class Loop:
         compared = members[:-1] if again else members
         if stop.precision is None or len(compared) < 2:
             return stop.rounds
-        rates = [[round.blocks[trial.builder.id].samples_per_s for trial in members] for round in clean]
+        rates = [[round.blocks[trial.id].samples_per_s for trial in members] for round in clean]
         logs = np.log(np.array(rates).reshape(len(clean), len(members)))
         precision = stop.precision
         if stop.adds_noise:
@@ -310,14 +302,13 @@ class Loop:
 
     def _ask_the_rest(self, trial: Trial) -> None:
         """What is measured once, after the rounds."""
-        training, measurement = trial.training, trial.measurement
-        if self.stopped or not (training and measurement):
+        if self.stopped or not trial.training:
             return
         try:
-            measurement.peak = training.ask("peak", Peak)
+            trial.peak = trial.training.ask("peak", Peak)
             if trial.stage.recipe.ranks > 1:
                 samples = self._plan.preset.block_samples
-                measurement.communication = training.ask("communication", Communication, samples=samples)
+                trial.communication = trial.training.ask("communication", Communication, samples=samples)
         except (Cancelled, KeyboardInterrupt) as stop:
             self.stopped = stop
         except PerfkitError as problem:
@@ -328,9 +319,9 @@ class Loop:
 
     def _learn_noise(self, trials: Sequence[Trial], base: Trial) -> None:
         """Keeps how far the baseline differs from itself."""
-        again = next((trial.result for trial in trials if trial.stage.name == AGAIN), None)
-        if again and base.result:
-            pairing = again.pairing("baseline", base.result, base.result, (None, False))
+        again = next((trial for trial in trials if trial.stage.name == AGAIN and trial.has_result), None)
+        if again and base.has_result:
+            pairing = again.pairing("baseline", base, base, (None, False))
             if pairing.interleaved and not pairing.is_disturbed and len(pairing.rates[0]) >= stats.MIN_ROUNDS:
                 noise.add(self._plan.device, [stats.aa_pair(*pairing.rates)])
 
@@ -339,22 +330,21 @@ class Loop:
             return trial.builder.unmeasured("not_applicable", trial.stage.reason)
         if trial.failure:
             return trial.builder.unmeasured("failed", str(trial.failure))
-        result, baseline = trial.result, base.result
-        if not (result and baseline):
-            warm = trial.measurement.trained.warm if trial.measurement else None
+        if not trial.rounds or not base.has_result:
+            warm = trial.trained.warm if trial.trained else None
             rate = f"; its warm-up ran at {warm.samples_per_s:.3g} samples/s" if warm and warm.samples else ""
             return trial.builder.unmeasured("cancelled", f"stopped before its first round{rate}")
         if trial is base:
-            run = trial.builder.measured(result, [])
+            run = trial.builder.measured(trial, [])
             self._reference = self._reference or (run.samples_per_s.value if run.samples_per_s else None)
             return run
         pairings: list[Pairing] = []
         known = self._noise()
-        previous = next((other.result for other in reversed(before) if other.result), None)
+        previous = next((other for other in reversed(before) if other.has_result), None)
         if previous and trial.stage.name != AGAIN:
-            pairings.append(result.pairing("previous", previous, baseline, known))
-        pairings.append(result.pairing("baseline", baseline, baseline, known))
-        return trial.builder.measured(result, pairings, self._reference)
+            pairings.append(trial.pairing("previous", previous, base, known))
+        pairings.append(trial.pairing("baseline", base, base, known))
+        return trial.builder.measured(trial, pairings, self._reference)
 
 
 def _leave(members: list[Trial], trial: Trial, problem: PerfkitError) -> None:
@@ -370,7 +360,7 @@ def _leave(members: list[Trial], trial: Trial, problem: PerfkitError) -> None:
         return
     for other in members[1:] if trial is members[0] else [trial]:
         other.stop()
-        other.measurement = None
+        other.rounds.clear()
     members[:] = [other for other in members if other.training]
 
 

@@ -33,13 +33,14 @@ class Round:
     """The largest share of the cores that others took during one of the blocks."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Measurement:
     """What a training has measured so far."""
 
     id: str
     """The id of its run."""
-    trained: Trained
+    trained: Trained | None = None
+    """What its process reported when it was warm."""
     rounds: list[Round] = field(default_factory=list)
     peak: Peak = field(default_factory=lambda: Peak(None, None, 0))
     communication: Communication | None = None
@@ -55,7 +56,7 @@ class Measurement:
 
     def raw(self) -> Raw:
         """Every value that was measured."""
-        warm = [self.trained.first, self.trained.warm]
+        warm = [self.trained.first, self.trained.warm] if self.trained else []
         blocks = [round.blocks[self.id] for round in self.rounds]
         ceilings = [round.ceilings[self.id] for round in self.rounds if self.id in round.ceilings]
         return Raw(
@@ -155,6 +156,7 @@ class RunBuilder:
     ) -> Run:
         """The run of a measured stage; `reference` is the baseline's rate in samples/s."""
         trained, peak, raw = measurement.trained, measurement.peak, measurement.raw()
+        assert trained, "it has rounds"
         bytes_per_sample, on_cpu = trained.batch_bytes_per_sample, self._fields["device"].startswith("cpu")
         facts = dict(trained.facts)
         if trained.weights:
