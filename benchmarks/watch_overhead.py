@@ -16,9 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +30,7 @@ from perfkit.scripts.watched import WatchedScript
 
 CHUNK = 5
 SCRIPT = f"""
-import os, time, torch, torchvision
+import sys, time, torch, torchvision
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
@@ -50,7 +48,7 @@ while True:
         steps += 1
         if steps % {CHUNK} == 0:
             now = time.perf_counter()
-            print(now - start, flush=True)
+            print(now - start, flush=True, file=open(sys.argv[1], "a"))
             start = now
 """
 
@@ -58,13 +56,14 @@ while True:
 class Side:
     """One process of the script, and the times of its chunks of steps."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, file: Path) -> None:
         self.pid = pid
-        self.chunks: list[float] = []
+        self._file = file
 
-    def write(self, line: str) -> None:
-        """A line that the script has printed."""
-        self.chunks.append(float(line))
+    @property
+    def chunks(self) -> list[float]:
+        """Seconds of each chunk until now, as the script has written them."""
+        return [float(line) for line in self._file.read_text().split()] if self._file.exists() else []
 
     def rate(self, seconds: float) -> float:
         """Steps per second while it runs for so long; the chunk with the pause in it is left out."""
@@ -77,11 +76,6 @@ class Side:
         return CHUNK * len(own) / sum(own)
 
 
-def _read(side: Side, lines: Any) -> None:
-    for line in lines:
-        side.write(line)
-
-
 def _ask(watched: WatchedScript) -> None:
     with contextlib.suppress(PerfkitError):  # it is ended within this command
         watched.ask("observe", Observation, steps=10**9)
@@ -89,19 +83,13 @@ def _ask(watched: WatchedScript) -> None:
 
 def rates(folder: str, rounds: int, seconds: float) -> tuple[Values, Values]:
     """Steps/s of a pair of fresh processes, watched and alone, a round each."""
-    alone = subprocess.Popen(
-        [sys.executable, "-u", "train.py"], cwd=folder, stdout=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    watched = WatchedScript(Launch("train.py", folder=Path(folder)))
-    sides = Side(watched.pids[0]), Side(alone.pid)
-    watched.on_output.append(sides[0])  # type: ignore[arg-type]
-    jobs: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
-        (_read, (sides[1], alone.stdout)), (_ask, (watched,)),
-    ]  # fmt: skip
+    files = [Path(tempfile.mkstemp(dir=folder)[1]) for _ in range(2)]
+    command = [sys.executable, "train.py", str(files[1])]
+    alone = subprocess.Popen(command, cwd=folder, start_new_session=True)
+    watched = WatchedScript(Launch("train.py", (str(files[0]),), folder=Path(folder)), scratch=False)
+    sides = Side(watched.pids[0], files[0]), Side(alone.pid, files[1])
     try:
-        for target, args in jobs:
-            threading.Thread(target=target, args=args, daemon=True).start()
+        threading.Thread(target=_ask, args=(watched,), daemon=True).start()
         while not all(side.chunks for side in sides):
             time.sleep(0.1)
         for side in sides:

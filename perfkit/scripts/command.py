@@ -1,7 +1,6 @@
 """The command that watches a script as it stands."""
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +8,13 @@ from typing import Annotated
 import typer
 
 from perfkit.cli import options as cli
-from perfkit.errors import Cancelled, InvalidValue
+from perfkit.errors import InvalidValue
 from perfkit.scripts import tables
 from perfkit.scripts.launch import Launch
-from perfkit.scripts.watched import ScriptFailed, WatchedScript
+from perfkit.scripts.watched import ScriptFailed
 from perfkit.scripts.watching import watch as watch_script
 
-Program = Annotated[str, typer.Argument(help="train.py, or a command such as torchrun", metavar="SCRIPT")]
+Program = Annotated[str, typer.Argument(help="train.py, or an installed command", metavar="SCRIPT")]
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(help="its own arguments, after --", metavar="[-- ARGS]", show_default=False),
@@ -42,49 +41,18 @@ def watch(
     steps: Annotated[
         int | None, typer.Option(min=6, max=100_000, help="plain steps to time (default: 60, or a minute)")
     ] = None,
-    run_on: Annotated[bool, typer.Option("--run-on", help="let it train on to its end afterwards")] = False,
     in_place: Annotated[bool, typer.Option(help="let it write where it would, not into a copy")] = False,
     out: Annotated[
         Path | None,
         typer.Option("-o", metavar="FILE", help="write the profile of some steps: FILE.json or .json.gz"),
     ] = None,
-    show_output: Annotated[bool, typer.Option(help="show what the script prints")] = False,
-    env: Annotated[cli.Texts, typer.Option(help="NAME=VALUE in its environment; repeatable")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="minutes that it may take in all")] = 30.0,
 ) -> None:
     """Runs your training script as it is, and says where its steps' time goes and what to try."""
     cli.check_writable(out)
     if out and not out.name.endswith((".json", ".json.gz")):
         raise InvalidValue(f"cannot write a trace to {out}", "Give a name that ends in .json or .json.gz")
-
-    def on_start(script: WatchedScript) -> None:
-        if run_on or show_output:
-            script.on_output.append(sys.stderr)
-
+    launch = Launch(program, tuple(arguments or ()), module)
     with showing_failures(), cli.progress() as follow:
-        result, running = watch_script(
-            Launch(program, tuple(arguments or ()), module),
-            steps,
-            run_on,
-            in_place or run_on,
-            out,
-            follow,
-            timeout_s=60 * timeout,
-            environment=dict(cli.pairs(env, "variable", "NAME=VALUE")),
-            on_start=on_start,
-        )
+        result = watch_script(launch, steps, in_place, out, follow, 60 * timeout)
     output.show(program, tables.watched(result), result)
-    if running:
-        _finish(running)
-
-
-def _finish(script: WatchedScript) -> None:
-    """Waits for the end of a script that runs on; its exit status is the command's."""
-    typer.echo("perfkit: it runs on, unwatched; Ctrl-C ends it", err=True)
-    try:
-        status = script.wait()
-    except (KeyboardInterrupt, Cancelled):
-        raise KeyboardInterrupt from None
-    finally:
-        script.stop()
-    raise typer.Exit(status)

@@ -15,33 +15,22 @@ VARIABLE = "PERFKIT_WATCH"
 
 
 def enter() -> None:
-    """Prepares this process to be watched; a launcher such as torchrun hands that on to what it starts."""
+    """Prepares this process to be watched; what it starts itself is not."""
     here = os.path.dirname(os.path.abspath(__file__))
-    settings = json.loads(os.environ[VARIABLE])
+    settings = json.loads(os.environ.pop(VARIABLE))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != here]
-    _run_users_own()
-    if settings.pop("launcher", False):
-        os.environ[VARIABLE] = json.dumps(settings)
-        return
-    finder = _AfterTorch(settings)
-    sys.meta_path.insert(0, finder)
+    paths = [path for path in os.environ.pop("PYTHONPATH").split(os.pathsep) if path and path != here]
+    if paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
+    if spec and spec.loader and spec.origin != __file__:  # the user's own, whose place this module took
+        module = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    sys.meta_path.insert(0, finder := _AfterTorch(settings))
     from perfkit.scripts.outputs import Outputs
 
     finder.outputs = Outputs(settings["scratch"])
     finder.outputs.watch()
-    del os.environ[VARIABLE]
-    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != here]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    if not paths:
-        del os.environ["PYTHONPATH"]
-
-
-def _run_users_own() -> None:
-    """This module took the place of the user's `sitecustomize`, if there is one."""
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
-    if spec and spec.loader and spec.origin != __file__:
-        module = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
 
 
 class _AfterTorch:

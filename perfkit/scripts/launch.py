@@ -1,7 +1,6 @@
 """How a script is started: as the user would, in its own folder, with its own arguments."""
 
 import difflib
-import hashlib
 import importlib.util
 import shutil
 import sys
@@ -12,10 +11,7 @@ from pathlib import Path
 
 from perfkit.errors import InvalidValue
 
-_LAUNCHERS = {
-    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate",
-    "accelerate.commands.launch", "deepspeed",
-}  # fmt: skip
+_LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"}
 """Programs that start the script in processes of its own."""
 
 
@@ -24,7 +20,7 @@ class Launch:
     """A command line that trains.
 
     Args:
-        program: a script, a module (with `module`), or an installed command such as `torchrun`.
+        program: a script, a module (with `module`), or an installed command.
         arguments: those of the program.
         module: whether it is started as `python -m program`.
         folder: where it is started; the current folder if None.
@@ -53,23 +49,21 @@ class Launch:
         """What the script is called in results: its file, or its module."""
         return self.program if self.module else Path(self.program).name
 
-    @property
-    def is_launcher(self) -> bool:
-        """Whether it trains in processes that it starts."""
-        return self.script is None and Path(self.program).name in _LAUNCHERS
-
     def command(self) -> list[str]:
         """The words to start.
 
         Raises:
-            InvalidValue: there is no such script, module or command.
+            InvalidValue: there is no such script, module or command, or it trains in several processes.
         """
+        if self.script is None and Path(self.program).name in _LAUNCHERS:
+            what = f"{self.program} starts several processes, and a script is watched in one"
+            raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
         if self.module:
             return [sys.executable, "-m", self.program, *self.arguments]
         if self.script:
             return [sys.executable, self.program, *self.arguments]
-        scripts = sysconfig.get_path("scripts")
         if "/" not in self.program and not self.program.endswith(".py"):
+            scripts = sysconfig.get_path("scripts")
             path = shutil.which(self.program, path=scripts) or shutil.which(self.program)
             if path:
                 return [path, *self.arguments]
@@ -83,18 +77,9 @@ class Launch:
         top = self.program.split(".")[0]
         if top.isidentifier() and importlib.util.find_spec(top):
             return f"For the module start it with -m {self.program}"
-        return "Name a Python file, a module with -m, or an installed command such as torchrun"
+        return "Name a Python file, a module with -m, or an installed command"
 
     def describe(self) -> str:
         """The command as one types it."""
         start = "python -m" if self.module else "python" if self.script else ""
         return " ".join(filter(None, [start, self.program, *self.arguments]))
-
-    def digest(self) -> str:
-        """The beginning of the SHA-256 of the script's file; empty if there is no single file."""
-        module = self.where.joinpath(*self.program.split(".")).with_suffix(".py")
-        file = self.script or (module if self.module and module.is_file() else None)
-        if file is None:
-            return ""
-        content = dict(self.replaced).get(file.resolve()) or file.read_bytes()
-        return hashlib.sha256(content).hexdigest()[:16]

@@ -15,10 +15,8 @@ from torch.utils import data
 from torch.utils._pytree import tree_map
 from torch.utils.data import dataloader as torchs
 
-from perfkit.scripts.script import Script
+from perfkit.scripts.script import Script, clock, first_tensor, size, tensors
 from perfkit.scripts.sites import Site
-from perfkit.scripts.steps import clock
-from perfkit.scripts.tensors import first_tensor, size, tensors
 
 ARGUMENTS = {
     "workers": "num_workers",
@@ -145,11 +143,13 @@ class Loaders:
 
     def _held_or_next(self, plain_next: Any, iterator: Any) -> tuple[Any, int, int]:
         loader = iterator._perfkit_loader
-        if iterator._perfkit_held and iterator._perfkit_handed >= (_length(loader) or float("inf")):
+        holds = self.held_on is not None and id(loader) in self._held
+        is_held = holds or iterator._perfkit_held
+        if is_held and iterator._perfkit_handed >= (_length(loader) or float("inf")):
             self.iterator = None  # its workers end with it
             raise StopIteration
         iterator._perfkit_handed += 1
-        if self.held_on is not None and id(loader) in self._held:
+        if holds:
             iterator._perfkit_held += 1
             batch, samples, tokens = self._held[id(loader)]
             return tree_map(lambda leaf: leaf, batch), samples, tokens  # a script may empty its containers

@@ -10,56 +10,95 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
+from perfkit.results import stats
+from perfkit.results.stats import Estimate
 from perfkit.scripts import tables
-from perfkit.scripts.tracked import Tracked
 from perfkit.show import terminal
 from perfkit.show.document import Content
 
 Batch = TypeVar("Batch")
-Clock = Callable[[], float]
+_FIRST = 2
+"""Steps that the figures leave out where there are others: caches, compilation, workers that start."""
 
 
-class _Steps:
-    """The step under way: it begins with the request for its batch."""
+class Tracked:
+    """Raw values of a loop's steps, from the request for a batch to the request for the next one.
 
-    def __init__(self, tracked: Tracked, clock: Clock) -> None:
-        self.tracked = tracked
+    Args:
+        clock: gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._since = clock()
-        self._waited = 0.0
-        self._samples = 0
-        self._tokens = 0
-        self.is_open = False
+        self.step_s: list[float] = []
+        self.wait_s: list[float] = []
+        """The part of each step in the loader's `next`."""
+        self.samples: list[int] = []
+        """Samples of each step; 0 where a batch holds no tensor."""
+        self.tokens: list[int] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since: float | None = None
+        self._waited, self._samples, self._tokens = 0.0, 0, 0
 
     def fetch(self, fetch: Callable[[], Batch]) -> Batch:
-        """Fetches a batch of the step."""
+        """Fetches a batch of the step under way, which begins with the request for its first one."""
         start = self._clock()
-        if not self.tracked.step_s and not self.is_open:
-            self._since = start
-        try:
-            batch = fetch()
-        finally:
-            self._waited += self._clock() - start
+        batch = fetch()
+        self._since = start if self._since is None else self._since
+        self._waited += self._clock() - start
         samples, tokens = _size(batch)
         self._samples, self._tokens = self._samples + samples, self._tokens + tokens
-        self.is_open = True
         return batch
 
     def end(self) -> None:
-        """The step has ended."""
-        now = self._clock()
-        self.tracked.step_s.append(now - self._since)
-        self.tracked.wait_s.append(self._waited)
-        self.tracked.samples.append(self._samples)
-        self.tracked.tokens.append(self._tokens)
-        self._since, self._waited, self._samples, self._tokens = now, 0.0, 0, 0
-        self.is_open = False
+        """The step under way has ended."""
+        if self._since is not None:
+            self.step_s.append(self._clock() - self._since)
+            self.wait_s.append(self._waited)
+            self.samples.append(self._samples)
+            self.tokens.append(self._tokens)
+            self._begin()
 
     def finish(self) -> None:
-        """The loop is over: the last step includes the device's work."""
-        _synchronize()
-        if self.tracked.step_s:
-            self.tracked.step_s[-1] += self._clock() - self._since - self._waited
+        """The loop is over: the last step includes what a GPU still has to do."""
+        torch, start = sys.modules.get("torch"), self._clock()
+        if self.step_s and torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+            self.step_s[-1] += self._clock() - start
+
+    @property
+    def counted(self) -> slice:
+        """The steps that the figures are made from."""
+        return slice(_FIRST if len(self.step_s) > 2 * _FIRST else 0, None)
+
+    @property
+    def step(self) -> Estimate | None:
+        """Median time of a step in seconds, with its interval; None without steps."""
+        return stats.median(np.array(self.step_s[self.counted]))
+
+    @property
+    def waiting(self) -> float | None:
+        """Share of the time that was spent waiting for data."""
+        total = sum(self.step_s[self.counted])
+        return sum(self.wait_s[self.counted]) / total if total else None
+
+    def rate(self, counts: list[int]) -> float | None:
+        """Samples or tokens per second; None where none were counted."""
+        total, number = sum(self.step_s[self.counted]), sum(counts[self.counted])
+        return number / total if total and number else None
+
+    def describe(self) -> str:
+        """One line for people."""
+        if self.step is None or self.waiting is None:
+            return "no step was seen"
+        rate = self.rate(self.samples)
+        speed = f"{rate:.4g} samples/s" if rate else f"{1 / self.step.value:.4g} steps/s"
+        step = f"{self.step.value * 1e3:.4g} ms a step (median)"
+        return f"{speed}, {step}, {self.waiting:.0%} of it waiting for data ({len(self.step_s)} steps)"
 
 
 class track(Iterable[Batch], Generic[Batch]):
@@ -75,10 +114,10 @@ class track(Iterable[Batch], Generic[Batch]):
     """
 
     def __init__(
-        self, loader: Iterable[Batch], quiet: bool = False, clock: Clock = time.perf_counter
+        self, loader: Iterable[Batch], quiet: bool = False, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._loader, self._quiet, self._clock = loader, quiet, clock
-        self.tracked = Tracked()
+        self._loader, self._quiet = loader, quiet
+        self.tracked = Tracked(clock)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -87,21 +126,16 @@ class track(Iterable[Batch], Generic[Batch]):
         return getattr(self._loader, name)
 
     def __iter__(self) -> Iterator[Batch]:
-        steps = _Steps(self.tracked, self._clock)
-        self.tracked.loops += 1
         batches = iter(self._loader)
         try:
-            while True:
-                try:
-                    batch = steps.fetch(lambda: next(batches))
-                except StopIteration:
-                    return
-                yield batch
-                steps.end()
+            with contextlib.suppress(StopIteration):
+                while True:
+                    batch = self.tracked.fetch(lambda: next(batches))
+                    yield batch
+                    self.tracked.end()
         finally:
-            if steps.is_open:  # left by `break`: that step counts
-                steps.end()
-            steps.finish()
+            self.tracked.end()  # left by `break`: that step counts
+            self.tracked.finish()
             if not self._quiet and self.tracked.step_s:
                 print(f"perfkit: {self.tracked.describe()}", file=sys.stderr)
 
@@ -115,7 +149,7 @@ class track(Iterable[Batch], Generic[Batch]):
 
 
 @contextlib.contextmanager
-def observed(clock: Clock = time.perf_counter) -> Iterator[Tracked]:
+def observed() -> Iterator[Tracked]:
     """Notes the steps of any loop over a `DataLoader` while the context lasts; afterwards all is as before.
 
     A step ends with the step of an optimizer; what is fetched between two of them belongs to the second.
@@ -123,7 +157,7 @@ def observed(clock: Clock = time.perf_counter) -> Iterator[Tracked]:
     from torch.optim import optimizer
     from torch.utils.data import dataloader
 
-    steps = _Steps(Tracked(), clock)
+    tracked = Tracked()
     base: Any = dataloader._BaseDataLoaderIter
     plain, here = base.__next__, threading.current_thread()
     first: list[Any] = []
@@ -131,34 +165,27 @@ def observed(clock: Clock = time.perf_counter) -> Iterator[Tracked]:
     def fetch(iterator: Any) -> Any:
         if threading.current_thread() is not here:
             return plain(iterator)
-        return steps.fetch(lambda: plain(iterator))
+        return tracked.fetch(lambda: plain(iterator))
 
     def stepped(which: Any, *_: Any) -> None:
         first[:] = first or [which]
         if which is first[0]:  # with several optimizers, the first one ends a step
-            steps.end()
+            tracked.end()
 
     handle = optimizer.register_optimizer_step_post_hook(stepped)
     base.__next__ = fetch
     try:
-        yield steps.tracked
+        yield tracked
     finally:
         base.__next__ = plain
         handle.remove()
-        steps.finish()
+        tracked.finish()
 
 
 def _size(batch: Any) -> tuple[int, int]:
     """Samples and tokens of a batch; without torch in this process there are no tensors in it."""
     if "torch" not in sys.modules:
         return 0, 0
-    from perfkit.scripts.tensors import first_tensor, size
+    from perfkit.scripts.script import first_tensor, size
 
     return size(first_tensor(batch))
-
-
-def _synchronize() -> None:
-    """Waits until a GPU has finished its work, if one is used."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()

@@ -27,8 +27,6 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     """`cpu`, `cuda` or `mps`."""
     facts: DeviceFacts
-    rank: int = 0
-    world: int = 1
     models: list[str] = []
     """Classes of the outermost modules."""
     parameters: int = 0
@@ -64,10 +62,6 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0
     optimizer_s: float | None = None
     """Seconds of the plain steps in optimizers; None on a GPU, which works on by itself."""
-    system_s: float = 0.0
-    """Processor time that the system took for the process in all steps."""
-    page_faults: int = 0
-    """Pages of memory that the system gave the process, as they were first touched."""
     outside: dict[str, tuple[int, float]] = {}
     """Steps with a new epoch, an evaluation or a checkpoint in them: how many, and their seconds."""
     skipped: int = 0
@@ -77,19 +71,22 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool = False
     """Whether the script came to its end."""
 
+    @property
+    def step_s(self) -> float:
+        """Seconds of a plain step."""
+        return self.block.seconds / max(1, len(self.block.step_s))
+
+    @property
+    def waiting(self) -> float:
+        """The share of the plain steps that is waiting for data."""
+        return min(1.0, sum(self.block.data_wait_s) / self.block.seconds)
+
     def __add__(self, later: "Observation") -> "Observation":
-        """Both observations as one; `later` came after this one."""
+        """Both as one; `later` came after this one."""
         outside = dict(self.outside)
         for name, (count, seconds) in later.outside.items():
             before = outside.get(name, (0, 0.0))
             outside[name] = before[0] + count, before[1] + seconds
-        both_timed = self.optimizer_s is not None and later.optimizer_s is not None
-        return msgspec.structs.replace(
-            later,
-            block=self.block + later.block,
-            tokens=self.tokens + later.tokens,
-            optimizer_s=(self.optimizer_s or 0.0) + (later.optimizer_s or 0.0) if both_timed else None,
-            system_s=self.system_s + later.system_s,
-            page_faults=self.page_faults + later.page_faults,
-            outside=outside,
-        )
+        timed = None if self.optimizer_s is None else self.optimizer_s + (later.optimizer_s or 0.0)
+        block, tokens = self.block + later.block, self.tokens + later.tokens
+        return msgspec.structs.replace(later, block=block, tokens=tokens, optimizer_s=timed, outside=outside)

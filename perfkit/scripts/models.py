@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from perfkit.scripts.loaders import Loaders
-from perfkit.scripts.script import Script
-from perfkit.scripts.tensors import first_tensor, size, tensors
+from perfkit.scripts.script import Script, first_tensor, size, tensors
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _module: Any = nn.Module

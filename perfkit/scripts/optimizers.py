@@ -9,8 +9,7 @@ from torch.optim import Optimizer
 
 from perfkit.scripts.loaders import Loaders
 from perfkit.scripts.models import Models
-from perfkit.scripts.script import Script
-from perfkit.scripts.steps import clock
+from perfkit.scripts.script import Script, clock
 
 _MOST_COMPARISONS = 20
 """Backward passes after which weights that have not been seen to change are no longer compared."""

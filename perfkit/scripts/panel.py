@@ -1,7 +1,5 @@
 """A user's own script in a notebook: watched as it stands, switches set from outside, its edit."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +15,10 @@ from perfkit.recipe import Recipe, Value
 from perfkit.results.run import Comparison
 from perfkit.rules import why_not
 from perfkit.scripts import patch as patching
-from perfkit.scripts import study as scripts
-from perfkit.scripts import tables as tables_script
+from perfkit.scripts import study, tables
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import SETTABLE
-from perfkit.scripts.report import Watched
-from perfkit.scripts.watching import watch
+from perfkit.scripts.watching import Watched, watch
 from perfkit.show import document, figures, sentences, units
 from perfkit.studies import compare as comparing
 from perfkit.studies.progress import Progress
@@ -35,8 +31,7 @@ class ScriptPanel(Panel):
     """Your own training script, unmodified: watch it, set switches from outside, compare, take the edit.
 
     Args:
-        script: the file, also one of perfkit's own in `data/scripts`; a module with `module`, or an installed
-            command such as `torchrun`.
+        script: the file, also one of perfkit's own in `data/scripts`; a module with `module`.
         args: the script's own arguments.
         module: whether it is started as `python -m script`.
         folder: where it is started; the notebook's folder if None.
@@ -49,22 +44,26 @@ class ScriptPanel(Panel):
     text = "perfkit panel of a script: run this cell for the controls, or call .watch() or .run()"
 
     def __init__(
-        self, script: str | Path, args: Sequence[object] = (), module: bool = False,
-        folder: str | Path | None = None, preset: str | None = None,
-    ) -> None:  # fmt: skip
-        arguments = tuple(str(word) for word in args)
+        self,
+        script: str | Path,
+        args: Sequence[object] = (),
+        module: bool = False,
+        folder: str | Path | None = None,
+        preset: str | None = None,
+    ) -> None:
         where = Path(folder) if folder else None
         shipped = Path(perfkit.__file__).parents[1] / script
         if shipped.is_file() and not ((where or Path()) / script).exists():
             script = shipped
-        self.launch = Launch(str(script), arguments, module, where)
-        self.plan = scripts.script_plan(self.launch, preset)
+        self.launch = Launch(str(script), tuple(map(str, args)), module, where)
+        self.plan = study.script_plan(self.launch, preset)
         self.comparisons: list[Comparison] = []
         """What was compared, the newest last."""
         self.watched: Watched | None = None
         self.edit: patching.Patch | None = None
         self._controls = Controls(SETTABLE, on_change=lambda recipe: self.bar.say("press Run to measure"))
-        title = pieces.text("pk-question", value=f"<h3>{html.escape(self.launch.describe())}</h3>")
+        command = self.launch.describe()
+        title = pieces.text("pk-question", value=f"<h3>{html.escape(command)}</h3>")
         about = "Some steps as they are: rate, waiting, profile, and what to try"
         edit = "The edit of your file that sets these switches"
         buttons = [
@@ -72,19 +71,11 @@ class ScriptPanel(Panel):
             pieces.button("Patch", "pk-patch", edit, lambda: self.start(self._make_patch)),
         ]
         self._save = pieces.text("pk-script")
-        key = (self.launch.describe(), preset)
-        super().__init__(key, [title, self._controls.widget], buttons, [self._save])
-
-    # ------------------------------------------------------------ controls
+        super().__init__((command, preset), [title, self._controls.widget], buttons, [self._save])
 
     def _read(self) -> None:
         """Nothing is started before a person asks for it: the controls are narrowed by the first look."""
         self.bar.say_read("ready; Watch shows what can be set in this script")
-
-    @property
-    def settings(self) -> dict[str, Value]:
-        """The switches that are set: those that differ from the script's own."""
-        return dict(self._controls.changes())
 
     def set(self, **settings: Value) -> None:
         """Sets switches, as the controls do.
@@ -94,7 +85,16 @@ class ScriptPanel(Panel):
         """
         self._controls.set(settings)
 
-    # ------------------------------------------------------------ watching
+    def _settings(self) -> dict[str, Value]:
+        """The switches that differ from the script's own."""
+        if not (settings := dict(self._controls.changes())):
+            raise InvalidValue("no switch is set", "Set one, or press Watch for what to try")
+        return settings
+
+    def _progress(self) -> Progress:
+        return Progress(self.follow, self.cancelled)
+
+    # ------------------------------------------------------------ work
 
     def watch(self) -> None:
         """Watches some steps as they are: where their time goes, and what to try.
@@ -106,70 +106,28 @@ class ScriptPanel(Panel):
 
     def _watch(self) -> None:
         steps = _WATCHED_STEPS.get(self.plan.preset.name)
-        progress = Progress(self.follow, self.cancelled)
-        self.watched, _ = watch(self.launch, steps, progress=progress)
-        where = scripts.target(self.watched.script)
+        self.watched = watch(self.launch, steps, progress=self._progress())
+        where = study.target(self.watched.script)
         self._controls.set_base(Recipe().replace(**where.own))
         self._controls.set_rule(lambda name, recipe: why_not(name, recipe, where))
 
-    def sections(self) -> list[document.Content]:
-        """The edit, what was compared, and what watching has shown, the newest first."""
-        return [*self._patched(), *self._compared(), *self._seen()]
-
-    def _seen(self) -> list[document.Content]:
-        if self.watched is None:
-            return []
-        sections = tables_script.watched(self.watched)
-        if self.watched.trace:
-            recorded = traces.load(self.watched.trace)
-            sections.append(interactive(traces.lanes(recorded, 0)))
-        return [document.Section("What watching it has shown", sections)]
-
-    def report(self) -> Shown[Watched]:
-        """What watching has shown, as ordinary tables.
-
-        Raises:
-            InvalidValue: it was not watched yet.
-        """
-        if self.watched is None:
-            raise InvalidValue("the script was not watched yet", "Run the cell with .watch() first")
-        return Shown(self.watched, tables_script.watched(self.watched))
-
-    # ------------------------------------------------------------ comparing
-
     def _measure(self) -> None:
-        settings = self.settings
-        if not settings:
-            raise InvalidValue("no switch is set", "Set one, or press Watch for what to try")
+        settings, preset = self._settings(), self.plan.preset
         title = ", ".join(f"{name}={value}" for name, value in settings.items()).lower()
-        sides = comparing.Candidate("as it is"), comparing.Candidate(title, changes=settings)
-        preset = self.plan.preset
         self.edit = None
         result = comparing.compare(
-            *sides, self.plan, max(5.0, preset.budget_s), preset.precision, pairs=1, part=preset.part,
-            progress=Progress(self.follow, self.cancelled),
-        )  # fmt: skip
+            comparing.Candidate("as it is"),
+            comparing.Candidate(title, changes=settings),
+            self.plan,
+            max(5.0, preset.budget_s),
+            preset.precision,
+            pairs=1,
+            part=preset.part,
+            progress=self._progress(),
+        )
         self.runs = [result.a, result.b]
         check(self.runs)
         self.comparisons.append(result)
-
-    def _compared(self) -> list[document.Content]:
-        if not self.comparisons:
-            return []
-        newest = self.comparisons[-1]
-        runs = [newest.a, newest.b]
-        sides = tables_script.sides(newest, scripts.losses(newest.a, newest.b))
-        rows = [self._row(result) for result in reversed(self.comparisons)]
-        history = document.Table(("set from outside", "× as it is", "verdict", "losses"), rows, "Compared")
-        notices = map(document.Notice, sentences.notices(runs))
-        return [*notices, figures.headline(runs), newest.describe(), *sides, history]
-
-    @staticmethod
-    def _row(result: Comparison) -> list[str]:
-        check = scripts.losses(result.a, result.b)
-        return [result.b.title, units.ratio(result.ratio), result.ratio.verdict, check.evidence]
-
-    # ------------------------------------------------------------ the edit
 
     def patch(self) -> None:
         """Shows the edit of the script that sets these switches; its file is not changed.
@@ -180,17 +138,24 @@ class ScriptPanel(Panel):
         self.wait(self._make_patch)
 
     def _make_patch(self) -> None:
-        if not self.settings:
-            raise InvalidValue("no switch is set", "Set those that the script is to have by itself")
-        self.edit = patching.make(self.launch, self.settings, Progress(self.follow, self.cancelled))
+        self.edit = patching.make(self.launch, self._settings(), self._progress())
         self._save.value = pieces.download(self.edit.diff(), "perfkit.diff", "text/x-diff")
 
-    def _patched(self) -> list[document.Content]:
-        if self.edit is None:
-            return []
-        text = self.edit.diff() or "No line of the script has to change."
-        refused = [f"{name}: {why}" for name, why in self.edit.refused.items()]
-        return [document.Code(text, "diff"), document.Bullets(refused)]
+    # ------------------------------------------------------------ results
+
+    def sections(self) -> list[document.Content]:
+        """The edit, what was compared, and what watching has shown, the newest first."""
+        return [*self._patched(), *self._compared(), *self._seen()]
+
+    def report(self) -> Shown[Watched]:
+        """What watching has shown, as ordinary tables.
+
+        Raises:
+            InvalidValue: it was not watched yet.
+        """
+        if self.watched is None:
+            raise InvalidValue("the script was not watched yet", "Run the cell with .watch() first")
+        return Shown(self.watched, tables.watched(self.watched))
 
     def diff(self) -> Shown[patching.Patch]:
         """The edit, as an ordinary output.
@@ -201,6 +166,37 @@ class ScriptPanel(Panel):
         if self.edit is None:
             raise InvalidValue("there is no edit yet", "Run the cell with .patch() first")
         return Shown(self.edit, self._patched())
+
+    def _seen(self) -> list[document.Content]:
+        if self.watched is None:
+            return []
+        sections = tables.watched(self.watched)
+        if self.watched.trace:
+            sections.append(interactive(traces.lanes(traces.load(self.watched.trace), 0)))
+        return [document.Section("What watching it has shown", sections)]
+
+    def _compared(self) -> list[document.Content]:
+        if not self.comparisons:
+            return []
+        newest = self.comparisons[-1]
+        runs = [newest.a, newest.b]
+        columns = (
+            document.Col("set from outside", lambda result: result.b.title),
+            document.Col("× as it is", lambda result: units.ratio(result.ratio)),
+            document.Col("verdict", lambda result: result.ratio.verdict),
+            document.Col("losses", lambda result: study.losses(result.a, result.b).evidence),
+        )
+        notices = map(document.Notice, sentences.notices(runs))
+        sides = tables.sides(newest, study.losses(*runs))
+        history = document.tabulate(columns, self.comparisons[::-1], "Compared")
+        return [*notices, figures.headline(runs), newest.describe(), *sides, history]
+
+    def _patched(self) -> list[document.Content]:
+        if self.edit is None:
+            return []
+        text = self.edit.diff() or "No line of the script has to change."
+        refused = [f"{name}: {why}" for name, why in self.edit.refused.items()]
+        return [document.Code(text, "diff"), document.Bullets(refused)]
 
 
 script_panel = ScriptPanel

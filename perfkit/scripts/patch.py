@@ -118,8 +118,7 @@ def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | Non
 def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> Patch:
     """The edits of a script's files; they stay as they are."""
     main = _main_file(launch, facts)
-    at = _first_argument(launch, main)
-    patcher = Patcher(settings, facts.sites, str(main), launch.arguments[at:], facts.device)
+    patcher = Patcher(settings, facts.sites, str(main), launch.arguments, facts.device)
     result = Patch(launch)
     for name in (name for name in switches() if name in settings):
         try:
@@ -144,14 +143,14 @@ def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> P
     edited = replace(
         launch,
         program=str(main) if launch.script and files else launch.program,
-        arguments=(*launch.arguments[:at], *patcher.arguments),
+        arguments=tuple(patcher.arguments),
         replaced=tuple(sorted(files.items())),
     )
     return replace(result, launch=edited, changes=changes)
 
 
 def _main_file(launch: Launch, facts: ScriptFacts) -> Path:
-    """The file that is started: of a module or a launcher, the outermost one that was seen."""
+    """The file that is started: of a module or a command, the outermost one that was seen."""
     if launch.script:
         return launch.script.resolve()
     outermost = [site.frames[-1].file for site in facts.sites if site.frames]
@@ -161,12 +160,6 @@ def _main_file(launch: Launch, facts: ScriptFacts) -> Path:
             "Set that library's own options",
         )
     return Path(outermost[0])
-
-
-def _first_argument(launch: Launch, main: Path) -> int:
-    """Where the script's own arguments begin, after those of a launcher such as torchrun."""
-    words = enumerate(launch.arguments, 1) if launch.is_launcher else ()
-    return next((at for at, word in words if (launch.where / word).resolve() == main), 0)
 
 
 def verify(

@@ -4,9 +4,6 @@ A procedure is a generator that is sent the script's steps (`worker.procedure`).
 """
 
 import contextlib
-import os
-import resource
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,17 +11,17 @@ import torch
 from torch import nn
 
 from perfkit.recipe import Recipe, allowed
+from perfkit.results.run import Mechanism
 from perfkit.scripts import toggles
 from perfkit.scripts.loaders import ARGUMENTS, Loaders
-from perfkit.scripts.messages import SETTABLE
+from perfkit.scripts.messages import SETTABLE, Observation
 from perfkit.scripts.models import DTYPES, Models
 from perfkit.scripts.optimizers import Gradients, Optimizers
 from perfkit.scripts.outputs import Outputs
-from perfkit.scripts.script import Script
-from perfkit.scripts.steps import Step, clock
+from perfkit.scripts.script import Script, Step, clock
 from perfkit.worker import checks, device
-from perfkit.worker.messages import Progress
-from perfkit.worker.procedure import Job, Procedure, synchronize, world
+from perfkit.worker.messages import Peak, Progress, SyncReport, Trained
+from perfkit.worker.procedure import Job, Procedure, synchronize
 
 
 class Unavailable(Exception):
@@ -52,43 +49,35 @@ class Questions:
         self._first_graphs = 0
 
     def at_steps(self, steps: list[Step]) -> None:
-        """Steps have ended."""
         raise NotImplementedError
 
     def tell(self, progress: Progress) -> None:
-        """Progress of a question."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ what a procedure must know
 
     @property
     def device(self) -> torch.device:
-        """Where the script trains."""
         return self.models.device()
 
     @property
     def iterator(self) -> Any:
-        """The training loader's iterator."""
         return self.loaders.iterator
 
     @property
     def samples_per_step(self) -> int:
-        """Samples of a typical step, of all ranks."""
-        return self.script.usual_samples * world()
+        return self.script.usual_samples
 
     @property
     def batches_per_step(self) -> float:
-        """Backward passes of a step."""
         return self.gradients.count / max(1, self.script.steps.count)
 
     @property
     def workers(self) -> int:
-        """Processes that load data."""
         return getattr(self.loaders.training, "num_workers", 0) or 0
 
     @property
     def prefetched(self) -> int:
-        """Batches that the loader's queue holds."""
         return self.workers * (getattr(self.loaders.training, "prefetch_factor", 0) or 0)
 
     @contextlib.contextmanager
@@ -115,13 +104,12 @@ class Questions:
         """A script may train to any loss."""
 
     def note(self, text: str) -> None:
-        """Keeps a remark."""
         self.script.note(text)
 
     # ------------------------------------------------------------ questions to every training
 
     def train(self, loss_steps: int, warmup_s: float, **_: Any) -> Job:
-        """Fields of `messages.Trained`: the first steps, then others until their time is steady.
+        """`Trained`: the first steps, then others until their time is steady.
 
         Args:
             loss_steps: first steps, whose losses are kept.
@@ -136,34 +124,33 @@ class Questions:
         backwards = round(len(first.plain) * self.batches_per_step)
         kinds = nn.modules.batchnorm._BatchNorm
         counters = device.compile_counters()
-        return {
-            "recipe": Recipe().replace(**allowed(self._settings())).to_dict(),
-            "facts": self._facts(),
-            "startup_s": max(0.0, (script.steps.began_at or 0.0) - script.settings["started"]),
-            "first": first.block(),
-            "warm": warm.block(),
-            "losses": [float(loss) for loss in self.gradients.losses[:backwards]],
-            "mechanisms": self._mechanisms(),
-            "batch_bytes_per_sample": self.loaders.bytes_per_sample,
-            "samples_per_step": script.usual_samples,
-            "compiled": bool(counters.graphs),
-            "compile_counters": counters,
-            "batch_norm": any(isinstance(module, kinds) for module in self.models.modules()),
-        }
+        facts = {"step": script.step_in_words()}
+        return Trained(
+            recipe=Recipe().replace(**allowed(self._settings())).to_dict(),
+            facts=facts | {f"note {number}": text for number, text in enumerate(script.notes, 1)},
+            startup_s=max(0.0, (script.steps.began_at or 0.0) - script.settings["started"]),
+            first=first.block(),
+            warm=warm.block(),
+            losses=[float(loss) for loss in self.gradients.losses[:backwards]],
+            mechanisms=self._mechanisms(),
+            batch_bytes_per_sample=self.loaders.bytes_per_sample,
+            samples_per_step=script.usual_samples,
+            compiled=bool(counters.graphs),
+            compile_counters=counters,
+            batch_norm=any(isinstance(module, kinds) for module in self.models.modules()),
+        )
 
     def block(self, samples: int, seconds: float = 0.0, settle: bool = True, queues: int = 1) -> Job:
-        """Steps of at least this many samples; see `Procedure.block`."""
         return (yield from self._procedure.block(samples, seconds, settle, queues)).block()
 
     def ceiling(self, samples: int) -> Job:
         """Steps on one batch that is already on the device, without the loader."""
         return (yield from self._procedure.held(samples)).block()
 
-    def peak(self) -> dict[str, Any]:
+    def peak(self) -> Peak:
         """Peak memory since the warm-up, and recompilations since the first steps."""
-        allocated, reserved = device.peak_bytes(self.device)
-        graphs = device.compile_counters().graphs
-        return {"allocated": allocated, "reserved": reserved, "recompiles": graphs - self._first_graphs}
+        graphs = device.compile_counters().graphs - self._first_graphs
+        return Peak(*device.peak_bytes(self.device), graphs)
 
     def syncs(self, steps: int) -> Job:
         """Copies and waits between host and device in some steps."""
@@ -172,20 +159,10 @@ class Questions:
         with detect_syncs(steps) as syncs:
             for _ in range(steps):
                 yield
-        return {"places": syncs.sorted(), "steps": steps, "device": str(self.device)}
+        return SyncReport(syncs.sorted(), steps, str(self.device))
 
     def profile(self, **settings: Any) -> Job:
-        """Records some steps into a trace file; see `Procedure.profile`."""
         return self._procedure.profile(**settings)
-
-    def communication(self, samples: int) -> Job:
-        """What averaging gradients costs; see `Procedure.communication`."""
-        parallel: Any = sys.modules.get("torch.nn.parallel.distributed")
-        inner = [getattr(model, "_orig_mod", model) for model in self.models.called]
-        ddp = [model for model in inner if parallel and isinstance(model, parallel.DistributedDataParallel)]
-        if not ddp:
-            raise Unavailable("no model of the script is wrapped in DistributedDataParallel")
-        return self._procedure.communication(samples, ddp[0])
 
     # ------------------------------------------------------------ questions to a script
 
@@ -197,8 +174,6 @@ class Questions:
         return {
             "device": self.device.type,
             "facts": device.facts(self.device),
-            "rank": int(os.environ.get("RANK", "0")),
-            "world": int(os.environ.get("WORLD_SIZE", "1")),
             "models": [type(getattr(model, "_orig_mod", model)).__name__ for model in self.models.called],
             "parameters": sum(p.numel() for p in self.models.parameters()),
             "optimizers": [type(optimizer).__name__ for optimizer in self.optimizers.stepped],
@@ -218,9 +193,9 @@ class Questions:
         }
 
     def observe(self, steps: int) -> Job:
-        """Fields of `messages.Observation`: at least this many plain steps, and what else there was."""
+        """An `Observation` of at least this many plain steps, and of what else there was."""
         yield from self._procedure.settle()
-        start, before, ended = clock(), resource.getrusage(resource.RUSAGE_SELF), False
+        start, ended = clock(), False
         try:
             yield from self._procedure.take(steps, "measuring")
         except Ended:
@@ -228,7 +203,7 @@ class Questions:
                 raise
             ended = True
             synchronize(self.device)
-        taken, after = self._procedure.under_way, resource.getrusage(resource.RUSAGE_SELF)
+        taken = self._procedure.under_way
         outside: dict[str, tuple[int, float]] = {}
         marked = [step for step in taken.all if step not in taken.plain]
         for step in marked:
@@ -237,17 +212,16 @@ class Questions:
             outside[name] = count + 1, spent + step.seconds
         if ended:
             taken.end(clock() - start - sum(step.seconds for step in marked))
-        return {
-            "block": taken.block(),
-            "tokens": sum(step.tokens for step in taken.plain),
-            "optimizer_s": sum(step.updated for step in taken.plain) if self.device.type == "cpu" else None,
-            "system_s": after.ru_stime - before.ru_stime,
-            "page_faults": after.ru_minflt - before.ru_minflt,
-            "outside": outside,
-            "skipped": self.optimizers.skipped,
-            "steps": self.script.steps.count,
-            "ended": ended,
-        }
+        on_cpu = self.device.type == "cpu"
+        return Observation(
+            block=taken.block(),
+            tokens=sum(step.tokens for step in taken.plain),
+            optimizer_s=sum(step.updated for step in taken.plain) if on_cpu else None,
+            outside=outside,
+            skipped=self.optimizers.skipped,
+            steps=self.script.steps.count,
+            ended=ended,
+        )
 
     def try_amp(self, samples: int, limit_s: float) -> Job:
         """Steps on a held batch under an autocast to bfloat16 that ends with them, or after some seconds."""
@@ -270,7 +244,6 @@ class Questions:
 
     def _view(self) -> checks.View:
         models, optimizers = self.models, self.optimizers
-        amp = self.script.wants("amp")
         return checks.View(
             self.device,
             loader=self.loaders.training,
@@ -279,7 +252,7 @@ class Questions:
             optimizer=optimizers.stepped[-1] if optimizers.stepped else None,
             inputs=models.inputs,
             outputs=models.outputs,
-            autocast=DTYPES.get(amp, models.autocast_dtype),
+            autocast=DTYPES.get(self.script.wants("amp"), models.autocast_dtype),
             set_to_none=optimizers.sets_to_none,
             copies=self.loaders.copies,
             graphs=device.compile_counters(),
@@ -302,18 +275,12 @@ class Questions:
             values["accumulation"] = int(self.batches_per_step) or 1
         return {name: value for name, value in values.items() if value is not None}
 
-    def _mechanisms(self) -> list[dict[str, Any]]:
+    def _mechanisms(self) -> list[Mechanism]:
         """The proof of each switch that was set from outside."""
         view, proofs = self._view(), []
         for name, wanted in self.script.toggles.items():
             value, evidence = self._read(name, view)
             refused = self.script.refused.get(name)
             ok = not refused and (value == wanted or (name == "cpu_threads" and not wanted))
-            proofs.append({"switch": name, "ok": ok, "evidence": refused or evidence})
+            proofs.append(Mechanism(name, ok, refused or evidence))
         return proofs
-
-    def _facts(self) -> dict[str, str]:
-        facts = {"step": self.script.step_in_words()}
-        if self.optimizers.skipped:
-            facts["skipped steps"] = f"{self.optimizers.skipped}, by the gradient scaler"
-        return facts | {f"note {number}": text for number, text in enumerate(self.script.notes, 1)}

@@ -28,19 +28,20 @@ QUIET = {
 
 
 class Mirror:
-    """A mirror of the whole file system as far as it is needed; relative paths lead where they would.
+    """A mirror of the file system as far as it is needed; relative paths lead where they would.
 
     Args:
-        root: an empty folder.
+        root: a folder that does not exist.
     """
 
     def __init__(self, root: Path) -> None:
+        root.mkdir()
         self._root = root.resolve()
+        _link_all(Path(self._root.anchor), self._root)
 
     def place(self, path: Path) -> Path:
         """The place of a real path in the mirror."""
-        path = path.resolve()
-        return self._root.joinpath(*path.parts[1:])
+        return self._root.joinpath(*path.resolve().parts[1:])
 
     def add(self, folder: Path) -> Path:
         """Mirrors a folder, with the Python files below it.
@@ -51,19 +52,14 @@ class Mirror:
         folder = folder.resolve()
         here = self._make(folder)
         if not any(here.iterdir()) and any(folder.iterdir()):
-            raise InvalidValue(
-                f"{folder} has more than {_MOST_ENTRIES:,} entries, too many to link for a measuring run",
-                "Start the script from another folder, or let it write where it would with --in-place",
-            )
-        waiting = [folder]
-        for _ in range(_MOST_FOLDERS):
-            if not waiting:
-                break
-            real = waiting.pop(0)
-            waiting += _folders(real)
-            sources = [path for path in real.glob("*.py") if path.is_file()]
-            for source in sources:
-                self.put(source, source.read_bytes())
+            what = f"{folder} has more than {_MOST_ENTRIES:,} entries, too many to link for a measuring run"
+            raise InvalidValue(what, "Start the script from another folder, or let it write with --in-place")
+        folders = [folder]
+        for real in folders:  # the list grows
+            folders += _folders(real)[: max(0, _MOST_FOLDERS - len(folders))]
+            for source in real.glob("*.py"):
+                if source.is_file():
+                    self.put(source, source.read_bytes())
         return here
 
     def put(self, path: Path, data: bytes) -> Path:
@@ -78,16 +74,13 @@ class Mirror:
 
     def _make(self, folder: Path) -> Path:
         """A real folder in the mirror, with links to what the real one and those above it hold."""
-        here, real = self._root, Path(folder.anchor)
-        if not any(here.iterdir()):
-            _link_all(real, here)
-        for name in folder.parts[1:]:
-            here, real = here / name, real / name
+        for real in [*reversed(folder.parents), folder][1:]:
+            here = self.place(real)
             if here.is_symlink() or not here.exists():
                 here.unlink(missing_ok=True)
                 here.mkdir()
                 _link_all(real, here)
-        return here
+        return self.place(folder)
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -96,11 +89,8 @@ def _folders(folder: Path) -> list[Path]:
         entries = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-    names = [
-        entry.name for entry in entries if entry.name != "__pycache__" and not entry.name.startswith(".")
-    ]
-    paths = [folder / name for name in sorted(names)]
-    return [path for path in paths if not (path / "pyvenv.cfg").exists()]
+    names = sorted(entry.name for entry in entries if not entry.name.startswith((".", "__pycache__")))
+    return [folder / name for name in names if not (folder / name / "pyvenv.cfg").exists()]
 
 
 def _link_all(real: Path, here: Path) -> None:

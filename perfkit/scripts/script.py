@@ -1,21 +1,135 @@
-"""What is known of the script of this process; the parts that watch it share it."""
+"""What is known of the script of this process: its steps, its switches, the sizes of its batches."""
 
+import collections.abc
+import copy
 import statistics
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from perfkit.scripts.outputs import Outputs
 from perfkit.scripts.sites import Sites
-from perfkit.scripts.steps import Step, Steps
 
+clock = time.perf_counter
 _STEPS_FOR_TYPICAL_SIZE = 12
+
+
+@dataclass(eq=False)
+class Step:
+    """One step, from the end of the one before to its own end, by the host's clock."""
+
+    seconds: float = 0.0
+    waited: float = 0.0
+    """The part of its seconds spent in the training loader's `next`."""
+    updated: float = 0.0
+    """The part of its seconds spent in optimizers."""
+    samples: int = 0
+    tokens: int = 0
+    forward_samples: int = 0
+    """Samples that went into the model: they count where there is no loader."""
+    forward_tokens: int = 0
+    marks: set[str] = field(default_factory=set)
+    """What else happened in it: `new epoch`, `evaluation`, `checkpoint`."""
+
+    def since(self, first: "Step") -> "Step":
+        """What came after the first part."""
+        names = ("waited", "updated", "samples", "tokens", "forward_samples", "forward_tokens")
+        rest = {name: getattr(self, name) - getattr(first, name) for name in names}
+        return Step(marks=self.marks - first.marks, **rest)
+
+    def ended(self, seconds: float) -> "Step":
+        """This step, which took so long."""
+        self.seconds = seconds
+        self.samples, self.tokens = self.samples or self.forward_samples, self.tokens or self.forward_tokens
+        return self
+
+
+class Steps:
+    """Counts steps and hands each to a listener at its end.
+
+    Args:
+        on_steps: called with the steps that have ended since the last call: one, except for the first call.
+    """
+
+    FIRST = 3
+    """Steps in which more than their time is recorded."""
+
+    def __init__(self, on_steps: Callable[[list[Step]], None]) -> None:
+        self._on_steps = on_steps
+        self.count = 0
+        self.began_at: float | None = None
+        """`time.time()` at which the first step began."""
+        self.now = Step()
+        self.optimizers: list[object] = []
+        """Those that have made a step, in their order."""
+        self.in_backward = 0
+        """Nested backward passes under way."""
+        self._since = clock()
+        self._last_of_cycle: object = None
+        self._first: Step | None = None
+        self._backward_is_step = False
+
+    @property
+    def are_first(self) -> bool:
+        """Whether the first steps are under way."""
+        return self.count < self.FIRST
+
+    def begin(self) -> None:
+        """A batch is fetched, or a forward or backward pass begins."""
+        if self._backward_is_step and not self.in_backward:
+            self._backward_is_step = False
+            self.end()
+        if self.began_at is None:
+            self.began_at, self._since = time.time(), clock()
+
+    def backward_is_step(self) -> None:
+        """The backward pass under way makes the step, which ends when something else begins.
+
+        It does not end within `Tensor.backward`, where torch has taken function modes off their stack.
+        """
+        self._backward_is_step = True
+
+    def optimizer_stepped(self, optimizer: object) -> None:
+        """An optimizer has made its step. The last optimizer of a cycle ends the training step.
+
+        A cycle is complete when it begins again, so the first step is handed on with the second.
+        """
+        if self.in_backward:
+            self.backward_is_step()
+            return
+        if any(optimizer is known for known in self.optimizers):
+            self._last_of_cycle = self._last_of_cycle or self.optimizers[-1]
+        else:  # an optimizer that shows up later is rarer, and ends a step from then on
+            self.optimizers.append(optimizer)
+            self._last_of_cycle = None
+            if self.count == 0:
+                self._first = copy.deepcopy(self.now)
+                self._first.seconds = clock() - self._since
+        if optimizer is self._last_of_cycle:
+            self.end()
+
+    def end(self) -> None:
+        """A step has ended."""
+        seconds, steps = clock() - self._since, [self.now]
+        if first := self._first:
+            seconds -= first.seconds
+            steps = [first, self.now.since(first)]
+            first.ended(first.seconds)
+            self._first = None
+        steps[-1].ended(seconds)
+        self.count += len(steps)
+        self._on_steps(steps)
+        self.now, self._since = Step(), clock()
 
 
 class Script:
     """The script: its steps, the switches that are set from outside, and why others cannot be.
 
     Args:
-        settings: fields of `messages.Settings`.
+        settings: what the parent has written into the environment (`watched.WatchedScript`).
         outputs: what the script writes.
         on_steps: called with the steps that have ended.
     """
@@ -60,10 +174,10 @@ class Script:
         names = [type(optimizer).__name__ for optimizer in self.steps.optimizers]
         if self.step_is or not names:
             return self.step_is
-        kinds = ", ".join(
+        kinds = (
             f"{names.count(name)} {name}s" if names.count(name) > 1 else name for name in dict.fromkeys(names)
         )
-        return f"a step of {kinds}"
+        return f"a step of {', '.join(kinds)}"
 
     def _count(self, steps: list[Step]) -> None:
         if len(self._seen) < _STEPS_FOR_TYPICAL_SIZE:
@@ -71,3 +185,35 @@ class Script:
             self.usual_samples = statistics.median_low(step.samples for step in self._seen)
             self.usual_tokens = statistics.median_low(step.tokens for step in self._seen)
         self._on_steps(steps)
+
+
+# ---------------------------------------------------------------- what passes through it
+
+
+def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+    """All tensors in nested containers and plain objects, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth:
+        parts: Any = ()
+        if isinstance(value, collections.abc.Mapping):
+            parts = value.values()
+        elif isinstance(value, list | tuple):
+            parts = value
+        elif not isinstance(value, str | bytes | int | float):
+            parts = getattr(value, "__dict__", {}).values()
+        for part in list(parts):
+            yield from tensors(part, depth - 1)
+
+
+def first_tensor(value: Any) -> torch.Tensor | None:
+    """The first tensor with at least one dimension."""
+    return next((tensor for tensor in tensors(value) if tensor.dim()), None)
+
+
+def size(tensor: torch.Tensor | None) -> tuple[int, int]:
+    """Samples and tokens of a tensor: its first dimension; all elements of a 2-D integer tensor."""
+    if tensor is None:
+        return 0, 0
+    is_text = tensor.dim() == 2 and not tensor.is_floating_point() and not tensor.is_complex()
+    return tensor.shape[0], tensor.numel() if is_text else 0

@@ -11,7 +11,7 @@ import os
 import random
 import sys
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from multiprocessing.connection import Client, Connection
 from types import TracebackType
 from typing import Any
@@ -21,9 +21,8 @@ import torch
 from perfkit.scripts import loaders, models, optimizers, toggles
 from perfkit.scripts.outputs import Outputs, WriteRefused
 from perfkit.scripts.questions import Ended, Questions, Unavailable
-from perfkit.scripts.script import Script
+from perfkit.scripts.script import Script, Step
 from perfkit.scripts.sites import HERE, is_users
-from perfkit.scripts.steps import Step
 from perfkit.worker import messages
 from perfkit.worker.messages import Failure
 from perfkit.worker.procedure import Job
@@ -36,146 +35,108 @@ class Server(Questions):
         super().__init__(settings, outputs)
         self._line: Connection | None = None
         self._job: Job | None = None
-        self._released = False
-        self._forked = False
+        self._is_silent = False
+        """Whether nothing is answered any more: after a crash, and in a forked process."""
 
     def at_steps(self, steps: list[Step]) -> None:
-        """Steps have ended."""
         if not self.script.steps.are_first:
             self.models.stop_looking()
-        if self._released or self._forked:
+        if self._is_silent:
             return
         with self.script.outputs.ignored():
-            if self._line is None:
-                self._connect()
+            if self._job is None:
                 self.early = steps
+                _see_writes(self.script, sys.modules.get("safetensors.torch"), "serialize_file")
                 self._next_job()
                 return
             for step in steps:
-                if self._line.poll():  # nothing is asked while a job is under way, except to stop
+                if self._connection().poll():  # nothing is asked while a job is under way, except to stop
                     leave()
-                self._resume(step)
+                self._advance(functools.partial(_send, step))
 
-    def _connect(self) -> Connection:
-        if self._line is None:
-            self._line = Client(self.script.settings["socket"], "AF_UNIX")
-            rank, world = (
-                int(os.environ.get(name, number)) for name, number in (("RANK", "0"), ("WORLD_SIZE", "1"))
-            )
-            self._send({"rank": rank, "world": world, "pid": os.getpid()})
-            _patch_safetensors(self.script)
+    def _connection(self) -> Connection:
+        self._line = self._line or Client(self.script.settings["socket"], "AF_UNIX")
         return self._line
-
-    def _resume(self, step: Step) -> None:
-        assert self._job
-        try:
-            self._job.send(step)
-        except StopIteration as done:
-            self._answer(done.value)
-            self._next_job()
-        except Exception as problem:
-            self._refuse(problem)
-            self._next_job()
 
     def _next_job(self) -> None:
         """Waits for questions until one of them needs steps."""
-        while not self._released:
-            try:
-                question = messages.decode_question(self._connect().recv_bytes())
-            except (EOFError, OSError):
-                leave()
-            if question.name == "stop":
-                leave()
-            try:
-                if not hasattr(Questions, question.name) and question.name != "release":
-                    raise Unavailable(f"a script cannot be asked for {question.name}")
-                started = getattr(self, question.name)(**question.arguments)
-                if not isinstance(started, Generator):
-                    self._answer(started)
-                    continue
-                self._job = started
-                next(started)
-                return
-            except StopIteration as done:
-                self._answer(done.value)
-            except Exception as problem:
-                self._refuse(problem)
-
-    def release(self) -> None:
-        """Lets the script run on by itself."""
-        self._released = True
-
-    def _answer(self, value: Any) -> None:
-        self._send(messages.Answer(value))
-
-    def _send(self, message: Any) -> None:
-        with contextlib.suppress(OSError):  # a parent that has gone shows at the next question
-            assert self._line
-            self._line.send_bytes(messages.encode(message))
-
-    def _refuse(self, problem: Exception) -> None:
-        if isinstance(problem, Unavailable):
-            self._answer({"unavailable": str(problem)})
-            return
-        traceback.print_exception(problem)
-        what = f"perfkit failed inside the script: {type(problem).__name__}: {problem}"
-        self._send(Failure("failed", what, "Report it, with the script's loop"))
-
-    def tell(self, progress: messages.Progress) -> None:
-        """Progress, a few times a second."""
-        if self._line:
-            self._send(progress)
-
-    # ------------------------------------------------------------ the script's end
-
-    def forget(self) -> None:
-        """In a forked process: the line belongs to the process that forked it."""
-        self._line, self._forked, self._job = None, True, None
-
-    def crashed(self, kind: type[BaseException], problem: BaseException) -> None:
-        """The script is about to end with an exception that it has not caught."""
-        if self._released or self._forked or issubclass(kind, KeyboardInterrupt):
-            return
-        self._connect()
-        self._send(_in_words(problem, self.script.steps.count))
-        self._released = True
-
-    def ended(self) -> None:
-        """The script has come to its end while it was asked, or without ever training."""
-        if self._released or self._forked:
-            return
-        self._connect()
-        if self._job is None:
-            self._send(Failure("no steps", *self._why_no_step()))
-            return
         try:
-            self._job.throw(Ended())
+            question = messages.decode_question(self._connection().recv_bytes())
+        except (EOFError, OSError):
+            leave()
+        if question.name == "stop":
+            leave()
+        self._job = self._answer(question)
+        self._advance(next)
+
+    def _answer(self, question: messages.Question) -> Job:
+        if not hasattr(Questions, question.name):
+            raise Unavailable(f"a script cannot be asked for {question.name}")
+        answer = getattr(self, question.name)(**question.arguments)
+        return (yield from answer) if isinstance(answer, Generator) else answer
+
+    def _advance(self, take: Callable[[Job], None]) -> None:
+        """Has the job under way go on; once it has an answer, that is sent, and the next one begins."""
+        assert self._job
+        try:
+            take(self._job)
+            return
         except StopIteration as done:
-            self._answer(done.value)
+            self._send(messages.Answer(done.value))
+        except Unavailable as reason:
+            self._send(messages.Answer({"unavailable": str(reason)}))
         except Ended:
             what = f"the script ended after {self.script.steps.count} steps, before it was measured"
             remedy = "Let it train longer: more epochs, more data or smaller batches"
             self._send(Failure("ended", what, remedy))
+        except Exception as problem:
+            traceback.print_exception(problem)
+            what = f"perfkit failed inside the script: {type(problem).__name__}: {problem}"
+            self._send(Failure("failed", what, "Report it, with the script's loop"))
+        self._next_job()
+
+    def _send(self, message: Any) -> None:
+        with contextlib.suppress(OSError):  # a parent that has gone shows at the next question
+            self._connection().send_bytes(messages.encode(message))
+
+    def tell(self, progress: messages.Progress) -> None:
+        self._send(progress)
+
+    # ------------------------------------------------------------ the script's end
+
+    def forked(self) -> None:
+        """In a forked process: the line belongs to the process that forked it."""
+        self._line, self._is_silent = None, True
+
+    def crashed(self, kind: type[BaseException], problem: BaseException) -> None:
+        """The script is about to end with an exception that it has not caught."""
+        if not self._is_silent and not issubclass(kind, KeyboardInterrupt):
+            self._send(_in_words(problem, self.script.steps.count))
+            self._is_silent = True
+
+    def ended(self) -> None:
+        """The script has come to its end; what needs no steps can still be asked."""
+        if self._is_silent:
+            return
+        if self._job is None:
+            self._send(Failure("no steps", *self._why_no_step()))
+            return
+        while True:
+            self._advance(lambda job: job.throw(Ended()))
 
     def _why_no_step(self) -> tuple[str, str]:
         """What a script did that has ended without two training steps, and what to do about it."""
-        backwards = self.gradients.count
-        if self.optimizers.stepped or backwards:
-            steps = (
-                "one training step"
-                if self.optimizers.stepped
-                else f"{backwards} backward pass(es) and no step"
-            )
-            return (
-                f"the script ended after {steps}",
-                "Let it train longer: at least some dozen steps are needed",
-            )
+        if self.optimizers.stepped or self.gradients.count:
+            done = "one training step" if self.optimizers.stepped else "backward passes and no step"
+            return f"the script ended after {done}", "Let it train longer: some dozen steps are needed"
         if multiprocessing.active_children():
-            return (
-                "the script trained in processes that it started itself, which are not watched",
-                "Start it with torchrun, one process for each rank, or let it train in its own process",
-            )
+            what = "the script trained in processes that it started itself, which are not watched"
+            return what, "Let it train in its own process"
         return "the script ended without training", "Is it the right script, with the right arguments?"
+
+
+def _send(step: Step, job: Job) -> None:
+    job.send(step)
 
 
 def leave() -> None:
@@ -191,17 +152,13 @@ def _in_words(problem: BaseException, steps: int) -> Failure:
     lines = str(problem).strip().splitlines()
     frames = [f for f in traceback.extract_tb(problem.__traceback__) if is_users(f.filename)]
     place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
-    when = f"after {steps} steps" if steps else "before its second step"
     if isinstance(problem, EOFError) and "reading a line" in str(problem):
         what = f"the script asks for input{place}, which nobody can give while it is watched"
-        return Failure("input", what, "Give the answers as arguments, or remove the question")
+        return Failure("input", what, "Give the answers as arguments, or in a file: perfkit watch … < FILE")
     if isinstance(problem, WriteRefused):
-        return Failure(
-            "writes",
-            f"the script writes to {problem.filename}{place}: it is measured in a copy of its folder, "
-            "and a path outside of it cannot be redirected",
-            "Give it a path below its folder, or let it write there with --in-place",
-        )
+        what = f"the script writes to {problem.filename}{place}, but it is measured in a copy of its folder"
+        return Failure("writes", what, "Give it a path below its folder, or let it write with --in-place")
+    when = f"after {steps} steps" if steps else "before its second step"
     what = f"the script raised {type(problem).__name__} {when}: {lines[0][:300] if lines else ''}{place}"
     return Failure("exception", what, "Its own traceback is in its output; run it without perfkit to compare")
 
@@ -222,64 +179,39 @@ def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
 def install(settings: dict[str, Any], outputs: Outputs) -> None:
     """Makes the script of this process report from now on; called once torch has been imported."""
     server = Server(settings, outputs)
-    script = server.script
-    if settings["seed"] is not None:
-        _seed(settings["seed"])
+    script, show = server.script, sys.excepthook
+    if (seed := settings["seed"]) is not None:
+        numpy: Any = sys.modules.get("numpy")
+        for set_seed in (random.seed, torch.manual_seed, *([numpy.random.seed] if numpy else [])):
+            set_seed(seed)
     toggles.apply_global(script.toggles)
     loaders.patch(server.loaders, script)
     models.patch(server.models, script)
     optimizers.patch(server.gradients, server.optimizers, script)
     toggles.patch_copies(script, server.loaders)
-    _patch_save(script)
-    _patch_excepthook(server)
-    os.register_at_fork(after_in_child=server.forget)
-    atexit.register(server.ended)
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    torch.manual_seed(seed)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy:
-        numpy.random.seed(seed)
-
-
-def _patch_save(script: Script) -> None:
-    """Torch writes checkpoints without Python's `open`."""
-    plain = torch.save
-
-    @functools.wraps(plain)
-    def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-        script.steps.now.marks.add("checkpoint")
-        if isinstance(f, str | os.PathLike):
-            script.outputs.before(os.fsdecode(f))
-        plain(obj, f, *args, **kwargs)
-
-    torch.save = save
-
-
-def _patch_safetensors(script: Script) -> None:
-    """So does safetensors, once it is imported."""
-    module: Any = sys.modules.get("safetensors.torch")
-    if module is None:
-        return
-    plain = module.serialize_file
-
-    @functools.wraps(plain)
-    def serialize_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-        script.steps.now.marks.add("checkpoint")
-        script.outputs.before(os.fsdecode(filename))
-        return plain(tensors, filename, *args, **kwargs)
-
-    module.serialize_file = serialize_file
-
-
-def _patch_excepthook(server: Server) -> None:
-    """An exception that the script does not catch is reported, then shown as ever."""
-    plain = sys.excepthook
+    _see_writes(script, torch, "save")
 
     def hook(kind: type[BaseException], problem: BaseException, trace: Any) -> None:
         server.crashed(kind, problem)
-        plain(kind, problem, _without_own_frames(trace))
+        show(kind, problem, _without_own_frames(trace))
 
     sys.excepthook = hook
+    os.register_at_fork(after_in_child=server.forked)
+    atexit.register(server.ended)
+
+
+def _see_writes(script: Script, module: Any, name: str) -> None:
+    """Torch and safetensors write checkpoints without Python's `open`; their second argument is the file."""
+    if module is None:
+        return
+    plain = getattr(module, name)
+
+    @functools.wraps(plain)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        script.steps.now.marks.add("checkpoint")
+        file = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
+        if isinstance(file, str | os.PathLike):
+            script.outputs.before(os.fsdecode(file))
+        return plain(*args, **kwargs)
+
+    setattr(module, name, save)

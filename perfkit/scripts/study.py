@@ -52,12 +52,15 @@ class ScriptSource(ThisMachine):
         super().__init__(plan, progress)
         self._launch = launch
         self._more = more
+        self._loaders: list[tuple[str, int, int]] = []
 
     def load(self) -> None:
         """Starts the script and looks at its first steps."""
         launch = self._launch
         self._spare = child = self._start(launch, {})
         self.facts = child.ask("describe", ScriptFacts)
+        frames = [site.frames[0] for site in self.facts.sites if site.role == "loader" and site.frames]
+        self._loaders = [(frame.file, frame.line, frame.column) for frame in frames]
         self.plan = replace(self.plan, device=self.facts.device)
         self.holds_batches = bool(self.facts.loader)
         options = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
@@ -65,7 +68,6 @@ class ScriptSource(ThisMachine):
 
     @property
     def target(self) -> Target:
-        """Where it runs, with its own settings and what cannot be set from outside."""
         return target(self.facts)
 
     def baseline(self) -> Recipe:
@@ -73,16 +75,15 @@ class ScriptSource(ThisMachine):
         return Recipe().replace(**self.target.own)
 
     def noise(self) -> Noise:
-        """See `Source.noise`."""
         return noise.expected(self.plan.device, script=True)
 
     def proof(self, baseline: Run, run: Run) -> Parity:
-        """See `Source.proof`: a script is judged by its first losses."""
+        """A script is judged by its first losses."""
         ours, plain = Recipe.from_dict(run.recipe), Recipe.from_dict(baseline.recipe)
         values: dict[str, list[float]] = {"candidate": run.losses, "float32": baseline.losses, "float64": []}
         other_batch = ours.batch_size != plain.batch_size
-        checks = [losses(baseline, run)]
-        return Parity(run.title, catalogue.exactness(ours, plain), checks, other_batch, values)
+        exactness = catalogue.exactness(ours, plain)
+        return Parity(run.title, exactness, [losses(baseline, run)], other_batch, values)
 
     def start(self, stage: Stage) -> Training:
         """Starts the script with the switches of a stage that differ from its own settings."""
@@ -93,21 +94,18 @@ class ScriptSource(ThisMachine):
         else:
             child = self._start(launch, toggles)
         training = self.train(stage.recipe, preset.loss_steps, preset.warmup_s, child=child)
-        facts = {"command": launch.describe(), "script SHA-256": launch.digest()}
+        facts = {**training.trained.facts, "command": launch.describe()}
         if self.facts.random_data:
             facts["data"] = RANDOM_DATA
-        trained = training.trained
-        training.trained = msgspec.structs.replace(trained, facts={**trained.facts, **facts})
+        training.trained = msgspec.structs.replace(training.trained, facts=facts)
         return training
 
     def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
-        sites = self.facts.sites if hasattr(self, "facts") else []
-        frames = [site.frames[0] for site in sites if site.role == "loader" and site.frames]
         child = WatchedScript(
             launch,
             toggles,
             seed=self.plan.seed,
-            loaders=[(frame.file, frame.line, frame.column) for frame in frames],
+            loaders=self._loaders,
             on_progress=self.progress.phase,
             cancelled=self.progress.cancelled,
             deadline=self.deadline(),
@@ -140,9 +138,6 @@ def losses(a: Run, b: Run) -> Check:
     return parity.losses(b.losses, a.losses, exactness, ours.amp != plain.amp, drawn)
 
 
-# ---------------------------------------------------------------- plans
-
-
 def script_plan(
     launch: Launch, preset: str | None = None, seed: int = 0, more: Mapping[str, Launch] | None = None
 ) -> Plan:
@@ -157,7 +152,8 @@ def script_plan(
     Raises:
         InvalidValue: there is no such script, or no such preset.
     """
-    launch.command()
+    for each in (launch, *(more or {}).values()):
+        each.command()
     checked = plan(None, preset, ["baseline"], seed=seed)
     size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
     source = functools.partial(ScriptSource, launch, more or {})
@@ -185,7 +181,7 @@ def sides(
         module: whether the program is a module.
         settings: `switch=value` texts.
         preset: `smoke`, `quick` or `paper`.
-        seed: as for `plan`.
+        seed: of the script's random numbers.
 
     Raises:
         InvalidValue: there is nothing to compare with, or one side is no script.
@@ -201,6 +197,5 @@ def sides(
     if len(files) != 2 or any(file.suffix != ".py" for file in files):
         raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
     first, second = (Launch(str(file), tuple(named[2:])) for file in files)
-    second.command()  # requires that file
     titles = named[:2] if files[0].name == files[1].name else [file.name for file in files]
     return script_plan(first, preset, seed, {titles[1]: second}), Candidate(titles[0]), Candidate(titles[1])

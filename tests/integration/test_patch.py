@@ -17,7 +17,7 @@ from perfkit.scripts.launch import Launch
 from perfkit.scripts.watched import WatchedScript
 from perfkit.worker.messages import Trained
 
-pytestmark = pytest.mark.usefixtures("no_orphans")
+pytestmark = pytest.mark.usefixtures("no_orphans", "offline")
 
 ROOT = Path(__file__).parents[2]
 CASES: dict[str, tuple[str, list[str], dict[str, Any], list[str]]] = {
@@ -53,8 +53,13 @@ CASES: dict[str, tuple[str, list[str], dict[str, Any], list[str]]] = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
 def first_steps(launch: Launch, toggles: dict[str, Any]) -> Trained:
-    script = WatchedScript(launch, toggles, seed=0, environment={"HF_HUB_OFFLINE": "1"})
+    script = WatchedScript(launch, toggles, seed=0)
     try:
         return script.ask("train", Trained, loss_steps=5, warmup_s=0.0)
     finally:

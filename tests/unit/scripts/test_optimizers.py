@@ -7,13 +7,13 @@ from unittest.mock import Mock
 import pytest
 
 from perfkit.scripts import optimizers
-from perfkit.scripts.steps import Sums
+from perfkit.scripts.script import Step
 
 
 @pytest.fixture
 def watched(monkeypatch):
     monkeypatch.setattr(optimizers, "clock", map(float, itertools.count()).__next__)
-    steps = SimpleNamespace(now=Sums(), optimizer_stepped=Mock(), in_backward=0)
+    steps = SimpleNamespace(now=Step(), optimizer_stepped=Mock(), in_backward=0)
     script = SimpleNamespace(steps=steps, toggles={}, refuse=Mock())
     return SimpleNamespace(optimizers=optimizers.Optimizers(script, Mock()), steps=steps)
 

@@ -26,7 +26,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def scratch(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outputs:
     """The current folder is its mirror."""
     root = tmp_path / "scratch"
-    root.mkdir()
     monkeypatch.chdir(Mirror(root).add(project))
     return Outputs(str(root))
 
@@ -92,7 +91,6 @@ def test_python_files_are_copies_so_that_a_path_made_from_one_leads_into_the_mir
     (package / "model.py").write_text("original")
     (project / "data").mkdir()
     root = tmp_path / "other"
-    root.mkdir()
     mirror = Mirror(root)
     here = mirror.add(project)
     for name in ("train.py", "src/package/model.py"):

@@ -8,8 +8,8 @@ import torch
 
 from perfkit.recipe import switches
 from perfkit.scripts import messages, sites
+from perfkit.scripts.script import first_tensor, size, tensors
 from perfkit.scripts.sites import Sites
-from perfkit.scripts.tensors import first_tensor, size, tensors
 
 
 def seen(known: Sites, role: str):
