@@ -24,8 +24,8 @@ class PerfkitError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """The message alone for IPython, and the traceback of the user's code if that is the cause."""
-        own = isinstance(self, WorkloadError)
-        cause = traceback.format_exception(self.__cause__) if own and self.__cause__ else []
+        is_users = isinstance(self, WorkloadError) and self.__cause__
+        cause = traceback.format_exception(self.__cause__) if is_users else []
         return [*"".join(cause).splitlines(), f"{type(self).__name__}: {self}"]
 
 
@@ -55,18 +55,11 @@ class Cancelled(PerfkitError):
     """The user stopped it."""
 
 
-def one_of(given: object, allowed: Sequence[str], what: str, see: str = "") -> InvalidValue:
-    """The error for an unknown name: what was given, the nearest match, what is allowed.
-
-    Args:
-        given: the unknown name.
-        allowed: all names that exist.
-        what: the kind of name, such as "device".
-        see: added to the list of allowed names.
-    """
-    near = difflib.get_close_matches(str(given), allowed, n=1, cutoff=0.4)
+def one_of(name: object, allowed: Sequence[str], what: str, see: str = "") -> InvalidValue:
+    """The error for an unknown name of some kind: the name, the nearest match, what is allowed, and `see`."""
+    near = difflib.get_close_matches(str(name), allowed, n=1, cutoff=0.4)
     hint = f"Did you mean '{near[0]}'? " if near else ""
-    return InvalidValue(f"unknown {what} '{given}'", f"{hint}Allowed: {', '.join(allowed)}{see}")
+    return InvalidValue(f"unknown {what} '{name}'", f"{hint}Allowed: {', '.join(allowed)}{see}")
 
 
 _REMEDIES = {
@@ -75,26 +68,17 @@ _REMEDIES = {
     errno.EEXIST: "Choose another name: this one is taken",
     errno.EISDIR: "Name a file, not a folder",
     errno.EACCES: "Choose another place, or change its permissions",
-    errno.EPERM: "Choose another place, or change its permissions",
     errno.EROFS: "Choose another place: this one is read-only",
     errno.ENOSPC: "Free space on that disk",
-    errno.EDQUOT: "Free space: your quota is used up",
-    errno.ENAMETOOLONG: "Choose a shorter name",
-    errno.EMFILE: "Close files, or raise the limit (ulimit -n)",
     errno.ENOMEM: "Close other programs: the machine's memory is used up",
     errno.EAGAIN: "Close other programs: no further process can start (ulimit -u)",
-    errno.EADDRINUSE: "Another program uses this port: choose another, or end that program",
-    errno.ECONNREFUSED: "Check the address, and that the other side is running",
-    errno.ETIMEDOUT: "Check the network, then repeat this",
 }
 
 
 def explain(problem: OSError, place: object = "") -> tuple[str, str]:
     """What happened and what to do, for an error of the operating system; the remedy may be empty.
 
-    Args:
-        problem: the error.
-        place: what was read or written, for an error that names no file.
+    `place` is what was read or written, for an error that names no file.
     """
     files = [str(name) for name in (problem.filename, problem.filename2) if name is not None]
     names = " and ".join(files) or str(place)
