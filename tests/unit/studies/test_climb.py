@@ -148,6 +148,17 @@ def test_a_ladder_ends_with_its_baseline(machine: FakeMachine, ladder: Plan) -> 
     assert len(runs) == 2
 
 
+def test_a_rung_is_not_kept_if_what_was_kept_failed_beside_it(machine: FakeMachine, ladder: Plan) -> None:
+    def fails(child: FakeChild, question: str) -> Exception | None:
+        is_last_rung = len(machine.children) == 4
+        return RunFailed("lost", "") if question == "block" and is_last_rung and child.number == 1 else None
+
+    machine.fails = fails
+    runs = climb(ladder)
+    assert facts(runs)["data_loading"] == "kept" and facts(runs)["compile"] == ""
+    assert runs[-2].stage == KEPT and runs[-2].recipe == runs[1].recipe
+
+
 def test_the_ladder_goes_on_with_a_new_baseline_if_that_fails_later(
     machine: FakeMachine, ladder: Plan
 ) -> None:
