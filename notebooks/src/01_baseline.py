@@ -48,7 +48,7 @@ panel.run()
 
 # %%
 mine = pk.profile()
-mine.plot("timeline")
+mine.timeline()
 
 # %%
 mine.table("Mean step")

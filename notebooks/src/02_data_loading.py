@@ -39,10 +39,10 @@ pk.recording("sim-v100", "data_loading")
 from pathlib import Path
 
 traces = Path(pk.__file__).parents[2] / "data" / "recordings" / "traces"
-pk.TraceView(traces / "photos-baseline.pt.trace.json.gz").plot("timeline")
+pk.TraceView(traces / "photos-baseline.pt.trace.json.gz").timeline()
 
 # %%
-pk.TraceView(traces / "photos-data_loading.pt.trace.json.gz").plot("timeline")
+pk.TraceView(traces / "photos-data_loading.pt.trace.json.gz").timeline()
 
 # %% [markdown]
 # `pk.profile("photos", "data_loading")` records one of your own.

@@ -26,7 +26,7 @@ from perfkit import notebook as pk
 
 traces = Path(pk.__file__).parents[2] / "data" / "recordings" / "traces"
 before = pk.TraceView(traces / "sim-v100-data_loading.pt.trace.json.gz")
-before.plot("timeline")
+before.timeline()
 
 # %% [markdown]
 # **In this picture the kernels of the step begin only when the copy has ended, and the host stands still until then. What would you try?**

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from perfkit.trace.model import Bar, Lane, Lanes
+from perfkit.trace.timeline import Bar, Lane, Lanes
 
 
 class Fetch(Struct, frozen=True, kw_only=True):
@@ -83,9 +83,13 @@ def read_notes(folder: Path) -> Iterator[Fetch]:
 
 
 def join(
-    fetches: Iterable[Fetch], taken: Iterable[tuple[int, float, float]], batch_size: int,
-    workers: int, marks: Sequence[float], pins: list[float],
-) -> Loading | None:  # fmt: skip
+    fetches: Iterable[Fetch],
+    taken: Iterable[tuple[int, float, float]],
+    batch_size: int,
+    workers: int,
+    marks: Sequence[float],
+    pins: list[float],
+) -> Loading | None:
     """Joins what the workers noted with what the loop took; None if no batch is in both.
 
     Args:
@@ -99,24 +103,31 @@ def join(
     by_number = {fetch.number: fetch for fetch in fetches}
     batches = [
         Batch(
-            number=number, worker=fetch.worker, start_s=fetch.start_s,
-            fetch_s=fetch.fetched_s - fetch.start_s, transform_s=fetch.transform_s,
-            collate_s=fetch.collated_s - fetch.fetched_s, queued_s=max(0.0, received - fetch.collated_s),
+            number=number,
+            worker=fetch.worker,
+            start_s=fetch.start_s,
+            fetch_s=fetch.fetched_s - fetch.start_s,
+            transform_s=fetch.transform_s,
+            collate_s=fetch.collated_s - fetch.fetched_s,
+            queued_s=max(0.0, received - fetch.collated_s),
             wait_s=received - requested,
         )
         for number, requested, received in taken
         if (fetch := by_number.get(number))
-    ]  # fmt: skip
+    ]
     if not batches:
         return None
     meanwhile = [f for f in by_number.values() if f.collated_s > marks[0] and f.start_s < marks[-1]]
     cost = float(np.mean([batch.fetch_s + batch.collate_s for batch in batches]))
     busy = max((marks[-1] - marks[0] - sum(batch.wait_s for batch in batches)) / len(batches), 1e-9)
     return Loading(
-        workers=workers, batches=batches, fetches=sorted(meanwhile, key=lambda fetch: fetch.number),
+        workers=workers,
+        batches=batches,
+        fetches=sorted(meanwhile, key=lambda fetch: fetch.number),
         supply_samples_per_s=max(1, workers) * batch_size / max(cost, 1e-9),
-        demand_samples_per_s=batch_size / busy, pin_s=float(np.mean(pins)) if pins else None,
-    )  # fmt: skip
+        demand_samples_per_s=batch_size / busy,
+        pin_s=float(np.mean(pins)) if pins else None,
+    )
 
 
 def lanes(loading: Loading, window: Lanes, start_s: float) -> Lanes:
@@ -127,20 +138,17 @@ def lanes(loading: Loading, window: Lanes, start_s: float) -> Lanes:
         window: the step's rows.
         start_s: start of the step on the shared clock.
     """
-    rows = []
-    for worker in sorted({fetch.worker for fetch in loading.fetches}):
-        bars = [bar for fetch in loading.fetches if fetch.worker == worker for bar in _bars(fetch, start_s)]
-        inside = [bar for bar in bars if -bar.duration_us < bar.start_us < window.duration_us]
-        rows.append(Lane(label="loop" if worker < 0 else f"worker {worker}", kind="worker", bars=inside))
+    bars: dict[int, list[Bar]] = {fetch.worker: [] for fetch in loading.fetches}
+    for fetch in loading.fetches:
+        parts = (("fetch", fetch.start_s, fetch.fetched_s), ("collate", fetch.fetched_s, fetch.collated_s))
+        for part, start, end in parts:
+            start_us, duration_us = (start - start_s) * 1e6, (end - start) * 1e6
+            if -duration_us < start_us < window.duration_us:
+                name = f"batch {fetch.number}: {part}"
+                bar = Bar(name=name, start_us=start_us, duration_us=duration_us, colour=part)
+                bars[fetch.worker].append(bar)
+    rows = [
+        Lane(label="loop" if worker < 0 else f"worker {worker}", kind="worker", bars=bars[worker])
+        for worker in sorted(bars)
+    ]
     return msgspec.structs.replace(window, lanes=[*rows, *window.lanes])
-
-
-def _bars(fetch: Fetch, zero: float) -> list[Bar]:
-    times = (("fetch", fetch.start_s, fetch.fetched_s), ("collate", fetch.fetched_s, fetch.collated_s))
-    return [
-        Bar(
-            name=f"batch {fetch.number}: {part}", start_us=(start - zero) * 1e6, colour=part, depth=0,
-            duration_us=(end - start) * 1e6,
-        )
-        for part, start, end in times
-    ]  # fmt: skip

@@ -91,41 +91,6 @@ class Idle(Struct, frozen=True, kw_only=True):
     total_us: float
     us_per_step: float
     share_of_step: float
-    gaps: int
-    longest_us: float
-
-
-class Bar(Struct, frozen=True, kw_only=True):
-    """One event. `start_us` from the window's start; `depth`: level of nesting; `colour`: a part's name.
-
-    `place`: the user's `file.py:line` that led to it; empty where no stack was recorded.
-    """
-
-    name: str
-    start_us: float
-    duration_us: float
-    colour: str
-    depth: int
-    place: str = ""
-
-
-class Lane(Struct, frozen=True, kw_only=True):
-    """One row of the timeline. `kind`: "thread", "stream" or "copies"."""
-
-    label: str
-    kind: str
-    bars: list[Bar]
-
-
-class Lanes(Struct, frozen=True, kw_only=True):
-    """A window of the trace. `omitted`: shorter events left out; `phases`: forward, backward, optimizer."""
-
-    name: str
-    start_us: float
-    duration_us: float
-    lanes: list[Lane]
-    phases: list[Bar]
-    omitted: int
 
 
 class Analysis(Struct, frozen=True, kw_only=True):
@@ -153,15 +118,9 @@ class Analysis(Struct, frozen=True, kw_only=True):
     @property
     def has_accelerator(self) -> bool:
         """Whether device events were recorded."""
-        return bool(
-            self.device["kind"] != "cpu"
-        )  # a damaged GPU trace has no utilization, and is no CPU trace
+        return bool(self.device["kind"] != "cpu")
 
     def to_dict(self, bottlenecks: Any = ()) -> dict[str, Any]:
         """The JSON document as plain values; the bottlenecks become its `diagnosis`."""
         body: dict[str, Any] = msgspec.to_builtins(self)
         return {"schema": SCHEMA, **body, "diagnosis": msgspec.to_builtins(list(bottlenecks))}
-
-    def to_json(self, bottlenecks: Any = ()) -> bytes:
-        """The JSON document, indented."""
-        return msgspec.json.format(msgspec.json.encode(self.to_dict(bottlenecks)))

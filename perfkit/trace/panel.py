@@ -9,13 +9,13 @@ from IPython.display import HTML
 from perfkit import trace
 from perfkit.notebook.shown import Shown
 from perfkit.show.html import fragment
-from perfkit.trace import diagnosis, report
 from perfkit.trace import profile as profiling
+from perfkit.trace import report
 from perfkit.trace.figures import interactive
 
 
 class TraceView(Shown[trace.Analysis]):
-    """What a trace says. Figures: `breakdown`, `ladder`, `operators`, `kernels`, `memory`, `timeline`.
+    """What a trace says. Figures: `breakdown`, `operators`, `memory`.
 
     Args:
         files: `*.pt.trace.json[.gz]`, one per rank.
@@ -31,19 +31,15 @@ class TraceView(Shown[trace.Analysis]):
         self.profile = own
         self.trace = own.trace if own else trace.load(files)
         self.analysis = own.analysis if own else trace.analyse(self.trace)
-        self.findings = diagnosis.diagnose(self.analysis)
-        window = self._window(0)
-        contents = report.sections(self.analysis, self.findings, window, own.loading if own else None)
-        super().__init__(self.analysis, contents)
+        self.findings = trace.diagnose(self.analysis)
+        loader, window = own.loading if own else None, self._window() if self.analysis.steps else None
+        super().__init__(self.analysis, report.sections(self.analysis, self.findings, window, loader))
 
     def timeline(self, step: int = 0) -> HTML:
         """A step's threads, streams, copies and workers, to zoom and pan in."""
-        window = self._window(step)
-        return HTML(fragment([interactive(window) if window else "n/a: the trace has no steps"]))
+        return HTML(fragment([interactive(self._window(step))]))
 
-    def _window(self, step: int) -> trace.Lanes | None:
-        if not self.analysis.steps:
-            return None
+    def _window(self, step: int = 0) -> trace.Lanes:
         return self.profile.lanes(step) if self.profile else trace.lanes(self.trace, step)
 
 

@@ -1,191 +1,203 @@
 """Tables of operators, kernels, copies and synchronising calls, over the ranks of a trace."""
 
-import re
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from math import isnan
+from typing import Any, TypeVar
 
 import numpy as np
 
-from perfkit.trace.columns import Kind
-from perfkit.trace.device import tensor_core
 from perfkit.trace.intervals import Floats, Ints
-from perfkit.trace.link import Links
 from perfkit.trace.model import Kernel, Operator, Sync, Transfer
+from perfkit.trace.names import WAITING_OPERATORS, WAITS, direction, tensor_core
+from perfkit.trace.rank import KERNELS, Kind, Rank, take
 
-Place = tuple[str | None, str | None]  # operator, file:line
+_Row = TypeVar("_Row")
 
 
-@dataclass(frozen=True, slots=True)
+def structs(row: type[_Row], /, **columns: Any) -> list[_Row]:
+    """Rows from columns; NaN becomes None."""
+    plain = [
+        [None if isinstance(value, float) and isnan(value) else value for value in column.tolist()]
+        if isinstance(column, np.ndarray)
+        else column
+        for column in columns.values()
+    ]
+    return [row(**dict(zip(columns, values, strict=True))) for values in zip(*plain, strict=True)]
+
+
 class Groups:
-    """Distinct keys and the group number of each row."""
+    """Rows of all ranks by distinct keys, in order of appearance. `keys`: a column for each code of a key.
 
-    keys: list[Any]
-    of_row: Ints
+    Args:
+        ranks: of the trace.
+        codes: a rank's columns, of which the first ones are numbers of texts, the keys.
+        keys: how many.
+    """
 
-    def sum(self, values: Floats) -> list[float]:
+    def __init__(self, ranks: Sequence[Rank], columns: Callable[[Rank], tuple[Any, ...]], keys: int) -> None:
+        joined = [np.concatenate(each) for each in zip(*map(columns, ranks), strict=True)]
+        self.values: list[Any] = joined[keys:]
+        number = np.zeros(len(joined[0]), np.int64)
+        for code in joined[:keys]:
+            number = number * (int(code.max(initial=-1)) + 2) + code + 1
+            _, first, number = np.unique(number, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        self._of, each = np.argsort(order)[number], ranks[0].texts.each
+        self.keys: list[list[Any]] = [
+            [each[code] if code >= 0 else None for code in codes[first[order]].tolist()]
+            for codes in joined[:keys]
+        ]
+        self.count = np.bincount(self._of, minlength=len(first))
+
+    def sum(self, values: Ints | Floats) -> Floats:
         """Sum per group; NaN counts as 0."""
-        return np.bincount(self.of_row, np.nan_to_num(values), len(self.keys)).tolist()  # type: ignore[no-any-return]
+        return np.bincount(self._of, np.nan_to_num(values), len(self.count)).astype(np.float64)
 
-    def count(self) -> list[int]:
-        """Rows per group."""
-        return np.bincount(self.of_row, minlength=len(self.keys)).tolist()  # type: ignore[no-any-return]
-
-    def largest(self, values: Floats) -> list[float]:
+    def largest(self, values: Floats) -> Floats:
         """Largest value per group."""
-        high = np.full(len(self.keys), -np.inf)
-        np.maximum.at(high, self.of_row, values)
-        return high.tolist()
+        high = np.full(len(self.count), -np.inf)
+        np.maximum.at(high, self._of, values)
+        return high
 
-    def mean(self, values: Floats, weights: Floats) -> list[float | None]:
-        """Mean per group weighted by time (by count if all are zero); None where no value is known."""
+    def mean(self, values: Floats, weights: Floats) -> Floats:
+        """Mean per group weighted by time (by count if all are zero); NaN where no value is known."""
         weights = np.where(np.isnan(values), 0.0, np.maximum(weights, 1e-9))
-        total, mass = self.sum(values * weights), self.sum(weights)
-        return [t / m if m > 0 else None for t, m in zip(total, mass, strict=True)]
+        with np.errstate(invalid="ignore"):
+            return self.sum(values * weights) / self.sum(weights)
 
 
-def group(keys: Sequence[Hashable]) -> Groups:
-    """Numbers the distinct keys in order of appearance."""
-    seen: dict[Hashable, int] = {}
-    codes = [seen.setdefault(key, len(seen)) for key in keys]
-    return Groups(list(seen), np.array(codes, np.int64))
+def operators(ranks: Sequence[Rank], has_device: bool) -> list[Operator]:
+    """By name, input shapes and types; sorted by self time on the device, else on the host."""
 
+    def calls(rank: Rank) -> tuple[Any, ...]:
+        ops, size = rank.ops.rows, len(rank.table)
+        host, parent = rank.duration(ops), rank.op[ops]
+        inner = np.bincount(parent[parent >= 0], host[parent >= 0], size)[ops]
+        tied = rank.device[rank.op[rank.device] >= 0]
+        device = np.bincount(rank.op[tied], rank.duration(tied), size)
+        times = host, np.maximum(host - inner, 0), rank.ops.inclusive(device), device[ops]
+        return rank.table.name[ops], rank.table.inputs[ops], *times
 
-def _gather(parts: Sequence[tuple[list[Any], Sequence[Floats]]]) -> tuple[list[Any], list[Floats]]:
-    """Keys and columns of all ranks, concatenated."""
-    columns = [np.concatenate(column) for column in zip(*(values for _, values in parts), strict=True)]
-    return [key for keys, _ in parts for key in keys], columns
-
-
-def operators(ranks: list[Links], has_device: bool) -> list[Operator]:
-    """By name, input shapes and types; sorted by own device time, else own host time."""
-    keys, columns = _gather([_operator_calls(links) for links in ranks])
-    groups = group(keys)
-    sums = [groups.sum(column) for column in columns]
-    rows = [
-        Operator(
-            name=name, input_shapes=dims, input_dtypes=types, calls=int(calls), host_total_us=host,
-            host_self_us=host_self, device_total_us=device if has_device else None,
-            device_self_us=own if has_device else None,
-        )
-        for (name, (dims, types)), calls, host, host_self, device, own in zip(groups.keys, *sums, strict=True)
-    ]  # fmt: skip
+    groups = Groups(ranks, calls, 2)
+    names, inputs = groups.keys
+    host, host_self, device, device_self = (groups.sum(ns) / 1e3 for ns in groups.values)
+    unknown = 0 if has_device else np.nan
+    dims, types = (
+        [pair[at].decode("utf-8", "replace") or None if pair else None for pair in inputs] for at in (0, 1)
+    )
+    rows = structs(
+        Operator,
+        name=names,
+        input_shapes=dims,
+        input_dtypes=types,
+        calls=groups.count,
+        host_total_us=host,
+        host_self_us=host_self,
+        device_total_us=device + unknown,
+        device_self_us=device_self + unknown,
+    )
     return sorted(rows, key=lambda row: (-(row.device_self_us or 0.0), -row.host_self_us, row.name))
 
 
-def _operator_calls(links: Links) -> tuple[list[Any], list[Floats]]:
-    """By (name, (dims, types)): calls, and µs of host total, host self, device total, device self."""
-    columns, ops = links.columns, links.ops
-    host = columns.duration(ops.rows) / 1e3
-    nested, tied = ops.parent >= 0, links.device_op >= 0
-    inner = np.bincount(ops.parent[nested], host[nested], len(ops.rows))
-    own = np.zeros(len(ops.rows))
-    np.add.at(own, links.device_op[tied], columns.duration(links.device[tied]) / 1e3)
-    shapes = [*((dims or None, types or None) for dims, types in columns.shapes), (None, None)]
-    codes = columns.name[ops.rows].astype(np.int64) * len(shapes) + columns.shape[ops.rows] % len(shapes)
-    unique, of_row = np.unique(codes, return_inverse=True)
-    keys = [(columns.names[code // len(shapes)], shapes[code % len(shapes)]) for code in unique.tolist()]
-    values = (np.ones(len(host)), host, np.maximum(host - inner, 0), ops.inclusive(own), own)
-    return keys, [np.bincount(of_row, column, len(keys)).astype(np.float64) for column in values]
+def _place(rank: Rank, rows: Ints) -> tuple[Ints, Ints]:
+    """The operator and the line of code from which device work was launched."""
+    ops = rank.op[rows]
+    return take(rank.table.name, ops), rank.frames(rank.launch[rows], ops)
 
 
-def _launched(links: Links, kind: Kind) -> tuple[Ints, Ints, list[Place]]:
-    """Device rows of a kind, their launches (-1: none) and the places of the launches."""
-    mine = links.columns.kind[links.device] == kind
-    op, launch = links.device_op[mine], links.launch[mine]
-    return links.device[mine], launch, links.places(launch, op)
-
-
-def kernels(ranks: list[Links]) -> list[Kernel]:
+def kernels(ranks: Sequence[Rank]) -> list[Kernel]:
     """By name, the longest in total first; with the place that most of a kernel's time comes from."""
-    parts = []
-    for links in ranks:
-        columns, (rows, _, places) = links.columns, _launched(links, Kind.KERNEL)
-        values = (columns.duration(rows) / 1e3, columns.blocks[rows], columns.occupancy[rows])
-        parts.append((list(zip(columns.texts(rows), places, strict=True)), values))
-    keys, (time, blocks, occupancy) = _gather(parts)
-    by_place, names = group(keys), group([name for name, _ in keys])
-    order = sorted(zip(by_place.sum(time), by_place.keys, strict=True), key=lambda pair: pair[0])
-    main: dict[str, Place] = {name: place for _, (name, place) in order}
-    rows_ = [
-        Kernel(
-            name=name, calls=calls, total_us=total, mean_us=total / calls, max_us=high, min_us=-low,
-            blocks_per_sm=per_sm, occupancy=filled, tensor_core=tensor_core(name),
-            operator=main[name][0], frame=main[name][1],
+
+    def launches(rank: Rank) -> tuple[Any, ...]:
+        rows = rank.rows(*KERNELS)
+        table = rank.table[rows]
+        return table.name, *_place(rank, rows), rank.duration(rows) / 1e3, table.blocks, table.occupancy
+
+    places, groups = Groups(ranks, launches, 3), Groups(ranks, launches, 1)
+    main = {
+        name: place
+        for _, name, *place in sorted(
+            zip(places.sum(places.values[0]), *places.keys, strict=True), key=lambda place: place[0]
         )
-        for name, calls, total, high, low, per_sm, filled in zip(
-            names.keys, names.count(), names.sum(time), names.largest(time), names.largest(-time),
-            names.mean(blocks, time), names.mean(occupancy, time), strict=True,
-        )
-    ]  # fmt: skip
-    return sorted(rows_, key=lambda row: (-row.total_us, row.name))
+    }
+    time, blocks, occupancy = groups.values[2:]
+    names, total = groups.keys[0], groups.sum(time)
+    rows = structs(
+        Kernel,
+        name=names,
+        calls=groups.count,
+        total_us=total,
+        mean_us=total / groups.count,
+        max_us=groups.largest(time),
+        min_us=-groups.largest(-time),
+        blocks_per_sm=groups.mean(blocks, time),
+        occupancy=groups.mean(occupancy, time),
+        tensor_core=map(tensor_core, names),
+        operator=(main[name][0] for name in names),
+        frame=(main[name][1] for name in names),
+    )
+    return sorted(rows, key=lambda row: (-row.total_us, row.name))
 
 
-_COPY = re.compile(r"(HtoD|DtoH|DtoD|HtoH|PtoP)(?:.*\((\w+) -> (\w+)\))?")
-
-
-def transfers(ranks: list[Links], steps: int) -> list[Transfer]:
+def transfers(ranks: Sequence[Rank], steps: int) -> list[Transfer]:
     """Copies by direction, host memory and place, the longest in total first."""
-    parts = []
-    for links in ranks:
-        rows, launch, places = _launched(links, Kind.MEMCPY)
-        here, there = links.columns.bytes[rows], links.columns.bytes[launch]  # ROCm records it at the launch
-        size = np.where(here >= 0, here, np.where(launch >= 0, there, -1))
-        keys = [(*_direction(t), *place) for t, place in zip(links.columns.texts(rows), places, strict=True)]
-        parts.append((keys, (links.columns.duration(rows) / 1e3, np.where(size >= 0, size, np.nan))))
-    keys, (time, size) = _gather(parts)
-    groups = group(keys)
-    sums = [groups.sum(values) for values in (time, size, np.isnan(size) * 1.0)]
-    rows_ = [
-        Transfer(
-            direction=direction, host_memory=memory, operator=operator, frame=frame, calls=calls,
-            bytes=None if unknown else int(total), total_us=us,
-            gb_per_s=total / us / 1e3 if us and not unknown else None,
-            calls_per_step=calls / steps, us_per_step=us / steps,
+
+    def copies(rank: Rank) -> tuple[Any, ...]:
+        rows, texts = rank.rows(Kind.MEMCPY), rank.texts
+        sizes, names = rank.table.bytes, rank.table.name[rows].tolist()
+        size = np.where(sizes[rows] >= 0, sizes[rows], take(sizes, rank.launch[rows]))  # ROCm: at the launch
+        ways = [direction(texts.each[name]) for name in names]
+        codes = np.array([[texts[part] if part else -1 for part in way] for way in ways], np.int64).reshape(
+            -1, 2
         )
-        for (direction, memory, operator, frame), calls, us, total, unknown in zip(
-            groups.keys, groups.count(), *sums, strict=True
-        )
-    ]  # fmt: skip
-    return sorted(rows_, key=lambda row: -row.total_us)
+        return *codes.T, *_place(rank, rows), rank.duration(rows) / 1e3, size
+
+    groups = Groups(ranks, copies, 4)
+    time, size = groups.values
+    directions, memories, operators, frames = groups.keys
+    total, unknown = groups.sum(time), groups.sum(size < 0) > 0
+    moved = np.where(unknown, np.nan, groups.sum(size))
+    with np.errstate(all="ignore"):
+        rate = np.where(total > 0, moved / total / 1e3, np.nan)
+    rows = structs(
+        Transfer,
+        direction=directions,
+        host_memory=memories,
+        operator=operators,
+        frame=frames,
+        calls=groups.count,
+        bytes=[None if isnan(size) else int(size) for size in moved.tolist()],
+        total_us=total,
+        gb_per_s=rate,
+        calls_per_step=groups.count / steps,
+        us_per_step=total / steps,
+    )
+    return sorted(rows, key=lambda row: -row.total_us)
 
 
-def _direction(name: str) -> tuple[str, str | None]:
-    match = _COPY.search(name[:200])
-    if match is None:
-        return name, None
-    ends = " ".join(filter(None, match.groups()[1:])).lower()
-    return match[1], next((word for word in ("pageable", "pinned") if word in ends), None)
-
-
-_WAITS = re.compile(r"Synchronize|^(cudaMemcpy|hipMemcpy|cuMemcpy)(?!.*Async)(?!.*Peer)")
-_WAITING_OPS = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero")
-
-
-def is_wait(name: str) -> bool:
-    """Whether a runtime call of this name makes the host wait for the device."""
-    return _WAITS.search(name[:200]) is not None
-
-
-def syncs(ranks: list[Links], steps: int) -> list[Sync]:
+def syncs(ranks: Sequence[Rank], steps: int) -> list[Sync]:
     """Runtime calls and operators that wait for the device, the longest in total first."""
-    parts = []
-    for links in ranks:
-        columns, ops = links.columns, links.ops
-        calls = np.flatnonzero(np.isin(links.calls, columns.named(links.calls, is_wait)))
-        at = np.flatnonzero(np.isin(ops.rows, columns.named(ops.rows, _WAITING_OPS.__contains__)))
-        rows = np.concatenate((links.calls[calls], ops.rows[at]))
-        places = links.places(rows, np.concatenate((links.call_op[calls], ops.parent[at])))
-        kinds = ["runtime"] * len(calls) + ["operator"] * len(at)
-        keys = list(zip(columns.texts(rows), kinds, places, strict=True))
-        parts.append((keys, (columns.duration(rows) / 1e3,)))
-    keys, (time,) = _gather(parts)
-    groups = group(keys)
-    rows_ = [
-        Sync(
-            call=call, kind=kind, operator=place[0], frame=place[1], calls=calls, total_us=us,
-            calls_per_step=calls / steps, ms_per_step=us / 1e3 / steps,
-        )
-        for (call, kind, place), calls, us in zip(groups.keys, groups.count(), groups.sum(time), strict=True)
-    ]  # fmt: skip
-    return sorted(rows_, key=lambda row: -row.total_us)
+
+    def waits(rank: Rank) -> tuple[Any, ...]:
+        calls, ops = rank.matching(rank.calls, WAITS), rank.matching(rank.ops.rows, WAITING_OPERATORS)
+        rows = np.concatenate((calls, ops))
+        around = rank.op[rows]
+        kinds = np.repeat([rank.texts["runtime"], rank.texts["operator"]], [len(calls), len(ops)])
+        place = take(rank.table.name, around), rank.frames(rows, around)
+        return rank.table.name[rows], kinds, *place, rank.duration(rows) / 1e3
+
+    groups = Groups(ranks, waits, 4)
+    calls, kinds, operators, frames = groups.keys
+    total = groups.sum(groups.values[0])
+    rows = structs(
+        Sync,
+        call=calls,
+        kind=kinds,
+        operator=operators,
+        frame=frames,
+        calls=groups.count,
+        total_us=total,
+        calls_per_step=groups.count / steps,
+        ms_per_step=total / 1e3 / steps,
+    )
+    return sorted(rows, key=lambda row: -row.total_us)

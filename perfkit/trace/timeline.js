@@ -1,5 +1,5 @@
 // The timeline of a step: rows of bars on a canvas. Data comes from the element #pk-timeline-data: {name, duration_us,
-// omitted, parts: {name: colour}, names: [..], places: [..], lanes: [{label, kind, rows: [{s, d, c, n, p}]}], phases}.
+// omitted, parts: {name: colour}, lanes: [{label, kind, bars}], phases}; a bar is [name, start, duration, part, depth, place].
 // Only the bars in view are drawn, and of those that share a pixel only the first, so a frame costs rows x pixels.
 (() => {
   "use strict";
@@ -13,6 +13,14 @@
   let from = 0, to = data.duration_us, pending = false, rows = [], height = 0, chosen = null, span = null, theme = {};
   let wanted = "", hits = [], hit = -1, gaps = null, gap = -1, later = 0;
   window.pkFrames = 0;
+  for (const lane of data.lanes) {          // a row for each level of nesting: starts, durations, colours, names, places
+    lane.rows = [{ s: [], d: [], c: [], n: [], p: [] }];
+    for (const [name, start, duration, part, depth, place] of lane.bars) {
+      while (lane.rows.length <= depth) lane.rows.push({ s: [], d: [], c: [], n: [], p: [] });
+      const row = lane.rows[depth];
+      row.s.push(start); row.d.push(duration); row.c.push(parts.indexOf(part)); row.n.push(name); row.p.push(place);
+    }
+  }
   const end = (row, i) => row.s[i] + row.d[i];
   let wide = 0;                             // read once a frame: asking the page for it thousands of times costs more than drawing
   const scale = () => (wide - LEFT) / (to - from);
@@ -22,7 +30,7 @@
     return low;
   };
   const show = (us) => us >= 1e6 ? (us / 1e6).toFixed(3) + " s" : us >= 1e3 ? (us / 1e3).toFixed(3) + " ms" : us.toFixed(1) + " µs";
-  const matches = (row, i) => data.names[row.n[i]].toLowerCase().includes(wanted) || (data.places[row.p[i]] || "").toLowerCase().includes(wanted);
+  const matches = (row, i) => row.n[i].toLowerCase().includes(wanted) || row.p[i].toLowerCase().includes(wanted);
 
   function arrange() {                      // rows of folded lanes: only the outermost
     rows = []; height = TOP;
@@ -47,12 +55,12 @@
     }
     c.setTransform(ratio, 0, 0, ratio, 0, 0); c.clearRect(0, 0, w, height);
     c.font = "12px system-ui, sans-serif"; c.textBaseline = "middle";
-    for (const p of data.phases) {
-      const l = Math.max(LEFT, x(p.start_us)), r = Math.min(w, x(p.start_us + p.duration_us));
+    for (const [name, start, duration, part] of data.phases) {
+      const l = Math.max(LEFT, x(start)), r = Math.min(w, x(start + duration));
       if (r <= l) continue;
-      c.globalAlpha = 0.25; c.fillStyle = data.parts[p.colour]; c.fillRect(l, 0, r - l, height);
+      c.globalAlpha = 0.25; c.fillStyle = data.parts[part]; c.fillRect(l, 0, r - l, height);
       c.globalAlpha = 1; c.fillStyle = theme.ink;
-      if (r - l > 70) c.fillText(p.name, l + 4, 10);
+      if (r - l > 70) c.fillText(name, l + 4, 10);
     }
     let run = null;                         // bars without a gap that is seen, of one look: one rectangle, which is what costs
     const flush = () => { if (run) { c.globalAlpha = run.alpha; c.fillStyle = run.colour; c.fillRect(run.a, run.y, run.b - run.a, ROW - 2); run = null; } };
@@ -65,7 +73,7 @@
         if (b - a > 45) {
           flush();
           c.fillStyle = inks[row.c[i]]; c.save(); c.beginPath(); c.rect(a, row.y, b - a - 2, ROW); c.clip();
-          c.fillText(data.names[row.n[i]], a + 3, row.y + ROW / 2 - 1); c.restore();
+          c.fillText(row.n[i], a + 3, row.y + ROW / 2 - 1); c.restore();
         }
         const next = first(row, Math.max(end(row, i), row.s[i] + pixel));
         i = next > i ? next : i + 1;
@@ -123,8 +131,8 @@
 
   function choose(row, i) {                 // an event: outlined, described, and its line of code offered
     chosen = row ? { row, i } : null;
-    const place = row && data.places[row.p[i]];
-    tell(row ? `${data.names[row.n[i]]} · ${show(row.d[i])} from ${show(row.s[i])} · ${row.lane.label}` + (place ? ` · ${place}` : "") : "");
+    const place = row && row.p[i];
+    tell(row ? `${row.n[i]} · ${show(row.d[i])} from ${show(row.s[i])} · ${row.lane.label}` + (place ? ` · ${place}` : "") : "");
     $("-line").hidden = !place; $("-line").textContent = place ? `All of ${place}` : ""; $("-line").value = place || "";
     redraw();
   }
@@ -203,7 +211,7 @@
     else if (!moved) { span = null; choose(...(under(e) || [null])); }
   });
   canvas.addEventListener("pointermove", (e) => {
-    if (held === null) { const on = under(e); canvas.title = on ? `${data.names[on[0].n[on[1]]]}\n${show(on[0].d[on[1]])}` : ""; return; }
+    if (held === null) { const on = under(e); canvas.title = on ? `${on[0].n[on[1]]}\n${show(on[0].d[on[1]])}` : ""; return; }
     if (Math.abs(e.clientX - held) > 2) moved = true;
     if (e.shiftKey && span) { span[1] = time(e); redraw(); return; }
     const by = (held - e.clientX) / scale(); if (moved) { held = e.clientX; move(from + by, to + by); }

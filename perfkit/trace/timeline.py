@@ -1,179 +1,149 @@
-"""The timeline of one step: rows for threads, streams and copies, and the data that its page draws."""
+"""The timeline of one step: rows for threads, streams and copies, with the longest events of it."""
 
-import re
-from collections.abc import Callable, Iterator
-from functools import cache
-from pathlib import Path
-from typing import Any
-
-import msgspec
 import numpy as np
+from msgspec import Struct
 
 from perfkit.errors import TraceError
 from perfkit.show.units import clean
-from perfkit.trace.columns import Columns, Kind
 from perfkit.trace.intervals import Ints
-from perfkit.trace.link import CallForest
-from perfkit.trace.model import Bar, Lane, Lanes
-from perfkit.trace.rank import Rank, Trace
-from perfkit.trace.steps import is_collective
+from perfkit.trace.rank import COPIES, KERNELS, Forest, Kind, Rank, Trace
 
-_COLOURS = {
-    Kind.KERNEL: "kernel",
-    Kind.MEMCPY: "memcpy",
-    Kind.MEMSET: "memset",
-    Kind.COMMUNICATION: "communication",
-    Kind.RUNTIME: "runtime",
-    Kind.LOADER: "dataloader",
-    Kind.CPU_OP: "cpu_op",
-    Kind.ANNOTATION: "annotation",
-}
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
+_COLOURS = {kind: kind.name.lower() for kind in Kind if Kind.OTHER < kind < Kind.STEP}
+_COLOURS[Kind.COLLECTIVE] = "communication"
+MOST = 20_000
+"""Bars of a timeline, so that its page stays below 5 MB whatever the size of the trace."""
 
 
-def lanes(trace: Trace, step: int | str = 0, rank: int = 0, limit: int = 4000) -> Lanes:
-    """The rows of one step, the longest `limit` events of it, each row in order of time.
+class Bar(Struct, frozen=True, kw_only=True, array_like=True):
+    """One event. `start_us` from the window's start; `depth`: level of nesting; `colour`: a part's name.
+
+    `place`: the user's `file.py:line` that led to it; empty where no stack was recorded.
+    """
+
+    name: str
+    start_us: float
+    duration_us: float
+    colour: str
+    depth: int = 0
+    place: str = ""
+
+
+class Lane(Struct, frozen=True, kw_only=True):
+    """A row, its bars in order of time. `kind`: "thread", "stream", "copies" or "worker"."""
+
+    label: str
+    kind: str
+    bars: list[Bar]
+
+    @property
+    def levels(self) -> int:
+        """How deep the bars are nested, from 1."""
+        return 1 + max((bar.depth for bar in self.bars), default=0)
+
+
+class Lanes(Struct, frozen=True, kw_only=True):
+    """A window of the trace. `omitted`: shorter events left out; `phases`: forward, backward, optimizer."""
+
+    name: str
+    start_us: float
+    duration_us: float
+    lanes: list[Lane]
+    phases: list[Bar]
+    omitted: int
+
+
+def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
+    """The rows of a step of the first rank, the longest events of it.
 
     Args:
         trace: a loaded trace.
-        step: position in the rank's steps, or a name ("ProfilerStep#7").
-        rank: position in the list of files.
-        limit: most bars in all.
+        step: position in the rank's steps.
+        most: bars in all; shorter events are left out, and counted.
 
     Raises:
-        TraceError: no such step or rank.
+        TraceError: no such step.
     """
-    if not 0 <= rank < len(trace.ranks):
+    rank = trace.ranks[0]
+    table, steps = rank.table, rank.steps
+    if not -len(steps.names) <= step < len(steps.names):
         raise TraceError(
-            f"there is no rank {rank}", f"The trace has {len(trace.ranks)} file(s), counted from 0"
+            f"there is no step {step}", f"The trace has {len(steps.names)} steps, counted from 0"
         )
-    chosen = trace.ranks[rank]
-    at = _position(chosen, step)
-    start, end = int(chosen.steps.start[at]), int(chosen.steps.end[at])
-    columns = chosen.columns
-    rows = columns.rows(*_COLOURS)
-    rows = rows[(columns.start[rows] < end) & (columns.end[rows] > start)]
-    longest = np.argsort(-columns.duration(rows), kind="stable")[: max(limit, 0)]
-    shown = rows[np.sort(longest)]
+    start, end = int(steps.start[step]), int(steps.end[step])
+    rows = rank.rows(*_COLOURS)
+    rows = rows[(table.start[rows] < end) & (table.end[rows] > start)]
+    shown = rows[np.sort(np.argsort(-rank.duration(rows), kind="stable")[:most])]
+    kinds, threads = table.kind[shown], table.thread[shown]
+    groups = np.select([np.isin(kinds, KERNELS), np.isin(kinds, COPIES)], [1, 2])
     return Lanes(
-        name=chosen.steps.names[at],
+        name=steps.names[step],
         start_us=start / 1e3,
         duration_us=(end - start) / 1e3,
-        lanes=[_lane(chosen, *lane, zero=start) for lane in _grouped(chosen, shown)],
-        phases=_phases(columns, start, end),
+        lanes=[
+            _lane(rank, group, thread, shown[(groups == group) & (threads == thread)], start)
+            for group, thread in sorted({*zip(groups.tolist(), threads.tolist(), strict=True)})
+        ],
+        phases=_phases(rank, rows, start, end),
         omitted=len(rows) - len(shown),
     )
 
 
-def _position(rank: Rank, step: int | str) -> int:
-    names = rank.steps.names
-    at = names.index(step) if step in names else step if isinstance(step, int) else len(names)
-    if not -len(names) <= at < len(names):
-        raise TraceError(f"there is no step {step!r}", f"Steps: {', '.join(names[:8]) or 'none'}")
-    return at
-
-
-def _grouped(rank: Rank, rows: Ints) -> Iterator[tuple[str, str, Ints]]:
-    """Label, kind and rows of each lane: threads first, then streams, then copies of each device."""
-    columns = rank.columns
-    kinds = columns.kind[rows]
-    stream, copies = kinds == Kind.KERNEL, np.isin(kinds, (Kind.MEMCPY, Kind.MEMSET))
-    gpu = "simulated GPU" if rank.simulated else "GPU"
-    for mask, kind in ((~stream & ~copies, "thread"), (stream, "stream"), (copies, "copies")):
-        for thread in np.unique(columns.thread[rows[mask]]).tolist():
-            pid, tid = columns.threads[thread]
-            label = columns.labels.get((pid, tid)) or f"thread {tid}"
-            if kind != "thread":
-                label = f"{gpu} {pid} stream {tid.removeprefix('stream ')}"
-            yield label + " copies" * (kind == "copies"), kind, rows[mask & (columns.thread[rows] == thread)]
-
-
-def _lane(rank: Rank, label: str, kind: str, rows: Ints, zero: int) -> Lane:
-    columns, forest = rank.columns, CallForest(rank.columns, rows)
-    start, end = columns.start[forest.rows], columns.end[forest.rows]
-    order = zip(*(column.tolist() for column in (forest.rows, start, end, forest.depth)), strict=True)
-    frames = rank.links.frames(forest.rows)
+def _lane(rank: Rank, group: int, thread: int, rows: Ints, zero: int) -> Lane:
+    pid, tid = map(str, rank.texts.each[thread])
+    label = rank.threads.get((pid, tid)) or f"thread {tid}"
+    if group:
+        gpu = "simulated GPU" if rank.file.head.simulated else "GPU"
+        label = f"{gpu} {pid} stream {tid.removeprefix('stream ')}{' copies' if group == 2 else ''}"
+    forest, each = Forest(rank.table, rows), rank.texts.each
+    events = rank.table[forest.rows]
+    calls = rank.launch[forest.rows] if group else forest.rows
+    ops = np.where(events.kind == Kind.CPU_OP, forest.rows, rank.op[forest.rows])
+    columns = (
+        events.name,
+        events.start - zero,
+        events.end - events.start,
+        events.kind,
+        forest.depth,
+        rank.frames(calls, ops),
+    )
     bars = [
-        _bar(columns.names[columns.name[row]], begin, finish, zero, _colour(columns, row), depth, frame or "")
-        for (row, begin, finish, depth), frame in zip(order, frames, strict=True)
+        Bar(
+            name=clean(each[name], 120),
+            start_us=start / 1e3,
+            duration_us=length / 1e3,
+            colour=_COLOURS[kind],
+            depth=depth,
+            place=clean(each[line], 120) if line >= 0 else "",
+        )
+        for name, start, length, kind, depth, line in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
     ]
-    return Lane(label=label, kind=kind, bars=bars)
+    return Lane(label=clean(label, 60), kind=("thread", "stream", "copies")[group], bars=bars)
 
 
-def _colour(columns: Columns, row: int) -> str:
-    kind = Kind(columns.kind[row])
-    if kind == Kind.KERNEL and is_collective(columns.names[columns.name[row]]):
-        return "communication"
-    return _COLOURS[kind]
-
-
-def _phases(columns: Columns, start: int, end: int) -> list[Bar]:
+def _phases(rank: Rank, rows: Ints, start: int, end: int) -> list[Bar]:
     """Forward, backward, optimizer on the host: from the optimizer's own mark and autograd's operators."""
-    rows = columns.rows(Kind.CPU_OP, Kind.ANNOTATION, Kind.LOADER)
-    rows = rows[(columns.start[rows] >= start) & (columns.end[rows] <= end)]
+    table = rank.table
 
-    def extent(test: Callable[[str], bool]) -> tuple[int, int] | None:
-        mine = columns.named(rows, test)
-        return (int(columns.start[mine].min()), int(columns.end[mine].max())) if len(mine) else None
+    def extent(pattern: str) -> tuple[int, int] | None:
+        marks = rank.matching(host, pattern)
+        return (int(table.start[marks].min()), int(table.end[marks].max())) if len(marks) else None
 
-    backward = extent(lambda text: _BACKWARD.search(text) is not None)
-    update = extent(lambda text: text.startswith("Optimizer.step#"))
-    loader = columns.end[rows[columns.kind[rows] == Kind.LOADER]]
-    until = backward[0] if backward else update[0] if update else None
-    before = loader[loader <= until] if until is not None else loader
-    forward = (int(before.max()) if len(before) else start, until) if until is not None else None
-    phases = (("forward", forward), ("backward", backward), ("optimizer", update))
-    return [_bar(name, *span, start, name) for name, span in phases if span]
-
-
-def _bar(name: str, start: int, end: int, zero: int, colour: str, depth: int = 0, place: str = "") -> Bar:
-    """From times in ns on the trace's clock."""
-    start_us, duration_us = (start - zero) / 1e3, (end - start) / 1e3
-    return Bar(name=name, start_us=start_us, duration_us=duration_us, colour=colour, depth=depth, place=place)
-
-
-# ---------------------------------------------------------------- the page
-
-
-@cache
-def script() -> str:
-    """The script that draws a timeline."""
-    return Path(__file__).with_name("timeline.js").read_text(encoding="utf-8")
-
-
-def height(window: Lanes) -> int:
-    """Pixels of a frame that shows all rows, and what is above and below them."""
-    return 270 + sum(15 * levels(lane) + 7 for lane in window.lanes)
-
-
-def levels(lane: Lane) -> int:
-    """How deep the bars of a lane are nested, from 1."""
-    return 1 + max((bar.depth for bar in lane.bars), default=0)
-
-
-def data(window: Lanes, colours: dict[str, str]) -> dict[str, Any]:
-    """What the script draws: for each row starts and durations in µs, colours and names by number."""
-    parts = list(colours)
-    names: dict[str, int] = {}
-    places: dict[str, int] = {}
-    lanes: list[dict[str, Any]] = []
-    for lane in window.lanes:
-        rows: list[dict[str, list[float]]] = [{key: [] for key in "sdcnp"} for _ in range(levels(lane))]
-        for bar in sorted(lane.bars, key=lambda bar: bar.start_us):
-            row, place = rows[bar.depth], clean(bar.place, 120)
-            row["s"].append(round(bar.start_us, 3))
-            row["d"].append(round(bar.duration_us, 3))
-            row["c"].append(parts.index(bar.colour))
-            row["n"].append(names.setdefault(clean(bar.name, 120), len(names)))
-            row["p"].append(places.setdefault(place, len(places)) if place else -1)
-        lanes.append({"label": clean(lane.label, 60), "kind": lane.kind, "rows": rows})
-    return {
-        "name": clean(window.name, 60),
-        "duration_us": window.duration_us,
-        "omitted": window.omitted,
-        "parts": colours,
-        "names": list(names),
-        "places": list(places),
-        "lanes": lanes,
-        "phases": msgspec.to_builtins(window.phases),
+    host = rows[np.isin(table.kind[rows], (Kind.CPU_OP, Kind.ANNOTATION, Kind.DATALOADER))]
+    host = host[(table.start[host] >= start) & (table.end[host] <= end)]
+    phases = {
+        "backward": extent(r"^autograd::engine::evaluate_function|Backward\d*$"),
+        "optimizer": extent("^Optimizer.step#"),
     }
+    until = next((phase[0] for phase in phases.values() if phase), None)
+    if until is not None:
+        loaded = table.end[host[table.kind[host] == Kind.DATALOADER]]
+        phases["forward"] = int(loaded[loaded <= until].max(initial=start)), until
+    return [
+        Bar(
+            name=name, start_us=(phase[0] - start) / 1e3, duration_us=(phase[1] - phase[0]) / 1e3, colour=name
+        )
+        for name, phase in phases.items()
+        if phase
+    ]

@@ -5,15 +5,16 @@ import json
 from pathlib import Path
 from typing import Any, Self
 
-from perfkit.trace import Trace, load
+from perfkit.trace import Analysis, Trace, analyse, load
 
 MAIN, AUTOGRAD, GPU = 100, 101, 0
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
 class Recording:
-    def __init__(self) -> None:
+    def __init__(self, **head: Any) -> None:
         self.events: list[dict[str, Any]] = []
-        self.head: dict[str, Any] = {"schemaVersion": 1}
+        self.head = {"schemaVersion": 1, **head}
         self._next = 1
 
     def add(
@@ -30,38 +31,19 @@ class Recording:
         return self.add("cpu_op", name, ts, dur, tid, **args)
 
     def launch(
-        self,
-        kernel: str,
-        at: float,
-        run: tuple[float, float],
-        call: tuple[str, str] = ("cuda_runtime", "cudaLaunchKernel"),
-        cat: str = "kernel",
-        stream: int = 7,
-        tid: Any = MAIN,
-        cost: float = 2,
-        **args: Any,
-    ) -> Self:
+        self, kernel: str, at: float, run: tuple[float, float], call: str = "cudaLaunchKernel",
+        cat: str = "kernel", stream: int = 7, tid: Any = MAIN, cost: float = 2, **args: Any,
+    ) -> Self:  # fmt: skip
         """A call at `at`, and what it starts on the device: (start, duration)."""
         number, self._next = self._next, self._next + 1
-        self.add(call[0], call[1], at, cost, tid, correlation=number)
+        runtime = "cuda_driver" if call.startswith("cuL") else "cuda_runtime"
+        self.add(runtime, call, at, cost, tid, correlation=number)
         return self.add(cat, kernel, *run, stream, GPU, correlation=number, device=0, stream=stream, **args)
 
-    def memory(self, ts: float, size: int, address: int | None = None, **args: Any) -> Self:
-        found = {"Device Type": 1, "Device Id": 0, "Bytes": size, **args}
-        if address is not None:
-            found["Addr"] = address
-        self.events.append(
-            {
-                "ph": "i",
-                "cat": "cpu_instant_event",
-                "s": "t",
-                "name": "[memory]",
-                "pid": 7,
-                "tid": MAIN,
-                "ts": ts,
-                "args": found,
-            }
-        )
+    def memory(self, ts: float, size: int, **args: Any) -> Self:
+        args = {"Device Type": 1, "Device Id": 0, "Bytes": size, **args}
+        event = {"ph": "i", "name": "[memory]", "pid": 7, "tid": MAIN, "ts": ts, "args": args}
+        self.events.append(event)
         return self
 
     def text(self) -> bytes:
@@ -75,18 +57,9 @@ class Recording:
     def load(self, folder: Path) -> Trace:
         return load(self.save(folder))
 
-
-def sample() -> Self:
-    """Two steps with 40 operators and their kernels."""
-    made = Recording().step(1, 1000, 100).step(2, 1100, 100)
-    for number in range(40):
-        made.op("aten::mm", 1001 + 4 * number, 3).launch(
-            "gemm", 1002 + 4 * number, (1003 + 4 * number, 2), cost=1
-        )
-    return made
+    def analyse(self, folder: Path) -> Analysis:
+        return analyse(self.save(folder))
 
 
-def written(folder: Path, data: bytes, name: str = "t.json") -> Path:
-    path = folder / name
-    path.write_bytes(data)
-    return path
+def step(length: float = 100, **head: Any) -> Recording:
+    return Recording(**head).step(1, 0, length)

@@ -1,61 +1,149 @@
-"""A trace as sections: every table is there, and what is not known says why."""
+"""What is shown of a trace: findings, tables, figures, the timeline."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
 from perfkit import trace
+from perfkit.errors import TraceError
 from perfkit.show import document, html, terminal
 from perfkit.trace import report
+from perfkit.trace.figures import interactive
 from perfkit.trace.loading import Batch, Loading
-from tests.unit.trace.recording import Recording
+from tests.unit.trace.recording import AUTOGRAD, LOADER, Recording, step
 
+RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces" / "photos-baseline.pt.trace.json.gz"
 BATCH = Batch(
     number=0, worker=0, start_s=0, fetch_s=0.2, transform_s=None, collate_s=0.1, queued_s=0, wait_s=0.3
 )
-LOADER = Loading(
+SUPPLY = Loading(
     workers=1, batches=[BATCH], fetches=[], supply_samples_per_s=10, demand_samples_per_s=20, pin_s=None
 )
 
 
-def everything(loaded, analysis):
-    findings = trace.diagnose(analysis)
-    return report.sections(analysis, findings, trace.lanes(loaded), LOADER)
+@pytest.fixture(scope="module")
+def sections() -> list[document.Content]:
+    loaded = trace.load(RECORDED)
+    analysis = trace.analyse(loaded)
+    return report.sections(analysis, trace.diagnose(analysis), trace.lanes(loaded), SUPPLY)
 
 
-def test_the_terminal_page(loaded, analysis):
+def test_the_terminal_page(sections):
     """Golden: `PERFKIT_GOLDEN=1` writes it anew."""
     golden = Path(__file__).with_name("golden_report.txt")
-    text = terminal.text(everything(loaded, analysis))
-    import os
-
+    text = terminal.text(sections)
     if os.environ.get("PERFKIT_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text()
 
 
-def test_the_page_has_every_figure_and_one_script(loaded, analysis):
-    page = html.page("perfkit trace", everything(loaded, analysis))
-    assert page.count("<svg") >= 4
-    assert page.count("<script>") == 1
-    assert "Wheel or" in page
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_figures_draw_what_they_say(loaded, analysis, dark):
-    sections = everything(loaded, analysis)
-    breakdown = document.figure(sections, "breakdown").draw(dark)
-    assert len(breakdown.axes[0].patches) >= 2 * (len(analysis.steps) + 1)
-    assert document.figure(sections, "kernels").nothing.startswith("n/a: no accelerator")
-    assert (
-        document.figure(sections, "timeline").draw(dark).axes[0].get_xlabel().startswith("ms from the start")
-    )
+def test_the_page_and_its_figures(sections):
+    page = html.page("perfkit trace", sections)
+    assert (page.count("<svg"), page.count("<script>")) == (3, 1)
+    for dark in (False, True):
+        breakdown = document.figure(sections, "breakdown").draw(dark)
+        assert len(breakdown.axes[0].patches) == 3 * 4, "three steps and the mean: loader, operators, other"
+        assert document.figure(sections, "memory").draw(dark).axes[0].lines
 
 
 def test_a_simulated_trace_says_so_everywhere(tmp_path):
-    made = Recording().step(1, 0, 100).launch("k", 0, (5, 20))
-    made.head["simulated"] = {"device": "V100"}
-    loaded = made.load(tmp_path)
-    sections = report.sections(trace.analyse(loaded), (), trace.lanes(loaded))
-    assert document.figure(sections, "breakdown").title == "Simulated: Where the steps' time goes"
-    assert "simulated GPU 0 stream 7" in html.page("x", sections)
+    loaded = step(simulated={"device": "V100"}).launch("k", 0, (5, 20)).load(tmp_path)
+    contents = report.sections(trace.analyse(loaded), (), trace.lanes(loaded))
+    assert document.figure(contents, "breakdown").title == "Simulated: Where the steps' time goes"
+    assert "simulated GPU 0 stream 7" in html.page("x", contents)
+
+
+# ---------------------------------------------------------------- findings
+
+
+def copy(host: str) -> Recording:
+    return (
+        step()
+        .launch(f"Memcpy HtoD ({host} -> Device)", 0, (2, 40), cat="gpu_memcpy", bytes=4000)
+        .launch("k", 41, (42, 58))
+    )
+
+
+def launches(*kernels: tuple[str, float, tuple[float, float]], **head: object) -> Recording:
+    recording = step(**head)
+    for name, at, run in kernels:
+        recording.launch(name, at, run, cost=0.5)
+    return recording
+
+
+A100 = {"deviceProperties": [{"id": 0, "name": "A100", "computeMajor": 8, "computeMinor": 0, "numSms": 108}]}
+SLOW = launches(*(("k", at + 4, (at + 7, 1)) for at in range(0, 100, 10)))
+WAITS = launches(("k", 0, (2, 40)), ("k", 62, (63, 35))).add("cuda_runtime", "cudaStreamSynchronize", 42, 20)
+TALK = step().launch("gemm", 0, (2, 50)).launch("ncclDevKernel", 1, (40, 58), stream=9)
+FINE = launches(*(("gemm_mystery", at / 10, (at + 2, 7.5)) for at in range(0, 100, 10)))
+LOST = step().add("cuda_runtime", "cudaLaunchKernel", 50, 2, correlation=99)
+
+
+@pytest.mark.parametrize(
+    ("recording", "bottleneck", "exposed", "first"),
+    [
+        (step().op(LOADER, 0, 50).launch("k", 50, (52, 46)), "data-bound", 50, "workers"),
+        (SLOW, "host-bound", 88, "compile"),
+        (copy("Pageable"), "copy-bound", 40, "pin_memory"),
+        (copy("Pinned"), "copy-bound", 40, "non_blocking"),
+        (WAITS, "sync-bound", 20, None),
+        (TALK, "communication-bound", 46, "accumulation"),
+        (launches(("ampere_sgemm", 0, (2, 95))), "device-bound", 95, "channels_last"),
+        (launches(("ampere_sgemm", 0, (2, 95)), **A100), "device-bound", 95, "amp"),
+        (launches(("vectorized_elementwise_kernel", 0, (2, 97))), "memory-bound", 97, "compile"),
+        (step().op("aten::mm", 2, 96), "device-bound", 96, "cpu_threads"),
+        (step().op("aten::mm", 2, 50), "host-bound", 50, "batch_size"),
+        (FINE, None, 0, None),
+        (LOST, None, 0, None),
+    ],
+)  # fmt: skip
+def test_findings_have_their_time_a_bound_and_a_switch(tmp_path, recording, bottleneck, exposed, first):
+    findings = {finding.bottleneck: finding for finding in trace.diagnose(recording.analyse(tmp_path))}
+    if bottleneck is None:
+        assert findings == {}
+        return
+    finding = findings[bottleneck]
+    assert finding.exposed_us == pytest.approx(exposed)
+    assert finding.gain_at_most == (pytest.approx(100 / (100 - exposed)) if exposed < 95 else None)
+    assert next(iter(finding.try_next), None) == first
+
+
+# ---------------------------------------------------------------- the timeline
+
+
+def test_lanes_have_threads_streams_and_copies_and_the_longest_events(tmp_path):
+    stack = "/x/site-packages/torch/a.py(3): f;/home/me/loop.py(44): <module>"
+    recording = Recording().step(1, 1000, 100).op("aten::mm", 1005, 30, **{"Call stack": stack})
+    recording.op("autograd::engine::evaluate_function: MmBackward0", 1040, 20, tid=AUTOGRAD)
+    recording.op("Optimizer.step#SGD.step", 1070, 20).op("aten::inner", 1010, 5)
+    recording.launch("ncclKernel", 1016, (1050, 9)).launch("Memcpy HtoD", 1001, (1002, 3), cat="gpu_memcpy")
+    loaded = recording.load(tmp_path)
+    window = trace.lanes(loaded)
+    assert [lane.kind for lane in window.lanes] == ["thread", "thread", "stream", "copies"]
+    main = {bar.name: bar for bar in window.lanes[0].bars}
+    assert (main["aten::mm"].start_us, main["aten::mm"].depth, main["aten::inner"].depth) == (5, 0, 1)
+    (kernel,) = window.lanes[2].bars
+    assert (kernel.colour, kernel.place, main["aten::mm"].place) == (
+        "communication",
+        *["/home/me/loop.py:44"] * 2,
+    )
+    phases = {bar.name: (bar.start_us, bar.duration_us) for bar in window.phases}
+    assert phases == {"forward": (0, 40), "backward": (40, 20), "optimizer": (70, 20)}
+    few = trace.lanes(loaded, 0, most=1)
+    assert ([bar.name for lane in few.lanes for bar in lane.bars], few.omitted) == (["aten::mm"], 7)
+    with pytest.raises(TraceError):
+        trace.lanes(loaded, 5)
+
+
+def test_names_from_outside_cannot_leave_the_timeline():
+    evil = "</script><script>alert(1)</script>"
+    bar = trace.Bar(name=evil, start_us=0, duration_us=1, colour="cpu_op")
+    lane = trace.Lane(label=evil, kind="thread", bars=[bar])
+    window = trace.Lanes(name=evil, start_us=0, duration_us=2, lanes=[lane], phases=[], omitted=0)
+    page = html.page("x", [interactive(window)])
+    assert "alert(1)</script>" not in page
+    assert page.count("<script") == 2
+    text = page.split('id="pk-timeline-data">')[1].split("</script>")[0]
+    assert json.loads(text)["lanes"][0]["bars"][0][0] == evil
