@@ -17,7 +17,7 @@ OnProgress = Callable[[str, float], None]
 """Called with the phase and how much of it is done (0 to 1)."""
 
 POLL_S = 0.1
-_COLLECT_S = 1.5
+COLLECT_S = 1.5
 """How long the failures of other ranks are waited for, to find the one that caused them."""
 
 
@@ -89,11 +89,12 @@ class Conversation(abc.ABC):
             for rank, event in self.events(POLL_S):
                 if isinstance(event, Answer):
                     answers[rank] = event.value
-                elif isinstance(event, Progress):
-                    if rank == 0:
-                        self._report(event)
-                else:
+                elif not isinstance(event, Progress):
                     raise self._first_failure(rank, event)
+                elif rank == 0:
+                    if event.step_s:
+                        self.on_steps(event.step_s, event.samples_per_step)
+                    self.on_progress(event.phase, event.done / max(1, event.total))
         try:
             return msgspec.convert(self.together([answers[rank] for rank in sorted(answers)]), kind)
         except msgspec.ValidationError as problem:
@@ -113,14 +114,8 @@ class Conversation(abc.ABC):
 
     def too_late(self) -> RunFailed:
         """The failure of a run that takes too long."""
-        return RunFailed(
-            "the run took longer than its time limit", "Raise --timeout, or use a smaller preset"
-        )
-
-    def _report(self, progress: Progress) -> None:
-        if progress.step_s:
-            self.on_steps(progress.step_s, progress.samples_per_step)
-        self.on_progress(progress.phase, progress.done / max(1, progress.total))
+        what = "the run took longer than its time limit"
+        return RunFailed(what, "Raise --timeout, or use a smaller preset")
 
     def _failure(self, rank: int, event: AnyEvent | None) -> RunFailed:
         return failures.as_error(event) if isinstance(event, Failure) else self.death(rank)
@@ -129,7 +124,7 @@ class Conversation(abc.ABC):
         """The failure that caused the others: when a rank ends, those that lose it fail too."""
         if self.world == 1:
             return self._failure(rank, event)
-        failed, until = {rank: self._failure(rank, event)}, time.monotonic() + _COLLECT_S
+        failed, until = {rank: self._failure(rank, event)}, time.monotonic() + COLLECT_S
         while time.monotonic() < until and len(failed) < self.world:
             for other, more in self.events(POLL_S):
                 if other not in failed and not isinstance(more, Answer | Progress):
@@ -137,9 +132,8 @@ class Conversation(abc.ABC):
         self.stop()
         causes = {rank: error for rank, error in failed.items() if not failures.is_lost_rank(error.what)}
         rank, error = min((causes or failed).items())
-        named = RunFailed(f"rank {rank} of {self.world}: {error.what}", error.remedy)
-        named.kind = error.kind
-        return named
+        error.what = f"rank {rank} of {self.world}: {error.what}"
+        return error
 
     def __enter__(self) -> Self:
         return self

@@ -35,7 +35,7 @@ def device_lock(
     with contextlib.ExitStack() as stack:
         for name in lock_names(device):
             lock = filelock.FileLock(_folder() / f"{name}.lock")
-            while not _acquired(lock):
+            while not _is_held(lock):
                 if cancelled and cancelled.is_set():
                     raise Cancelled("stopped on request")
                 on_wait()
@@ -51,22 +51,22 @@ def lock_names(device: str) -> list[str]:
     kind, _, index = device.partition(":")
     if kind != "cuda":
         return ["cores"]
+    number = int(index or 0)
     # CUDA_VISIBLE_DEVICES renumbers the GPUs, by index or UUID.
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    number = int(index or 0)
     chosen = visible[number] if number < len(visible) else str(number)
-    if chosen.isdigit() and int(chosen) < len(gpus):
-        return [gpus[int(chosen)]]
+    named = dict(enumerate(gpus))
+    if chosen.isdigit():
+        return [named.get(int(chosen), f"gpu-{chosen}")]
     return [next((uuid for uuid in gpus if uuid.startswith(chosen)), f"gpu-{chosen}")]
 
 
-def _acquired(lock: filelock.FileLock) -> bool:
-    try:
-        lock.acquire(timeout=_POLL_S)
-    except filelock.Timeout:
-        return False
-    except OSError:
-        pass  # a folder that cannot be written to: nobody else can wait there either
+def _is_held(lock: filelock.FileLock) -> bool:
+    with contextlib.suppress(OSError):  # a folder that cannot be written to: nobody can wait there
+        try:
+            lock.acquire(timeout=_POLL_S)
+        except filelock.Timeout:
+            return False
     return True
 
 

@@ -6,26 +6,35 @@ server. Elsewhere a fork without exec is not safe, and each process is spawned.
 """
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
+import signal
 import sys
+import tempfile
 import threading
 import time
+import traceback
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from perfkit import machine
+from perfkit.worker import failures, messages
 
-_READ_LATE = ("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND")
+ON_LINUX = sys.platform == "linux"
+READ_LATE = ("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND")
 """Variables that a running process may get: every other one may be read by an import."""
+DYING_S = 0.5
+DIE_WITH_PARENT = 1
+"""PR_SET_PDEATHSIG of Linux's prctl."""
 
-_DYING_S = 0.5
-
-_METHOD: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+_method: Any = multiprocessing.get_context("forkserver" if ON_LINUX else "spawn")
 _servers: dict[frozenset[tuple[str, str]], forkserver.ForkServer] = {}
 _lock = threading.Lock()
 _changing = threading.Lock()
@@ -33,21 +42,18 @@ _changing = threading.Lock()
 _starter = ThreadPoolExecutor(1, "perfkit-start")
 
 
-def start(
-    target: Callable[..., None], arguments: tuple[Any, ...], environment: Mapping[str, str]
-) -> tuple[BaseProcess, Future[None]]:
+def start(arguments: tuple[Any, ...], environment: Mapping[str, str]) -> tuple[BaseProcess, Future[None]]:
     """Starts a process in a thread, as its server may have to import torch first.
 
     Args:
-        target: what it runs; found by its name, as the arguments are pickled.
-        arguments: of the target.
+        arguments: of `run`; they are pickled.
         environment: variables besides this process's own.
 
     Returns:
         The process, and when it has started; an error of the server is the future's.
     """
     # A daemon is ended with this process, rather than waited for.
-    process = _METHOD.Process(target=target, args=arguments, daemon=True)
+    process = _method.Process(target=run, args=arguments, daemon=True)
     return process, _starter.submit(_start, process, dict(environment))
 
 
@@ -59,63 +65,59 @@ def restart() -> None:
         _servers.clear()
 
 
-def _start(process: BaseProcess, environment: dict[str, str]) -> None:
-    with _lock, _unseen_main():
-        if sys.platform != "linux":
-            with _variables(environment):
-                process.start()
-            return
-        try:
-            _fork(process, environment)
-        except (EOFError, OSError):  # somebody ended the server, which only the next call notices
-            time.sleep(_DYING_S)
-            _fork(process, environment)
-
-
-def _fork(process: BaseProcess, environment: dict[str, str]) -> None:
-    plain = forkserver.connect_to_new_process
-    forkserver.connect_to_new_process = _server(environment).connect_to_new_process
-    try:
-        process.start()
-    finally:
-        forkserver.connect_to_new_process = plain
-
-
-def _server(environment: dict[str, str]) -> forkserver.ForkServer:
-    read_early = {name: value for name, value in os.environ.items() if not name.startswith(_READ_LATE)}
-    key = frozenset((read_early | environment).items())
-    if key not in _servers:
-        _servers[key] = forkserver.ForkServer()
-        _servers[key].set_forkserver_preload(["perfkit.worker.preload"])
-    with _variables(environment | {"PYTHONPATH": machine.import_path()}):
-        _servers[key].ensure_running()
-    return _servers[key]
-
-
 def variables() -> dict[str, str]:
     """The environment of this process, without what a thread sets for a process that starts just now."""
     with _changing:
         return dict(os.environ)
 
 
+def _start(process: BaseProcess, environment: dict[str, str]) -> None:
+    with _lock, _main_hidden():
+        if not ON_LINUX:
+            with _set(environment):
+                process.start()
+            return
+        try:
+            _fork(process, environment)
+        except (EOFError, OSError):  # somebody ended the server, which only the next call notices
+            time.sleep(DYING_S)
+            _fork(process, environment)
+
+
+def _fork(process: BaseProcess, environment: dict[str, str]) -> None:
+    read_early = {name: value for name, value in os.environ.items() if not name.startswith(READ_LATE)}
+    key = frozenset((read_early | environment).items())
+    if key not in _servers:
+        _servers[key] = forkserver.ForkServer()
+        _servers[key].set_forkserver_preload(["perfkit.worker.preload"])
+    with _set(environment | {"PYTHONPATH": machine.import_path()}):
+        _servers[key].ensure_running()
+    plain = forkserver.connect_to_new_process
+    forkserver.connect_to_new_process = _servers[key].connect_to_new_process
+    try:
+        process.start()
+    finally:
+        forkserver.connect_to_new_process = plain
+
+
 @contextlib.contextmanager
-def _variables(changes: Mapping[str, str]) -> Iterator[None]:
+def _set(changes: Mapping[str, str]) -> Iterator[None]:
     """Environment variables of a process that starts meanwhile."""
     with _changing:
-        before = {name: os.environ.get(name) for name in changes}
+        before = dict(os.environ)
         os.environ.update(changes)
         try:
             yield
         finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
+            for name in changes:
+                if name in before:
+                    os.environ[name] = before[name]
                 else:
-                    os.environ[name] = value
+                    del os.environ[name]
 
 
 @contextlib.contextmanager
-def _unseen_main() -> Iterator[None]:
+def _main_hidden() -> Iterator[None]:
     """Hides the user's script, which a new process would otherwise import, that is, run once more."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -123,3 +125,76 @@ def _unseen_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+# ---------------------------------------------------------------- in the process
+
+
+def run(
+    task: Callable[[Connection], None], connection: Connection, environment: Mapping[str, str], log: str
+) -> None:
+    """Prepares this process, then carries out its task; a failure of the task goes to the parent.
+
+    It has a session and a log of its own, and ends with its parent.
+
+    Args:
+        task: what the process is for.
+        connection: to the parent.
+        environment: all variables.
+        log: the file that takes what is printed.
+    """
+    multiprocessing.current_process().daemon = False  # data loaders need processes of their own …
+    multiprocessing.set_start_method(None, force=True)  # … started as in any script
+    os.setsid()  # Ctrl-C must not reach it, and all of it can be ended at once
+    if ON_LINUX:
+        # The server ends when nobody holds this any more; processes that it forked must not keep it.
+        os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+        _die_with_parent()
+        os.register_at_fork(after_in_child=_die_with_parent)
+        with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+            file.write("perfkit.worker")
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if not os.path.isdir(os.path.dirname(log)):
+        end_group()  # it was cancelled before it started
+    with open(log, "ab") as output:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(output.fileno(), stream.fileno())
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None  # TMPDIR has changed
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd())
+    warnings.simplefilter("ignore")
+    try:
+        task(connection)
+    except BaseException as problem:  # whatever it is, the parent must hear of it
+        traceback.print_exception(problem, file=sys.stderr)
+        sys.stderr.flush()
+        connection.send_bytes(messages.encode(failures.explain(problem)))
+    finally:
+        end_group()
+
+
+def end_group() -> None:
+    """Ends this process and every process that it started, at once."""
+    if os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    for process in machine.process_tree()[1:]:
+        process.kill()
+    os._exit(1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent:
+        parent.join()
+        end_group()
+
+
+def _die_with_parent() -> None:
+    """Has the kernel end this process with the one that forked it, also inside a call that never returns.
+
+    The fork server, which forked the first one, ends with the process that it belongs to.
+    """
+    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
