@@ -110,6 +110,8 @@ def _accessible(page: str) -> str:
         'role="heading"': 'role="heading" aria-level="2"',
         '<aside class="sidebar-drawer"': '<aside aria-label="Contents" class="sidebar-drawer"',
         '<aside class="toc-drawer': '<aside aria-label="On this page" class="toc-drawer',
+        "<h4>": "<h3>",  # of a cell's output, below a heading of the chapter
+        "</h4>": "</h3>",
         "<pre>": '<pre tabindex="0">',
         ' download=""': "",  # a page that a chapter links to opens
     }.items():
