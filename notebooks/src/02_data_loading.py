@@ -25,7 +25,7 @@ panel
 panel.run()
 
 # %% [markdown]
-# **What to expect.** Two laptop cores: 1.2 to 1.7 times as fast. On the article's V100 with 8 workers for its 8 vCPUs: 80 → 37 ms, utilisation 31.65 → 72.81%, 865 samples/s. How many are best depends on cores and samples: start with one for each core beside a GPU, with one for every two cores on a CPU, and measure around it. `perfkit tune` does that for you, which the article wished PyTorch would do.
+# **What to expect.** Two laptop cores: 1.2 to 1.8 times as fast. On the article's V100 with 8 workers for its 8 vCPUs: 80 → 37 ms, utilisation 31.65 → 72.81%, 865 samples/s. How many are best depends on cores and samples: start with one for each core beside a GPU, with one for every two cores on a CPU, and measure around it. `perfkit tune` does that for you, which the article wished PyTorch would do.
 
 # %%
 pk.recording("sim-v100", "data_loading")
