@@ -83,7 +83,7 @@ class Script:
     """A script of one's own, measured as it stands; its arguments come after `--`."""
 
     script: Annotated[
-        str | None, typer.Option(help="your own script (or torchrun …); its arguments come after --")
+        str | None, typer.Option(help="your own script; its arguments come after --")
     ] = None
     module: Annotated[bool, typer.Option("-m", help="--script is a module, as for python -m")] = False
 

@@ -55,6 +55,9 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Files outside of its scratch folder that the script opened for writing."""
 
 
+_SUMMED = ("block", "tokens", "system_s", "page_faults")
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Some steps: the plain ones as a block, the others by what happened in them."""
 
@@ -62,6 +65,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0
     optimizer_s: float | None = None
     """Seconds of the plain steps in optimizers; None on a GPU, which works on by itself."""
+    system_s: float = 0.0
+    """Processor time that the system took for the process in all steps."""
+    page_faults: int = 0
     outside: dict[str, tuple[int, float]] = {}
     """Steps with a new epoch, an evaluation or a checkpoint in them: how many, and their seconds."""
     skipped: int = 0
@@ -88,5 +94,5 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
             before = outside.get(name, (0, 0.0))
             outside[name] = before[0] + count, before[1] + seconds
         timed = None if self.optimizer_s is None else self.optimizer_s + (later.optimizer_s or 0.0)
-        block, tokens = self.block + later.block, self.tokens + later.tokens
-        return msgspec.structs.replace(later, block=block, tokens=tokens, optimizer_s=timed, outside=outside)
+        sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMMED}
+        return msgspec.structs.replace(later, optimizer_s=timed, outside=outside, **sums)

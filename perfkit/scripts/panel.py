@@ -31,7 +31,7 @@ class ScriptPanel(Panel):
     """Your own training script, unmodified: watch it, set switches from outside, compare, take the edit.
 
     Args:
-        script: the file, also one of perfkit's own in `data/scripts`; a module with `module`.
+        script: the file, also one of perfkit's own in `data/scripts`; with `module`, a module.
         args: the script's own arguments.
         module: whether it is started as `python -m script`.
         folder: where it is started; the notebook's folder if None.

@@ -4,7 +4,8 @@ A procedure is a generator that is sent the script's steps (`worker.procedure`).
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import resource
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +13,8 @@ from torch import nn
 
 from perfkit.recipe import Recipe, allowed
 from perfkit.results.run import Mechanism
-from perfkit.scripts import toggles
 from perfkit.scripts.loaders import ARGUMENTS, Loaders
-from perfkit.scripts.messages import SETTABLE, Observation
+from perfkit.scripts.messages import EDITS, SETTABLE, Observation
 from perfkit.scripts.models import DTYPES, Models
 from perfkit.scripts.optimizers import Gradients, Optimizers
 from perfkit.scripts.outputs import Outputs
@@ -39,7 +39,7 @@ class Questions:
         self.script = Script(settings, outputs, self.at_steps)
         self.loaders = Loaders(self.script)
         self.models = Models(
-            self.script, self.loaders, before_first=lambda: toggles.apply_global(self.script.toggles)
+            self.script, self.loaders, before_first=lambda: apply_global(self.script.toggles)
         )
         self.gradients = Gradients(self.script, self.loaders, self.models)
         self.optimizers = Optimizers(self.script, self.models)
@@ -186,7 +186,7 @@ class Questions:
             "random_data": self.loaders.random_data,
             "settings": self._settings(),
             "mechanisms": self._mechanisms(),
-            "refused": toggles.why_not(script, self.loaders, self.models, self.optimizers),
+            "refused": why_not(script, self.loaders, self.models, self.optimizers),
             "sites": script.sites.all(),
             "notes": script.notes,
             "written": script.outputs.written,
@@ -195,7 +195,7 @@ class Questions:
     def observe(self, steps: int) -> Job:
         """An `Observation` of at least this many plain steps, and of what else there was."""
         yield from self._procedure.settle()
-        start, ended = clock(), False
+        start, ended, before = clock(), False, resource.getrusage(resource.RUSAGE_SELF)
         try:
             yield from self._procedure.take(steps, "measuring")
         except Ended:
@@ -203,7 +203,7 @@ class Questions:
                 raise
             ended = True
             synchronize(self.device)
-        taken = self._procedure.under_way
+        taken, after = self._procedure.under_way, resource.getrusage(resource.RUSAGE_SELF)
         outside: dict[str, tuple[int, float]] = {}
         marked = [step for step in taken.all if step not in taken.plain]
         for step in marked:
@@ -217,6 +217,8 @@ class Questions:
             block=taken.block(),
             tokens=sum(step.tokens for step in taken.plain),
             optimizer_s=sum(step.updated for step in taken.plain) if on_cpu else None,
+            system_s=after.ru_stime - before.ru_stime,
+            page_faults=after.ru_minflt - before.ru_minflt,
             outside=outside,
             skipped=self.optimizers.skipped,
             steps=self.script.steps.count,
@@ -284,3 +286,56 @@ class Questions:
             ok = not refused and (value == wanted or (name == "cpu_threads" and not wanted))
             proofs.append(Mechanism(name, ok, refused or evidence))
         return proofs
+
+
+# ---------------------------------------------------------------- switches of the process
+
+_ON_CUDA = {
+    "pin_memory": "pinned memory is for copies to a GPU",
+    "non_blocking": "copies that do not wait are copies to a GPU",
+    "fp32_precision": "TF32 is a number format of CUDA devices",
+    "cudnn_benchmark": "cuDNN runs on CUDA devices",
+}
+
+
+def apply_global(toggles: dict[str, Any]) -> None:
+    """Settings of the process; called again before the first step, as the script may have set them."""
+    if toggles.get("cpu_threads"):
+        torch.set_num_threads(toggles["cpu_threads"])
+    if toggles.get("fp32_precision", "default") != "default":
+        for part in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+            part.fp32_precision = toggles["fp32_precision"]
+    if "cudnn_benchmark" in toggles:
+        torch.backends.cudnn.benchmark = toggles["cudnn_benchmark"]
+
+
+def patch_copies(script: Script, loaders: Loaders) -> None:
+    """Sees where batches are copied; with `non_blocking` set, those from pinned memory do not wait."""
+    tensor: Any = torch.Tensor
+
+    def patched(name: str, plain: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+        def copy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if loaders.is_batch(self):
+                loaders.copies.append(kwargs)
+                script.sites.note("copy")
+            if script.toggles.get("non_blocking") and self.device.type == "cpu" and self.is_pinned():
+                kwargs = {"non_blocking": True, **kwargs}
+            return plain(self, *args, **kwargs)
+
+        return copy
+
+    for name in ("to", "cuda"):
+        setattr(tensor, name, patched(name, getattr(tensor, name)))
+
+
+def why_not(script: Script, loaders: Loaders, models: Models, optimizers: Optimizers) -> dict[str, str]:
+    """Switches that cannot be set from outside in this script, with the reason."""
+    reasons = {name: f"needs the script's own code: {edit}" for name, edit in EDITS.items()}
+    reasons |= loaders.why_not()
+    if models.device().type != "cuda":
+        reasons |= {name: f"{reason}; this script trains on a CPU" for name, reason in _ON_CUDA.items()}
+    if not any(p.dim() == 4 for p in models.parameters()):
+        reasons["channels_last"] = "the model has no 4-dimensional weights"
+    if models.is_compiled:
+        reasons["compile"] = "the script compiles the model already"
+    return reasons | optimizers.why_not() | script.refused

@@ -126,13 +126,7 @@ class Steps:
 
 
 class Script:
-    """The script: its steps, the switches that are set from outside, and why others cannot be.
-
-    Args:
-        settings: what the parent has written into the environment (`watched.WatchedScript`).
-        outputs: what the script writes.
-        on_steps: called with the steps that have ended.
-    """
+    """The script: its steps, the switches that are set from outside, and why others cannot be."""
 
     def __init__(
         self, settings: dict[str, Any], outputs: Outputs, on_steps: Callable[[list[Step]], None]

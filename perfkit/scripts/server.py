@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from perfkit.scripts import loaders, models, optimizers, toggles
+from perfkit.scripts import loaders, models, optimizers
 from perfkit.scripts.outputs import Outputs, WriteRefused
-from perfkit.scripts.questions import Ended, Questions, Unavailable
+from perfkit.scripts.questions import Ended, Questions, Unavailable, apply_global, patch_copies
 from perfkit.scripts.script import Script, Step
 from perfkit.scripts.sites import HERE, is_users
 from perfkit.worker import messages
@@ -184,11 +184,11 @@ def install(settings: dict[str, Any], outputs: Outputs) -> None:
         numpy: Any = sys.modules.get("numpy")
         for set_seed in (random.seed, torch.manual_seed, *([numpy.random.seed] if numpy else [])):
             set_seed(seed)
-    toggles.apply_global(script.toggles)
+    apply_global(script.toggles)
     loaders.patch(server.loaders, script)
     models.patch(server.models, script)
     optimizers.patch(server.gradients, server.optimizers, script)
-    toggles.patch_copies(script, server.loaders)
+    patch_copies(script, server.loaders)
     _see_writes(script, torch, "save")
 
     def hook(kind: type[BaseException], problem: BaseException, trace: Any) -> None:

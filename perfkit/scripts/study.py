@@ -34,14 +34,7 @@ RANDOM_DATA = "the data set draws random numbers, which in workers come from oth
 
 
 class ScriptSource(ThisMachine):
-    """A script that has taken its first steps. Every stage is a process of its own.
-
-    Args:
-        launch: how the script is started.
-        more: other scripts, by the title of the stage that starts them.
-        plan: what to measure.
-        progress: follows and stops it.
-    """
+    """A script that has taken its first steps. Every stage is a process of its own."""
 
     fixed = frozenset({"batch_size"})
     locks = EVERYTHING
@@ -141,16 +134,9 @@ def losses(a: Run, b: Run) -> Check:
 def script_plan(
     launch: Launch, preset: str | None = None, seed: int = 0, more: Mapping[str, Launch] | None = None
 ) -> Plan:
-    """The plan of a study of a script. The device is the script's own choice, known once it trains.
+    """The plan of a study of a script, and of `more` by the titles of their stages.
 
-    Args:
-        launch: how the script is started.
-        preset: how much is measured.
-        seed: of the script's random numbers.
-        more: other scripts that stages of this title start.
-
-    Raises:
-        InvalidValue: there is no such script, or no such preset.
+    The device is the script's own choice, known once it trains.
     """
     for each in (launch, *(more or {}).values()):
         each.command()
@@ -161,7 +147,7 @@ def script_plan(
 
 
 def plan_of(program: str, arguments: Sequence[str], module: bool, preset: str | None, seed: int) -> Plan:
-    """The plan of a study of a script, as the command line names it; otherwise as `script_plan`."""
+    """The plan of a study of a script, as the command line names it."""
     return script_plan(Launch(program, tuple(arguments), module), preset, seed)
 
 
@@ -173,18 +159,9 @@ def sides(
     preset: str | None,
     seed: int,
 ) -> tuple[Plan, Candidate, Candidate]:
-    """The plan and both sides of a comparison: a script as it is and with switches set, or two scripts.
+    """The plan and both sides of a comparison: `program` as it is and with switches set, or two scripts.
 
-    Args:
-        program: the script that is compared with itself under settings; None for two scripts.
-        named: the script's arguments; or both scripts, then the arguments of both.
-        module: whether the program is a module.
-        settings: `switch=value` texts.
-        preset: `smoke`, `quick` or `paper`.
-        seed: of the script's random numbers.
-
-    Raises:
-        InvalidValue: there is nothing to compare with, or one side is no script.
+    `named` are the arguments of the program; without one, both scripts, then the arguments of both.
     """
     if program:
         if not settings:

@@ -55,6 +55,9 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     """The file with the profiled steps."""
     bottlenecks: list[Bottleneck] = []
     suggestions: list[Suggestion] = []
+    ranks: list[Block] = []
+    """Always empty, as `communication`: a script is watched in one process."""
+    communication: None = None
     warnings: list[str] = []
 
 
