@@ -127,12 +127,16 @@ def suggest(seen: Seen) -> list[Suggestion]:
 
 
 def bounded(found: Iterable[Bottleneck], seen: Seen, ideas: Iterable[Suggestion]) -> list[Bottleneck]:
-    """The bottlenecks of a profile, with bounds that plain steps allow and switches that can be set here."""
+    """The bottlenecks of a profile, with bounds that plain steps allow and switches that can be set here.
+
+    Computing has no bound: no switch removes it.
+    """
     settable = {name for idea in ideas if idea.state == "try" for name in idea.settings}
     results = []
     for each in found:
         most = seen.without_waiting if each.bottleneck == "data-bound" else seen.without(each.share_of_step)
-        bound = min(each.gain_at_most, most) if each.gain_at_most else None
+        computes = each.bottleneck in ("device-bound", "memory-bound")
+        bound = None if computes or not each.gain_at_most else min(each.gain_at_most, most)
         switches = [name for name in each.try_next if name in settable]
         results.append(msgspec.structs.replace(each, gain_at_most=bound, try_next=switches))
     return results

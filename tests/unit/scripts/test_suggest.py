@@ -71,10 +71,11 @@ def test_no_prediction_exceeds_what_waiting_and_work_allow(device):
             bottleneck=name, message="", exposed_us=7e5, share_of_step=0.7, gain_at_most=1 / 0.3, evidence={},
             try_next=["workers", "compile"],
         )
-        for name in ("data-bound", "host-bound")
+        for name in ("data-bound", "host-bound", "device-bound")
     ]  # fmt: skip
     results = bounded(profiled, seen, suggest(seen))
-    assert [(each.gain_at_most, each.try_next) for each in results] == [(pytest.approx(2.0), ["compile"])] * 2
+    assert [each.gain_at_most for each in results] == [pytest.approx(2.0), pytest.approx(2.0), None]
+    assert [each.try_next for each in results] == [["compile"]] * 3
 
 
 def test_workers_of_which_there_are_enough_call_for_cheaper_samples_or_fewer_of_them():
