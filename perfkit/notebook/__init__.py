@@ -12,7 +12,7 @@ _CORE = {
     "Workbench": "perfkit.notebook.workbench:Workbench",
     "doctor": "perfkit.notebook.functions:doctor",
     "find_syncs": "perfkit.notebook.functions:find_syncs",
-    "kept": "perfkit.notebook.carried:kept",
+    "kept": "perfkit.notebook.stage:kept",
     "kernels": "perfkit.notebook.functions:kernels",
     "memory": "perfkit.notebook.functions:memory",
     "pipeline": "perfkit.notebook.functions:pipeline",

@@ -1,7 +1,5 @@
 """Answers to puzzles in a process of their own: right ones, crashes, loops without end."""
 
-from __future__ import annotations
-
 import pytest
 
 from perfkit import notebook as pk

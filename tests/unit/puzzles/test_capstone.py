@@ -1,7 +1,5 @@
 """The capstone: the slow script and its solution train the same; other trainings get no score."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
