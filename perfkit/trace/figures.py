@@ -1,7 +1,6 @@
-"""Pictures of a trace: where the steps' time goes, operators, memory, and the timeline of a step."""
+"""Pictures of a trace: where the steps' time goes, memory, and the timeline of a step."""
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from perfkit.trace.model import Analysis
 from perfkit.trace.timeline import Lanes
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
 
 _LIGHT = "#bbbbbb"
 LOOKS = {
@@ -50,53 +49,26 @@ def reason(analysis: Analysis, figure: str = "") -> str:
 
 
 def views(analysis: Analysis) -> list[Figure]:
-    """Every picture of a trace."""
+    """The pictures of a trace."""
     prefix = "Simulated: " if analysis.device["simulated"] else ""
-    times = operator_times(analysis)
-    peaks = {
-        device["device"]: max(device["allocated_bytes"])
-        for device in (analysis.memory or {}).get("devices", ())
-    }
-
-    def view(
-        name: str, title: str, paint: Callable[[Analysis, "Axes"], None], known: bool, numbers: dict[str, str]
-    ) -> Figure:
-        nothing = "" if known else reason(analysis)
-        words = nothing or ", ".join(f"{clean(what, 40)} {number}" for what, number in numbers.items())
-        alt = f"{prefix}{title}: {words}"
-        return Figure(
-            name, prefix + title, alt, lambda figure: paint(analysis, figure.add_subplot()), 5.0, nothing
-        )
-
-    parts = {part: us(time) for part, time in analysis.mean_us.items() if time}
-    where = "device" if analysis.has_accelerator else "host"
-    title = f"Operators by self time on the {where}"
-    top = {name: us(time) for name, time in list(times.items())[:5]}
-    return [
-        view("breakdown", "Where the steps' time goes", _breakdown, bool(parts), parts),
-        view("operators", title, _operators, bool(times), top),
-        view(
-            "memory",
-            "Memory over time",
-            _memory,
-            bool(peaks),
-            {name: units.size(peak) for name, peak in peaks.items()},
-        ),
-    ]
+    parts = [f"{part} {us(time)}" for part, time in analysis.mean_us.items() if time]
+    devices = (analysis.memory or {}).get("devices", [])
+    peaks = [f"{device['device']} {units.size(max(device['allocated_bytes']))}" for device in devices]
+    figures: list[Figure] = []
+    for name, title, paint, numbers in (
+        ("breakdown", "Where the steps' time goes", _breakdown, parts),
+        ("memory", "Memory over time", _memory, peaks),
+    ):
+        nothing = "" if numbers else reason(analysis)
+        alt = f"{prefix}{title}: {nothing or ', '.join(numbers)}"
+        draw = functools.partial(paint, analysis)
+        figures.append(Figure(name, prefix + title, alt, draw, 5.0, nothing))
+    return figures
 
 
-def operator_times(analysis: Analysis) -> dict[str, float]:
-    """Self time by operator in µs, the longest first: on the device, or on the host where there is none."""
-    times: dict[str, float] = {}
-    for row in analysis.operators:
-        time = row.device_self_us if analysis.has_accelerator else row.host_self_us
-        if time:
-            times[row.name] = times.get(row.name, 0.0) + time
-    return dict(sorted(times.items(), key=lambda pair: -pair[1]))
-
-
-def _breakdown(analysis: Analysis, ax: "Axes") -> None:
+def _breakdown(analysis: Analysis, drawing: "Drawing") -> None:
     """A stacked bar for each step, and for the mean."""
+    ax = drawing.add_subplot()
     steps = analysis.steps[:_MOST]
     names = [*(step.name.replace("ProfilerStep#", "step ") for step in steps), "mean"]
     lengths = [*(step.duration_us for step in steps), analysis.mean_step_us or 0.0]
@@ -113,16 +85,9 @@ def _breakdown(analysis: Analysis, ax: "Axes") -> None:
     style.legend(ax, [Look(part, *LOOKS[part]) for part, time in analysis.mean_us.items() if time])
 
 
-def _operators(analysis: Analysis, ax: "Axes") -> None:
-    times = dict(list(operator_times(analysis).items())[:10])
-    style.named(ax, list(times), [us(time) for time in times.values()], "ms, all steps")
-    for at, time in enumerate(times.values()):
-        style.bar(ax, at, 0, time / 1e3, Look("", style.SKY))
-    ax.set_xlim(0, max(times.values()) * 1.03 / 1e3)
-
-
-def _memory(analysis: Analysis, ax: "Axes") -> None:
+def _memory(analysis: Analysis, drawing: "Drawing") -> None:
     """Allocated bytes over time, and reserved ones as a dashed line."""
+    ax = drawing.add_subplot()
     devices = (analysis.memory or {}).get("devices", [])
     start = min(device["time_us"][0] for device in devices)
     for device, colour in zip(devices, (style.BLUE, style.VERMILLION, style.GREEN) * 9, strict=False):

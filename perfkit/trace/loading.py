@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 
 from perfkit.trace.timeline import Bar, Lane, Lanes
@@ -30,36 +29,18 @@ class Fetch(Struct, frozen=True, kw_only=True):
     transform_s: float | None = None
 
 
-class Batch(Struct, frozen=True, kw_only=True):
-    """One batch on its way to the loop, in order of delivery. Seconds; `start_s` is on the shared clock.
-
-    `queued_s`: from collated to taken, that is waiting for its turn, crossing, and pinning where it is on.
-    """
-
-    number: int
-    worker: int
-    start_s: float
-    fetch_s: float
-    transform_s: float | None
-    collate_s: float
-    queued_s: float
-    wait_s: float
-
-
 class Loading(Struct, frozen=True, kw_only=True):
     """Supply and demand over the batches of a profile."""
 
     workers: int
-    batches: list[Batch]
-    """Those that the profiled steps took."""
+    parts: dict[str, list[float]]
+    """Seconds of each batch that the profiled steps took, by part of its way; empty: not there."""
     fetches: list[Fetch]
     """All batches that were prepared during these steps."""
     supply_samples_per_s: float
     """What the workers could deliver if they never had to wait."""
     demand_samples_per_s: float
     """What the steps could consume if they never had to wait for data."""
-    pin_s: float | None
-    """Mean seconds to pin a batch, in the loader's pin thread; None where nothing is pinned."""
 
     @property
     def verdict(self) -> str:
@@ -101,32 +82,26 @@ def join(
         pins: seconds each pinning took.
     """
     by_number = {fetch.number: fetch for fetch in fetches}
-    batches = [
-        Batch(
-            number=number,
-            worker=fetch.worker,
-            start_s=fetch.start_s,
-            fetch_s=fetch.fetched_s - fetch.start_s,
-            transform_s=fetch.transform_s,
-            collate_s=fetch.collated_s - fetch.fetched_s,
-            queued_s=max(0.0, received - fetch.collated_s),
-            wait_s=received - requested,
-        )
-        for number, requested, received in taken
-        if (fetch := by_number.get(number))
-    ]
-    if not batches:
+    way = [(by_number[number], asked, received) for number, asked, received in taken if number in by_number]
+    if not way:
         return None
+    parts = {
+        "fetch": [fetch.fetched_s - fetch.start_s for fetch, *_ in way],
+        "transform": [fetch.transform_s for fetch, *_ in way if fetch.transform_s is not None],
+        "collate": [fetch.collated_s - fetch.fetched_s for fetch, *_ in way],
+        "pin": pins,
+        "queue": [max(0.0, received - fetch.collated_s) for fetch, _, received in way],
+        "wait": [received - asked for _, asked, received in way],
+    }
     meanwhile = [f for f in by_number.values() if f.collated_s > marks[0] and f.start_s < marks[-1]]
-    cost = float(np.mean([batch.fetch_s + batch.collate_s for batch in batches]))
-    busy = max((marks[-1] - marks[0] - sum(batch.wait_s for batch in batches)) / len(batches), 1e-9)
+    cost = sum(parts["fetch"] + parts["collate"]) / len(way)
+    busy = (marks[-1] - marks[0] - sum(parts["wait"])) / len(way)
     return Loading(
         workers=workers,
-        batches=batches,
+        parts=parts,
         fetches=sorted(meanwhile, key=lambda fetch: fetch.number),
         supply_samples_per_s=max(1, workers) * batch_size / max(cost, 1e-9),
-        demand_samples_per_s=batch_size / busy,
-        pin_s=float(np.mean(pins)) if pins else None,
+        demand_samples_per_s=batch_size / max(busy, 1e-9),
     )
 
 

@@ -104,11 +104,25 @@ _IDLE = (
 )
 _MEMORY = (
     Col("device", lambda device: device["device"]),
-    Col("peak allocated", lambda device: device["peak_allocated_bytes"], units.size),
-    Col("peak above the start", lambda device: device["peak_increase_bytes"], units.size),
+    Col(
+        "peak allocated",
+        lambda device: device["peak_allocated_bytes"] or device["peak_increase_bytes"],
+        units.size,
+    ),
+    Col("above", lambda device: "its start" if device["relative"] else "0"),
     Col("peak reserved", lambda device: device["peak_reserved_bytes"], units.size),
 )
 _NAMED = (Col("part", lambda row: row[0]), Col("time/step", lambda row: row[1], us))
+
+
+_WAY = {
+    "fetch": "fetch (decode, transform)",
+    "transform": "of which the data set's transform",
+    "collate": "collate",
+    "pin": "pin",
+    "queue": "in the queue, until the loop takes it",
+    "wait": "the loop waits",
+}
 
 
 def sections(
@@ -144,10 +158,7 @@ def sections(
         Section("Where a step goes", [_mean_step(analysis), *([loader_table(loader)] if loader else [])]),
         Section(
             "How well the device is used",
-            [
-                _utilization(analysis),
-                tabulate(_IDLE, analysis.idle, "Idle time by cause", none=idle),
-            ],
+            [_utilization(analysis), tabulate(_IDLE, analysis.idle, "Idle time by cause", none=idle)],
         ),
         Section(
             "Work",
@@ -225,26 +236,14 @@ def _utilization(analysis: Analysis) -> Table:
 
 def loader_table(loader: Loading) -> Table:
     """The path of the batches, part by part, and supply against demand."""
-    parts = {
-        "fetch (decode, transform)": "fetch_s",
-        "of which the data set's transform": "transform_s",
-        "collate": "collate_s",
-        "in the queue, until the loop takes it": "queued_s",
-        "the loop waits": "wait_s",
-    }
-    times = {name: [getattr(batch, field) for batch in loader.batches] for name, field in parts.items()}
-    rows = [
-        (name, None, None) if None in values else (name, sum(values) / len(values), max(values))
-        for name, values in times.items()
-    ]
     columns = [
-        Col("part", lambda row: row[0]),
-        Col("mean", lambda row: row[1], units.duration),
-        Col("longest", lambda row: row[2], units.duration),
+        Col("part", lambda part: _WAY[part[0]]),
+        Col("mean", lambda part: sum(part[1]) / len(part[1]) if part[1] else None, units.duration),
+        Col("longest", lambda part: max(part[1], default=None), units.duration),
     ]
     note = (
         f"{loader.workers} workers supply {units.number(loader.supply_samples_per_s)} samples/s, the loop "
         f"can take {units.number(loader.demand_samples_per_s)}: {loader.verdict}."
     )
-    title = f"Loader, {len(loader.batches)} batches"
-    return tabulate(columns, [*rows, ("pin", loader.pin_s, None)], title, note)
+    title = f"Loader, {len(loader.parts['fetch'])} batches"
+    return tabulate(columns, list(loader.parts.items()), title, note)

@@ -155,8 +155,8 @@ def transfers(ranks: Sequence[Rank], steps: int) -> list[Transfer]:
     groups = Groups(ranks, copies, 4)
     time, size = groups.values
     directions, memories, operators, frames = groups.keys
-    total, unknown = groups.sum(time), groups.sum(size < 0) > 0
-    moved = np.where(unknown, np.nan, groups.sum(size))
+    total, moved = groups.sum(time), groups.sum(size)
+    moved[groups.sum(size < 0) > 0] = np.nan
     with np.errstate(all="ignore"):
         rate = np.where(total > 0, moved / total / 1e3, np.nan)
     rows = structs(

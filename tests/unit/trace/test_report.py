@@ -11,16 +11,19 @@ from perfkit.errors import TraceError
 from perfkit.show import document, html, terminal
 from perfkit.trace import report
 from perfkit.trace.figures import interactive
-from perfkit.trace.loading import Batch, Loading
+from perfkit.trace.loading import Loading
 from tests.unit.trace.recording import AUTOGRAD, LOADER, Recording, step
 
 RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces" / "photos-baseline.pt.trace.json.gz"
-BATCH = Batch(
-    number=0, worker=0, start_s=0, fetch_s=0.2, transform_s=None, collate_s=0.1, queued_s=0, wait_s=0.3
-)
-SUPPLY = Loading(
-    workers=1, batches=[BATCH], fetches=[], supply_samples_per_s=10, demand_samples_per_s=20, pin_s=None
-)
+WAY = {
+    "fetch": [0.2, 0.4],
+    "transform": [],
+    "collate": [0.1, 0.1],
+    "pin": [],
+    "queue": [0, 0],
+    "wait": [0.3, 0.5],
+}
+SUPPLY = Loading(workers=1, parts=WAY, fetches=[], supply_samples_per_s=10, demand_samples_per_s=20)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,7 @@ def test_the_terminal_page(sections):
 
 def test_the_page_and_its_figures(sections):
     page = html.page("perfkit trace", sections)
-    assert (page.count("<svg"), page.count("<script>")) == (3, 1)
+    assert (page.count("<svg"), page.count("<script>")) == (2, 1)
     for dark in (False, True):
         breakdown = document.figure(sections, "breakdown").draw(dark)
         assert len(breakdown.axes[0].patches) == 3 * 4, "three steps and the mean: loader, operators, other"
