@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from perfkit.trace import tables
-from perfkit.trace.health import check
+from perfkit.trace.diagnosis import check
 from perfkit.trace.intervals import Floats, Ints, gaps, merge, partition, union, weighted
 from perfkit.trace.model import Analysis, Idle, Step
-from perfkit.trace.names import WAITS, tensor_core
 from perfkit.trace.rank import KERNELS, Kind, Paths, Rank, Trace, load
 from perfkit.trace.reader import Device
+from perfkit.trace.tables import WAITS, tensor_core
 
 PARTS = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_op", "other")
 DEVICE_PARTS = PARTS[:3] + PARTS[4:5]

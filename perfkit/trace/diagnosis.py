@@ -1,16 +1,18 @@
-"""The bottlenecks that a trace shows: evidence in numbers, the switch to try next, the largest possible gain.
+"""What is wrong with a file, and the bottlenecks that it shows: evidence, switches to try, the largest gain.
 
 Amdahl's law bounds the gain: without any of the exposed time the step would be 1 / (1 - exposed / step) times
 as fast, so no fix for it can give more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
-from perfkit.trace.model import Analysis
-from perfkit.trace.names import is_bandwidth_bound
+from perfkit.trace.model import Analysis, Health
+from perfkit.trace.rank import WHOLE, Rank
+from perfkit.trace.tables import is_bandwidth_bound
 
 
 class Bottleneck(Struct, frozen=True, kw_only=True):
@@ -160,3 +162,72 @@ _ON_CPU: tuple[_Rule, ...] = (
     ("device-bound", 0.80, "operators compute on the CPU, which is the device here", _cpu),
     ("host-bound", 0.20, "no operator runs: Python code, garbage collection or waiting", _python),
 )
+
+
+# ---------------------------------------------------------------- health
+
+_BREAKDOWN = ["breakdown_us", "mean_us", "exposed_and_hidden_us", "idle"]
+_DEVICE = [*_BREAKDOWN, "gpu_utilization", "est_sm_efficiency", "est_achieved_occupancy", "tensor_core"]
+_FEW = 0.01
+"""A share of launches without a kernel that the edges of the recording explain."""
+
+
+def check(rank: Rank) -> list[Health]:
+    """Problems of one rank; `spoils` names the figures that the analysis then sets to None."""
+    problems = (*_file(rank), *_recording(rank))
+    return [
+        Health(code=code, severity=severity, message=message, spoils=spoils)
+        for code, severity, message, spoils in problems
+    ]
+
+
+def _file(rank: Rank) -> Iterator[tuple[str, str, str, list[str]]]:
+    file = rank.file
+    if file.head.simulated:
+        facts = "".join(f"; {name}: {fact[:200]}" for name, fact in file.head.simulated.items())
+        message = f"this trace is simulated: no kernel ran, its times are predicted{facts}"
+        yield "simulated", "info", message, []
+    if file.truncated:
+        message = f"the file is cut off or damaged: {file.truncated}; an unknown number of events is missing"
+        yield "truncated", "error", message, ["mean_step_us", *_DEVICE]
+    elif file.repaired:
+        yield "repaired", "warning", "invalid escapes, bytes or numbers were repaired", []
+    if file.dropped:
+        reasons = "impossible values (missing, negative, not a number)"
+        yield "bad_events", "warning", f"left out {file.dropped} events with {reasons}", []
+
+
+def _recording(rank: Rank) -> Iterator[tuple[str, str, str, list[str]]]:
+    steps, start, ids = rank.steps, rank.table.start, rank.table.correlation
+    if not steps.marked:
+        message = f"no ProfilerStep marks: '{WHOLE}' stands for one step; call profiler.step() to get steps"
+        yield "no_steps", "info", message, []
+    if steps.empty:
+        names = ", ".join(steps.empty[:5])
+        message = f"steps that repeat or lie inside others were left out: {names}"
+        yield "duplicate_steps", "warning", message, []
+    launching = rank.matching(rank.calls, "^(?!.*(Graph|HostFunc)).*Launch")
+    launching = launching[ids[launching] >= 0]
+    if not len(rank.device):
+        if len(launching) or (rank.memory[:, 0] == 1).any():
+            message = (
+                "a GPU was used but no GPU event was recorded; profile in a fresh process (pytorch#175790)"
+            )
+            yield "no_gpu_events", "error", message, _DEVICE
+        return
+    without = launching[~np.isin(ids[launching], ids[rank.device])]
+    if len(without):
+        many = len(without) > _FEW * len(launching)
+        message = f"{len(without)} of {len(launching)} launches have no kernel in the trace"
+        recorded = start[rank.launch[rank.launched]]
+        if start[without].max() < recorded.min(initial=np.iinfo(np.int64).max):
+            message += ", all before the first recorded kernel: CUPTI before 13.1 loses them when a session "
+            message += "starts (pytorch#192021); give the profiler's schedule more warm-up steps"
+        elif many:
+            message += "; profile once, in a fresh process (pytorch#192021)"
+        yield "dropped_kernels", "error" if many else "warning", message, _DEVICE if many else []
+    tied = rank.launched
+    early = int((start[tied] < start[rank.launch[tied]]).sum())
+    if early:
+        message = f"{early} of {len(tied)} device events start before their launch"
+        yield "early_kernels", "warning", message, ["idle"] if early > _FEW * len(tied) else []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perfkit.trace import analyse
 from perfkit.trace.analysis import PARTS
 from perfkit.trace.intervals import merge, partition
-from perfkit.trace.names import tensor_core
+from perfkit.trace.tables import tensor_core
 from tests.unit.trace.recording import AUTOGRAD, LOADER, Recording, step
 
 NS = st.integers(0, 400_000).map(lambda ns: ns / 1000)
