@@ -28,14 +28,11 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     """`cpu`, `cuda` or `mps`."""
     facts: DeviceFacts
     models: list[str] = []
-    """Classes of the outermost modules."""
     parameters: int = 0
     optimizers: list[str] = []
-    """Classes, in the order in which they step."""
     loader: str = ""
     """Class of the training loader's data set; empty without a `DataLoader`."""
     step_is: str = ""
-    """What counts as a step, in words."""
     backwards_per_step: float = 1.0
     samples_per_step: int = 0
     tokens_per_step: int = 0
@@ -75,7 +72,6 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     """All steps of the script until now."""
     ended: bool = False
-    """Whether the script came to its end."""
 
     @property
     def step_s(self) -> float:

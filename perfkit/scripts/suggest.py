@@ -43,7 +43,6 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     state: State
     settings: dict[str, bool | int | str] = {}
-    """The switches to set; empty where only an edit helps."""
     why: str
     """What was seen that speaks for it, or the reason against it."""
     gain: float | None = None
@@ -66,17 +65,12 @@ class Seen:
     """What watching a script has shown, and what follows from it by arithmetic."""
 
     own: Recipe
-    """The switches as the script sets them."""
     target: Target
-    """Where it runs, with what cannot be set from outside."""
     steps: Observation
-    """Plain steps, as the script is."""
     cores: int
-    """Usable cores."""
     ceiling: Block | None = None
     """Steps on a held batch."""
     analysis: Analysis | None = None
-    """A profile of some steps."""
     syncs: SyncReport | None = None
     in_16_bits: float | None = None
     """How many times as fast a step on a held batch is under autocast to bfloat16; None if not tried."""

@@ -66,7 +66,8 @@ def _steps(result: Watched) -> Table:
         ["trains", f"{', '.join(script.models)} ({script.parameters:,} parameters) on {script.device}"],
         ["is set", settings or "torch's defaults"],
     ]
-    return Table(("what", "how much"), rows, f"{len(seen.block.step_s)} plain steps, no profiler")
+    known = [row for row in rows if row[1] != units.NOT_AVAILABLE]
+    return Table(("what", "how much"), known, f"{len(seen.block.step_s)} plain steps, no profiler")
 
 
 def suggestions(ideas: Sequence[Suggestion]) -> Table:
