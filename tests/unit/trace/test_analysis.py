@@ -192,6 +192,14 @@ def test_a_kernel_belongs_to_the_innermost_operator_around_its_launch(tmp_path):
     assert kernels == {"gemm": ("aten::addmm", 2, 6, 10), "bias": ("aten::linear", 1, 4, 4)}
 
 
+def test_operators_that_overlap_without_nesting_do_no_harm(tmp_path):
+    trace = Recording().op("a", 0, 10).op("b", 5, 10).op("c", 12, 2).launch("in c", 13, (20, 1), cost=0.5)
+    analysis = trace.launch("after a", 14.5, (30, 1)).analyse(tmp_path)
+    assert {row.name: row.host_total_us for row in analysis.operators} == {"a": 10, "b": 10, "c": 2}
+    kernels = {row.name: row.operator for row in analysis.kernels}
+    assert (kernels["in c"], kernels["after a"] == "a") == ("c", False)
+
+
 def test_where_the_thread_is_unknown_the_external_id_ties_kernel_and_operator(tmp_path):
     trace = Recording().op("record_param_comms", 0, 5, **{"External id": 9})
     trace.add("cuda_runtime", "cudaLaunchKernel", 20, 2, -5494, correlation=1, **{"External id": 9})
