@@ -82,9 +82,7 @@ class Stage(Recipe):
 class Script:
     """A script of one's own, measured as it stands; its arguments come after `--`."""
 
-    script: Annotated[
-        str | None, typer.Option(help="your own script; its arguments come after --")
-    ] = None
+    script: Annotated[str | None, typer.Option(help="your own script; its arguments come after --")] = None
     module: Annotated[bool, typer.Option("-m", help="--script is a module, as for python -m")] = False
 
 
