@@ -1,7 +1,7 @@
 """How a workload is trained: one frozen value that holds every switch.
 
 A switch is declared once, as a field of `Recipe`: type, default, allowed values, label, what it needs. The
-widget, the command-line setting, the levels of a search and the documentation derive from that declaration.
+widget, the command-line setting and the documentation derive from that declaration.
 """
 
 import contextlib
