@@ -225,11 +225,10 @@ class Panel(Sectioned):
             work()
         except BaseException:
             self.bar.end("stopped", 0.0)
-            raise
-        else:
-            self.bar.end()
-        finally:
             self.show()
+            raise
+        self.show()
+        self.bar.end()
 
     def _place(self) -> Output:
         """The output for a piece of work in a cell; a panel that no cell has displayed yet appears there."""

@@ -275,11 +275,10 @@ class Workbench(PlanPanel):
         drift = (
             f"The runs are from {len(sessions)} sessions, not interleaved: their difference contains drift."
         )
-        words: list[Content] = [Bullets(sentences.verdicts(runs))]
+        picture, words = figures.headline(runs), list[Content]([Bullets(sentences.verdicts(runs))])
         if len(sessions) > 1:
-            words = [Notice(drift), compared(runs)]
-        notices = map(Notice, sentences.notices(runs))
-        return [*notices, figures.headline(runs), tables.ladder(runs), *words]
+            picture, words = figures.view("step_time", runs), [Notice(drift), compared(runs)]
+        return [*map(Notice, sentences.notices(runs)), picture, tables.ladder(runs), *words]
 
     def _compare(self) -> None:
         self._profile = ()
