@@ -166,7 +166,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def is_script(self) -> bool:
         """Whether a user's script trained, so that the recipe is only what could be observed of it."""
-        return "script SHA-256" in self.facts
+        return "command" in self.facts
 
     @property
     def on_gpu(self) -> bool:

@@ -64,7 +64,7 @@ def test_scripts_are_compared_as_they_stand(tmp_path: Path, monkeypatch: pytest.
 def test_a_script_that_cannot_be_compared_is_told(tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text("x = 1")
-    assert "before its second training step" in perfkit("compare", str(other), str(other), code=1).stderr
+    assert "before its second step" in perfkit("compare", str(other), str(other), code=1).stderr
     assert "there is no script" in perfkit("compare", str(other), str(tmp_path / "none.py"), code=2).stderr
     assert "Name two scripts" in perfkit("compare", str(other), "amp", code=2).stderr
 

@@ -102,6 +102,11 @@ def test_a_document_holds_the_stages_in_their_order_as_plain_data() -> None:
     assert plain["machine"] == {"id": "m"}
 
 
+def test_a_run_of_a_script_is_known_by_its_command() -> None:
+    assert run(facts={"command": "python train.py"}).is_script
+    assert not MEASURED.is_script
+
+
 # ---------------------------------------------------------------- comparisons
 
 
