@@ -1,6 +1,5 @@
 """Data loaders: which one feeds the training, how long it is waited for, what a batch holds."""
 
-import functools
 import inspect
 import random
 import sys
@@ -15,7 +14,7 @@ from torch.utils import data
 from torch.utils._pytree import tree_map
 from torch.utils.data import dataloader as torchs
 
-from perfkit.scripts.script import Script, clock, first_tensor, size, tensors
+from perfkit.scripts.script import Script, around, clock, first_tensor, size, tensors
 from perfkit.scripts.sites import Site
 
 ARGUMENTS = {
@@ -58,14 +57,14 @@ class Loaders:
         """Keyword arguments of the calls that copied batches of the first steps."""
         self.before_fetch: Callable[[], None] = lambda: None
         self._batch_ids: set[int] = set()
-        self._descriptions: dict[int, Site] = {}
+        self._sites: dict[int, Site] = {}
         self._fetched: list[_Fetched] = []
         self._held: dict[int, tuple[Any, int, int]] = {}
         self._is_fetching = False
 
     # ------------------------------------------------------------ making a loader
 
-    def make(self, init: Any, loader: Any, args: Any, kwargs: Any) -> None:
+    def make(self, init: Callable[..., None], loader: Any, args: Any, kwargs: Any) -> None:
         """Constructs a loader; the one for training gets the arguments that are set from outside."""
         try:
             arguments = dict(inspect.signature(init).bind(loader, *args, **kwargs).arguments)
@@ -73,12 +72,12 @@ class Loaders:
             arguments = {}
         dataset = arguments.get("dataset")
         site = self._script.sites.describe("loader")
-        is_first = self._descriptions.setdefault(id(dataset), site) is site
+        is_first = self._sites.setdefault(id(dataset), site) is site
         changes = self._changes(arguments, is_first) if self._is_for_training(arguments, site) else {}
         if not changes:
             init(loader, *args, **kwargs)
             return
-        arguments.pop("self")
+        del arguments["self"]
         arguments |= changes
         if not arguments.get("num_workers"):
             arguments = {name: value for name, value in arguments.items() if name not in _OF_WORKERS}
@@ -86,62 +85,55 @@ class Loaders:
 
     def _is_for_training(self, arguments: dict[str, Any], site: Site) -> bool:
         if known := self._script.settings["loaders"]:
-            places = [[frame.file, frame.line, frame.column] for frame in site.frames[:1]]
-            return any(place in known for place in places)
+            return any([frame.file, frame.line, frame.column] in known for frame in site.frames[:1])
         drawn = any(arguments.get(name) for name in ("shuffle", "sampler", "batch_sampler"))
         return drawn or isinstance(arguments.get("dataset"), data.IterableDataset)
 
     def _changes(self, arguments: dict[str, Any], is_first: bool) -> dict[str, Any]:
         """The arguments that are set from outside; a loader that a framework makes again refuses silently."""
-        script = self._script
+        toggles = self._script.toggles
         own_batches = arguments.get("batch_sampler") is not None or arguments.get("batch_size", 1) is None
-        reasons = why_not(arguments.get("dataset"), arguments.get("num_workers") or 0, own_batches)
-        changes = {
-            name: script.toggles[switch] for switch, name in ARGUMENTS.items() if switch in script.toggles
-        }
+        reasons = _why_not(arguments.get("dataset"), arguments.get("num_workers") or 0, own_batches)
         for switch, reason in reasons.items():
-            if changes.pop(ARGUMENTS[switch], None) and is_first:
-                script.refuse(switch, reason)
-        if changes.get("num_workers"):
-            changes["persistent_workers"] = True
-        return changes
+            if toggles.get(switch) and is_first:
+                self._script.refuse(switch, reason)
+        settable = ARGUMENTS.keys() & toggles.keys() - reasons.keys()
+        changes = {ARGUMENTS[switch]: toggles[switch] for switch in settable}
+        return changes | ({"persistent_workers": True} if changes.get("num_workers") else {})
 
     # ------------------------------------------------------------ fetching
 
-    def fetch(self, plain_next: Any, iterator: Any) -> Any:
+    def fetch(self, plain_next: Callable[[Any], Any], iterator: Any) -> Any:
         """The next batch of a loader's iterator; the time it takes is waiting, if it is for training."""
-        script = self._script
-        if threading.current_thread() is not threading.main_thread():
-            script.note("batches are fetched in a thread of the script's own: waiting is not seen")
-            return plain_next(iterator)
-        if self._is_fetching:
+        steps, loader = self._script.steps, iterator._perfkit_loader
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main:
+            self._script.note("batches are fetched in a thread of the script's own: waiting is not seen")
+        if not is_main or self._is_fetching:
             return plain_next(iterator)
         self.before_fetch()
-        script.steps.begin()
-        loader, start = iterator._perfkit_loader, clock()
+        steps.begin()
+        may_train, start = _kind(loader) != "eval", clock()
         self._is_fetching = True
         try:
             batch, samples, tokens = self._held_or_next(plain_next, iterator)
         except StopIteration:
-            script.steps.now.marks.add("new epoch")
+            steps.now.marks.add("new epoch")
             raise
         finally:
             self._is_fetching = False
-            if _kind(loader) != "eval":
-                script.steps.now.waited += clock() - start
+            if may_train:
+                steps.now.waited += clock() - start
         self._fetched.append(_Fetched(loader, samples, tokens))
-        if _kind(loader) != "eval":
+        parts = list(tensors(batch)) if steps.are_first else []
+        self._batch_ids = {id(tensor) for tensor in parts}
+        if may_train:
             self.iterator = iterator
-        if script.steps.are_first:
-            parts = list(tensors(batch))
-            self._batch_ids = {id(tensor) for tensor in parts}
-            if _kind(loader) != "eval":
+            if parts:
                 self.bytes_per_sample = sum(tensor.nbytes for tensor in parts) // max(1, samples)
-        else:
-            self._batch_ids = set()
         return batch
 
-    def _held_or_next(self, plain_next: Any, iterator: Any) -> tuple[Any, int, int]:
+    def _held_or_next(self, plain_next: Callable[[Any], Any], iterator: Any) -> tuple[Any, int, int]:
         loader = iterator._perfkit_loader
         holds = self.held_on is not None and id(loader) in self._held
         is_held = holds or iterator._perfkit_held
@@ -150,10 +142,13 @@ class Loaders:
             raise StopIteration
         iterator._perfkit_handed += 1
         if holds:
-            iterator._perfkit_held += 1
+            iterator._perfkit_held = True
             batch, samples, tokens = self._held[id(loader)]
             return tree_map(lambda leaf: leaf, batch), samples, tokens  # a script may empty its containers
-        batch = self._next(plain_next, iterator)
+        in_process = iterator._num_yielded and not iterator._num_workers
+        state = _random_state() if in_process and self._script.steps.are_first else None
+        batch = plain_next(iterator)
+        self.random_data |= state is not None and state != _random_state()
         samples, tokens = size(first_tensor(batch))
         indices = iterator._perfkit_indices.popleft() if iterator._perfkit_indices else None
         if isinstance(indices, list | tuple) and list(indices[:1]) != [None]:
@@ -161,16 +156,6 @@ class Loaders:
         if self.held_on is not None and _kind(loader) == "train":
             self._held[id(loader)] = _on(self.held_on, batch), samples, tokens
         return batch, samples, tokens
-
-    def _next(self, plain_next: Any, iterator: Any) -> Any:
-        """The next batch; notices whether the data set draws random numbers, during the first steps."""
-        in_process = iterator._num_yielded and not iterator._num_workers
-        if self.random_data or not in_process or not self._script.steps.are_first:
-            return plain_next(iterator)
-        before = _random_state()
-        batch = plain_next(iterator)
-        self.random_data = before != _random_state()
-        return batch
 
     def release(self) -> None:
         """Batches come from the loaders again."""
@@ -207,7 +192,7 @@ class Loaders:
 
     def site(self) -> Site | None:
         """The user's call that made the training loader."""
-        return self._descriptions.get(id(getattr(self.training, "dataset", None)))
+        return self._sites.get(id(getattr(self.training, "dataset", None)))
 
     def why_not(self) -> dict[str, str]:
         """The loader's switches that cannot be set from outside, and why."""
@@ -218,10 +203,10 @@ class Loaders:
             library = type(loader).__module__.split(".")[0]
             return dict.fromkeys(ARGUMENTS, f"{library} has a loader of its own: set it where that is made")
         own_batches = type(loader.batch_sampler) is not data.BatchSampler
-        return why_not(loader.dataset, loader.num_workers, own_batches)
+        return _why_not(loader.dataset, loader.num_workers, own_batches)
 
 
-def why_not(dataset: Any, workers: int, own_batches: bool) -> dict[str, str]:
+def _why_not(dataset: Any, workers: int, own_batches: bool) -> dict[str, str]:
     """The switches of a `DataLoader` that cannot be set, and why."""
     reasons = {}
     if own_batches:
@@ -266,38 +251,24 @@ def _random_state() -> tuple[int, ...]:
 
 def patch(loaders: Loaders, script: Script) -> None:
     """From now on every `DataLoader` of this process is seen."""
-    plain_make = data.DataLoader.__init__
-    base: Any = torchs._BaseDataLoaderIter
-    plain_init, plain_reset = base.__init__, base._reset
-    plain_index, plain_next = base._next_index, base.__next__
 
-    @functools.wraps(plain_make)
-    def make(self: Any, *args: Any, **kwargs: Any) -> None:
-        loaders.make(plain_make, self, args, kwargs)
+    @around(data.DataLoader, "__init__")
+    def make(plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        loaders.make(plain, loader, args, kwargs)
 
-    def begin_epoch(iterator: Any) -> None:
-        iterator._perfkit_indices = deque()
-        iterator._perfkit_handed = iterator._perfkit_held = 0
+    def begin_epoch(plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        iterator._perfkit_loader, iterator._perfkit_indices = loader, deque()
+        iterator._perfkit_handed, iterator._perfkit_held = 0, False
         script.steps.now.marks.add("new epoch")
+        plain(iterator, loader, *args, **kwargs)
 
-    def init(self: Any, loader: Any) -> None:
-        self._perfkit_loader = loader
-        begin_epoch(self)
-        plain_init(self, loader)
-
-    def reset(self: Any, loader: Any, first_iter: bool = False) -> None:
-        begin_epoch(self)
-        plain_reset(self, loader, first_iter)
-
-    def next_index(self: Any) -> Any:
+    @around(torchs._BaseDataLoaderIter, "_next_index")
+    def next_index(plain: Any, iterator: Any) -> Any:
         """The sampler knows how many samples a batch has, whatever the collate function makes of them."""
-        indices = plain_index(self)
-        self._perfkit_indices.append(indices)
+        indices = plain(iterator)
+        iterator._perfkit_indices.append(indices)
         return indices
 
-    def next_batch(self: Any) -> Any:
-        return loaders.fetch(plain_next, self)
-
-    data.DataLoader.__init__ = make  # type: ignore[method-assign]
-    base.__init__, base._reset = init, reset
-    base._next_index, base.__next__ = next_index, next_batch
+    around(torchs._BaseDataLoaderIter, "__init__")(begin_epoch)
+    around(torchs._BaseDataLoaderIter, "_reset")(begin_epoch)
+    around(torchs._BaseDataLoaderIter, "__next__")(loaders.fetch)

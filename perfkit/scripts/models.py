@@ -3,13 +3,13 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
 from perfkit.scripts.loaders import Loaders
-from perfkit.scripts.script import Script, first_tensor, size, tensors
+from perfkit.scripts.script import Script, around, first_tensor, size, tensors
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _module: Any = nn.Module
@@ -29,9 +29,7 @@ class Models:
     """
 
     def __init__(self, script: Script, loaders: Loaders, before_first: Callable[[], None]) -> None:
-        self._script = script
-        self._loaders = loaders
-        self._before_first = before_first
+        self._script, self._loaders, self._before_first = script, loaders, before_first
         loaders.before_fetch = self.leave_autocast
         self.called: list[nn.Module] = []
         self.is_compiled = False
@@ -68,6 +66,17 @@ class Models:
             self._autocast.__exit__(None, None, None)
             self._autocast = None
 
+    def why_not(self) -> dict[str, str]:
+        """The model's switches that cannot be set from outside, and why."""
+        reasons = {}
+        if not any(p.dim() == 4 for p in self.parameters()):
+            reasons["channels_last"] = "the model has no 4-dimensional weights"
+        if self.is_compiled:
+            reasons["compile"] = "the script compiles the model already"
+        return reasons
+
+    # ------------------------------------------------------------ taking over a module's calls
+
     def stop_looking(self) -> None:
         """Modules that have not been called yet are not looked for any more.
 
@@ -76,56 +85,45 @@ class Models:
         if _module.__dict__["_compiled_call_impl"] is not None:
             _module._compiled_call_impl = None
 
-    def autocast_entered(self, autocast: Any) -> None:
-        """An autocast was entered, by the script or from outside."""
-        if self._autocast is None and autocast._enabled and torch.is_grad_enabled():
-            self.autocast_dtype = autocast.fast_dtype
-
-    # ------------------------------------------------------------ taking over a module's calls
+    @contextlib.contextmanager
+    def ignoring_inner_calls(self) -> Iterator[None]:
+        """Nothing is looked for within an outermost call."""
+        _module._compiled_call_impl = None
+        try:
+            yield
+        finally:
+            _module._compiled_call_impl = _Outermost(self) if self._script.steps.are_first else None
 
     def first_call(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """An outermost call of a module that is not known yet."""
         with self.ignoring_inner_calls():
             is_known = any(module is model for model in self.called)
             trains = any(p.requires_grad for p in module.parameters())
-            if isinstance(module, torch.jit.ScriptModule) or is_known or not trains:
-                return module._call_impl(*args, **kwargs)
-            if torch.is_grad_enabled() and module.training:
-                self.adopt(module)
-                call: Any = module._compiled_call_impl
-                return call(*args, **kwargs)
-            self._loaders.evaluated()
+            if trains and not is_known and not isinstance(module, torch.jit.ScriptModule):
+                if torch.is_grad_enabled() and module.training:
+                    self.adopt(module)
+                    call: Any = module._compiled_call_impl
+                    return call(*args, **kwargs)
+                self._loaders.evaluated()
             return module._call_impl(*args, **kwargs)
 
     def adopt(self, model: Any) -> None:
         """Takes over the calls of an outermost module, and sets its switches."""
         self.called.append(model)
-        own_call = model.__dict__.get("_compiled_call_impl")
-        is_compiled = own_call is not None or "_orig_mod" in model._modules
-        self.is_compiled |= is_compiled
+        call = model.__dict__.get("_compiled_call_impl")
+        self.is_compiled |= call is not None or "_orig_mod" in model._modules
         self._before_first()
-        self._refuse(model, is_compiled)
-        call = own_call or model._call_impl
-        if self._script.wants("channels_last"):
+        script = self._script
+        reasons = {**self.why_not(), **_why_no_autocast(model, script.wants("amp"), script.has_scaler)}
+        for switch in reasons.keys() & script.toggles.keys():
+            script.refuse(switch, reasons[switch])
+        call = call or model._call_impl
+        if script.wants("channels_last"):
             model.to(memory_format=torch.channels_last)
-        if self._script.wants("compile"):
-            mode = self._script.toggles.get("compile_mode", "default")
+        if script.wants("compile"):
+            mode = script.toggles.get("compile_mode", "default")
             call = torch.compile(model._call_impl, mode=None if mode == "default" else mode)
         model.__dict__["_compiled_call_impl"] = functools.partial(self._called, model, call)
-
-    def _refuse(self, model: nn.Module, is_compiled: bool) -> None:
-        """Refuses the switches that this model cannot have."""
-        wants, refuse = self._script.wants, self._script.refuse
-        parameters = list(model.parameters())
-        if wants("channels_last") and not any(p.dim() == 4 for p in parameters):
-            refuse("channels_last", "the model has no 4-dimensional weights")
-        if wants("amp") == "fp16" and not self._script.has_scaler:
-            reason = "the script has no GradScaler, without which fp16 gradients vanish: use bf16, or add one"
-            refuse("amp", reason)
-        if wants("amp") not in (None, "off") and any(p.dtype != torch.float32 for p in parameters):
-            refuse("amp", "the weights are not float32, so there is nothing for autocast to cast")
-        if wants("compile") and is_compiled:
-            refuse("compile", "the script compiles the model already")
 
     def _called(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
         script = self._script
@@ -143,41 +141,30 @@ class Models:
             samples, tokens = size(first_tensor(args) if args else first_tensor(kwargs))
             script.steps.now.forward_samples += samples
             script.steps.now.forward_tokens += tokens
-        kind = script.wants("amp") or "off"
-        if kind != "off" and self._autocast is None:
-            self._autocast = torch.autocast(self.device().type, dtype=DTYPES[kind])
+        dtype = DTYPES.get(script.wants("amp"))
+        if dtype and self._autocast is None:
+            self._autocast = torch.autocast(self.device().type, dtype=dtype)
             self._autocast.__enter__()
         if script.wants("channels_last"):
-            args = tuple(_channels_last(arg) for arg in args)
-            kwargs = {name: _channels_last(arg) for name, arg in kwargs.items()}
-        if script.profiling:
-            with torch.profiler.record_function("forward"):
-                return call(*args, **kwargs)
+            args = tuple(map(_channels_last, args))
+            kwargs = {name: _channels_last(value) for name, value in kwargs.items()}
         if script.steps.are_first:
-            return self._examined(model, call, args, kwargs)
-        return call(*args, **kwargs)
+            return self._examined(call, args, kwargs)
+        with script.phase("forward"):
+            return call(*args, **kwargs)
 
-    def _examined(self, model: nn.Module, call: Any, args: Any, kwargs: Any) -> Any:
+    def _examined(self, call: Any, args: Any, kwargs: Any) -> Any:
         """A call of the first steps: its types and layout are read."""
         named = {**{str(at): value for at, value in enumerate(args)}, **kwargs}
         images = [name for name, value in named.items() if getattr(value, "ndim", 0) == 4]
         self._script.sites.note("forward", images)
         with self.ignoring_inner_calls():
             output = call(*args, **kwargs)
-        given = list(tensors((args, kwargs)))
-        self.inputs = _outline([tensor for tensor in given if tensor.dim() == 4] or given)
+        inputs = list(tensors((args, kwargs)))
+        self.inputs = _outline([tensor for tensor in inputs if tensor.dim() == 4] or inputs)
         floating = [tensor for tensor in tensors(output) if tensor.is_floating_point()]
         self.outputs = _outline([tensor for tensor in floating if tensor.dim()] or floating)
         return output
-
-    @contextlib.contextmanager
-    def ignoring_inner_calls(self) -> Iterator[None]:
-        """Nothing is looked for within an outermost call."""
-        _module._compiled_call_impl = None
-        try:
-            yield
-        finally:
-            _module._compiled_call_impl = _Outermost(self) if self._script.steps.are_first else None
 
 
 class _Outermost:
@@ -195,6 +182,16 @@ class _Outermost:
         return functools.partial(self._models.first_call, module)
 
 
+def _why_no_autocast(model: nn.Module, kind: str | None, has_scaler: bool) -> dict[str, str]:
+    if kind == "fp16" and not has_scaler:
+        return {
+            "amp": "the script has no GradScaler, without which fp16 gradients vanish: use bf16, or add one"
+        }
+    if kind in DTYPES and any(p.dtype != torch.float32 for p in model.parameters()):
+        return {"amp": "the weights are not float32, so there is nothing for autocast to cast"}
+    return {}
+
+
 def _outline(candidates: list[torch.Tensor]) -> torch.Tensor | None:
     """Type, size and layout of the first tensor: its memory is not kept."""
     return candidates[0].detach().to("meta") if candidates else None
@@ -208,18 +205,17 @@ def _channels_last(value: Any) -> Any:
 
 def patch(models: Models, script: Script) -> None:
     """From now on the calls of a script's own models are seen."""
-    plain_compile, plain_enter = nn.Module.compile, cast(Any, torch.autocast.__enter__)
 
-    @functools.wraps(plain_compile)
-    def compile_in_place(self: Any, *args: Any, **kwargs: Any) -> None:
+    @around(nn.Module, "compile")
+    def compile_in_place(plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
         with models.ignoring_inner_calls():
-            plain_compile(self, *args, **kwargs)
-        models.adopt(self)
+            plain(model, *args, **kwargs)
+        models.adopt(model)
 
-    def enter(self: Any) -> Any:
-        models.autocast_entered(self)
-        return plain_enter(self)
+    @around(torch.autocast, "__enter__")
+    def enter(plain: Any, autocast: Any) -> Any:
+        if models._autocast is None and autocast._enabled and torch.is_grad_enabled():
+            models.autocast_dtype = autocast.fast_dtype
+        return plain(autocast)
 
-    nn.Module.compile = compile_in_place  # type: ignore[method-assign]
-    torch.autocast.__enter__ = enter  # type: ignore[method-assign]
     _module._compiled_call_impl = _Outermost(models)

@@ -1,6 +1,7 @@
 """Backward passes and optimizers: losses, steps, gradient scalers, and the switches that act on them."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch.optim import Optimizer
 
 from perfkit.scripts.loaders import Loaders
 from perfkit.scripts.models import Models
-from perfkit.scripts.script import Script, clock
+from perfkit.scripts.script import Script, around, clock
 
 _MOST_COMPARISONS = 20
 """Backward passes after which weights that have not been seen to change are no longer compared."""
@@ -26,9 +27,9 @@ class Gradients:
         self.unscaled: torch.Tensor | None = None
         """The loss that a gradient scaler has just scaled."""
         self._weights: float | None = None
-        self._each_is_step = False
+        self._is_step = False
 
-    def run(self, plain: Any, roots: Any, args: Any, kwargs: Any) -> Any:
+    def run(self, plain: Callable[..., Any], roots: Any, args: Any, kwargs: Any) -> Any:
         """One backward pass."""
         script, steps = self._script, self._script.steps
         steps.begin()
@@ -38,10 +39,8 @@ class Gradients:
         self._keep_loss(roots)
         steps.in_backward += 1
         try:
-            if script.profiling:
-                with torch.profiler.record_function("backward"):
-                    return plain(roots, *args, **kwargs)
-            return plain(roots, *args, **kwargs)
+            with script.phase("backward"):
+                return plain(roots, *args, **kwargs)
         finally:
             steps.in_backward -= 1
             self.count += 1
@@ -57,15 +56,14 @@ class Gradients:
 
     def _look_for_changes(self) -> None:
         """Without an optimizer: weights that change between backward passes, updated by the script."""
-        script = self._script
-        is_unknown = not script.steps.optimizers and not self._each_is_step
-        if is_unknown and self._models.called and self.count <= _MOST_COMPARISONS:
-            weights = sum(float(p.detach().double().sum()) for p in self._models.called[0].parameters())
-            if self._weights not in (None, weights):
-                self._each_is_step = True
-                script.note("no optimizer: the script changes its weights itself; a step is a backward pass")
-            self._weights = weights
-        if self._each_is_step:
+        script, models = self._script, self._models.called
+        if not self._is_step:
+            if script.steps.optimizers or not models or self.count > _MOST_COMPARISONS:
+                return
+            weights = sum(float(p.detach().double().sum()) for p in models[0].parameters())
+            self._is_step, self._weights = self._weights not in (None, weights), weights
+        if self._is_step:
+            script.note("no optimizer: the script changes its weights itself; a step is a backward pass")
             script.step_is = "a backward pass"
             script.steps.backward_is_step()
 
@@ -85,25 +83,23 @@ class Optimizers:
         self._depth = 0
         self._closure_s = 0.0
 
-    def run(self, step: Any, args: Any, kwargs: Any) -> Any:
-        """One step of one optimizer."""
-        optimizer, steps = args[0], self._script.steps
+    def run(self, step: Callable[..., Any], optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """One step of one optimizer; an optimizer inside another one makes no step of its own."""
+        steps, is_outer = self._script.steps, not self._depth
         self.know(optimizer)
-        if not self._depth:  # an optimizer inside another one is handed the closure that is timed already
+        if is_outer:  # an inner optimizer is handed the closure that is timed already
             self._closure_s = 0.0
-            if len(args) > 1:
-                args = (optimizer, self._timed(args[1]), *args[2:])
-            elif "closure" in kwargs:
-                kwargs = {**kwargs, "closure": self._timed(kwargs["closure"])}
+            args = tuple(map(self._timed, args))
+            kwargs = {name: self._timed(value) for name, value in kwargs.items()}
         self._depth += 1
         self.last, start = optimizer, clock()
         try:
-            result = step(*args, **kwargs)
+            result = step(optimizer, *args, **kwargs)
         finally:
             self._depth -= 1
-            if not self._depth:
+            if is_outer:
                 steps.now.updated += clock() - start - self._closure_s
-        if not self._depth:  # an optimizer inside another one makes no step of its own
+        if is_outer:
             if steps.in_backward:  # one for each parameter
                 self._script.step_is = "a backward pass"
             else:
@@ -113,29 +109,13 @@ class Optimizers:
 
     def know(self, optimizer: Any) -> None:
         """Keeps an optimizer that makes a step, and sets its switch; a scaler may skip its first steps."""
-        if not any(optimizer is known for known in self.stepped):
-            self.stepped.append(optimizer)
-            self._set_implementation(optimizer)
-
-    def _timed(self, closure: Any) -> Any:
-        """A closure, whose forward and backward pass are not the optimizer's own work."""
-        if not callable(closure):
-            return closure
-
-        def timed() -> Any:
-            start = clock()
-            try:
-                return closure()
-            finally:
-                self._closure_s += clock() - start
-
-        return timed
-
-    def _set_implementation(self, optimizer: Any) -> None:
         kind = self._script.toggles.get("optimizer_impl", "default")
+        if any(optimizer is known for known in self.stepped):
+            return
+        self.stepped.append(optimizer)
         if kind == "default":
             return
-        if reason := self._why_not(optimizer, kind):
+        if reason := _why_not(optimizer, kind):
             self._script.refuse("optimizer_impl", reason)
             return
         for group in [*optimizer.param_groups, optimizer.defaults]:
@@ -145,102 +125,96 @@ class Optimizers:
         if kind == "fused":
             optimizer._step_supports_amp_scaling = True
 
-    @staticmethod
-    def _why_not(optimizer: Any, kind: str) -> str:
-        needed = "foreach" if kind == "loop" else kind
-        if any(needed not in group for group in optimizer.param_groups):
-            return f"{type(optimizer).__name__} has no {kind} implementation"
-        if kind == "fused" and optimizer.state:
-            return "the optimizer was resumed with a state of another implementation"
-        return ""
+    def _timed(self, value: Any) -> Any:
+        """A closure, whose forward and backward pass are not the optimizer's own work."""
+        if not callable(value):
+            return value
+
+        def closure() -> Any:
+            start = clock()
+            try:
+                return value()
+            finally:
+                self._closure_s += clock() - start
+
+        return closure
 
     def why_not(self) -> dict[str, str]:
         """The optimizer's switches that cannot be set from outside, and why."""
         if not self.stepped:
-            return dict.fromkeys(
-                ("optimizer_impl", "zero_grad_set_to_none"), "the script has no optimizer of torch"
-            )
-        if any("foreach" not in group for group in self.stepped[-1].param_groups):
-            name = type(self.stepped[-1]).__name__
-            return {"optimizer_impl": f"{name} has no foreach or fused implementation"}
-        return {}
+            switches = ("optimizer_impl", "zero_grad_set_to_none")
+            return dict.fromkeys(switches, "the script has no optimizer of torch")
+        reason = _why_not(self.stepped[-1], "foreach")
+        return {"optimizer_impl": reason} if reason else {}
+
+
+def _why_not(optimizer: Any, kind: str) -> str:
+    """Why an optimizer cannot have an implementation."""
+    needed = "foreach" if kind == "loop" else kind
+    if any(needed not in group for group in optimizer.param_groups):
+        return f"{type(optimizer).__name__} has no {kind} implementation"
+    if kind == "fused" and optimizer.state:
+        return "the optimizer was resumed with a state of another implementation"
+    return ""
 
 
 def patch(gradients: Gradients, optimizers: Optimizers, script: Script) -> None:
     """From now on every backward pass and every optimizer of this process is seen."""
-    plain = torch.autograd.backward
 
-    @functools.wraps(plain)
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    @around(torch.autograd, "backward")
+    def backward(plain: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         return gradients.run(plain, tensors, args, kwargs)
 
-    torch.autograd.backward = backward
     _patch_scaler(gradients, optimizers, script)
-    _patch_optimizers(optimizers, script)
 
+    @around(Optimizer, "__init__")
+    def make(plain: Any, *args: Any, **kwargs: Any) -> None:
+        script.sites.note("optimizer")
+        plain(*args, **kwargs)
 
-def _patch_scaler(gradients: Gradients, optimizers: Optimizers, script: Script) -> None:
-    scaler = torch.amp.GradScaler
-    plain_make, plain_scale, plain_step = scaler.__init__, scaler.scale, scaler.step
-
-    @functools.wraps(plain_make)
-    def make(self: Any, *args: Any, **kwargs: Any) -> None:
-        if script.toggles.get("amp") == "fp16":
-            kwargs["enabled"] = True
-        plain_make(self, *args, **kwargs)
-        script.has_scaler |= self.is_enabled()
-
-    @functools.wraps(plain_scale)
-    def scale(self: Any, outputs: Any) -> Any:
-        gradients.unscaled = outputs if isinstance(outputs, torch.Tensor) else None
-        return plain_scale(self, outputs)
-
-    @functools.wraps(plain_step)
-    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        optimizers.last = None
-        result = plain_step(self, optimizer, *args, **kwargs)
-        if self.is_enabled() and optimizers.last is None:
-            optimizers.skipped += 1
-            optimizers.know(optimizer)
-            script.steps.optimizer_stepped(optimizer)
-        return result
-
-    scaler.__init__, scaler.scale, scaler.step = make, scale, step  # type: ignore[method-assign]
-
-
-def _patch_optimizers(optimizers: Optimizers, script: Script) -> None:
-    """Not by torch's global hooks: they would cut the profiler's range of a step in two."""
-    plain_hook, plain_make = Optimizer.profile_hook_step, Optimizer.__init__
-    plain_zero, plain_module_zero = Optimizer.zero_grad, nn.Module.zero_grad
+    # Not by torch's global hooks: they would cut the profiler's range of a step in two.
+    plain_hook = Optimizer.profile_hook_step
 
     def profile_hook_step(function: Any) -> Any:
         inner = plain_hook(function)
 
         @functools.wraps(inner)
-        def step(*args: Any, **kwargs: Any) -> Any:
-            return optimizers.run(inner, args, kwargs)
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            return optimizers.run(inner, optimizer, args, kwargs)
 
         return step
 
-    @functools.wraps(plain_make)
-    def make(self: Any, params: Any, defaults: Any) -> None:
-        script.sites.note("optimizer")
-        plain_make(self, params, defaults)
-
-    def to_none(set_to_none: bool) -> bool:
-        optimizers.sets_to_none = bool(script.toggles.get("zero_grad_set_to_none", set_to_none))
-        return optimizers.sets_to_none
-
-    @functools.wraps(plain_zero)
-    def zero_grad(self: Any, set_to_none: bool = True) -> None:
-        script.sites.note("zero_grad")
-        plain_zero(self, to_none(set_to_none))
-
-    @functools.wraps(plain_module_zero)
-    def zero_module(self: Any, set_to_none: bool = True) -> None:
-        script.sites.note("zero_grad")
-        plain_module_zero(self, to_none(set_to_none))
-
     Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[assignment,method-assign]
-    Optimizer.__init__, Optimizer.zero_grad = make, zero_grad  # type: ignore[method-assign]
-    nn.Module.zero_grad = zero_module  # type: ignore[method-assign]
+
+    @around(Optimizer, "zero_grad")
+    @around(nn.Module, "zero_grad")
+    def zero_grad(plain: Any, holder: Any, set_to_none: bool = True) -> None:
+        script.sites.note("zero_grad")
+        optimizers.sets_to_none = bool(script.toggles.get("zero_grad_set_to_none", set_to_none))
+        plain(holder, optimizers.sets_to_none)
+
+
+def _patch_scaler(gradients: Gradients, optimizers: Optimizers, script: Script) -> None:
+    scaler = torch.amp.GradScaler
+
+    @around(scaler, "__init__")
+    def make(plain: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        if script.toggles.get("amp") == "fp16":
+            kwargs["enabled"] = True
+        plain(self, *args, **kwargs)
+        script.has_scaler |= self.is_enabled()
+
+    @around(scaler, "scale")
+    def scale(plain: Any, self: Any, outputs: Any) -> Any:
+        gradients.unscaled = outputs if isinstance(outputs, torch.Tensor) else None
+        return plain(self, outputs)
+
+    @around(scaler, "step")
+    def step(plain: Any, self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        optimizers.last = None
+        result = plain(self, optimizer, *args, **kwargs)
+        if self.is_enabled() and optimizers.last is None:
+            optimizers.skipped += 1
+            optimizers.know(optimizer)
+            script.steps.optimizer_stepped(optimizer)
+        return result

@@ -334,8 +334,4 @@ def why_not(script: Script, loaders: Loaders, models: Models, optimizers: Optimi
     reasons |= loaders.why_not()
     if models.device().type != "cuda":
         reasons |= {name: f"{reason}; this script trains on a CPU" for name, reason in _ON_CUDA.items()}
-    if not any(p.dim() == 4 for p in models.parameters()):
-        reasons["channels_last"] = "the model has no 4-dimensional weights"
-    if models.is_compiled:
-        reasons["compile"] = "the script compiles the model already"
-    return reasons | optimizers.why_not() | script.refused
+    return reasons | models.why_not() | optimizers.why_not() | script.refused

@@ -1,7 +1,9 @@
 """What is known of the script of this process: its steps, its switches, the sizes of its batches."""
 
 import collections.abc
+import contextlib
 import copy
+import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,21 @@ from perfkit.scripts.sites import Sites
 
 clock = time.perf_counter
 _STEPS_FOR_TYPICAL_SIZE = 12
+
+
+def around(holder: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Replaces a function of a module or class by the decorated one, which is given the plain one first."""
+    plain = getattr(holder, name)
+
+    def replace(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(plain, *args, **kwargs)
+
+        setattr(holder, name, call)
+        return function
+
+    return replace
 
 
 @dataclass(eq=False)
@@ -162,6 +179,10 @@ class Script:
     def wants(self, switch: str) -> Any:
         """The value that is to be set from outside; None if there is none, or it is refused."""
         return None if switch in self.refused else self.toggles.get(switch)
+
+    def phase(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        """Names a part of the step in a profile."""
+        return torch.profiler.record_function(name) if self.profiling else contextlib.nullcontext()
 
     def step_in_words(self) -> str:
         """What counts as a step."""

@@ -25,8 +25,8 @@ def step(optimizer, closure=None):
 @pytest.mark.parametrize("by_name", [False, True])
 def test_forward_and_backward_in_a_closure_are_not_the_optimizer_s_work(watched, by_name):
     optimizer, closure = object(), Mock(return_value=0.5)
-    arguments = (optimizer,) if by_name else (optimizer, closure)
-    assert watched.optimizers.run(step, arguments, {"closure": closure} if by_name else {}) == 0.5
+    args, kwargs = ((), {"closure": closure}) if by_name else ((closure,), {})
+    assert watched.optimizers.run(step, optimizer, args, kwargs) == 0.5
     closure.assert_called_once_with()
     assert watched.steps.now.updated == 3 - 1
     watched.steps.optimizer_stepped.assert_called_once_with(optimizer)
@@ -36,9 +36,9 @@ def test_a_closure_that_is_handed_on_to_an_inner_optimizer_counts_once(watched):
     inner, outer, closure = object(), object(), Mock(return_value=0.5)
 
     def hands_on(_, timed):
-        return watched.optimizers.run(step, (inner, timed), {})
+        return watched.optimizers.run(step, inner, (timed,), {})
 
-    assert watched.optimizers.run(hands_on, (outer, closure), {}) == 0.5
+    assert watched.optimizers.run(hands_on, outer, (closure,), {}) == 0.5
     # Five readings: the start of both, around the closure, the end; one interval is the closure's.
     assert watched.steps.now.updated == 4 - 1
     watched.steps.optimizer_stepped.assert_called_once_with(outer)
