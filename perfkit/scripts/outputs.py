@@ -63,12 +63,12 @@ class Outputs:
         count = _PATHS.get(event)
         if not count or self._ignoring:
             return
-        if event == "open" and not (isinstance(args[2], int) and args[2] & _WRITES):
+        flags = args[2] if event == "open" and isinstance(args[2], int) else 0
+        if event == "open" and not flags & _WRITES:
             return
-        replaces = isinstance(args[-1], int) and bool(args[-1] & os.O_TRUNC)
         for path in args[:count]:
             if isinstance(path, str | bytes | os.PathLike):
-                self.before(os.fsdecode(path), event, replaces)
+                self.before(os.fsdecode(path), event, bool(flags & os.O_TRUNC))
 
     def before(self, path: str, event: str = "open", replaces: bool = True) -> None:
         """Something is about to be written.
@@ -88,7 +88,11 @@ class Outputs:
             if self._scratch and _is_within(place, self._scratch):
                 self._unfold(place, event, replaces)
             elif not self._may_write(os.path.realpath(place), event):
-                self._write_outside(place)
+                if place not in self.written and len(self.written) < _MOST_NOTED:
+                    self.written.append(place)
+                if self._scratch:
+                    reason = "a script that is measured writes into a copy of its folder"
+                    raise WriteRefused(errno.EACCES, reason, place)
 
     def _may_write(self, place: str, event: str) -> bool:
         leads_there = any(_is_within(folder, place) for folder in self._allowed)
@@ -98,14 +102,6 @@ class Outputs:
         in_memory = event == "sqlite3.connect" and name == ":memory:"
         is_compiled = "__pycache__" in (name, os.path.basename(folder))
         return in_memory or is_compiled or any(_is_within(place, allowed) for allowed in self._allowed)
-
-    def _write_outside(self, place: str) -> None:
-        if place not in self.written and len(self.written) < _MOST_NOTED:
-            self.written.append(place)
-        if self._scratch:
-            raise WriteRefused(
-                errno.EACCES, "a script that is measured writes into a copy of its folder", place
-            )
 
     def _unfold(self, place: str, event: str, replaces: bool) -> None:
         """Makes the folders on the way real, and the file a copy."""

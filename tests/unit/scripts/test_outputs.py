@@ -57,6 +57,13 @@ def test_a_file_that_is_changed_becomes_a_copy(project: Path, scratch: Outputs, 
     assert contents(project)["out/old.txt"] == "original"
 
 
+def test_a_file_whose_mode_is_changed_keeps_its_contents(project: Path, scratch: Outputs):
+    scratch._hook("os.chmod", ("out/old.txt", 0o600, -1))
+    os.chmod("out/old.txt", 0o600)
+    assert Path("out/old.txt").read_text() == "original"
+    assert (project / "out/old.txt").stat().st_mode & 0o777 != 0o600
+
+
 def test_removing_and_renaming_leave_the_folder_alone(project: Path, scratch: Outputs):
     before = contents(project.parent)
     for path, event in (("out/old.txt", "os.remove"), ("out/deep/kept.txt", "os.rename")):
