@@ -8,15 +8,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from perfkit.results import stats
 from perfkit.results.stats import Estimate
-from perfkit.scripts import tables
-from perfkit.show import terminal
-from perfkit.show.document import Content
+from perfkit.show import style, terminal, units
+from perfkit.show.document import Content, Figure, Notice, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
 
 Batch = TypeVar("Batch")
 _FIRST = 2
@@ -101,6 +103,36 @@ class Tracked:
         return f"{speed}, {step}, {self.waiting:.0%} of it waiting for data ({len(self.step_s)} steps)"
 
 
+def contents(result: Tracked) -> list[Content]:
+    """The steps of a loop that was observed: a table, and a picture of the steps one by one."""
+    if not result.step_s:
+        return [Notice("No step was seen: no batch of a loader was followed by an optimizer step.")]
+    rows = [
+        ["samples/s", units.number(result.rate(result.samples))],
+        ["tokens/s", units.number(result.rate(result.tokens))],
+        ["step (median)", units.duration_interval(result.step)],
+        ["waiting for data", units.percent(result.waiting)],
+        ["steps", str(len(result.step_s))],
+    ]
+    left_out = result.counted.start
+    note = f"The first {left_out} steps are left out." if left_out else ""
+
+    def paint(figure: "Drawing") -> None:
+        ax = figure.add_subplot()
+        steps = range(1, len(result.step_s) + 1)
+        ax.plot(steps, [1e3 * value for value in result.step_s], color=style.BLUE, label="step")
+        waits = [1e3 * value for value in result.wait_s]
+        ax.plot(steps, waits, "--", color=style.VERMILLION, label="waiting for data")
+        kept, _ = style.split_outliers(result.step_s)
+        outliers = style.outliers_note(result.step_s, "step", units.duration)
+        ax.set_ylim(0, 1.08e3 * max(kept) or 1)
+        ax.set(xlabel="; ".join(filter(None, ("step", outliers))), ylabel="ms")
+        style.legend_below(ax, 2)
+
+    picture = Figure("steps", "Each step of the loop", f"Times of {result.describe()}", paint, height=2.6)
+    return [Table(("what", "how much"), rows, "The loop", note), picture]
+
+
 class track(Iterable[Batch], Generic[Batch]):
     """Goes through a loader and notes how long each step takes, and how long it waits for its batch.
 
@@ -141,7 +173,7 @@ class track(Iterable[Batch], Generic[Batch]):
 
     def sections(self) -> list[Content]:
         """The figures as a table and a picture."""
-        return tables.tracked(self.tracked)
+        return contents(self.tracked)
 
     def show(self) -> None:
         """Prints the table."""

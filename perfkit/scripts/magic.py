@@ -7,7 +7,7 @@ from typing import Any
 from IPython.display import display
 
 from perfkit.notebook.shown import Shown
-from perfkit.scripts import loop, tables
+from perfkit.scripts import loop
 from perfkit.show.document import Bullets, Content, Section
 
 _WAYS = (
@@ -38,7 +38,7 @@ def watch(shell: Any, cell: str) -> None:
     """
     with loop.observed() as tracked, _without_traceback(shell):
         result = shell.run_cell(cell)
-    sections: list[Content] = tables.tracked(tracked)
+    sections: list[Content] = loop.contents(tracked)
     display(Shown(tracked, [*sections, Section("To set switches", [_REASON, Bullets(list(_WAYS))])]))
     result.raise_error()
 

@@ -1,26 +1,18 @@
 """What watching a script has shown, as sections: its steps, what it waits for, what to try."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from perfkit.recipe import shown, switches
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison
 from perfkit.scripts.suggest import Suggestion
 from perfkit.scripts.watching import Watched
-from perfkit.show import style, units
-from perfkit.show.document import Bullets, Col, Content, Figure, Notice, Section, Table, tabulate
+from perfkit.show import units
+from perfkit.show.document import Bullets, Col, Content, Notice, Section, Table, tabulate
 from perfkit.show.inside import syncs
 from perfkit.show.tables import checks
 from perfkit.show.units import clean
 from perfkit.trace.report import diagnosis
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
-
-    from perfkit.scripts.loop import Tracked
 
 _STATES = {"try": "try", "edit": "edit the script", "refused": "no", "on": "has it"}
 
@@ -96,33 +88,3 @@ def sides(result: Comparison, losses: Check) -> list[Content]:
     }
     notices = [Notice(f"{name} was not set: {why}") for name, why in refused.items()]
     return [*notices, checks("Checks", [*result.b.mechanism, losses])]
-
-
-def tracked(result: Tracked) -> list[Content]:
-    """The steps of a loop that was observed: a table, and a picture of the steps one by one."""
-    if not result.step_s:
-        return [Notice("No step was seen: no batch of a loader was followed by an optimizer step.")]
-    rows = [
-        ["samples/s", units.number(result.rate(result.samples))],
-        ["tokens/s", units.number(result.rate(result.tokens))],
-        ["step (median)", units.duration_interval(result.step)],
-        ["waiting for data", units.percent(result.waiting)],
-        ["steps", str(len(result.step_s))],
-    ]
-    left_out = result.counted.start
-    note = f"The first {left_out} steps are left out." if left_out else ""
-
-    def paint(figure: Drawing) -> None:
-        ax = figure.add_subplot()
-        steps = range(1, len(result.step_s) + 1)
-        ax.plot(steps, [1e3 * value for value in result.step_s], color=style.BLUE, label="step")
-        waits = [1e3 * value for value in result.wait_s]
-        ax.plot(steps, waits, "--", color=style.VERMILLION, label="waiting for data")
-        kept, _ = style.split_outliers(result.step_s)
-        outliers = style.outliers_note(result.step_s, "step", units.duration)
-        ax.set_ylim(0, 1.08e3 * max(kept) or 1)
-        ax.set(xlabel="; ".join(filter(None, ("step", outliers))), ylabel="ms")
-        style.legend_below(ax, 2)
-
-    picture = Figure("steps", "Each step of the loop", f"Times of {result.describe()}", paint, height=2.6)
-    return [Table(("what", "how much"), rows, "The loop", note), picture]
