@@ -18,7 +18,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -39,7 +39,6 @@ _servers: dict[frozenset[tuple[str, str]], forkserver.ForkServer] = {}
 _lock = threading.Lock()
 _changing = threading.Lock()
 """Held while this process has the variables of another one that starts."""
-_starter = ThreadPoolExecutor(1, "perfkit-start")
 
 
 def start(arguments: tuple[Any, ...], environment: Mapping[str, str]) -> tuple[BaseProcess, Future[None]]:
@@ -54,7 +53,12 @@ def start(arguments: tuple[Any, ...], environment: Mapping[str, str]) -> tuple[B
     """
     # A daemon is ended with this process, rather than waited for.
     process = _method.Process(target=run, args=arguments, daemon=True)
-    return process, _starter.submit(_start, process, dict(environment))
+    started: Future[None] = Future()
+    # No pool: Ctrl-C while it makes its thread would leave one that this process waits for when it ends.
+    threading.Thread(
+        target=_start_unless_cancelled, args=(started, process, dict(environment)), daemon=True
+    ).start()
+    return process, started
 
 
 def restart() -> None:
@@ -69,6 +73,18 @@ def variables() -> dict[str, str]:
     """The environment of this process, without what a thread sets for a process that starts just now."""
     with _changing:
         return dict(os.environ)
+
+
+def _start_unless_cancelled(started: Future[None], process: BaseProcess, environment: dict[str, str]) -> None:
+    # A server inherits it: Ctrl-C must not end it while it imports torch.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if started.set_running_or_notify_cancel():
+        try:
+            _start(process, environment)
+        except BaseException as problem:
+            started.set_exception(problem)
+        else:
+            started.set_result(None)
 
 
 def _start(process: BaseProcess, environment: dict[str, str]) -> None:
@@ -146,6 +162,7 @@ def run(
     multiprocessing.current_process().daemon = False  # data loaders need processes of their own …
     multiprocessing.set_start_method(None, force=True)  # … started as in any script
     os.setsid()  # Ctrl-C must not reach it, and all of it can be ended at once
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if ON_LINUX:
         # The server ends when nobody holds this any more; processes that it forked must not keep it.
         os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
