@@ -71,7 +71,8 @@ notebooks: $(STAMPS)/install  ## rewrite every notebook from its source in noteb
 	@echo "wrote $(words $(SOURCES)) notebooks"
 
 bench: $(STAMPS)/dev  ## the instrument's own overheads: the harness, and watching a script
-	for name in harness_overhead watch_overhead; do $(BIN)/python -m benchmarks.$$name $(ARGS) || exit 1; done
+	$(BIN)/python -m benchmarks.harness_overhead
+	$(BIN)/python -m benchmarks.watch_overhead
 
 recordings: $(STAMPS)/dev $(STAMPS)/chromium  ## measure and draw data/recordings/ again; refuses a busy machine
 	$(BIN)/python -m docs.record $(ARGS)

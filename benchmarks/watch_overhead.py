@@ -1,12 +1,11 @@
 """A script that is watched against the same script alone, interleaved: ratio of samples/s.
 
-    python benchmarks/watch_overhead.py [--pairs 8] [--rounds 4] [--seconds 1]
+    python -m benchmarks.watch_overhead
 
 Target: at least 0.99. Both processes time their own steps; the one that is not measured is stopped (SIGSTOP).
 Equal processes differ by more than that (about 2%, with the allocator settled): hence several pairs of them.
 """
 
-import argparse
 import contextlib
 import os
 import random
@@ -28,6 +27,7 @@ from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation
 from perfkit.scripts.watched import WatchedScript
 
+PAIRS, ROUNDS, SECONDS = 8, 4, 1.0
 CHUNK = 5
 SCRIPT = f"""
 import sys, time, torch, torchvision
@@ -81,7 +81,7 @@ def _ask(watched: WatchedScript) -> None:
         watched.ask("observe", Observation, steps=10**9)
 
 
-def rates(folder: str, rounds: int, seconds: float) -> tuple[Values, Values]:
+def rates(folder: str) -> tuple[Values, Values]:
     """Steps/s of a pair of fresh processes, watched and alone, a round each."""
     files = [Path(tempfile.mkstemp(dir=folder)[1]) for _ in range(2)]
     command = [sys.executable, "train.py", str(files[1])]
@@ -95,9 +95,9 @@ def rates(folder: str, rounds: int, seconds: float) -> tuple[Values, Values]:
         for side in sides:
             os.killpg(side.pid, signal.SIGSTOP)
         measured: dict[Side, list[float]] = {side: [] for side in sides}
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             for side in random.sample(sides, 2):
-                measured[side].append(side.rate(seconds))
+                measured[side].append(side.rate(SECONDS))
     finally:
         for side in sides:
             with contextlib.suppress(ProcessLookupError):
@@ -109,16 +109,11 @@ def rates(folder: str, rounds: int, seconds: float) -> tuple[Values, Values]:
 
 def main() -> None:
     """Prints the ratio of every pair, then of all of them with its interval."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--pairs", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    given = parser.parse_args()
     pairs = []
     with tempfile.TemporaryDirectory(prefix="perfkit-bench-") as folder:
         Path(folder, "train.py").write_text(SCRIPT)
-        for _ in range(given.pairs):
-            pairs.append(rates(folder, given.rounds, given.seconds))
+        for _ in range(PAIRS):
+            pairs.append(rates(folder))
             own, other = pairs[-1]
             print(f"watched / alone: {stats.geometric_mean(own / other).value:.4f}", flush=True)
     ratio = stats.ratio_over_pairs(pairs)

@@ -81,8 +81,6 @@ class Raw(msgspec.Struct, frozen=True):
     """Steps of each block."""
     disturbed: list[float] = []
     """For each round, the largest share of the cores that others took during one of its blocks."""
-    repeated_samples_per_s: list[float] = []
-    """Blocks that were disturbed, and measured again in the same round."""
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
