@@ -1,6 +1,6 @@
 r"""Fits the constants of simulated GPUs to published measurements, and states errors on what was left out.
 
-    python -m benchmarks.fit_simulation --figures FOLDER --cache FOLDER [--models 150] [--write]
+    python -m benchmarks.fit_simulation --figures FOLDER --cache FOLDER [--write]
 
 FOLDER holds four tables of pytorch-image-models (github.com/huggingface/pytorch-image-models, revision
 aa4b5850, results/), named in `FILES` with their checksums. The constants of Ada are fitted here, by inference
@@ -32,6 +32,8 @@ from perfkit.simulate.fusion import fused
 from perfkit.simulate.gpus import gpu
 from perfkit.simulate.prediction import predict
 
+MODELS = 150
+"""Of each table."""
 PACKAGE = Path(__file__).parent.parent / "perfkit" / "simulate"
 FILES = {
     "rtx3090-train-amp-nchw.csv": "d7a3ee50db9dc64364c0accfe5093ea5ac1783920994d8e3a0dc8a935ae86841",
@@ -78,17 +80,17 @@ def rows(figures: Path, name: str, keys: Sequence[str]) -> dict[tuple[str, ...],
         return {tuple(row[key] for key in keys): row for row in csv.DictReader(lines)}
 
 
-def first(tables: Sequence[dict[tuple[str, ...], dict[str, str]]], count: int) -> list[tuple[str, ...]]:
+def first(tables: Sequence[dict[tuple[str, ...], dict[str, str]]]) -> list[tuple[str, ...]]:
     """The first models that all tables have, in the order of a hash."""
     common = set.intersection(*map(set, tables))
-    return sorted(common, key=lambda key: hashlib.sha256(f"order{key[0]}".encode()).hexdigest())[:count]
+    return sorted(common, key=lambda key: hashlib.sha256(f"order{key[0]}".encode()).hexdigest())[:MODELS]
 
 
-def training_cases(figures: Path, cache: Path, count: int) -> list[Case]:
+def training_cases(figures: Path, cache: Path) -> list[Case]:
     """RTX 3090, both layouts. Models that today's timm builds otherwise are left out."""
     cases = []
     layouts = {k: rows(figures, f"rtx3090-train-amp-{k}.csv", ["model"]) for k in ("nchw", "nhwc")}
-    for key in first(list(layouts.values()), count):
+    for key in first(list(layouts.values())):
         for layout, table in layouts.items():
             row, name = table[key], key[0]
             batch, image = int(row["train_batch_size"]), int(row["train_img_size"])
@@ -99,12 +101,12 @@ def training_cases(figures: Path, cache: Path, count: int) -> list[Case]:
     return cases
 
 
-def inference_cases(figures: Path, cache: Path, count: int) -> list[Case]:
+def inference_cases(figures: Path, cache: Path) -> list[Case]:
     """RTX 4090, eager and compiled."""
     cases = []
     keys = ["model", "infer_img_size"]
     tables = {k: rows(figures, f"rtx4090-infer-amp-{k}.csv", keys) for k in ("eager", "compiled")}
-    for key in first(list(tables.values()), count):
+    for key in first(list(tables.values())):
         row, (name, image) = tables["eager"][key], key
         batch = int(row["infer_batch_size"])
         step = operators.step_of(name, batch, int(image), False, False, cache)
@@ -249,11 +251,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--figures", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--models", type=int, default=150, help="of each table (default: 150)")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    training = Problem(training_cases(options.figures, options.cache, options.models), gpu("rtx3090"))
-    inference = Problem(inference_cases(options.figures, options.cache, options.models), gpu("rtx4090"))
+    training = Problem(training_cases(options.figures, options.cache), gpu("rtx3090"))
+    inference = Problem(inference_cases(options.figures, options.cache), gpu("rtx4090"))
     ada = list(dict.fromkeys([*ADA, *inference.constants_of("ada")]))
     now = fit(inference, constants(), ada)
     values = {name: float(f"{value:.4g}") for name, value in sorted(now.values.items())}
