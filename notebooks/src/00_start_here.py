@@ -30,7 +30,7 @@ panel.set(workers=1)
 panel.run()
 
 # %% [markdown]
-# The orange part shrinks, and samples/s rises. Press **Keep**. The panel measured both loops in turns, so a slow moment of the machine hits both. It says *faster* only if the interval of the ratio lies above 1. (On a CPU, *before* already has two settings that keep the worker from being disturbed: [02](02_data_loading.ipynb) explains them.)
+# The orange part shrinks, and samples/s rises. Press **Keep**. The panel measured both loops in turns, so a slow moment of the machine hits both. It says *faster* only if the interval of the ratio lies above 1. (On a CPU the panel also lets waiting threads sleep, without which a worker gains little: [02](02_data_loading.ipynb) shows it.)
 #
 # This is the method of the whole course: **look at the step, name the gap, change one line, look again.**
 #

@@ -78,7 +78,7 @@ waiting = pk.RecipePanel(
 waiting.run()
 
 # %% [markdown]
-# That is why the panel's *before* has the sleeping threads already, and also an allocator that keeps freed memory: they are the first two rungs of the CPU's ladder. On a GPU they hardly matter.
+# That is why this rung sets both on a CPU. The panel's *before* also has an allocator that keeps freed memory, the first rung of the CPU's ladder. On a GPU neither matters much.
 #
 # ## Your line
 #

@@ -95,7 +95,7 @@ OPTIMIZATIONS = {card.name: card for card in _CARDS}
 """Every optimization by name: the default ladder first, in its order, then the others."""
 
 LADDER = tuple(name for name, card in OPTIMIZATIONS.items() if card.position is not None)
-"""The default ladder: the article's order, with three stages that it does not have, and without its
+"""The default ladder: the article's order, with stages that it does not have, and without its
 `set_to_none=True`, which has been torch's default since 2.0."""
 
 

@@ -64,7 +64,7 @@ def preset(name: str | None = None, device: str = "cpu") -> Preset:
 
 @dataclass(frozen=True)
 class Sizing:
-    """The numbers of a ladder that depend on machine and preset; a card refers to one as `"$NAME"`."""
+    """The values of a ladder that depend on machine and preset; a card refers to one as `"$NAME"`."""
 
     workers: int
     batch_size: int
@@ -72,6 +72,8 @@ class Sizing:
     largest_batch: int
     amp: str
     threads: int
+    wait_policy: str = "default"
+    """With loader workers: on a CPU that trains, threads that spin at barriers would take their cores."""
 
 
 def sizing(preset: Preset, target: Target, cores: int) -> Sizing:
@@ -86,4 +88,7 @@ def sizing(preset: Preset, target: Target, cores: int) -> Sizing:
     # On a simulated GPU, what a published figure vouches for.
     bf16 = target.bf16 and (target.anchored is None or "bfloat16" in target.anchored)
     amp = "bf16" if bf16 else "fp16"
-    return Sizing(workers, preset.batch_size, preset.large_batch, preset.largest_batch, amp, threads)
+    waiting = "passive" if target.device == "cpu" else "default"
+    return Sizing(
+        workers, preset.batch_size, preset.large_batch, preset.largest_batch, amp, threads, waiting
+    )

@@ -26,6 +26,7 @@ _WAITS = Look("waits for data", style.ORANGE, "///")
 _REST = Look("everything else", style.BLUE)
 _FREE = Look("end if data were free", style.VERMILLION, "|")
 _RATE = Look("samples/s", style.SKY)
+_DROPPED = Look("dropped", "none")
 _AGAIN = Look("the baseline again", style.GREY, "..")
 _CEILING = Look("ceiling: data free", style.VERMILLION, "|")
 _ALLOCATED = Look("allocated", style.BLUE)
@@ -151,24 +152,39 @@ def _step_numbers(run: Run) -> str:
 
 
 def _throughput(runs: Sequence[Run], drawing: "Drawing") -> None:
-    """A bar for each stage with its interval, and the rate that it would have if data were free."""
-    unit = "samples/s: mean, 95% interval; ratio to the stage before"
-    ax = _frame(drawing, runs, _throughput_numbers, unit)
-    used, ends = [], [0.0]
+    """A bar for each stage with its interval. Of a ladder, a line climbs through what was kept.
+
+    Elsewhere each stage has the rate that it would have if data were free.
+    """
+    unit = "samples/s: mean, 95% interval; ratio to what was kept before"
+    is_ladder = any(_rung(run) for run in runs)
+    ax = _frame(
+        drawing, runs, _throughput_numbers, unit if is_ladder else unit.replace("what was kept", "the stage")
+    )
+    used, ends, climb = [], [0.0], []
     for at, run in enumerate(runs):
         if not (rate := run.samples_per_s):
             continue
-        look = _AGAIN if run.is_again else _look(run, _RATE)
+        is_dropped = _rung(run).startswith("dropped")
+        look = _AGAIN if run.is_again else _DROPPED if is_dropped else _look(run, _RATE)
         style.bar(ax, at, 0, rate.value, look)
         style.whisker(ax, at, rate)
         used.append(look)
         ends.append(min(rate.high, _MOST_ROOM * rate.value))
-        if ceiling := run.ceiling_samples_per_s:
+        if is_ladder:
+            climb += [] if is_dropped or run.is_again else [(rate.value, at)]
+        elif ceiling := run.ceiling_samples_per_s:
             style.line(ax, at, ceiling, _CEILING)
             used.append(_CEILING)
             ends.append(ceiling)
+    ax.plot(*zip(*climb, strict=True) if climb else ([], []), "o-", color=style.BLUE, linewidth=2.5, zorder=3)
     ax.set_xlim(0, 1.03 * max(ends) or 1)
     style.legend(ax, list(dict.fromkeys(used)))
+
+
+def _rung(run: Run) -> str:
+    """Of a rung that was tried: `kept`, or `dropped: ` with the reason."""
+    return run.facts.get("rung", "")
 
 
 def _throughput_numbers(run: Run) -> str:

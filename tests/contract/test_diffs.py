@@ -91,12 +91,16 @@ def test_a_stage_alone_is_the_rung_of_the_ladder(device: str) -> None:
         assert (after.recipe, after.reason) == (ladder[at].recipe, ladder[at].reason), name
 
 
-@pytest.mark.parametrize("name", IN_THE_ENVIRONMENT)
-def test_a_variable_of_the_process_differs_in_the_command_of_a_cpu_s_script_alone(name: str) -> None:
-    ((_, on_cpu),) = rungs.stage_diffs(plan("cpu", (name,)), DESCRIPTION)
-    ((_, on_gpu),) = rungs.stage_diffs(plan("cuda", (name,)), DESCRIPTION)
+def test_a_variable_of_the_process_differs_in_the_command_of_a_cpu_s_script_alone() -> None:
+    ((_, on_cpu),) = rungs.stage_diffs(plan("cpu", ("allocator",)), DESCRIPTION)
+    ((_, on_gpu),) = rungs.stage_diffs(plan("cuda", ("allocator",)), DESCRIPTION)
     assert [line[0] for line in changed(on_cpu)] == ["-", "+"]
     assert "=" in changed(on_cpu)[1] and not on_gpu
+
+
+def test_workers_come_with_threads_that_sleep_on_a_cpu_alone() -> None:
+    (_, on_cpu), (_, on_gpu) = rungs.stage_diffs(plan("cpu", ("data_loading",)), DESCRIPTION)
+    assert "OMP_WAIT_POLICY=PASSIVE" in on_cpu and "OMP_WAIT_POLICY" not in on_gpu
 
 
 @pytest.mark.parametrize("name", ["amp", "activation_checkpointing", "batch_size", "pinning"])

@@ -130,7 +130,7 @@ def test_a_stage_that_cannot_act_leaves_the_recipe_and_says_why(
 
 
 def test_below_a_rung_are_those_before_it_and_below_another_all() -> None:
-    assert stages.below("pinning") == ("wait_policy", "allocator", "data_loading")
+    assert stages.below("pinning") == ("allocator", "data_loading")
     assert stages.below("baseline") == ()
     assert stages.below("batched_fetch") == LADDER[1:]
     with pytest.raises(InvalidValue, match="unknown stage"):
