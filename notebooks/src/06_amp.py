@@ -29,7 +29,7 @@ panel
 panel.run()
 
 # %% [markdown]
-# **What to expect.** `channels_last`: 1.05 to 1.25 times on a CPU. AMP: on a CPU without 16-bit matrix units *slower*, often only 0.5 to 0.6 times as fast, because it casts without gaining anything; this is no fault, and the next chapter drops it. With AMX, faster where convolutions dominate. AVX512-BF16 alone is a toss-up: measure. On the walk-through's V100: 1,670 → 2,477 samples/s, and Tensor Core time 0 → 26.3%. That step also doubled the batch to 1,024, because 16-bit activations leave memory for it, so the article cannot say how much AMP alone gave. Utilisation *fell* a little: the kernels were shorter.
+# **What to expect.** `channels_last`: 1.05 to 1.25 times on a CPU. AMP: on a CPU without 16-bit matrix units *slower*, 0.5 to 0.9 times as fast, because it casts without gaining anything; this is no fault, and the next chapter drops it. With AMX, faster where convolutions dominate. AVX512-BF16 alone is a toss-up: measure. On the walk-through's V100: 1,670 → 2,477 samples/s, and Tensor Core time 0 → 26.3%. That step also doubled the batch to 1,024, because 16-bit activations leave memory for it, so the article cannot say how much AMP alone gave. Utilisation *fell* a little: the kernels were shorter.
 
 # %%
 pk.recording("sim-v100", "amp")

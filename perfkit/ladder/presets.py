@@ -89,6 +89,4 @@ def sizing(preset: Preset, target: Target, cores: int) -> Sizing:
     bf16 = target.bf16 and (target.anchored is None or "bfloat16" in target.anchored)
     amp = "bf16" if bf16 else "fp16"
     waiting = "passive" if target.device == "cpu" else "default"
-    return Sizing(
-        workers, preset.batch_size, preset.large_batch, preset.largest_batch, amp, threads, waiting
-    )
+    return Sizing(workers, preset.batch_size, preset.large_batch, preset.largest_batch, amp, threads, waiting)

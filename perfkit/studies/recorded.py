@@ -94,7 +94,9 @@ class Recorded(Source):
         if plan.below:
             rows.insert(0, self._before(rows[0]) if rows else runs[0])
         else:
-            rows = [runs[0], *rows, *(run for run in runs if run.stage in _ENDS)]
+            is_whole = {run.stage for run in runs[1:]} <= {*plan.stages, *_ENDS}
+            ends = _ENDS if is_whole else (AGAIN,)
+            rows = [runs[0], *rows, *(run for run in runs if run.stage in ends)]
         return [run if run.stage in _ENDS else self._with(run, plan.settings) for run in rows]
 
     def _with(self, run: Run, settings: Any) -> Run:

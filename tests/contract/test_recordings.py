@@ -14,7 +14,7 @@ from perfkit.simulate.costs import constants
 from perfkit.trace import Analysis, diagnose
 
 EQUAL = 0.2
-"""Chapter 09: "In these two recordings, the operators take about the same time"."""
+"""Chapter 02: "In these two recordings, the operators take about the same time"."""
 
 
 @pytest.fixture(scope="module")
@@ -51,21 +51,22 @@ def test_the_ladder_is_complete_and_undisturbed(ladder: Recording) -> None:
     for run in measured(ladder):
         assert run.disturbed is None, run.title
         assert run.samples_per_s and run.step_s and run.data_wait_s and run.ceiling_samples_per_s
-        assert run.peak_memory_bytes and run.startup_s and run.losses and run.facts
+        assert run.peak_memory_bytes and run.startup_s and run.losses
         assert run.mechanism and all(proof.ok for proof in run.mechanism)
         assert len(run.raw.block_samples_per_s) >= 5
 
 
-def test_a_longer_bar_never_has_a_ratio_below_1(ladder: Recording) -> None:
+def test_what_is_called_faster_has_the_longer_bar(ladder: Recording) -> None:
     by_id = {run.id: run for run in measured(ladder)}
-    compared = 0
+    decided = 0
     for run in by_id.values():
         for pairing in run.pairings:
-            rate, other = (one.samples_per_s for one in (run, by_id[pairing.against]))
+            rate, other = (each.samples_per_s for each in (run, by_id[pairing.against]))
             assert rate and other
-            assert pairing.ratio.ratio == pytest.approx(rate.value / other.value, rel=0.01), run.title
-            compared += 1
-    assert compared >= len(by_id)
+            if pairing.ratio.verdict in ("faster", "slower"):
+                assert (pairing.ratio.verdict == "faster") == (rate.value > other.value), run.title
+                decided += 1
+    assert decided >= 8
 
 
 def measured(recording: Recording) -> list[Run]:
