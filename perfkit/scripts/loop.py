@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from perfkit.results import stats
 from perfkit.results.stats import Estimate
 from perfkit.show import style, terminal, units
 from perfkit.show.document import Content, Figure, Notice, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
 
 Batch = TypeVar("Batch")
 _FIRST = 2
@@ -117,7 +114,7 @@ def contents(result: Tracked) -> list[Content]:
     left_out = result.counted.start
     note = f"The first {left_out} steps are left out." if left_out else ""
 
-    def paint(figure: "Drawing") -> None:
+    def paint(figure: Any) -> None:
         ax = figure.add_subplot()
         steps = range(1, len(result.step_s) + 1)
         ax.plot(steps, [1e3 * value for value in result.step_s], color=style.BLUE, label="step")
