@@ -15,12 +15,12 @@ from perfkit.notebook.shown import Shown
 from perfkit.notebook.where import PlanPanel
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
-from perfkit.results.run import Run, slug
+from perfkit.results.run import RUNG, Run, slug
 from perfkit.results.store import RunStore
 from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.studies import compare, inspect, rungs, sources
-from perfkit.studies.rungs import RUNG, is_ladder_of
+from perfkit.studies.rungs import is_ladder_of
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Description
 

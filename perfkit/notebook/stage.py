@@ -277,10 +277,14 @@ class StagePanel(LadderPanel):
 
 def _decisions(plan: Plan) -> dict[str, Entry]:
     """The newest decision on each rung, on the same workload, preset and device."""
-    rows = RunStore().history(workload=plan.workload)
+    return {row.stage: row for row in reversed(_results(plan)) if row.note in _DECISIONS}
+
+
+def _results(plan: Plan) -> list[Entry]:
+    """The stored runs of the same workload, preset and device, newest first."""
     where = plan.preset.name, plan.device
-    decided = [row for row in rows if row.note in _DECISIONS and (row.preset, row.device) == where]
-    return {row.stage: row for row in reversed(decided)}
+    rows = RunStore().history(workload=plan.workload)
+    return [row for row in rows if (row.preset, row.device) == where]
 
 
 def _climbed(plan: Plan, rung: str) -> dict[str, Value]:
@@ -304,9 +308,7 @@ def kept() -> dict[str, Value]:
 
     Of each rung the newest result counts, on the session's device, workload and preset.
     """
-    plan = LadderPanel().plan
-    where = plan.preset.name, plan.device
-    rows = [row for row in RunStore().history(workload=plan.workload) if (row.preset, row.device) == where]
+    rows = _results(LadderPanel().plan)
     rungs = Counter(row.session for row in rows if row.stage in LADDER[1:])
     newest = {row.stage: row for row in reversed(rows) if rungs[row.session] == 1}  # no whole ladder
     settings: dict[str, Value] = {}

@@ -40,8 +40,6 @@ class Conversation(abc.ABC):
         deadline: float | None = None,
     ) -> None:
         self.on_progress = on_progress
-        self.on_steps: Callable[[float, int], None] = lambda step_s, samples_per_step: None
-        """Called before `on_progress` where steps ended since: their mean, and the samples of each."""
         self.cancelled = cancelled or threading.Event()
         self.deadline = deadline
 
@@ -92,8 +90,6 @@ class Conversation(abc.ABC):
                 elif not isinstance(event, Progress):
                     raise self._first_failure(rank, event)
                 elif rank == 0:
-                    if event.step_s:
-                        self.on_steps(event.step_s, event.samples_per_step)
                     self.on_progress(event.phase, event.done / max(1, event.total))
         try:
             return msgspec.convert(self.together([answers[rank] for rank in sorted(answers)]), kind)

@@ -18,6 +18,8 @@ SCHEMA = 1
 """Version of the record."""
 AGAIN = "baseline_again"
 """The stage that measures the baseline once more in another process: the A/A row."""
+RUNG = "rung"
+"""The fact of a run that says whether its rung was kept: `kept`, or `dropped: ` with the reason."""
 
 Status = Literal["ok", "not_applicable", "failed", "cancelled"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfkit.errors import one_of
-from perfkit.results.run import Run
+from perfkit.results.run import RUNG, Run
 from perfkit.show import sentences, style, units
 from perfkit.show.document import Figure
 from perfkit.show.style import Look
@@ -156,11 +156,10 @@ def _throughput(runs: Sequence[Run], drawing: "Drawing") -> None:
 
     Elsewhere each stage has the rate that it would have if data were free.
     """
-    unit = "samples/s: mean, 95% interval; ratio to what was kept before"
     is_ladder = any(_rung(run) for run in runs)
-    ax = _frame(
-        drawing, runs, _throughput_numbers, unit if is_ladder else unit.replace("what was kept", "the stage")
-    )
+    before = "what was kept" if is_ladder else "the stage"
+    unit = f"samples/s: mean, 95% interval; ratio to {before} before"
+    ax = _frame(drawing, runs, _throughput_numbers, unit)
     used, ends, climb = [], [0.0], []
     for at, run in enumerate(runs):
         if not (rate := run.samples_per_s):
@@ -184,7 +183,7 @@ def _throughput(runs: Sequence[Run], drawing: "Drawing") -> None:
 
 def _rung(run: Run) -> str:
     """Of a rung that was tried: `kept`, or `dropped: ` with the reason."""
-    return run.facts.get("rung", "")
+    return run.facts.get(RUNG, "")
 
 
 def _throughput_numbers(run: Run) -> str:

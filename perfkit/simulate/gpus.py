@@ -82,9 +82,3 @@ def gpu(key: str) -> Gpu:
     if key not in GPUS:
         raise one_of(key, sorted(GPUS), "simulated GPU")
     return GPUS[key]
-
-
-def gpu_of(device: str) -> Gpu | None:
-    """The data sheet of a device such as `sim:v100`; None for a device that is not simulated."""
-    kind, _, key = device.partition(":")
-    return gpu(key) if kind == "sim" else None

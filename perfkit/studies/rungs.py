@@ -14,15 +14,13 @@ from perfkit.ladder.presets import Preset
 from perfkit.ladder.stages import KEPT, Stage
 from perfkit.recipe import Recipe
 from perfkit.results import stats
-from perfkit.results.run import AGAIN, Run, slug
+from perfkit.results.run import AGAIN, RUNG, Run, slug
 from perfkit.results.store import RunStore
 from perfkit.rules import Target, applicable, joined, not_anchored
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import Plan, Source, StopRule, described, opened
 from perfkit.worker.messages import Description, DeviceFacts
 
-RUNG = "rung"
-"""The fact of a run that says whether its rung was kept: `kept`, or `dropped: ` with the reason."""
 LAST = "tried last"
 """The fact of a run whose rung was moved to the end of the ladder: the reason."""
 _MANY = 8

@@ -25,9 +25,6 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     phase: str
     done: int
     total: int
-    step_s: float | None = None
-    """Mean of the steps since the last message; None where none ended."""
-    samples_per_step: int = 0
 
 
 class Failure(msgspec.Struct, frozen=True, tag=True):

@@ -180,22 +180,18 @@ class Procedure:
         self._report = report
         self._clock = clock
         self._reported_at = -math.inf
-        self._reported_steps = 0
         self._step_s = math.inf
         """A step of the end of the warm-up."""
         self._counts_marked = False
         self.under_way = Steps(subject.device)
         """The steps of the last `take`: all that is known of it if the training ends meanwhile."""
 
-    def tell(self, phase: str, done: int, total: int, step_s: Sequence[float] = ()) -> None:
-        """Reports progress, with the mean of the steps since the last report."""
+    def tell(self, phase: str, done: int, total: int) -> None:
+        """Reports progress, not too often."""
         now = self._clock()
-        if done < total and now - self._reported_at < PROGRESS_S:
-            return
-        recent = step_s[self._reported_steps if len(step_s) > self._reported_steps else 0 :]
-        self._reported_at, self._reported_steps = now, len(step_s) if done < total else 0
-        mean = statistics.fmean(recent) if recent else None
-        self._report(Progress(phase, done, total, mean, self._subject.samples_per_step))
+        if done == total or now - self._reported_at >= PROGRESS_S:
+            self._reported_at = now
+            self._report(Progress(phase, done, total))
 
     def take(
         self, count: int, phase: str, most: int = 0, enough: Callable[[], bool] = lambda: True
@@ -214,7 +210,7 @@ class Procedure:
             taken.mark()
             self._add(step, taken)
             done = len(taken.plain)
-            self.tell(phase, done, max(count, done), taken.step_s)
+            self.tell(phase, done, max(count, done))
         synchronize(device)
         marked = 0.0 if self._counts_marked else sum(step.seconds for step in taken.all if step.marks)
         taken.end(self._clock() - start - marked)

@@ -7,7 +7,7 @@ import pytest
 from perfkit.errors import InvalidValue
 from perfkit.simulate import costs
 from perfkit.simulate.fusion import fused
-from perfkit.simulate.gpus import GPUS, Gpu, gpu, gpu_of
+from perfkit.simulate.gpus import GPUS, Gpu, gpu
 from perfkit.simulate.step import Allocate, Operator, Step, Tensor
 from tests.unit.simulate.plans import planned
 
@@ -70,13 +70,12 @@ def test_time_grows_with_size() -> None:
 
 
 def test_gpus_without_enough_figures_are_refused_with_what_would_bring_them() -> None:
-    assert gpu_of("cuda:0") is None
     with pytest.raises(
         InvalidValue, match="only ResNet-50 is published.*a table of many models trained on it"
     ):
         gpu("h100")
     with pytest.raises(InvalidValue, match="v100"):
-        gpu_of("sim:gtx9")
+        gpu("gtx9")
 
 
 def test_compiling_joins_neighbours_and_keeps_products() -> None:

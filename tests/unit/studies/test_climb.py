@@ -7,11 +7,11 @@ import pytest
 from perfkit.errors import RunFailed
 from perfkit.ladder.stages import KEPT
 from perfkit.recipe import Recipe
-from perfkit.results.run import AGAIN, Run
+from perfkit.results.run import AGAIN, RUNG, Run
 from perfkit.results.store import RunStore
 from perfkit.studies import record
 from perfkit.studies.progress import Progress, Update
-from perfkit.studies.rungs import LAST, RUNG, climb, is_ladder_of, resolve
+from perfkit.studies.rungs import LAST, climb, is_ladder_of, resolve
 from perfkit.studies.sources import Plan
 from tests.unit.studies.fakes import FakeChild, FakeMachine
 
