@@ -140,7 +140,9 @@ def doctor(
     Verdicts take the noise into account: a smaller effect is not called an effect.
     """
     plan, checks = training.plan(), machine.checkup()
-    sections = tables.doctor(machine.describe(machine.facts()), checks, rungs.resolve(plan)[1])
+    # What is built in declares what it offers; a workload that is named has to be loaded.
+    stages = rungs.resolve(plan)[1] if training.workload else rungs.expected_stages(plan)
+    sections = tables.doctor(machine.describe(machine.facts()), checks, stages)
     record: dict[str, object] = {"checks": checks}
     if noise:
         with progress() as follow:

@@ -22,7 +22,7 @@ from perfkit.machine.cores import (
     taken_share,
     usable_cores,
 )
-from perfkit.machine.devices import check_device, compiler_problem
+from perfkit.machine.devices import accelerators, check_device, compiler_problem
 from perfkit.machine.doctor import Check, checkup
 from perfkit.machine.gpus import free_gpu_bytes, process_tree, sample_utilization, taken_gpu_share
 
@@ -30,6 +30,7 @@ __all__ = [
     "Check",
     "OtherPrograms",
     "Program",
+    "accelerators",
     "cache_folder",
     "check_device",
     "checkout",

@@ -2,7 +2,6 @@
 
 import functools
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -11,54 +10,66 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from perfkit.errors import InvalidValue, one_of
 from perfkit.machine import computer, cores
 
 _ASK_TORCH = """
 import json, torch
-count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-mps = ["Apple GPU"] if torch.backends.mps.is_available() else []
-print(json.dumps(dict(cuda=[torch.cuda.get_device_name(i) for i in range(count)], mps=mps)))
+there = torch.cuda.is_available()
+cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if there else []
+bf16 = torch.cuda.is_bf16_supported(including_emulation=False) if there else None
+print(json.dumps(dict(imported=True, cuda=cuda, bf16=bf16, mps=torch.backends.mps.is_available())))
 """
 _OTHERS = " (or cuda:1, the second GPU; sim:v100, a simulated one; recorded:NAME)"
 
 
+class Found(msgspec.Struct, frozen=True):
+    """What torch finds on this machine."""
+
+    cuda: list[str] = []
+    """The names of the GPUs."""
+    mps: bool = False
+    bf16: bool | None = None
+    """Whether the first GPU computes in bfloat16."""
+    imported: bool = False
+    """Whether torch can be imported, where it was asked."""
+    error: str = ""
+    """The last line that torch wrote to stderr, or why it could not be asked."""
+
+
+@functools.cache
+def ask_torch() -> Found:
+    """Asks torch in a process of its own, which takes seconds."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _ASK_TORCH], capture_output=True, text=True, timeout=180, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as problem:
+        return Found(error=str(problem))
+    answer, message = (text.strip().rpartition("\n")[2].strip() for text in (done.stdout, done.stderr))
+    try:
+        return msgspec.structs.replace(msgspec.json.decode(answer, type=Found), error=message)
+    except msgspec.DecodeError:
+        return Found(error=message or f"torch's process ended with {done.returncode}")
+
+
+def accelerators() -> Found:
+    """What torch finds; it is not asked where nothing can be found."""
+    return ask_torch() if _may_have_accelerator() else Found()
+
+
 def _may_have_accelerator() -> bool:
-    """Whether asking torch, which takes seconds, can find anything."""
     if sys.platform == "darwin":
         return os.uname().machine == "arm64"
     nodes = any((cores.ROOT / "dev" / node).exists() for node in ("nvidiactl", "nvhost-gpu", "kfd", "dxg"))
     return bool(computer.torch_build()) and (nodes or bool(computer.facts()["gpus"]))
 
 
-@functools.cache
-def accelerators() -> dict[str, Any]:
-    """What torch finds: `cuda` and `mps`, each a list of names, and `error` where asking it failed."""
-    nothing: dict[str, Any] = {"cuda": [], "mps": [], "error": ""}
-    if not _may_have_accelerator():
-        return nothing
-    try:
-        command = [sys.executable, "-c", _ASK_TORCH]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    except (OSError, subprocess.SubprocessError) as problem:
-        return nothing | {"error": str(problem)}
-    message = (done.stderr.strip().splitlines() or [""])[-1].strip()
-    try:
-        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-        return nothing | answer | {"error": message}
-    except (ValueError, IndexError):
-        return nothing | {"error": message or f"torch's process ended with {done.returncode}"}
-
-
-def default_device() -> str:
-    """`cuda`, else `mps`, else `cpu`."""
-    return next((name for name in ("cuda", "mps") if accelerators()[name]), "cpu")
-
-
 def check_device(name: str | None) -> str:
-    """The name of a device that exists here; the best one for None.
+    """The name of a device that exists here; for None `cuda`, else `mps`, else `cpu`.
 
     Args:
         name: `cpu`, `cuda`, `cuda:1` or `mps`; `sim:v100` is passed on, as a simulated GPU needs none.
@@ -67,21 +78,21 @@ def check_device(name: str | None) -> str:
         InvalidValue: no such device, here or anywhere.
     """
     if name is None:
-        return default_device()
+        return "cuda" if accelerators().cuda else "mps" if accelerators().mps else "cpu"
     if re.fullmatch(r"sim:[a-z0-9-]+", name):
         return name
-    match = re.fullmatch(r"(cpu|cuda|mps)(?:(?<=cuda):(\d+))?", name)
+    match = re.fullmatch(r"cpu|mps|cuda(?::(\d+))?", name)
     if not match:
         raise one_of(name, ["cuda", "mps", "cpu"], "device", see=_OTHERS)
-    kind, index = match[1], int(match[2] or 0)
-    if kind == "cpu" or index < len(accelerators()[kind]):
+    found = accelerators() if name != "cpu" else Found()
+    count = len(found.cuda)
+    if name == "cpu" or (name == "mps" and found.mps) or (name[:4] == "cuda" and int(match[1] or 0) < count):
         return name
-    count, mps = len(accelerators()["cuda"]), bool(accelerators()["mps"])
-    available = [*(f"cuda:{number}" for number in range(count)), *["mps"] * mps, "cpu"]
+    available = [*(f"cuda:{number}" for number in range(count)), *["mps"] * found.mps, "cpu"]
     why = "torch finds none here (`perfkit doctor` says why)"
-    if kind == "cuda" and count:
+    if name != "mps" and count:
         why = f"torch finds {count} GPU{'s' * (count > 1)}, counted from 0"
-    elif kind == "cuda" and "CUDA_VISIBLE_DEVICES" in os.environ:
+    elif name != "mps" and "CUDA_VISIBLE_DEVICES" in os.environ:
         why += f"; CUDA_VISIBLE_DEVICES is '{os.environ['CUDA_VISIBLE_DEVICES']}'"
     raise InvalidValue(f"device '{name}' is not available: {why}", f"Available: {', '.join(available)}")
 

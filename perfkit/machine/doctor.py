@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from perfkit.machine import computer, cores, devices
 from perfkit.machine.computer import GIB, version
+from perfkit.machine.devices import Found
 
 _MIN_TORCH = Version("2.11")
 _ONE_CORE = "Loader workers and training share one core: give the container more (docker run --cpus)"
@@ -42,33 +43,33 @@ class Check:
 
 def checkup() -> list[Check]:
     """Checks everything that decides what can be measured here; changes nothing."""
-    machine = computer.facts()
+    found, machine, cpu = devices.ask_torch(), computer.facts(), computer.facts()["cpu"]
     jupyter = {name: version(name) for name in ("jupyterlab", "ipywidgets", "ipykernel")}
     versions = ", ".join(f"{name} {number or 'missing'}" for name, number in jupyter.items())
-    total, shared = machine["memory_bytes"], machine["shm_bytes"]
-    available = min(psutil.virtual_memory().available, total)
-    memory = f"{total / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
-    flags = [flag for flag in machine["cpu"]["flags"] if flag in ("amx_bf16", "avx512_bf16", "bf16")]
+    available = min(psutil.virtual_memory().available, machine["memory_bytes"])
+    memory = f"{machine['memory_bytes'] / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
+    shm = Check("/dev/shm", "n/a: this system has none")
+    if shared := machine["shm_bytes"]:
+        shm = Check("/dev/shm", f"{shared / GIB:.2f} GiB", _SMALL_SHM if shared < GIB else "")
+    flags = [flag for flag in cpu["flags"] if flag in ("amx_bf16", "avx512_bf16", "bf16")]
     bf16 = ", ".join(flags) or "no instructions for it: AMP on the CPU will be slower, not faster"
-    device = devices.default_device()
+    device = devices.check_device(None)
     problem, _, fix = devices.compiler_problem(device).partition(": ")
     return [
         Check("Python", f"{platform.python_version()} at {sys.executable}"),
-        _torch(),
+        _torch(found),
         Check("Jupyter", versions, "" if all(jupyter.values()) else _NO_JUPYTER),
         Check("cores", cores.core_report(), _ONE_CORE if cores.usable_cores() == 1 else ""),
         Check("memory", memory, _LITTLE_MEMORY if available < 3 * GIB else ""),
-        Check("/dev/shm", "n/a: this system has none")
-        if shared is None
-        else Check("/dev/shm", f"{shared / GIB:.2f} GiB", _SMALL_SHM if shared < GIB else ""),
-        _gpu(machine),
-        Check("bf16 on the CPU", f"{bf16} ({machine['cpu']['model']})"),
+        shm,
+        _gpu(machine, found),
+        Check("bf16 on the CPU", f"{bf16} ({cpu['model']})"),
         Check("compiler", f"torch.compile on {device}: {problem or 'has what it needs'}", fix),
         _data(),
     ]
 
 
-def _torch() -> Check:
+def _torch(found: Found) -> Check:
     torch, vision = version("torch"), version("torchvision")
     detail = f"torch {torch or 'missing'}, torchvision {vision or 'missing'}"
     if not torch or not vision:
@@ -77,34 +78,32 @@ def _torch() -> Check:
     detail += f", built for {build or 'the CPU'}"
     requirements = [Requirement(text) for text in metadata.requires("torchvision") or []]
     unmet = [r for r in requirements if r.name == "torch" and not r.specifier.contains(torch, True)]
-    old = Version(torch) < _MIN_TORCH
-    if old or unmet:
-        needed = f"perfkit needs torch {_MIN_TORCH}" if old else f"torchvision needs {unmet[0]}"
-        return Check("torch", f"{detail}; {needed}", _OTHER_TORCH, blocking=True)
-    return Check("torch", detail)
+    problem = ""
+    if Version(torch) < _MIN_TORCH:
+        problem = f"; perfkit needs torch {_MIN_TORCH}"
+    elif unmet:
+        problem = f"; torchvision needs {unmet[0]}"
+    elif not found.imported:
+        problem = f"; it cannot be imported: {found.error}"
+    return Check("torch", detail + problem, _OTHER_TORCH if problem else "", blocking=bool(problem))
 
 
-def _gpu(machine: Mapping[str, Any]) -> Check:
-    usable = [*devices.accelerators()["cuda"], *devices.accelerators()["mps"]]
+def _gpu(machine: Mapping[str, Any], found: Found) -> Check:
     driver = f", driver {machine['driver']}" if machine["driver"] else ""
-    if usable:
+    if usable := [*found.cuda, *["Apple GPU"] * found.mps]:
         return Check("GPU", ", ".join(usable) + driver)
     if machine["gpus"]:
-        return Check("GPU", f"torch cannot use {machine['gpus'][0]['name']}{driver}", _fix_for_unusable_gpu())
+        why = found.error or "torch gives no reason"
+        remedy = f"{why}. Update the driver, or install a torch built for an older CUDA"
+        if not computer.torch_build():
+            remedy = "This torch is built for the CPU: install the build for CUDA (see pytorch.org)"
+        elif (mask := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+            remedy = f"CUDA_VISIBLE_DEVICES is '{mask}': unset it"
+        return Check("GPU", f"torch cannot use {machine['gpus'][0]['name']}{driver}", remedy)
     if any((cores.ROOT / "dev" / node).exists() for node in ("nvidiactl", "nvidia0")):
         remedy = "Run nvidia-smi; in a container start it with --gpus all; after a driver update, reboot"
         return Check("GPU", "there is a device node, but the NVIDIA driver does not respond", remedy)
     return Check("GPU", "n/a: none found; stages that need one are shown as n/a")
-
-
-def _fix_for_unusable_gpu() -> str:
-    if not computer.torch_build():
-        return "This torch is built for the CPU: install the build for CUDA (see pytorch.org)"
-    mask = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if mask is not None:
-        return f"CUDA_VISIBLE_DEVICES is '{mask}': unset it"
-    message = devices.accelerators()["error"] or "torch gives no reason"
-    return f"{message}. Update the driver, or install a torch built for an older CUDA"
 
 
 def _data() -> Check:

@@ -89,6 +89,11 @@ class ThisMachine(Source):
     def __exit__(self, *_: object) -> None:
         self._exit.close()
 
+    def describe(self) -> None:
+        """Sets `description`; others may measure meanwhile."""
+        with self._exit:
+            self.load()
+
     def load(self) -> None:
         """Starts the first child; sets `description`."""
         self._spare, self.description = self._child(Recipe())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from perfkit import export, machine, workloads
+from perfkit import machine, workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import presets, stages
 from perfkit.ladder.catalogue import optimization
@@ -101,16 +101,25 @@ def all_stages(source: Source) -> list[Stage]:
 def resolve(plan: Plan) -> tuple[Description, list[Stage]]:
     """What the workload and the device report, and the stages as they would run here, or were recorded.
 
-    Nothing is trained; a child loads the workload, so that this process stays clean.
+    Nothing is trained, so nobody need wait; a child loads the workload, so that this process stays clean.
     """
-    with opened(plan, Progress()) as source:
-        return source.description, all_stages(source)
+    source = plan.source(plan, Progress())
+    source.describe()
+    return source.description, all_stages(source)
 
 
 def expected(plan: Plan) -> Description:
     """What the workload and the device will probably report, as far as the workload's class declares it."""
-    offers = sorted(workloads.declared(plan.workload))
-    return Description(workloads.reference(plan.workload), dict(plan.options), offers, DeviceFacts(0, ""))
+    offers, facts = sorted(workloads.declared(plan.workload)), DeviceFacts(0, "")
+    if plan.device.startswith("cuda"):
+        found = machine.accelerators()
+        facts = DeviceFacts(0, "", count=len(found.cuda), bf16=found.bf16)
+    return Description(workloads.reference(plan.workload), dict(plan.options), offers, facts)
+
+
+def expected_stages(plan: Plan) -> list[Stage]:
+    """The stages as they will probably run here."""
+    return all_stages(described(plan, expected(plan)))
 
 
 def last(plan: Plan, description: Description) -> Stage:
@@ -289,6 +298,8 @@ def _last_diff(source: Source, ladder: Sequence[Stage], device: str) -> tuple[st
     before, last = ladder[max(0, len(ladder) - 2)], ladder[-1]
     if last.reason:
         return last.reason, ""
+    from perfkit import export  # it brings libcst, which takes half a second
+
     texts = [script(stage.recipe, source.description, device, source.plan.seed) for stage in (before, last)]
     return "", export.diff(texts[0], texts[1], (f"train.py before {last.name}", f"train.py with {last.name}"))
 
@@ -299,25 +310,23 @@ def _changed(diff: str) -> list[str]:
 
 def script(recipe: Recipe, description: Description, device: str, seed: int = 0, steps: int = 8) -> str:
     """The standalone script of a recipe for a workload that was loaded."""
-    return export.script(recipe, description.reference, description.options, _kind(device), seed, steps)
+    from perfkit import export
+
+    # A simulated GPU is a CUDA device there.
+    kind = "cuda" if device.startswith("sim:") else device
+    return export.script(recipe, description.reference, description.options, kind, seed, steps)
 
 
 def scripts(runs: Sequence[Run]) -> dict[str, str]:
     """The script of each stage that was measured, by its title."""
     return {
-        run.title: export.script(
+        run.title: script(
             Recipe.from_dict(run.recipe),
-            run.workload,
-            run.options,
-            _kind(run.device),
+            Description(run.workload, run.options, [], DeviceFacts(0, "")),
+            run.device,
             run.seed,
             len(run.losses) or 8,
         )
         for run in runs
         if run.status == "ok" and not run.is_script and run.stage != AGAIN
     }
-
-
-def _kind(device: str) -> str:
-    """The device that a script names: a simulated GPU is a CUDA device there."""
-    return "cuda" if device.startswith("sim:") else device

@@ -137,6 +137,11 @@ class Source:
     def __exit__(self, *_: object) -> None:
         """Ends what was started."""
 
+    def describe(self) -> None:
+        """Sets `description`, and ends what that needed."""
+        with self:
+            pass
+
     @classmethod
     def checked(cls, request: Request) -> Plan:
         """A plan with this source's defaults.

@@ -29,8 +29,9 @@ def accelerators(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Sets what torch finds on this machine."""
 
     def set_answer(cuda: int = 0, mps: bool = False, error: str = "") -> None:
-        answer = {"cuda": ["H200"] * cuda, "mps": ["Apple GPU"] * mps, "error": error}
-        monkeypatch.setattr(devices, "accelerators", lambda: answer)
+        found = devices.Found(cuda=["H200"] * cuda, mps=mps, error=error, imported=True)
+        monkeypatch.setattr(devices, "_may_have_accelerator", lambda: True)
+        monkeypatch.setattr(devices, "ask_torch", lambda: found)
 
     return set_answer
 

@@ -1,14 +1,15 @@
-import json
 import subprocess
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfkit.errors import InvalidValue
 from perfkit.machine import computer, devices
+from perfkit.machine.devices import Found
 from tests.unit.machine.conftest import files
 
 
@@ -24,46 +25,50 @@ def test_without_a_device_node_torch_is_not_even_asked(root: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("printed", "said", "code", "cuda", "error"),
+    ("printed", "said", "code", "found"),
     [
-        ('noise\n{"cuda": ["x"], "mps": []}\n', "", 0, 1, ""),
-        ('{"cuda": [], "mps": []}\n', "UserWarning: an old driver\n", 0, 0, "UserWarning: an old driver"),
-        ("", "ModuleNotFoundError: torch\n", 1, 0, "ModuleNotFoundError: torch"),
-        ("", "", 180, 0, "timed out"),
-        ("", "", -11, 0, "torch's process ended with -11"),
+        ('noise\n{"cuda": ["x"], "imported": true}\n', "", 0, Found(["x"], imported=True)),
+        ("{}\n", "UserWarning: an old driver\n", 0, Found(error="UserWarning: an old driver")),
+        ("", "ModuleNotFoundError: torch\n", 1, Found(error="ModuleNotFoundError: torch")),
+        ("", "", -11, Found(error="torch's process ended with -11")),
     ],
 )
 def test_what_torch_says_is_taken_from_a_child(
-    monkeypatch: pytest.MonkeyPatch, printed: str, said: str, code: int, cuda: int, error: str
+    monkeypatch: pytest.MonkeyPatch, printed: str, said: str, code: int, found: Found
 ) -> None:
-    def ask(*command: Any, **more: Any) -> Any:
-        if code == 180:
-            raise subprocess.TimeoutExpired("python", code)
-        return subprocess.CompletedProcess([], code, printed, said)
+    done = subprocess.CompletedProcess([], code, printed, said)
+    monkeypatch.setattr(devices.subprocess, "run", lambda *_, **more: done)
+    assert devices.ask_torch.__wrapped__() == found
 
-    monkeypatch.setattr(devices, "_may_have_accelerator", lambda: True)
+
+def test_torch_that_does_not_answer_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*_: Any, **more: Any) -> Any:
+        raise subprocess.TimeoutExpired("python", 180)
+
     monkeypatch.setattr(devices.subprocess, "run", ask)
-    answer = devices.accelerators.__wrapped__()
-    assert len(answer["cuda"]) == cuda
-    assert error in answer["error"]
+    assert "timed out" in devices.ask_torch.__wrapped__().error
 
 
 def test_the_question_to_torch_is_answered_in_plain_data(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cuda = types.SimpleNamespace(
-        is_available=lambda: True, device_count=lambda: 2, get_device_name=["H200", "T4"].__getitem__
+        is_available=lambda: True,
+        device_count=lambda: 2,
+        get_device_name=["H200", "T4"].__getitem__,
+        is_bf16_supported=lambda including_emulation: True,
     )
     backends = types.SimpleNamespace(mps=types.SimpleNamespace(is_available=lambda: False))
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda, backends=backends))
     exec(devices._ASK_TORCH, {})
-    assert json.loads(capsys.readouterr().out) == {"cuda": ["H200", "T4"], "mps": []}
+    answer = msgspec.json.decode(capsys.readouterr().out, type=Found)
+    assert answer == Found(["H200", "T4"], bf16=True, imported=True)
 
 
 def test_cuda_is_better_than_mps_is_better_than_cpu(accelerators: Any) -> None:
     for found, device in [({"cuda": 1, "mps": True}, "cuda"), ({"mps": True}, "mps"), ({}, "cpu")]:
         accelerators(**found)
-        assert devices.default_device() == devices.check_device(None) == device
+        assert devices.check_device(None) == device
 
 
 @pytest.mark.parametrize(

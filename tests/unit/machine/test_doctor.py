@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from perfkit.machine import Check, checkup, computer, cores, devices, doctor, facts
+from perfkit.machine.devices import Found
 from tests.unit.machine.conftest import files
 
 
@@ -23,6 +24,7 @@ def test_every_check_says_something_and_every_fault_has_a_remedy() -> None:
 @pytest.mark.parametrize(
     ("torch", "vision", "words"),
     [
+        ("2.15.0", "0.29.2", "it cannot be imported: libcudart is missing"),
         (None, "0.29.2", "torch missing"),
         ("2.15.0", None, "torchvision missing"),
         ("2.10.1", "0.29.2", "perfkit needs torch 2.11"),
@@ -34,7 +36,7 @@ def test_a_pair_of_torch_and_torchvision_that_does_not_fit(
 ) -> None:
     monkeypatch.setattr(doctor, "version", {"torch": torch, "torchvision": vision}.get)
     monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["numpy", "torch>=2.14.0"])
-    found = doctor._torch()
+    found = doctor._torch(Found(error="libcudart is missing"))
     assert found.status == "problem"
     assert words in found.detail
     assert "requirements.txt" in found.remedy
@@ -66,26 +68,21 @@ def test_what_a_machine_lacks_is_named(
     assert words in f"{found.detail} {found.remedy}"
 
 
-def test_the_gpu_check_tells_its_cases_apart(
-    root: Path, accelerators: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gpu_check_tells_its_cases_apart(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     none: dict[str, Any] = {"gpus": [], "driver": None}
     some: dict[str, Any] = {"gpus": [{"name": "T4"}], "driver": "470"}
-    accelerators()
-    assert doctor._gpu(none).status == "ok"
-    assert "n/a" in doctor._gpu(none).detail
+    assert doctor._gpu(none, Found()).status == "ok"
+    assert "n/a" in doctor._gpu(none, Found()).detail
     files(root, {"dev/nvidiactl": ""})
-    assert "--gpus all" in doctor._gpu(none).remedy
+    assert "--gpus all" in doctor._gpu(none, Found()).remedy
     monkeypatch.setattr(computer, "torch_build", dict)
-    assert "built for the CPU" in doctor._gpu(some).remedy
+    assert "built for the CPU" in doctor._gpu(some, Found()).remedy
     monkeypatch.setattr(computer, "torch_build", lambda: {"cuda": "13.2"})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    accelerators(error="the driver is too old")
-    assert "the driver is too old" in doctor._gpu(some).remedy
+    assert "the driver is too old" in doctor._gpu(some, Found(error="the driver is too old")).remedy
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert "unset it" in doctor._gpu(some).remedy
-    accelerators(cuda=1)
-    assert doctor._gpu(some) == Check("GPU", "H200, driver 470")
+    assert "unset it" in doctor._gpu(some, Found()).remedy
+    assert doctor._gpu(some, Found(["H200"])) == Check("GPU", "H200, driver 470")
 
 
 def test_a_data_folder_that_cannot_be_written_or_is_full(

@@ -14,7 +14,7 @@ from perfkit.recipe import Recipe
 from perfkit.results import noise, stats
 from perfkit.results.run import Mechanism, Run
 from perfkit.studies.progress import Progress, Update
-from perfkit.studies.rungs import again
+from perfkit.studies.rungs import again, resolve
 from perfkit.studies.sources import Plan, StopRule, opened
 from tests.unit.studies.fakes import FakeChild, FakeMachine, out_of_memory
 
@@ -340,5 +340,7 @@ def test_a_second_study_waits_for_the_device_and_says_so(machine: FakeMachine, w
         assert update.phase == "waiting: another run uses cpu"
         raise Enough
 
-    with opened(where, Progress()), pytest.raises(Enough), opened(where, Progress(follow)):
-        pytest.fail("both have the device")
+    with opened(where, Progress()):
+        assert resolve(where)[0].reference == "m:W", "describing it disturbs nobody"
+        with pytest.raises(Enough), opened(where, Progress(follow)):
+            pytest.fail("both have the device")
