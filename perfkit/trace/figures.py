@@ -1,17 +1,21 @@
 """Pictures of a trace: where the steps' time goes, memory, and the timeline of a step."""
 
 import functools
+import itertools
+import operator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
+import jinja2
 
 from perfkit.show import style, units
 from perfkit.show.document import Figure, Interactive
 from perfkit.show.style import Look
 from perfkit.show.units import clean
 from perfkit.trace.model import Analysis
-from perfkit.trace.timeline import Lanes
+from perfkit.trace.rank import Texts
+from perfkit.trace.timeline import Bar, Lanes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -30,6 +34,7 @@ LOOKS = {
     "backward": (style.PURPLE, ""),
     "optimizer": (_LIGHT, ""),
     "annotation": (_LIGHT, ""),
+    "several kinds": (_LIGHT, ""),
     "fetch": (style.GREEN, ""),
     "collate": (style.SKY, ""),
 }
@@ -117,24 +122,51 @@ def _memory(analysis: Analysis, drawing: "Drawing") -> None:
 
 
 def interactive(window: Lanes) -> Interactive:
-    """The timeline of a step to zoom and pan in."""
+    """The timeline of a recording to zoom and pan in, opened at its step."""
     colours = {part: colour for part, (colour, _) in LOOKS.items()}
+    parts, texts = list(colours), Texts()
+    texts[""]  # is number 0
+
+    def numbers(bars: Iterable[Bar]) -> list[list[int]]:
+        """Columns: starts (from the one before), durations, busy times (ns), events, text, part, place."""
+        rows, before = [], 0
+        for bar in bars:
+            start, busy = round(bar.start_us * 1e3), round(bar.busy_us * 1e3) if bar.events > 1 else 0
+            about = bar.events, texts[bar.name], parts.index(bar.colour), texts[bar.place]
+            rows.append((start - before, round(bar.duration_us * 1e3), busy, *about))
+            before = start
+        return [list(column) for column in zip(*rows, strict=True)]
+
+    depth = operator.attrgetter("depth")
+    lanes = [
+        {
+            "label": lane.label,
+            "kind": lane.kind,
+            "rows": [numbers(bars) for _, bars in itertools.groupby(sorted(lane.bars, key=depth), key=depth)],
+        }
+        for lane in window.lanes
+    ]
     used = {bar.colour for lane in window.lanes for bar in lane.bars}
-    name = clean(window.name, 60)
-    markup = _template().render(
-        legend={part: colour for part, colour in colours.items() if part in used},
-        name=name,
-        data={**msgspec.to_builtins(window), "name": name, "parts": colours},
-    )
+    data = {
+        "duration": round(window.duration_us * 1e3),
+        "step": window.step,
+        "steps": numbers(window.steps),
+        "phases": numbers(window.phases),
+        "lanes": lanes,
+        "texts": texts.each,
+        "parts": parts,
+        "colours": list(colours.values()),
+    }
+    name = window.steps[window.step].name
+    legend = {part: colour for part, colour in colours.items() if part in used}
+    markup = _template().render(legend=legend, name=name, data=data)
     script = Path(__file__).with_name("timeline.js").read_text(encoding="utf-8")
     height = 270 + sum(15 * lane.levels + 7 for lane in window.lanes)
     return Interactive(f"Timeline of {name}", markup, script, height)
 
 
 @functools.cache
-def _template() -> Any:
-    import jinja2
-
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(loader=jinja2.PackageLoader("perfkit.trace", "."), autoescape=True)
-    environment.policies["json.dumps_kwargs"] = {}  # the order of the parts counts
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment.get_template("timeline.jinja")

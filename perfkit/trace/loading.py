@@ -106,18 +106,19 @@ def join(
 
 
 def lanes(loading: Loading, window: Lanes, start_s: float) -> Lanes:
-    """A step's timeline with a row for each worker on top.
+    """A timeline with a row for each worker on top.
 
     Args:
         loading: what the workers did.
-        window: the step's rows.
-        start_s: start of the step on the shared clock.
+        window: the recording's rows.
+        start_s: start of the timeline's step on the shared clock.
     """
     bars: dict[int, list[Bar]] = {fetch.worker: [] for fetch in loading.fetches}
+    zero_s = start_s - window.steps[window.step].start_us / 1e6
     for fetch in loading.fetches:
         parts = (("fetch", fetch.start_s, fetch.fetched_s), ("collate", fetch.fetched_s, fetch.collated_s))
         for part, start, end in parts:
-            start_us, duration_us = (start - start_s) * 1e6, (end - start) * 1e6
+            start_us, duration_us = (start - zero_s) * 1e6, (end - start) * 1e6
             if -duration_us < start_us < window.duration_us:
                 name = f"batch {fetch.number}: {part}"
                 bar = Bar(name=name, start_us=start_us, duration_us=duration_us, colour=part)

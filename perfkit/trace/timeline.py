@@ -1,4 +1,10 @@
-"""The timeline of one step: rows for threads, streams and copies, with the longest events of it."""
+"""The timeline of a trace: rows for threads, streams and copies over the whole recording.
+
+The number of bars is limited, whatever the size of the trace: one step has all its events, and elsewhere
+short events that begin in the same cell of time share a bar, so that no time is left out.
+"""
+
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -8,16 +14,19 @@ from perfkit.show.units import clean
 from perfkit.trace.intervals import Ints
 from perfkit.trace.rank import COPIES, KERNELS, Forest, Kind, Rank, Trace
 
-_COLOURS = {kind: kind.name.lower() for kind in Kind if Kind.OTHER < kind < Kind.STEP}
-_COLOURS[Kind.COLLECTIVE] = "communication"
-MOST = 20_000
-"""Bars of a timeline, so that its page stays below 5 MB whatever the size of the trace."""
+_SHOWN = [kind for kind in Kind if Kind.OTHER < kind < Kind.STEP]
+_COLOURS = {kind: kind.name.lower() for kind in _SHOWN}
+_COLOURS |= {Kind.COLLECTIVE: "communication", Kind.OTHER: "several kinds"}
+MOST = 120_000
+"""Bars of a timeline: about 25 bytes each in a page, which stays below 5 MB."""
 
 
-class Bar(Struct, frozen=True, kw_only=True, array_like=True):
-    """One event. `start_us` from the window's start; `depth`: level of nesting; `colour`: a part's name.
+class Bar(Struct, frozen=True, kw_only=True):
+    """One event, or several short ones. Times in µs, `start_us` from the beginning of the recording.
 
-    `place`: the user's `file.py:line` that led to it; empty where no stack was recorded.
+    `colour`: a part's name. `depth`: level of nesting. `place`: the user's `file.py:line` that led to it;
+    empty if no stack was recorded. `events`: how many share the bar, with the name of the longest and the sum
+    of their times, `busy_us`.
     """
 
     name: str
@@ -26,10 +35,12 @@ class Bar(Struct, frozen=True, kw_only=True, array_like=True):
     colour: str
     depth: int = 0
     place: str = ""
+    events: int = 1
+    busy_us: float = 0.0
 
 
 class Lane(Struct, frozen=True, kw_only=True):
-    """A row, its bars in order of time. `kind`: "thread", "stream", "copies" or "worker"."""
+    """Rows of bars, each row in order of time. `kind`: "thread", "stream", "copies" or "worker"."""
 
     label: str
     kind: str
@@ -42,23 +53,22 @@ class Lane(Struct, frozen=True, kw_only=True):
 
 
 class Lanes(Struct, frozen=True, kw_only=True):
-    """A window of the trace. `omitted`: shorter events left out; `phases`: forward, backward, optimizer."""
+    """A recording. `step`: the one with all its events. `phases`: forward, backward, optimizer of steps."""
 
-    name: str
-    start_us: float
     duration_us: float
     lanes: list[Lane]
-    phases: list[Bar]
-    omitted: int
+    steps: list[Bar]
+    step: int = 0
+    phases: list[Bar] = []
 
 
 def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
-    """The rows of a step of the first rank, the longest events of it.
+    """The rows of the first rank.
 
     Args:
         trace: a loaded trace.
-        step: position in the rank's steps.
-        most: bars in all; shorter events are left out, and counted.
+        step: position in the rank's steps: it has all its events, if these are at most half of `most`.
+        most: bars in all.
 
     Raises:
         TraceError: no such step.
@@ -69,81 +79,129 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
         raise TraceError(
             f"there is no step {step}", f"The trace has {len(steps.names)} steps, counted from 0"
         )
-    start, end = int(steps.start[step]), int(steps.end[step])
-    rows = rank.rows(*_COLOURS)
-    rows = rows[(table.start[rows] < end) & (table.end[rows] > start)]
-    shown = rows[np.sort(np.argsort(-rank.duration(rows), kind="stable")[:most])]
-    kinds, threads = table.kind[shown], table.thread[shown]
+    rows = rank.rows(*_SHOWN)
+    zero, kinds, threads = int(table.start.min()), table.kind[rows], table.thread[rows]
     groups = np.select([np.isin(kinds, KERNELS), np.isin(kinds, COPIES)], [1, 2])
-    return Lanes(
-        name=steps.names[step],
-        start_us=start / 1e3,
-        duration_us=(end - start) / 1e3,
-        lanes=[
-            _lane(rank, group, thread, shown[(groups == group) & (threads == thread)], start)
-            for group, thread in sorted({*zip(groups.tolist(), threads.tolist(), strict=True)})
-        ],
-        phases=_phases(rank, rows, start, end),
-        omitted=len(rows) - len(shown),
-    )
-
-
-def _lane(rank: Rank, group: int, thread: int, rows: Ints, zero: int) -> Lane:
-    pid, tid = map(str, rank.texts.each[thread])
-    label = rank.threads.get((pid, tid)) or f"thread {tid}"
-    if group:
-        gpu = "simulated GPU" if rank.file.head.simulated else "GPU"
-        label = f"{gpu} {pid} stream {tid.removeprefix('stream ')}{' copies' if group == 2 else ''}"
-    forest, each = Forest(rank.table, rows), rank.texts.each
-    events = rank.table[forest.rows]
-    calls = rank.launch[forest.rows] if group else forest.rows
-    ops = np.where(events.kind == Kind.CPU_OP, forest.rows, rank.op[forest.rows])
-    columns = (
-        events.name,
-        events.start - zero,
-        events.end - events.start,
-        events.kind,
-        forest.depth,
-        rank.frames(calls, ops),
-    )
-    bars = [
-        Bar(
-            name=clean(each[name], 120),
-            start_us=start / 1e3,
-            duration_us=length / 1e3,
-            colour=_COLOURS[kind],
-            depth=depth,
-            place=clean(each[line], 120) if line >= 0 else "",
-        )
-        for name, start, length, kind, depth, line in zip(
-            *(column.tolist() for column in columns), strict=True
-        )
+    tracks = [
+        _Track(rank, group, thread, rows[(groups == group) & (threads == thread)])
+        for group, thread in sorted({*zip(groups.tolist(), threads.tolist(), strict=True)})
     ]
-    return Lane(label=clean(label, 60), kind=("thread", "stream", "copies")[group], bars=bars)
+    window = int(steps.start[step]), int(steps.end[step])
+    if sum(track.inside(*window).sum() for track in tracks) > most // 2:
+        window = zero, zero
+    end, cell = int(table.end.max()), 0
+    while cell < end - zero and sum(len(track.firsts(window, cell)) for track in tracks) > most:
+        cell = 2 * cell or 1 + (end - zero) // (2 * most)
+    return Lanes(
+        duration_us=(end - zero) / 1e3,
+        lanes=[track.lane(track.firsts(window, cell), zero) for track in tracks],
+        steps=[
+            Bar(
+                name=clean(name.replace("ProfilerStep#", "step "), 60),
+                start_us=(start - zero) / 1e3,
+                duration_us=(end - start) / 1e3,
+                colour="other",
+            )
+            for name, start, end in zip(steps.names, steps.start.tolist(), steps.end.tolist(), strict=True)
+        ],
+        step=step % len(steps.names),
+        phases=_phases(rank, zero),
+    )
 
 
-def _phases(rank: Rank, rows: Ints, start: int, end: int) -> list[Bar]:
-    """Forward, backward, optimizer on the host: from the optimizer's own mark and autograd's operators."""
-    table = rank.table
+class _Track:
+    """All events of a lane, by depth, then by time."""
 
-    def extent(pattern: str) -> tuple[int, int] | None:
-        marks = rank.matching(host, pattern)
-        return (int(table.start[marks].min()), int(table.end[marks].max())) if len(marks) else None
+    def __init__(self, rank: Rank, group: int, thread: int, rows: Ints) -> None:
+        self._rank, self._group, self._thread = rank, group, thread
+        forest = Forest(rank.table, rows)
+        order = np.argsort(forest.depth, kind="stable")
+        self._rows, self._depth = forest.rows[order], forest.depth[order]
+        self._start, self._end = rank.table.start[self._rows], rank.table.end[self._rows]
 
-    host = rows[np.isin(table.kind[rows], (Kind.CPU_OP, Kind.ANNOTATION, Kind.DATALOADER))]
-    host = host[(table.start[host] >= start) & (table.end[host] <= end)]
-    phases = {
-        "backward": extent(r"^autograd::engine::evaluate_function|Backward\d*$"),
-        "optimizer": extent("^Optimizer.step#"),
-    }
-    until = next((phase[0] for phase in phases.values() if phase), None)
-    if until is not None:
-        loaded = table.end[host[table.kind[host] == Kind.DATALOADER]]
-        phases["forward"] = int(loaded[loaded <= until].max(initial=start)), until
-    return [
-        Bar(
-            name=name, start_us=(phase[0] - start) / 1e3, duration_us=(phase[1] - phase[0]) / 1e3, colour=name
+    def inside(self, start: int, end: int) -> Any:
+        """Whether each event overlaps a window."""
+        return (self._start < end) & (self._end > start)
+
+    def firsts(self, window: tuple[int, int], cell: int) -> Ints:
+        """Positions of the first event of each bar.
+
+        Events shorter than `cell` ns, and outside the window, share a bar with those that begin in the same
+        cell. No other event of the row can lie between them, as it would be at least a cell long.
+        """
+        if not cell:
+            return np.arange(len(self._rows))
+        short = (self._end - self._start < cell) & ~self.inside(*window)
+        joins = short[1:] & short[:-1] & (np.diff(self._start // cell) == 0) & (np.diff(self._depth) == 0)
+        joins &= (self._start[1:] < window[0]) == (self._start[:-1] < window[0])
+        return np.flatnonzero(np.concatenate(([True], ~joins)))
+
+    def lane(self, first: Ints, zero: int) -> Lane:
+        """The lane with a bar for each of the first events and those up to the next one."""
+        rank, group = self._rank, self._group
+        duration, events = self._end - self._start, np.diff([*first.tolist(), len(self._rows)])
+        by_length = np.lexsort((duration, np.repeat(np.arange(len(first)), events)))
+        longest = self._rows[by_length[first + events - 1]]
+        calls = rank.launch[longest] if group else longest
+        ops = np.where(rank.table.kind[longest] == Kind.CPU_OP, longest, rank.op[longest])
+        each, kind = rank.texts.each, rank.table.kind[self._rows]
+        columns = (
+            rank.table.name[longest],
+            (self._start[first] - zero) / 1e3,
+            (np.maximum.reduceat(self._end, first) - self._start[first]) / 1e3,
+            np.where(np.minimum.reduceat(kind, first) == np.maximum.reduceat(kind, first), kind[first], 0),
+            self._depth[first],
+            np.where(events == 1, rank.frames(calls, ops), -1),
+            events,
+            np.add.reduceat(duration, first) / 1e3,
         )
-        for name, phase in phases.items()
-        if phase
+        bars = [
+            Bar(
+                name=clean(each[name], 120),
+                start_us=start,
+                duration_us=length,
+                colour=_COLOURS[kind],
+                depth=depth,
+                place=clean(each[line], 120) if line >= 0 else "",
+                events=count,
+                busy_us=busy,
+            )
+            for name, start, length, kind, depth, line, count, busy in zip(
+                *(column.tolist() for column in columns), strict=True
+            )
+        ]
+        return Lane(label=clean(self._label(), 60), kind=("thread", "stream", "copies")[group], bars=bars)
+
+    def _label(self) -> str:
+        pid, tid = map(str, self._rank.texts.each[self._thread])
+        if not self._group:
+            return self._rank.threads.get((pid, tid)) or f"thread {tid}"
+        gpu = "simulated GPU" if self._rank.file.head.simulated else "GPU"
+        return f"{gpu} {pid} stream {tid.removeprefix('stream ')}{' copies' if self._group == 2 else ''}"
+
+
+def _phases(rank: Rank, zero: int) -> list[Bar]:
+    """Forward, backward, optimizer of each step: from the optimizer's own mark and autograd's operators."""
+    table, steps = rank.table, rank.steps
+    host = rank.rows(Kind.CPU_OP, Kind.ANNOTATION)
+
+    def extents(rows: Ints, until: Ints) -> tuple[Ints, Ints]:
+        """First start and last end, in each step, of the rows that end in time; (end, start) without any."""
+        step = np.searchsorted(steps.start, table.start[rows], "right") - 1
+        whole = (step >= 0) & (table.end[rows] <= until[step])
+        low, high = steps.end.copy(), steps.start.copy()
+        np.minimum.at(low, step[whole], table.start[rows[whole]])
+        np.maximum.at(high, step[whole], table.end[rows[whole]])
+        return low, high
+
+    backward = extents(rank.matching(host, r"^autograd::engine::evaluate_function|Backward\d*$"), steps.end)
+    optimizer = extents(rank.matching(host, "^Optimizer.step#"), steps.end)
+    until = np.where(backward[0] < backward[1], backward[0], optimizer[0])
+    loaded = extents(rank.rows(Kind.DATALOADER), until)[1]
+    forward = loaded, np.where(until < steps.end, until, loaded)
+    return [
+        Bar(name=name, start_us=(start - zero) / 1e3, duration_us=(end - start) / 1e3, colour=name)
+        for each in range(len(steps.names))
+        for name, phase in (("forward", forward), ("backward", backward), ("optimizer", optimizer))
+        if (start := int(phase[0][each])) < (end := int(phase[1][each]))
     ]

@@ -29,7 +29,7 @@ HOST = [
 ]
 DEVICE = [bar("kernel_a", 10, 10, "kernel"), bar("kernel_b", 60, 30, "kernel")]
 LANES = Lanes(
-    name="step", start_us=0, duration_us=100, phases=[], omitted=0,
+    duration_us=100, steps=[bar("step", 0, 100, "other")],
     lanes=[Lane(label="main", kind="thread", bars=HOST), Lane(label="GPU", kind="stream", bars=DEVICE)],
 )  # fmt: skip
 
@@ -86,7 +86,7 @@ def test_a_lane_folds_by_its_box_and_by_a_click_on_its_name(timeline: Page) -> N
     timeline.get_by_text("Unfolded lanes").click()
     timeline.get_by_label("main").uncheck()
     assert canvas.bounding_box()["height"] == high - 30  # type: ignore[index]
-    canvas.click(position={"x": 20, "y": 30})
+    canvas.click(position={"x": 20, "y": 42})
     assert canvas.bounding_box()["height"] == high  # type: ignore[index]
     expect(timeline.get_by_label("GPU")).to_be_disabled()
 
@@ -106,6 +106,28 @@ def test_a_span_is_selected_with_the_mouse_and_with_the_keyboard(timeline: Page)
     timeline.mouse.up()
     timeline.keyboard.up("Shift")
     expect(timeline.locator("#pk-timeline-span")).to_contain_text("Selected")
+
+
+def test_steps_are_visited_and_short_events_share_a_pale_bar(chromium: Browser) -> None:
+    together = Bar(
+        name="relu", start_us=120, duration_us=40, colour="kernel", events=1500, busy_us=20
+    )  # fmt: skip
+    steps = [bar("step 1", 0, 100, "other"), bar("step 2", 100, 100, "other")]
+    gpu = Lane(label="GPU", kind="stream", bars=[*DEVICE, together])
+    page = chromium.new_page(viewport={"width": 1280, "height": 720})
+    page.set_content(html.page("Timeline", [interactive(Lanes(duration_us=200, steps=steps, lanes=[gpu]))]))
+    canvas, said = page.locator("#pk-timeline"), page.locator("#pk-timeline-said")
+    expect(said).to_contain_text("0.0 µs to 100.0 µs of 200.0 µs; 1,500 short events outside of step 1")
+    canvas.press("s")
+    expect(said).to_contain_text("100.0 µs to 200.0 µs")
+    expect(page.locator("#pk-timeline-sum")).to_have_text("kernel 20.0 µs (20%, 1,500×)")
+    canvas.press("g")
+    expect(page.locator("#pk-timeline-event")).to_contain_text("Gap 1, the longest: 40.0 µs")
+    canvas.press("0")
+    expect(said).to_contain_text("0.0 µs to 200.0 µs")
+    canvas.click(position={"x": 300, "y": 8})
+    expect(said).to_contain_text("0.0 µs to 100.0 µs")
+    page.close()
 
 
 def test_a_frame_has_the_colours_of_the_notebook_around_it(chromium: Browser) -> None:

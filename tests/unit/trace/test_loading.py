@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfkit.trace import Lane, Lanes, loading
+from perfkit.trace import Bar, Lane, Lanes, loading
 
 
 def note(number: int, worker: int, start: float, fetch: float = 2.0, collate: float = 1.0) -> loading.Fetch:
@@ -47,12 +47,10 @@ def test_nothing_joined_is_none_not_zero() -> None:
 def test_workers_become_rows_of_the_timeline() -> None:
     found = loading.join([note(0, 0, 1.0), note(1, 1, 1.5)], [(0, 5.0, 5.0)], 8, 2, [1.0, 6.0], [])
     assert found
-    window = Lanes(
-        name="ProfilerStep#5", start_us=0, duration_us=5e6, phases=[], omitted=0,
-        lanes=[Lane(label="thread", kind="thread", bars=[])],
-    )  # fmt: skip
+    step = Bar(name="ProfilerStep#5", start_us=1e6, duration_us=5e6, colour="other")
+    window = Lanes(duration_us=7e6, steps=[step], lanes=[Lane(label="thread", kind="thread", bars=[])])
     rows = loading.lanes(found, window, start_s=1.0).lanes
     assert [row.label for row in rows] == ["worker 0", "worker 1", "thread"]
     assert [(bar.name, bar.start_us, bar.duration_us) for bar in rows[1].bars] == [
-        ("batch 1: fetch", 5e5, 2e6), ("batch 1: collate", 2.5e6, 1e6),
+        ("batch 1: fetch", 1.5e6, 2e6), ("batch 1: collate", 3.5e6, 1e6),
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from perfkit import trace
 from perfkit.errors import TraceError
 from perfkit.show import document, html, terminal
-from perfkit.trace import report
+from perfkit.trace import report, timeline
 from perfkit.trace.figures import interactive
 from perfkit.trace.loading import Loading
 from tests.unit.trace.recording import AUTOGRAD, LOADER, Recording, step
@@ -124,6 +125,7 @@ def test_lanes_have_threads_streams_and_copies_and_the_longest_events(tmp_path):
     recording.launch("ncclKernel", 1016, (1050, 9)).launch("Memcpy HtoD", 1001, (1002, 3), cat="gpu_memcpy")
     loaded = recording.load(tmp_path)
     window = trace.lanes(loaded)
+    assert [(step.name, step.start_us, step.duration_us) for step in window.steps] == [("step 1", 0, 100)]
     assert [lane.kind for lane in window.lanes] == ["thread", "thread", "stream", "copies"]
     main = {bar.name: bar for bar in window.lanes[0].bars}
     assert (main["aten::mm"].start_us, main["aten::mm"].depth, main["aten::inner"].depth) == (5, 0, 1)
@@ -134,19 +136,56 @@ def test_lanes_have_threads_streams_and_copies_and_the_longest_events(tmp_path):
     )
     phases = {bar.name: (bar.start_us, bar.duration_us) for bar in window.phases}
     assert phases == {"forward": (4, 36), "backward": (40, 20), "optimizer": (70, 20)}
-    few = trace.lanes(loaded, 0, most=1)
-    assert ([bar.name for lane in few.lanes for bar in lane.bars], few.omitted) == (["aten::mm"], 8)
     with pytest.raises(TraceError):
         trace.lanes(loaded, 5)
+
+
+def test_a_timeline_of_many_events_has_few_bars_and_all_of_the_time(tmp_path):
+    recording = Recording()
+    for at in range(4):
+        recording.step(at, 1000 * at, 1000).op("long", 1000 * at, 600)
+        for inner in range(1000 * at, 1000 * at + 500, 10):
+            recording.op(f"short{inner % 7}", inner, 2 + inner % 7).launch(
+                "k", inner + 1, (inner + 5, 4), cost=1
+            )
+    loaded = recording.load(tmp_path)
+    complete, window = trace.lanes(loaded, 2), trace.lanes(loaded, 2, most=400)
+    assert sum(len(lane.bars) for lane in window.lanes) < 400 < sum(len(lane.bars) for lane in complete.lanes)
+    for lane, all_events in zip(window.lanes, complete.lanes, strict=True):
+        assert sum(bar.events for bar in lane.bars) == len(all_events.bars)
+        assert sum(bar.busy_us for bar in lane.bars) == sum(bar.duration_us for bar in all_events.bars)
+        rows = sorted(lane.bars, key=lambda bar: (bar.depth, bar.start_us))
+        assert all(a.depth < b.depth or a.start_us + a.duration_us <= b.start_us for a, b in pairwise(rows))
+        seen = [bar for bar in lane.bars if 2000 <= bar.start_us < 3000]
+        assert seen == [bar for bar in all_events.bars if 2000 <= bar.start_us < 3000], (
+            "its step has all events"
+        )
+    (longs,) = [
+        [bar for bar in lane.bars if bar.name == "long"] for lane in window.lanes if lane.kind == "thread"
+    ]
+    assert [bar.events for bar in longs] == [1] * 4
 
 
 def test_names_from_outside_cannot_leave_the_timeline():
     evil = "</script><script>alert(1)</script>"
     bar = trace.Bar(name=evil, start_us=0, duration_us=1, colour="cpu_op")
     lane = trace.Lane(label=evil, kind="thread", bars=[bar])
-    window = trace.Lanes(name=evil, start_us=0, duration_us=2, lanes=[lane], phases=[], omitted=0)
+    window = trace.Lanes(duration_us=2, lanes=[lane], steps=[bar])
     page = html.page("x", [interactive(window)])
     assert "alert(1)</script>" not in page
     assert page.count("<script") == 2
     text = page.split('id="pk-timeline-data">')[1].split("</script>")[0]
-    assert json.loads(text)["lanes"][0]["bars"][0][0] == evil
+    assert json.loads(text)["texts"] == ["", evil]
+
+
+def test_the_page_of_a_full_timeline_stays_below_5_mb():
+    bars = [
+        trace.Bar(
+            name=f"aten::operator{at % 900}", start_us=30.123 * at, duration_us=20.456, colour="kernel",
+            place=f"train.py:{at % 300}", events=12, busy_us=15.789,
+        )
+        for at in range(timeline.MOST)
+    ]  # fmt: skip
+    lanes = [trace.Lane(label="main", kind="thread", bars=bars)]
+    window = trace.Lanes(duration_us=30.123 * len(bars), lanes=lanes, steps=bars[:1])
+    assert 2e6 < len(html.page("x", [interactive(window)])) < 5e6
