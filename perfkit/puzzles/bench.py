@@ -9,12 +9,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import distributed, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import Dataset
 
@@ -138,6 +141,21 @@ def trains_the_same(loop: Callable[..., Any], *more: Any, batches: list[Any] | N
     return learner
 
 
+def trains_as(own: Callable[..., Any], original: Callable[..., Any], *more: Any) -> None:
+    """Calls two functions that train and return the losses of their steps; compares the losses.
+
+    Raises:
+        Wrong: they differ.
+    """
+    losses = [torch.as_tensor(loss) for loss in own(*more)]
+    expected = original(*more)
+    require(
+        len(losses) == len(expected), f"It returns {len(losses)} losses and should return {len(expected)}"
+    )
+    other = "It trains differently: the losses are not those of the original script"
+    same(torch.stack(losses).float(), torch.stack(expected).float(), other, rtol=1e-3, atol=1e-4)
+
+
 def compare(learner: Trained, plain: Trained) -> None:
     """The same samples in the same order, as many updates, the same weights.
 
@@ -172,18 +190,77 @@ def waits(call: Callable[[], Any]) -> list[str]:
     return [place.call for place in syncs.sorted() for _ in range(place.count)]
 
 
+class Operators(TorchDispatchMode):
+    """The operators of torch while it is entered, backward included."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.names: list[str] = []
+        self.result_bytes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.names.append(func.name())
+        self.result_bytes.append(result.nbytes if isinstance(result, torch.Tensor) else 0)
+        return result
+
+
 def operators(call: Callable[[], Any]) -> list[str]:
-    """The operators of torch that a call dispatches, backward included."""
-    names: list[str] = []
-
-    class Names(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            names.append(func.name())
-            return func(*args, **(kwargs or {}))
-
-    with Names():  # type: ignore[no-untyped-call]  # torch's
+    """The names of the operators of torch that a call dispatches."""
+    with Operators() as seen:
         call()
-    return names
+    return seen.names
+
+
+def results(call: Callable[[], Any]) -> list[int]:
+    """The bytes of the result of each operator that a call dispatches."""
+    with Operators() as seen:
+        call()
+    return seen.result_bytes
+
+
+def operators_by_step(call: Callable[[], Any]) -> list[int]:
+    """How many operators each step takes, from the end of one optimizer step to that of the next."""
+    ends = [0]
+    with Operators() as seen:
+        hook = register_optimizer_step_post_hook(lambda *_: ends.append(len(seen.names)))
+        call()
+    hook.remove()
+    return [end - start for start, end in itertools.pairwise(ends)]
+
+
+@dataclass
+class Forward:
+    """What a module was called with."""
+
+    module: nn.Module
+    samples: int
+    dtype: torch.dtype
+    threads: int
+    recorded: bool
+    """Whether autograd computes gradients of its parameters."""
+
+
+def forwards(call: Callable[[], Any]) -> list[Forward]:
+    """The calls of modules, in their order, the outer ones first."""
+    seen: list[Forward] = []
+
+    def note(module: nn.Module, inputs: Any) -> None:
+        recorded = torch.is_grad_enabled() and any(weight.requires_grad for weight in module.parameters())
+        first = inputs[0]
+        seen.append(Forward(module, len(first), first.dtype, torch.get_num_threads(), recorded))
+
+    hook = register_module_forward_pre_hook(note)
+    call()
+    hook.remove()
+    return seen
+
+
+def opens(call: Callable[[], Any], name: str) -> int:
+    """How often a call opens files of this name."""
+    with mock.patch("builtins.open", side_effect=open) as opened:
+        call()
+    return sum(Path(each.args[0]).name == name for each in opened.call_args_list)
 
 
 def saved_bytes(call: Callable[[], Any]) -> int:

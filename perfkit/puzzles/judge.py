@@ -58,12 +58,13 @@ _TRUSTED: dict[Any, tuple[str, ...]] = {
 }
 
 
-def judge(checks: str, answer: str) -> Judged:
+def judge(checks: str, answer: str, starter: str = "") -> Judged:
     """Runs an answer and the checks on it.
 
     Args:
         checks: the puzzle's; they find the names that the answer defines, and the tools of `bench`.
         answer: Python source.
+        starter: what the answer was made from; its names are in `original`.
 
     Returns:
         Whether it is right, and one sentence; if it is right, also what was proven.
@@ -76,6 +77,7 @@ def judge(checks: str, answer: str) -> Judged:
     try:
         with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
             tools = {**PRELUDE, **_TOOLS, "proof": proofs.append, "source": answer, "ast": ast}
+            tools["original"] = types.SimpleNamespace(**_names(starter))
             exec(compile(checks, "<checks>", "exec"), {**tools, **_names(answer)})
         replaced = [name for (place, name), thing in before.items() if getattr(place, name) is not thing]
         words = f"Your answer replaces `{' and '.join(replaced)}`: leave torch and the clock as they are"

@@ -1,7 +1,8 @@
 """Puzzles: the learner writes a few lines of training code; a process of its own checks them.
 
-A puzzle is data: a table in `data/puzzles/puzzles.toml`. An answer runs in a measuring process, not in
-the notebook's kernel: a loop without end, a crash, or a patched clock is over with that process.
+A puzzle is data: a table in `data/puzzles/puzzles.toml`; a mystery has its script in a file of its own.
+An answer runs in a measuring process, not in the notebook's kernel: a loop without end, a crash, or a
+patched clock is over with that process.
 """
 
 import ast
@@ -28,6 +29,7 @@ from perfkit.show import units
 from perfkit.show.document import Notice, Table
 from perfkit.worker.messages import Judged
 
+MYSTERIES = "puzzles/mysteries"
 LIMIT_S = 60.0
 """After which an answer is stopped; the checks of a right one take a few seconds."""
 
@@ -46,7 +48,7 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Markdown."""
     starter: str
     """Python: the answer's frame, which runs and is wrong."""
-    hints: tuple[str, str, str]
+    hints: tuple[str, ...]
     """From a nudge to nearly the answer."""
     checks: str
     """Python, with the tools of `perfkit.puzzles.bench`: it ends with a sentence for each mistake."""
@@ -54,7 +56,7 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def tasks() -> Mapping[str, Task]:
-    """Every puzzle by its name, in the order of the chapters.
+    """Every puzzle by its name, in the order of the chapters; then the mysteries.
 
     Raises:
         InvalidValue: there are no puzzles: perfkit was installed without its notebooks.
@@ -62,8 +64,14 @@ def tasks() -> Mapping[str, Task]:
     tree = machine.checkout()
     if tree is None:
         raise InvalidValue("there are no puzzles here", "Work in a copy of perfkit's repository")
-    file = tree / "data" / "puzzles" / "puzzles.toml"
-    return msgspec.toml.decode(file.read_bytes(), type=dict[str, Task])
+    folder = tree / "data" / "puzzles"
+    tables = msgspec.toml.decode((folder / "puzzles.toml").read_bytes())
+    for name, table in msgspec.toml.decode((folder / "mysteries.toml").read_bytes()).items():
+        script = (folder / "mysteries" / f"{name}.py").read_text(encoding="utf-8")
+        symptom = str(ast.get_docstring(ast.parse(script)))
+        own = {"chapter": MYSTERIES, "title": symptom, "statement": f"**{symptom}**", "starter": script}
+        tables[name] = {**table, **own}
+    return msgspec.convert(tables, type=dict[str, Task])
 
 
 class Verdict:
@@ -94,14 +102,15 @@ class Puzzle:
         self.name, self.task = name, task
 
     def hint(self, step: int = 1) -> Markdown:
-        """One of three hints, each says more than the one before.
+        """One of the hints, each says more than the one before.
 
         Raises:
             InvalidValue: there is no such hint.
         """
-        if step not in (1, 2, 3):
-            raise InvalidValue(f"there is no hint {step!r}", "Allowed: 1, 2, 3")
-        return Markdown(f"**Hint {step} of 3.** {self.task.hints[step - 1]}")
+        count = len(self.task.hints)
+        if step not in range(1, count + 1):
+            raise InvalidValue(f"there is no hint {step!r}", f"Allowed: 1 to {count}")
+        return Markdown(f"**Hint {step} of {count}.** {self.task.hints[step - 1]}")
 
     def check(self, *answer: Any) -> Verdict:
         """Runs the answer in a process of its own, and says whether it is right and, if not, why.
@@ -118,7 +127,7 @@ class Puzzle:
         until = time.monotonic() + LIMIT_S
         try:
             judge = "perfkit.puzzles.judge:judge"
-            return Verdict(call(judge, self.task.checks, source, timeout_s=LIMIT_S))
+            return Verdict(call(judge, self.task.checks, source, self.task.starter, timeout_s=LIMIT_S))
         except RunFailed as failure:
             late = f"Your answer did not end within {LIMIT_S:.0f} seconds: is there a loop without end?"
             ended = f"Your answer ended the process that ran it: {failure.what}"
@@ -146,11 +155,31 @@ def puzzle(name: str) -> Puzzle:
     return Puzzle(name, tasks()[name])
 
 
+def mystery(name: str) -> Puzzle | Verdict:
+    """A script with one hidden cause of slowness: makes the copy that you edit, then checks your edit.
+
+    Args:
+        name: of the mystery; the copy is `my_NAME.py`.
+
+    Raises:
+        InvalidValue: no such mystery.
+    """
+    names = [each for each, task in tasks().items() if task.chapter == MYSTERIES]
+    if name not in names:
+        raise one_of(name, names, "mystery")
+    one, file = puzzle(name), Path(f"my_{name}.py")
+    if not file.exists():
+        file.write_text(one.task.starter, encoding="utf-8")
+    source = file.read_text(encoding="utf-8")
+    return one if source == one.task.starter else one.check(source)
+
+
 def puzzles() -> Markdown:
     """All puzzles, each with its chapter."""
-    head = ["| chapter | puzzle | what to write | | minutes |", "|---|---|---|---|---|"]
+    head = ["| chapter | puzzle | what to write, or to explain | | minutes |", "|---|---|---|---|---|"]
     rows = [
-        f"| [{task.chapter[:2]}](../{task.chapter}.ipynb) | `{name}` | {task.title} "
+        f"| [{'mystery' if task.chapter == MYSTERIES else task.chapter[:2]}](../{task.chapter}.ipynb) "
+        f"| `{name}` | {task.title} "
         f"| {'★' * task.stars} | {task.minutes} |"
         for name, task in tasks().items()
     ]

@@ -10,14 +10,16 @@ import jupytext
 import pytest
 
 from perfkit.puzzles.judge import judge
-from perfkit.puzzles.panel import Task, source_of, tasks
+from perfkit.puzzles.panel import MYSTERIES, Task, source_of, tasks
 from perfkit.worker.messages import Judged
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "notebooks" / "src"
 SOLUTIONS = SOURCES / "puzzles" / "solutions.py"
 
-each_puzzle = pytest.mark.parametrize(("name", "task"), tasks().items(), ids=list(tasks()))
+PUZZLES = {name: task for name, task in tasks().items() if task.chapter != MYSTERIES}
+each_puzzle = pytest.mark.parametrize(("name", "task"), PUZZLES.items(), ids=list(PUZZLES))
+each_mystery = pytest.mark.parametrize("name", tasks().keys() - PUZZLES)
 
 
 @each_puzzle
@@ -25,6 +27,45 @@ def test_a_puzzle_says_how_it_is_checked_and_its_starter_does_not_pass(name: str
     assert "*Checked" in task.statement
     assert len(set(task.hints)) == 3
     assert_helps(judge(task.checks, task.starter))
+
+
+# ---------------------------------------------------------------- mysteries
+
+
+def mended(name: str) -> str:
+    """A mystery's script with the edit of the solutions: runs of lines that go, and what comes instead."""
+    script = tasks()[name].starter
+    text = "\n".join(cell.source for cell in jupytext.read(SOLUTIONS).cells if cell.cell_type == "markdown")
+    (diff,) = re.findall(rf"\*\*`{name}`\.\*\*.+?```diff\n(.+?)```", text, re.DOTALL)
+    for old, new in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)*)", diff, re.MULTILINE):
+        lines = re.sub("^-", "", old, flags=re.MULTILINE)
+        assert script.count(lines) == 1
+        script = script.replace(lines, re.sub(r"^\+", "", new, flags=re.MULTILINE))
+    return script
+
+
+@each_mystery
+def test_a_mystery_is_solved_by_its_solution_and_by_nothing_else(name: str) -> None:
+    task = tasks()[name]
+    assert_helps(judge(task.checks, task.starter, task.starter))
+    judged = judge(task.checks, mended(name), task.starter)
+    assert judged.right and judged.proofs, judged.sentence
+
+
+@each_mystery
+def test_a_mended_mystery_that_trains_less_is_refused(name: str) -> None:
+    less = "\nwhole = train\ndef train(count, *more):\n    return whole(count - 1, *more)"
+    judged = judge(tasks()[name].checks, mended(name) + less, tasks()[name].starter)
+    assert_helps(judged)
+    assert (
+        "should return" in judged.sentence or "asked for" in judged.sentence or "list of" in judged.sentence
+    )
+
+
+def test_every_mystery_has_a_cell() -> None:
+    cells = [cell.source for cell in jupytext.read(SOURCES / "puzzles" / "mysteries.py").cells]
+    named = re.findall(r'pk\.mystery\("(\w+)"\)', "\n".join(cells))
+    assert named == [name for name, task in tasks().items() if task.chapter == MYSTERIES]
 
 
 def assert_helps(judged: Judged) -> None:
@@ -68,8 +109,8 @@ def test_a_wrong_answer_is_told_its_mistake(name: str, source: str) -> None:
 def test_every_puzzle_has_a_right_answer_and_two_wrong_ones() -> None:
     for kind, least in (("right", 1), ("wrong", 2)):
         named = [case.values[0] for case in answers(kind)]
-        assert [*dict.fromkeys(named)] == [*tasks()]
-        assert not [name for name in tasks() if named.count(name) < least]
+        assert [*dict.fromkeys(named)] == [*PUZZLES]
+        assert not [name for name in PUZZLES if named.count(name) < least]
 
 
 # ---------------------------------------------------------------- cheats

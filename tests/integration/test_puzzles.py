@@ -1,5 +1,8 @@
 """Answers to puzzles in a process of their own: right ones, crashes, loops without end."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from perfkit import notebook as pk
@@ -48,7 +51,7 @@ def test_what_is_no_answer_is_refused() -> None:
     for given in ((), (3,), (len,)):
         with pytest.raises(InvalidValue, match="check"):
             one.check(*given)
-    with pytest.raises(InvalidValue, match="Allowed: 1, 2, 3"):
+    with pytest.raises(InvalidValue, match="Allowed: 1 to 3"):
         one.hint(4)
 
 
@@ -57,3 +60,17 @@ def test_a_puzzle_shows_its_hints_folded_and_one_by_one() -> None:
     assert one._repr_markdown_().count("<details>") == 3
     assert "Hint 2 of 3" in one.hint(2).data
     assert "`loader`" in pk.puzzles().data
+
+
+def test_a_mystery_is_a_file_to_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "the device is idle" in repr(pk.mystery("gpu_waits"))
+    file = tmp_path / "my_gpu_waits.py"
+    script = file.read_text()
+    assert isinstance(pk.mystery("gpu_waits"), tasks.Puzzle)
+    file.write_text(script.replace("log.debug(", "(lambda _: None)("))
+    assert "the host waits 32 times" in repr(pk.mystery("gpu_waits"))
+    file.write_text(re.sub("log.debug.*", "", script))
+    assert getattr(pk.mystery("gpu_waits"), "right", False)
+    with pytest.raises(InvalidValue, match="unknown mystery 'loader'"):
+        pk.mystery("loader")

@@ -25,6 +25,10 @@ pk.puzzles()
 #
 # Your answer runs in a process of its own with a time limit. A crash there costs you nothing. Stuck? The hints are folded under each task; [solutions](solutions.ipynb) say why.
 #
+# ## Mystery loops
+#
+# [Twelve scripts](mysteries.ipynb), each with one hidden cause of slowness. They are the last rows of the table.
+#
 # ## The capstone
 #
 # [A script with ten faults](capstone.ipynb), about two hours. Start with chapter [01](../01_baseline.ipynb).

@@ -740,3 +740,117 @@ def train_step(model, optimizer, parts):
             (F.cross_entropy(model(inputs), targets) / len(parts)).backward()
     optimizer.step()
     optimizer.zero_grad()
+
+
+# %% [markdown]
+# ## The mystery loops
+#
+# Each cause with the edit that removes it. The scripts: [mystery loops](mysteries.ipynb).
+#
+# **`gpu_waits`.** Nobody reads the log, and it is written all the same: an f-string is built before `log.debug` decides to drop it, and to format a tensor the host waits for its numbers.
+#
+# ```diff
+# -            log.debug(f"epoch {epoch}: loss {loss}, outputs {outputs}")
+# +            log.debug("epoch %d: loss %s, outputs %s", epoch, loss, outputs)
+# ```
+#
+# **`slow_disk`.** `np.load` reads all 512 images to return one. Mapped into memory once, the file is read where an image lies.
+#
+# ```diff
+# -    def __len__(self):
+# +    def __init__(self):
+# +        self.images = np.load(FILE, mmap_mode="r")
+# +
+# +    def __len__(self):
+# -        images = np.load(FILE)
+# -        return torch.from_numpy(images[index]).float() / 255, index % 10
+# +        return torch.from_numpy(self.images[index].copy()).float() / 255, index % 10
+# ```
+#
+# **`larger_set`.** A property is a function call. This one normalises the whole data set, for every image.
+#
+# ```diff
+# -import torch
+# +import functools
+# +
+# +import torch
+# -    @property
+# +    @functools.cached_property
+# ```
+#
+# **`idle_cores`.** `torch.set_num_threads(1)` is right in a worker, and wrong in the process that trains. A call "to be safe" set it there.
+#
+# ```diff
+# -    start_worker(0)
+# ```
+#
+# **`twice_the_memory`.** NumPy's numbers are float64. `.to(inputs)` then makes the model fit, and nothing complains. GPUs for games compute float64 at 1/32 or 1/64 of their speed.
+#
+# ```diff
+# -    return torch.from_numpy(values), torch.from_numpy(labels)
+# +    return torch.from_numpy(values).float(), torch.from_numpy(labels)
+# ```
+#
+# **`out_of_memory`.** `eval()` turns dropout off, and not autograd. The sum of the losses holds the graph of every batch, with all activations.
+#
+# ```diff
+# -def validate(model, batches):
+# +@torch.no_grad()
+# +def validate(model, batches):
+# ```
+#
+# **`slower_and_slower`.** Each epoch registers one more hook, and all of them are called in each forward pass.
+#
+# ```diff
+# -    for _ in range(epochs):
+# -        note_activations(model[0], norms)
+# +    note_activations(model[0], norms)
+# +    for _ in range(epochs):
+# ```
+#
+# **`only_the_head`.** `eval()` and an optimizer with other parameters do not tell autograd that the backbone is frozen, so it computes gradients that nobody uses.
+#
+# ```diff
+# -    backbone.eval()
+# +    backbone.eval().requires_grad_(False)
+# ```
+#
+# **`many_kernels`.** The penalty is a square, a sum and an addition for each parameter, and as many again in the backward pass. Its gradient is the optimizer's weight decay.
+#
+# ```diff
+# -    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+# +    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=DECAY)
+# -            penalty = sum(weight.square().sum() for weight in model.parameters())
+# -            (loss + DECAY / 2 * penalty).backward()
+# +            loss.backward()
+# ```
+#
+# **`three_copies`.** A plain attribute stays on the host when the model moves, so `.to` copies it in each forward pass. A buffer moves with the model.
+#
+# ```diff
+# -        self.scale = torch.linspace(0.5, 1.5, 48)
+# +        self.register_buffer("scale", torch.linspace(0.5, 1.5, 48))
+# ```
+#
+# **`busy_workers`.** `iter(loader)` starts an epoch: workers start, fetch several batches ahead, and all but the first are thrown away.
+#
+# ```diff
+# -import torch
+# +import itertools
+# +
+# +import torch
+# -    losses = []
+# +    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+# +    losses = []
+# -        inputs, targets = next(iter(loader))
+# +        inputs, targets = next(batches)
+# ```
+#
+# **`compiled`.** Compiled code is valid for the Python numbers that it read. `self.samples` is another one in each step, so torch compiles until it gives up, after eight times.
+#
+# ```diff
+# -        self.samples += len(inputs)
+#  ...
+# -    print(f"{model.samples} samples seen")
+# +    print(f"{64 * steps} samples seen")
+# ```
