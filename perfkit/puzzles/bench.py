@@ -207,22 +207,24 @@ class Operators(TorchDispatchMode):
 
 def operators(call: Callable[[], Any]) -> list[str]:
     """The names of the operators of torch that a call dispatches."""
-    with Operators() as seen:
+    seen = Operators()
+    with seen:
         call()
     return seen.names
 
 
 def results(call: Callable[[], Any]) -> list[int]:
     """The bytes of the result of each operator that a call dispatches."""
-    with Operators() as seen:
+    seen = Operators()
+    with seen:
         call()
     return seen.result_bytes
 
 
 def operators_by_step(call: Callable[[], Any]) -> list[int]:
     """How many operators each step takes, from the end of one optimizer step to that of the next."""
-    ends = [0]
-    with Operators() as seen:
+    seen, ends = Operators(), [0]
+    with seen:
         hook = register_optimizer_step_post_hook(lambda *_: ends.append(len(seen.names)))
         call()
     hook.remove()
