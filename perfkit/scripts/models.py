@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from perfkit.scripts.loaders import Loaders
 from perfkit.scripts.script import Script, around, first_tensor, size, tensors
@@ -41,6 +42,8 @@ class Models:
         self.autocast_dtype: torch.dtype | None = None
         """The type of an autocast that the script entered itself while it trained."""
         self._autocast: Any = None
+        self._batch = 0
+        """Samples in a layer of the model that takes [sequence, batch, features]."""
         self._forward_seen = False
 
     def device(self) -> torch.device:
@@ -84,6 +87,12 @@ class Models:
         """
         if _module.__dict__["_compiled_call_impl"] is not None:
             _module._compiled_call_impl = None
+
+    def _look(self, module: nn.Module, given: Any) -> None:
+        """Reads the number of samples of a layer that takes [sequence, batch, features]."""
+        sequences = first_tensor(given)
+        if not getattr(module, "batch_first", True) and sequences is not None and sequences.dim() == 3:
+            self._batch = sequences.shape[1]
 
     @contextlib.contextmanager
     def ignoring_inner_calls(self) -> Iterator[None]:
@@ -136,11 +145,6 @@ class Models:
                 script.steps.now.marks.add("evaluation")
             return call(*args, **kwargs)
         script.steps.begin()
-        if not self._forward_seen:
-            self._forward_seen = True
-            samples, tokens = size(first_tensor(args) if args else first_tensor(kwargs))
-            script.steps.now.forward_samples += samples
-            script.steps.now.forward_tokens += tokens
         dtype = DTYPES.get(script.wants("amp"))
         if dtype and self._autocast is None:
             self._autocast = torch.autocast(self.device().type, dtype=dtype)
@@ -149,16 +153,30 @@ class Models:
             args = tuple(map(_channels_last, args))
             kwargs = {name: _channels_last(value) for name, value in kwargs.items()}
         if script.steps.are_first:
-            return self._examined(call, args, kwargs)
-        with script.phase("forward"):
-            return call(*args, **kwargs)
+            output = self._examined(call, args, kwargs)
+        else:
+            with script.phase("forward"):
+                output = call(*args, **kwargs)
+        if not self._forward_seen:
+            self._forward_seen = True
+            self._count(first_tensor(args) if args else first_tensor(kwargs))
+        return output
+
+    def _count(self, given: torch.Tensor | None) -> None:
+        """Counts what went into the model; of [sequence, batch] the second dimension is the samples."""
+        now, (samples, tokens) = self._script.steps.now, size(given)
+        is_sequence_first = given is not None and given.dim() > 1 and given.shape[1] == self._batch
+        now.forward_samples += self._batch if is_sequence_first else samples
+        now.forward_tokens += tokens
 
     def _examined(self, call: Any, args: Any, kwargs: Any) -> Any:
         """A call of the first steps: its types and layout are read."""
         named = {**{str(at): value for at, value in enumerate(args)}, **kwargs}
         images = [name for name, value in named.items() if getattr(value, "ndim", 0) == 4]
         self._script.sites.note("forward", images)
-        with self.ignoring_inner_calls():
+        is_compiled = self.is_compiled or self._script.wants("compile")  # a hook would be captured
+        hook = contextlib.nullcontext() if is_compiled else register_module_forward_pre_hook(self._look)
+        with self.ignoring_inner_calls(), hook:
             output = call(*args, **kwargs)
         inputs = list(tensors((args, kwargs)))
         self.inputs = _outline([tensor for tensor in inputs if tensor.dim() == 4] or inputs)

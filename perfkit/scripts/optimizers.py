@@ -61,6 +61,8 @@ class Gradients:
             if script.steps.optimizers or not models or self.count > _MOST_COMPARISONS:
                 return
             weights = sum(float(p.detach().double().sum()) for p in models[0].parameters())
+            if self._weights is None:
+                script.steps.first_may_end()
             self._is_step, self._weights = self._weights not in (None, weights), weights
         if self._is_step:
             script.note("no optimizer: the script changes its weights itself; a step is a backward pass")

@@ -109,6 +109,12 @@ class Steps:
         """
         self._backward_is_step = True
 
+    def first_may_end(self) -> None:
+        """Keeps what has happened so far as the first step, in case it turns out to have ended here."""
+        if self.count == 0 and not self._backward_is_step:
+            self._first = copy.deepcopy(self.now)
+            self._first.seconds = clock() - self._since
+
     def optimizer_stepped(self, optimizer: object) -> None:
         """An optimizer has made its step. The last optimizer of a cycle ends the training step.
 
@@ -122,9 +128,7 @@ class Steps:
         else:  # an optimizer that shows up later is rarer, and ends a step from then on
             self.optimizers.append(optimizer)
             self._last_of_cycle = None
-            if self.count == 0:
-                self._first = copy.deepcopy(self.now)
-                self._first.seconds = clock() - self._since
+            self.first_may_end()
         if optimizer is self._last_of_cycle:
             self.end()
 

@@ -53,6 +53,7 @@ CASES = (
     ),
     Case("module_style.py", 16, arguments=("--signals", "96", "--length", "64", "--batch-size", "16")),
     Case("gpt.py", 12, {}, {"amp": "bf16"}, {"workers": "no DataLoader"}, tokens=12 * 32),
+    Case("language.py", 5, tokens=5 * 7),
     Case("gan.py", 16, DATA, backwards=3),
     Case("in_backward.py", 16),
     Case("iterable.py", 8, refused={"workers": "iterable"}),
