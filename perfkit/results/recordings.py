@@ -5,22 +5,18 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError, explain
-from perfkit.results import run as runs
-from perfkit.results.run import Run
+from perfkit.results.run import SCHEMA, Run, read
 
-SCHEMA = 1
-"""Version of the file; each run in it has its own."""
 PREFIX = "recorded:"
 """Begins the name of a device; the name of a recording, or a file, follows."""
 ORIGIN = "recording"
 """The fact of a run that was played from a recording: where that was recorded, and when."""
-MAX_BYTES = 64 * 1024**2
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,9 +38,9 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """Runs of a named machine."""
 
-    schema: int = SCHEMA
+    schema: Literal[1] = SCHEMA
     provenance: Provenance
-    runs: list[Run]
+    runs: Annotated[list[Run], msgspec.Meta(min_length=1)]
 
 
 def provenance() -> Provenance:
@@ -88,27 +84,12 @@ def load(path: Path) -> Recording:
     """A recording from a file; nothing in it is executed, every field is checked.
 
     Raises:
-        StoreError: there is no such file, it is too large, no recording, or of another version.
+        StoreError: there is no such file, it is no recording, or of another version.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise StoreError(f"{path} has over {MAX_BYTES >> 20} MiB", "perfkit writes no recording so large")
-        text = path.read_bytes()
+        return read(path.read_bytes(), Recording, path)
     except OSError as problem:
         raise StoreError(*explain(problem, path)) from problem
-    try:
-        data = msgspec.json.decode(text)
-        runs.check_schema(str(path), data["schema"], SCHEMA)
-        origin = msgspec.convert(data["provenance"], Provenance)
-        recording = Recording(provenance=origin, runs=[runs.from_data(run) for run in data["runs"]])
-        if not recording.runs:
-            raise ValueError("it holds no runs")
-        for facts in (origin.machine, *(run.machine for run in recording.runs)):
-            machine.describe(facts)  # whoever shows a recording names its machine
-        return recording
-    except runs.INVALID as problem:
-        what = f"{path} is not a recording of perfkit: {problem}"
-        raise StoreError(what, "Restore or record it again") from None
 
 
 def _own_folder() -> Path:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -14,8 +14,10 @@ from perfkit.results import stats
 from perfkit.results.pairing import DISTURBED, Pairing, undisturbed
 from perfkit.results.stats import Estimate, Ratio, Values
 
-SCHEMA = 1
-"""Version of the record."""
+T = TypeVar("T")
+
+SCHEMA: Literal[1] = 1
+"""Version of what is stored."""
 AGAIN = "baseline_again"
 """The stage that measures the baseline once more in another process: the A/A row."""
 RUNG = "rung"
@@ -118,7 +120,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     The derived values (`samples_per_s` and those that follow) are None where nothing was measured.
     """
 
-    schema: int = SCHEMA
+    schema: Literal[1] = SCHEMA
     id: str
     session: str
     """Runs of one session were measured together, on one machine."""
@@ -160,7 +162,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_again(self) -> bool:
-        """Whether this is the A/A row: the baseline once more, in another process."""
+        """Whether this is the A/A row."""
         return self.stage == AGAIN
 
     @property
@@ -356,13 +358,17 @@ class Comparison(msgspec.Struct, frozen=True):
 
 # ---------------------------------------------------------------- JSON
 
-_OF_SESSION = ("schema", "session", "created", "workload", "options", "preset", "device", "seed", "machine")
-_NOT_SHOWN = {*_OF_SESSION, "stage", "samples_per_step", "pairings", "reference_samples_per_s"}
-"""Fields that stand once for a session, or that only the derived values need."""
+OF_SESSION = ("schema", "session", "created", "workload", "options", "preset", "device", "seed", "machine")
+"""Fields that all runs of a session share."""
+_NOT_SHOWN = {*OF_SESSION, "stage", "samples_per_step", "pairings", "reference_samples_per_s"}
 _TIMES = ("step_s", "data_wait_s", "data_wait_share", "ceiling_samples_per_s", "pipeline_efficiency")
 _DERIVED = ("samples_per_s", "disturbed", *_TIMES, "utilization")
-INVALID = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What reading data that are no run raises."""
+UNREADABLE = (ValueError, RecursionError)
+"""What reading JSON that is no run raises."""
+
+
+class _Versioned(msgspec.Struct):
+    schema: int
 
 
 def summary(run: Run) -> dict[str, Any]:
@@ -390,41 +396,25 @@ def document(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def encode(run: Run) -> bytes:
-    """A run as JSON."""
-    return msgspec.json.encode(run)
-
-
-def decode(text: bytes | str) -> Run:
-    """A run from JSON.
+def read(text: bytes, kind: type[T], what: object) -> T:
+    """A struct with runs from JSON: nothing is executed, every field is checked.
 
     Raises:
-        StoreError: the text is no run, or was written by another version of perfkit.
+        StoreError: it is none, or another version of perfkit wrote it.
     """
     try:
-        return from_data(msgspec.json.decode(text))
-    except INVALID as problem:
-        raise StoreError(f"not a run of perfkit: {problem}", "Delete the entry or restore it") from None
-
-
-def from_data(data: Any) -> Run:
-    """A run from plain data; nothing is executed, every field is checked.
-
-    Raises one of `INVALID` if they are no run, and StoreError if another version of perfkit wrote them.
-    """
-    check_schema("this run", data["schema"], SCHEMA)
-    return msgspec.convert(data, Run)
-
-
-def check_schema(what: str, version: object, known: int) -> None:
-    """Refuses what another version of perfkit wrote, with a StoreError."""
-    if not isinstance(version, int):
-        raise ValueError(f"its schema is {version!r}")
-    if version != known:
+        version = msgspec.json.decode(text, type=_Versioned).schema
+        if version == SCHEMA:
+            return msgspec.json.decode(text, type=kind)
+    except UNREADABLE as problem:
+        name = kind.__name__.lower()
         raise StoreError(
-            f"{what} was written by another version of perfkit (schema {version}; this one reads {known})",
-            "Use that version, or measure again",
-        )
+            f"{what} is not a {name} of perfkit: {problem}", "Restore it, or measure again"
+        ) from None
+    raise StoreError(
+        f"{what} was written by another version of perfkit (schema {version}; this one reads {SCHEMA})",
+        "Use that version, or measure again",
+    )
 
 
 def slug(text: str) -> str:

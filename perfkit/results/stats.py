@@ -8,17 +8,8 @@ import msgspec
 import numpy as np
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
-Verdict = Literal[
-    "faster",
-    "slower",
-    "no measurable difference",
-    "too few rounds",
-    "disturbed",
-    "predicted faster",
-    "predicted slower",
-    "too close to predict",
-]
-"""The last three belong to simulated runs."""
+Measured = Literal["faster", "slower", "no measurable difference", "too few rounds", "disturbed"]
+Verdict = Measured | Literal["predicted faster", "predicted slower", "too close to predict"]
 
 MIN_EFFECT = 0.01
 """An effect below 1% is not called an effect, however narrow its interval (metrics §1)."""
@@ -27,10 +18,6 @@ MIN_ROUNDS = 5
 ENDING_ROUNDS = 10
 """Fewer rounds are no reason to stop, however narrow their interval: a few come out close together by chance,
 and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965). Large effects are excepted."""
-GUESS_WITHIN = 1.2
-"""A guess is right if the result is within this factor of it, either way."""
-_CLEARLY = 2 / 3
-"""A large effect may end after `MIN_ROUNDS` when its interval is this much narrower than required."""
 _PRIOR_PAIRS = 4
 _PRIOR_NOISE = 0.015
 """Equal processes differed by 1.5% (standard deviation, 204 groups of processes, two cores, torch 2.15)."""
@@ -69,7 +56,7 @@ class Ratio(msgspec.Struct, frozen=True):
 
     def confirms(self, guess: float) -> bool | None:
         """Whether a predicted ratio is within a fifth of this one; None where the rounds cannot tell."""
-        low, high = guess / GUESS_WITHIN, guess * GUESS_WITHIN
+        low, high = guess / 1.2, guess * 1.2
         if self.verdict in ("disturbed", "too few rounds"):
             return None
         if low <= self.low and self.high <= high:
@@ -221,7 +208,7 @@ def rounds_needed(
     required = np.maximum(precision, effects)
     needed = np.maximum(ENDING_ROUNDS, _rounds_for(log_ratios, required))
     if part:
-        clear = np.maximum(_CLEARLY * effects, 1e-9)
+        clear = np.maximum(effects * 2 / 3, 1e-9)
         needed = np.minimum(needed, np.maximum(MIN_ROUNDS, _rounds_for(log_ratios, clear)))
     if equal is not None:
         needed = np.append(needed, _rounds_for(equal, required.min()))

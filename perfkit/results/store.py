@@ -10,8 +10,7 @@ import msgspec
 
 from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError, explain
-from perfkit.results import run as runs
-from perfkit.results.run import Run, Simulated
+from perfkit.results.run import UNREADABLE, Run, Simulated, read
 from perfkit.results.stats import Estimate, Ratio
 
 _TABLE = """
@@ -72,6 +71,10 @@ def entry(run: Run) -> Entry:
     return Entry(**same, against_baseline=run.speedup("baseline") if measured else None)
 
 
+def _run(text: bytes) -> Run:
+    return read(text, Run, "this entry")
+
+
 class RunStore:
     """The runs of this user.
 
@@ -99,7 +102,7 @@ class RunStore:
             StoreError: a run with this id is there already, or the file cannot be written.
         """
         line = msgspec.json.encode(entry(run))
-        values = (run.id, run.created, run.session, run.workload, guess, line, runs.encode(run))
+        values = (run.id, run.created, run.session, run.workload, guess, line, msgspec.json.encode(run))
         columns = "id, created, session, workload, guess, entry, body"
         self._do(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
@@ -153,7 +156,7 @@ class RunStore:
 
     def runs(self, limit: int = 100, session: str | None = None, workload: str | None = None) -> list[Run]:
         """Runs, newest first, of one session and workload or of all; otherwise as `history`."""
-        return list(self._read(runs.decode, "body", limit, session, workload))
+        return list(self._read(_run, "body", limit, session, workload))
 
     def get(self, run_id: str) -> Run:
         """A run by its id, or by a prefix that no other id has.
@@ -165,7 +168,7 @@ class RunStore:
         query = "SELECT id, body FROM runs WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id"
         matches = dict(self._do(query, (run_id,)))
         if run_id in matches or len(matches) == 1:
-            return runs.decode(matches.get(run_id) or next(iter(matches.values())))
+            return _run(matches.get(run_id) or next(iter(matches.values())))
         if not matches:
             raise InvalidValue(f"no run '{run_id}' in {self.path}", "`perfkit runs` lists them")
         some = ", ".join([*matches][:5])
@@ -190,7 +193,7 @@ class RunStore:
         for run_id, *row in self._do(_SELECT.format(columns=f"id, {columns}"), values):
             try:
                 yield reader(*row)
-            except (StoreError, *runs.INVALID) as problem:
+            except (StoreError, *UNREADABLE) as problem:
                 self.problems.append(f"run {run_id} was left out: {problem}")
 
     def _do(self, statement: str, values: Any = ()) -> list[Any]:

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -59,13 +59,10 @@ class ThisMachine(Source):
 
     @classmethod
     def checked(cls, request: Request) -> Plan:
-        """See `Source.checked`."""
         device = machine.check_device(request.device)
         if request.host:
-            raise InvalidValue(
-                f"--host was given '{request.host}' for {device}",
-                "It is the host of a simulated GPU: add --device sim:v100",
-            )
+            what = f"--host was given '{request.host}' for {device}"
+            raise InvalidValue(what, "It is the host of a simulated GPU: add --device sim:v100")
         size = presets.preset(request.preset, device.split(":")[0])
         names = LADDER if request.stages is None else tuple(request.stages)
         for name in names:
@@ -80,9 +77,7 @@ class ThisMachine(Source):
         with self._exit:
             self._exit.enter_context(device_lock(device, self.progress.cancelled, waits))
             self.load()
-            self._loop = Loop(
-                self.plan, self.description, self.progress, self.start, self.noise, self.holds_batches
-            )
+            self._loop = Loop(self, self.start, self.holds_batches)
             self._exit = self._exit.pop_all()
         return self
 
@@ -100,7 +95,6 @@ class ThisMachine(Source):
 
     @property
     def target(self) -> Target:
-        """Where the stages run."""
         kind = self.plan.device.split(":")[0]
         flags = set(machine.facts()["cpu"].get("flags", ()))
         emulated = kind == "cpu" and flags and not flags & BF16_FLAGS
@@ -119,8 +113,7 @@ class ThisMachine(Source):
 
     def start(self, stage: Stage) -> Training:
         """Starts the process of a stage, and returns once it is warm."""
-        preset = self.plan.preset
-        return self.train(stage.recipe, preset.loss_steps, preset.warmup_s)
+        return self.train(stage.recipe, self.plan.preset.loss_steps, self.plan.preset.warmup_s)
 
     def train(
         self,
@@ -136,19 +129,9 @@ class ThisMachine(Source):
         batches; `child` has loaded the workload (a fresh one if None).
         """
         child = child or self._fresh_child(recipe)
-        try:
-            trained = child.ask(
-                "train",
-                Trained,
-                recipe=recipe.to_dict(),
-                seed=self.plan.seed,
-                loss_steps=loss_steps,
-                warmup_s=warmup_s,
-                batch_times=batch_times,
-            )
-        except BaseException:
-            child.stop()
-            raise
+        how = {"seed": self.plan.seed, "warmup_s": warmup_s, "batch_times": batch_times}
+        with _stopped_on_error(child):
+            trained = child.ask("train", Trained, recipe=recipe.to_dict(), loss_steps=loss_steps, **how)
         return Training(child, trained, self.plan.timeout_s)
 
     def _fresh_child(self, recipe: Recipe) -> Conversation:
@@ -158,33 +141,16 @@ class ThisMachine(Source):
         return self._child(recipe)[0]
 
     def _child(self, recipe: Recipe) -> tuple[Conversation, Description]:
-        child = self.keep(
-            Child(
-                self.progress.phase,
-                self.progress.cancelled,
-                self.deadline(),
-                environment=recipe.environment(),
-                ranks=recipe.ranks,
-            )
-        )
-        plan = self.plan
-        try:
-            return child, child.ask(
-                "describe",
-                Description,
-                workload=plan.workload,
-                preset=plan.preset.name,
-                options=dict(plan.options),
-                device=plan.device,
-            )
-        except BaseException:
-            child.stop()
-            raise
+        plan, progress = self.plan, self.progress
+        child = Child(progress.phase, progress.cancelled, self.deadline(), recipe.environment(), recipe.ranks)
+        self.keep(child)
+        what = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options)}
+        with _stopped_on_error(child):
+            return child, child.ask("describe", Description, device=plan.device, **what)
 
-    def keep(self, child: Conversation) -> Conversation:
+    def keep(self, child: Conversation) -> None:
         """Has a child ended with this source."""
         self._exit.callback(child.stop)
-        return child
 
     def deadline(self) -> float | None:
         """When the start of a process is too late."""
@@ -193,40 +159,30 @@ class ThisMachine(Source):
     # ------------------------------------------------------------ answers
 
     def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
-        """See `Source.measure`."""
-        runs = self._loop.measure(stages, stop)
-        self.stopped = self._loop.stopped
-        return runs
+        return self._loop.measure(stages, stop)
 
     def refresh(self) -> None:
-        """See `Source.refresh`."""
         server.restart()
 
     def renew(self) -> None:
-        """See `Source.renew`."""
         self._loop.renew()
 
     def noise(self) -> Noise:
-        """See `Source.noise`."""
         return noise.expected(self.plan.device)
 
     def profile(
         self, recipe: Recipe, path: Path, options: ProfilerOptions, batch_times: Path
     ) -> ProfileReport:
-        """See `Source.profile`."""
         place = str(path.absolute())
         return self._look(recipe, "profile", ProfileReport, str(batch_times), path=place, **asdict(options))
 
     def memory(self, recipe: Recipe) -> MemoryReport:
-        """See `Source.memory`."""
         return self._look(recipe, "memory", MemoryReport, warm=False)
 
     def kernels(self, recipe: Recipe) -> KernelReport:
-        """See `Source.kernels`."""
         return self._look(recipe, "kernels", KernelReport)
 
     def syncs(self, recipe: Recipe, steps: int) -> SyncReport:
-        """See `Source.syncs`."""
         return self._look(recipe, "syncs", SyncReport, warm=False, steps=steps)
 
     def _look(
@@ -249,33 +205,22 @@ class ThisMachine(Source):
     # ------------------------------------------------------------ parity
 
     def parity(self, title: str, recipe: Recipe, steps: int) -> Parity:
-        """See `Source.parity`."""
-        samples = recipe.batch_size * recipe.accumulation * recipe.ranks
-        other_batch = samples != self.plan.preset.batch_size
         if recipe.ranks > 1:
-            return self._parity_of_ranks(title, recipe, steps, other_batch)
-        exactness = catalogue.exactness(
-            recipe, Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-        )
-        child = self._fresh_child(recipe)
-        report = child.ask(
-            "parity",
-            ParityReport,
-            recipe=recipe.to_dict(),
-            exactness=exactness,
-            seed=self.plan.seed,
-            steps=steps,
-        )
+            return self._parity_of_ranks(title, recipe, steps)
+        plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
+        exactness, child = catalogue.exactness(recipe, plain), self._fresh_child(recipe)
+        how = {"exactness": exactness, "seed": self.plan.seed, "steps": steps}
+        report = child.ask("parity", ParityReport, recipe=recipe.to_dict(), **how)
         trained = self.train(recipe, loss_steps=2, child=child).trained
-        return Parity(title, exactness, [*report.checks, _mechanisms(trained)], other_batch, report.losses)
+        checks = [*report.checks, _mechanisms(trained)]
+        return Parity(title, exactness, checks, self._is_other_batch(recipe), report.losses)
 
-    def _parity_of_ranks(self, title: str, recipe: Recipe, steps: int, other_batch: bool) -> Parity:
+    def _parity_of_ranks(self, title: str, recipe: Recipe, steps: int) -> Parity:
         """Ranks with a batch each must have the losses of one rank with all of their batches."""
         batch_size = recipe.batch_size * recipe.ranks
-        one_rank = recipe.replace(ranks=1, no_sync=False, batch_size=batch_size)
-        reference = self.train(one_rank, loss_steps=steps)
+        reference = self.train(recipe.replace(ranks=1, no_sync=False, batch_size=batch_size), steps)
         reference.child.stop()
-        trained, plain = self.train(recipe, loss_steps=steps).trained, reference.trained
+        trained, plain = self.train(recipe, steps).trained, reference.trained
         rounding = 1e-4 if recipe.amp == "off" else 2e-2
         pairs = zip(trained.losses, plain.losses, strict=True)
         difference = max(abs(a - b) / max(abs(b), 1.0) for a, b in pairs)
@@ -284,15 +229,23 @@ class ThisMachine(Source):
         if difference > rounding and trained.batch_norm:
             evidence += ": batch normalisation sees each rank's own batch (nn.SyncBatchNorm would see all)"
         checks = [Check("losses", difference <= rounding, evidence), _mechanisms(trained)]
-        losses: dict[str, list[float]] = {
-            "candidate": trained.losses,
-            "float32": plain.losses,
-            "float64": [],
-        }
-        return Parity(title, "tolerance", checks, other_batch, losses)
+        losses = {"candidate": trained.losses, "float32": plain.losses, "float64": list[float]()}
+        return Parity(title, "tolerance", checks, self._is_other_batch(recipe), losses)
+
+    def _is_other_batch(self, recipe: Recipe) -> bool:
+        return recipe.batch_size * recipe.accumulation * recipe.ranks != self.plan.preset.batch_size
 
 
 def _mechanisms(trained: Trained) -> Check:
     off = [f"{proof.switch}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]
     proven = f"{len(trained.mechanisms)} switches proven by the built objects"
     return Check("mechanisms", not off, "; ".join(off) or proven)
+
+
+@contextlib.contextmanager
+def _stopped_on_error(child: Conversation) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        child.stop()
+        raise

@@ -22,10 +22,9 @@ from perfkit.process.conversation import Conversation
 from perfkit.results import noise, stats
 from perfkit.results.pairing import DISTURBED, Pairing
 from perfkit.results.run import AGAIN, Communication, Run
-from perfkit.studies.progress import Progress
-from perfkit.studies.record import Measurement, Noise, Round, RunBuilder
-from perfkit.studies.sources import Plan, StopRule
-from perfkit.worker.messages import Block, Description, Peak, Trained
+from perfkit.studies.record import Measurement, Round, RunBuilder
+from perfkit.studies.sources import Source, StopRule
+from perfkit.worker.messages import Block, Peak, Trained
 
 A = TypeVar("A")
 
@@ -45,11 +44,7 @@ class Training:
     """Time limit of each question."""
 
     def ask(self, question: str, kind: type[A], **arguments: Any) -> A:
-        """The answer to a question.
-
-        Raises:
-            PerfkitError: the training failed, or took too long.
-        """
+        """The answer to a question; a `PerfkitError` if the training failed or took too long."""
         if self.timeout_s:
             self.child.deadline = time.monotonic() + self.timeout_s
         return self.child.ask(question, kind, **arguments)
@@ -68,59 +63,41 @@ class Trial(Measurement):
 
     @property
     def is_open(self) -> bool:
-        """Whether it can act here, and has not failed."""
         return not self.stage.reason and self.failure is None
 
     @property
     def has_result(self) -> bool:
-        """Whether it has measured at least one round, and has not failed."""
         return self.is_open and bool(self.rounds)
 
-    def warm(self, training: Training) -> None:
-        """Has a process from now on; rounds of an earlier one stay."""
-        self.training, self.trained = training, training.trained
-
     def stop(self) -> None:
-        """Ends its process."""
         if self.training:
             self.training.child.stop()
         self.training = None
 
 
 class Loop:
-    """Measures stages; processes stay alive from one call of `measure` to the next.
+    """Measures stages for a source; processes stay alive from one call of `measure` to the next.
 
-    `start` starts a stage's process and returns once it is warm. `device_noise` is the A/A noise that
-    verdicts take into account. `holds_batches`: a step on a held batch can be measured.
+    `start` starts a stage's process and returns once it is warm; `holds_batches`: a step on a held batch can
+    be measured. `source.stopped` is how a person has stopped it.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        description: Description,
-        progress: Progress,
-        start: Callable[[Stage], Training],
-        device_noise: Callable[[], Noise],
-        holds_batches: bool = True,
-    ) -> None:
-        self.stopped: BaseException | None = None
-        self._plan = plan
-        self._description = description
-        self._progress = progress
+    def __init__(self, source: Source, start: Callable[[Stage], Training], holds_batches: bool) -> None:
+        self._source = source
+        self._plan = source.plan
+        self._gpu = source.description.facts.uuid
         self._start = start
-        self._noise = device_noise
         self._holds_batches = holds_batches
         self._session = secrets.token_hex(4)
-        self._random = random.Random(plan.seed)
+        self._random = random.Random(source.plan.seed)
         self._trials: dict[str, Trial] = {}
         self._reference: float | None = None
         """The rate of the baseline, in samples/s, when it was measured first."""
 
     def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
-        """See `Source.measure`."""
         trials = [self._trial(stage, is_base=stage is stages[0]) for stage in stages]
         groups = [trials]
-        while groups and not self.stopped:
+        while groups and not self._source.stopped:
             group = [trial for trial in groups.pop(0) if trial.is_open]
             if not group or (len(group) == 1 and group[0].has_result):
                 continue
@@ -140,7 +117,6 @@ class Loop:
         return [self._run(trial, trials[:at], base) for at, trial in enumerate(trials)]
 
     def renew(self) -> None:
-        """Ends every process."""
         for trial in self._trials.values():
             trial.stop()
 
@@ -151,7 +127,7 @@ class Loop:
             return known
         if known:
             known.stop()
-        builder = RunBuilder(self._session, stage, self._plan, self._description)
+        builder = RunBuilder(self._session, stage, self._plan, self._source.description)
         self._trials[stage.name] = trial = Trial(builder.id, stage=stage, builder=builder)
         return trial
 
@@ -164,14 +140,15 @@ class Loop:
         for trial in trials:
             if not trial.training and len(batch) > 1 and self._is_crowded(batch):
                 break
-            self._progress.reach(STARTING * len(batch) / len(trials), trial.stage.title)
+            self._source.progress.reach(STARTING * len(batch) / len(trials), trial.stage.title)
             try:
                 if not trial.training:
                     free = self._free_gpu_bytes()
-                    trial.warm(self._checked_training(trial.stage))
+                    trial.training = self._checked_training(trial.stage)
+                    trial.trained = trial.training.trained
                     trial.gpu_bytes = max(0, free - self._free_gpu_bytes())
             except (Cancelled, KeyboardInterrupt) as stop:
-                self.stopped = stop
+                self._source.stopped = stop
                 break
             except PerfkitError as problem:
                 if batch and _is_out_of_memory(problem):
@@ -182,9 +159,8 @@ class Loop:
         again = next((trial for trial in batch if trial.stage.name == AGAIN), None)
         if again and is_fresh and base in batch and self._random.random() < 0.5:
             # Of equal processes the one started first may be slower.
-            for trial, training in ((base, again.training), (again, base.training)):
-                if training:
-                    trial.warm(training)
+            base.training, again.training = again.training, base.training
+            base.trained, again.trained = again.trained, base.trained
         return batch
 
     def _is_crowded(self, batch: Sequence[Trial]) -> bool:
@@ -195,8 +171,7 @@ class Loop:
         return self._free_gpu_bytes() < MEMORY_MARGIN * max(trial.gpu_bytes for trial in batch)
 
     def _free_gpu_bytes(self) -> int:
-        """0 if no GPU takes part."""
-        return machine.free_gpu_bytes(self._description.facts.uuid) or 0
+        return machine.free_gpu_bytes(self._gpu) or 0
 
     def _checked_training(self, stage: Stage) -> Training:
         training = self._start(stage)
@@ -221,26 +196,28 @@ class Loop:
         started, share = time.monotonic(), 0.0
         budget_s = min(stop.limit_s, stop.budget_s * max(1, len(members) - 1))
         others = machine.OtherPrograms()
-        with machine.sample_utilization(self._description.facts.uuid) as utilization:
-            while members and not self.stopped:
+        with machine.sample_utilization(self._gpu) as utilization:
+            while members and not self._source.stopped:
                 clean = [round for round in rounds if round.disturbed <= DISTURBED]
                 needed, spent_s = self._rounds_needed(members, clean, stop), time.monotonic() - started
                 if len(rounds) >= stop.rounds and (spent_s > budget_s or len(clean) >= needed):
                     break
                 in_time = spent_s / budget_s if spent_s < budget_s else len(rounds) / stop.rounds
                 share = max(share, min(0.99, max(len(clean) / needed, in_time)))
-                self._progress.reach(STARTING + (1 - STARTING) * share, _title(len(rounds) + 1, members))
+                self._source.progress.reach(
+                    STARTING + (1 - STARTING) * share, _title(len(rounds) + 1, members)
+                )
                 try:
                     round = self._take_round(members, stop, utilization)
                 except (Cancelled, KeyboardInterrupt) as person:
-                    self.stopped = person
+                    self._source.stopped = person
                     break
                 for trial in members:
                     trial.rounds.append(round)
                 rounds.append(round)
                 others.look()
-            is_clean = all(round.disturbed <= DISTURBED for round in rounds)
-            disturber = None if is_clean else others.busiest(_pids(members))
+            is_disturbed = any(round.disturbed > DISTURBED for round in rounds)
+            disturber = others.busiest(_pids(members)) if is_disturbed else None
         for trial in members:
             trial.builder.disturber = disturber
             self._ask_the_rest(trial)
@@ -251,7 +228,7 @@ class Loop:
         ceilings: dict[str, Block] = {}
         disturbed = 0.0
         for trial in self._random.sample(members, len(members)):
-            if not trial.training:
+            if not trial.training:  # it left with another one
                 continue
             start = len(utilization)  # what was sampled before belongs to other trials
             wants_ceiling = stop.ceiling and self._holds_batches and len(trial.rounds) < stop.rounds
@@ -278,7 +255,7 @@ class Loop:
         block = training.ask("block", Block, samples=samples, seconds=preset.block_s, queues=preset.queues)
         ceiling = training.ask("ceiling", Block, samples=samples) if wants_ceiling else None
         share = machine.taken_share(before, machine.cpu_times(pids))
-        if uuid := self._description.facts.uuid:
+        if uuid := self._gpu:
             share = max(share, machine.taken_gpu_share(uuid, since, machine.members(pids)))
         return block, ceiling, share
 
@@ -302,7 +279,7 @@ class Loop:
 
     def _ask_the_rest(self, trial: Trial) -> None:
         """What is measured once, after the rounds."""
-        if self.stopped or not trial.training:
+        if self._source.stopped or not trial.training:
             return
         try:
             trial.peak = trial.training.ask("peak", Peak)
@@ -310,7 +287,7 @@ class Loop:
                 samples = self._plan.preset.block_samples
                 trial.communication = trial.training.ask("communication", Communication, samples=samples)
         except (Cancelled, KeyboardInterrupt) as stop:
-            self.stopped = stop
+            self._source.stopped = stop
         except PerfkitError as problem:
             trial.failure = problem
             trial.stop()
@@ -339,7 +316,7 @@ class Loop:
             self._reference = self._reference or (run.samples_per_s.value if run.samples_per_s else None)
             return run
         pairings: list[Pairing] = []
-        known = self._noise()
+        known = self._source.noise()
         previous = next((other for other in reversed(before) if other.has_result), None)
         if previous and trial.stage.name != AGAIN:
             pairings.append(trial.pairing("previous", previous, base, known))

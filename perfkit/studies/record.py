@@ -1,4 +1,4 @@
-"""Builds a `Run` from a worker's answers, with warnings about the quality of its data."""
+"""What a training has measured, and the `Run` that it leaves, with warnings about the quality of its data."""
 
 import datetime
 import itertools
@@ -15,6 +15,7 @@ from perfkit.ladder.stages import Stage
 from perfkit.results import stats
 from perfkit.results.pairing import Pairing, Role, undisturbed
 from perfkit.results.run import Communication, Raw, Run
+from perfkit.results.stats import Values
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Block, Description, Peak, Trained
 
@@ -46,9 +47,9 @@ class Measurement:
     communication: Communication | None = None
     gpu_utilization: list[float] = field(default_factory=list)
 
-    def rates(self, rounds: Sequence[Round]) -> list[float]:
+    def rates(self, rounds: Sequence[Round]) -> Values:
         """samples/s of this training in some rounds."""
-        return [round.blocks[self.id].samples_per_s for round in rounds]
+        return np.array([round.blocks[self.id].samples_per_s for round in rounds])
 
     def common(self, other: "Measurement") -> list[Round]:
         """The rounds in which both took part."""
@@ -64,7 +65,7 @@ class Measurement:
             data_wait_s=[value for block in [*warm, *blocks] for value in block.data_wait_s],
             device_step_s=[value for block in blocks for value in block.device_step_s],
             warmup_steps=sum(len(block.step_s) for block in warm),
-            block_samples_per_s=self.rates(self.rounds),
+            block_samples_per_s=[block.samples_per_s for block in blocks],
             block_steps=[len(block.step_s) for block in blocks],
             disturbed=_shares(self.rounds),
             ceiling_samples_per_s=[ceiling.samples_per_s for ceiling in ceilings],
@@ -77,32 +78,28 @@ class Measurement:
         If the two never shared a round, both are related to the baseline in the rounds that each shared with
         it; without such rounds they are compared as they are.
         """
-        together, relative = self.common(other), False
-        mine, theirs = self.common(baseline), other.common(baseline)
+        together, mine, theirs = self.common(other), self.common(baseline), other.common(baseline)
+        is_relative = not together and bool(mine and theirs)
         if together:
-            rates = self.rates(together), other.rates(together)
-            shares = _shares(together)
-        elif mine and theirs:
-            mine, theirs, relative = _counting(mine), _counting(theirs), True
-            rates = self._relative(baseline, mine), other._relative(baseline, theirs)
+            own, others, shares = self.rates(together), other.rates(together), _shares(together)
+        elif is_relative:
+            mine, theirs = _counting(mine), _counting(theirs)
+            own = self.rates(mine) / baseline.rates(mine)
+            others = other.rates(theirs) / baseline.rates(theirs)
             shares = [max(_shares([*mine, *theirs]))] * len(mine)
         else:
-            rates = self.rates(self.rounds), other.rates(other.rounds)
-            shares = _shares(self.rounds)
+            own, others, shares = self.rates(self.rounds), other.rates(other.rounds), _shares(self.rounds)
         return Pairing(
-            *rates,
+            own.tolist(),
+            others.tolist(),
             shares,
             against=other.id,
             role=role,
             interleaved=bool(together),
-            relative=relative,
+            relative=is_relative,
             noise=noise[0],
             assumed=noise[1],
         )
-
-    def _relative(self, baseline: "Measurement", rounds: Sequence[Round]) -> list[float]:
-        pairs = zip(self.rates(rounds), baseline.rates(rounds), strict=True)
-        return [rate / other for rate, other in pairs]
 
 
 def _shares(rounds: Sequence[Round]) -> list[float]:
@@ -123,9 +120,9 @@ class RunBuilder:
         self.id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         self.disturber: machine.Program | None = None
         """The program that disturbed the measuring."""
-        self._device_facts = description.facts
+        self._device = description.facts
         self._before = machine.read_conditions()
-        self._facts = {f"not applied: {name}": str(why) for name, why in (stage.not_applied or {}).items()}
+        self._facts = {f"not applied: {name}": why for name, why in (stage.not_applied or {}).items()}
         self._fields: dict[str, Any] = {
             "id": self.id,
             "session": session,
@@ -142,14 +139,14 @@ class RunBuilder:
 
     def build(self, facts: Mapping[str, str] | None = None, **fields: Any) -> Run:
         """A run with further fields."""
-        around = {"before": self._before, "after": machine.read_conditions()}
-        device = {name: str(value) for name, value in msgspec.to_builtins(self._device_facts).items()}
-        here = {**machine.facts(), "device": device, "conditions": around}
+        device = {name: str(value) for name, value in msgspec.to_builtins(self._device).items()}
+        conditions = {"before": self._before, "after": machine.read_conditions()}
+        here = {**machine.facts(), "device": device, "conditions": conditions}
         return Run(**{**self._fields, **fields}, machine=here, facts={**self._facts, **(facts or {})})
 
     def unmeasured(self, status: Literal["not_applicable", "failed", "cancelled"], reason: str) -> Run:
         """The run of a stage that was not measured."""
-        return self.build(status=status, reason=str(reason))
+        return self.build(status=status, reason=reason)
 
     def measured(
         self, measurement: Measurement, pairings: list[Pairing], reference: float | None = None
@@ -157,17 +154,20 @@ class RunBuilder:
         """The run of a measured stage; `reference` is the baseline's rate in samples/s."""
         trained, peak, raw = measurement.trained, measurement.peak, measurement.raw()
         assert trained, "it has rounds"
-        bytes_per_sample, on_cpu = trained.batch_bytes_per_sample, self._fields["device"].startswith("cpu")
-        facts = dict(trained.facts)
+        facts, compile_s = dict(trained.facts), None
         if trained.weights:
             facts["weights"] = trained.weights
-        compile_s = None
         if trained.compiled:
             facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
             step_s = float(np.median(raw.step_s[raw.warmup_steps :]))
             compile_s = max(0.0, trained.first.step_s[0] - step_s)
+        counts = undisturbed(raw.disturbed, len(raw.block_steps))
+        if counts is not None and not counts.all():
+            out = f"{counts.size - counts.sum()} of {counts.size}, disturbed by other programs"
+            facts["rounds left out"] = out
+        copied = None if self._fields["device"].startswith("cpu") else trained.batch_bytes_per_sample
         run = self.build(
-            facts | _left_out(raw),
+            facts,
             recipe=trained.recipe,
             raw=raw,
             samples_per_step=trained.samples_per_step,
@@ -180,12 +180,12 @@ class RunBuilder:
             compile_s=compile_s,
             peak_memory_bytes=peak.allocated,
             peak_reserved_bytes=peak.reserved,
-            batch_bytes_per_sample=bytes_per_sample,
-            h2d_bytes_per_sample=None if on_cpu else bytes_per_sample,
+            batch_bytes_per_sample=trained.batch_bytes_per_sample,
+            h2d_bytes_per_sample=copied,
         )
         warnings = [*self._disturbances(run), *_quality_warnings(run, peak)]
         for conditions in run.machine["conditions"].values():
-            warnings += machine.quality_warnings(conditions, own_processes=3, gpu=self._device_facts.uuid)
+            warnings += machine.quality_warnings(conditions, own_processes=3, gpu=self._device.uuid)
         return msgspec.structs.replace(run, warnings=list(dict.fromkeys(warnings)))
 
     def _disturbances(self, run: Run) -> Iterator[str]:
@@ -199,21 +199,12 @@ class RunBuilder:
             yield f"others took {share} (no program here took much; other guests of the host?): repeat it"
 
 
-def _left_out(raw: Raw) -> dict[str, str]:
-    """The rounds that do not count, as a fact."""
-    count = len(raw.block_samples_per_s)
-    counts = undisturbed(raw.disturbed, count)
-    if counts is None or counts.all():
-        return {}
-    return {"rounds left out": f"{count - counts.sum()} of {count}, disturbed by other programs"}
-
-
 def _quality_warnings(run: Run, peak: Peak) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
-    rates = run.block_rates
+    rates, count = run.block_rates, len(run.raw.block_samples_per_s)
     if stats.relative_iqr(rates) > 0.1:
         yield "blocks differ by more than 10%: close other programs, or use a longer preset"
-    if (count := len(run.raw.block_samples_per_s)) < stats.MIN_ROUNDS:
+    if count < stats.MIN_ROUNDS:
         rounds = f"only {count} round{'s' * (count != 1)}"
         yield f"{rounds}: a smoke test, not enough for a verdict; use the preset quick or paper"
     if stats.still_warming(rates):

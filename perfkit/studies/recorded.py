@@ -1,18 +1,19 @@
 """A recording as a source of runs: the stored run of each stage, in the place of measuring."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 from perfkit import workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import presets
 from perfkit.ladder.catalogue import OPTIMIZATIONS, optimization
 from perfkit.ladder.stages import KEPT
-from perfkit.recipe import Recipe
+from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
 from perfkit.results.recordings import ORIGIN
-from perfkit.results.run import AGAIN, Run, slug
+from perfkit.results.run import AGAIN, OF_SESSION, Run, slug
 from perfkit.rules import Target
 from perfkit.studies.sources import NotHere, Plan, Request, Source
 from perfkit.worker.messages import Description, DeviceFacts
@@ -28,7 +29,7 @@ class Recorded(Source):
 
     @classmethod
     def checked(cls, request: Request) -> Plan:
-        """See `Source.checked`; workload, options and preset are those of the recording."""
+        """A plan with the workload, options and preset of the recording."""
         name = (request.device or "").removeprefix(recordings.PREFIX)
         runs = recordings.find(name).runs
         first, known = runs[0], [run.stage for run in runs if run.stage not in _ENDS]
@@ -61,13 +62,16 @@ class Recorded(Source):
     def _runs(self) -> list[Run]:
         return recordings.played(recordings.find(self.plan.recorded))
 
+    @cached_property
+    def _measured(self) -> list[Run]:
+        return [run for run in self._runs if run.status == "ok"]
+
     @property
     def target(self) -> Target:
-        """Where it was recorded."""
         return Target(device=self.plan.device.split(":")[0])
 
     def require(self, study: str) -> None:
-        """See `Source.require`; a recording allows no study."""
+        """Refuses every study."""
         if study:
             raise NotHere(
                 f"'{self.plan.recorded}' is a recording: it is played, and nothing can be measured on it",
@@ -75,60 +79,57 @@ class Recorded(Source):
             )
 
     def why_not_set(self, name: str, recipe: Recipe) -> str:
-        """See `Source.why_not_set`: a switch can be set if some run of the recording has it changed."""
-        measured = [Recipe.from_dict(run.recipe) for run in self._runs if run.status == "ok"]
-        return "" if any(name in other.diff(Recipe()) for other in measured) else "not in this recording"
+        """A switch can be set if some run of the recording has it changed."""
+        recipes = (Recipe.from_dict(run.recipe) for run in self._measured)
+        return "" if any(name in each.diff(Recipe()) for each in recipes) else "not in this recording"
 
     def stored(self) -> list[Run]:
         """The runs that the plan asks for, in its order; a missing one says what the recording has."""
-        plan, runs = self.plan, self._runs
+        plan, (first, *others) = self.plan, self._runs
         if plan.recipes:
             return [self._with_recipe(slug(title), title, recipe) for title, recipe in plan.recipes]
-        by_stage = {run.stage: run for run in reversed(runs)}
-        rows: list[Run] = []
-        for name in plan.stages:
-            if name != runs[0].stage:
-                title = OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name
-                run = by_stage.get(name) or self._missing(name, title, runs[0].recipe)
-                rows.append(self._with(run, plan.changes))
+        names = [name for name in plan.stages if name != first.stage]
+        rows = [self._with(self._of_stage(name), plan.changes) for name in names]
         if plan.below:
-            rows.insert(0, self._before(rows[0]) if rows else runs[0])
+            rows.insert(0, self._before(rows[0]) if rows else first)
         else:
-            is_whole = {run.stage for run in runs[1:]} <= {*plan.stages, *_ENDS}
+            is_whole = {run.stage for run in others} <= {*plan.stages, *_ENDS}
             ends = _ENDS if is_whole else (AGAIN,)
-            rows = [runs[0], *rows, *(run for run in runs if run.stage in ends)]
+            rows = [first, *rows, *(run for run in self._runs if run.stage in ends)]
         return [run if run.stage in _ENDS else self._with(run, plan.settings) for run in rows]
 
-    def _with(self, run: Run, settings: Any) -> Run:
+    def _of_stage(self, name: str) -> Run:
+        matches = (run for run in self._runs if run.stage == name)
+        title = OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name
+        return next(matches, None) or self._missing(name, title, Recipe.from_dict(self._runs[0].recipe))
+
+    def _with(self, run: Run, settings: Mapping[str, Value]) -> Run:
         """The run, or one of the same stage with these switches."""
         recipe = Recipe.from_dict(run.recipe)
         wanted = recipe.replace(**settings)
         return run if wanted == recipe else self._with_recipe(run.stage, run.title, wanted)
 
     def _with_recipe(self, stage: str, title: str, recipe: Recipe) -> Run:
-        matches = (run for run in self._runs if run.status == "ok" and Recipe.from_dict(run.recipe) == recipe)
-        return next(matches, None) or self._missing(stage, title, recipe.to_dict())
+        matches = (run for run in self._measured if Recipe.from_dict(run.recipe) == recipe)
+        return next(matches, None) or self._missing(stage, title, recipe)
 
     def _before(self, run: Run) -> Run:
         """The run that this one was compared with; the last measured one ahead of it if there is none."""
-        if compared := run.previous(self._runs):
-            return compared
         at = self._runs.index(run) if run in self._runs else len(self._runs)
         ahead = [other for other in self._runs[:at] if other.status == "ok" and other.stage not in _ENDS]
-        return ahead[-1] if ahead else self._runs[0]
+        return run.previous(self._runs) or (ahead[-1] if ahead else self._runs[0])
 
-    def _missing(self, stage: str, title: str, recipe: dict[str, Any]) -> Run:
+    def _missing(self, stage: str, title: str, recipe: Recipe) -> Run:
         """A run of the same session that was never measured."""
         first = self._runs[0]
-        titles = [run.title or run.stage for run in self._runs if run.status == "ok"]
-        kept = ("session", "created", "workload", "options", "preset", "device", "seed", "machine")
+        titles = ", ".join(run.title or run.stage for run in self._measured)
         return Run(
-            **{name: getattr(first, name) for name in kept},
             id=f"not-recorded-{stage}",
             stage=stage,
             title=title,
-            recipe=recipe,
+            recipe=recipe.to_dict(),
             status="not_applicable",
-            reason=f"not in this recording, which has {', '.join(titles)}",
+            reason=f"not in this recording, which has {titles}",
             facts={ORIGIN: first.facts[ORIGIN]},
+            **{name: getattr(first, name) for name in OF_SESSION},
         )

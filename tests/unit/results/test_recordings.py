@@ -56,7 +56,7 @@ ORIGIN = '"provenance": {"machine": {}, "when": "w", "command": "c"}'
     [
         ("", "not a recording"),
         ("[" * 100_000, "not a recording"),
-        ('{"schema": 1, "runs": []}', "provenance"),
+        ('{"schema": 1}', "provenance"),
         ('{"schema": 1, ' + ORIGIN + ', "runs": [{"schema": 1}]}', "not a recording"),
         ('{"schema": 2, "something": "else"}', r"another version of perfkit \(schema 2;"),
     ],
@@ -67,13 +67,9 @@ def test_a_file_that_is_no_recording_is_one_message(tmp_path: Path, text: str, w
         recordings.load(tmp_path / "r.json")
 
 
-def test_a_file_that_is_missing_or_far_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_file_is_one_message(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"none\.json: No such file.*Check the path"):
         recordings.load(tmp_path / "none.json")
-    monkeypatch.setattr(recordings, "MAX_BYTES", 10)
-    (tmp_path / "large.json").write_text("x" * 11)
-    with pytest.raises(StoreError, match="no recording"):
-        recordings.load(tmp_path / "large.json")
 
 
 def own(name: str, change: Any = None) -> Path:
@@ -106,15 +102,15 @@ def drop_runs(data: dict[str, Any]) -> None:
     data["runs"] = []
 
 
-def break_machine(data: dict[str, Any]) -> None:
-    data["provenance"]["machine"] = {"cpu": "none"}
+def break_version(data: dict[str, Any]) -> None:
+    data["runs"][0]["schema"] = 2
 
 
 def break_run(data: dict[str, Any]) -> None:
     data["runs"][0]["raw"]["step_s"] = ["__import__('os')"]
 
 
-@pytest.mark.parametrize("change", [drop_runs, break_machine, break_run])
+@pytest.mark.parametrize("change", [drop_runs, break_version, break_run])
 def test_a_hostile_file_is_refused(change: Any, data_dir: Path) -> None:
     own("hostile", change)
     with pytest.raises(StoreError, match="not a recording of perfkit"):
