@@ -21,7 +21,7 @@ from perfkit.scripts.outputs import Outputs
 from perfkit.scripts.script import Script, Step, clock
 from perfkit.worker import checks, device
 from perfkit.worker.messages import Peak, Progress, SyncReport, Trained
-from perfkit.worker.procedure import Job, Procedure, synchronize
+from perfkit.worker.procedure import Job, Procedure
 
 
 class Unavailable(Exception):
@@ -156,7 +156,7 @@ class Questions:
         """Copies and waits between host and device in some steps."""
         from perfkit.worker.syncs import detect_syncs
 
-        with detect_syncs(steps) as syncs:
+        with detect_syncs() as syncs:
             for _ in range(steps):
                 yield
         return SyncReport(syncs.sorted(), steps, str(self.device))
@@ -202,7 +202,7 @@ class Questions:
             if not self._procedure.under_way.all:
                 raise
             ended = True
-            synchronize(self.device)
+            device.synchronize(self.device)
         taken, after = self._procedure.under_way, resource.getrusage(resource.RUSAGE_SELF)
         outside: dict[str, tuple[int, float]] = {}
         marked = [step for step in taken.all if step not in taken.plain]
@@ -211,7 +211,7 @@ class Questions:
             count, spent = outside.get(name, (0, 0.0))
             outside[name] = count + 1, spent + step.seconds
         if ended:
-            taken.end(clock() - start - sum(step.seconds for step in marked))
+            taken.seconds = clock() - start - sum(step.seconds for step in marked)
         on_cpu = self.device.type == "cpu"
         return Observation(
             block=taken.block(),

@@ -28,7 +28,7 @@ _TYPES = {"float32": (style.BLUE, "o"), "bfloat16": (style.ORANGE, "D"), "float1
 
 
 def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
-    """Bytes at the peak by kind, the highest in each phase, the largest places; a column for each recipe."""
+    """Bytes at the peak by kind, and the largest places; a column for each recipe."""
     first, titles = ledgers[0], [ledger.recipe for ledger in ledgers]
 
     def row(name: str, counts: list[int | None]) -> list[Cell | str]:
@@ -39,8 +39,6 @@ def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
     if first.allocated is not None:
         kinds.append(row("allocator: allocated", [ledger.allocated for ledger in ledgers]))
         kinds.append(row("allocator: reserved", [ledger.reserved for ledger in ledgers]))
-    phases = dict.fromkeys(phase for ledger in ledgers for phase in ledger.phases)
-    highest = [row(phase, [ledger.phases.get(phase, 0) for ledger in ledgers]) for phase in phases]
     peaks = ", ".join(f"{ledger.recipe}: {units.size(ledger.peak)}" for ledger in ledgers)
     title = "Simulated: what" if first.simulated else "What"
     places = (
@@ -59,7 +57,6 @@ def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
         *([Notice(f"{first.simulated}.")] if first.simulated else []),
         picture,
         Table(["what", *titles], kinds, f"At the peak (in {first.peak_phase})"),
-        Table(["phase", *titles], highest, "Highest in each phase"),
         *(tabulate(places, ledger.places, f"Largest at the peak: {ledger.recipe}") for ledger in ledgers),
     ]
 
@@ -81,7 +78,6 @@ def kernels(result: KernelReport) -> list[Content]:
         return f"{flops / 1e9:,.0f}"
 
     shapes = (
-        Col("kind", "kind"),
         Col("shape", "shape"),
         Col("type", "dtype"),
         Col("time", "seconds", units.duration),

@@ -1,6 +1,6 @@
 """What a step on a simulated GPU is made of, from its plan: memory, copies and waits."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 
 from perfkit.simulate.prediction import Prediction, memory_band, peak
 from perfkit.simulate.step import Allocate, Copy, Event, Operator, Wait
@@ -30,7 +30,6 @@ def memory(prediction: Prediction) -> MemoryReport:
     live = {block.block: (block.nbytes, _KINDS[block.kind], _KINDS[block.kind]) for block in step.resident}
     now = most = sum(block.nbytes for block in step.resident)
     at_peak, peak_phase, phase, where = dict(live), "data", "data", "data"
-    phases: dict[str, int] = defaultdict(int)
     for event in step.events:
         if isinstance(event, Operator):
             phase = "data" if event.phase in ("copy", "prepare") else event.phase
@@ -43,7 +42,6 @@ def memory(prediction: Prediction) -> MemoryReport:
                 live[event.block] = (event.nbytes, _KINDS[event.kind], where)
             else:
                 live.pop(event.block, None)
-        phases[phase] = max(phases[phase], now)
         if now > most:
             at_peak, most, peak_phase = dict(live), now, phase
     parts, places = dict.fromkeys(_KINDS.values(), 0), Counter[tuple[str, str]]()
@@ -52,7 +50,7 @@ def memory(prediction: Prediction) -> MemoryReport:
         places[place, kind] += size
     largest = [(*place, size) for place, size in places.most_common()]
     return MemoryReport(
-        peak=most, peak_phase=peak_phase, parts=parts, phases=dict(phases),
+        peak=most, peak_phase=peak_phase, parts=parts,
         places=[place for place in largest if place[1] not in _LASTING][:8]
         + [place for place in largest if place[1] in _LASTING][:6],
         allocated=peak(step), reserved=None, recipe=prediction.recipe.describe(),

@@ -4,15 +4,16 @@
 """
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
+from perfkit.recipe import switches
 from perfkit.results.run import Mechanism
+from perfkit.worker.device import world
 from perfkit.worker.messages import CompileCounters
 
 Reading = tuple[Any, str]
@@ -85,12 +86,6 @@ def first_tensor(outputs: Any) -> Any:
     return outputs
 
 
-def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """The type of the autocast that is on now; None if it is off."""
-    on = torch.is_autocast_enabled(device.type)
-    return torch.get_autocast_dtype(device.type) if on else None
-
-
 def shown(dtype: torch.dtype) -> str:
     """A type without `torch.`."""
     return str(dtype).removeprefix("torch.")
@@ -100,28 +95,23 @@ def shown(dtype: torch.dtype) -> str:
 
 
 def _batch_size(view: View) -> Reading:
-    if view.batch is not None and isinstance(view.batch[0], torch.Tensor):
-        size: int | None = len(view.batch[0])
-    else:
-        sampler = getattr(view.loader, "batch_sampler", None)
-        size = getattr(view.loader, "batch_size", None) or getattr(sampler, "batch_size", None)
-    return size, f"{size} samples in a batch" if size else "no batch size to read"
+    sampler = getattr(view.loader, "batch_sampler", None)
+    size = getattr(view.loader, "batch_size", None) or getattr(sampler, "batch_size", None)
+    if view.batch is not None:
+        size = len(view.batch[0])
+    return size, f"samples in a batch: {size}"
 
 
 def _workers(view: View) -> Reading:
-    if view.loader is None:
-        return None, "no DataLoader"
     alive = sum(worker.is_alive() for worker in getattr(view.iterator, "_workers", ()))
-    names = f"{alive} worker process{'es' if alive > 1 else ''} alive"
-    return alive, names if alive else "data is fetched in the training process"
+    return alive, f"worker processes alive: {alive}"
 
 
 def _prefetch_factor(view: View) -> Reading:
     factor = getattr(view.loader, "prefetch_factor", None)
     if factor is None:
-        return DEFAULT_PREFETCH, "no workers, nothing is prefetched"
-    outstanding = getattr(view.iterator, "_tasks_outstanding", None)
-    return factor, f"{factor} batches a worker ahead, {outstanding} requested now"
+        return switches()["prefetch_factor"].default, "no workers, nothing is prefetched"
+    return factor, f"batches that each worker loads ahead: {factor}"
 
 
 def _batched_fetch(view: View) -> Reading:
@@ -132,7 +122,7 @@ def _batched_fetch(view: View) -> Reading:
 
 
 def _pin_memory(view: View) -> Reading:
-    pinned = bool(view.batch[0].is_pinned() if view.batch is not None else view.loader.pin_memory)
+    pinned = bool(view.loader.pin_memory if view.batch is None else view.batch[0].is_pinned())
     return pinned, f"batches lie in {'page-locked' if pinned else 'pageable'} memory"
 
 
@@ -146,10 +136,9 @@ def _device_prefetch(view: View) -> Reading:
     if not view.prefetches:
         return False, "copied when it is needed"
     apart = bool(view.copy_streams) and view.compute_stream not in view.copy_streams
-    pinned = view.batch[0].is_pinned()
+    pinned, where = _pin_memory(view)
     stream = "a stream of its own" if apart else "the stream of the kernels"
-    memory = "pinned" if pinned else "pageable"
-    return (apart and pinned) or None, f"the next batch is copied on {stream}, from {memory} memory"
+    return (apart and pinned) or None, f"the next batch is copied on {stream}; {where}"
 
 
 def _uint8_copy(view: View) -> Reading:
@@ -159,10 +148,8 @@ def _uint8_copy(view: View) -> Reading:
 
 def _device_resize(view: View) -> Reading:
     """Only an enlargement counts: a crop on the device is a workload's own affair."""
-    sent, seen = tuple(view.batch[0].shape[2:]), tuple(view.inputs.shape[2:])
-    size = "×".join(map(str, sent)) or "no image"
-    on = sent < seen
-    return on, f"copied as {size}, enlarged on the device" if on else f"copied as the model sees it ({size})"
+    sent, seen = ([*part.shape[2:]] for part in (view.batch[0], view.inputs))
+    return sent < seen, f"sides of an image: {sent} as it is copied, {seen} as the model sees it"
 
 
 # ---------------------------------------------------------------- computing
@@ -171,40 +158,35 @@ def _device_resize(view: View) -> Reading:
 def _zero_grad_set_to_none(view: View) -> Reading:
     if view.set_to_none is not None:
         return view.set_to_none, f"zero_grad(set_to_none={view.set_to_none})"
-    gradients = [p.grad for p in view.model.parameters() if p.requires_grad]
-    if not gradients:
-        return None, "the model has no parameters that are trained"
-    none = gradients[0] is None
-    return none, "gradients are None after a step" if none else "gradients are zeroed"
+    none = next(p.grad for p in view.model.parameters() if p.requires_grad) is None
+    return none, f"gradients are {'None' if none else 'zeroed'} after a step"
 
 
 def _channels_last(view: View) -> Reading:
-    weights = [p for p in view.model.parameters() if p.dim() == 4 and min(p.shape[1], p.shape[2]) > 1]
-    if not weights:
+    parts = [p for p in view.model.parameters() if p.dim() == 4 and min(p.shape[1], p.shape[2]) > 1]
+    if not parts:
         return False, "the model has no 4-dimensional weights"
-    images = [view.inputs] if isinstance(view.inputs, torch.Tensor) and view.inputs.dim() == 4 else []
-    last = all(part.is_contiguous(memory_format=torch.channels_last) for part in weights + images)
-    what = f"strides of the input {images[0].stride()}" if images else f"{len(weights)} weights"
-    return last, f"{what}: {'NHWC' if last else 'NCHW'}"
+    if isinstance(view.inputs, torch.Tensor) and view.inputs.dim() == 4:
+        parts.append(view.inputs)
+    last = all(part.is_contiguous(memory_format=torch.channels_last) for part in parts)
+    return last, f"strides of {[*parts[-1].shape]}: {[*parts[-1].stride()]}"
 
 
 def _amp(view: View) -> Reading:
     kinds = {torch.bfloat16: "bf16", torch.float16: "fp16"}
     if view.outputs is None:
         return None, "the model gives no tensor"
-    parameters = next(view.model.parameters()).dtype
-    dtype = view.outputs.dtype
+    dtype, parameters = view.outputs.dtype, next(view.model.parameters()).dtype
     evidence = f"logits are {shown(dtype)}"
     if dtype == parameters and view.autocast in kinds:
         dtype = view.autocast
         evidence += f", cast back from an autocast to {shown(dtype)}"
     kind = "off" if dtype == parameters else kinds.get(dtype)
-    if view.scaler is None:
-        return kind, evidence
-    scaled = view.scaler.is_enabled()
-    if scaled:
+    if view.scaler and view.scaler.is_enabled():
         evidence += f", loss scaled by {view.scaler.get_scale():.0f}"
-    return (kind if scaled == (kind == "fp16") else None), evidence
+    if view.scaler and view.scaler.is_enabled() != (kind == "fp16"):
+        kind = None
+    return kind, evidence
 
 
 def fp32_precision() -> tuple[str, str, str]:
@@ -219,10 +201,8 @@ TORCHS_OWN = fp32_precision()
 
 def _fp32_precision(view: View) -> Reading:
     settings = fp32_precision()
-    products, convolutions = ("TF32" if part == "tf32" else "full precision" for part in settings[:2])
     value = "default" if settings == TORCHS_OWN else settings[0] if len(set(settings)) == 1 else None
-    where = "on a GPU, float32 products are computed in"
-    return value, f"{where} {products}, convolutions in {convolutions}"
+    return value, "fp32_precision of products: {}, convolutions: {}, recurrent layers: {}".format(*settings)
 
 
 def _cudnn_benchmark(view: View) -> Reading:
@@ -240,11 +220,10 @@ def _optimizer_impl(view: View) -> Reading:
 
 
 def _compile(view: View) -> Reading:
-    if not view.graphs.graphs:
+    seen = view.graphs
+    if not seen.graphs:
         return False, "runs eagerly"
-    evidence = (
-        f"{view.graphs.graphs} graph(s), {view.graphs.breaks} break(s), {view.recompiles} recompilation(s)"
-    )
+    evidence = f"{seen.graphs} graph(s), {seen.breaks} break(s), {view.recompiles} recompilation(s)"
     return (None if view.recompiles else True), evidence
 
 
@@ -254,6 +233,11 @@ def _compile_mode(view: View) -> Reading:
     autotune, cudagraphs = settings.get("max_autotune"), settings.get("triton.cudagraphs")
     state = "max-autotune" if autotune else "reduce-overhead" if cudagraphs else "default"
     return state, f"compiled in mode {state}" if context else "not compiled"
+
+
+def _cpu_threads(view: View) -> Reading:
+    threads = torch.get_num_threads()
+    return threads, f"compute threads: {threads}"
 
 
 def _activation_checkpointing(view: View) -> Reading:
@@ -272,21 +256,20 @@ def _accumulation(view: View) -> Reading:
 
 
 def _ranks(view: View) -> Reading:
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    size = world()
+    if size == 1:
         return 1, "one process trains"
     model = getattr(view.model, "_orig_mod", view.model)
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         return None, "the model is not in DistributedDataParallel"
-    size = distributed.get_world_size()
     return size, f"{size} ranks by {distributed.get_backend()}, in DistributedDataParallel"
 
 
 def _no_sync(view: View) -> Reading:
-    if all(view.averaged):
+    *others, last = view.averaged
+    if last and all(others):
         return False, "gradients are averaged with every batch"
-    last_only = view.averaged[-1] and not any(view.averaged[:-1])
-    return last_only or None, "gradients are averaged with the last batch only"
+    return (last and not any(others)) or None, f"gradients are averaged, batch by batch: {view.averaged}"
 
 
 def _wait_policy(view: View) -> Reading:
@@ -296,8 +279,8 @@ def _wait_policy(view: View) -> Reading:
 
 
 def _allocator(view: View) -> Reading:
-    settings = first_environment()
-    keeps = [f"{name}={value}" for name, value in settings.items() if name in KEEPING]
+    keeping = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_")
+    keeps = [f"{name}={value}" for name, value in first_environment().items() if name in keeping]
     evidence = f"started with {', '.join(keeps)}" if keeps else "the C library returns memory as it chooses"
     return "keep" if keeps else "default", evidence
 
@@ -312,32 +295,5 @@ def first_environment() -> dict[str, str]:
         return dict(os.environ)
 
 
-KEEPING = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_")
-DEFAULT_PREFETCH = 2
-READERS: dict[str, Callable[[View], Reading]] = {
-    "batch_size": _batch_size,
-    "workers": _workers,
-    "prefetch_factor": _prefetch_factor,
-    "batched_fetch": _batched_fetch,
-    "pin_memory": _pin_memory,
-    "non_blocking": _non_blocking,
-    "device_prefetch": _device_prefetch,
-    "uint8_copy": _uint8_copy,
-    "device_resize": _device_resize,
-    "zero_grad_set_to_none": _zero_grad_set_to_none,
-    "channels_last": _channels_last,
-    "amp": _amp,
-    "fp32_precision": _fp32_precision,
-    "cudnn_benchmark": _cudnn_benchmark,
-    "optimizer_impl": _optimizer_impl,
-    "compile": _compile,
-    "compile_mode": _compile_mode,
-    "cpu_threads": lambda view: (torch.get_num_threads(), f"{torch.get_num_threads()} compute threads"),
-    "accumulation": _accumulation,
-    "activation_checkpointing": _activation_checkpointing,
-    "ranks": _ranks,
-    "no_sync": _no_sync,
-    "wait_policy": _wait_policy,
-    "allocator": _allocator,
-}
-"""The reader of each switch."""
+READERS: dict[str, Callable[[View], Reading]] = {name: globals()[f"_{name}"] for name in switches()}
+"""The reader of each switch: the function of its name."""

@@ -1,10 +1,11 @@
-"""What torch says of a device and of this process: facts, memory peak, compiled graphs."""
+"""What torch says of a device and of this process: facts, ranks, memory peak, compiled graphs."""
 
 import contextlib
 import sys
 from typing import Any
 
 import torch
+from torch import distributed
 
 from perfkit.worker.messages import CompileCounters, DeviceFacts
 
@@ -25,6 +26,18 @@ def facts(device: torch.device) -> DeviceFacts:
         cuda=torch.version.cuda,
         cudnn=str(torch.backends.cudnn.version()),
     )
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits until the device has finished its work; a CPU always has."""
+    if device.type in ("cuda", "mps"):
+        torch.accelerator.synchronize(device)
+
+
+def world() -> int:
+    """How many ranks train together."""
+    joined = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if joined else 1
 
 
 def compile_counters() -> CompileCounters:

@@ -5,8 +5,7 @@ Peaks are measured, not taken from a data sheet: the best of some large products
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,13 +14,16 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
 from perfkit.worker.checks import shown
+from perfkit.worker.device import synchronize
 from perfkit.worker.messages import KernelReport, MisalignedLayer, ShapeTiming, StepWork
-from perfkit.worker.procedure import synchronize
 from perfkit.worker.training import Training, inner_model
 
 REPEATS = 7
 MULTIPLE = 8
 """Sizes should be multiples of this for Tensor Cores to compute 16-bit types fast (NVIDIA's rule)."""
+
+Shape = tuple[int, int, int]
+"""m, k and n of a product."""
 
 
 def measure(training: Training, step_s: float) -> KernelReport:
@@ -29,13 +31,10 @@ def measure(training: Training, step_s: float) -> KernelReport:
     device = training.device
     big = device.type != "cpu"
     dtypes = [torch.float32, torch.bfloat16, *([torch.float16] if big else [])]
-    rows = _sweep(device, dtypes, 1 if big else 4)
-    sizes = (1024, 4096, 8192) if big else (512, 1024)
-    squares = _rows(device, [_product(device, n, n, n, dtype) for dtype in dtypes for n in sizes])
-    peaks = {
-        shown(dtype): max(row.flops_per_s for row in rows + squares if row.dtype == shown(dtype))
-        for dtype in dtypes
-    }
+    squares: list[Shape] = [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))]
+    rows = _products(device, dtypes, _shapes(1 if big else 4))
+    best = rows + _products(device, dtypes, squares)
+    peaks = {name: max(row.flops_per_s for row in best if row.dtype == name) for name in map(shown, dtypes)}
     source = torch.empty(1 << (30 if big else 26), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     bytes_per_s = 2 * source.nbytes / _timed(device, [lambda: target.copy_(source)])[0]  # read and written
@@ -51,7 +50,6 @@ def measure(training: Training, step_s: float) -> KernelReport:
         mfu=mfu,
         light_share=light_share,
         recipe=training.recipe.describe(),
-        device=str(device),
     )
 
 
@@ -63,52 +61,35 @@ def _timed(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[flo
 
     The least, not the median: the question is what the device can do, and every disturbance adds time.
     """
-    rounds = []
+    seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(1 + REPEATS):
-        seconds = []
-        for call in calls:
+        for call, times in zip(calls, seconds, strict=True):
             synchronize(device)
             start = time.perf_counter()
             call()
             synchronize(device)
-            seconds.append(time.perf_counter() - start)
-        rounds.append(seconds)
-    return [min(times) for times in zip(*rounds[1:], strict=True)]  # the first call plans and allocates
+            times.append(time.perf_counter() - start)
+    return [min(times[1:]) for times in seconds]  # the first call plans and allocates
 
 
-@dataclass
-class _Case:
-    """One shape: the call, and what it computes and moves."""
+def _products(
+    device: torch.device, dtypes: Sequence[torch.dtype], shapes: Sequence[Shape]
+) -> list[ShapeTiming]:
+    """Times a product of two matrices for each type and shape."""
+    cases = [(dtype, shape) for dtype in dtypes for shape in shapes]
 
-    shape: str
-    kind: str
-    dtype: torch.dtype
-    call: Callable[[], Any]
-    flops: int
-    size: int
-    """Bytes read and written."""
+    def product(dtype: torch.dtype, m: int, k: int, n: int) -> Callable[[], Any]:
+        a = torch.randn(m, k, device=device).to(dtype)
+        b = torch.randn(k, n, device=device).to(dtype)
+        return lambda: a @ b
 
-
-def _product(device: torch.device, m: int, k: int, n: int, dtype: torch.dtype) -> _Case:
-    a = torch.randn(m, k, device=device).to(dtype)
-    b = torch.randn(k, n, device=device).to(dtype)
-    size = (m * k + k * n + m * n) * a.element_size()
-    return _Case(f"{m} x {k} x {n}", "matmul", dtype, lambda: a @ b, 2 * m * k * n, size)
-
-
-def _rows(device: torch.device, cases: list[_Case]) -> list[ShapeTiming]:
-    timings = zip(cases, _timed(device, [case.call for case in cases]), strict=True)
-    return [
-        ShapeTiming(
-            shape=case.shape,
-            kind=case.kind,
-            dtype=shown(case.dtype),
-            seconds=seconds,
-            flops_per_s=case.flops / seconds,
-            flops_per_byte=case.flops / case.size,
-        )
-        for case, seconds in timings
-    ]
+    rows = []
+    timings = _timed(device, [product(dtype, *shape) for dtype, shape in cases])
+    for (dtype, (m, k, n)), seconds in zip(cases, timings, strict=True):
+        flops, moved = 2 * m * k * n, (m * k + k * n + m * n) * dtype.itemsize
+        shape = f"{m} x {k} x {n}"
+        rows.append(ShapeTiming(shape, shown(dtype), seconds, flops / seconds, flops / moved))
+    return rows
 
 
 def _neighbours(size: int) -> tuple[int, int, int, int]:
@@ -117,30 +98,16 @@ def _neighbours(size: int) -> tuple[int, int, int, int]:
     return -(-size // 64) * 64, eights, eights - 4, eights - 1
 
 
-def _sweep(device: torch.device, dtypes: list[torch.dtype], shrink: int) -> list[ShapeTiming]:
-    """The article's product and its neighbours, an odd m, and a small m.
-
-    Args:
-        device: where.
-        dtypes: of the operands.
-        shrink: divides the article's m and n, for slow devices.
-    """
+def _shapes(shrink: int) -> list[Shape]:
+    """The article's product and its neighbours, an odd m, and a small m; m and n are divided by `shrink`."""
     m, deep, wide = 16 * 36 // shrink, _neighbours(1500), _neighbours(10_000 // shrink)
-    shapes = [(m, k, n) for k in deep for n in wide] + [(m - 1, deep[1], wide[1]), (8, deep[1], wide[1])]
-    cases = [_product(device, *shape, dtype) for dtype in dtypes for shape in shapes]
-    return _rows(device, cases)
+    return [(m, k, n) for k in deep for n in wide] + [(m - 1, deep[1], wide[1]), (8, deep[1], wide[1])]
 
 
 # ---------------------------------------------------------------- a step
 
-
-class Operator(NamedTuple):
-    """One call of an operator."""
-
-    flops: int
-    """Of a product or convolution; 0 for any other."""
-    bytes: int
-    """Read and written."""
+Operator = tuple[int, int]
+"""FLOPs of one call (0 if it is no product or convolution), and the bytes that it reads and writes."""
 
 
 class _Counter(TorchDispatchMode):
@@ -156,7 +123,7 @@ class _Counter(TorchDispatchMode):
             tensors = {id(t): t for t in tree_iter((args, kwargs, outputs)) if isinstance(t, torch.Tensor)}
             count = flop_registry.get(func.overloadpacket)
             flops = count(*args, **(kwargs or {}), out_val=outputs) if count else 0
-            self.operators.append(Operator(flops, sum(t.nbytes for t in tensors.values())))
+            self.operators.append((flops, sum(t.nbytes for t in tensors.values())))
         return outputs
 
 
@@ -202,7 +169,6 @@ def misaligned(model: nn.Module) -> list[MisalignedLayer]:
             continue
         padded = [-(-size // MULTIPLE) * MULTIPLE for size in sizes]
         if padded != sizes:
-            more = padded[0] * padded[1] / (sizes[0] * sizes[1]) - 1
-            kind = type(module).__name__
-            layers.append(MisalignedLayer(layer=name, kind=kind, sizes=sizes, padded=padded, more_flops=more))
+            more_flops = padded[0] * padded[1] / (sizes[0] * sizes[1]) - 1
+            layers.append(MisalignedLayer(name, type(module).__name__, sizes, padded, more_flops))
     return layers

@@ -34,20 +34,19 @@ Storage = list[Any]
 
 
 class Ledger(TorchDispatchMode):
-    """Accounts for all storages while it is active."""
+    """Accounts for all storages of a training while it is active."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, training: Training) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.device = device.type
+        self.training = training
         self.phase = "data"
+        self.modules: list[str] = []
+        """The modules that compute, the innermost last."""
         self.live: dict[int, Storage] = {}
         self.bytes = 0
         self.peak = 0
-        self.at_peak: list[Storage] = []
         self.peak_phase = ""
-        self.phases: dict[str, int] = collections.defaultdict(int)
-        """Highest bytes in each phase."""
-        self.modules: list[str] = []
+        self.at_peak: list[Storage] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func(*args, **(kwargs or {}))
@@ -58,7 +57,7 @@ class Ledger(TorchDispatchMode):
 
     def note(self, tensor: torch.Tensor, kind: str = "", where: str = "") -> None:
         """Records a tensor under this kind and place, or under those that the phase and the module imply."""
-        if tensor.device.type != self.device or tensor.layout != torch.strided:
+        if tensor.device.type != self.training.device.type or tensor.layout != torch.strided:
             return
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
@@ -70,35 +69,56 @@ class Ledger(TorchDispatchMode):
         self.live[key] = [where, kind or KIND_IN.get(self.phase, "workspace"), size]
         weakref.finalize(storage, self._freed, key)
         self.bytes += size
-        self.phases[self.phase] = max(self.phases[self.phase], self.bytes)
         if self.bytes > self.peak:
             self.peak, self.at_peak, self.peak_phase = self.bytes, list(self.live.values()), self.phase
 
-    def note_lasting(self, training: Training) -> None:
+    def _freed(self, key: int) -> None:
+        if freed := self.live.pop(key, None):
+            self.bytes -= freed[2]
+
+    def note_lasting(self) -> None:
         """Records weights, gradients and optimizer state as such, wherever they were allocated."""
-        model = inner_model(training.model)
+        model = inner_model(self.training.model)
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             self.note(tensor.data, "weights", name)
             if tensor.grad is not None:
                 self.note(tensor.grad, "gradients", name)
-            for value in training.optimizer.state.get(tensor, {}).values():
+            for value in self.training.optimizer.state.get(tensor, {}).values():
                 if isinstance(value, torch.Tensor):
                     self.note(value, "optimizer", name)
 
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Iterator[None]:
         """What is allocated inside belongs to this phase; copies count as data."""
-        before = self.phase
-        self.phase = name if name in ("forward", "backward", "optimizer") else before
-        self.phases[self.phase] = max(self.phases[self.phase], self.bytes)
+        before, self.phase = self.phase, "data" if name == "copy" else name
         try:
             yield
         finally:
             self.phase = before
 
-    def _freed(self, key: int) -> None:
-        if freed := self.live.pop(key, None):
-            self.bytes -= freed[2]
+    @contextlib.contextmanager
+    def modules_named(self) -> Iterator[None]:
+        """Knows the module that computes, and gradients as they arrive."""
+        model, hooks = inner_model(self.training.model), []
+
+        def leave(*_: Any) -> None:
+            self.modules.pop()
+
+        for name, module in model.named_modules():
+            if name:
+                hooks += [
+                    module.register_forward_pre_hook(lambda *_, name=name: self.modules.append(name)),
+                    module.register_forward_hook(leave),
+                ]
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                hook = parameter.register_post_accumulate_grad_hook
+                hooks.append(hook(lambda arrived, name=name: self.note(arrived.grad, "gradients", name)))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
 def _line() -> str:
@@ -123,13 +143,13 @@ def measure(training: Training, steps: int = 2) -> MemoryReport:
             "the memory of a compiled model cannot be followed, as its kernels allocate on their own",
             "Use the recipe with compile=false",
         )
-    ledger = Ledger(training.device)
-    ledger.note_lasting(training)
+    ledger = Ledger(training)
+    ledger.note_lasting()
     reset_peak(training.device)
-    with _modules_named(training, ledger), training.phases(ledger.in_phase), ledger:
+    with ledger.modules_named(), training.phases(ledger.in_phase), ledger:
         for _ in range(steps):
             training.step()
-            ledger.note_lasting(training)
+            ledger.note_lasting()
     parts = dict.fromkeys(KINDS, 0)
     sizes: collections.Counter[tuple[str, str]] = collections.Counter()
     for where, kind, size in ledger.at_peak:
@@ -142,36 +162,9 @@ def measure(training: Training, steps: int = 2) -> MemoryReport:
         peak=ledger.peak,
         peak_phase=ledger.peak_phase,
         parts=parts,
-        phases=dict(ledger.phases),
         places=[place for place in places if place[1] not in LASTING][:8]
         + [place for place in places if place[1] in LASTING][:6],
         allocated=allocated,
         reserved=reserved,
         recipe=training.recipe.describe(),
     )
-
-
-@contextlib.contextmanager
-def _modules_named(training: Training, ledger: Ledger) -> Iterator[None]:
-    """Keeps the ledger informed of the module that computes, and of gradients as they arrive."""
-    model, hooks = inner_model(training.model), []
-
-    def leave(*_: Any) -> None:
-        ledger.modules.pop()
-
-    for name, module in model.named_modules():
-        if name:
-            hooks.append(module.register_forward_pre_hook(lambda *_, name=name: ledger.modules.append(name)))
-            hooks.append(module.register_forward_hook(leave))
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            hooks.append(
-                parameter.register_post_accumulate_grad_hook(
-                    lambda arrived, name=name: ledger.note(arrived.grad, "gradients", name)
-                )
-            )
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -154,8 +154,6 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     peak_phase: str
     parts: dict[str, int]
     """By kind, at the peak."""
-    phases: dict[str, int]
-    """The highest of each phase."""
     places: list[tuple[str, str, int]]
     """The largest at the peak: where, kind, size."""
     allocated: int | None
@@ -167,11 +165,10 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """For a simulated GPU: what the numbers rest on, and their error."""
 
 
-class ShapeTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation at one shape."""
+class ShapeTiming(msgspec.Struct, frozen=True):
+    """A product of two matrices, `m x k x n`."""
 
     shape: str
-    kind: str
     dtype: str
     seconds: float
     flops_per_s: float
@@ -189,7 +186,7 @@ class StepWork(msgspec.Struct, frozen=True):
     """Why the counts are not known."""
 
 
-class MisalignedLayer(msgspec.Struct, frozen=True, kw_only=True):
+class MisalignedLayer(msgspec.Struct, frozen=True):
     """A layer with sizes that do not suit 16-bit matrix units."""
 
     layer: str
@@ -216,7 +213,6 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
     """The least time of its operators, each at the roof of its FLOPs or of its bytes / the step's."""
     recipe: str
     """In words."""
-    device: str
 
 
 class ProfileReport(msgspec.Struct, frozen=True):

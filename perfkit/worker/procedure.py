@@ -10,16 +10,16 @@ import math
 import os
 import signal
 import statistics
-import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
 from perfkit.results.run import Communication
+from perfkit.worker.device import synchronize, world
 from perfkit.worker.messages import Block, ProfileReport, Progress
 
 Job = Generator[None, Any, Any]
@@ -85,60 +85,16 @@ class Subject(Protocol):
     def note(self, text: str) -> None: ...
 
 
-def drive(job: Job, step: Callable[[], Any]) -> Any:
-    """The answer of a procedure, whose steps are taken as it asks for them."""
-    try:
-        next(job)
-        while True:
-            job.send(step())
-    except StopIteration as done:
-        return done.value
-
-
-def synchronize(device: torch.device) -> None:
-    """Waits until the device has finished its work; a CPU always has."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
-
-
-def world() -> int:
-    """How many ranks train together."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    joined = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    return int(distributed.get_world_size()) if joined else 1
-
-
+@dataclass
 class Steps:
-    """Consecutive steps, with the device synchronised at both ends."""
+    """Consecutive steps, and the time they took with the device synchronised at both ends."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.plain: list[Any] = []
-        """Those that count."""
-        self.all: list[Any] = []
-        self.seconds = 0.0
-        self.device_step_s: list[float] = []
-        self._on_gpu = device.type == "cuda"
-        self._marks: list[torch.cuda.Event] = []
-
-    def mark(self) -> None:
-        """Records the end of a step on the device's own timeline."""
-        if self._on_gpu:
-            self._marks.append(torch.cuda.Event(enable_timing=True))
-            self._marks[-1].record()
-
-    def end(self, seconds: float) -> None:
-        """Takes the total; call after synchronising."""
-        self.seconds = seconds
-        self.device_step_s = [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(self._marks)]
-        self._marks = []
-
-    def __add__(self, other: "Steps") -> "Steps":
-        self.plain, self.all = self.plain + other.plain, self.all + other.all
-        self.seconds += other.seconds
-        self.device_step_s = self.device_step_s + other.device_step_s
-        return self
+    plain: list[Any] = field(default_factory=list)
+    """Those that count."""
+    all: list[Any] = field(default_factory=list)
+    seconds: float = 0.0
+    device_step_s: list[float] = field(default_factory=list)
+    """By the device's own clock (CUDA only)."""
 
     @property
     def step_s(self) -> list[float]:
@@ -159,6 +115,16 @@ class Steps:
 
 
 Taking = Generator[None, Any, Steps]
+
+
+def drive(job: Job, step: Callable[[], Any]) -> Any:
+    """The answer of a procedure, whose steps are taken as it asks for them."""
+    try:
+        next(job)
+        while True:
+            job.send(step())
+    except StopIteration as done:
+        return done.value
 
 
 class Procedure:
@@ -183,7 +149,7 @@ class Procedure:
         self._step_s = math.inf
         """A step of the end of the warm-up."""
         self._counts_marked = False
-        self.under_way = Steps(subject.device)
+        self.under_way = Steps()
         """The steps of the last `take`: all that is known of it if the training ends meanwhile."""
 
     def tell(self, phase: str, done: int, total: int) -> None:
@@ -200,20 +166,21 @@ class Procedure:
 
         Steps in which something else happened are left out, with their time.
         """
-        device = self._subject.device
-        taken = self.under_way = Steps(device)
+        device, ends = self._subject.device, list[torch.cuda.Event]()
+        taken = self.under_way = Steps()
         synchronize(device)
         start = self._clock()
-        taken.mark()
+        _mark(ends, device)
         while len(taken.plain) < count or (len(taken.plain) < most and not self.agreed(enough())):
             step = yield
-            taken.mark()
+            _mark(ends, device)
             self._add(step, taken)
             done = len(taken.plain)
             self.tell(phase, done, max(count, done))
         synchronize(device)
         marked = 0.0 if self._counts_marked else sum(step.seconds for step in taken.all if step.marks)
-        taken.end(self._clock() - start - marked)
+        taken.seconds = self._clock() - start - marked
+        taken.device_step_s = [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(ends)]
         self._subject.check(taken.plain)
         return taken
 
@@ -238,11 +205,15 @@ class Procedure:
     def warm_up(self, budget_s: float) -> Taking:
         """Steps until their time is steady, or until the budget is spent."""
         window = max(WINDOW, self._subject.workers)
-        warm, ended = Steps(self._subject.device), False
-        while not ended:
-            warm += yield from self.take(window, "warm-up")
-            spent = warm.seconds >= budget_s or len(warm.plain) >= MAX_WARMUP_STEPS
-            ended = self.agreed(spent or _is_steady(warm.step_s, window))
+        until = self._clock() + budget_s
+
+        def is_warm() -> bool:
+            if len(self.under_way.plain) % window:
+                return False
+            synchronize(self._subject.device)  # else the host runs ahead of the budget
+            return self._clock() >= until or _is_steady(self.under_way.step_s, window)
+
+        warm = yield from self.take(window, "warm-up", MAX_WARMUP_STEPS, is_warm)
         self._step_s = self.of_rank_0(statistics.median(warm.step_s[-window:]))
         return warm
 
@@ -296,13 +267,14 @@ class Procedure:
         if not subject.prefetched:
             return
         yield from self.take(self._queue_steps, "settling")
-        if subject.device.type != "cpu":
-            return
-        for _ in range(MAX_SETTLING * self._queue_steps + 1):
-            taken = yield from self.take(1, "settling")
-            waits = taken.plain[0].waited > WAITS * taken.plain[0].seconds
-            if self.agreed(waits or ready(subject.iterator) > subject.prefetched - subject.workers):
-                break
+
+        def is_settled() -> bool:
+            last = self.under_way.plain[-1]
+            waits = last.waited > WAITS * last.seconds
+            return waits or ready(subject.iterator) > subject.prefetched - subject.workers
+
+        if subject.device.type == "cpu":
+            yield from self.take(1, "settling", MAX_SETTLING * self._queue_steps + 1, is_settled)
 
     def held(self, samples: int) -> Taking:
         """Measures steps on one batch that is already on the device, without a loader."""
@@ -369,16 +341,17 @@ class Procedure:
         with torch.no_grad():
             for value in itertools.chain(model.parameters(), model.buffers()):
                 torch.distributed.broadcast(value, 0)
-        trained = (p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-        sizes = _buckets(trained, model.bucket_bytes_cap)
+        gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+        full, rest = divmod(gradients, model.bucket_bytes_cap)
+        buckets = [model.bucket_bytes_cap] * full + [rest]
         times = max(1, round(sum(averaged) / (ROUNDS * steps)))
         device, compute_s = self._subject.device, statistics.median(without)
-        small_s, large_s, alone_s = (_reduce_s(each, device) for each in ([SMALL], [LARGE], sizes))
+        small_s, large_s, alone_s = (_reduce_s(sizes, device) for sizes in ([SMALL], [LARGE], buckets))
         slope = max((large_s - small_s) / (LARGE - SMALL), 1e-15)
         rank_compute_s: list[Any] = [None] * world()
         torch.distributed.all_gather_object(rank_compute_s, compute_s)
         return Communication(
-            bytes_per_step=sum(sizes) * times,
+            bytes_per_step=gradients * times,
             step_s=statistics.median(with_it),
             compute_s=compute_s,
             alone_s=alone_s * times,
@@ -409,6 +382,13 @@ class Procedure:
     def agreed(self, decision: bool) -> bool:
         """The decision of rank 0."""
         return bool(self.of_rank_0(float(decision)))
+
+
+def _mark(ends: list[torch.cuda.Event], device: torch.device) -> None:
+    """Records the end of a step on the device's own timeline."""
+    if device.type == "cuda":
+        ends.append(torch.cuda.Event(enable_timing=True))
+        ends[-1].record()
 
 
 def _is_steady(step_s: Sequence[float], window: int) -> bool:
@@ -466,16 +446,6 @@ def _without_averaging(model: Any) -> Iterator[None]:
     finally:
         model.__class__ = plain
         model.require_backward_grad_sync = before
-
-
-def _buckets(sizes: Iterable[int], cap: int) -> list[int]:
-    """Bytes of each collective, for gradients of these sizes in buckets of at most `cap` bytes."""
-    filled = [0]
-    for size in sizes:
-        if filled[-1] and filled[-1] + size > cap:
-            filled.append(0)
-        filled[-1] += size
-    return filled
 
 
 def _reduce_s(sizes: list[int], device: torch.device) -> float:

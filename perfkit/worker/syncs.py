@@ -52,9 +52,8 @@ WAITS = {
 
 @dataclass
 class Syncs:
-    """Copies and waits by place, over a number of steps."""
+    """Copies and waits by place."""
 
-    steps: int = 1
     places: dict[tuple[str, str], Place] = field(default_factory=dict)
 
     def add(self, place: Place) -> None:
@@ -71,22 +70,17 @@ class Syncs:
     def table(self) -> str:
         """One line per place, for people."""
         lines = [
-            f"{place.where}  {place.call} ({', '.join(filter(None, (place.kind, place.memory)))}): "
-            f"{place.count / self.steps:g} a step, {place.bytes / self.steps:,.0f} B, "
-            f"{1e3 * place.seconds / self.steps:.3f} ms. {place.fix}"
+            f"{place.where}  {place.call} ({place.kind}): {place.count}x, {place.bytes:,} B, "
+            f"{1e3 * place.seconds:.3f} ms. {place.fix}"
             for place in self.sorted()
         ]
         return "\n".join(lines) or "no copy and no wait between host and device"
 
 
 @contextlib.contextmanager
-def detect_syncs(steps: int = 1) -> Iterator[Syncs]:
-    """Lists the copies and waits of the block: each place with its count, bytes, time and a fix.
-
-    Args:
-        steps: training steps that the block takes, for figures per step.
-    """
-    syncs = Syncs(steps)
+def detect_syncs() -> Iterator[Syncs]:
+    """Lists the copies and waits of the block: each place with its count, bytes, time and a fix."""
+    syncs = Syncs()
     on_gpu = torch.cuda.is_available()
     with _driver_warnings(syncs) if on_gpu else contextlib.nullcontext(), _Watch(syncs, on_gpu):
         yield syncs
@@ -108,7 +102,7 @@ def assert_no_sync(allow: int = 0) -> Iterator[None]:
 
 def report(training: Training, steps: int) -> SyncReport:
     """Copies and waits of some steps of a training."""
-    with detect_syncs(steps) as syncs:
+    with detect_syncs() as syncs:
         for _ in range(steps):
             training.step()
     return SyncReport(syncs.sorted(), steps, str(training.device))
@@ -127,7 +121,8 @@ def _driver_warnings(syncs: Syncs) -> Iterator[None]:
             torch.cuda.set_sync_debug_mode(before)
     for warning in caught:
         where = f"{os.path.basename(warning.filename)}:{warning.lineno}"
-        if "synchroniz" in str(warning.message) and all(place.where != where for place in syncs.sorted()):
+        known = {place.where for place in syncs.places.values()}
+        if "synchroniz" in str(warning.message) and where not in known:
             syncs.add(Place("synchronisation", where, "wait", "see what this line reads"))
 
 

@@ -18,9 +18,9 @@ from perfkit.checkpointing import blocks
 from perfkit.errors import RunFailed
 from perfkit.ranks import mean_over_ranks
 from perfkit.recipe import Recipe
-from perfkit.worker.checks import View, autocast_dtype, first_tensor
-from perfkit.worker.device import compile_counters
-from perfkit.worker.procedure import Step, world
+from perfkit.worker.checks import View, first_tensor
+from perfkit.worker.device import compile_counters, world
+from perfkit.worker.procedure import Step
 
 Clock = Callable[[], float]
 OnPhase = Callable[[str], AbstractContextManager[Any]]
@@ -243,6 +243,7 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
         first_graphs: graphs that torch.compile had made after the first step.
     """
     model, feed, ddp = training.model, training.feed, distributed_model(training.model)
+    kind = training.device.type
     view = View(
         device=training.device,
         loader=training.loader,
@@ -255,7 +256,8 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
 
     def called(_: Any, inputs: Any, outputs: Any) -> None:
         view.inputs, view.outputs = inputs[0], first_tensor(outputs)
-        view.autocast = autocast_dtype(view.device)
+        if torch.is_autocast_enabled(kind):
+            view.autocast = torch.get_autocast_dtype(kind)
 
     def updated(*_: Any) -> None:
         view.updates += 1

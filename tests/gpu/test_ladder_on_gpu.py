@@ -35,9 +35,9 @@ def test_every_stage_of_the_ladder_is_real_on_a_gpu(ladder: dict[str, Run]) -> N
 
 
 def test_pinning_is_proven(ladder: dict[str, Run]) -> None:
-    assert ladder["pinning"].evidence("pin_memory") == "the host batch is page-locked"
-    assert ladder["pinning"].evidence("non_blocking") == "copied without waiting"
-    assert ladder["baseline"].evidence("pin_memory") == "the host batch is pageable"
+    assert ladder["pinning"].evidence("pin_memory") == "batches lie in page-locked memory"
+    assert ladder["pinning"].evidence("non_blocking") == "the copies do not wait"
+    assert ladder["baseline"].evidence("pin_memory") == "batches lie in pageable memory"
 
 
 def test_bytes_that_cross_are_counted(ladder: dict[str, Run]) -> None:

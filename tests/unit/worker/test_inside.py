@@ -47,7 +47,7 @@ def test_each_byte_is_of_one_kind() -> None:
     assert [report.parts[kind] for kind in ("weights", "optimizer", "gradients")] == [WEIGHTS] * 3
     assert report.parts["batch"] >= 8 * 16 * 4
     assert report.allocated is None
-    assert {"forward", "backward", "optimizer"} <= set(report.phases)
+    assert report.peak_phase in ("forward", "backward", "optimizer")
 
 
 def test_checkpointing_gives_activations_up() -> None:
@@ -78,10 +78,8 @@ def test_flops_of_a_step_are_those_of_its_products() -> None:
     """Forward 2·b·in·out for each layer; backward the same for weights, and for inputs but the first."""
     step, operators = kernels.work(training())
     assert step.flops == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
-    assert step.bytes == sum(operator.bytes for operator in operators) > 0
-    assert sum(operator.flops > 0 for operator in operators) == 5, (
-        "two forward, two of weights, one of inputs"
-    )
+    assert step.bytes == sum(moved for _, moved in operators) > 0
+    assert sum(flops > 0 for flops, _ in operators) == 5, "two forward, two of weights, one of inputs"
     assert kernels.work(training(amp="bf16"))[0].dtype == "bfloat16"
     with FlopCounterMode(display=False) as counter:
         training().step()
@@ -90,7 +88,7 @@ def test_flops_of_a_step_are_those_of_its_products() -> None:
 
 def test_shares_of_the_roof_are_known_where_the_work_is() -> None:
     roofs: Any = {"step_s": 20.0, "peaks": {"float32": 100.0}, "bytes_per_s": 50.0}
-    operators = [kernels.Operator(400, 50), kernels.Operator(100, 100), kernels.Operator(0, 50)]
+    operators = [(400, 50), (100, 100), (0, 50)]
     mfu, light_share = kernels.shares(StepWork(500, 200, "float32"), operators, **roofs)
     assert mfu == pytest.approx(500 / 100 / 20)
     assert light_share == pytest.approx((400 / 100 + 100 / 50 + 50 / 50) / 20), "the longer of both, each"
