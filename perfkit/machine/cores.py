@@ -14,25 +14,24 @@ from perfkit.machine import gpus
 
 ROOT = Path("/")
 _SLOWED = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake")
-_Process = tuple[int, float]
-"""Number and start: numbers are used again."""
 
 
-def _group_files(name: str) -> Iterator[Path]:
-    """A file in this process's control group (cgroup v2) and in every group above it."""
+def _in_groups(name: str) -> dict[Path, list[str]]:
+    """The words of a file in this process's control group (cgroup v2) and in every group above it."""
     with contextlib.suppress(OSError):
         for line in (ROOT / "proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::"):
                 # A container may see the host's path here, though its mount begins at its own group.
                 group = Path(line[3:].lstrip("/"))
-                files = [ROOT / "sys/fs/cgroup" / part / name for part in (group, *group.parents)]
-                yield from filter(Path.is_file, files)
+                folders = [ROOT / "sys/fs/cgroup" / part for part in (group, *group.parents)]
+                return {at: (at / name).read_text().split() for at in folders if (at / name).is_file()}
+    return {}
 
 
 def _quotas() -> dict[float, Path]:
     """Cores' worth of time that each control group with a limit grants, with its folder."""
-    limits = {file.parent: file.read_text().split() for file in _group_files("cpu.max")}
-    return {int(time) / int(period): group for group, (time, period) in limits.items() if time != "max"}
+    limits = _in_groups("cpu.max").items()
+    return {int(time) / int(period): group for group, (time, period) in limits if time != "max"}
 
 
 def quota() -> float | None:
@@ -78,14 +77,22 @@ def memory_bytes() -> int:
 
 def free_memory_bytes() -> int:
     """Memory that can still be used without swapping, within what the control groups grant."""
-    used = [int(file.read_text()) for file in _group_files("memory.current")][:1]
+    used = [int(words[0]) for words in _in_groups("memory.current").values()][:1]
     granted = [limit - used[0] for limit in _memory_limits() if used]
     return max(0, min([psutil.virtual_memory().available, *granted]))
 
 
 def _memory_limits() -> list[int]:
-    texts = [file.read_text().strip() for file in _group_files("memory.max")]
-    return [int(text) for text in texts if text != "max"]
+    return [int(words[0]) for words in _in_groups("memory.max").values() if words[0] != "max"]
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process and all its descendants; pages that they share count for each."""
+    total = 0
+    for process in gpus.process_tree(pid):
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total
 
 
 # ---------------------------------------------------------------- CPU time of others
@@ -98,18 +105,14 @@ class CpuTimes(NamedTuple):
     """The visible cores that this process may run on, busy or idle."""
     outside_s: float
     """Used on them by everything but the measured processes."""
-    steal_s: float | None = None
-    """Given to other guests by the hypervisor; None where the system does not report it."""
+    steal_s: float = 0.0
+    """Given to other guests by the hypervisor."""
     group_s: float | None = None
     """Used by other processes of the control group that limits this one; None without a limit."""
 
 
 def cpu_times(pids: Collection[int] = ()) -> CpuTimes:
-    """The CPU time until now.
-
-    Args:
-        pids: the measured processes, each the leader of a group with its descendants.
-    """
+    """The CPU time until now; `pids` are the measured processes, each the leader of a group."""
     measured = 0.0
     for process in _members(pids):
         with contextlib.suppress(psutil.Error):
@@ -122,12 +125,8 @@ def cpu_times(pids: Collection[int] = ()) -> CpuTimes:
         idle += times.idle + getattr(times, "iowait", 0.0)
         steal += getattr(times, "steal", 0.0)
     group = _group_cpu_s()
-    return CpuTimes(
-        capacity_s=capacity,
-        outside_s=capacity - idle - steal - measured,
-        steal_s=steal if hasattr(each[0], "steal") else None,
-        group_s=None if group is None else group - measured,
-    )
+    outside = capacity - idle - steal - measured
+    return CpuTimes(capacity, outside, steal, None if group is None else group - measured)
 
 
 def taken_share(before: CpuTimes, after: CpuTimes) -> float:
@@ -141,8 +140,8 @@ def taken_share(before: CpuTimes, after: CpuTimes) -> float:
         return 0.0
     usable, visible = usable_cores(), len(affinity())
     core_s = capacity / visible
-    stolen = (after.steal_s or 0.0) - (before.steal_s or 0.0)
-    busy = (after.outside_s - before.outside_s + stolen) / core_s - (visible - usable)
+    used_s = after.outside_s - before.outside_s + after.steal_s - before.steal_s
+    busy = used_s / core_s - (visible - usable)
     if before.group_s is not None and after.group_s is not None:
         busy = max(busy, (after.group_s - before.group_s) / core_s)
     return min(1.0, max(0.0, busy) / usable)
@@ -159,15 +158,6 @@ def _members(pids: Collection[int]) -> Iterator[psutil.Process]:
 def members(pids: Collection[int]) -> list[int]:
     """The ids of all processes in the groups that these lead."""
     return [process.pid for process in _members(pids)]
-
-
-def resident_bytes(pid: int) -> int:
-    """Memory of a process and all its descendants; pages that they share count for each."""
-    total = 0
-    for process in gpus.process_tree(pid):
-        with contextlib.suppress(psutil.Error):
-            total += process.memory_info().rss
-    return total
 
 
 class Program(NamedTuple):
@@ -187,36 +177,36 @@ class OtherPrograms:
 
     def __init__(self) -> None:
         self._since = time.monotonic()
-        self._latest = _spent()
-        self._start_s = {process: spent for process, (_, spent) in self._latest.items()}
+        self._start = self._latest = _spent()
 
     def look(self) -> None:
         """Takes down what every process has used until now."""
-        self._latest |= _spent()
+        self._latest = self._latest | _spent()
 
     def busiest(self, pids: Iterable[int] = ()) -> Program | None:
         """The program that has used most, all its processes together; None where there is no other.
 
-        Args:
-            pids: leaders of process groups that do not count; this process never counts.
+        `pids` are leaders of process groups that do not count; this process never counts.
         """
         self.look()
         ours = {os.getpid(), *members(set(pids))}
-        programs: dict[str, dict[_Process, float]] = {}
-        for process, (name, spent) in self._latest.items():
-            if process[0] not in ours:
-                programs.setdefault(name, {})[process] = spent - self._start_s.get(process, 0.0)
+        programs: dict[str, list[tuple[float, int]]] = {}
+        for (pid, begun), (name, spent) in self._latest.items():
+            if pid not in ours:
+                before = self._start.get((pid, begun), ("", 0.0))[1]
+                programs.setdefault(name, []).append((spent - before, pid))
         if not programs:
             return None
-        name, used_s = max(programs.items(), key=lambda item: sum(item[1].values()))
-        used = [process for process, spent in used_s.items() if spent > 0] or [*used_s][:1]
-        which = f"{len(used)} processes" if len(used) > 1 else f"process {used[0][0]}"
+        used_s = {name: sum(spent for spent, _ in processes) for name, processes in programs.items()}
+        name = max(programs, key=used_s.__getitem__)
+        busy = [pid for spent, pid in programs[name] if spent > 0] or [programs[name][0][1]]
+        which = f"{len(busy)} processes" if len(busy) > 1 else f"process {busy[0]}"
         capacity_s = usable_cores() * max(time.monotonic() - self._since, 1e-9)
-        return Program(f"{name} ({which})", sum(used_s.values()) / capacity_s)
+        return Program(f"{name} ({which})", used_s[name] / capacity_s)
 
 
-def _spent() -> dict[_Process, tuple[str, float]]:
-    """Name and CPU seconds of every process; a name can change."""
+def _spent() -> dict[tuple[int, float], tuple[str, float]]:
+    """Name and CPU seconds of every process, by number and start: numbers are used again, names change."""
     spent = {}
     for process in psutil.process_iter(["name", "cpu_times", "create_time"]):
         if times := process.info["cpu_times"]:
@@ -253,11 +243,11 @@ def quality_warnings(
     """
     allowed = 0 if conditions.get("pids_known") else own_processes
     for device in conditions.get("gpus", []):
-        if gpu not in (None, device.get("uuid")):
+        if gpu not in (None, device["uuid"]):
             continue
-        if slowed := [reason for reason in device.get("throttle_reasons") or [] if reason in _SLOWED]:
-            celsius = f" at {device['temperature_c']} °C" if device.get("temperature_c") is not None else ""
-            reasons = ", ".join(slowed) + celsius
+        if slowed := [reason for reason in device["throttle_reasons"] or [] if reason in _SLOWED]:
+            celsius = f" at {device['temperature_c']} °C" if device["temperature_c"] is not None else ""
+            reasons = f"{', '.join(slowed)}{celsius}"
             yield f"the GPU throttled ({reasons}): let it cool, check cooling and power supply"
-        if len(device.get("other_processes") or []) > allowed:
+        if len(device["other_processes"] or []) > allowed:
             yield "another process uses the GPU: find it with nvidia-smi, stop it, then repeat this"

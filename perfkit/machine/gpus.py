@@ -22,6 +22,8 @@ _REASONS = {
     0x80: "power brake",
     0x100: "display clocks",
 }
+_SM, _MEMORY, _CORE = 1, 2, 0
+"""nvml.h: NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU."""
 
 Call = Callable[..., Any]
 """`call("DeviceGetName", …)` is `pynvml.nvmlDeviceGetName(…)`; None where NVML or the field is missing."""
@@ -39,9 +41,8 @@ def _attempt(module: Any, name: str, *arguments: Any) -> Any:
 def nvml() -> Iterator[Call]:
     """NVML, initialised; without the module, the driver or a GPU every call gives None."""
     module = None
-    # Another package of that name may raise anything.
-    with contextlib.suppress(Exception), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the deprecated package `pynvml`, which the check-up reports
+    # Another package of that name may raise anything, and the deprecated one warns.
+    with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
         import pynvml
 
         pynvml.nvmlInit()
@@ -93,9 +94,9 @@ def _state(call: Call, card: Any) -> dict[str, Any]:
     others = [{"pid": p.pid, "memory_bytes": p.usedGpuMemory} for p in running or [] if p.pid not in ours]
     return {
         "uuid": call("DeviceGetUUID", card),
-        "sm_clock_mhz": call("DeviceGetClockInfo", card, 1),  # nvml.h: NVML_CLOCK_SM
-        "memory_clock_mhz": call("DeviceGetClockInfo", card, 2),  # NVML_CLOCK_MEM
-        "temperature_c": call("DeviceGetTemperature", card, 0),
+        "sm_clock_mhz": call("DeviceGetClockInfo", card, _SM),
+        "memory_clock_mhz": call("DeviceGetClockInfo", card, _MEMORY),
+        "temperature_c": call("DeviceGetTemperature", card, _CORE),
         "power_w": _watts(call("DeviceGetPowerUsage", card)),
         "throttle_reasons": None if reasons is None else [w for bit, w in _REASONS.items() if reasons & bit],
         "other_processes": None if running is None else others,
@@ -163,15 +164,12 @@ def sample_utilization(device: str | None, period_s: float = 0.1) -> Iterator[li
         handle = _handle(call, device)
 
         def sample() -> None:
-            while not ended.is_set():
+            while handle is not None and not ended.is_set():
                 if (rates := call("DeviceGetUtilizationRates", handle)) is not None:
                     samples.append(rates.gpu)
                 ended.wait(period_s)
 
         thread = threading.Thread(target=sample, name="gpu-utilization", daemon=True)
-        if handle is None:
-            yield samples
-            return
         thread.start()
         try:
             yield samples

@@ -172,8 +172,9 @@ def test_conditions_are_plain_data() -> None:
 
 
 QUIET = {"pids_known": True, "gpus": []}
-BUSY = {"uuid": "GPU-1", "other_processes": [{"pid": 1}], "throttle_reasons": ["power cap"]}
-HOT = {"uuid": "GPU-1", "throttle_reasons": ["hardware thermal slowdown"], "temperature_c": 91}
+IDLE = {"uuid": "GPU-1", "other_processes": None, "throttle_reasons": None, "temperature_c": None}
+BUSY = IDLE | {"other_processes": [{"pid": 1}], "throttle_reasons": ["power cap"]}
+HOT = IDLE | {"throttle_reasons": ["hardware thermal slowdown"], "temperature_c": 91}
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ HOT = {"uuid": "GPU-1", "throttle_reasons": ["hardware thermal slowdown"], "temp
         (QUIET | {"gpus": [BUSY | {"other_processes": [{}] * 4}], "pids_known": False}, "another process"),
         (QUIET | {"gpus": [BUSY | {"uuid": "GPU-2"}]}, ""),
         (QUIET | {"gpus": [HOT]}, "the GPU throttled (hardware thermal slowdown at 91 °C)"),
-        (QUIET | {"gpus": [{"uuid": "GPU-1", "throttle_reasons": None, "other_processes": None}]}, ""),
+        (QUIET | {"gpus": [IDLE]}, ""),
     ],
 )
 def test_warnings_name_what_disturbs_a_measurement(now: dict[str, Any], warning: str) -> None:
