@@ -1,9 +1,9 @@
 """Stages: a ladder's optimizations as recipes for a machine, each on top of the one before."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, Optimization, optimization
+from perfkit.ladder.catalogue import LADDER, Optimization
 from perfkit.ladder.presets import Sizing
 from perfkit.recipe import Recipe
 from perfkit.rules import Target, applicable, joined
@@ -27,7 +27,7 @@ class Stage:
 
 def below(name: str) -> tuple[str, ...]:
     """The rungs of the default ladder below an optimization; all of them for one that is not part of it."""
-    return LADDER[1 : LADDER.index(name)] if name in LADDER[1:] else LADDER[1:] if name not in LADDER else ()
+    return LADDER[1 : LADDER.index(name)] if name in LADDER else LADDER[1:]
 
 
 def stage(rung: Optimization, before: Recipe, sizes: Sizing, target: Target) -> Stage:
@@ -41,17 +41,3 @@ def stage(rung: Optimization, before: Recipe, sizes: Sizing, target: Target) -> 
     if not changed:
         return Stage(rung.name, rung.title, before, reason="nothing to change: the recipe has it already")
     return Stage(rung.name, rung.title, acting, not_applied=refused)
-
-
-def build(names: Sequence[str], sizes: Sizing, target: Target) -> list[Stage]:
-    """The stages of a ladder for a machine, each on top of those before it that can act there.
-
-    Raises:
-        InvalidValue: an unknown optimization.
-    """
-    baseline = OPTIMIZATIONS["baseline"]
-    stages = [Stage(baseline.name, baseline.title, Recipe().replace(**baseline.changes(sizes)))]
-    for name in names:
-        if name != baseline.name:
-            stages.append(stage(optimization(name), stages[-1].recipe, sizes, target))
-    return stages

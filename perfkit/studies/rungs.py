@@ -1,7 +1,7 @@
 """The ladder: its rungs on a machine, the climb that keeps those that help, their scripts and diffs."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -33,7 +33,9 @@ _MANY = 8
 def first(plan: Plan, target: Target) -> Stage:
     """The stage that a ladder starts from: the plain loop, or the default ladder below the first rung."""
     below = stages.below(plan.stages[0]) if plan.below and plan.stages else ()
-    recipe = stages.build(below, _sizes(plan, target), target)[-1].recipe
+    recipe, sizes = Recipe(batch_size=plan.preset.batch_size), _sizes(plan, target)
+    for name in below:
+        recipe = stages.stage(optimization(name), recipe, sizes, target).recipe
     recipe, reasons = applicable(recipe.replace(**plan.settings), target)
     if reason := not_anchored(recipe, target):
         start = "Start from one of them, such as --set amp=fp16" if target.anchored else "Choose another GPU"
@@ -184,60 +186,53 @@ def climb(plan: Plan, store: RunStore | None = None, progress: Progress | None =
     """
     progress = progress or Progress()
     runs: list[Run] = []
-
-    def take(*more: Run) -> None:
-        for run in more:
-            if store:
+    with opened(plan, progress) as source:
+        stored = source.stored()
+        for run in stored or _climbed(source):
+            if store and not stored:
                 store.add(run)
             progress.finish(run)
             runs.append(run)
-
-    with opened(plan, progress) as source:
-        if stored := source.stored():
-            for run in stored:
-                progress.finish(run)
-            return stored
-        if plan.recipes or len(names(plan, source.target)) < 2:
-            rows = all_stages(source)
-            compared = sum(not stage.reason for stage in rows) > 1
-            repeat = [again(rows[0])] if compared and _repeats(source) else []
-            take(*source.measure([*rows, *repeat], stop_rule(plan.preset)))
-        else:
-            _climb_rung_by_rung(source, take)
     return runs
 
 
-def _climb_rung_by_rung(source: Source, take: Callable[..., None]) -> None:
+def _climbed(source: Source) -> Iterator[Run]:
     plan, target, started = source.plan, source.target, time.monotonic()
-    rungs = names(plan, target)
-    base = kept = first(plan, target)
-    is_first = True
+    rungs, whole = names(plan, target), stop_rule(plan.preset)
+    if plan.recipes or len(rungs) < 2:
+        rows = all_stages(source)
+        is_compared = sum(not stage.reason for stage in rows) > 1
+        repeat = [again(rows[0])] if is_compared and _repeats(source) else []
+        yield from source.measure([*rows, *repeat], whole)
+        return
 
     def rule(parts_left: int) -> StopRule:
         """The parts that are left share the time that is left."""
-        whole = stop_rule(plan.preset)
         left_s = max(0.0, started + whole.limit_s - time.monotonic())
         return replace(whole, limit_s=left_s / parts_left)
 
+    base = kept = first(plan, target)
+    parts = len(rungs) + 1
     for number, name in enumerate(rungs):
         stage = rung(plan, target, name, kept.recipe)
         below = [base] if kept is base else [base, kept]
-        if stage.reason and not is_first:
+        if stage.reason and number:
             below = []  # nothing is to be measured
-        with source.progress.part(number, len(rungs) + 1):
-            *before, run = source.measure([*below, stage], rule(len(rungs) + 1 - number))
+        with source.progress.part(number, parts):
+            *before, run = source.measure([*below, stage], rule(parts - number))
         run = _judged(run, before, source)
-        take(*(before[:1] if is_first else []), run)
+        if number == 0:
+            yield before[0]
+        yield run
         if run.facts.get(RUNG) == "kept":
             kept = stage
-        if source.stopped or (is_first and before[0].status != "ok"):
+        if source.stopped or (number == 0 and before[0].status != "ok"):
             return
-        is_first = False
     if kept is not base and _repeats(source):
         source.renew()
         final = replace(kept, name=KEPT, title="everything kept, measured afresh")
-        with source.progress.part(len(rungs), len(rungs) + 1):
-            take(*source.measure([base, final, again(base)], rule(1))[1:])
+        with source.progress.part(len(rungs), parts):
+            yield from source.measure([base, final, again(base)], rule(1))[1:]
 
 
 def _judged(run: Run, before: Sequence[Run], source: Source) -> Run:

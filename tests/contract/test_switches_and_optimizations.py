@@ -79,7 +79,7 @@ def test_there_is_no_branch_and_no_check_of_what_is_no_switch() -> None:
 @pytest.mark.parametrize("name", RUNGS)
 def test_an_optimization_changes_its_own_switch_and_all_of_it_can_act(name: str) -> None:
     target = Target("cpu") if name in ("wait_policy", "allocator") else EVERYWHERE
-    base = stages.build((), SIZES, target)[0].recipe
+    base = Recipe(batch_size=SIZES.batch_size)
     stage = stages.stage(OPTIMIZATIONS[name], base, SIZES, target)
     assert not stage.reason
     assert not stage.not_applied
@@ -89,7 +89,7 @@ def test_an_optimization_changes_its_own_switch_and_all_of_it_can_act(name: str)
 @pytest.mark.parametrize("name", RUNGS)
 def test_on_a_plain_cpu_a_stage_acts_or_says_why_not(name: str) -> None:
     plain = Target("cpu", frozenset(), compiler=False)
-    base = stages.build((), SIZES, plain)[0].recipe
+    base = Recipe(batch_size=SIZES.batch_size)
     stage = stages.stage(OPTIMIZATIONS[name], base, SIZES, plain)
     assert (stage.recipe != base) != bool(stage.reason)
 

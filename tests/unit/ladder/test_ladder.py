@@ -104,11 +104,9 @@ def test_a_cpu_shares_its_cores_between_model_and_loader(
 # ---------------------------------------------------------------- stages
 
 
-def test_a_stage_stands_on_those_before_it() -> None:
-    built = stages.build(["baseline", "data_loading", "batch_size", "compile"], SIZES, CPU)
-    assert [stage.name for stage in built] == ["baseline", "data_loading", "batch_size", "compile"]
-    assert built[0].recipe == Recipe(batch_size=8)
-    assert built[-1].recipe == Recipe(batch_size=16, workers=3, compile=True)
+def test_a_stage_is_one_optimization_on_top_of_a_recipe() -> None:
+    stage = stages.stage(OPTIMIZATIONS["batch_size"], Recipe(batch_size=8, workers=3), SIZES, CPU)
+    assert (stage.name, stage.recipe) == ("batch_size", Recipe(batch_size=16, workers=3))
 
 
 @pytest.mark.parametrize(
@@ -133,11 +131,3 @@ def test_below_a_rung_are_those_before_it_and_below_another_all() -> None:
     assert stages.below("pinning") == ("allocator", "data_loading")
     assert stages.below("baseline") == ()
     assert stages.below("batched_fetch") == LADDER[1:]
-    with pytest.raises(InvalidValue, match="unknown stage"):
-        stages.build(["no_such"], SIZES, CPU)
-
-
-def test_the_baseline_of_every_preset_changes_nothing_but_the_batch_size() -> None:
-    for preset in PRESETS.values():
-        sizes = sizing(preset, CPU, cores=8)
-        assert set(Recipe().diff(stages.build((), sizes, CPU)[0].recipe)) <= {"batch_size"}
