@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from perfkit import trace as traces
-from perfkit.cli.options import Output, Stage, check_writable, names
+from perfkit.cli.options import Output, Stage, check_writable, names, progress
 from perfkit.errors import one_of
 from perfkit.show import inside
 from perfkit.show.document import Section
@@ -66,7 +66,8 @@ def trace(
     output: Output,
 ) -> None:
     """Reads a PyTorch profiler trace and says where the time went."""
-    loaded = traces.load(files)
+    with progress() as follow:
+        loaded = traces.load(files, follow.share)
     analysis = traces.analyse(loaded)
     findings = traces.diagnose(analysis)
     window = traces.lanes(loaded) if analysis.steps else None

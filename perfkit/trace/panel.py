@@ -7,7 +7,7 @@ from typing import Any
 from IPython.display import HTML
 
 from perfkit import trace
-from perfkit.notebook.shown import Shown
+from perfkit.notebook.shown import Output, Shown
 from perfkit.show.html import fragment
 from perfkit.trace import profile as profiling
 from perfkit.trace import report
@@ -29,7 +29,7 @@ class TraceView(Shown[trace.Analysis]):
         self, files: str | Path | Sequence[str | Path] = (), own: profiling.Profile | None = None
     ) -> None:
         self.profile = own
-        self.trace = own.trace if own else trace.load(files)
+        self.trace = own.trace if own else _load(files)
         self.analysis = own.analysis if own else trace.analyse(self.trace)
         self.findings = trace.diagnose(self.analysis)
         loader, window = own.loading if own else None, self._window() if self.analysis.steps else None
@@ -41,6 +41,20 @@ class TraceView(Shown[trace.Analysis]):
 
     def _window(self, step: int = 0) -> trace.Lanes:
         return self.profile.lanes(step) if self.profile else trace.lanes(self.trace, step)
+
+
+def _load(files: str | Path | Sequence[str | Path]) -> trace.Trace:
+    """Reads traces; the cell has a bar while that takes long."""
+    output = Output()
+
+    def tell(what: str, share: float) -> None:
+        if not output.cell:
+            output.place()
+        output.line(what, share)
+
+    loaded = trace.load(files, tell)
+    output.show([])
+    return loaded
 
 
 def profile(*which: Any, **how: Any) -> TraceView:

@@ -1,7 +1,8 @@
 """A trace: a table of events per file, and what is derived of it: launches, lines of code, steps."""
 
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -12,13 +13,16 @@ import numpy as np
 
 from perfkit.errors import TraceError
 from perfkit.trace.intervals import Ints, Spans, merge
-from perfkit.trace.reader import ADVICE, Args, Reader
+from perfkit.trace.reader import ADVICE, Args, Event, Reader
 
 Paths = str | Path | Iterable[str | Path]
+Tell = Callable[[str, float], object]
+"""Called with what is being read, and the share that is done."""
 WHOLE = "whole trace"
-LONGEST_NAME = 4096
 FARTHEST_US, LONGEST_US = 4 * 10**15, 10**12
 """The year 2096, beyond which is no time stamp; eleven days."""
+_QUIET_S = 2.0
+"""A read that takes longer says how far it is."""
 
 
 class Kind(IntEnum):
@@ -97,58 +101,18 @@ class Rank:
         TraceError: the file cannot be read, or nothing in it is an event of the PyTorch profiler.
     """
 
-    def __init__(self, path: Path, texts: Texts) -> None:
-        self.path, self.texts, self.file = str(path), texts, Reader(path)
+    def __init__(self, path: Path, texts: Texts, tell: Callable[[float], object] = bool) -> None:
+        self.path, self.texts, self.file = str(path), texts, Reader(path, tell)
         self.threads: dict[tuple[str, str], str] = {}
         """Names of threads by process and number."""
         memory: list[tuple[int, ...]] = []
-        parts, nothing = [np.zeros(0, _EVENT)], Args()
-        for events in self.file.pieces():
-            rows = []
-            for event in events:
-                args = event.args or nothing
-                kind = _category(event.cat) if event.ph == "X" else Kind.OTHER
-                if event.ph == "i" and event.name == "[memory]":
-                    kind = Kind.MEMORY
-                    memory.append(
-                        (args.device_type, args.device_id, args.change, args.allocated, args.reserved)
-                    )
-                elif event.ph == "M" and event.name == "thread_name":
-                    self.threads[str(event.pid), str(event.tid)] = args.name
-                if not kind:
-                    continue
-                try:
-                    fits = abs(event.ts) <= FARTHEST_US and 0 <= event.dur <= LONGEST_US
-                except ArithmeticError:  # NaN
-                    fits = False
-                if not fits:
-                    self.file.dropped += 1
-                    continue
-                start, inputs = round(event.ts * 1000), (bytes(args.dims), bytes(args.types))
-                rows.append(
-                    (
-                        kind,
-                        texts[event.name[:LONGEST_NAME]],
-                        texts[event.pid, event.tid],
-                        start,
-                        start + round(event.dur * 1000),
-                        args.correlation,
-                        args.external if args.external >= 0 else args.external_old,
-                        args.device,
-                        args.bytes if args.bytes >= 0 else args.size,
-                        args.blocks,
-                        args.occupancy,
-                        texts[inputs] if inputs[0] or inputs[1] else -1,
-                        texts[args.stack] if args.stack else -1,
-                    )
-                )
-            parts.append(np.array(rows, _EVENT))
-        table: Any = np.concatenate(parts).view(np.recarray)
+        pieces = [self._rows(events, memory) for events in self.file.pieces()]
+        table: Any = np.concatenate(pieces).view(np.recarray)
         self.table = table
         self.memory = np.array(memory, np.int64).reshape(-1, 5)
         """A row for each `[memory]` event: device type, device, change, allocated, reserved."""
         if not len(table):
-            raise TraceError("this file has no event of the profiler", "Give a *.pt.trace.json file")
+            raise TraceError("this file has no event of the profiler", ADVICE)
         for column in (table.correlation, table.external, table.gpu, table.bytes):
             np.maximum(column, -1, out=column)
         for column in (table.blocks, table.occupancy):
@@ -156,6 +120,45 @@ class Rank:
         table.occupancy /= 100
         for kinds, pattern, kind in _NAMES:
             table.kind[self.matching(self.rows(*kinds), pattern)] = kind
+
+    def _rows(self, events: list[Event], memory: list[tuple[int, ...]]) -> Any:
+        """Rows of the table for the events of interest; the figures of `[memory]` events go to `memory`."""
+        texts, rows, nothing = self.texts, [], Args()
+        for event in events:
+            args = event.args if isinstance(event.args, Args) else nothing
+            kind = _category(event.cat) if event.ph == "X" else Kind.OTHER
+            if event.ph == "i" and event.name == "[memory]":
+                kind = Kind.MEMORY
+                memory.append((args.device_type, args.device_id, args.change, args.allocated, args.reserved))
+            elif event.ph == "M" and event.name == "thread_name":
+                self.threads[str(event.pid), str(event.tid)] = args.name
+            if not kind:
+                continue
+            try:
+                fits = abs(event.ts) <= FARTHEST_US and 0 <= event.dur <= LONGEST_US
+            except ArithmeticError:  # NaN
+                fits = False
+            if not fits:
+                self.file.dropped += 1
+                continue
+            start, inputs = round(event.ts * 1000), (bytes(args.dims), bytes(args.types))
+            row = (
+                kind,
+                texts[event.name],
+                texts[event.pid, event.tid],
+                start,
+                start + round(event.dur * 1000),
+                args.correlation,
+                args.external if args.external >= 0 else args.external_old,
+                args.device,
+                args.bytes if args.bytes >= 0 else args.size,
+                args.blocks,
+                args.occupancy,
+                texts[inputs] if any(inputs) else -1,
+                texts[args.stack] if args.stack else -1,
+            )
+            rows.append(row)
+        return np.array(rows, _EVENT)
 
     def rows(self, *kinds: Kind) -> Ints:
         """Row numbers of these kinds, ascending."""
@@ -350,8 +353,12 @@ class Trace:
     ranks: tuple[Rank, ...]
 
 
-def load(paths: Paths) -> Trace:
+def load(paths: Paths, tell: Tell = lambda what, share: None) -> Trace:
     """Reads `*.pt.trace.json` or `.json.gz`: one file, one per rank, or a folder of them.
+
+    Args:
+        paths: the files, or the folder.
+        tell: follows a read that takes longer than two seconds.
 
     Raises:
         TraceError: a file is missing, is no trace, or nothing in it can be read.
@@ -361,10 +368,15 @@ def load(paths: Paths) -> Trace:
         several = sorted(path for path in several[0].iterdir() if path.name.endswith((".json", ".json.gz")))
     if not several:
         raise TraceError("no trace file was given", ADVICE)
-    texts, ranks = Texts(), []
+    texts, ranks, began = Texts(), list[Rank](), time.monotonic()
+
+    def follow(share: float) -> None:
+        if time.monotonic() - began > _QUIET_S:
+            tell(f"reading {path.name}", (len(ranks) + share) / len(several))
+
     for path in several:
         try:
-            ranks.append(Rank(path, texts))
+            ranks.append(Rank(path, texts, follow))
         except TraceError as error:
             raise TraceError(f"{path.name}: {error.what}", error.remedy) from error
         except MemoryError as error:

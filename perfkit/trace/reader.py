@@ -1,11 +1,11 @@
-"""Reading a trace file as a bounded stream of text, in pieces of whole events."""
+"""Reading a trace file as a stream of text, in pieces of complete events."""
 
 import contextlib
 import gzip
 import re
 import zlib
 from bisect import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -17,8 +17,8 @@ from perfkit.errors import TraceError
 
 MIB = 1 << 20
 PIECE = 2 * MIB
-RATIO = 300
-"""Unpacked over packed size; more is a zip bomb: profiler traces have 20 to 60, deflate allows 1032."""
+LONGEST = 64 * MIB
+"""Text without the end of an event: more is no trace."""
 ADVICE = "Give a *.pt.trace.json or .json.gz file of the PyTorch profiler"
 _Id = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
 _T = TypeVar("_T")
@@ -98,10 +98,14 @@ class Reader:
     """The events of a `.json` or `.json.gz` (recognised by content), and what was wrong with the file.
 
     Of a file that breaks off, the events before the break are read.
+
+    Args:
+        path: the file.
+        tell: called with the share of the file that is read, after each MiB of text.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, tell: Callable[[float], object]) -> None:
+        self._path, self._tell = path, tell
         self.head = Head()
         self.dropped = 0
         """Events with impossible values."""
@@ -112,7 +116,7 @@ class Reader:
         """The events, piece by piece.
 
         Raises:
-            TraceError: the file cannot be read, is larger than allowed, or is not a trace.
+            TraceError: the file cannot be read, or is not a trace.
         """
         texts = self._texts()
         text, wanted = self._opened(texts), PIECE
@@ -122,31 +126,30 @@ class Reader:
                 continue
             end = max((match.end() for match in _BOUNDARY.finditer(text, len(text) - MIB // 4)), default=0)
             events = self._events(text[:end].rstrip(b", \t\r\n")) if end else None
-            if events is None:  # no event ends here, or this is inside of one: wait for more
-                wanted = 2 * len(text)
-            else:
+            if events is not None:
                 yield events
                 text, wanted = text[end:], PIECE
+            elif len(text) > LONGEST:
+                break
+            else:  # no event ends here, or this is inside of one
+                wanted = 2 * len(text)
         yield self._last(text)
 
     def _texts(self) -> Iterator[bytes]:
-        path, total = self._path, 0
         try:
-            with path.open("rb") as start:
-                packed = start.read(2) == b"\x1f\x8b"
-            allowed = max(64 * MIB, path.stat().st_size * RATIO)
-            with gzip.open(path) if packed else path.open("rb") as file:
-                while text := file.read1(min(PIECE, MIB)):
-                    total += len(text)
-                    if total > allowed:
-                        raise TraceError(
-                            f"the file unpacks to more than {allowed:,} bytes", "Unpack it first"
-                        )
+            with self._path.open("rb") as raw:
+                size = self._path.stat().st_size
+                packed = raw.peek(2)[:2] == b"\x1f\x8b"
+                file = gzip.GzipFile(fileobj=raw) if packed else raw
+                while text := file.read1(MIB):
                     yield text
+                    self._tell(raw.tell() / size)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self.truncated = "gzip data end early or are damaged"
         except OSError as error:
-            raise TraceError(f"cannot read {path}: {error.strerror or error}", "Check the path") from error
+            raise TraceError(
+                f"cannot read {self._path}: {error.strerror or error}", "Check the path"
+            ) from error
 
     def _opened(self, texts: Iterator[bytes]) -> bytes:
         """The text from the first event on."""
@@ -156,46 +159,39 @@ class Reader:
             if opening := _OPENING.match(head):
                 self.head = _decode(opening[0] + b"]}", Head) or Head()
                 return head[opening.end() :]
-            if head and head[:1] != b"{":
-                raise TraceError("this is neither a JSON object nor a list", ADVICE)
-            if len(head) > 16 * MIB:
+            if len(head) > LONGEST:
                 break
         if not head:
             raise TraceError(
                 "the file is empty", "Record the trace again; the profiler may not have finished"
             )
-        raise TraceError("this JSON has no list 'traceEvents'", ADVICE)
+        raise TraceError("this is no JSON with a list 'traceEvents'", ADVICE)
 
     def _last(self, text: bytes) -> list[Event]:
         """The events of the text's end, with what follows them; of a broken file, those before the break."""
-        fixed = repaired(text)
         for end in (b"", b"}"):
-            for candidate in (text, fixed):
-                if rest := _decode(b'{"traceEvents":[' + candidate + end, _Rest):
-                    self.repaired |= candidate is fixed
-                    return self._events(b",".join(rest.traceEvents)) or []
+            if rest := self._decode_repaired(b'{"traceEvents":[' + text + end, _Rest):
+                return self._events(b",".join(rest.traceEvents)) or []
         self.truncated = self.truncated or "the JSON breaks off or is damaged"
-        ends = [0, *(match.start() + 1 for match in _BOUNDARY.finditer(fixed)), len(fixed)]
-        broken = bisect(ends, False, key=lambda end: _decode(b"[" + fixed[:end] + b"]", list[Raw]) is None)
-        return self._events(fixed[: ends[broken - 1]]) or []
+        text = repaired(text)
+        ends = [0, *(match.start() + 1 for match in _BOUNDARY.finditer(text)), len(text)]
+        broken = bisect(ends, False, key=lambda end: _decode(b"[" + text[:end] + b"]", list[Raw]) is None)
+        return self._events(text[: ends[broken - 1]]) or []
 
     def _events(self, text: bytes) -> list[Event] | None:
         """Events between commas; None if this is no JSON, even when repaired."""
-        events = _decode(b"[" + text + b"]", list[Event])
-        if events is not None:
-            return events
-        raws = _decode(b"[" + text + b"]", list[Raw])
-        if raws is None:
-            raws = _decode(b"[" + repaired(text) + b"]", list[Raw])
-            self.repaired |= raws is not None
-        if raws is None:
-            return None
-        events = [event for raw in raws if (event := _decode(raw, Event) or _decode(raw, _Odd))]
-        for event in events:
-            if isinstance(event, _Odd):
-                event.args = None
-        self.dropped += len(raws) - len(events)
+        text = b"[" + text + b"]"
+        events = _decode(text, list[Event])
+        if events is None and (raws := self._decode_repaired(text, list[Raw])) is not None:
+            events = [event for raw in raws if (event := _decode(raw, Event) or _decode(raw, _Odd))]
+            self.dropped += len(raws) - len(events)
         return events
+
+    def _decode_repaired(self, text: bytes, kind: type[_T]) -> _T | None:
+        result = _decode(text, kind)
+        if result is None and (result := _decode(repaired(text), kind)) is not None:
+            self.repaired = True
+        return result
 
 
 def _decode(text: bytes | Raw, kind: type[_T]) -> _T | None:

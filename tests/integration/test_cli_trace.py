@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,21 @@ def test_a_page_is_written_even_where_nobody_reads_on(tmp_path: Path) -> None:
         process.stdout.close()  # as `| head` does, at the earliest
         assert process.stderr.read() == b""
     assert "<canvas" in page.read_text()
+
+
+def test_a_read_is_stopped_by_ctrl_c_with_one_line(tmp_path: Path) -> None:
+    event = b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1},'
+    path = tmp_path / "large.json"
+    path.write_bytes(b"[" + 1_000_000 * event + b"{}]")
+    command = [sys.executable, "-m", "perfkit", "trace", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        opened = Path(f"/proc/{process.pid}/fd")
+        while process.poll() is None and not any(link.resolve() == path for link in opened.iterdir()):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate()
+    assert (process.returncode, output) == (130, "")
+    assert re.fullmatch(r"stopped.*\n", errors)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x1f\x8bbroken", b'{"a": 1}'])
