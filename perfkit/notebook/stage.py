@@ -20,8 +20,9 @@ from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.results.store import Entry, RunStore
-from perfkit.show import sentences, tables, units
+from perfkit.show import figures, sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Section
+from perfkit.show.document import Markdown as DocumentMarkdown
 from perfkit.studies import inspect, rungs
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import Plan
@@ -230,23 +231,27 @@ class StagePanel(LadderPanel):
     def _answers(self) -> list[Content]:
         """Why, whether the training is still right, and how good the guess was."""
         *_, run = sentences.stages(self.runs)
-        verdict = sentences.verdict_sentence(run, run.previous(self.runs)) if run.status != "failed" else ""
-        proof = self.parity.describe() if self.parity else sentences.no_parity(self.runs)
-        ratio = run.speedup("previous")
-        guess = ""
+        if run.status != "ok":
+            return [Bullets([sentences.verdict_sentence(run)] if run.status == "not_applicable" else [])]
+        before, ratio = run.previous(self.runs), run.speedup("previous")
+        lines = [f"Training: {sentences.training(run, before, self.parity)}."] if before else []
+        if why := sentences.reasons(run, before):
+            lines.insert(0, f"Why: {'; '.join(why)}.")
         if self.guess is not None and ratio:
-            guess = f"Your guess: {units.times(self.guess)}, {sentences.judgement(self.guess, ratio)}."
-        return [Bullets([line for line in (verdict, proof, guess) if line])]
+            lines.append(f"Your guess: {units.times(self.guess)}, {sentences.judgement(self.guess, ratio)}.")
+        if not lines or not all(check.ok for check in run.mechanism):
+            lines.insert(0, sentences.verdict_sentence(run))
+        return [Bullets(lines)]
 
     def _evidence(self) -> list[Content]:
-        published = f"The article: {self.optimization.published}." if self.optimization.published else ""
         changes = [Section(title, [Code(text, "diff")]) for title, text in self._known_diffs()]
+        card = [f"The article: {self.optimization.published or 'says nothing of this alone'}."]
         return [
             tables.ladder(self.runs),
             *tables.proof(self.runs, self.parity),
-            *([published] if published else []),
+            f"Losses: {sentences.enumerated(sentences.stages(self.runs), figures.VIEWS['losses'].numbers)}",
             *changes,
-            Section("How it works", [Code(self.optimization.prose)], folded=True),
+            Section("The card", [DocumentMarkdown(self.optimization.prose), *card], folded=True),
         ]
 
     def card(self) -> Markdown:

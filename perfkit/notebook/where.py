@@ -102,9 +102,10 @@ class PlanPanel(Panel):
     def choose(self, device: str) -> None:
         """Moves the panel; a place where it cannot run is refused with the reason, and nothing changes."""
         try:
+            self.require_rest()
             plan = self._planned(device, self._host if device == self.device else None)
-        except PerfkitError as problem:  # such as a recording that was removed meanwhile
-            self._show_places({label: value for label, value in self._menu.options if value != device})
+        except PerfkitError as problem:
+            self._show_places(dict(self._menu.options))
             self.bar.tell(problem)
             return
         self.device, self.plan = device, plan
@@ -163,7 +164,3 @@ class PlanPanel(Panel):
         except PerfkitError:
             return False
         return True
-
-    def _set_busy(self, busy: bool) -> None:
-        super()._set_busy(busy)
-        self._menu.disabled = busy

@@ -4,6 +4,7 @@
 escapes what its page would take for markup.
 """
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from perfkit.errors import one_of
 from perfkit.results.stats import Estimate, Ratio
 from perfkit.show import style
+from perfkit.show.units import wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -145,13 +147,15 @@ class Figure:
 
     def png(self, dark: bool = False, dpi: int = 120) -> bytes:
         """A PNG file on its own paper."""
+        buffer = io.BytesIO()
         with style.theme(dark):
-            return style.to_png(self._painted(), dpi)
+            self._painted().savefig(buffer, dpi=dpi)
+        return buffer.getvalue()
 
     def _painted(self) -> "Drawing":
         drawing = style.empty(self.title, 1.2 if self.nothing else self.height)
         if self.nothing:
-            style.say(drawing.add_subplot(), self.nothing)
+            drawing.text(0.5, 0.4, wrapped(self.nothing, 90, 4), ha="center", va="center")
         else:
             self.paint(drawing)
         drawing.set_label(self.alt)
@@ -181,6 +185,13 @@ class Code:
 
 
 @dataclass(frozen=True)
+class Markdown:
+    """Text of perfkit's own in Markdown; a terminal leaves it out."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Interactive:
     """A picture with a script of its own, for pages and notebooks; a terminal leaves it out."""
 
@@ -206,7 +217,7 @@ class Section:
     folded: bool = False
 
 
-Content: TypeAlias = str | Notice | Bullets | Code | Table | Figure | Interactive | Section
+Content: TypeAlias = str | Notice | Bullets | Code | Markdown | Table | Figure | Interactive | Section
 
 
 def walk(contents: Iterable[Content]) -> Iterator[Content]:

@@ -50,7 +50,11 @@ def pipeline() -> str:
 def _template() -> jinja2.Template:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {"clean": clean, "cell": _cell, "policy": lambda script: _policy([script])}
+    from markdown_it import MarkdownIt
+
+    markdown = MarkdownIt("commonmark", {"html": False}).render
+    filters = {"clean": clean, "cell": _cell, "markdown": markdown, "policy": lambda text: _policy([text])}
+    environment.filters |= filters
     environment.tests["kind"] = lambda content, name: type(content).__name__ == name
     return environment.get_template("page.jinja")
 

@@ -1,12 +1,13 @@
 """What a step is made of, as sections with their figures: memory, kernels, copies and waits."""
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from perfkit.show import style, units
-from perfkit.show.document import Cell, Col, Content, Figure, Notice, Table, tabulate
+from perfkit.show.document import Col, Content, Figure, Notice, Table, tabulate
 from perfkit.show.style import Look
 from perfkit.worker.messages import KernelReport, MemoryReport, SyncReport
 
@@ -29,34 +30,33 @@ _TYPES = {"float32": (style.BLUE, "o"), "bfloat16": (style.ORANGE, "D"), "float1
 
 def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
     """Bytes at the peak by kind, and the largest places; a column for each recipe."""
-    first, titles = ledgers[0], [ledger.recipe for ledger in ledgers]
-
-    def row(name: str, counts: list[int | None]) -> list[Cell | str]:
-        return [name, *(Cell(count, units.size) for count in counts)]
-
-    kinds = [row(kind, [ledger.parts[kind] for ledger in ledgers]) for kind in first.parts]
-    kinds.append(row("all together", [ledger.peak for ledger in ledgers]))
+    first = ledgers[0]
+    totals = {"all together": "peak"}
     if first.allocated is not None:
-        kinds.append(row("allocator: allocated", [ledger.allocated for ledger in ledgers]))
-        kinds.append(row("allocator: reserved", [ledger.reserved for ledger in ledgers]))
-    peaks = ", ".join(f"{ledger.recipe}: {units.size(ledger.peak)}" for ledger in ledgers)
-    title = "Simulated: what" if first.simulated else "What"
+        totals |= {"allocator: allocated": "allocated", "allocator: reserved": "reserved"}
+
+    def held(ledger: MemoryReport, what: str) -> int:
+        return int(getattr(ledger, totals[what]) if what in totals else ledger.parts[what])
+
+    columns = [Col(ledger.recipe, functools.partial(held, ledger), units.size) for ledger in ledgers]
     places = (
         Col("module (line)", lambda place: place[0]),
         Col("what", lambda place: place[1]),
         Col("bytes", lambda place: place[2], units.size),
     )
+    peaks = ", ".join(f"{ledger.recipe}: {units.size(ledger.peak)}" for ledger in ledgers)
     picture = Figure(
         "held",
-        f"{title} holds memory at the peak of a step",
+        f"{'Simulated: what' if first.simulated else 'What'} holds memory at the peak of a step",
         f"Memory at the peak: {peaks}",
         lambda drawing: _held(ledgers, drawing),
         style.rows_height(len(ledgers)),
     )
+    kinds, title = [*first.parts, *totals], f"At the peak (in {first.peak_phase})"
     return [
         *([Notice(f"{first.simulated}.")] if first.simulated else []),
         picture,
-        Table(["what", *titles], kinds, f"At the peak (in {first.peak_phase})"),
+        tabulate([Col("what", str), *columns], kinds, title),
         *(tabulate(places, ledger.places, f"Largest at the peak: {ledger.recipe}") for ledger in ledgers),
     ]
 
@@ -68,7 +68,7 @@ def _held(ledgers: Sequence[MemoryReport], drawing: "Drawing") -> None:
     for at, ledger in enumerate(ledgers):
         style.stack(ax, at, [(ledger.parts[kind] / scale, look) for kind, look in _KINDS.items()])
     ax.set_xlim(0, 1.03 * max(peaks) / scale)
-    style.legend(ax, [*_KINDS.values()])
+    style.legend(ax, _KINDS.values())
 
 
 def kernels(result: KernelReport) -> list[Content]:
@@ -78,6 +78,7 @@ def kernels(result: KernelReport) -> list[Content]:
         return f"{flops / 1e9:,.0f}"
 
     shapes = (
+        Col("kind", "kind"),
         Col("shape", "shape"),
         Col("type", "dtype"),
         Col("time", "seconds", units.duration),

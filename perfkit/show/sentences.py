@@ -8,7 +8,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from perfkit.ladder.catalogue import OPTIMIZATIONS
+from perfkit.ladder.catalogue import exactness
+from perfkit.recipe import Recipe
+from perfkit.results import parity
+from perfkit.results.parity import Parity
 from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import Run
 from perfkit.results.stats import MIN_EFFECT, Estimate, Ratio
@@ -17,7 +20,7 @@ from perfkit.show import units
 from perfkit.show.units import clean
 
 _NOTICEABLE = 0.05
-"""A smaller share or change is not mentioned: blocks vary by a few percent."""
+"""Blocks vary by a few percent."""
 
 SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "too few rounds": "?",
          "disturbed": "!", "predicted faster": "△", "predicted slower": "▽",
@@ -91,12 +94,6 @@ def busy_share(run: Run) -> float | None:
     return run.utilization or (float(np.median(samples)) / 100 if samples else None)
 
 
-def no_parity(runs: Sequence[Run]) -> str:
-    """Why there is no parity check; empty for measured runs."""
-    simulated = "Parity: not computed, as there are no numbers on a simulated device."
-    return simulated if any_simulated(runs) else ""
-
-
 # ---------------------------------------------------------------- verdicts
 
 
@@ -166,7 +163,7 @@ def verdict_sentence(run: Run, previous: Run | None = None) -> str:
     elif against.verdict in ("disturbed", "too few rounds"):
         text = f"{result(against)}; measure {'longer' if against.verdict != 'disturbed' else 'again'}"
     else:
-        text = "; ".join([result(against) + _precision(against), *_evidence(run, previous, against)])
+        text = "; ".join([result(against) + _precision(against), *reasons(run, previous)])
     return f"{name(run)}: {text}."
 
 
@@ -178,59 +175,43 @@ def _precision(against: Ratio) -> str:
     return shows * (against.verdict == "no measurable difference")
 
 
-def _evidence(run: Run, before: Run | None, against: Ratio) -> list[str]:
-    """What changed in the step, what there was to gain, what it costs."""
+def reasons(run: Run, before: Run | None) -> list[str]:
+    """What became of the parts of a step: waiting for data, computing, memory."""
     if before is None:
-        return _room(run, run)
-    changes = [*_waiting(run, before), *_computing(run, before)]
-    if not changes and (against.is_faster or against.is_slower):
-        changes = ["neither waiting for data nor computing explains it"]
-    now, was = run.peak_memory_bytes, before.peak_memory_bytes
-    if now and was and not 0.8 < now / was < 1.25:
-        return [*changes, f"peak memory {_moved(was, now, units.size)}"]
-    return changes or _room(run, before)
-
-
-def _waiting(run: Run, before: Run) -> list[str]:
-    """How the wait for data changed."""
-    was, now = before.data_wait_share, run.data_wait_share
-    if was is None or now is None or abs(now - was) < _NOTICEABLE:
         return []
-    return [f"waiting for data {_moved(was, now, units.percent)} of the step"]
+    facts = []
+    if run.data_wait_share is not None and before.data_wait_share is not None:
+        waits = _moved(before.data_wait_share, run.data_wait_share, 1.0, units.percent)
+        facts.append(f"waiting for data {waits} of the step")
+    if change := run.ceiling_change(before):
+        facts.append(f"computing alone: {result(change)}")
+    if run.simulated and before.simulated:
+        was, now = before.simulated.kernel_s, run.simulated.kernel_s
+        was, now = was / (before.samples_per_step or 1), now / (run.samples_per_step or 1)
+        facts.append(f"the kernels' time for a sample {_moved(was, now, was, units.duration)}")
+    if (held := before.peak_memory_bytes) and run.peak_memory_bytes:
+        facts.append(f"peak memory {_moved(held, run.peak_memory_bytes, held, units.size)}")
+    return facts
 
 
-def _computing(run: Run, before: Run) -> list[str]:
-    """How the step without its wait for data changed."""
-    change = run.ceiling_change(before)
-    if change and (change.is_faster or change.is_slower) and abs(change.ratio - 1) >= _NOTICEABLE:
-        times = units.times(max(change.ratio, 1 / change.ratio))
-        word = "faster" if change.is_faster else "slower"
-        return [f"on data that is already on the device, the step is {times} {word}"]
-    was, now = _kernel_s(before), _kernel_s(run)
-    if was and now and abs(now / was - 1) >= _NOTICEABLE:
-        return [f"the kernels' time for a sample {_moved(was, now, units.duration)}"]
-    return []
-
-
-def _kernel_s(run: Run) -> float:
-    """Predicted kernel time of a sample; 0 of measured runs."""
-    return run.simulated.kernel_s / (run.samples_per_step or 1) if run.simulated else 0.0
-
-
-def _room(run: Run, before: Run) -> list[str]:
-    """Why this kind of optimization had little to gain, where the numbers say so."""
-    share = before.data_wait_share
-    kind = OPTIMIZATIONS[run.stage].bottleneck if run.stage in OPTIMIZATIONS else "none"
-    if share is None or kind == "none" or run.simulated:
-        return []
-    waits = f"{units.percent(share)} of the step waits for data"
-    if share < _NOTICEABLE:
-        return [f"only {waits}, so there was little to gain"] * (kind in ("data", "copy"))
-    return [f"{waits}{' still' if kind in ('data', 'copy') else ', which faster computing cannot reduce'}"]
-
-
-def _moved(was: float, now: float, text: Callable[[float], str]) -> str:
+def _moved(was: float, now: float, whole: float, text: Callable[[float], str]) -> str:
+    """`fell from 3.40 GB to 2.60 GB`: by more than blocks vary, as a part of the whole."""
+    if abs(now - was) < _NOTICEABLE * whole:
+        return f"stays at {text(now)}"
     return f"{'fell' if now < was else 'rose'} from {text(was)} to {text(now)}"
+
+
+def training(run: Run, before: Run | None, proof: Parity | None) -> str:
+    """Whether a run trains as the one before: a parity check, their losses, or why there are neither."""
+    if proof:
+        return proof.describe().removeprefix(f"{proof.title}: ")
+    if run.simulated:
+        return f"{units.NOT_AVAILABLE}: a simulated device computes no numbers"
+    if before is None or not (run.losses and before.losses):
+        return f"{units.NOT_AVAILABLE}: there are no losses of both sides"
+    exact = exactness(Recipe.from_dict(run.recipe), Recipe.from_dict(before.recipe))
+    check = parity.losses(run.losses, before.losses, exact, run.recipe.get("amp", "off") != "off")
+    return f"the losses: {check.evidence}"
 
 
 # ---------------------------------------------------------------- before any number

@@ -9,7 +9,7 @@ import math
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # Okabe & Ito 2008: distinct with any colour vision. Each use has a hatch or a label too.
 BLUE, SKY, GREEN, ORANGE = "#0072b2", "#56b4e9", "#009e73", "#e69f00"
 VERMILLION, PURPLE, YELLOW, GREY = "#d55e00", "#cc79a7", "#f0e442", "#999999"
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
+"""For lines, in this order."""
 
 _INK, _PAPER = {False: "#212223", True: "#dedfe1"}, {False: "#ffffff", True: "#16181c"}
 """By whether the page is dark. The inks occur nowhere else, so that SVG can follow its page's colour."""
@@ -90,13 +92,6 @@ def characters(share: float) -> int:
     return max(4, int(_WIDTH * share * 72 / 5.8))
 
 
-def say(ax: "Axes", text: str) -> None:
-    """Words in place of a picture."""
-    ax.set_axis_off()
-    words = wrapped(text, characters(0.8), 4)
-    ax.text(0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center")
-
-
 def legend_below(ax: "Axes", columns: int) -> None:
     """What the marks mean, below the axes."""
     if figure := ax.get_figure(root=True):
@@ -107,37 +102,41 @@ def legend_below(ax: "Axes", columns: int) -> None:
 
 
 class Look(NamedTuple):
-    """What a piece of a bar means, its colour and hatch; the hatch `|` is a line."""
+    """What a piece of a bar means, its colour and hatch."""
 
     label: str
     colour: str
     hatch: str = ""
 
 
-def rows_height(rows: int) -> float:
+def rows_height(count: int) -> float:
     """Inches for a row of two lines for each thing, title and axis."""
-    return 1.25 + 0.43 * rows
+    return 1.25 + 0.43 * count
 
 
-def named(ax: "Axes", names: Sequence[str], texts: Sequence[str], unit: str) -> None:
-    """A row for each name, from the top: the name at the left, its text at the right, the axis below."""
-    rows = range(len(names))
-    ax.set_yticks(rows, [wrapped(name, characters(0.25), 2) for name in names])
+def rows(ax: "Axes", labels: Mapping[int, str], count: int, unit: str) -> None:
+    """A number of rows from the top, some with a label at the left, above an axis with a unit."""
+    ax.set_yticks(list(labels), list(labels.values()))
     ax.tick_params(axis="y", length=0)
-    ax.set(xlabel=unit, xlim=(0, 1), ylim=(len(names) - 0.45, -0.55))
+    ax.set(xlabel=unit, ylim=(count - 0.45, -0.55))
     ax.grid(axis="x")
     ax.locator_params(axis="x", nbins=6)
     ax.xaxis.set_major_formatter("{x:,g}")
+
+
+def named(ax: "Axes", names: Sequence[str], texts: Sequence[str], unit: str) -> None:
+    """A row for each name, which stands at the left, with its text at the right."""
+    rows(ax, {at: wrapped(name, characters(0.25), 2) for at, name in enumerate(names)}, len(names), unit)
     right = ax.secondary_yaxis("right")
-    right.set_yticks(rows, texts)
+    right.set_yticks(range(len(names)), texts)
     right.tick_params(length=0)
     right.spines["right"].set_visible(False)
 
 
-def reason(ax: "Axes", at: int, text: str) -> None:
-    """Words in place of a row's bar."""
-    words = wrapped(text, characters(0.42), 2)
-    ax.text(0.01, at, words, transform=ax.get_yaxis_transform(), va="center", style="italic", size="small")
+def words(ax: "Axes", at: int, text: str, share: float = 0.85, lines: int = 1, **font: Any) -> None:
+    """Words in a row, from its left end, on at most this share of the figure's width."""
+    text = wrapped(text, characters(share), lines)
+    ax.text(0.01, at, text, transform=ax.get_yaxis_transform(), va="center", size="small", **font)
 
 
 def bar(ax: "Axes", at: int, start: float, width: float, look: Look) -> None:
@@ -161,28 +160,13 @@ def whisker(ax: "Axes", at: float, estimate: Estimate, scale: float = 1.0) -> No
     ax.errorbar(middle, at, xerr=ends, fmt="none", ecolor=ink(), elinewidth=1.4, capsize=4)
 
 
-def line(ax: "Axes", at: int, value: float, look: Look) -> None:
-    """A line across a row."""
-    ax.plot([value, value], [at - 0.42, at + 0.42], color=look.colour, linewidth=2.5)
-
-
-def legend(ax: "Axes", looks: Sequence[Look], columns: int = 0) -> None:
-    """What the pieces mean, above the rows: all in one line, or `columns` to a line."""
-    from matplotlib.lines import Line2D
+def legend(ax: "Axes", looks: Iterable[Look]) -> None:
+    """What the pieces mean, each once, in a line above the rows."""
     from matplotlib.patches import Patch
 
-    bars = {"marker": "|", "linestyle": "none", "markersize": 10, "markeredgewidth": 2.5}
-    keys = [
-        Line2D([], [], markeredgecolor=look.colour, **bars)  # type: ignore[arg-type]
-        if look.hatch == "|"
-        else Patch(facecolor=look.colour, hatch=look.hatch)
-        for look in looks
-    ]
-    ax.legend(
-        keys, [look.label for look in looks], loc="lower left", bbox_to_anchor=(0, 1),
-        ncols=columns or len(looks), borderaxespad=0.2, columnspacing=1.2, handlelength=1.6,
-        handletextpad=0.5,
-    )  # fmt: skip
+    keys = [Patch(facecolor=look.colour, hatch=look.hatch, label=look.label) for look in dict.fromkeys(looks)]
+    spaces = {"borderaxespad": 0.2, "columnspacing": 1.2, "handlelength": 1.6, "handletextpad": 0.5}
+    ax.legend(handles=keys, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(keys) or 1, **spaces)
 
 
 # ---------------------------------------------------------------- outliers
@@ -229,12 +213,5 @@ def to_svg(figure: "Figure", alt: str) -> str:
     svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     svg = svg.replace(_INK[False], f"var(--jp-content-font-color1, {_INK[False]})")
     label = escape(clean(alt), quote=True)
-    css = "max-width:100%;height:auto;stroke-linejoin:round;stroke-linecap:butt"
+    css = "display:block;max-width:100%;height:auto;stroke-linejoin:round;stroke-linecap:butt"
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}" style="{css}"', 1)
-
-
-def to_png(figure: "Figure", dpi: int = 120) -> bytes:
-    """A PNG file of the figure on its paper."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    return buffer.getvalue()

@@ -1,7 +1,7 @@
 """Runs, histories and checks as tables and sections; a session's report is all of them on a page."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from perfkit import additions, machine
@@ -27,7 +27,7 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         scripts: stage → its training script.
     """
     facts = json.dumps(runs[0].machine if runs else {}, indent=1, ensure_ascii=False, default=str)
-    codes = [Section(stage, [Code(source)], folded=True) for stage, source in (scripts or {}).items()]
+    codes = [Section(stage, [Code(source)]) for stage, source in (scripts or {}).items()]
     switches = list(dict.fromkeys(switch for run in runs for switch in run.recipe))
     settings = [[switch, *(str(run.recipe.get(switch, "")) for run in runs)] for switch in switches]
     return [
@@ -40,7 +40,7 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         Section("Evidence that the switches are in effect", proof(runs)),
         Section("Warnings and facts", [Bullets(notes(runs) or ["none"])]),
         Section("Every switch", [Table(["switch", *map(name, runs)], settings)], folded=True),
-        *([Section("Scripts", codes, folded=True)] if codes else []),
+        Section("Scripts", codes, folded=True),
         Section("Everything recorded about the machine", [Code(facts)], folded=True),
     ]
 
@@ -68,7 +68,6 @@ def ladder(runs: Sequence[Run]) -> Table:
     pairings = [[run.pairing(role) for role in ("previous", "baseline")] for run in sentences.stages(runs)]
     others = [[pairing.against if pairing else "" for pairing in both] for both in pairings]
     same = all(previous == baseline for previous, baseline in others)
-    simulated = sentences.any_simulated(runs)
     columns = [
         Col("stage", name),
         Col("samples/s", rate),
@@ -76,11 +75,11 @@ def ladder(runs: Sequence[Run]) -> Table:
         Col(f"× {name(runs[0])}" if same and runs else "× baseline", lambda run: against(run, "baseline")),
         Col("waits for data", lambda run: _cell(run, run.data_wait_share, units.percent)),
         Col("step time", lambda run: Cell(run.step_s, lambda _: sentences.step_time(run)), narrow=False),
-        Col("peak memory", _memory),
+        Col("peak memory", lambda run: _cell(run, run.peak_memory_bytes, lambda _: sentences.memory(run))),
         Col("bytes/sample", _bytes_per_sample, narrow=False),
         Col("note", _note, narrow=False),
     ]
-    title = "The ladder, simulated" if simulated else "The ladder"
+    title = "The ladder, simulated" if sentences.any_simulated(runs) else "The ladder"
     return tabulate(columns, runs, title, _legend(runs), none="nothing was measured")
 
 
@@ -111,27 +110,22 @@ def _legend(runs: Sequence[Run]) -> str:
     return " · ".join(signs)
 
 
-def _cell(run: Run, value: Any, text: Any) -> Cell:
+def _cell(run: Run, value: Any, text: Callable[[Any], str]) -> Cell:
     return Cell(value if run.status == "ok" else None, lambda value: sentences.about(run, text(value)))
-
-
-def _memory(run: Run) -> Cell:
-    count = run.peak_memory_bytes if run.status == "ok" else None
-    return Cell(count, lambda _: sentences.memory(run))
 
 
 def _bytes_per_sample(run: Run) -> Cell:
     """Bytes of a sample in the loader's batch; and those copied to the device, where they differ."""
     count, copied = run.batch_bytes_per_sample, run.h2d_bytes_per_sample
     apart = "" if copied in (None, count) else f", {copied:,} B copied"
-    return Cell(count if run.status == "ok" else None, lambda count: f"{count:,} B{apart}")
+    return _cell(run, count, lambda count: f"{count:,} B{apart}")
 
 
 def _note(run: Run) -> str:
     """Why a row has no numbers, or what disturbed it and how many warnings it has."""
     count = len(run.warnings)
     texts = ["disturbed"] * (run.disturbed is not None)
-    texts += [f"{count} warning{'s' if count > 1 else ''}"] * bool(count)
+    texts += [f"{count} warning{'s' * (count > 1)}"] * bool(count)
     return outcome(run) or "; ".join(texts)
 
 
@@ -158,14 +152,20 @@ def notes(runs: Sequence[Run]) -> list[str]:
 # ---------------------------------------------------------------- checks
 
 
-def checks(title: str, results: Sequence[Check | Mechanism], stage: str = "") -> Table:
-    """Checks with their evidence; `stage` is a column of its own where it is named."""
-    columns = [
-        Col("check", lambda check: check.name if isinstance(check, Check) else check.switch),
-        Col("holds", lambda check: Cell("✓", tone="good") if check.ok else Cell("✗", tone="bad")),
-        Col("evidence", "evidence"),
-    ]
-    return tabulate([*([Col("stage", lambda _: stage)] if stage else []), *columns], results, title)
+def _subject(check: Check | Mechanism) -> str:
+    return check.name if isinstance(check, Check) else check.switch
+
+
+_CHECK = (
+    Col("check", _subject),
+    Col("holds", lambda check: Cell("✓", tone="good") if check.ok else Cell("✗", tone="bad")),
+    Col("evidence", "evidence"),
+)
+
+
+def checks(title: str, results: Sequence[Check | Mechanism]) -> Table:
+    """Checks with their evidence."""
+    return tabulate(_CHECK, results, title)
 
 
 def proof(runs: Sequence[Run], parity: Parity | None = None) -> list[Content]:
@@ -176,24 +176,20 @@ def proof(runs: Sequence[Run], parity: Parity | None = None) -> list[Content]:
         parity: whether the last run still trains the same.
     """
     measured = [run for run in sentences.stages(runs) if run.status == "ok"]
-    rows, others = list[Sequence[Cell | str]](), list[Sequence[Cell | str]]()
-    columns = checks("", [], "stage").columns
+    shown, others = list[list[Cell | str]](), list[list[Cell | str]]()
     for before, run in zip([None, *measured], measured, strict=False):
         results: list[Check | Mechanism] = [*run.mechanism]
         results += parity.checks if parity and run is measured[-1] else []
-        for row, check in zip(checks("", results, name(run)).rows, results, strict=True):
-            switch = str(row[1])
-            changed = before and switch in run.recipe and run.recipe[switch] != before.recipe.get(switch)
-            (rows if changed or not check.ok else others).append(row)
-    folded = f"{len(others)} {'other ' * bool(rows)}checks, all passed"
-    return [
-        *(
-            [Table(columns, rows, "Proof", "" if rows else "nothing was checked")]
-            if rows or not others
-            else []
-        ),
-        *([Section(folded, [Table(columns, others)], folded=True)] if others else []),
-    ]
+        old = before.recipe if before else run.recipe
+        for check in results:
+            subject = _subject(check)
+            changed = subject in run.recipe and run.recipe[subject] != old.get(subject)
+            row = [name(run), *(column.cell(check) for column in _CHECK)]
+            (shown if changed or not check.ok else others).append(row)
+    columns = ["stage", *(column.head for column in _CHECK)]
+    folded = Section(f"{len(others)} other checks, all passed", [Table(columns, others)], folded=True)
+    table = Table(columns, shown, "Proof", "" if shown or others else "nothing was checked")
+    return [*([table] if shown or not others else []), *([folded] if others else [])]
 
 
 def parity(result: Parity) -> list[Content]:
@@ -237,10 +233,11 @@ def communication(runs: Sequence[Run]) -> Table:
 
 def forecast(efficiency: Mapping[int, float]) -> Table:
     """Predicted efficiency by number of ranks."""
-    rows: list[list[Cell | str]] = [
-        [str(ranks), Cell(share, units.percent)] for ranks, share in efficiency.items()
-    ]
-    return Table(("ranks", "efficiency"), rows, "Predicted efficiency with more ranks")
+    columns = (
+        Col("ranks", lambda pair: str(pair[0])),
+        Col("efficiency", lambda pair: pair[1], units.percent),
+    )
+    return tabulate(columns, [*efficiency.items()], "Predicted efficiency with more ranks")
 
 
 # ---------------------------------------------------------------- the history

@@ -1,7 +1,6 @@
-"""Sections in a terminal. A narrow one gets tables with fewer columns."""
+"""Sections in a terminal: text and tables, as figures and folded details are for pages."""
 
 import os
-import textwrap
 from collections.abc import Iterable
 
 from rich import box
@@ -12,18 +11,18 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from perfkit.show.document import Bullets, Cell, Code, Content, Figure, Interactive, Notice, Section, Table
+from perfkit.show.document import Bullets, Cell, Code, Content, Notice, Section, Table
 from perfkit.show.units import clean
 
 _PIPE_WIDTH = 120
 """Characters in a line where the output is a pipe or a file."""
 _TONES = {"": "", "good": "green", "warning": "yellow", "bad": "red"}
-_LONG_WORD, _NAME = 24, 18
-"""Longer words (kernel names, paths) are broken where they must be; shorter names of rows are not."""
+_UNBROKEN = 20
+"""Longer words (kernel names, paths) are broken where they must be."""
 
 
 def show(contents: Iterable[Content], to_stderr: bool = False) -> None:
-    """Prints sections, tables and text; figures and folded details are for pages."""
+    """Prints sections."""
     console = _Console(stderr=to_stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPE_WIDTH
@@ -47,7 +46,7 @@ class _Console(Console):
 
 
 def _print(contents: Iterable[Content], console: Console) -> None:
-    for content in contents:
+    for content in filter(_is_shown, contents):
         match content:
             case str():
                 _print_text(content, console)
@@ -62,7 +61,7 @@ def _print(contents: Iterable[Content], console: Console) -> None:
                 console.print(Text(code), soft_wrap=True)
             case Table():
                 _print_table(content, console)
-            case Section() if _is_shown(content):
+            case Section():
                 if content.title:
                     console.print(Text(f"\n{clean(content.title)}", style="bold"))
                 _print(content.contents, console)
@@ -71,7 +70,7 @@ def _print(contents: Iterable[Content], console: Console) -> None:
 def _is_shown(content: Content) -> bool:
     if isinstance(content, Section):
         return not content.folded and any(map(_is_shown, content.contents))
-    return not isinstance(content, Figure | Interactive)
+    return isinstance(content, str | Notice | Bullets | Code | Table)
 
 
 def _print_text(text: str, console: Console, indent: int = 0, style: str = "") -> None:
@@ -84,40 +83,39 @@ def _print_text(text: str, console: Console, indent: int = 0, style: str = "") -
 
 
 def _print_table(table: Table, console: Console) -> None:
+    """Prints the columns that fit; a note says which do not."""
     if not table.rows:
         return _print_text(": ".join(filter(None, (table.title, table.note or "none"))), console)
-    columns, narrow = list(table.columns), list(table.narrow or table.columns)
-    grid, wide = _grid(table), console.options.update(width=9999)
-    while len(columns) > 2 and Measurement.get(console, wide, grid).minimum > console.width:
-        columns = narrow if len(columns) > len(narrow) else columns[:-1]
-        grid = _grid(table.only(columns))
+    shown, unlimited = table, console.options.update(width=9999)
+    while (
+        len(shown.columns) > 2 and Measurement.get(console, unlimited, _grid(shown)).minimum > console.width
+    ):
+        narrow = shown.narrow if shown is table and table.narrow else shown.columns[:-1]
+        shown = table.only(narrow if len(narrow) < len(shown.columns) else shown.columns[:-1])
     if table.title:
         console.print()
         _print_text(table.title, console, style="italic")
-    console.print(grid)
-    if table.note:
-        _print_text(table.note, console, style="dim")
-    if missing := [column for column in table.columns if column not in columns]:
-        _print_text(f"Too narrow for: {', '.join(missing)}.", console, style="dim")
+    console.print(_grid(shown))
+    missing = [column for column in table.columns if column not in shown.columns]
+    for note in (table.note, f"Too narrow for: {', '.join(missing)}." if missing else ""):
+        if note:
+            _print_text(note, console, style="dim")
     return None
 
 
 def _grid(table: Table) -> Grid:
     """A table for rich: numbers stay on one line, text is wrapped at its words."""
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    cells = [[_text(cell) for cell in row] for row in table.rows]
-    for at, (head, numeric) in enumerate(zip(table.columns, table.numeric, strict=True)):
-        texts = [row[at].plain for row in cells]
-        words = [cell_len(word) for text in (head, *texts) for word in text.split()]
+    rows = [[_text(cell) for cell in row] for row in table.rows]
+    for at, (head, numeric) in enumerate(zip(map(clean, table.columns), table.numeric, strict=True)):
+        texts = [row[at].plain for row in rows]
+        words = [*head.split(), *(texts if numeric or at == 0 else " ".join(texts).split())]
+        least = max(map(cell_len, words), default=1)
         if numeric:
-            width = max(*words, *map(cell_len, texts))
-            lines = "\n".join(textwrap.wrap(clean(head), width))
-            grid.add_column(Text(lines), justify="right", width=width)
+            grid.add_column(Text(head), justify="right", width=least)
         else:
-            names = map(cell_len, texts) if at == 0 else [0]
-            least = min(max(*words, *names, 1), _LONG_WORD if at else _NAME)
-            grid.add_column(Text(clean(head)), overflow="fold", min_width=least)
-    for row in cells:
+            grid.add_column(Text(head), overflow="fold", min_width=min(least, _UNBROKEN))
+    for row in rows:
         grid.add_row(*row)
     return grid
 

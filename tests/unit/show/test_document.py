@@ -68,4 +68,4 @@ def test_a_figure_has_the_ink_of_its_page_and_its_dollars_are_no_formulas(dark: 
 
 def test_a_figure_of_nothing_says_why() -> None:
     empty = Figure("dot", "A dot", "nothing", lambda figure: 1 / 0, nothing="No dot was measured.")
-    assert [text.get_text() for text in empty.draw().axes[0].texts] == ["No dot was measured."]
+    assert "No dot was measured." in [text.get_text() for text in empty.draw().texts]

@@ -20,7 +20,7 @@ from matplotlib.text import Text
 from perfkit.errors import InvalidValue
 from perfkit.results import recordings
 from perfkit.results.pairing import Pairing
-from perfkit.results.run import Raw, Run
+from perfkit.results.run import RUNG, Raw, Run
 from perfkit.show import figures, style, units
 from perfkit.show.figures import VIEWS, view
 from tests.unit.show.fake_runs import again, disturbed, many, session
@@ -106,36 +106,23 @@ def test_hostile_and_empty_data_is_borne(name: str) -> None:
 # ---------------------------------------------------------------- what each one shows
 
 
-def test_throughput_has_bars_with_whiskers_and_ceilings_and_the_baseline_again() -> None:
+def test_throughput_has_bars_with_intervals_a_climb_and_the_baseline_again() -> None:
     runs = disturbed(again(session()))
     drawing = view("throughput", runs).draw()
-    (ax,) = drawing.axes
     for at, run in enumerate(runs):
         rate = run.samples_per_s
-        assert bars(ax, at) == ([(0, pytest.approx(rate.value))] if rate else [])
-    ceilings = [line for line in ax.lines if line.get_color() == style.VERMILLION]
-    assert ceilings[0].get_xdata() == pytest.approx([runs[0].ceiling_samples_per_s] * 2)
-    assert ".." in {patch.get_hatch() for patch in ax.patches}, "not by colour alone"
+        assert bars(drawing.axes[0], at) == ([(0, pytest.approx(rate.value))] if rate else [])
+    assert ".." in {patch.get_hatch() for patch in drawing.axes[0].patches}, "not by colour alone"
     words = words_of(drawing)
     assert "A/A 1.00×" in words
     assert "samples/s ! disturbed\n! 1.53× (1.51–1.56) disturbed" in words
-    assert "▲ 1.53× (1.51–1.56) faster" in words_of(view("throughput", session()).draw())
-    assert "baseline (again)" not in view("memory", runs).alt
-
-
-def test_a_ceiling_below_the_rate_is_not_drawn() -> None:
-    run = session()[0]
-    low = [0.5 * rate for rate in run.raw.block_samples_per_s]
-    raw = msgspec.structs.replace(run.raw, ceiling_samples_per_s=low)
-    assert "ceiling" not in words_of(view("throughput", [msgspec.structs.replace(run, raw=raw)]).draw())
-
-
-def test_memory_is_the_allocator_s_or_the_process_s() -> None:
-    on_gpu, on_cpu = (view("memory", session(gpu)).draw() for gpu in (True, False))
-    assert bars(on_gpu.axes[0], 3) == [(0, pytest.approx(11.3)), (pytest.approx(11.3), pytest.approx(2.034))]
-    assert "GPU memory, allocator's peak [GB]" in words_of(on_gpu)
-    assert "RSS" in words_of(on_cpu)
-    assert "reserved" not in words_of(on_cpu)
+    kept, dropped = ({RUNG: rung} for rung in ("kept", "dropped: slower"))
+    facts = {"data_loading": kept, "batch_size": dropped}
+    ladder = [msgspec.structs.replace(run, facts=facts.get(run.stage, {})) for run in session()[:4]]
+    (climb,) = [
+        line for line in view("throughput", ladder).draw().axes[0].lines if line.get_linewidth() == 2.5
+    ]
+    assert list(climb.get_ydata()) == [0, 1], "from the baseline over what was kept"
 
 
 def test_losses_are_over_samples_and_name_an_outlier_and_where_they_became_nan() -> None:
@@ -151,23 +138,38 @@ def test_losses_are_over_samples_and_name_an_outlier_and_where_they_became_nan()
     assert "NaN from sample 64 on" in view("losses", [lost]).alt
 
 
-def test_a_step_is_drawn_as_shares_for_as_many_samples() -> None:
-    small, large = (run for run in session() if run.stage in ("data_loading", "batch_size"))
-    ax = view("step_time", [small, large]).draw().axes[0]
-    assert "128 samples, medians; the colours are shares, not places" in ax.get_xlabel()
-    (_, wait), (start, rest) = bars(ax, 0)
-    assert small.step_s and small.data_wait_share
-    assert wait == start == pytest.approx(4 * small.step_s.value * small.data_wait_share)
-    assert wait + rest == pytest.approx(4 * small.step_s.value)
+def test_lanes_of_a_cpu_show_the_wait_where_it_was_and_no_time_of_workers() -> None:
+    before, after = session()[:2]
+    drawing = view("step_time", [before, after]).draw()
+    step, share = before.step_s, before.data_wait_share
+    assert step and share
+    wait = pytest.approx(1e3 * step.value * share)
+    assert bars(drawing.axes[0], 1) == [(0, wait)], "without workers, the loader works while the host waits"
+    assert bars(drawing.axes[0], 2)[0] == (0, wait)
+    start, rest = bars(drawing.axes[0], 2)[1]
+    assert start + rest == pytest.approx(1e3 * step.value)
+    assert bars(drawing.axes[0], 4) == [], "row 3 has the words of the second run"
+    assert "1 worker beside the step: not timed" in words_of(drawing)
+    assert drawing.axes[0].get_xlabel() == "ms for 32 samples, medians"
 
 
-def test_how_busy_the_device_is_stands_in_words_and_simulated_bars_look_otherwise() -> None:
-    measured = view("step_time", session(gpu=True)[:1])
-    assert "54% waits for data, device busy 17% of it" in measured.alt
-    assert len(bars(measured.draw().axes[0], 0)) == 2
+def test_lanes_of_a_gpu_show_how_busy_it_is_as_a_share_and_one_scale_for_both_batches() -> None:
+    small, large = (run for run in session(gpu=True) if run.stage in ("data_loading", "batch_size"))
+    picture = view("step_time", [small, large])
+    assert "12% waits for data, device busy 72% of it" in picture.alt
+    drawing = picture.draw()
+    assert "512 samples, medians; of several steps: shares, not places" in drawing.axes[0].get_xlabel()
+    assert "busy: a share, not places" in words_of(drawing)
+    assert small.step_s
+    assert sum(width for _, width in bars(drawing.axes[0], 2)) == pytest.approx(16e3 * small.step_s.value)
+    raw = msgspec.structs.replace(small.raw, gpu_utilization_nvml=[])
+    assert "not timed" in words_of(view("step_time", [msgspec.structs.replace(small, raw=raw)]).draw())
+
+
+def test_a_simulated_step_says_so_and_has_no_losses() -> None:
     simulated = recordings.find("sim-v100").runs
-    assert "device busy" in view("step_time", simulated).alt
-    assert "everything else, simulated" in words_of(view("step_time", simulated).draw())
+    assert view("step_time", simulated).draw().axes[0].get_xlabel().startswith("simulated ")
+    assert "simulated" in words_of(view("throughput", simulated).draw())
     assert view("losses", simulated).nothing.startswith("There are no losses")
 
 
@@ -180,10 +182,16 @@ def test_the_headline_is_the_last_comparison_in_words() -> None:
 
 @pytest.mark.parametrize(
     ("factor", "rounds", "words"),
-    [(1.0, 8, "data loading against baseline: no measurable difference, 1.00× (1.00–1.00); an effect over 1%"),
-     (0.5, 8, "data loading is 2.00× (2.00–2.00) slower than baseline"),
-     (1.5, 2, "data loading against baseline: too few rounds, 1.50×")],
-)  # fmt: skip
+    [
+        (
+            1.0,
+            8,
+            "data loading against baseline: no measurable difference, 1.00× (1.00–1.00); an effect over",
+        ),
+        (0.5, 8, "data loading is 2.00× (2.00–2.00) slower than baseline"),
+        (1.5, 2, "data loading against baseline: too few rounds, 1.50×"),
+    ],
+)
 def test_every_verdict_has_its_headline(factor: float, rounds: int, words: str) -> None:
     before, after = session()[:2]
     rates = [16.0] * rounds
@@ -211,7 +219,7 @@ def test_svg_is_real_text_in_the_ink_of_its_page_and_acts_on_nothing_else() -> N
 
 def test_threads_do_not_disturb_each_other() -> None:
     before, drawn = dict(matplotlib.rcParams), list[bytes]()
-    picture = view("memory", session()[:2])
+    picture = view("throughput", session()[:2])
     draw = lambda dark: drawn.append(picture.png(dark=dark, dpi=40))
     threads = [threading.Thread(target=draw, args=(dark,)) for dark in (True, False) * 3]
     for thread in threads:

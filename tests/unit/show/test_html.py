@@ -113,7 +113,12 @@ def _everything(text: str) -> list[document.Content]:
     figure = document.Figure(text, text, text, lambda figure: figure.add_subplot().set_title(text))
     nothing = document.Table((text,), [], text, text)
     inner = document.Section(text, [figure, document.Code(f"+{text}\n-{text}", "diff")], folded=True)
-    return [text, document.Bullets([text]), document.Section(text, [numbers, nothing, inner])]
+    return [
+        text,
+        document.Markdown(text),
+        document.Bullets([text]),
+        document.Section(text, [numbers, nothing, inner]),
+    ]
 
 
 @pytest.mark.parametrize("source", [report.page(EVIL, _everything(EVIL)), report.fragment(_everything(EVIL))])
@@ -124,6 +129,11 @@ def test_whatever_a_section_holds_is_text(source: str) -> None:
     assert page.text.count("alert(1)") >= 9
     assert '<span class="whole">(1.40–1.60)</span>' in source
     assert 'class="pk-add"' in source
+
+
+def test_markdown_is_rendered() -> None:
+    source = report.fragment([document.Markdown("## How it works\n\nWith `autocast`.")])
+    assert "<h2>How it works</h2>" in source and "<code>autocast</code>" in source
 
 
 def test_a_fragment_is_one_static_output_in_the_ink_of_its_page() -> None:

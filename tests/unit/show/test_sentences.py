@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfkit.ladder.catalogue import OPTIMIZATIONS
+from perfkit.results import recordings
 from perfkit.results.pairing import Pairing
+from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Mechanism, Raw, Run
 from perfkit.show import sentences, units
 from tests.unit.show.fake_runs import again, disturbed, session
 
 SAME = [100.0, 100.4, 99.8, 100.1, 99.9]
-UNKNOWN = "neither waiting for data nor computing explains it"
 
 
 def make(
@@ -32,48 +32,59 @@ def make(
     )  # fmt: skip
 
 
-def verdict(after: dict[str, Any], before: dict[str, Any], bottleneck: str = "none") -> str:
+def verdict(after: dict[str, Any], before: dict[str, Any]) -> str:
     first = make(**before)
-    stage = next((name for name, card in OPTIMIZATIONS.items() if card.bottleneck == bottleneck), "it")
-    return sentences.verdict_sentence(
-        msgspec.structs.replace(make(before=first, **after), stage=stage, title="it"), first
-    )
+    return sentences.verdict_sentence(make(before=first, **after), first)
 
 
 GB = "peak_memory_bytes"
+SAME_COMPUTING = "computing alone: no measurable difference, 1.00× (1.00–1.00)"
 
 
 @pytest.mark.parametrize(
-    ("after", "before", "bottleneck", "text"),
+    ("after", "before", "text"),
     [
-        ({"factor": 2, "wait": 0.05, "ceiling": 250}, {"wait": 0.5, "ceiling": 250}, "data",
-         "it: 2.00× (2.00–2.00) faster; waiting for data fell from 50% to 5% of the step."),
-        ({"factor": 0.8, "ceiling": 80}, {"ceiling": 100}, "device",
-         "it: 1.25× (1.25–1.25) slower; on data that is already on the device, the step is 1.25× slower."),
-        ({"factor": 2, "wait": 0.2, "ceiling": 260}, {"wait": 0.01}, "device",
-         "it: 2.00× (2.00–2.00) faster; waiting for data rose from 1% to 20% of the step; on data that is "
-         "already on the device, the step is 2.55× faster."),
-        ({"wait": 0.03}, {"wait": 0.03}, "data",
-         "it: no measurable difference, 1.00× (1.00–1.00); an effect over 1% would show; only 3% of the step "
-         "waits for data, so there was little to gain."),
-        ({"wait": 0.8}, {"wait": 0.79}, "device",
-         "it: no measurable difference, 1.00× (1.00–1.00); an effect over 1% would show; 79% of the step "
-         "waits for data, which faster computing cannot reduce."),
-        ({"factor": 1.5, "ceiling": 200, GB: 11_300_000_000}, {"ceiling": 200, GB: 1_050_000_000}, "host",
-         f"it: 1.50× (1.50–1.50) faster; {UNKNOWN}; peak memory rose from 1.05 GB to 11.3 GB."),
-        ({"rates": [200.0, 210.0]}, {"rates": [100.0, 100.0]}, "none", "it: too few rounds, 2.05× ("),
+        (
+            {"factor": 2, "wait": 0.05, "ceiling": 250},
+            {"wait": 0.5, "ceiling": 250},
+            f"2.00× (2.00–2.00) faster; waiting for data fell from 50% to 5% of the step; {SAME_COMPUTING}.",
+        ),
+        (
+            {"factor": 0.8, "ceiling": 80},
+            {"ceiling": 100},
+            "1.25× (1.25–1.25) slower; waiting for data stays at 0% of the step; computing alone: 1.25× (1.25",
+        ),
+        (
+            {"wait": 0.8},
+            {"wait": 0.79},
+            "no measurable difference, 1.00× (1.00–1.00); an effect over 1% would show; waiting for data stays "
+            f"at 80% of the step; {SAME_COMPUTING}.",
+        ),
+        (
+            {"factor": 1.5, "ceiling": 200, GB: 11_300_000_000},
+            {"ceiling": 200, GB: 1_050_000_000},
+            "1.50× (1.50–1.50) faster; waiting for data stays at 0% of the step; "
+            f"{SAME_COMPUTING}; peak memory rose from 1.05 GB to 11.3 GB.",
+        ),
+        ({"rates": [200.0, 210.0]}, {"rates": [100.0, 100.0]}, "too few rounds, 2.05× ("),
     ],
-)  # fmt: skip
+)
 def test_a_verdict_names_what_changed_and_how_well_it_is_known(
-    after: dict[str, Any], before: dict[str, Any], bottleneck: str, text: str
+    after: dict[str, Any], before: dict[str, Any], text: str
 ) -> None:
-    assert verdict(after, before, bottleneck).startswith(text)
+    assert verdict(after, before).startswith(f"it: {text}")
 
 
-def test_a_ceiling_that_only_wavers_explains_nothing() -> None:
-    first, after = make(), make(1.5, before=make())
-    raw = msgspec.structs.replace(after.raw, ceiling_samples_per_s=[60.0, 300.0, 90.0, 210.0, 150.0])
-    assert UNKNOWN in sentences.verdict_sentence(msgspec.structs.replace(after, raw=raw), first)
+def test_whether_it_trains_the_same_is_a_proof_or_the_losses_or_n_a() -> None:
+    first, same = make(losses=[2.0, 1.5]), make(before=make(), losses=[2.0, 1.5])
+    proof = Parity("it", "bitwise", [Check("losses", True, "equal")], False, {})
+    assert sentences.training(same, first, proof) == "on equal batches it trains bit for bit the same"
+    assert sentences.training(same, first, None) == "the losses: equal bit for bit for the first 2"
+    apart = msgspec.structs.replace(same, losses=[2.0, 1.0])
+    assert "though these switches should leave them equal" in sentences.training(apart, first, None)
+    assert sentences.training(same, make(), None).startswith("n/a: ")
+    simulated = recordings.find("sim-v100").runs
+    assert sentences.training(simulated[1], simulated[0], None).startswith("n/a: ")
 
 
 def test_a_disturbed_stage_says_so_and_the_remedy_stands_above_all() -> None:
@@ -107,8 +118,3 @@ def test_a_switch_that_is_not_in_effect_overrules_the_number() -> None:
         text
         == "it: the switch is not in effect (amp: logits are float32), so the numbers say nothing about it."
     )
-
-
-def test_text_from_outside_is_one_clean_line() -> None:
-    assert units.clean("a\x00b\n c\u202e") == "a b c"
-    assert units.clean("abcdef", 4) == "abc…"

@@ -61,3 +61,8 @@ def test_ratio() -> None:
     assert units.ratio(Ratio(0.99, 0.96, 1.02, "no measurable difference")) == "0.99× (0.96–1.02)"
     assert units.ratio(Ratio(65.14, 64.2, 66.0, "faster")) == "65.1× (64.2–66.0)"
     assert units.ratio(Ratio(0.01234, 0.012, 0.013, "slower")) == "0.0123× (0.0120–0.0130)"
+
+
+def test_text_from_outside_is_one_clean_line() -> None:
+    assert units.clean("a\x00b\n c\u202e") == "a b c"
+    assert units.clean("abcdef", 4) == "abc…"
