@@ -78,7 +78,6 @@ def kernels(result: KernelReport) -> list[Content]:
         return f"{flops / 1e9:,.0f}"
 
     shapes = (
-        Col("kind", "kind"),
         Col("shape", "shape"),
         Col("type", "dtype"),
         Col("time", "seconds", units.duration),

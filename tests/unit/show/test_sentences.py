@@ -9,7 +9,7 @@ from perfkit.results import recordings
 from perfkit.results.pairing import Pairing
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Mechanism, Raw, Run
-from perfkit.show import sentences, units
+from perfkit.show import sentences
 from tests.unit.show.fake_runs import again, disturbed, session
 
 SAME = [100.0, 100.4, 99.8, 100.1, 99.9]
