@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 from torch import distributed, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -233,26 +233,26 @@ def operators_by_step(call: Callable[[], Any]) -> list[int]:
 
 @dataclass
 class Forward:
-    """What a module was called with."""
+    """A call of a module."""
 
     module: nn.Module
     samples: int
     dtype: torch.dtype
+    """Of what it computes."""
     threads: int
     recorded: bool
     """Whether autograd computes gradients of its parameters."""
 
 
 def forwards(call: Callable[[], Any]) -> list[Forward]:
-    """The calls of modules, in their order, the outer ones first."""
+    """The calls of modules, in the order of their ends."""
     seen: list[Forward] = []
 
-    def note(module: nn.Module, inputs: Any) -> None:
+    def note(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
         recorded = torch.is_grad_enabled() and any(weight.requires_grad for weight in module.parameters())
-        first = inputs[0]
-        seen.append(Forward(module, len(first), first.dtype, torch.get_num_threads(), recorded))
+        seen.append(Forward(module, len(inputs[0]), output.dtype, torch.get_num_threads(), recorded))
 
-    hook = register_module_forward_pre_hook(note)
+    hook = register_module_forward_hook(note)
     call()
     hook.remove()
     return seen

@@ -6,6 +6,7 @@ import msgspec
 
 from perfkit import machine
 from perfkit.errors import InvalidValue
+from perfkit.process.child import call
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison, Run
 from perfkit.scripts.launch import Launch
@@ -14,6 +15,7 @@ from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.progress import Progress
 
 BUDGET_S, PRECISION = 30.0, 0.03
+LEVERS_S = 120.0
 PARTS = (1, 2, 4, 8, 16)
 """Backward passes that a step may have; the slow script's has the most."""
 TOLERANCE = 0.02
@@ -29,11 +31,15 @@ class Score(msgspec.Struct, frozen=True):
     """The script (b) against its model on a batch that is already there (a)."""
     losses: Check
     """Whether it still trains the same."""
+    levers: dict[str, bool]
+    """Workers, uint8, 16 bits, compile: whether each is in effect."""
 
     @property
-    def share(self) -> float | None:
-        """Its speed / the speed of light; None where it trains differently."""
-        return self.light.ratio.ratio if self.losses.ok else None
+    def points(self) -> float | None:
+        """Speed / speed of light, at most 1, times the share of levers; None if it trains differently."""
+        if not self.losses.ok:
+            return None
+        return min(1.0, self.light.ratio.ratio) * sum(self.levers.values()) / len(self.levers)
 
 
 def slow_script() -> Path:
@@ -61,6 +67,8 @@ def score(script: str | Path, preset: str | None = None, progress: Progress | No
     """
     slow, progress = slow_script(), progress or Progress()
     yours = {"yours": Launch(str(Path(script).absolute()))}
+    source = Path(script).read_text(encoding="utf-8")
+    levers = call("perfkit.puzzles.levers:levers", source, timeout_s=LEVERS_S, cancelled=progress.cancelled)
     results = []
     for number, file in enumerate((slow, slow.with_name("capstone_light.py"))):
         plan = script_plan(Launch(str(file)), preset, more=yours)
@@ -70,7 +78,7 @@ def score(script: str | Path, preset: str | None = None, progress: Progress | No
                 compare(*sides, plan, BUDGET_S, PRECISION, pairs=1, ceiling=False, progress=progress)
             )
     gain, light = results
-    return Score(gain, light, same_training(gain.b, gain.a))
+    return Score(gain, light, same_training(gain.b, gain.a), levers)
 
 
 def same_training(yours: Run, slow: Run) -> Check:

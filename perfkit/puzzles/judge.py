@@ -77,8 +77,8 @@ def judge(checks: str, answer: str, starter: str = "") -> Judged:
     try:
         with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
             tools = {**PRELUDE, **_TOOLS, "proof": proofs.append, "source": answer, "ast": ast}
-            tools["original"] = types.SimpleNamespace(**_names(starter))
-            exec(compile(checks, "<checks>", "exec"), {**tools, **_names(answer)})
+            tools["original"] = types.SimpleNamespace(**names_of(starter))
+            exec(compile(checks, "<checks>", "exec"), {**tools, **names_of(answer)})
         replaced = [name for (place, name), thing in before.items() if getattr(place, name) is not thing]
         words = f"Your answer replaces `{' and '.join(replaced)}`: leave torch and the clock as they are"
         bench.require(not replaced, words)
@@ -94,7 +94,7 @@ def judge(checks: str, answer: str, starter: str = "") -> Judged:
     return Judged(True, "Right", proofs)
 
 
-def _names(answer: str) -> dict[str, Any]:
+def names_of(answer: str) -> dict[str, Any]:
     """What an answer defines."""
     linecache.cache[_ANSWER] = len(answer), None, answer.splitlines(keepends=True), _ANSWER
     module = types.ModuleType("your_answer")

@@ -214,11 +214,17 @@ def capstone(
     ]
     table = Table(("beside", "its samples/s", "yours", "yours / it"), rows, "Capstone")
     ratio, words = score.light.ratio, "No score"
-    if score.share:
+    if score.points is not None:
         between = f"{units.percent(ratio.low)} to {units.percent(ratio.high)}"
         busy = "; the machine was disturbed, measure again" if ratio.verdict == "disturbed" else ""
-        words = f"Score: {units.percent(score.share)} of the speed of light ({between}{busy})"
-    return Shown(score, [Notice(f"{words}. {score.losses.evidence}"), table])
+        speed = f"{units.percent(ratio.ratio)} of the speed of light ({between}{busy})"
+        words = (
+            f"Score: {units.percent(score.points)}, from {speed} and {sum(score.levers.values())} of 4 levers"
+        )
+    levers = Table(
+        ("lever", "in effect"), [[name, "✓" if seen else "–"] for name, seen in score.levers.items()]
+    )
+    return Shown(score, [Notice(f"{words}. {score.losses.evidence}"), table, levers])
 
 
 def source_of(answer: tuple[Any, ...]) -> str:

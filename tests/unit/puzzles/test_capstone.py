@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from perfkit import notebook as pk
+from perfkit.process.child import call
 from perfkit.puzzles import capstone
 from perfkit.results.run import Run
 
@@ -40,6 +41,12 @@ def losses(source: str, count: int, monkeypatch: pytest.MonkeyPatch) -> list[flo
     return seen
 
 
+def solution() -> str:
+    """The script without faults."""
+    (code,) = [cell.source for cell in jupytext.read(SOLUTION).cells if cell.cell_type == "code"]
+    return code
+
+
 def run(own: list[float], samples: int = 64) -> Any:
     """As much of a run as the comparison reads."""
     return type("OneRun", (), {"losses": own, "samples_per_step": samples})()
@@ -50,10 +57,33 @@ SLOW: Run = run([0.06] * 32 + [0.05] * 32)
 
 def test_the_solution_trains_as_the_slow_script(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = losses(capstone.slow_script().read_text(), 32, monkeypatch)
-    code = [cell.source for cell in jupytext.read(SOLUTION).cells if cell.cell_type == "code"]
-    check = capstone.same_training(run(losses(code[0], 2, monkeypatch)), run(slow))
+    check = capstone.same_training(run(losses(solution(), 2, monkeypatch)), run(slow))
     assert check.ok, check.evidence
     assert "first 2 steps" in check.evidence
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "missing"),
+    [
+        ("", "", None),
+        (
+            "num_workers=workers,\n        persistent_workers=True",
+            "num_workers=0",
+            "workers decode",
+        ),
+        (".permute(2, 0, 1)", ".permute(2, 0, 1).float()", "batches are uint8"),
+        (
+            'torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda")',
+            "contextlib.nullcontext()",
+            "layers compute in 16 bits",
+        ),
+        ("@torch.compile", "", "compiled"),
+    ],
+)
+def test_each_lever_is_seen_in_what_the_script_does(old: str, new: str, missing: str | None) -> None:
+    source = solution().replace(old, new)
+    levers = call("perfkit.puzzles.levers:levers", f"import contextlib\n{source}")
+    assert [name for name, seen in levers.items() if not seen] == [missing][: missing is not None]
 
 
 @pytest.mark.parametrize(
