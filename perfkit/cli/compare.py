@@ -1,5 +1,6 @@
 """Commands that compare and look: two recipes or scripts, the baseline's training, memory, this machine."""
 
+import contextlib
 import dataclasses
 from typing import Annotated
 
@@ -12,7 +13,6 @@ from perfkit.cli.command import complain
 from perfkit.cli.options import Output, Recipe, Script, Stage, Texts, Training, progress
 from perfkit.errors import InvalidValue
 from perfkit.results import noise as noises
-from perfkit.results.run import Comparison
 from perfkit.show import inside, tables
 from perfkit.show.document import Content
 from perfkit.studies import compare as comparing
@@ -32,8 +32,11 @@ def compare(
     training: Recipe,
     script: Script,
     output: Output,
+    allow: Annotated[
+        Texts, typer.Option(help="of scripts: a difference that is meant, such as samples; repeatable")
+    ] = None,
     fail_if_slower: Annotated[
-        str | None, typer.Option(help="exit with 1 if B is slower than A by more than this, such as 3%")
+        str | None, typer.Option(help="exit with 1 only if B is slower than A by more than this, such as 3%")
     ] = None,
     budget: Annotated[
         float, typer.Option(help="seconds of rounds, over all pairs of processes", min=0)
@@ -42,59 +45,65 @@ def compare(
 ) -> None:
     """Is B faster than A? Interleaves blocks of both in random order until the interval is narrow enough.
 
-    Two scripts are compared as they stand. With --script, B is that script with every --set switch set.
+    Two scripts are compared as they stand. With --script, B is that script with every --set switch set. Of
+    scripts the exit code is the verdict: 0 faster, and trains the same; 1 not faster; 3 undecided; 4 trains
+    differently.
     """
-    limit, named = _percent(fail_if_slower), sides or []
+    limit, named = _share(fail_if_slower), sides or []
     if limit is not None and (training.device or "").startswith("sim:"):
         what = f"--fail-if-slower is refused on {training.device}: a prediction decides nothing"
         raise InvalidValue(what, "Measure on a real device")
-    scripts = script.script is not None or any(side.endswith(".py") for side in named[:2])
-    if scripts:
-        plan, a, b = additions.load("perfkit.scripts.study:sides")(
-            script.script, named, script.module, training.settings or [], training.preset, training.seed
-        )
-    elif len(named) != 2 or training.settings:
-        how = "Name two: A and B, such as baseline and workers=2,amp=bf16; --set goes with --script FILE"
+    if script.script is not None or any(side.endswith(".py") for side in named[:2]):
+        words = script.script, named, script.module, training.settings or [], training.preset, training.seed
+        match = additions.load("perfkit.scripts.referee:match")(*words, allow or [])
+        plan, a, b = match.plan, match.a, match.b
+    elif len(named) != 2 or training.settings or allow:
+        how = "Name two: A and B, such as baseline and workers=2,amp=bf16; --set and --allow go with scripts"
         raise InvalidValue(f"compare was given {len(named)} sides", how)
     else:
-        plan = training.plan()
+        match, plan = None, training.plan()
         a, b = (comparing.candidate(side, plan) for side in named)
     with progress() as follow:
         result = comparing.compare(a, b, plan, budget, precision, progress=follow)
-    record, sections = _record(result), list[Content]([result.describe()])
-    if scripts:
-        losses = additions.load("perfkit.scripts.study:losses")(result.a, result.b)
-        record["losses"] = msgspec.to_builtins(losses)
-        sections += additions.load("perfkit.scripts.tables:sides")(result, losses)
-    output.show(f"{result.b.title} against {result.a.title}", sections, record)
+    ratio, pairing = result.ratio, result.pairing
+    record = {
+        "schema": 1,
+        "simulated": bool(result.a.simulated),
+        "band": pairing.band,
+        "a": result.a.recipe,
+        "b": result.b.recipe,
+        "rounds": result.rounds,
+        "pairs": result.pairs,
+        "interleaved": pairing.interleaved,
+        "noise": pairing.noise,
+        **msgspec.to_builtins(ratio),
+    }
+    sections: list[Content] = [result.describe()]
     # A gate does not let a regression pass because the machine was busy: the interval decides there.
-    ratio = result.ratio
-    slower = ratio.verdict == "slower" or (ratio.verdict == "disturbed" and ratio.high < 1)
-    if limit is not None and slower and ratio.ratio < 1 - limit:
+    is_slower = ratio.is_slower or (ratio.verdict == "disturbed" and ratio.high < 1)
+    fails = limit is not None and is_slower and ratio.ratio < 1 - limit
+    code = int(fails)
+    if match:
+        verdict = match.verdict(result, precision, fails if limit is not None else None)
+        record |= msgspec.to_builtins(verdict)
+        sections += match.sections(result, verdict)
+        code = verdict.exit_code
+    output.show(f"{result.b.title} against {result.a.title}", sections, record)
+    if fails:
         complain(f"B is slower than A by more than {limit:.1%}")
-        raise typer.Exit(1)
+    if code:
+        raise typer.Exit(code)
 
 
-def _record(result: Comparison) -> dict[str, object]:
-    """The document for `--json`."""
-    pairing = result.pairing
-    return {
-        "schema": 1, "simulated": bool(result.a.simulated), "band": pairing.band, "a": result.a.recipe,
-        "b": result.b.recipe, "rounds": result.rounds, "pairs": result.pairs,
-        "interleaved": pairing.interleaved, "noise": pairing.noise, **msgspec.to_builtins(result.ratio),
-    }  # fmt: skip
-
-
-def _percent(text: str | None) -> float | None:
+def _share(text: str | None) -> float | None:
+    """`3%` or `0.03` as 0.03."""
     if text is None:
         return None
-    try:
+    with contextlib.suppress(ValueError):
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise InvalidValue(f"--fail-if-slower was given '{text}'", "Write a share, such as 3% or 0.03")
-    return value
+        if 0 <= value < 1:
+            return value
+    raise InvalidValue(f"--fail-if-slower was given '{text}'", "Write a share, such as 3% or 0.03")
 
 
 def parity(

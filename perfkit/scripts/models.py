@@ -41,6 +41,8 @@ class Models:
         """Type and layout of the model's output in the first steps, without its data."""
         self.autocast_dtype: torch.dtype | None = None
         """The type of an autocast that the script entered itself while it trained."""
+        self.on_input: Callable[[torch.Tensor | None], None] = lambda given: None
+        """Called with the first input of the first forward pass before each backward pass."""
         self._autocast: Any = None
         self._batch = 0
         """Samples in a layer of the model that takes [sequence, batch, features]."""
@@ -164,6 +166,7 @@ class Models:
 
     def _count(self, given: torch.Tensor | None) -> None:
         """Counts what went into the model; of [sequence, batch] the second dimension is the samples."""
+        self.on_input(given)
         now, (samples, tokens) = self._script.steps.now, size(given)
         is_sequence_first = given is not None and given.dim() > 1 and given.shape[1] == self._batch
         now.forward_samples += self._batch if is_sequence_first else samples

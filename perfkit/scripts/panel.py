@@ -187,7 +187,7 @@ class ScriptPanel(Panel):
             document.Col("losses", lambda result: study.losses(result.a, result.b).evidence),
         )
         notices = map(document.Notice, sentences.notices(runs))
-        sides = tables.sides(newest, study.losses(*runs))
+        sides = tables.sides(newest, [study.losses(*runs)])
         history = document.tabulate(columns, self.comparisons[::-1], "Compared")
         return [*notices, figures.headline(runs), newest.describe(), *sides, history]
 

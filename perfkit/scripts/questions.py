@@ -13,12 +13,14 @@ from torch import nn
 
 from perfkit.recipe import Recipe, allowed
 from perfkit.results.run import Mechanism
+from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.loaders import ARGUMENTS, Loaders
 from perfkit.scripts.messages import EDITS, SETTABLE, Observation
 from perfkit.scripts.models import DTYPES, Models
 from perfkit.scripts.optimizers import Gradients, Optimizers
 from perfkit.scripts.outputs import Outputs
 from perfkit.scripts.script import Script, Step, clock
+from perfkit.scripts.witness import Witness
 from perfkit.worker import checks, device
 from perfkit.worker.messages import Peak, Progress, SyncReport, Trained
 from perfkit.worker.procedure import Job, Procedure
@@ -43,6 +45,8 @@ class Questions:
         )
         self.gradients = Gradients(self.script, self.loaders, self.models)
         self.optimizers = Optimizers(self.script, self.models)
+        parts = self.loaders, self.models, self.gradients, self.optimizers
+        self.witness = Witness(self.script, *parts)
         self.early: list[Step] = []
         """The steps before the first question."""
         self._procedure = Procedure(self, self.tell, clock)
@@ -191,6 +195,10 @@ class Questions:
             "notes": script.notes,
             "written": script.outputs.written,
         }
+
+    def behaviour(self) -> Behaviour:
+        """What the steps have done until now."""
+        return self.witness.behaviour()
 
     def observe(self, steps: int) -> Job:
         """An `Observation` of at least this many plain steps, and of what else there was."""

@@ -44,6 +44,7 @@ class Server(Questions):
         if self._is_silent:
             return
         with self.script.outputs.ignored():
+            self.witness.see(steps)
             if self._job is None:
                 self.early = steps
                 _see_writes(self.script, sys.modules.get("safetensors.torch"), "serialize_file")
@@ -178,18 +179,8 @@ def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
 
 def install(settings: dict[str, Any], outputs: Outputs) -> None:
     """Makes the script of this process report from now on; called once torch has been imported."""
-    server = Server(settings, outputs)
-    script, show = server.script, sys.excepthook
-    if (seed := settings["seed"]) is not None:
-        numpy: Any = sys.modules.get("numpy")
-        for set_seed in (random.seed, torch.manual_seed, *([numpy.random.seed] if numpy else [])):
-            set_seed(seed)
-    apply_global(script.toggles)
-    loaders.patch(server.loaders, script)
-    models.patch(server.models, script)
-    optimizers.patch(server.gradients, server.optimizers, script)
-    patch_copies(script, server.loaders)
-    _see_writes(script, torch, "save")
+    server, show = Server(settings, outputs), sys.excepthook
+    attach(server)
 
     def hook(kind: type[BaseException], problem: BaseException, trace: Any) -> None:
         server.crashed(kind, problem)
@@ -198,6 +189,22 @@ def install(settings: dict[str, Any], outputs: Outputs) -> None:
     sys.excepthook = hook
     os.register_at_fork(after_in_child=server.forked)
     atexit.register(server.ended)
+
+
+def attach(parts: Questions) -> None:
+    """Makes loaders, models and optimizers of this process report, after setting seed and switches."""
+    script = parts.script
+    if (seed := script.settings["seed"]) is not None:
+        numpy: Any = sys.modules.get("numpy")
+        for set_seed in (random.seed, torch.manual_seed, *([numpy.random.seed] if numpy else [])):
+            set_seed(seed)
+    apply_global(script.toggles)
+    loaders.patch(parts.loaders, script)
+    models.patch(parts.models, script)
+    optimizers.patch(parts.gradients, parts.optimizers, script)
+    patch_copies(script, parts.loaders)
+    _see_writes(script, torch, "save")
+    parts.witness.begin()
 
 
 def _see_writes(script: Script, module: Any, name: str) -> None:

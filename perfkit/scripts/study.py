@@ -1,5 +1,6 @@
 """Scripts as a source of runs: each stage is the script, with switches that are set from outside."""
 
+import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,15 +9,17 @@ from pathlib import Path
 import msgspec
 
 from perfkit import machine
-from perfkit.errors import InvalidValue
+from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder import catalogue
 from perfkit.ladder.stages import Stage
+from perfkit.process.conversation import Conversation
 from perfkit.process.lock import EVERYTHING
 from perfkit.recipe import Recipe, Value, allowed, parse_settings, switches
 from perfkit.results import noise, parity
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.rules import Target
+from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import ScriptFacts
 from perfkit.scripts.watched import WatchedScript
@@ -25,7 +28,7 @@ from perfkit.studies.here import ThisMachine
 from perfkit.studies.loop import Training
 from perfkit.studies.progress import Progress
 from perfkit.studies.record import Noise
-from perfkit.studies.sources import Plan, plan
+from perfkit.studies.sources import Plan, StopRule, plan
 from perfkit.worker.messages import Description
 
 LOSSES = 8
@@ -41,10 +44,19 @@ class ScriptSource(ThisMachine):
     facts: ScriptFacts
     """What trains in the script."""
 
-    def __init__(self, launch: Launch, more: Mapping[str, Launch], plan: Plan, progress: Progress) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        more: Mapping[str, Launch],
+        observed: dict[str, Behaviour] | None,
+        plan: Plan,
+        progress: Progress,
+    ) -> None:
         super().__init__(plan, progress)
         self._launch = launch
         self._more = more
+        self._observed = observed
+        self._children: dict[str, Conversation] = {}
         self._loaders: list[tuple[str, int, int]] = []
 
     def load(self) -> None:
@@ -82,16 +94,27 @@ class ScriptSource(ThisMachine):
         """Starts the script with the switches of a stage that differ from its own settings."""
         launch, preset = self._more.get(stage.title, self._launch), self.plan.preset
         toggles = {name: values[0] for name, values in stage.recipe.diff(self.baseline()).items()}
-        if self._spare and launch == self._launch and not toggles:
-            child, self._spare = self._spare, None
+        child = self._spare
+        if child and launch == self._launch and not toggles:
+            self._spare = None
         else:
             child = self._start(launch, toggles)
+        self._children[stage.title] = child
         training = self.train(stage.recipe, preset.loss_steps, preset.warmup_s, child=child)
         facts = {**training.trained.facts, "command": launch.describe()}
         if self.facts.random_data:
             facts["data"] = RANDOM_DATA
         training.trained = msgspec.structs.replace(training.trained, facts=facts)
         return training
+
+    def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
+        """See `Source.measure`; then asks both sides of a comparison what their steps did."""
+        runs = super().measure(stages, stop)
+        if self._observed is not None:
+            for title, child in self._children.items():
+                with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
+                    self._observed[title] = child.ask("behaviour", Behaviour)
+        return runs
 
     def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
         child = WatchedScript(
@@ -128,21 +151,28 @@ def losses(a: Run, b: Run) -> Check:
     ours, plain = Recipe.from_dict(b.recipe), Recipe.from_dict(a.recipe)
     drawn = RANDOM_DATA if ours.workers != plain.workers and b.facts.get("data") == RANDOM_DATA else ""
     exactness = catalogue.exactness(ours, plain)
+    if exactness == "bitwise" and a.facts.get("command") != b.facts.get("command"):
+        exactness = "tolerance"  # what else differs between two scripts may round otherwise
     return parity.losses(b.losses, a.losses, exactness, ours.amp != plain.amp, drawn)
 
 
 def script_plan(
-    launch: Launch, preset: str | None = None, seed: int = 0, more: Mapping[str, Launch] | None = None
+    launch: Launch,
+    preset: str | None = None,
+    seed: int = 0,
+    more: Mapping[str, Launch] | None = None,
+    observed: dict[str, Behaviour] | None = None,
 ) -> Plan:
     """The plan of a study of a script, and of `more` by the titles of their stages.
 
-    The device is the script's own choice, known once it trains.
+    The device is the script's own choice, known once it trains. `observed` gets what the steps of each stage
+    have done, by title.
     """
     for each in (launch, *(more or {}).values()):
         each.command()
     checked = plan(None, preset, ["baseline"], seed=seed)
     size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
-    source = functools.partial(ScriptSource, launch, more or {})
+    source = functools.partial(ScriptSource, launch, more or {}, observed)
     return replace(checked, workload=launch.name, preset=size, source=source)
 
 
@@ -158,16 +188,19 @@ def sides(
     settings: Sequence[str],
     preset: str | None,
     seed: int,
+    observed: dict[str, Behaviour] | None = None,
 ) -> tuple[Plan, Candidate, Candidate]:
     """The plan and both sides of a comparison: `program` as it is and with switches set, or two scripts.
 
     `named` are the arguments of the program; without one, both scripts, then the arguments of both.
+    `observed` gets what the steps of both have done.
     """
     if program:
         if not settings:
             raise InvalidValue("there is nothing to compare the script with", "Add --set switch=value")
         b = Candidate(", ".join(settings), changes=parse_settings(list(settings)))
-        return plan_of(program, named, module, preset, seed), Candidate("as it is"), b
+        launch = Launch(program, tuple(named), module)
+        return script_plan(launch, preset, seed, observed=observed), Candidate("as it is"), b
     if settings:
         raise InvalidValue("--set goes with --script", "Compare one script: --script FILE --set switch=value")
     files = [Path(side) for side in named[:2]]
@@ -175,4 +208,5 @@ def sides(
         raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
     first, second = (Launch(str(file), tuple(named[2:])) for file in files)
     titles = named[:2] if files[0].name == files[1].name else [file.name for file in files]
-    return script_plan(first, preset, seed, {titles[1]: second}), Candidate(titles[0]), Candidate(titles[1])
+    plan = script_plan(first, preset, seed, {titles[1]: second}, observed)
+    return plan, Candidate(titles[0]), Candidate(titles[1])

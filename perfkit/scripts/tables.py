@@ -80,11 +80,11 @@ def suggestions(ideas: Sequence[Suggestion]) -> Table:
     return tabulate(columns, ideas, none="Nothing stands out.")
 
 
-def sides(result: Comparison, losses: Check) -> list[Content]:
-    """What was set from outside in a script, with its proof, what was not, and the losses of both sides."""
+def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:
+    """What was set from outside in a script, with its proof, what was not, and what both sides train."""
     start = "not applied: "
     refused = {
         fact.removeprefix(start): why for fact, why in result.b.facts.items() if fact.startswith(start)
     }
     notices = [Notice(f"{name} was not set: {why}") for name, why in refused.items()]
-    return [*notices, checks("Checks", [*result.b.mechanism, losses])]
+    return [*notices, checks("Checks", [*result.b.mechanism, *proofs])]

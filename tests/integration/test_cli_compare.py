@@ -17,6 +17,7 @@ from perfkit.studies import here
 from perfkit.studies.compare import Candidate, compare, compare_stored
 from perfkit.studies.sources import plan
 from tests.support.cli import ROOT, perfkit
+from tests.unit.scripts.test_behaviour import SCRIPT
 
 pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir", "restart")
 
@@ -59,6 +60,19 @@ def test_scripts_are_compared_as_they_stand(tmp_path: Path, monkeypatch: pytest.
     assert "changed.py 1000000" in perfkit("show", last).stdout
     assert "no recipe to export" in perfkit("export", "--run", last, code=2).stderr
     assert "is of a script" in perfkit("compare", last, "amp", *TOY, code=2).stderr
+
+
+def test_a_cheat_is_named_and_can_be_allowed(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.py", tmp_path / "new.py"
+    old.write_text(SCRIPT)
+    new.write_text(SCRIPT.replace("out = model(x)", "x, y = x[:8], y[:8]; out = model(x)"))
+    how = ("compare", str(old), str(new), "--preset", "smoke", "--budget", "0", "--json", "-")
+    refused = json.loads(perfkit(*how, code=4).stdout)
+    assert (refused["outcome"], refused["exit_code"]) == ("trains differently", 4)
+    assert [difference["name"] for difference in refused["differences"]] == ["samples", "losses"]
+    assert refused["observed"]["b"]["trained"] == 8
+    passed = json.loads(perfkit(*how, "--allow", "samples", "--fail-if-slower", "99%").stdout)
+    assert (passed["outcome"], passed["exit_code"]) == ("not slower", 0)
 
 
 def test_a_script_that_cannot_be_compared_is_told(tmp_path: Path) -> None:
@@ -124,6 +138,7 @@ def test_the_tuner_picks_only_what_it_has_measured(tmp_path: Path) -> None:
         (("compare", "tea", "amp"), "cannot compare 'tea'"),
         (("compare", "workers=x", "amp"), "Allowed: a whole number"),
         (("compare", "amp"), "Name two: A and B"),
+        (("compare", "amp", "amp", "--allow", "samples"), "--allow go with scripts"),
         (("compare", "amp", "amp", "--fail-if-slower", "much"), "Write a share"),
         (("attribute", "--stages", "zero_grad,pinning"), "Name two to 4"),
     ],

@@ -6,7 +6,13 @@ import multiprocessing
 import os
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perfkit.scripts.behaviour import Behaviour
 
 ROOT = Path(__file__).parents[2]
 _IMPORTED = ["torch", "torchvision.io", "torchvision.models", "torchvision.transforms.v2"]
@@ -14,13 +20,17 @@ _IMPORTED = ["torch", "torchvision.io", "torchvision.models", "torchvision.trans
 
 def run(file: Path) -> str:
     """What a script prints, as `python file` in its folder does; perfkit's own folder is not on its path."""
+    _fork(_run, file)
+    return file.with_suffix(".out").read_text()
+
+
+def _fork(target: Callable[..., None], file: Path, *more: Any) -> None:
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(_IMPORTED)
-    process = forks.Process(target=_run, args=(file,))
+    process = forks.Process(target=target, args=(file, *more))
     process.start()
     process.join()
     assert process.exitcode == 0, file.with_suffix(".err").read_text()
-    return file.with_suffix(".out").read_text()
 
 
 def _run(file: Path) -> None:
@@ -32,3 +42,29 @@ def _run(file: Path) -> None:
     sys.argv = [file.name]
     sys.path[:] = [str(file.parent), *(path for path in sys.path if path not in ("", str(ROOT)))]
     runpy.run_path(file.name, run_name="__main__")
+
+
+def behaviour(file: Path, steps: int = 40) -> tuple[Behaviour, list[float]]:
+    """What the first steps of a script do, and its first losses."""
+    _fork(_observe, file, steps)
+    return msgspec.json.decode(file.with_suffix(".json").read_bytes(), type=tuple[Behaviour, list[float]])
+
+
+def _observe(file: Path, steps: int) -> None:
+    from perfkit.scripts.outputs import Outputs
+    from perfkit.scripts.questions import Questions
+    from perfkit.scripts.server import attach
+
+    class Observed(Questions):
+        def at_steps(self, ended: list[Any]) -> None:
+            if not self.script.steps.are_first:
+                self.models.stop_looking()
+            self.witness.see(ended)
+            if self.script.steps.count >= steps:
+                losses = [float(loss) for loss in self.gradients.losses[:8]]
+                file.with_suffix(".json").write_bytes(msgspec.json.encode((self.behaviour(), losses)))
+                sys.exit()
+
+    settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "losses": 8}
+    attach(Observed(settings, Outputs("")))
+    _run(file)

@@ -1,0 +1,128 @@
+"""The verdict on a script that is to replace another: is it faster, and does it still train the same?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from perfkit.errors import one_of
+from perfkit.results.parity import Check
+from perfkit.results.run import Comparison
+from perfkit.scripts import study, tables
+from perfkit.scripts.behaviour import NAMES, Behaviour, Difference, differences
+from perfkit.show.document import Content
+from perfkit.studies.compare import Candidate
+from perfkit.studies.sources import Plan
+
+Outcome = Literal["faster", "not slower", "not faster", "slower", "undecided", "trains differently"]
+EXIT_CODES: dict[Outcome, int] = {
+    "faster": 0, "not slower": 0, "not faster": 1, "slower": 1, "undecided": 3, "trains differently": 4,
+}  # fmt: skip
+_EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
+"""Differences after which other losses are to be expected."""
+_DECLARE = {"batch_size": {"samples", "updates"}, "amp": {"precision"}}
+"""Switches that declare a difference by being set."""
+_WIDE = 2
+"""An interval wider than this many times what was asked for, or than the A/A noise, decides nothing."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a comparison of two scripts comes to; fields of the document for `--json`."""
+
+    outcome: Outcome
+    exit_code: int
+    reason: str
+    differences: list[Difference]
+    losses: Check
+    observed: dict[str, dict[str, Any]]
+    """What the steps of both sides did; see `Behaviour`."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """Two sides to compare, and what is seen of them."""
+
+    plan: Plan
+    a: Candidate
+    b: Candidate
+    allowed: frozenset[str]
+    """Names of the differences that are meant."""
+    observed: Mapping[str, Behaviour] = field(default_factory=dict)
+    """By the titles of the sides, once they are measured."""
+
+    def verdict(self, result: Comparison, precision: float, fails: bool | None = None) -> Verdict:
+        """The verdict on a comparison.
+
+        Args:
+            result: of both sides.
+            precision: half width of the interval / ratio that was asked for.
+            fails: whether B is slower than a gate allows; None: no gate, B must be faster.
+        """
+        losses = study.losses(result.a, result.b)
+        old, new = (self.observed.get(run.title) for run in (result.a, result.b))
+        found = differences(old, new) if old and new else []
+        explained = _EXPLAIN_LOSSES & self.allowed & {one.name for one in found}
+        if not losses.ok and not explained:
+            found.append(Difference("losses", losses.evidence))
+        found = [Difference(one.name, one.evidence, one.name in self.allowed) for one in found]
+        seen = {name: side.summary() for name, side in (("a", old), ("b", new)) if side}
+        outcome, reason = _decide(result, found, len(seen) == 2, precision, fails)
+        return Verdict(outcome, EXIT_CODES[outcome], reason, found, losses, seen)
+
+    def sections(self, result: Comparison, verdict: Verdict) -> list[Content]:
+        """The verdict for people."""
+        proofs = [Check(one.name, one.allowed, one.evidence) for one in verdict.differences]
+        steps = [side["steps"] for side in verdict.observed.values()]
+        if not verdict.differences and steps:
+            proofs = [Check("steps", True, f"{min(steps)} steps of each side do the same")]
+        proofs += [verdict.losses] * all(proof.name != "losses" for proof in proofs)
+        return [*tables.sides(result, proofs), f"{verdict.outcome}: {verdict.reason}"]
+
+
+def _decide(
+    result: Comparison, found: Sequence[Difference], is_seen: bool, precision: float, fails: bool | None
+) -> tuple[Outcome, str]:
+    """The outcome and its reason. Other training decides first: it makes any speed worthless."""
+    ratio, wide = result.ratio, _WIDE * max(precision, result.pairing.noise or 0.0)
+    speed = f"{ratio.ratio:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
+    cheats = [f"{one.name}: {one.evidence}" for one in found if not one.allowed]
+    outcome: Outcome = "not faster"
+    if cheats:
+        outcome, speed = "trains differently", "; ".join(cheats)
+    elif not is_seen:
+        outcome, speed = "undecided", "the comparison ended before the steps were looked at"
+    elif fails is not None:
+        outcome = "slower" if fails else "not slower"
+    elif ratio.is_faster:
+        outcome = "faster"
+    elif ratio.verdict == "disturbed":
+        outcome = "undecided"
+        speed += ", but other programs used the cores: close them, then run it again"
+    elif ratio.verdict == "too few rounds" or not (ratio.is_slower or ratio.half_width <= wide):
+        outcome = "undecided"
+        speed += ", which is too little to go by: raise --budget"
+    return outcome, speed
+
+
+def match(
+    program: str | None,
+    named: Sequence[str],
+    module: bool,
+    settings: Sequence[str],
+    preset: str | None,
+    seed: int,
+    allowed: Sequence[str],
+) -> Match:
+    """The sides of a comparison of scripts; arguments as for `study.sides`, `allowed` names differences.
+
+    Raises:
+        InvalidValue: there is no such script, switch or difference.
+    """
+    for name in allowed:
+        if name not in NAMES:
+            raise one_of(name, NAMES, "difference")
+    observed: dict[str, Behaviour] = {}
+    plan, a, b = study.sides(program, named, module, settings, preset, seed, observed)
+    declared = set(allowed).union(*(_DECLARE.get(switch, set()) for switch in b.changes))
+    return Match(plan, a, b, frozenset(declared), observed)

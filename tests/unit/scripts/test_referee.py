@@ -1,0 +1,76 @@
+"""The verdict on a script that is to replace another, from what was measured and seen."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from perfkit.errors import InvalidValue
+from perfkit.recipe import Recipe
+from perfkit.results.pairing import Pairing
+from perfkit.results.run import Comparison, Run
+from perfkit.scripts.behaviour import Behaviour
+from perfkit.scripts.referee import Match, match
+from perfkit.studies.compare import Candidate
+
+PLAIN = Behaviour(
+    loaded=[16] * 20, trained=[16] * 20, values=[1600] * 20, backwards=[1] * 20, batches=[1.0, 2.0],
+    evaluations=[9], checkpoints=[], data=200, parameters=10, changed=10, weights="float32",
+    outputs="float32", autocast=None, optimizer={"lr": "0.1"}, replaced=[],
+)  # fmt: skip
+SMALLER = msgspec.structs.replace(PLAIN, trained=[8] * 20, values=[800] * 20)
+
+
+def verdict(
+    speed: float = 1.0,
+    new: Behaviour = PLAIN,
+    losses: float = 1.0,
+    allowed: str = "",
+    scatter: float = 0.0,
+    disturbed: float = 0.0,
+    fails: bool | None = None,
+) -> Any:
+    def run(title: str, loss: float) -> Run:
+        return Run(
+            id=title, session="s", created="", stage="s", title=title, workload="t.py", device="cpu",
+            recipe=Recipe().to_dict(), losses=[loss] * 8, facts={"command": title},
+        )  # fmt: skip
+
+    rates = [100 * speed * (1 + scatter * (-1) ** number) for number in range(10)]
+    pairing = Pairing(rates, [100.0] * 10, [disturbed] * 10, against="a", role="previous", interleaved=True)
+    plan: Any = None
+    sides = Match(plan, Candidate("a"), Candidate("b"), frozenset({allowed}), {"a": PLAIN, "b": new})
+    return sides.verdict(Comparison(run("a", 1.0), run("b", losses), pairing), 0.02, fails)
+
+
+@pytest.mark.parametrize(
+    ("case", "outcome", "code"),
+    [
+        ({"speed": 2.0}, "faster", 0),
+        ({"speed": 0.5}, "not faster", 1),
+        ({}, "not faster", 1),
+        ({"scatter": 0.3}, "undecided", 3),
+        ({"speed": 2.0, "disturbed": 0.5}, "undecided", 3),
+        ({"speed": 0.99, "fails": False}, "not slower", 0),
+        ({"speed": 0.5, "fails": True}, "slower", 1),
+        ({"speed": 2.0, "losses": 1.1}, "trains differently", 4),
+        ({"speed": 2.0, "losses": 1.1, "allowed": "losses"}, "faster", 0),
+        ({"speed": 2.0, "losses": 1.0001}, "faster", 0),
+        ({"speed": 2.0, "new": SMALLER, "disturbed": 0.5}, "trains differently", 4),
+        ({"speed": 2.0, "new": SMALLER, "losses": 1.1, "allowed": "samples"}, "faster", 0),
+        ({"speed": 2.0, "new": SMALLER, "losses": 1.1, "allowed": "data"}, "trains differently", 4),
+    ],
+)
+def test_a_verdict_and_its_exit_code(case: dict[str, Any], outcome: str, code: int) -> None:
+    given = verdict(**case)
+    assert (given.outcome, given.exit_code) == (outcome, code), given.reason
+
+
+def test_a_difference_has_its_evidence_also_where_it_is_meant() -> None:
+    (found,) = verdict(new=SMALLER, allowed="samples").differences
+    assert (found.name, found.allowed) == ("samples", True) and "8 samples" in found.evidence
+
+
+def test_an_unknown_difference_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="unknown difference 'sample'"):
+        match(None, ["a.py", "b.py"], False, [], None, 0, ["sample"])
