@@ -127,7 +127,6 @@ class Questions:
         device.reset_peak(self.device)
         backwards = round(len(first.plain) * self.batches_per_step)
         kinds = nn.modules.batchnorm._BatchNorm
-        counters = device.compile_counters()
         facts = {"step": script.step_in_words()}
         return Trained(
             recipe=Recipe().replace(**allowed(self._settings())).to_dict(),
@@ -139,8 +138,7 @@ class Questions:
             mechanisms=self._mechanisms(),
             batch_bytes_per_sample=self.loaders.bytes_per_sample,
             samples_per_step=script.usual_samples,
-            compiled=bool(counters.graphs),
-            compile_counters=counters,
+            compile_counters=device.compile_counters(),
             batch_norm=any(isinstance(module, kinds) for module in self.models.modules()),
         )
 

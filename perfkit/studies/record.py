@@ -157,7 +157,7 @@ class RunBuilder:
         facts, compile_s = dict(trained.facts), None
         if trained.weights:
             facts["weights"] = trained.weights
-        if trained.compiled:
+        if trained.compile_counters.graphs:
             facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
             step_s = float(np.median(raw.step_s[raw.warmup_steps :]))
             compile_s = max(0.0, trained.first.step_s[0] - step_s)

@@ -189,18 +189,18 @@ def _amp(view: View) -> Reading:
     return kind, evidence
 
 
-def fp32_precision() -> tuple[str, str, str]:
-    """How a GPU computes in float32: matrix products, convolutions, recurrent layers."""
-    cudnn = torch.backends.cudnn
-    return torch.backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
-
-
-TORCHS_OWN = fp32_precision()
+FP32_PARTS: tuple[Any, ...] = (
+    torch.backends.cuda.matmul,
+    torch.backends.cudnn.conv,
+    torch.backends.cudnn.rnn,
+)
+"""What computes in float32 on a GPU: matrix products, convolutions, recurrent layers."""
+TORCHS_OWN = [part.fp32_precision for part in FP32_PARTS]
 """As torch starts; the environment may have set it."""
 
 
 def _fp32_precision(view: View) -> Reading:
-    settings = fp32_precision()
+    settings = [part.fp32_precision for part in FP32_PARTS]
     value = "default" if settings == TORCHS_OWN else settings[0] if len(set(settings)) == 1 else None
     return value, "fp32_precision of products: {}, convolutions: {}, recurrent layers: {}".format(*settings)
 

@@ -1,6 +1,7 @@
 """What torch says of a device and of this process: facts, ranks, memory peak, compiled graphs."""
 
 import contextlib
+import resource
 import sys
 from typing import Any
 
@@ -50,7 +51,6 @@ def compile_counters() -> CompileCounters:
         graphs=int(counters["stats"]["unique_graphs"]),
         breaks=int(sum(counters["graph_break"].values())),
         cache_hits=int(counters["inductor"]["fxgraph_cache_hit"]),
-        cache_misses=int(counters["inductor"]["fxgraph_cache_miss"]),
     )
 
 
@@ -74,12 +74,7 @@ def peak_bytes(device: torch.device) -> tuple[int | None, int | None]:
     return (None if device.type == "mps" else _peak_rss()), None
 
 
-def _peak_rss() -> int | None:
-    with contextlib.suppress(OSError, StopIteration), open("/proc/self/status") as file:
+def _peak_rss() -> int:
+    with contextlib.suppress(OSError), open("/proc/self/status") as file:
         return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) * 1024
-    with contextlib.suppress(ImportError):  # Windows has no such module
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
-    return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS

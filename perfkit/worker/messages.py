@@ -113,7 +113,6 @@ class CompileCounters(msgspec.Struct, frozen=True):
     graphs: int = 0
     breaks: int = 0
     cache_hits: int = 0
-    cache_misses: int = 0
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +128,6 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     mechanisms: list[Mechanism]
     batch_bytes_per_sample: int
     samples_per_step: int
-    compiled: bool
     compile_counters: CompileCounters
     batch_norm: bool
     weights: str = ""

@@ -12,7 +12,7 @@ TF32, convolutions by torch's default; like 16 bits, that is a format of its own
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch import nn
 
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Check
-from perfkit.worker.checks import first_tensor
+from perfkit.worker.checks import FP32_PARTS, first_tensor
 from perfkit.worker.messages import ParityReport
 from perfkit.worker.training import Training, losses
 
@@ -28,12 +28,13 @@ ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}
 """Relative rounding of the formats with fewer bits than float32 that inputs of products may have."""
 DATA_TOLERANCE = 0.05
 """RMSE of inputs / their standard deviation: another resize differs by less, another scale by more."""
+EQUAL = "equal in every step, to the last digit"
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class Side:
-    """A workload that records what its model gets and gives, and what one program did with it.
+    """A workload that shows what its model gets and gives, and what one program did with it.
 
     Args:
         workload: what is trained.
@@ -44,7 +45,7 @@ class Side:
     def __init__(
         self,
         workload: Any,
-        on_batch: Callable[[torch.Tensor, torch.Tensor], None],
+        on_batch: Callable[[torch.Tensor, torch.Tensor], None] = lambda inputs, targets: None,
         dtype: torch.dtype | None = None,
     ) -> None:
         self._workload = workload
@@ -69,6 +70,8 @@ class Side:
         torch.manual_seed(0)  # what the workload draws on the device is the same on each side
         if self._dtype is None and hasattr(self._workload, "prepare"):
             inputs = self._workload.prepare(inputs, recipe)
+        if self._dtype and inputs.is_floating_point():
+            inputs = inputs.to(self._dtype)
         self._inputs = inputs
         return inputs
 
@@ -83,45 +86,10 @@ class Side:
         self, recipe: Recipe, device: torch.device, seed: int, steps: int, batches: list[Pair] | None = None
     ) -> "Side":
         """Trains some steps: on the workload's own data, or on `batches`."""
-        again = ((self._typed(inputs), targets) for inputs, targets in itertools.cycle(batches or []))
-        training = Training(recipe, self, device, seed, batches=again if batches else None)
+        again = itertools.cycle(batches) if batches else None
+        training = Training(recipe, self, device, seed, batches=again)
         self.losses = losses([training.first, *(training.step() for _ in range(steps - 1))])
         return self
-
-    def _typed(self, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs.to(self._dtype) if inputs.is_floating_point() else inputs
-
-
-class Inputs:
-    """Whether inputs and targets are those of the candidate, batch by batch."""
-
-    def __init__(self, candidate: list[Pair], bitwise: bool) -> None:
-        self._expected = iter(candidate)
-        self._bitwise = bitwise
-        self._worst = 0.0
-        self._different = ""
-        self._other_targets = ""
-
-    def compare(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        """Takes the next batch of the plain program."""
-        expected, expected_targets = next(self._expected)
-        self._other_targets = self._other_targets or _difference(targets, expected_targets)
-        if self._bitwise or inputs.shape != expected.shape:
-            self._different = self._different or _difference(inputs, expected)
-        else:
-            scale = max(float(inputs.double().std()), 1e-12)
-            self._worst = max(self._worst, _rmse(inputs, expected) / scale)
-
-    def checks(self) -> list[Check]:
-        same = not self._different and self._worst <= DATA_TOLERANCE
-        evidence = self._different or "equal in every step, to the last digit"
-        if not self._bitwise and not self._different:
-            evidence = f"RMSE {self._worst:.2g} of their standard deviation, after preparation on the device"
-        if not same:
-            evidence += (
-                ". A data set that augments at random must draw from the sample's index, not the order"
-            )
-        return [Check("the same inputs", same, evidence), _equal("the same targets", self._other_targets)]
 
 
 def check(
@@ -137,22 +105,32 @@ def check(
         seed: of weights, order and augmentation.
         steps: how many are trained on each side.
     """
+    bitwise = exactness == "bitwise"
     plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
     strict = plain.replace(fp32_precision="ieee")
     # Of the candidate alone, in their own type: four steps of a large batch take gigabytes.
     batches: list[Pair] = []
+    errors, other_inputs, other_targets = list[float](), list[str](), list[str]()
+
+    def compare(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        expected, expected_targets = batches[len(other_targets)]
+        other_targets.append(_difference(targets, expected_targets))
+        if bitwise or inputs.shape != expected.shape:
+            other_inputs.append(_difference(inputs, expected))
+        else:
+            errors.append(_rmse(inputs, expected) / max(float(inputs.double().std()), 1e-12))
+
     with _settings_kept():
         candidate = Side(workload, lambda *pair: batches.append(pair)).train(recipe, device, seed, steps)
-        inputs = Inputs(batches, exactness == "bitwise")
-        reference = Side(workload, inputs.compare).train(plain, device, seed, steps)
+        reference = Side(workload, compare).train(plain, device, seed, steps)
         float32, float64 = (
-            Side(workload, lambda *_: None, dtype).train(strict, device, seed, steps, batches)
+            Side(workload, dtype=dtype).train(strict, device, seed, steps, batches)
             for dtype in (torch.float32, torch.float64)
         )
     rounding = _rounding(recipe, device)
-    checks = inputs.checks()
-    if exactness == "bitwise":
-        checks.append(_equal("bitwise the same losses", _difference(reference.losses, candidate.losses)))
+    checks = [_inputs(other_inputs, errors), _equal("the same targets", other_targets)]
+    if bitwise:
+        checks.append(_equal("bitwise the same losses", [_difference(reference.losses, candidate.losses)]))
     checks += [
         _outputs(candidate, float32, float64, rounding),
         _losses(candidate, float32, float64, rounding),
@@ -164,13 +142,12 @@ def check(
 @contextlib.contextmanager
 def _settings_kept() -> Iterator[None]:
     """Puts back what recipes set in the process: one with torch's defaults does not set it."""
-    parts: Any = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
-    before = [part.fp32_precision for part in parts]
+    before = [part.fp32_precision for part in FP32_PARTS]
     benchmark, threads = torch.backends.cudnn.benchmark, torch.get_num_threads()
     try:
         yield
     finally:
-        for part, precision in zip(parts, before, strict=True):
+        for part, precision in zip(FP32_PARTS, before, strict=True):
             part.fp32_precision = precision
         torch.backends.cudnn.benchmark = benchmark
         torch.set_num_threads(threads)
@@ -196,8 +173,21 @@ def _difference(expected: Any, actual: Any) -> str:
     return ""
 
 
-def _equal(name: str, difference: str) -> Check:
-    return Check(name, not difference, difference or "equal in every step, to the last digit")
+def _equal(name: str, differences: Iterable[str]) -> Check:
+    first = next(filter(None, differences), "")
+    return Check(name, not first, first or EQUAL)
+
+
+def _inputs(differences: list[str], errors: list[float]) -> Check:
+    """Whether inputs are those of the candidate: to the last digit, or after preparation on the device."""
+    check, worst = _equal("the same inputs", differences), max(errors, default=0.0)
+    if errors and check.ok:
+        evidence = f"RMSE {worst:.2g} of their standard deviation, after preparation on the device"
+        check = Check(check.name, worst <= DATA_TOLERANCE, evidence)
+    if check.ok:
+        return check
+    remedy = "A data set that augments at random must draw from the sample's index, not the order"
+    return Check(check.name, False, f"{check.evidence}. {remedy}")
 
 
 def _allowed(base: float, scale: float, rounding: float, roundings: int) -> float:

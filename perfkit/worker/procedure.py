@@ -315,7 +315,7 @@ class Procedure:
         plain_step_s = statistics.median(plain.device_step_s or plain.step_s)
         return ProfileReport(plain_step_s, [], marks[wait + warmup :], [])
 
-    def communication(self, samples: int, model: Any) -> Generator[None, Any, Communication]:
+    def communication(self, samples: int, model: Any, times: int) -> Generator[None, Any, Communication]:
         """What averaging gradients between the ranks costs: steps with it and without, the collectives alone.
 
         The exposed time is the difference of the two steps, which needs no profiler and holds for gloo and
@@ -325,26 +325,20 @@ class Procedure:
         Args:
             samples: of each block.
             model: the `DistributedDataParallel` module.
+            times: how often a step averages.
         """
-        with_it, without, averaged = list[float](), list[float](), list[bool]()
-
-        def count(*_: Any) -> None:
-            averaged.append(model.require_backward_grad_sync)
-
-        hook = model.register_forward_pre_hook(count)
+        with_it, without = list[float](), list[float]()
         steps = self.steps_for(samples)
         for _ in range(ROUNDS):
             with_it.append((yield from self.take(steps, "ranks")).mean_s)
             with _without_averaging(model):
                 without.append((yield from self.take(steps, "ranks")).mean_s)
-        hook.remove()
         with torch.no_grad():
             for value in itertools.chain(model.parameters(), model.buffers()):
                 torch.distributed.broadcast(value, 0)
         gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
         full, rest = divmod(gradients, model.bucket_bytes_cap)
         buckets = [model.bucket_bytes_cap] * full + [rest]
-        times = max(1, round(sum(averaged) / (ROUNDS * steps)))
         device, compute_s = self._subject.device, statistics.median(without)
         small_s, large_s, alone_s = (_reduce_s(sizes, device) for sizes in ([SMALL], [LARGE], buckets))
         slope = max((large_s - small_s) / (LARGE - SMALL), 1e-15)
@@ -413,7 +407,7 @@ def ready(iterator: Any) -> int:
 @contextlib.contextmanager
 def _workers_stopped(iterator: Any) -> Iterator[None]:
     """While the profiler starts, workers would get ahead, which hides the usual waiting."""
-    pids = [worker.pid for worker in getattr(iterator, "_workers", ()) if hasattr(signal, "SIGSTOP")]
+    pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:

@@ -13,9 +13,10 @@ from perfkit import rules, workloads
 from perfkit.recipe import Recipe, switches
 from perfkit.results.run import Communication
 from perfkit.worker import device, kernels, loader, memory, messages, parity, syncs
-from perfkit.worker.checks import READERS, bytes_per_sample, verify
+from perfkit.worker.checks import bytes_per_sample, verify
+from perfkit.worker.device import facts
 from perfkit.worker.messages import Block, Peak, Progress, Trained
-from perfkit.worker.procedure import Procedure, Taking, drive
+from perfkit.worker.procedure import Job, Procedure, drive
 from perfkit.worker.training import Training, distributed_model, losses, observe_step
 
 
@@ -34,16 +35,17 @@ def serve(connection: Connection) -> None:
 class Session:
     """One training, and what can be asked of it: every public method is a question."""
 
+    _workload: Any
+    _device: torch.device
+    _training: Training
+    _procedure: Procedure
+    _first_graphs: int
+    """Graphs that torch.compile had made after the first step."""
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._started = time.time() - getattr(sys.modules.get("perfkit.worker.preload"), "IMPORT_S", 0.0)
         """When a process that imports everything itself would have started."""
-        self._workload: Any = None
-        self._device: torch.device
-        self._training: Training
-        self._procedure: Procedure
-        self._first_graphs = 0
-        """Graphs that torch.compile had made after the first step."""
 
     def describe(
         self, workload: str, preset: str, options: dict[str, Any], device: str
@@ -55,7 +57,7 @@ class Session:
             workloads.reference(workload),
             complete,
             sorted(rules.offers(self._workload)),
-            self._facts(),
+            facts(self._device),
             workloads.convolves(self._workload),
         )
 
@@ -79,33 +81,32 @@ class Session:
         training = Training(chosen, self._workload, self._device, seed, on_loader=timed)
         self._training, self._procedure = training, Procedure(training, self._report)
         self._first_graphs = device.compile_counters().graphs
-        first = drive(self._procedure.first_steps([training.first], loss_steps), training.step)
+        first = self._run(self._procedure.first_steps([training.first], loss_steps))
         view = observe_step(training, self._first_graphs)
         proofs = verify(view, wanted(chosen))
-        warm = self._block(self._procedure.warm_up(warmup_s))
+        warm = self._run(self._procedure.warm_up(warmup_s))
         device.reset_peak(training.device)
         return Trained(
             recipe=recipe,
             startup_s=training.built_at - self._started,
             first=first.block(),
-            warm=warm,
+            warm=warm.block(),
             losses=losses(first.plain),
             mechanisms=proofs,
             batch_bytes_per_sample=bytes_per_sample(view.batch),
             samples_per_step=training.samples_per_step,
-            compiled=bool(view.graphs.graphs),
             compile_counters=device.compile_counters(),
             batch_norm=any("BatchNorm" in type(part).__name__ for part in training.model.modules()),
             weights=getattr(self._workload, "weights", ""),
         )
 
-    def block(self, samples: int, seconds: float = 0.0, settle: bool = True, queues: int = 1) -> Block:
-        """Measures steps of at least this many samples; see `Procedure.block`."""
-        return self._block(self._procedure.block(samples, seconds, settle, queues))
+    def block(self, **settings: Any) -> Block:
+        """Measures steps; see `Procedure.block`."""
+        return self._run(self._procedure.block(**settings)).block()  # type: ignore[no-any-return]
 
     def ceiling(self, samples: int) -> Block:
         """Measures steps on a batch that is already on the device."""
-        return self._block(self._procedure.held(samples))
+        return self._run(self._procedure.held(samples)).block()  # type: ignore[no-any-return]
 
     def peak(self) -> Peak:
         """The peak memory since the warm-up."""
@@ -114,8 +115,9 @@ class Session:
 
     def communication(self, samples: int) -> Communication:
         """Measures what averaging gradients between the ranks costs."""
-        ddp = distributed_model(self._training.model)
-        return self._run(self._procedure.communication(samples, ddp))  # type: ignore[no-any-return]
+        recipe, ddp = self._training.recipe, distributed_model(self._training.model)
+        times = 1 if recipe.no_sync else recipe.accumulation
+        return self._run(self._procedure.communication(samples, ddp, times))  # type: ignore[no-any-return]
 
     def memory(self) -> messages.MemoryReport:
         """Accounts for the memory of a step."""
@@ -142,18 +144,12 @@ class Session:
         return syncs.report(self._training, steps)
 
     def parity(self, recipe: dict[str, Any], exactness: str, seed: int, steps: int) -> messages.ParityReport:
-        """Compares a recipe with the plain program; `exactness` is `bitwise`, or anything for a tolerance."""
+        """Compares a recipe with the plain program; see `parity.check`."""
         self._report(Progress("comparing losses and outputs", 0, 1))
         return parity.check(self._workload, Recipe.from_dict(recipe), self._device, exactness, seed, steps)
 
-    def _facts(self) -> messages.DeviceFacts:
-        return device.facts(self._device)
-
-    def _run(self, job: Any) -> Any:
+    def _run(self, job: Job) -> Any:
         return drive(job, self._training.step)
-
-    def _block(self, job: Taking) -> Block:
-        return self._run(job).block()  # type: ignore[no-any-return]
 
     def _report(self, progress: Progress) -> None:
         self._connection.send_bytes(messages.encode(progress))
@@ -162,11 +158,9 @@ class Session:
 def wanted(recipe: Recipe) -> dict[str, Any]:
     """The switches that must be seen in effect: without those that have none beside the others."""
     values = recipe.to_dict()
-    idle = {
-        name
-        for name, switch in switches().items()
-        if switch.idle_when and values[switch.idle_when[0]] == switch.idle_when[1]
-    }
+    for name, switch in switches().items():
+        if switch.idle_when and getattr(recipe, switch.idle_when[0]) == switch.idle_when[1]:
+            del values[name]
     if recipe.device_prefetch:
-        idle.add("non_blocking")  # the prefetcher's own copies never block
-    return {name: value for name, value in values.items() if name in READERS and name not in idle}
+        del values["non_blocking"]  # the prefetcher's own copies never block
+    return values

@@ -22,7 +22,6 @@ from perfkit.worker.checks import View, first_tensor
 from perfkit.worker.device import compile_counters, world
 from perfkit.worker.procedure import Step
 
-Clock = Callable[[], float]
 OnPhase = Callable[[str], AbstractContextManager[Any]]
 """Called with the name of a part of a step (data, copy, forward, backward, optimizer); entered around it."""
 
@@ -36,11 +35,13 @@ class Feed:
     happened during it.
     """
 
-    def __init__(self, batches: Iterator[Any], clock: Clock) -> None:
+    def __init__(self, batches: Iterator[Any], clock: Callable[[], float]) -> None:
         self._batches = batches
         self._clock = clock
-        self._waited = 0.0
-        self._repeated: Any = None
+        self.waited = 0.0
+        """Seconds since the training set it to 0."""
+        self.repeated: Any = None
+        """A batch that is given in the place of the loader's."""
         self.count = 0
         """Batches that were taken."""
         self.last: Any = None
@@ -54,47 +55,25 @@ class Feed:
         return self
 
     def __next__(self) -> Any:
-        if self._repeated is not None:
-            return self._repeated
+        if self.repeated is not None:
+            return self.repeated
         start = self._clock()
         with self.phase("data"):
             batch = next(self._batches)
         end = self._clock()
-        self._waited += end - start
+        self.waited += end - start
         self.stamps.append((self.count, start, end))
         self.count += 1
         if self.keeps_last:
             self.last = batch
         return batch
 
-    def take_waited(self) -> float:
-        """Seconds waited since the last call."""
-        waited, self._waited = self._waited, 0.0
-        return waited
-
-    @contextlib.contextmanager
-    def repeat(self, batch: Any) -> Iterator[None]:
-        """Gives nothing but this batch, without asking the loader."""
-        self._repeated = batch
-        try:
-            yield
-        finally:
-            self._repeated = None
-
 
 class Training:
     """The program for a recipe, started: it has taken its first step, which builds everything.
 
-    It is the subject of a `Procedure`.
-
-    Args:
-        recipe: every switch.
-        workload: what is trained.
-        device: where.
-        seed: of weights and order.
-        batches: takes the place of the loader's batches.
-        on_loader: called with the loader before its first batch.
-        clock: gives seconds.
+    It is the subject of a `Procedure`. `batches` take the place of the loader's; `on_loader` is called with
+    the loader before its first batch.
     """
 
     def __init__(
@@ -105,19 +84,18 @@ class Training:
         seed: int = 0,
         batches: Iterable[Any] | None = None,
         on_loader: Callable[[Any], None] = lambda loader: None,
-        clock: Clock = time.perf_counter,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.recipe = recipe
-        self.workload = workload
         self._clock = clock
 
         def feed(loader: Any) -> Feed:
             on_loader(loader)
-            self.feed = Feed(iter(batches) if batches is not None else _plain_endless(loader), clock)
+            self.feed = Feed(_plain_endless(loader) if batches is None else iter(batches), clock)
             self.built_at = time.time()
             return self.feed
 
-        self._program: Any = train.train(recipe, workload, device, seed)
+        self._program = train.train(recipe, workload, device, seed)
         train.endless = feed
         try:
             self.first = self.step()
@@ -136,7 +114,8 @@ class Training:
         """Takes one optimizer step."""
         start = self._clock()
         loss = next(self._program)
-        return Step(self._clock() - start, self.feed.take_waited(), self.samples_per_step, loss)
+        waited, self.feed.waited = self.feed.waited, 0.0
+        return Step(self._clock() - start, waited, self.samples_per_step, loss)
 
     # ------------------------------------------------------------ what a procedure asks
 
@@ -164,9 +143,11 @@ class Training:
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """Trains on one batch that is already on the device, without the loader."""
-        batch = [part.to(self.device) for part in next(self.feed)]
-        with self.feed.repeat(batch):
+        self.feed.repeated = [part.to(self.device) for part in next(self.feed)]
+        try:
             yield
+        finally:
+            self.feed.repeated = None
 
     @contextlib.contextmanager
     def phases(self, on_phase: OnPhase = contextlib.nullcontext) -> Iterator[None]:
@@ -192,11 +173,7 @@ class Training:
             self.feed.phase = contextlib.nullcontext
 
     def check(self, steps: Sequence[Step]) -> None:
-        """Requires losses that are finite.
-
-        Raises:
-            RunFailed: a loss is not.
-        """
+        """Raises `RunFailed` where a loss is not finite."""
         for number, value in enumerate(losses(steps), 1):
             if not math.isfinite(value):
                 raise RunFailed(
@@ -236,14 +213,10 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
     """Takes one optimizer step and records what each switch does in it.
 
     A hook on the outermost module is noticed neither by torch.compile nor by DistributedDataParallel, so
-    nothing is compiled again.
-
-    Args:
-        training: what takes the step.
-        first_graphs: graphs that torch.compile had made after the first step.
+    nothing is compiled again. `first_graphs` are those that torch.compile had made after the first step.
     """
     model, feed, ddp = training.model, training.feed, distributed_model(training.model)
-    kind = training.device.type
+    kind, before = training.device.type, feed.count
     view = View(
         device=training.device,
         loader=training.loader,
@@ -278,7 +251,7 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
         block = blocks(inner_model(model))[0]
         leaf = next(part for part in block.modules() if not [*part.children()])
         hooks.append(leaf.register_forward_pre_hook(computed))
-    before, feed.keeps_last = feed.count, True
+    feed.keeps_last = True
     try:
         with training.phases(on_phase):
             training.step()

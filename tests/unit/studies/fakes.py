@@ -109,8 +109,7 @@ def trained(recipe: Recipe, mechanisms: list[Mechanism] | None = None, **more: A
         "mechanisms": mechanisms or [],
         "batch_bytes_per_sample": 48,
         "samples_per_step": recipe.batch_size,
-        "compiled": recipe.compile,
-        "compile_counters": messages.CompileCounters(0, 0, 0, 0),
+        "compile_counters": messages.CompileCounters(graphs=int(recipe.compile)),
         "batch_norm": False,
     }
     return messages.Trained(**{**fields, **more})
