@@ -34,14 +34,6 @@ def test_no_file_imports_itself_through_others() -> None:
     TopologicalSorter({module: imports(module) for module in FILES}).prepare()  # raises a CycleError
 
 
-def test_the_core_imports_no_addition() -> None:
-    folders = tuple(f"perfkit.{name}" for name in additions.NAMES)
-    core = [module for module in FILES if not module.startswith(folders)]
-    assert {
-        module: found for module in core if (found := {i for i in imports(module) if i.startswith(folders)})
-    } == {}
-
-
 def test_the_core_works_without_any_addition(tmp_path: Path) -> None:
     """Their folders are removed in a copy: every module of the core is imported there, and the commands listed."""
     gone = shutil.ignore_patterns("__pycache__", *additions.NAMES)

@@ -80,17 +80,9 @@ def test_diff_shows_what_a_stage_changes_here_or_on_a_gpu() -> None:
     assert "+        pin_memory=True," in not_here
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("run", "--stages", "pining"), "Did you mean 'pinning'"),
-        (("run", "--device", "tpu"), "Allowed: cuda, mps, cpu"),
-        (("show", "nothing"), "no run 'nothing'"),
-    ],
-)
-def test_wrong_use_is_one_line_and_exit_code_2(arguments: tuple[str, ...], words: str) -> None:
-    (line,) = perfkit(*arguments, code=2).stderr.strip().splitlines()
-    assert words in line
+def test_wrong_use_is_one_line_and_exit_code_2() -> None:
+    (line,) = perfkit("run", "--stages", "pining", code=2).stderr.strip().splitlines()
+    assert "Did you mean 'pinning'" in line
 
 
 def test_doctor_says_which_stages_will_be_real() -> None:

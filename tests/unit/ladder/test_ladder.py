@@ -23,7 +23,9 @@ SECTIONS = [
 @pytest.mark.parametrize("name", OPTIMIZATIONS)
 def test_a_card_has_every_section_and_settings_that_a_recipe_takes(name: str) -> None:
     card = OPTIMIZATIONS[name]
-    assert re.findall(r"^## (.+)$", card.prose, flags=re.MULTILINE) == SECTIONS
+    parts = re.split(r"^## (.+)$", card.prose, flags=re.MULTILINE)
+    assert parts[1::2] == SECTIONS and all(map(str.strip, parts[2::2]))
+    assert card.question.endswith("?")
     assert Recipe().replace(**card.changes(SIZES))
 
 

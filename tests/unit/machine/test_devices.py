@@ -79,10 +79,7 @@ def test_cuda_is_better_than_mps_is_better_than_cpu(accelerators: Any) -> None:
             "'cuda:2' is not available: torch finds 2 GPUs, counted from 0. Available: cuda:0, cuda:1, cpu",
         ),
         ("mps", "device 'mps' is not available: torch finds none here"),
-        ("gpu", "unknown device 'gpu'"),
         ("cuda:", "unknown device 'cuda:'. Did you mean 'cuda'? Allowed: cuda, mps, cpu (or cuda:1"),
-        ("cpu:1", "unknown device"),
-        ("", "unknown device ''"),
     ],
 )
 def test_a_device_that_is_not_there_is_one_clear_message(accelerators: Any, name: str, words: str) -> None:
@@ -109,7 +106,6 @@ def test_a_mask_that_hides_the_gpu_is_named(accelerators: Any, monkeypatch: pyte
         ("cpu", "linux", ["g++"], {"CXX": "icpx"}, "CXX names 'icpx', which does not exist"),
         ("cpu", "linux", [], {}, "apt install g++"),
         ("cpu", "darwin", [], {}, "xcode-select"),
-        ("mps", "darwin", ["clang++"], {}, ""),
         ("cuda", "linux", ["clang"], {}, ""),
         ("cuda:1", "linux", ["g++"], {}, "no C compiler"),
     ],

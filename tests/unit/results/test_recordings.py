@@ -1,6 +1,5 @@
 """Recordings by name: what is there, what is not, and files that are none."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,9 @@ ORIGIN = '"provenance": {"machine": {}, "when": "w", "command": "c"}'
         ("", "not a recording"),
         ("[" * 100_000, "not a recording"),
         ('{"schema": 1}', "provenance"),
-        ('{"schema": 1, ' + ORIGIN + ', "runs": [{"schema": 1}]}', "not a recording"),
+        ('{"schema": 1, ' + ORIGIN + ', "runs": []}', "length >= 1"),
+        ('{"schema": 1, ' + ORIGIN + ', "runs": [{"schema": 1}]}', "missing required field `id`"),
+        ('{"schema": 1, ' + ORIGIN + ', "runs": [{"schema": 2}]}', "Invalid enum value 2"),
         ('{"schema": 2, "something": "else"}', r"another version of perfkit \(schema 2;"),
     ],
 )
@@ -72,15 +73,11 @@ def test_a_missing_file_is_one_message(tmp_path: Path) -> None:
         recordings.load(tmp_path / "none.json")
 
 
-def own(name: str, change: Any = None) -> Path:
-    """A recording of the user's own: the shipped one, with a change of its data."""
-    folder = machine.runs_folder() / "recordings"
-    folder.mkdir(parents=True, exist_ok=True)
-    data = json.loads(recordings.available()[SHIPPED].read_text(encoding="utf-8"))
-    if change:
-        change(data)
-    (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
-    return folder / f"{name}.json"
+def own(name: str) -> Path:
+    """A recording of the user's own."""
+    file = machine.runs_folder() / "recordings" / f"{name}.json"
+    recordings.save(recordings.find(SHIPPED).runs, file)
+    return file
 
 
 def test_shipped_recordings_have_names_and_a_file_that_is_added_appears(data_dir: Path) -> None:
@@ -96,25 +93,6 @@ def test_an_unknown_name_lists_what_there_is(name: str, data_dir: Path) -> None:
     own("h100")
     with pytest.raises(InvalidValue, match=f"There are: .*{SHIPPED}.*h100"):
         recordings.find(name)
-
-
-def drop_runs(data: dict[str, Any]) -> None:
-    data["runs"] = []
-
-
-def break_version(data: dict[str, Any]) -> None:
-    data["runs"][0]["schema"] = 2
-
-
-def break_run(data: dict[str, Any]) -> None:
-    data["runs"][0]["raw"]["step_s"] = ["__import__('os')"]
-
-
-@pytest.mark.parametrize("change", [drop_runs, break_version, break_run])
-def test_a_hostile_file_is_refused(change: Any, data_dir: Path) -> None:
-    own("hostile", change)
-    with pytest.raises(StoreError, match="not a recording of perfkit"):
-        recordings.find("hostile")
 
 
 def test_what_was_played_names_its_origin_and_is_not_recorded_again(tmp_path: Path) -> None:

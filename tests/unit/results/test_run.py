@@ -105,11 +105,6 @@ def test_a_document_holds_the_stages_in_their_order_as_plain_data() -> None:
     assert plain["machine"] == {"id": "m"}
 
 
-def test_a_run_of_a_script_is_known_by_its_command() -> None:
-    assert run(facts={"command": "python train.py"}).is_script
-    assert not MEASURED.is_script
-
-
 # ---------------------------------------------------------------- comparisons
 
 
@@ -239,14 +234,10 @@ def test_a_run_of_another_version_is_refused_with_a_remedy() -> None:
     [
         "",
         "[]",
-        "{}",
         '{"schema": null}',
-        '{"schema": 1}',
         b"\xff\xfe",
         "[" * 100_000,
         msgspec.json.encode(run())[:-1],
-        msgspec.json.encode(run()).replace(b'"cpu"', b"7"),
-        msgspec.json.encode(run()).replace(b'"ok"', b'"splendid"'),
         msgspec.json.encode(run(losses=[1.0])).replace(b"[1.0]", b'["many"]'),
     ],
 )

@@ -2,9 +2,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from scipy import stats
 
 from perfkit.results import stats as statistics
@@ -21,8 +18,6 @@ from perfkit.results.stats import (
     still_warming,
 )
 
-rates = arrays.arrays(np.float64, st.integers(MIN_ROUNDS, 20), elements=st.floats(0.1, 1e5))
-
 
 def noisy(seed: int, n: int, level: float = 100.0, noise: float = 0.03) -> statistics.Values:
     values: statistics.Values = level * np.exp(np.random.default_rng(seed).normal(0, noise, n))
@@ -36,16 +31,6 @@ def test_of_nothing_nothing_is_estimated_and_of_one_value_that_value() -> None:
     assert median(np.array([])) is None
     assert median(np.array([3.5])) == Estimate(3.5, 3.5, 3.5)
     assert median(np.full(9, 2.0)) == Estimate(2.0, 2.0, 2.0)
-
-
-@given(rates)
-@settings(max_examples=50)
-def test_the_median_lies_in_its_interval_and_that_in_the_values(values: statistics.Values) -> None:
-    found = median(values)
-    assert found is not None
-    assert found.value == np.median(values)
-    assert values.min() <= found.low <= found.value <= found.high <= values.max()
-    assert median(values) == found  # the same values give the same interval
 
 
 def test_a_mean_has_students_interval() -> None:
@@ -63,24 +48,15 @@ def test_the_interval_of_a_median_covers_the_truth_of_a_skewed_distribution(n: i
     assert 0.94 <= covered <= 0.995
 
 
-@pytest.mark.parametrize("n", [5, 7])
-def test_intervals_of_few_rounds_cover_the_truth(n: int) -> None:
-    covered = 0
-    for seed in range(400):
-        found = ratio(noisy(seed, n), noisy(seed + 10_000, n), paired=True)
-        covered += found.low <= 1 <= found.high
-    assert 0.91 <= covered / 400 <= 0.985
-
-
 # ---------------------------------------------------------------- verdicts
 
 
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize("n", [5, 7])
-def test_a_against_a_is_rarely_called_an_effect(paired: bool, n: int) -> None:
-    verdicts = [ratio(noisy(s, n), noisy(s + 10_000, n), paired=paired).verdict for s in range(400)]
-    called = sum(verdict != "no measurable difference" for verdict in verdicts)
-    assert called / 400 <= 0.075
+def test_a_against_a_is_rarely_called_an_effect_and_the_interval_covers_it(paired: bool, n: int) -> None:
+    found = [ratio(noisy(s, n), noisy(s + 10_000, n), paired=paired) for s in range(400)]
+    assert np.mean([one.verdict != "no measurable difference" for one in found]) <= 0.075
+    assert 0.91 <= np.mean([one.low <= 1 <= one.high for one in found]) <= 0.985
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.2, "faster"), (1 / 1.2, "slower")])
@@ -119,17 +95,11 @@ def test_an_effect_must_exceed_one_percent_and_the_noise_of_the_machine() -> Non
 def test_unpaired_sides_may_differ_in_length() -> None:
     own, other = noisy(1, 9, 200), noisy(2, 5, 100)
     found = ratio(own, other, paired=False)
+    means = geometric_mean(own).value / geometric_mean(other).value
+    assert found.ratio == pytest.approx(means), "the ratio of what is shown as rates"
     welch = stats.ttest_ind(np.log(own), np.log(other), equal_var=False).confidence_interval()
     assert (found.low, found.high) == pytest.approx((math.exp(welch.low), math.exp(welch.high)))
     assert found.verdict == "faster"
-
-
-@given(rates, st.floats(1e-3, 1e3))
-@settings(max_examples=30)
-def test_the_unit_does_not_matter(values: statistics.Values, unit: float) -> None:
-    one = ratio(values, values[::-1], paired=True)
-    scaled = ratio(values * unit, values[::-1] * unit, paired=True)
-    assert (scaled.ratio, scaled.low, scaled.high) == pytest.approx((one.ratio, one.low, one.high))
 
 
 # ---------------------------------------------------------------- steadiness
@@ -144,7 +114,6 @@ def test_the_relative_iqr_is_the_interquartile_range_in_medians() -> None:
     ("values", "warming"),
     [
         ([], False),
-        ([50, 100], False),
         ([50, 100, 100], True),
         ([91, 100, 100, 100], False),  # within the tolerance
         ([89, 100, 100, 100], True),
@@ -162,9 +131,7 @@ def test_warm_up_is_over_when_the_first_block_is_like_the_later_ones(
     ("values", "window", "is_steady"),
     [
         ([1.0] * 3, 2, False),  # too few
-        ([1.0] * 4, 2, True),
         ([9.0, 9.0, 1.0, 1.0, 1.04, 1.04], 2, True),
-        ([1.0, 1.0, 1.06, 1.06], 2, False),
         ([1.06, 1.06, 1.0, 1.0], 2, False),
         ([1.0, 1.0, 1.0, 1.0, 50.0, 1.0], 3, True),  # one straggler does not count
     ],
@@ -195,14 +162,6 @@ def test_few_pairs_that_agree_do_not_show_that_there_is_no_noise() -> None:
     assert statistics.aa_noise_bound([same] * 1000) < 0.003
     unlike = statistics.AAPair(0.1, 0.0)
     assert statistics.aa_noise_bound([unlike] * 20) > 0.15
-
-
-def test_a_geometric_mean_turns_ratios_of_rates_into_the_rate_of_ratios() -> None:
-    own, other = noisy(1, 9, 120.0), noisy(2, 9)
-    means = geometric_mean(own).value / geometric_mean(other).value
-    assert means == pytest.approx(geometric_mean(own / other).value)
-    assert means == pytest.approx(ratio(own, other, paired=True).ratio)
-    assert geometric_mean(own).low < geometric_mean(own).value < geometric_mean(own).high
 
 
 def test_over_pairs_of_processes_the_interval_holds_what_processes_differ_by() -> None:
