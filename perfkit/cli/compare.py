@@ -11,7 +11,7 @@ from perfkit import additions, machine
 from perfkit import recipe as recipes
 from perfkit.cli.command import complain
 from perfkit.cli.options import Output, Recipe, Script, Stage, Texts, Training, progress
-from perfkit.errors import InvalidValue
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.results import noise as noises
 from perfkit.show import inside, tables
 from perfkit.show.document import Content
@@ -63,8 +63,14 @@ def compare(
     else:
         match, plan = None, training.plan()
         a, b = (comparing.candidate(side, plan) for side in named)
-    with progress() as follow:
-        result = comparing.compare(a, b, plan, budget, precision, progress=follow)
+    try:
+        with progress() as follow:
+            result = comparing.compare(a, b, plan, budget, precision, progress=follow)
+    except PerfkitError as problem:
+        if match and not isinstance(problem, InvalidValue | Cancelled):
+            failure = {"schema": 1, "outcome": "failed", "exit_code": 1, "reason": str(problem)}
+            output.show("comparison", [], failure)
+        raise
     ratio, pairing = result.ratio, result.pairing
     record = {
         "schema": 1,

@@ -261,6 +261,7 @@ class WatchedScript(Conversation):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_ENDING_S)
             self._line.close()
+            self._sources = []
         end_tree(self._process.pid)
         self._process.wait()
         self._server.close()
