@@ -120,18 +120,13 @@ def parse_options(texts: Texts) -> dict[str, Any]:
     return options
 
 
-def pairs(texts: Texts, what: str, form: str) -> list[tuple[str, str]]:
-    """`name=value` texts, split.
-
-    Args:
-        texts: the values of a repeatable option.
-        what: the name of such a value, for an error.
-        form: how to write it, for an error.
-    """
+def pairs(texts: Texts, what: str, form: str) -> Iterator[tuple[str, str]]:
+    """`name=value` texts, split; `what` they are and their `form` are for an error."""
     for text in texts or []:
-        if text.find("=") < 1:
+        name, _, value = text.partition("=")
+        if not (name and "=" in text):
             raise InvalidValue(f"cannot read the {what} '{text}'", f"Write {form}")
-    return [(name, value) for name, _, value in (text.partition("=") for text in texts or [])]
+        yield name, value
 
 
 def names(text: str | None) -> list[str] | None:
@@ -164,9 +159,8 @@ def check_writable(*paths: Path | None) -> None:
         if path and str(path) != "-":
             folder = path.absolute().parent
             if path.is_dir() or not (folder.is_dir() and os.access(folder, os.W_OK)):
-                raise InvalidValue(
-                    f"cannot write {path}", "Name a file in a folder that exists and is writable"
-                )
+                remedy = "Name a file in a folder that exists and is writable"
+                raise InvalidValue(f"cannot write {path}", remedy)
 
 
 def write(path: Path, text: str | bytes) -> None:

@@ -10,14 +10,12 @@ from importlib import metadata
 from typing import Any, Literal
 
 import psutil
-from packaging.requirements import Requirement
-from packaging.version import Version
 
 from perfkit.machine import computer, cores, devices
 from perfkit.machine.computer import GIB, version
 from perfkit.machine.devices import Found
 
-_MIN_TORCH = Version("2.11")
+_MIN_TORCH = "2.11"
 _ONE_CORE = "Loader workers and training share one core: give the container more (docker run --cpus)"
 _NO_JUPYTER = "Install it: pip install -e '.[notebook]'"
 _LITTLE_MEMORY = "Up to three processes train at once: close other programs"
@@ -70,6 +68,9 @@ def checkup() -> list[Check]:
 
 
 def _torch(found: Found) -> Check:
+    from packaging.requirements import Requirement  # 40 ms that only this check needs
+    from packaging.version import Version
+
     torch, vision = version("torch"), version("torchvision")
     detail = f"torch {torch or 'missing'}, torchvision {vision or 'missing'}"
     if not torch or not vision:
@@ -79,7 +80,7 @@ def _torch(found: Found) -> Check:
     requirements = [Requirement(text) for text in metadata.requires("torchvision") or []]
     unmet = [r for r in requirements if r.name == "torch" and not r.specifier.contains(torch, True)]
     problem = ""
-    if Version(torch) < _MIN_TORCH:
+    if Version(torch) < Version(_MIN_TORCH):
         problem = f"; perfkit needs torch {_MIN_TORCH}"
     elif unmet:
         problem = f"; torchvision needs {unmet[0]}"

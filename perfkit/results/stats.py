@@ -208,7 +208,7 @@ def rounds_needed(
     required = np.maximum(precision, effects)
     needed = np.maximum(ENDING_ROUNDS, _rounds_for(log_ratios, required))
     if part:
-        clear = np.maximum(effects * 2 / 3, 1e-9)
+        clear = np.maximum(effects * (2 / 3), 1e-9)
         needed = np.minimum(needed, np.maximum(MIN_ROUNDS, _rounds_for(log_ratios, clear)))
     if equal is not None:
         needed = np.append(needed, _rounds_for(equal, required.min()))

@@ -70,7 +70,7 @@ class ProfilerOptions:
 
 @dataclass(frozen=True)
 class Request:
-    """What a source decides on, as it was asked for: None stands for the source's default."""
+    """What a source completes: None stands for its default."""
 
     workload: str | None
     preset: str | None
@@ -144,11 +144,7 @@ class Source:
 
     @classmethod
     def checked(cls, request: Request) -> Plan:
-        """A plan with this source's defaults.
-
-        Raises:
-            InvalidValue: a name that is not allowed.
-        """
+        """A plan with this source's defaults; an `InvalidValue` names what is not allowed."""
         raise NotImplementedError
 
     @property
@@ -214,22 +210,15 @@ class Source:
         raise self.not_here("syncs")
 
     def require(self, study: str) -> None:
-        """Refuses a study that would claim more than these runs can.
-
-        Raises:
-            NotHere: the study is among `refused`.
-        """
+        """Refuses a study that would claim more than these runs can, with a `NotHere`."""
         if study in self.refused:
-            raise NotHere(
-                f"{study} is refused on {self.plan.device}: {self.refused[study]}",
-                "Use --device cpu or a real GPU",
-            )
+            what = f"{study} is refused on {self.plan.device}: {self.refused[study]}"
+            raise NotHere(what, "Use --device cpu or a real GPU")
 
     def not_here(self, what: str) -> NotHere:
         """The error for a question that this source cannot answer."""
-        return NotHere(
-            f"{self.plan.device} cannot show {what}, because {self.why_not}", "Choose another device"
-        )
+        why = f"{self.plan.device} cannot show {what}, because {self.why_not}"
+        return NotHere(why, "Choose another device")
 
 
 def source_of(device: str | None) -> type[Source]:
@@ -299,18 +288,10 @@ def described(plan: Plan, description: Description) -> Source:
 
 @contextlib.contextmanager
 def opened(plan: Plan, progress: Progress, study: str = "", fresh: bool = False) -> Iterator[Source]:
-    """A plan's source, entered.
+    """A plan's source, entered. If a person presses Ctrl-C, it is raised after every process has ended.
 
-    Args:
-        plan: what to measure.
-        progress: follows and stops it.
-        study: the source must allow it; see `Source.require`.
-        fresh: whether the processes start from a server of their own; see `Source.refresh`.
-
-    Raises:
-        NotHere: the source refuses the study.
-        PerfkitError: the workload cannot be loaded.
-        KeyboardInterrupt: after every process has ended, if a person pressed Ctrl-C while it measured.
+    `study` must be allowed by the source (`Source.require`); `fresh`: the processes start from a server of
+    their own.
     """
     source = plan.source(plan, progress)
     source.require(study)

@@ -2,21 +2,15 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results import recordings
-from perfkit.results.run import Run
+from tests.unit.results.runs import run
 
 SHIPPED = "cpu-quick"
-
-
-def run(run_id: str = "r0", **changes: Any) -> Run:
-    known: dict[str, Any] = {"session": "s", "created": "2026-11-20", "stage": "baseline", "workload": "w:W"}
-    return Run(id=run_id, device="cpu", recipe={}, **known | changes)
 
 
 def test_a_recording_comes_back_with_where_it_is_from(

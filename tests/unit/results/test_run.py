@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfkit.errors import InvalidValue, StoreError
-from perfkit.recipe import Recipe
 from perfkit.results.pairing import Pairing, Rounds
 from perfkit.results.run import (
     Comparison,
@@ -22,14 +21,7 @@ from perfkit.results.run import (
     read,
     same_basis,
 )
-
-
-def run(**changes: Any) -> Run:
-    known: dict[str, Any] = {
-        "id": "r0", "session": "s0", "created": "2026-11-20T12:00:00+00:00", "stage": "pinning",
-        "workload": "my.module:Toy", "device": "cpu", "recipe": Recipe().to_dict(),
-    }  # fmt: skip
-    return Run(**known | changes)
+from tests.unit.results.runs import run
 
 
 def decode(text: str | bytes) -> Run:
@@ -41,6 +33,7 @@ def pairing(own: list[float], other: list[float], **more: Any) -> Pairing:
 
 
 MEASURED = run(
+    stage="pinning",
     raw=Raw(
         step_s=[9.0, 9.0, 0.2, 0.4, 0.3],
         data_wait_s=[8.0, 8.0, 0.1, 0.1, 0.1],
@@ -89,8 +82,8 @@ def test_compiling_pays_after_so_many_steps_or_never() -> None:
                 for first, s in ((1.0, eager_s), (21.0, compiled_s))]  # fmt: skip
         after = pairing([1.0], [1.0], against="eager")
         pair = [
-            run(id="eager", raw=raws[0], samples_per_step=8),
-            run(id="fast", raw=raws[1], samples_per_step=8, compile_s=21.0, pairings=[after]),
+            run("eager", raw=raws[0], samples_per_step=8),
+            run("fast", raw=raws[1], samples_per_step=8, compile_s=21.0, pairings=[after]),
         ]
         return document(pair)["stages"][1]["compile_break_even_steps"]
 

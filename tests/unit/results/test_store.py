@@ -11,22 +11,9 @@ import pytest
 
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results.pairing import Pairing
-from perfkit.results.run import Mechanism, Raw, Run
+from perfkit.results.run import Mechanism, Raw
 from perfkit.results.store import RunStore
-
-
-def run(run_id: str = "20261120-120000-aaaaaa", **changes: Any) -> Run:
-    known: dict[str, Any] = {
-        "session": "s1",
-        "created": "2026-11-20T12:00:00+00:00",
-        "stage": "baseline",
-        "workload": "perfkit.workloads.photos:Photos",
-        "device": "cpu",
-        "recipe": {"batch_size": 32},
-        "machine": {"id": "m1"},
-    }
-    return Run(id=run_id, **known | changes)
-
+from tests.unit.results.runs import run
 
 MEASURED = run(
     "measured",
