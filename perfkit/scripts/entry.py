@@ -42,10 +42,12 @@ class _AfterTorch:
         self.outputs: Any = None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """As the import system asks it."""
+        """As the import system asks it; a library may ask for torch before anybody imports it."""
         if name == "torch" and self._is_waiting:
-            self._is_waiting = False
-            return self._with_watcher(importlib.util.find_spec("torch"))
+            self._is_waiting = False  # the other finders are asked
+            spec = importlib.util.find_spec("torch")
+            self._is_waiting = True
+            return self._with_watcher(spec)
         if name == "perfkit":
             package = self._settings["package"]
             return importlib.util.spec_from_file_location(
@@ -59,10 +61,11 @@ class _AfterTorch:
         load = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
+            self._is_waiting = False
             load(module)
-            from perfkit.scripts.server import install
+            from perfkit.scripts.server import Server
 
-            install(self._settings, self.outputs)
+            Server(self._settings, self.outputs).install()
 
         spec.loader.exec_module = exec_module
         return spec

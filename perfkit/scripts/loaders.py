@@ -6,7 +6,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,17 +24,6 @@ ARGUMENTS = {
 }
 """Switches that are arguments of `DataLoader`."""
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
-
-
-@dataclass
-class _Fetched:
-    """A batch that was handed over since the last backward pass."""
-
-    loader: Any
-    samples: int
-    tokens: int
-    unused: bool = False
-    """Whether a model was evaluated since: then the batch may have been for that."""
 
 
 class Loaders:
@@ -58,65 +46,88 @@ class Loaders:
         self.before_fetch: Callable[[], None] = lambda: None
         self._batch_ids: set[int] = set()
         self._sites: dict[int, Site] = {}
-        self._fetched: list[_Fetched] = []
+        self._fetched: list[tuple[Any, int, int]] = []
+        """Loader, samples and tokens of each batch since the last backward pass."""
+        self._before_evaluation = 0
+        """How many of them were fetched before a model was evaluated, and may have been for that."""
         self._held: dict[int, tuple[Any, int, int]] = {}
         self._is_fetching = False
 
+    def patch(self) -> None:
+        """From now on every `DataLoader` of this process is seen."""
+        around(data.DataLoader, "__init__", self._make)
+        around(torchs._BaseDataLoaderIter, "__init__", self._begin_epoch)
+        around(torchs._BaseDataLoaderIter, "_reset", self._begin_epoch)
+        around(torchs._BaseDataLoaderIter, "_next_index", self._next_index)
+        around(torchs._BaseDataLoaderIter, "__next__", self._fetch)
+
     # ------------------------------------------------------------ making a loader
 
-    def make(self, init: Callable[..., None], loader: Any, args: Any, kwargs: Any) -> None:
+    def _make(self, plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         """Constructs a loader; the one for training gets the arguments that are set from outside."""
+        site = self._script.sites.describe("loader")
+        changes = {}
         try:
-            arguments = dict(inspect.signature(init).bind(loader, *args, **kwargs).arguments)
+            arguments = inspect.signature(plain).bind(loader, *args, **kwargs).arguments
         except TypeError:  # the constructor says so itself
             arguments = {}
-        dataset = arguments.get("dataset")
-        site = self._script.sites.describe("loader")
-        is_first = self._sites.setdefault(id(dataset), site) is site
-        changes = self._changes(arguments, is_first) if self._is_for_training(arguments, site) else {}
+        else:
+            is_first = self._sites.setdefault(id(arguments["dataset"]), site) is site
+            if self._is_for_training(arguments, site):
+                changes = self._changes(arguments, is_first)
         if not changes:
-            init(loader, *args, **kwargs)
+            plain(loader, *args, **kwargs)
             return
-        del arguments["self"]
         arguments |= changes
-        if not arguments.get("num_workers"):
-            arguments = {name: value for name, value in arguments.items() if name not in _OF_WORKERS}
-        init(loader, **arguments)
+        unused = () if arguments.get("num_workers") else _OF_WORKERS
+        plain(**{name: value for name, value in arguments.items() if name not in unused})
 
     def _is_for_training(self, arguments: dict[str, Any], site: Site) -> bool:
         if known := self._script.settings["loaders"]:
             return any([frame.file, frame.line, frame.column] in known for frame in site.frames[:1])
         drawn = any(arguments.get(name) for name in ("shuffle", "sampler", "batch_sampler"))
-        return drawn or isinstance(arguments.get("dataset"), data.IterableDataset)
+        return drawn or isinstance(arguments["dataset"], data.IterableDataset)
 
     def _changes(self, arguments: dict[str, Any], is_first: bool) -> dict[str, Any]:
         """The arguments that are set from outside; a loader that a framework makes again refuses silently."""
         toggles = self._script.toggles
         own_batches = arguments.get("batch_sampler") is not None or arguments.get("batch_size", 1) is None
-        reasons = _why_not(arguments.get("dataset"), arguments.get("num_workers") or 0, own_batches)
-        for switch, reason in reasons.items():
-            if toggles.get(switch) and is_first:
-                self._script.refuse(switch, reason)
+        reasons = _why_not(arguments["dataset"], arguments.get("num_workers"), own_batches)
+        for switch in reasons if is_first else ():
+            if toggles.get(switch):
+                self._script.refuse(switch, reasons[switch])
         settable = ARGUMENTS.keys() & toggles.keys() - reasons.keys()
         changes = {ARGUMENTS[switch]: toggles[switch] for switch in settable}
         return changes | ({"persistent_workers": True} if changes.get("num_workers") else {})
 
     # ------------------------------------------------------------ fetching
 
-    def fetch(self, plain_next: Callable[[Any], Any], iterator: Any) -> Any:
+    def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        iterator._perfkit_loader, iterator._perfkit_indices = loader, deque()
+        iterator._perfkit_handed, iterator._perfkit_held = 0, False
+        self._script.steps.now.marks.add("new epoch")
+        plain(iterator, loader, *args, **kwargs)
+
+    def _next_index(self, plain: Any, iterator: Any) -> Any:
+        """The sampler knows how many samples a batch has, whatever the collate function makes of them."""
+        indices = plain(iterator)
+        iterator._perfkit_indices.append(indices)
+        return indices
+
+    def _fetch(self, plain: Any, iterator: Any) -> Any:
         """The next batch of a loader's iterator; the time it takes is waiting, if it is for training."""
         steps, loader = self._script.steps, iterator._perfkit_loader
         is_main = threading.current_thread() is threading.main_thread()
         if not is_main:
             self._script.note("batches are fetched in a thread of the script's own: waiting is not seen")
         if not is_main or self._is_fetching:
-            return plain_next(iterator)
+            return plain(iterator)
         self.before_fetch()
         steps.begin()
         may_train, start = _kind(loader) != "eval", clock()
         self._is_fetching = True
         try:
-            batch, samples, tokens = self._held_or_next(plain_next, iterator)
+            batch, samples, tokens = self._held_or_next(plain, iterator, loader)
         except StopIteration:
             steps.now.marks.add("new epoch")
             raise
@@ -124,7 +135,7 @@ class Loaders:
             self._is_fetching = False
             if may_train:
                 steps.now.waited += clock() - start
-        self._fetched.append(_Fetched(loader, samples, tokens))
+        self._fetched.append((loader, samples, tokens))
         parts = list(tensors(batch)) if steps.are_first else []
         self._batch_ids = {id(tensor) for tensor in parts}
         if may_train:
@@ -133,8 +144,7 @@ class Loaders:
                 self.bytes_per_sample = sum(tensor.nbytes for tensor in parts) // max(1, samples)
         return batch
 
-    def _held_or_next(self, plain_next: Callable[[Any], Any], iterator: Any) -> tuple[Any, int, int]:
-        loader = iterator._perfkit_loader
+    def _held_or_next(self, plain: Any, iterator: Any, loader: Any) -> tuple[Any, int, int]:
         holds = self.held_on is not None and id(loader) in self._held
         is_held = holds or iterator._perfkit_held
         if is_held and iterator._perfkit_handed >= (_length(loader) or float("inf")):
@@ -147,7 +157,7 @@ class Loaders:
             return tree_map(lambda leaf: leaf, batch), samples, tokens  # a script may empty its containers
         in_process = iterator._num_yielded and not iterator._num_workers
         state = _random_state() if in_process and self._script.steps.are_first else None
-        batch = plain_next(iterator)
+        batch = plain(iterator)
         self.random_data |= state is not None and state != _random_state()
         samples, tokens = size(first_tensor(batch))
         indices = iterator._perfkit_indices.popleft() if iterator._perfkit_indices else None
@@ -165,24 +175,24 @@ class Loaders:
     # ------------------------------------------------------------ which batches are for training
 
     def evaluated(self) -> None:
-        """A model was called without gradients: the batches fetched before may have been for that."""
-        for fetched in self._fetched:
-            fetched.unused = True
+        """A model was called without gradients."""
+        self._before_evaluation = len(self._fetched)
 
     def backward_begins(self) -> None:
         """Decides which of the batches since the last backward pass were for training."""
         now = self._script.steps.now
-        for fetched in self._fetched:
-            loader, last = fetched.loader, self._fetched[-1].loader
-            trains = _kind(loader) == "train" or loader is last or not fetched.unused
-            loader.__dict__["_perfkit_kind"] = "train" if trains else "eval"
-            if trains:
-                now.samples += fetched.samples
-                now.tokens += fetched.tokens
+        for number, (loader, samples, tokens) in enumerate(self._fetched):
+            is_recent = number >= self._before_evaluation or loader is self._fetched[-1][0]
+            if is_recent or _kind(loader) == "train":
+                loader.__dict__["_perfkit_kind"] = "train"
+                now.samples += samples
+                now.tokens += tokens
                 self.training = loader
             else:
+                loader.__dict__["_perfkit_kind"] = "eval"
                 now.marks.add("evaluation")
         self._fetched.clear()
+        self._before_evaluation = 0
 
     # ------------------------------------------------------------ what is asked
 
@@ -202,11 +212,12 @@ class Loaders:
         if not isinstance(loader, data.DataLoader):
             library = type(loader).__module__.split(".")[0]
             return dict.fromkeys(ARGUMENTS, f"{library} has a loader of its own: set it where that is made")
-        own_batches = type(loader.batch_sampler) is not data.BatchSampler
-        return _why_not(loader.dataset, loader.num_workers, own_batches)
+        return _why_not(
+            loader.dataset, loader.num_workers, type(loader.batch_sampler) is not data.BatchSampler
+        )
 
 
-def _why_not(dataset: Any, workers: int, own_batches: bool) -> dict[str, str]:
+def _why_not(dataset: Any, workers: int | None, own_batches: bool) -> dict[str, str]:
     """The switches of a `DataLoader` that cannot be set, and why."""
     reasons = {}
     if own_batches:
@@ -218,10 +229,9 @@ def _why_not(dataset: Any, workers: int, own_batches: bool) -> dict[str, str]:
     return reasons
 
 
-def _kind(loader: Any) -> str | None:
+def _kind(loader: Any) -> Any:
     """`train` or `eval`, once that is known. Kept in the loader: `id` is slow where audit hooks are set."""
-    kind: str | None = loader.__dict__.get("_perfkit_kind")
-    return kind
+    return loader.__dict__.get("_perfkit_kind")
 
 
 def _length(loader: Any) -> int | None:
@@ -240,35 +250,12 @@ def _on(device: torch.device, batch: Any) -> Any:
     return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, batch)
 
 
-def _random_state() -> tuple[int, ...]:
-    states = [torch.get_rng_state().numpy().tobytes(), random.getstate()]
+def _random_state() -> int:
+    """A hash of the state of Python's, torch's and NumPy's random numbers."""
     numpy: Any = sys.modules.get("numpy")
+    own, arrays = random.getstate(), [torch.get_rng_state().numpy()]
+    position = 0
     if numpy:
-        state = numpy.random.get_state()
-        states += [state[1].tobytes(), state[2]]
-    return tuple(map(hash, states))
-
-
-def patch(loaders: Loaders, script: Script) -> None:
-    """From now on every `DataLoader` of this process is seen."""
-
-    @around(data.DataLoader, "__init__")
-    def make(plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        loaders.make(plain, loader, args, kwargs)
-
-    def begin_epoch(plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        iterator._perfkit_loader, iterator._perfkit_indices = loader, deque()
-        iterator._perfkit_handed, iterator._perfkit_held = 0, False
-        script.steps.now.marks.add("new epoch")
-        plain(iterator, loader, *args, **kwargs)
-
-    @around(torchs._BaseDataLoaderIter, "_next_index")
-    def next_index(plain: Any, iterator: Any) -> Any:
-        """The sampler knows how many samples a batch has, whatever the collate function makes of them."""
-        indices = plain(iterator)
-        iterator._perfkit_indices.append(indices)
-        return indices
-
-    around(torchs._BaseDataLoaderIter, "__init__")(begin_epoch)
-    around(torchs._BaseDataLoaderIter, "_reset")(begin_epoch)
-    around(torchs._BaseDataLoaderIter, "__next__")(loaders.fetch)
+        _, keys, position, *_ = numpy.random.get_state()
+        arrays.append(keys)
+    return hash((own, position, *(array.tobytes() for array in arrays)))

@@ -48,6 +48,12 @@ class Models:
         """Samples in a layer of the model that takes [sequence, batch, features]."""
         self._forward_seen = False
 
+    def patch(self) -> None:
+        """From now on the calls of a script's own models are seen."""
+        around(nn.Module, "compile", self._compile_in_place)
+        around(torch.autocast, "__enter__", self._enter_autocast)
+        _module._compiled_call_impl = _Outermost(self)
+
     def device(self) -> torch.device:
         """The first parameter's; the CPU if there is none."""
         return next((p.device for p in self.parameters()), torch.device("cpu"))
@@ -90,15 +96,8 @@ class Models:
         if _module.__dict__["_compiled_call_impl"] is not None:
             _module._compiled_call_impl = None
 
-    def _look(self, module: nn.Module, given: Any) -> None:
-        """Reads the number of samples of a layer that takes [sequence, batch, features]."""
-        sequences = first_tensor(given)
-        if not getattr(module, "batch_first", True) and sequences is not None and sequences.dim() == 3:
-            self._batch = sequences.shape[1]
-
     @contextlib.contextmanager
-    def ignoring_inner_calls(self) -> Iterator[None]:
-        """Nothing is looked for within an outermost call."""
+    def _ignoring_inner_calls(self) -> Iterator[None]:
         _module._compiled_call_impl = None
         try:
             yield
@@ -107,18 +106,19 @@ class Models:
 
     def first_call(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """An outermost call of a module that is not known yet."""
-        with self.ignoring_inner_calls():
+        with self._ignoring_inner_calls():
             is_known = any(module is model for model in self.called)
             trains = any(p.requires_grad for p in module.parameters())
+            call: Any = module._call_impl
             if trains and not is_known and not isinstance(module, torch.jit.ScriptModule):
                 if torch.is_grad_enabled() and module.training:
-                    self.adopt(module)
-                    call: Any = module._compiled_call_impl
-                    return call(*args, **kwargs)
-                self._loaders.evaluated()
-            return module._call_impl(*args, **kwargs)
+                    self._adopt(module)
+                    call = module._compiled_call_impl
+                else:
+                    self._loaders.evaluated()
+            return call(*args, **kwargs)
 
-    def adopt(self, model: Any) -> None:
+    def _adopt(self, model: Any) -> None:
         """Takes over the calls of an outermost module, and sets its switches."""
         self.called.append(model)
         call = model.__dict__.get("_compiled_call_impl")
@@ -136,17 +136,29 @@ class Models:
             call = torch.compile(model._call_impl, mode=None if mode == "default" else mode)
         model.__dict__["_compiled_call_impl"] = functools.partial(self._called, model, call)
 
+    def _compile_in_place(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+        with self._ignoring_inner_calls():
+            plain(model, *args, **kwargs)
+        self._adopt(model)
+
+    def _enter_autocast(self, plain: Any, autocast: Any) -> Any:
+        if self._autocast is None and autocast._enabled and torch.is_grad_enabled():
+            self.autocast_dtype = autocast.fast_dtype
+        return plain(autocast)
+
+    # ------------------------------------------------------------ a call
+
     def _called(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
-        script = self._script
-        if script.steps.in_backward:  # computed again, by checkpointing
+        script, steps = self._script, self._script.steps
+        if steps.in_backward:  # computed again, by checkpointing
             return call(*args, **kwargs)
         if not (torch.is_grad_enabled() and model.training):
             self.leave_autocast()
             self._loaders.evaluated()
             if not model.training:
-                script.steps.now.marks.add("evaluation")
+                steps.now.marks.add("evaluation")
             return call(*args, **kwargs)
-        script.steps.begin()
+        steps.begin()
         dtype = DTYPES.get(script.wants("amp"))
         if dtype and self._autocast is None:
             self._autocast = torch.autocast(self.device().type, dtype=dtype)
@@ -154,11 +166,9 @@ class Models:
         if script.wants("channels_last"):
             args = tuple(map(_channels_last, args))
             kwargs = {name: _channels_last(value) for name, value in kwargs.items()}
-        if script.steps.are_first:
-            output = self._examined(call, args, kwargs)
-        else:
-            with script.phase("forward"):
-                output = call(*args, **kwargs)
+        with script.phase("forward"):
+            examined = functools.partial(self._examined, call) if steps.are_first else call
+            output = examined(*args, **kwargs)
         if not self._forward_seen:
             self._forward_seen = True
             self._count(first_tensor(args) if args else first_tensor(kwargs))
@@ -172,20 +182,26 @@ class Models:
         now.forward_samples += self._batch if is_sequence_first else samples
         now.forward_tokens += tokens
 
-    def _examined(self, call: Any, args: Any, kwargs: Any) -> Any:
+    def _examined(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         """A call of the first steps: its types and layout are read."""
         named = {**{str(at): value for at, value in enumerate(args)}, **kwargs}
         images = [name for name, value in named.items() if getattr(value, "ndim", 0) == 4]
         self._script.sites.note("forward", images)
         is_compiled = self.is_compiled or self._script.wants("compile")  # a hook would be captured
         hook = contextlib.nullcontext() if is_compiled else register_module_forward_pre_hook(self._look)
-        with self.ignoring_inner_calls(), hook:
+        with self._ignoring_inner_calls(), hook:
             output = call(*args, **kwargs)
         inputs = list(tensors((args, kwargs)))
         self.inputs = _outline([tensor for tensor in inputs if tensor.dim() == 4] or inputs)
         floating = [tensor for tensor in tensors(output) if tensor.is_floating_point()]
         self.outputs = _outline([tensor for tensor in floating if tensor.dim()] or floating)
         return output
+
+    def _look(self, module: nn.Module, given: Any) -> None:
+        """Reads the number of samples of a layer that takes [sequence, batch, features]."""
+        sequences = first_tensor(given)
+        if not getattr(module, "batch_first", True) and sequences is not None and sequences.dim() == 3:
+            self._batch = sequences.shape[1]
 
 
 class _Outermost:
@@ -222,21 +238,3 @@ def _channels_last(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dim() == 4:
         return value.contiguous(memory_format=torch.channels_last)
     return value
-
-
-def patch(models: Models, script: Script) -> None:
-    """From now on the calls of a script's own models are seen."""
-
-    @around(nn.Module, "compile")
-    def compile_in_place(plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
-        with models.ignoring_inner_calls():
-            plain(model, *args, **kwargs)
-        models.adopt(model)
-
-    @around(torch.autocast, "__enter__")
-    def enter(plain: Any, autocast: Any) -> Any:
-        if models._autocast is None and autocast._enabled and torch.is_grad_enabled():
-            models.autocast_dtype = autocast.fast_dtype
-        return plain(autocast)
-
-    _module._compiled_call_impl = _Outermost(models)

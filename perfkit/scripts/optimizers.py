@@ -24,13 +24,17 @@ class Gradients:
         self.count = 0
         self.losses: list[torch.Tensor] = []
         """The mean of what each of the first backward passes started from, before any gradient scaling."""
-        self.unscaled: torch.Tensor | None = None
+        self._unscaled: torch.Tensor | None = None
         """The loss that a gradient scaler has just scaled."""
         self._weights: float | None = None
         self._is_step = False
 
-    def run(self, plain: Callable[..., Any], roots: Any, args: Any, kwargs: Any) -> Any:
-        """One backward pass."""
+    def patch(self) -> None:
+        """From now on every backward pass of this process is seen."""
+        around(torch.autograd, "backward", self._backward)
+        around(torch.amp.GradScaler, "scale", self._scale)
+
+    def _backward(self, plain: Callable[..., Any], roots: Any, *args: Any, **kwargs: Any) -> Any:
         script, steps = self._script, self._script.steps
         steps.begin()
         self._models.backward_begins()
@@ -47,8 +51,12 @@ class Gradients:
             if not steps.in_backward:
                 self._look_for_changes()
 
+    def _scale(self, plain: Any, scaler: Any, outputs: Any) -> Any:
+        self._unscaled = outputs if isinstance(outputs, torch.Tensor) else None
+        return plain(scaler, outputs)
+
     def _keep_loss(self, roots: Any) -> None:
-        root, self.unscaled = roots if self.unscaled is None else self.unscaled, None
+        root, self._unscaled = roots if self._unscaled is None else self._unscaled, None
         if isinstance(root, list | tuple) and len(root) == 1:
             root = root[0]
         if len(self.losses) < self._script.settings["losses"] and isinstance(root, torch.Tensor):
@@ -58,7 +66,7 @@ class Gradients:
         """Without an optimizer: weights that change between backward passes, updated by the script."""
         script, models = self._script, self._models.called
         if not self._is_step:
-            if script.steps.optimizers or not models or self.count > _MOST_COMPARISONS:
+            if script.has_optimizer or not models or self.count > _MOST_COMPARISONS:
                 return
             weights = sum(float(p.detach().double().sum()) for p in models[0].parameters())
             if self._weights is None:
@@ -76,45 +84,89 @@ class Optimizers:
     def __init__(self, script: Script, models: Models) -> None:
         self._script, self._models = script, models
         self.stepped: list[Any] = []
-        self.last: Any = None
-        """The optimizer that made the last step."""
         self.sets_to_none: bool | None = None
         """The argument of the last `zero_grad`; None if it was never called."""
         self.skipped = 0
         """Steps that a gradient scaler left out because of an overflow."""
-        self._depth = 0
+        self._last: Any = None
+        """The optimizer that made the last step."""
+        self._is_stepping = False
         self._closure_s = 0.0
+
+    def patch(self) -> None:
+        """From now on every optimizer of this process is seen."""
+        around(Optimizer, "__init__", self._make)
+        # Not by torch's global hooks: they would cut the profiler's range of a step in two.
+        plain_hook = Optimizer.profile_hook_step
+
+        def profile_hook_step(function: Any) -> Any:
+            inner = plain_hook(function)
+
+            @functools.wraps(inner)
+            def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                return self.run(inner, optimizer, args, kwargs)
+
+            return step
+
+        Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[assignment,method-assign]
+        around(Optimizer, "zero_grad", self._zero_grad)
+        around(nn.Module, "zero_grad", self._zero_grad)
+        around(torch.amp.GradScaler, "__init__", self._make_scaler)
+        around(torch.amp.GradScaler, "step", self._step_scaled)
+
+    def _make(self, plain: Any, *args: Any, **kwargs: Any) -> None:
+        self._script.sites.note("optimizer")
+        plain(*args, **kwargs)
+
+    def _zero_grad(self, plain: Any, holder: Any, set_to_none: bool = True) -> None:
+        self._script.sites.note("zero_grad")
+        self.sets_to_none = bool(self._script.toggles.get("zero_grad_set_to_none", set_to_none))
+        plain(holder, self.sets_to_none)
+
+    def _make_scaler(self, plain: Any, scaler: Any, *args: Any, **kwargs: Any) -> None:
+        if self._script.toggles.get("amp") == "fp16":
+            kwargs["enabled"] = True
+        plain(scaler, *args, **kwargs)
+        self._script.has_scaler |= scaler.is_enabled()
+
+    def _step_scaled(self, plain: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        self._last = None
+        result = plain(scaler, optimizer, *args, **kwargs)
+        if scaler.is_enabled() and self._last is None:
+            self.skipped += 1
+            self._know(optimizer)
+            self._script.steps.optimizer_stepped(optimizer)
+        return result
 
     def run(self, step: Callable[..., Any], optimizer: Any, args: Any, kwargs: Any) -> Any:
         """One step of one optimizer; an optimizer inside another one makes no step of its own."""
-        steps, is_outer = self._script.steps, not self._depth
-        self.know(optimizer)
-        if is_outer:  # an inner optimizer is handed the closure that is timed already
-            self._closure_s = 0.0
-            args = tuple(map(self._timed, args))
-            kwargs = {name: self._timed(value) for name, value in kwargs.items()}
-        self._depth += 1
-        self.last, start = optimizer, clock()
+        self._know(optimizer)
+        self._last = optimizer
+        if self._is_stepping:  # the closure that it is handed is timed already
+            return step(optimizer, *args, **kwargs)
+        steps, start, self._closure_s = self._script.steps, clock(), 0.0
+        args = tuple(map(self._timed, args))
+        kwargs = {name: self._timed(value) for name, value in kwargs.items()}
+        self._is_stepping = True
         try:
             result = step(optimizer, *args, **kwargs)
         finally:
-            self._depth -= 1
-            if is_outer:
-                steps.now.updated += clock() - start - self._closure_s
-        if is_outer:
-            if steps.in_backward:  # one for each parameter
-                self._script.step_is = "a backward pass"
-            else:
-                self._models.leave_autocast()
-            steps.optimizer_stepped(optimizer)
+            self._is_stepping = False
+            steps.now.updated += clock() - start - self._closure_s
+        if steps.in_backward:  # one for each parameter
+            self._script.step_is = "a backward pass"
+        else:
+            self._models.leave_autocast()
+        steps.optimizer_stepped(optimizer)
         return result
 
-    def know(self, optimizer: Any) -> None:
+    def _know(self, optimizer: Any) -> None:
         """Keeps an optimizer that makes a step, and sets its switch; a scaler may skip its first steps."""
-        kind = self._script.toggles.get("optimizer_impl", "default")
         if any(optimizer is known for known in self.stepped):
             return
         self.stepped.append(optimizer)
+        self._script.has_optimizer = True
+        kind = self._script.toggles.get("optimizer_impl", "default")
         if kind == "default":
             return
         if reason := _why_not(optimizer, kind):
@@ -158,65 +210,3 @@ def _why_not(optimizer: Any, kind: str) -> str:
     if kind == "fused" and optimizer.state:
         return "the optimizer was resumed with a state of another implementation"
     return ""
-
-
-def patch(gradients: Gradients, optimizers: Optimizers, script: Script) -> None:
-    """From now on every backward pass and every optimizer of this process is seen."""
-
-    @around(torch.autograd, "backward")
-    def backward(plain: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        return gradients.run(plain, tensors, args, kwargs)
-
-    _patch_scaler(gradients, optimizers, script)
-
-    @around(Optimizer, "__init__")
-    def make(plain: Any, *args: Any, **kwargs: Any) -> None:
-        script.sites.note("optimizer")
-        plain(*args, **kwargs)
-
-    # Not by torch's global hooks: they would cut the profiler's range of a step in two.
-    plain_hook = Optimizer.profile_hook_step
-
-    def profile_hook_step(function: Any) -> Any:
-        inner = plain_hook(function)
-
-        @functools.wraps(inner)
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            return optimizers.run(inner, optimizer, args, kwargs)
-
-        return step
-
-    Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[assignment,method-assign]
-
-    @around(Optimizer, "zero_grad")
-    @around(nn.Module, "zero_grad")
-    def zero_grad(plain: Any, holder: Any, set_to_none: bool = True) -> None:
-        script.sites.note("zero_grad")
-        optimizers.sets_to_none = bool(script.toggles.get("zero_grad_set_to_none", set_to_none))
-        plain(holder, optimizers.sets_to_none)
-
-
-def _patch_scaler(gradients: Gradients, optimizers: Optimizers, script: Script) -> None:
-    scaler = torch.amp.GradScaler
-
-    @around(scaler, "__init__")
-    def make(plain: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-        if script.toggles.get("amp") == "fp16":
-            kwargs["enabled"] = True
-        plain(self, *args, **kwargs)
-        script.has_scaler |= self.is_enabled()
-
-    @around(scaler, "scale")
-    def scale(plain: Any, self: Any, outputs: Any) -> Any:
-        gradients.unscaled = outputs if isinstance(outputs, torch.Tensor) else None
-        return plain(self, outputs)
-
-    @around(scaler, "step")
-    def step(plain: Any, self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        optimizers.last = None
-        result = plain(self, optimizer, *args, **kwargs)
-        if self.is_enabled() and optimizers.last is None:
-            optimizers.skipped += 1
-            optimizers.know(optimizer)
-            script.steps.optimizer_stepped(optimizer)
-        return result

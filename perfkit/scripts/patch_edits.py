@@ -282,7 +282,7 @@ class Patcher:
                 image = argument(call, name, [*map(str, range(len(call.args)))])
                 if image is None:
                     raise Refused(f"{source.where(call)}: add {suffix} to the images that the model gets")
-                self._add(source, call, f"{source.code(image)}{suffix}", *source.append(image, suffix))
+                self._add(source, call, f"{source.code(image)}{suffix}", source.append(image, suffix))
 
     def _on_models(self, suffix: str) -> None:
         """Plans a statement on each model, before the optimizer that gets its parameters is made."""

@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from perfkit.errors import PerfkitError
 from perfkit.scripts.sites import Frame
@@ -48,32 +48,29 @@ class Source:
         self._lines = data.splitlines(keepends=True)
         self._starts = [0, *itertools.accumulate(map(len, self._lines))]
         self._starts[0] = len(data) - len(text.encode())  # a byte order mark
-        self._end = b"\r\n" if b"\r\n" in data else b"\n"
+        self._end = "\r\n" if b"\r\n" in data else "\n"
         self._parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
     # ------------------------------------------------------------ finding
 
-    def span(self, node: ast.AST) -> tuple[int, int]:
+    def span(self, node: Any) -> tuple[int, int]:
         """The first byte of a node, and the first one after it."""
-        start = self._starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
-        return start, self._starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+        start = self._starts[node.lineno - 1] + node.col_offset
+        return start, self._starts[node.end_lineno - 1] + node.end_col_offset
 
     def code(self, node: ast.AST) -> str:
         """The text of a node."""
         start, end = self.span(node)
         return self.data[start:end].decode()
 
-    def where(self, node: ast.AST) -> str:
+    def where(self, node: Any) -> str:
         """Such as `train.py:12`."""
-        return f"{Path(self.path).name}:{node.lineno}"  # type: ignore[attr-defined]
+        return f"{Path(self.path).name}:{node.lineno}"
 
-    def calls(self, *names: str) -> Iterator[ast.Call]:
-        """The calls of functions, methods and classes with these names; all calls without names."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call):
-                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-                if not names or name in names:
-                    yield node
+    def calls(self, *names: str) -> list[ast.Call]:
+        """The calls of functions, methods and classes with these names."""
+        calls = [node for node in self._parents if isinstance(node, ast.Call)]
+        return [call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) in names]
 
     def call_at(self, frame: Frame) -> ast.Call:
         """The call expression that was running.
@@ -81,13 +78,14 @@ class Source:
         Raises:
             Refused: there is none at that place.
         """
-        for call in self.calls():
+        for call in self._parents:
+            if not isinstance(call, ast.Call) or call.end_lineno != frame.end_line:
+                continue
             places = [(call.lineno, call.col_offset)]
             if isinstance(call.func, ast.Attribute):  # a chain over several lines is where its last part is
                 end, column = call.func.end_lineno or 0, call.func.end_col_offset or 0
                 places.append((end, column - len(call.func.attr.encode())))
-            ends = (call.end_lineno, call.end_col_offset) == (frame.end_line, frame.end_column)
-            if ends and (frame.line, frame.column) in places:
+            if call.end_col_offset == frame.end_column and (frame.line, frame.column) in places:
                 return call
         place = f"{Path(self.path).name}:{frame.line}"
         raise Refused(f"the call seen at {place} is not in the file now; run it again")
@@ -107,66 +105,13 @@ class Source:
 
     def value_of(self, name: str) -> ast.expr | None:
         """What a variable is assigned, if only one statement of the file sets a variable of that name."""
-        names = [
-            node for node in ast.walk(self.tree) if name == getattr(node, "id", getattr(node, "arg", ""))
-        ]
-        places = [node for node in names if isinstance(getattr(node, "ctx", ast.Store()), ast.Store)]
-        places = [node for node in places if not isinstance(node, ast.keyword)]
-        holder = self._parents[places[0]] if len(places) == 1 else None
-        return holder.value if isinstance(holder, ast.Assign) else None
-
-    # ------------------------------------------------------------ editing
-
-    def insert(self, at: int, text: bytes | str) -> Edit:
-        """A text between two bytes."""
-        return Edit(self.path, at, at, text if isinstance(text, bytes) else text.encode())
-
-    def replace(self, node: ast.AST, code: str) -> Edit:
-        """Another text in the place of an expression."""
-        return Edit(self.path, *self.span(node), code.encode())
-
-    def append(self, node: ast.expr, suffix: str) -> list[Edit]:
-        """A suffix such as `.to(…)` of an expression, in brackets where it needs them."""
-        start, end = self.span(node)
-        if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
-            return [self.insert(end, suffix)]
-        return [self.insert(start, "("), self.insert(end, f"){suffix}")]
-
-    def add_keyword(self, call: ast.Call, name: str, code: str) -> Edit:
-        """A further argument.
-
-        Raises:
-            Refused: the argument may be in a `*list` or a `**dictionary`.
-        """
-        for packed in (*call.args, *call.keywords):
-            if isinstance(packed, ast.Starred):
-                raise Refused(f"{self.where(call)}: set {name}={code} where {self.code(packed)} is filled")
-            if isinstance(packed, ast.keyword) and packed.arg is None:
-                text = self.code(packed.value)
-                raise Refused(f"{self.where(call)}: set {name}={code} in the dictionary given as **{text}")
-        begin, end = self.span(call)
-        if not (call.args or call.keywords):
-            return self.insert(end - 1, f"{name}={code}")
-        start, at = max(self.span(part) for part in (*call.args, *call.keywords))
-        after = _AFTER_ARGUMENT.match(self.data, at, end - 1)
-        comma = bool(after and after[2])
-        before = self.data[: max(begin, start)].rpartition(b"\n")[2]
-        space = " " if before.strip() else (self._end + before).decode()
-        text = f"{space}{name}={code}," if comma else f",{space}{name}={code}"
-        return self.insert(after.end() if after else at, text)
-
-    def line_before(self, statement: ast.stmt, line: str) -> Edit:
-        """A statement before another one.
-
-        Raises:
-            Refused: that does not begin its line.
-        """
-        text = self._indent(statement) + line.encode() + self._end
-        return self.insert(self._starts[statement.lineno - 1], text)
-
-    def line_after(self, statement: ast.stmt, line: str) -> Edit:
-        """A statement after another one."""
-        return self.insert(self._starts[statement.end_lineno or 0], line.encode() + self._end)
+        holders = []
+        for node, holder in self._parents.items():
+            is_set = isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+            if is_set or (isinstance(node, ast.arg) and node.arg == name):
+                holders.append(holder)
+        is_only = len(holders) == 1 and isinstance(holders[0], ast.Assign)
+        return holders[0].value if is_only else None  # type: ignore[attr-defined]
 
     def last_import(self) -> ast.stmt:
         """The last import at the top of the file.
@@ -175,10 +120,62 @@ class Source:
             Refused: `import torch` is not among them, so that the name `torch` is unknown.
         """
         imports = [node for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        names = [part for node in imports if isinstance(node, ast.Import) for part in node.names]
-        if not any(part.name.split(".")[0] == "torch" and not part.asname for part in names):
+        if not any(re.match(r"import (.*, *)?torch\b(?! as)", self.code(node)) for node in imports):
             raise Refused(f"{Path(self.path).name}:1: add `import torch`, then run it again")
         return imports[-1]
+
+    # ------------------------------------------------------------ editing
+
+    def insert(self, at: int, text: str) -> Edit:
+        """A text between two bytes."""
+        return Edit(self.path, at, at, text.encode())
+
+    def replace(self, node: ast.AST, code: str) -> Edit:
+        """Another text in the place of an expression."""
+        return Edit(self.path, *self.span(node), code.encode())
+
+    def append(self, node: ast.expr, suffix: str) -> Edit:
+        """A suffix such as `.to(…)` of an expression, in brackets where it needs them."""
+        is_simple = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+        return self.replace(
+            node, f"{self.code(node)}{suffix}" if is_simple else f"({self.code(node)}){suffix}"
+        )
+
+    def add_keyword(self, call: ast.Call, name: str, code: str) -> Edit:
+        """A further argument.
+
+        Raises:
+            Refused: the argument may be in a `*list` or a `**dictionary`.
+        """
+        parts = [*call.args, *call.keywords]
+        for part in parts:
+            if isinstance(part, ast.Starred):
+                raise Refused(f"{self.where(call)}: set {name}={code} where {self.code(part)} is filled")
+            if isinstance(part, ast.keyword) and part.arg is None:
+                text = self.code(part.value)
+                raise Refused(f"{self.where(call)}: set {name}={code} in the dictionary given as **{text}")
+        begin, end = self.span(call)
+        if not parts:
+            return self.insert(end - 1, f"{name}={code}")
+        start, at = max(map(self.span, parts))
+        after = _AFTER_ARGUMENT.match(self.data, at, end - 1)
+        assert after
+        before = self.data[: max(begin, start)].rpartition(b"\n")[2].decode()
+        space = " " if before.strip() else self._end + before
+        text = f"{space}{name}={code}," if after[2] else f",{space}{name}={code}"
+        return self.insert(after.end(), text)
+
+    def line_before(self, statement: ast.stmt, line: str) -> Edit:
+        """A statement before another one.
+
+        Raises:
+            Refused: that does not begin its line.
+        """
+        return self.insert(self._starts[statement.lineno - 1], self._indent(statement) + line + self._end)
+
+    def line_after(self, statement: ast.stmt, line: str) -> Edit:
+        """A statement after another one at the top of the file."""
+        return self.insert(self._starts[statement.end_lineno or 0], line + self._end)
 
     def wrap(self, statements: Sequence[ast.stmt], header: str) -> Iterator[Edit]:
         """A `with` around statements.
@@ -187,23 +184,23 @@ class Source:
             Refused: they share a line with others, or a text in them spans several lines.
         """
         first, last = statements[0], statements[-1]
-        indent, stop = self._indent(first), last.end_lineno or 0
+        stop = last.end_lineno or 0
+        yield self.line_before(first, f"{header}:")
         if not re.match(rb"\s*(#|$)", self._lines[stop - 1][last.end_col_offset :]):
             raise Refused(f"{self.where(last)}: put each statement on a line of its own")
-        for node in (node for statement in statements for node in ast.walk(statement)):
+        for node in itertools.chain(*map(ast.walk, statements)):
             if isinstance(node, ast.Constant | ast.JoinedStr) and node.lineno != node.end_lineno:
                 raise Refused(f"{self.where(node)}: a text spans several lines; put it above the loop")
-        unit = b"\t" if b"\t" in indent else b"    "
-        yield self.insert(self._starts[first.lineno - 1], indent + header.encode() + b":" + self._end)
+        unit = "\t" if "\t" in self._indent(first) else "    "
         for number in range(first.lineno - 1, stop):
             if self._lines[number].strip():
                 yield self.insert(self._starts[number], unit)
 
-    def _indent(self, statement: ast.stmt) -> bytes:
+    def _indent(self, statement: ast.stmt) -> str:
         before = self._lines[statement.lineno - 1][: statement.col_offset]
         if before.strip():
             raise Refused(f"{self.where(statement)}: put each statement on a line of its own")
-        return before
+        return before.decode()
 
     def edited(self, edits: Iterable[Edit]) -> bytes:
         """The file with those of the edits that are its own.
@@ -211,13 +208,12 @@ class Source:
         Raises:
             Refused: they overlap, or what they give is not valid Python.
         """
-        parts, end = [], 0
+        result, end = b"", 0
         for edit in sorted((edit for edit in edits if edit.path == self.path), key=lambda edit: edit[1:3]):
             if edit.start < end:
                 raise Refused("two edits of one expression")
-            parts += [self.data[end : edit.start], edit.text]
-            end = edit.end
-        result = b"".join([*parts, self.data[end:]])
+            result, end = result + self.data[end : edit.start] + edit.text, edit.end
+        result += self.data[end:]
         try:
             ast.parse(result)
         except SyntaxError as problem:
@@ -231,6 +227,6 @@ def argument(call: ast.Call, name: str, order: Sequence[str] = ()) -> ast.expr |
         if keyword.arg == name:
             return keyword.value
     before = call.args[: order.index(name) + 1] if name in order else []
-    if before and len(before) == order.index(name) + 1:
-        return None if any(isinstance(value, ast.Starred) for value in before) else before[-1]
-    return None
+    if not before or len(before) <= order.index(name) or any(isinstance(v, ast.Starred) for v in before):
+        return None
+    return before[-1]

@@ -19,19 +19,15 @@ clock = time.perf_counter
 _STEPS_FOR_TYPICAL_SIZE = 12
 
 
-def around(holder: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Replaces a function of a module or class by the decorated one, which is given the plain one first."""
+def around(holder: Any, name: str, function: Callable[..., Any]) -> None:
+    """Replaces a function of a module or class by another one, which is given the plain one first."""
     plain = getattr(holder, name)
 
-    def replace(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(plain)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return function(plain, *args, **kwargs)
+    @functools.wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(plain, *args, **kwargs)
 
-        setattr(holder, name, call)
-        return function
-
-    return replace
+    setattr(holder, name, call)
 
 
 @dataclass(eq=False)
@@ -164,6 +160,8 @@ class Script:
         self.usual_tokens = 0
         self.step_is = ""
         """What counts as a step, where it is not an optimizer's."""
+        self.has_optimizer = False
+        """Whether an optimizer of torch makes the steps, or has begun with the first one."""
         self.has_scaler = False
         """Whether the script has an enabled gradient scaler."""
         self.profiling = False

@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 
-from perfkit.scripts import loaders, models, optimizers
 from perfkit.scripts.outputs import Outputs, WriteRefused
 from perfkit.scripts.questions import Ended, Questions, Unavailable, apply_global, patch_copies
-from perfkit.scripts.script import Script, Step
+from perfkit.scripts.script import Script, Step, around
 from perfkit.scripts.sites import HERE, is_users
 from perfkit.worker import messages
 from perfkit.worker.messages import Failure
@@ -47,13 +46,14 @@ class Server(Questions):
             self.witness.see(steps)
             if self._job is None:
                 self.early = steps
-                _see_writes(self.script, sys.modules.get("safetensors.torch"), "serialize_file")
+                if safetensors := sys.modules.get("safetensors.torch"):
+                    around(safetensors, "serialize_file", functools.partial(_save, self.script))
                 self._next_job()
                 return
             for step in steps:
                 if self._connection().poll():  # nothing is asked while a job is under way, except to stop
                     leave()
-                self._advance(functools.partial(_send, step))
+                self._advance(lambda job, step=step: job.send(step))  # type: ignore[misc]
 
     def _connection(self) -> Connection:
         self._line = self._line or Client(self.script.settings["socket"], "AF_UNIX")
@@ -103,19 +103,27 @@ class Server(Questions):
     def tell(self, progress: messages.Progress) -> None:
         self._send(progress)
 
-    # ------------------------------------------------------------ the script's end
+    # ------------------------------------------------------------ the script's beginning and end
 
-    def forked(self) -> None:
+    def install(self) -> None:
+        """Makes the script of this process report from now on."""
+        attach(self)
+        around(sys, "excepthook", self._crashed)
+        os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self._ended)
+
+    def _forked(self) -> None:
         """In a forked process: the line belongs to the process that forked it."""
         self._line, self._is_silent = None, True
 
-    def crashed(self, kind: type[BaseException], problem: BaseException) -> None:
+    def _crashed(self, show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:
         """The script is about to end with an exception that it has not caught."""
         if not self._is_silent and not issubclass(kind, KeyboardInterrupt):
             self._send(_in_words(problem, self.script.steps.count))
             self._is_silent = True
+        show(kind, problem, _without_own_frames(trace))
 
-    def ended(self) -> None:
+    def _ended(self) -> None:
         """The script has come to its end; what needs no steps can still be asked."""
         if self._is_silent:
             return
@@ -136,10 +144,6 @@ class Server(Questions):
         return "the script ended without training", "Is it the right script, with the right arguments?"
 
 
-def _send(step: Step, job: Job) -> None:
-    job.send(step)
-
-
 def leave() -> None:
     """Ends this process at a step: no `finally`, `atexit` or checkpoint of the script runs any more."""
     for stream in (sys.stdout, sys.stderr):
@@ -150,7 +154,6 @@ def leave() -> None:
 
 def _in_words(problem: BaseException, steps: int) -> Failure:
     """How the script failed; its own traceback is on standard error."""
-    lines = str(problem).strip().splitlines()
     frames = [f for f in traceback.extract_tb(problem.__traceback__) if is_users(f.filename)]
     place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     if isinstance(problem, EOFError) and "reading a line" in str(problem):
@@ -160,7 +163,8 @@ def _in_words(problem: BaseException, steps: int) -> Failure:
         what = f"the script writes to {problem.filename}{place}, but it is measured in a copy of its folder"
         return Failure("writes", what, "Give it a path below its folder, or let it write with --in-place")
     when = f"after {steps} steps" if steps else "before its second step"
-    what = f"the script raised {type(problem).__name__} {when}: {lines[0][:300] if lines else ''}{place}"
+    first_line = str(problem).strip().partition("\n")[0][:300]
+    what = f"the script raised {type(problem).__name__} {when}: {first_line}{place}"
     return Failure("exception", what, "Its own traceback is in its output; run it without perfkit to compare")
 
 
@@ -174,51 +178,25 @@ def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
     return TracebackType(later, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
-# ---------------------------------------------------------------- installing
-
-
-def install(settings: dict[str, Any], outputs: Outputs) -> None:
-    """Makes the script of this process report from now on; called once torch has been imported."""
-    server, show = Server(settings, outputs), sys.excepthook
-    attach(server)
-
-    def hook(kind: type[BaseException], problem: BaseException, trace: Any) -> None:
-        server.crashed(kind, problem)
-        show(kind, problem, _without_own_frames(trace))
-
-    sys.excepthook = hook
-    os.register_at_fork(after_in_child=server.forked)
-    atexit.register(server.ended)
-
-
 def attach(parts: Questions) -> None:
     """Makes loaders, models and optimizers of this process report, after setting seed and switches."""
-    script = parts.script
-    if (seed := script.settings["seed"]) is not None:
+    seed = parts.script.settings["seed"]
+    if seed is not None:
         numpy: Any = sys.modules.get("numpy")
         for set_seed in (random.seed, torch.manual_seed, *([numpy.random.seed] if numpy else [])):
             set_seed(seed)
-    apply_global(script.toggles)
-    loaders.patch(parts.loaders, script)
-    models.patch(parts.models, script)
-    optimizers.patch(parts.gradients, parts.optimizers, script)
-    patch_copies(script, parts.loaders)
-    _see_writes(script, torch, "save")
+    apply_global(parts.script.toggles)
+    for part in (parts.loaders, parts.models, parts.gradients, parts.optimizers):
+        part.patch()
+    patch_copies(parts.script, parts.loaders)
+    around(torch, "save", functools.partial(_save, parts.script))
     parts.witness.begin()
 
 
-def _see_writes(script: Script, module: Any, name: str) -> None:
+def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:
     """Torch and safetensors write checkpoints without Python's `open`; their second argument is the file."""
-    if module is None:
-        return
-    plain = getattr(module, name)
-
-    @functools.wraps(plain)
-    def save(*args: Any, **kwargs: Any) -> Any:
-        script.steps.now.marks.add("checkpoint")
-        file = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
-        if isinstance(file, str | os.PathLike):
-            script.outputs.before(os.fsdecode(file))
-        return plain(*args, **kwargs)
-
-    setattr(module, name, save)
+    script.steps.now.marks.add("checkpoint")
+    file = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
+    if isinstance(file, str | os.PathLike):
+        script.outputs.before(os.fsdecode(file))
+    return plain(*args, **kwargs)

@@ -278,8 +278,31 @@ while True:
         assert script.ask("describe", ScriptFacts).step_is == "a backward pass"
 
 
+def test_a_closure_that_an_optimizer_calls_again_is_no_step(folder):
+    code = """
+import torch
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, line_search_fn="strong_wolfe")
+x, y = torch.randn(16, 8), torch.randn(16, 4)
+def closure():
+    optimizer.zero_grad()
+    loss = (model(x) - y).pow(2).mean()
+    loss.backward()
+    return loss
+while True:
+    optimizer.step(closure)
+    torch.nn.init.normal_(model.weight)
+"""
+    with started(code) as script:
+        train(script)
+        facts = script.ask("describe", ScriptFacts)
+    assert facts.step_is == "a step of LBFGS" and facts.backwards_per_step > 2 and not facts.notes
+
+
 EPOCHS = """
-import sys, torch
+import importlib.util, sys
+importlib.util.find_spec("torch")  # as transformers does
+import torch
 from torch.utils.data import DataLoader, TensorDataset
 data = TensorDataset(torch.randn(48, 8))
 try:
