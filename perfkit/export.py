@@ -52,8 +52,14 @@ _EVALUATED = (
     cst.Name,
     cst.UnaryOperation,
 )
+_TIDY = {
+    r"  # (type|noqa)\b.*": "",
+    r"[ \t]+\n": "\n",
+    r"\n{4,}": "\n\n\n",
+    r"\n{3,}(?=    )": "\n\n",
+}
+"""No comments for tools, at most two empty lines between definitions, and one within."""
 _FURTHER = "import sys; from itertools import islice; from types import SimpleNamespace"
-_UNKNOWN = object()
 
 
 def script(
@@ -81,28 +87,26 @@ def script(
         sources = [source, train, *siblings]
         methods, fields = _workload(source, name)
         known |= {**_SET_UP, "hasattr": hasattr, "self": SimpleNamespace(**fields | options)}
-    scope = {**known, **_tables(train), "workload": SimpleNamespace(**methods)}
-    functions = {f"workload.{method}": node for method, node in methods.items()}
-    functions["endless"] = _definition(train, "endless")
-    program = _text(_definition(train, "train").visit(_Fold(scope, functions)))
+    program = _definitions(train)
+    table = m.SimpleStatementLine([m.Assign(value=m.Dict()) | m.AnnAssign(value=m.Dict())])
+    tables = {at: node.body[0].value for at, node in program.items() if m.matches(node, table)}
+    functions = {"endless": program["endless"]} | {f"workload.{at}": node for at, node in methods.items()}
+    loop = _text(program["train"], {**known, **tables, "workload": SimpleNamespace(**methods)}, functions)
     if recipe.amp != "fp16":
-        for pattern, plain in _WITHOUT_SCALER.items():
-            program = re.sub(pattern, plain, program, flags=re.MULTILINE)
-    parts = [program, _main(recipe, device, steps)]
+        loop = _replaced(loop, _WITHOUT_SCALER)
+    parts = [loop, _main(recipe, device, steps)]
     definitions = {
-        name: _text(node.visit(_Fold({"recipe": known["recipe"]})))
+        at: _text(node, {"recipe": known["recipe"]})
         for source in sources
-        for name, node in _definitions(source).items()
-        if name != "train"
+        for at, node in _definitions(source).items()
+        if at != "train"
     }
     parts = [text for at, text in definitions.items() if at in _needed(parts, definitions)] + parts
     if not is_ours:
         parts.insert(0, _built(name, options, recipe))
     heading = f'"""Trains {name}: {_start(recipe)}"""\n'
     text = "\n\n".join([f"{heading}\n{_imports(sources, parts, module, name)}", *parts])
-    # At most two empty lines between definitions, and one within.
-    text = re.sub(r"\n{4,}", "\n\n\n", re.sub(r"[ \t]+\n", "\n", text))
-    return re.sub(r"\n{3,}(?=    )", "\n\n", text).rstrip("\n") + "\n"
+    return _replaced(text, _TIDY).rstrip("\n") + "\n"
 
 
 def diff(before: str, after: str, names: tuple[str, str] = ("before", "after")) -> str:
@@ -129,8 +133,14 @@ def _code(node: cst.CSTNode) -> str:
     return cst.Module([]).code_for_node(node)
 
 
-def _text(node: cst.CSTNode) -> str:
-    return _code(node).strip("\n") + "\n"
+def _text(node: Any, scope: Mapping[str, Any], functions: Mapping[str, cst.FunctionDef] | None = None) -> str:
+    return _code(node.visit(_Fold(scope, functions or {}))).strip("\n") + "\n"
+
+
+def _replaced(text: str, patterns: Mapping[str, str]) -> str:
+    for pattern, replacement in patterns.items():
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    return text
 
 
 def _names(text: str) -> set[str]:
@@ -138,31 +148,19 @@ def _names(text: str) -> set[str]:
     return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
-def _definitions(module: cst.Module) -> dict[str, Any]:
-    """Functions, classes and constants by name."""
+def _definitions(block: Any) -> dict[str, Any]:
+    """Functions, classes and assignments of a module, or of the body of a class, by name."""
     nodes: dict[str, Any] = {}
-    for node in module.body:
+    for node in block.body:
         if isinstance(node, cst.FunctionDef | cst.ClassDef):
             nodes[node.name.value] = node
-        elif isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[0], cst.Assign):
-            nodes[_code(node.body[0].targets[0].target)] = node
+        elif isinstance(node, cst.SimpleStatementLine):
+            line = node.body[0]
+            if isinstance(line, cst.Assign):
+                nodes[_code(line.targets[0].target)] = node
+            elif isinstance(line, cst.AnnAssign):
+                nodes[_code(line.target)] = node
     return nodes
-
-
-def _definition(module: cst.Module, name: str) -> Any:
-    return _definitions(module)[name]
-
-
-def _tables(train: cst.Module) -> dict[str, cst.BaseExpression]:
-    """The dictionaries of the program."""
-    lines = [line.body[0] for line in train.body if isinstance(line, cst.SimpleStatementLine)]
-    tables = {}
-    for line in lines:
-        if isinstance(line, cst.AnnAssign) and line.value:
-            tables[_code(line.target)] = line.value
-        elif isinstance(line, cst.Assign) and isinstance(line.value, cst.Dict):
-            tables[_code(line.targets[0].target)] = line.value
-    return tables
 
 
 def _workload(source: cst.Module, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -170,11 +168,13 @@ def _workload(source: cst.Module, name: str) -> tuple[dict[str, Any], dict[str, 
     workload = _definitions(source).get(name)
     if workload is None:
         raise WorkloadError(f"perfkit has no workload '{name}'", "Name one that it ships, or your own")
-    methods = {node.name.value: node for node in workload.body.body if isinstance(node, cst.FunctionDef)}
-    tree: Any = ast.parse(_code(workload)).body[0]
-    fields = [node for node in tree.body if isinstance(node, ast.AnnAssign) and node.value]
-    values = {ast.unparse(field.target): ast.literal_eval(field.value or "") for field in fields}
-    return methods, values
+    methods, fields = {}, {}
+    for at, node in _definitions(workload.body).items():
+        if isinstance(node, cst.FunctionDef):
+            methods[at] = node
+        elif m.matches(node, m.SimpleStatementLine([m.AnnAssign()])):
+            fields[at] = ast.literal_eval(_code(node.body[0].value))
+    return methods, fields
 
 
 def _needed(texts: Iterable[str], definitions: Mapping[str, str]) -> set[str]:
@@ -199,23 +199,24 @@ class _Fold(cst.CSTTransformer):
         functions: by the name they are called by; their statements replace the statement with the call.
     """
 
-    def __init__(
-        self, scope: Mapping[str, Any], functions: Mapping[str, cst.FunctionDef] | None = None
-    ) -> None:
+    def __init__(self, scope: Mapping[str, Any], functions: Mapping[str, cst.FunctionDef]) -> None:
         super().__init__()
-        self.scope, self.functions = scope, functions or {}
+        self.scope, self.functions = scope, functions
 
-    def value(self, node: cst.CSTNode) -> Any:
-        """The value of an expression whose names are all known."""
+    def evaluated(self, node: cst.CSTNode) -> cst.BaseExpression | None:
+        """The literal that an expression stands for whose names are all known; None where it is none."""
         text = _code(node)
         known = {name for name, value in self.scope.items() if not isinstance(value, cst.CSTNode)}
         used = _names(f"({text})")
         if not used or not used <= known:
-            return _UNKNOWN
+            return None
         try:
-            return eval(text, {"__builtins__": {}}, dict(self.scope))  # perfkit's own source, never a user's
+            value = eval(text, {"__builtins__": {}}, dict(self.scope))  # perfkit's own source, never a user's
         except (AttributeError, TypeError):  # a method of the workload, which is folded by itself
-            return _UNKNOWN
+            return None
+        if not isinstance(value, bool | int | float | str | None):
+            return None
+        return cst.parse_expression(json.dumps(value) if isinstance(value, str) else repr(value))
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         """Evaluates what is known."""
@@ -225,9 +226,7 @@ class _Fold(cst.CSTTransformer):
             if isinstance(replacement, cst.CSTNode):
                 return replacement
         if isinstance(original_node, _EVALUATED):
-            value = self.value(original_node)
-            if value is None or isinstance(value, bool | int | float | str):
-                return cst.parse_expression(json.dumps(value) if isinstance(value, str) else repr(value))
+            return self.evaluated(original_node) or updated_node
         return updated_node
 
     def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> Any:
@@ -265,8 +264,8 @@ class _Fold(cst.CSTTransformer):
         for argument in updated_node.args:
             if argument.star == "**" and isinstance(argument.value, cst.Dict):
                 kept += [_keyword(*item) for item in _items(argument.value).items()]
-            elif not (
-                argument.keyword and _code(argument.value) in _DEFAULTS.get(argument.keyword.value, ())
+            elif not argument.keyword or _code(argument.value) not in _DEFAULTS.get(
+                argument.keyword.value, ()
             ):
                 kept.append(argument)
         if kept and kept[-1] is not updated_node.args[-1]:
@@ -298,16 +297,14 @@ class _Fold(cst.CSTTransformer):
             items = [cst.DictElement(cst.SimpleString(f'"{arg.keyword.value}"'), arg.value) for arg in named]
             values[params.star_kwarg.name.value] = cst.Dict(items)
         known = {name: value for name, value in self.scope.items() if name not in values or name == "recipe"}
-        folded: Any = function.visit(_Fold({**values, **known}))
-        lines: list[Any] = [
-            line
-            for line in folded.body.body
-            if not m.matches(line, m.SimpleStatementLine([m.Expr(m.SimpleString() | m.ConcatenatedString())]))
-        ]
-        end = next(
-            at for at, line in enumerate(lines) if m.matches(line, m.SimpleStatementLine([m.Return()]))
-        )
-        return lines[: end + 1]
+        folded: Any = function.visit(_Fold({**values, **known}, {}))
+        lines: list[Any] = []
+        for line in folded.body.body:
+            if not m.matches(line, m.SimpleStatementLine([m.Expr(m.SimpleString())])):  # the docstring
+                lines.append(line)
+            if m.matches(line, m.SimpleStatementLine([m.Return()])):
+                break
+        return lines
 
     # Names that refer to nothing: of attributes, keywords and parameters.
 
@@ -331,25 +328,15 @@ class _Fold(cst.CSTTransformer):
             params[-1] = params[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
         return updated_node.with_changes(params=params)
 
-    # Annotations, and comments for tools.
+    # Annotations.
 
     def leave_FunctionDef(
         self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
     ) -> cst.FunctionDef:
         return updated_node.with_changes(returns=None)
 
-    def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign) -> Any:
-        if updated_node.value is None:
-            return cst.RemoveFromParent()
+    def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: Any) -> Any:
         return cst.Assign([cst.AssignTarget(updated_node.target)], updated_node.value)
-
-    def leave_TrailingWhitespace(
-        self, original_node: cst.TrailingWhitespace, updated_node: cst.TrailingWhitespace
-    ) -> cst.TrailingWhitespace:
-        comment = updated_node.comment
-        if comment and comment.value.startswith(("# type:", "# noqa")):
-            return updated_node.with_changes(comment=None, whitespace=cst.SimpleWhitespace(""))
-        return updated_node
 
 
 def _items(table: cst.Dict) -> dict[str, Any]:
@@ -358,8 +345,8 @@ def _items(table: cst.Dict) -> dict[str, Any]:
 
 
 def _keyword(key: str, value: cst.BaseExpression) -> cst.Arg:
-    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    return cst.Arg(value, keyword=cst.Name(json.loads(key)), equal=equal)
+    call: Any = cst.parse_expression(f"f({json.loads(key)}={_code(value)})")
+    return call.args[0]  # type: ignore[no-any-return]
 
 
 def _last_comma(comma: Any, end: Any) -> Any:
@@ -372,10 +359,8 @@ def _last_comma(comma: Any, end: Any) -> Any:
 
 
 def _does_nothing(context: cst.BaseExpression) -> bool:
-    off = m.Call(
-        args=[m.ZeroOrMore(), m.Arg(keyword=m.Name("enabled"), value=m.Name("False")), m.ZeroOrMore()]
-    )
-    return m.matches(context, off | m.Call(func=m.Name("record_function")))
+    text = _code(context)
+    return text.startswith("record_function(") or "enabled=False" in text
 
 
 def _in_place(block: cst.BaseSuite, leading: Sequence[cst.EmptyLine]) -> Any:
