@@ -13,7 +13,8 @@ from torch.utils import data
 from torch.utils._pytree import tree_map
 from torch.utils.data import dataloader as torchs
 
-from perfkit.scripts.script import Script, around, clock, first_tensor, size, tensors
+from perfkit.scripts.outputs import clock
+from perfkit.scripts.script import Script, around, first_tensor, size, tensors
 from perfkit.scripts.sites import Site
 
 ARGUMENTS = {

@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 
 from perfkit.scripts.loaders import Loaders
 from perfkit.scripts.models import Models
-from perfkit.scripts.script import Script, around, clock
+from perfkit.scripts.outputs import clock
+from perfkit.scripts.script import Script, around
 
 _MOST_COMPARISONS = 20
 """Backward passes after which weights that have not been seen to change are no longer compared."""

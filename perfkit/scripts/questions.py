@@ -18,8 +18,8 @@ from perfkit.scripts.loaders import ARGUMENTS, Loaders
 from perfkit.scripts.messages import EDITS, SETTABLE, Observation
 from perfkit.scripts.models import DTYPES, Models
 from perfkit.scripts.optimizers import Gradients, Optimizers
-from perfkit.scripts.outputs import Outputs
-from perfkit.scripts.script import Script, Step, clock
+from perfkit.scripts.outputs import Outputs, clock
+from perfkit.scripts.script import Script, Step
 from perfkit.scripts.witness import Witness
 from perfkit.worker import checks, device
 from perfkit.worker.messages import Peak, Progress, SyncReport, Trained

@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from perfkit.errors import one_of
+from perfkit.errors import InvalidValue, one_of
+from perfkit.recipe import parse_settings
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison
 from perfkit.scripts import study, tables
 from perfkit.scripts.behaviour import NAMES, Behaviour, Difference, differences
+from perfkit.scripts.launch import Launch
 from perfkit.show.document import Content
 from perfkit.studies.compare import Candidate
 from perfkit.studies.sources import Plan
@@ -46,7 +49,7 @@ class Match:
     plan: Plan
     a: Candidate
     b: Candidate
-    allowed: frozenset[str]
+    allowed: set[str]
     """Names of the differences that are meant."""
     observed: Mapping[str, Behaviour] = field(default_factory=dict)
     """By the titles of the sides, once they are measured."""
@@ -63,9 +66,10 @@ class Match:
         old, new = (self.observed.get(run.title) for run in (result.a, result.b))
         found = differences(old, new) if old and new else []
         explained = _EXPLAIN_LOSSES & self.allowed & {one.name for one in found}
-        if not losses.ok and not explained:
+        allowed = self.allowed | ({"losses"} if explained else set())
+        if not losses.ok:
             found.append(Difference("losses", losses.evidence))
-        found = [Difference(one.name, one.evidence, one.name in self.allowed) for one in found]
+        found = [Difference(one.name, one.evidence, one.name in allowed) for one in found]
         seen = {name: side.summary() for name, side in (("a", old), ("b", new)) if side}
         outcome, reason = _decide(result, found, len(seen) == 2, precision, fails)
         return Verdict(outcome, EXIT_CODES[outcome], reason, found, losses, seen)
@@ -112,17 +116,31 @@ def match(
     settings: Sequence[str],
     preset: str | None,
     seed: int,
-    allowed: Sequence[str],
+    allowed: Sequence[str] = (),
 ) -> Match:
-    """The sides of a comparison of scripts; arguments as for `study.sides`, `allowed` names differences.
+    """Two sides, checked before anything starts: `program` as it is and with switches set, or two scripts.
 
-    Raises:
-        InvalidValue: there is no such script, switch or difference.
+    `named` are the arguments of the program; without one, both scripts, then the arguments of both.
+    `allowed` are names of differences.
     """
     for name in allowed:
         if name not in NAMES:
             raise one_of(name, NAMES, "difference")
     observed: dict[str, Behaviour] = {}
-    plan, a, b = study.sides(program, named, module, settings, preset, seed, observed)
-    declared = set(allowed).union(*(_DECLARE.get(switch, set()) for switch in b.changes))
-    return Match(plan, a, b, frozenset(declared), observed)
+    if program:
+        if not settings:
+            raise InvalidValue("there is nothing to compare the script with", "Add --set switch=value")
+        launch, switches = Launch(program, tuple(named), module), parse_settings(list(settings))
+        plan = study.script_plan(launch, preset, seed, observed=observed)
+        declared = set(allowed).union(*(_DECLARE.get(switch, set()) for switch in switches))
+        b = Candidate(", ".join(settings), changes=switches)
+        return Match(plan, Candidate("as it is"), b, declared, observed)
+    if settings:
+        raise InvalidValue("--set goes with --script", "Compare one script: --script FILE --set switch=value")
+    files = [Path(side) for side in named[:2]]
+    if len(files) != 2 or any(file.suffix != ".py" for file in files):
+        raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
+    first, second = (Launch(str(file), tuple(named[2:])) for file in files)
+    titles = named[:2] if files[0].name == files[1].name else [file.name for file in files]
+    plan = study.script_plan(first, preset, seed, {titles[1]: second}, observed)
+    return Match(plan, Candidate(titles[0]), Candidate(titles[1]), set(allowed), observed)

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from perfkit.scripts.outputs import Outputs
+from perfkit.scripts.outputs import Outputs, clock
 from perfkit.scripts.sites import Sites
 
-clock = time.perf_counter
 _STEPS_FOR_TYPICAL_SIZE = 12
 
 

@@ -4,17 +4,16 @@ import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 
 from perfkit import machine
-from perfkit.errors import InvalidValue, PerfkitError
+from perfkit.errors import PerfkitError
 from perfkit.ladder import catalogue
 from perfkit.ladder.stages import Stage
 from perfkit.process.conversation import Conversation
 from perfkit.process.lock import EVERYTHING
-from perfkit.recipe import Recipe, Value, allowed, parse_settings, switches
+from perfkit.recipe import Recipe, Value, allowed, switches
 from perfkit.results import noise, parity
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
@@ -23,7 +22,6 @@ from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import ScriptFacts
 from perfkit.scripts.watched import WatchedScript
-from perfkit.studies.compare import Candidate
 from perfkit.studies.here import ThisMachine
 from perfkit.studies.loop import Training
 from perfkit.studies.progress import Progress
@@ -179,34 +177,3 @@ def script_plan(
 def plan_of(program: str, arguments: Sequence[str], module: bool, preset: str | None, seed: int) -> Plan:
     """The plan of a study of a script, as the command line names it."""
     return script_plan(Launch(program, tuple(arguments), module), preset, seed)
-
-
-def sides(
-    program: str | None,
-    named: Sequence[str],
-    module: bool,
-    settings: Sequence[str],
-    preset: str | None,
-    seed: int,
-    observed: dict[str, Behaviour] | None = None,
-) -> tuple[Plan, Candidate, Candidate]:
-    """The plan and both sides of a comparison: `program` as it is and with switches set, or two scripts.
-
-    `named` are the arguments of the program; without one, both scripts, then the arguments of both.
-    `observed` gets what the steps of both have done.
-    """
-    if program:
-        if not settings:
-            raise InvalidValue("there is nothing to compare the script with", "Add --set switch=value")
-        b = Candidate(", ".join(settings), changes=parse_settings(list(settings)))
-        launch = Launch(program, tuple(named), module)
-        return script_plan(launch, preset, seed, observed=observed), Candidate("as it is"), b
-    if settings:
-        raise InvalidValue("--set goes with --script", "Compare one script: --script FILE --set switch=value")
-    files = [Path(side) for side in named[:2]]
-    if len(files) != 2 or any(file.suffix != ".py" for file in files):
-        raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
-    first, second = (Launch(str(file), tuple(named[2:])) for file in files)
-    titles = named[:2] if files[0].name == files[1].name else [file.name for file in files]
-    plan = script_plan(first, preset, seed, {titles[1]: second}, observed)
-    return plan, Candidate(titles[0]), Candidate(titles[1])

@@ -82,11 +82,9 @@ class Witness:
 
     def behaviour(self) -> Behaviour:
         """Everything that was seen until now."""
-        models, data = self._models, None
-        with contextlib.suppress(
-            AttributeError, TypeError, NotImplementedError
-        ):  # some data sets have no length
-            data = len(self._loaders.training.dataset) if self._loaders.training else None
+        models, loader, data = self._models, self._loaders.training, None
+        with contextlib.suppress(AttributeError, TypeError, NotImplementedError):  # some have no length
+            data = len(loader.dataset) if loader.batch_size else None  # else an item may be a batch
         parameters, now = models.parameters(), self._weights()
         changed = [p for p in parameters if now[id(p)] != self._first_weights.get(id(p))]
         later = [name for name, one in self._relied_on.items() if pkgutil.resolve_name(name) is not one]

@@ -1,5 +1,6 @@
 """The verdict on a script that is to replace another, from what was measured and seen."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.results.pairing import Pairing
 from perfkit.results.run import Comparison, Run
+from perfkit.scripts import study
 from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.referee import Match, match
 from perfkit.studies.compare import Candidate
@@ -39,7 +41,7 @@ def verdict(
     rates = [100 * speed * (1 + scatter * (-1) ** number) for number in range(10)]
     pairing = Pairing(rates, [100.0] * 10, [disturbed] * 10, against="a", role="previous", interleaved=True)
     plan: Any = None
-    sides = Match(plan, Candidate("a"), Candidate("b"), frozenset({allowed}), {"a": PLAIN, "b": new})
+    sides = Match(plan, Candidate("a"), Candidate("b"), {allowed}, {"a": PLAIN, "b": new})
     return sides.verdict(Comparison(run("a", 1.0), run("b", losses), pairing), 0.02, fails)
 
 
@@ -74,3 +76,23 @@ def test_a_difference_has_its_evidence_also_where_it_is_meant() -> None:
 def test_an_unknown_difference_is_refused() -> None:
     with pytest.raises(InvalidValue, match="unknown difference 'sample'"):
         match(None, ["a.py", "b.py"], False, [], None, 0, ["sample"])
+
+
+def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path: Path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.py").write_text("")
+    a, b = (str(tmp_path / name / "train.py") for name in "ab")
+    two = match(None, [a, b, "--lr"], False, [], "smoke", 0)
+    assert (two.plan.workload, two.plan.preset.loss_steps) == ("train.py", study.LOSSES)
+    assert (two.a.title, two.b.title) == (a, b)
+    one = match(a, [], False, ["amp=bf16"], "smoke", 0)
+    assert (one.a.title, one.b.changes, one.allowed) == ("as it is", {"amp": "bf16"}, {"precision"})
+    for program, named, settings, message in (
+        (a, [], [], "nothing to compare"),
+        (None, [a, "amp"], [], "one side is a script"),
+        (None, [a, b], ["workers=2"], "--set goes with --script"),
+        (None, [a, "absent.py"], [], "no script"),
+    ):
+        with pytest.raises(InvalidValue, match=message):
+            match(program, named, False, settings, "smoke", 0)
