@@ -26,6 +26,7 @@ from perfkit.results.stats import Values
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation
 from perfkit.scripts.watched import WatchedScript
+from perfkit.worker.messages import Block
 
 PAIRS, ROUNDS, SECONDS = 8, 4, 1.0
 CHUNK = 5
@@ -78,7 +79,7 @@ class Side:
 
 def _ask(watched: WatchedScript) -> None:
     with contextlib.suppress(PerfkitError):  # it is ended within this command
-        watched.ask("observe", Observation, steps=10**9)
+        watched.ask("observe", tuple[Observation, Block | None], steps=10**9)
 
 
 def rates(folder: str) -> tuple[Values, Values]:

@@ -12,6 +12,7 @@ from perfkit.errors import InvalidValue
 from perfkit.scripts import tables
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.watched import ScriptFailed
+from perfkit.scripts.watching import BUDGET_S, TRY_S
 from perfkit.scripts.watching import watch as watch_script
 
 Program = Annotated[str, typer.Argument(help="train.py, or an installed command", metavar="SCRIPT")]
@@ -39,8 +40,14 @@ def watch(
     arguments: Arguments = None,
     module: Module = False,
     steps: Annotated[
-        int | None, typer.Option(min=6, max=100_000, help="plain steps to time (default: 60, or a minute)")
+        int | None, typer.Option(min=1, max=100_000, help="plain steps to time, at most (default: 60)")
     ] = None,
+    budget: Annotated[
+        float, typer.Option(min=1, help="seconds that it may take once the script trains")
+    ] = BUDGET_S,
+    tries: Annotated[
+        bool, typer.Option("--try", help="also measure the two best suggestions, about 30 s each")
+    ] = False,
     in_place: Annotated[bool, typer.Option(help="let it write where it would, not into a copy")] = False,
     out: Annotated[
         Path | None,
@@ -53,6 +60,8 @@ def watch(
     if out and not out.name.endswith((".json", ".json.gz")):
         raise InvalidValue(f"cannot write a trace to {out}", "Give a name that ends in .json or .json.gz")
     launch = Launch(program, tuple(arguments or ()), module)
+    more = f"; then about {2 * TRY_S:.0f} s for two suggestions" if tries else ""
+    typer.echo(f"{launch.describe()}: about {budget:.0f} s once it trains{more}", err=True)
     with showing_failures(), cli.progress() as follow:
-        result = watch_script(launch, steps, in_place, out, follow, 60 * timeout)
+        result = watch_script(launch, steps, in_place, out, follow, budget, 60 * timeout, tries)
     output.show(program, tables.watched(result), result)

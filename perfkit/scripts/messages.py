@@ -3,7 +3,6 @@
 import msgspec
 
 from perfkit.recipe import Value, switches
-from perfkit.results.run import Mechanism
 from perfkit.scripts.sites import Site
 from perfkit.worker.messages import Block, DeviceFacts
 
@@ -22,55 +21,53 @@ SETTABLE = tuple(name for name in switches() if name not in EDITS)
 
 
 class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A script after its first steps: what trains, what is set, what can be set from outside."""
+    """A script after its first steps: what trains, what is set, what can be set from outside.
+
+    `loader` is the class of the training loader's data set, empty without a `DataLoader`. `tokens_per_step`
+    counts the elements of integer inputs with two dimensions. `settings`: the switches as they are, as far as
+    they can be read. `refused`: switches that cannot be set from outside here, and the reason. `written`:
+    files outside of its scratch folder that the script opened for writing.
+    """
 
     device: str
     """`cpu`, `cuda` or `mps`."""
     facts: DeviceFacts
+    startup_s: float = 0.0
+    """From the start of the process to its first batch."""
     models: list[str] = []
     parameters: int = 0
     optimizers: list[str] = []
+    has_fused: bool = True
+    """Whether each optimizer has a fused implementation."""
     loader: str = ""
-    """Class of the training loader's data set; empty without a `DataLoader`."""
     step_is: str = ""
     backwards_per_step: float = 1.0
     samples_per_step: int = 0
     tokens_per_step: int = 0
-    """Elements of integer inputs with two dimensions; 0 if there are none."""
     convolves: bool = False
     random_data: bool = False
     """Whether the data set drew random numbers in this process: with workers they come from other seeds."""
     settings: dict[str, Value] = {}
-    """The switches as they are now, as far as they can be read."""
-    mechanisms: list[Mechanism] = []
-    """The proof of each switch that was set from outside."""
     refused: dict[str, str] = {}
-    """Switches that cannot be set from outside here: the reason and, where there is one, the edit."""
     sites: list[Site] = []
     notes: list[str] = []
     written: list[str] = []
-    """Files outside of its scratch folder that the script opened for writing."""
-
-
-_SUMMED = ("block", "tokens", "system_s", "page_faults")
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Some steps: the plain ones as a block, the others by what happened in them."""
+    """Some steps: the plain ones as a block, the others by what happened in them.
+
+    `optimizer_s`: seconds of the plain steps in optimizers; None on a GPU, which works on by itself.
+    `outside`: steps with a new epoch, an evaluation or a checkpoint in them → how many, and their seconds.
+    `skipped`: steps that a gradient scaler skipped. `steps`: all steps of the script until now.
+    """
 
     block: Block
     tokens: int = 0
     optimizer_s: float | None = None
-    """Seconds of the plain steps in optimizers; None on a GPU, which works on by itself."""
-    system_s: float = 0.0
-    """Processor time that the system took for the process in all steps."""
-    page_faults: int = 0
     outside: dict[str, tuple[int, float]] = {}
-    """Steps with a new epoch, an evaluation or a checkpoint in them: how many, and their seconds."""
     skipped: int = 0
-    """Steps that a gradient scaler skipped."""
     steps: int = 0
-    """All steps of the script until now."""
     ended: bool = False
 
     @property
@@ -82,13 +79,3 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     def waiting(self) -> float:
         """The share of the plain steps that is waiting for data."""
         return min(1.0, sum(self.block.data_wait_s) / self.block.seconds)
-
-    def __add__(self, later: "Observation") -> "Observation":
-        """Both as one; `later` came after this one."""
-        outside = dict(self.outside)
-        for name, (count, seconds) in later.outside.items():
-            before = outside.get(name, (0, 0.0))
-            outside[name] = before[0] + count, before[1] + seconds
-        timed = None if self.optimizer_s is None else self.optimizer_s + (later.optimizer_s or 0.0)
-        sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMMED}
-        return msgspec.structs.replace(later, optimizer_s=timed, outside=outside, **sums)

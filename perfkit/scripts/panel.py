@@ -1,5 +1,6 @@
 """A user's own script in a notebook: watched as it stands, switches set from outside, its edit."""
 
+import functools
 import html
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,17 +97,20 @@ class ScriptPanel(Panel):
 
     # ------------------------------------------------------------ work
 
-    def watch(self) -> None:
+    def watch(self, tries: bool = False) -> None:
         """Watches some steps as they are: where their time goes, and what to try.
+
+        Args:
+            tries: whether the two best suggestions are measured too, for about 30 s each.
 
         Raises:
             PerfkitError: the script cannot be watched.
         """
-        self.wait(self._watch)
+        self.wait(functools.partial(self._watch, tries))
 
-    def _watch(self) -> None:
+    def _watch(self, tries: bool = False) -> None:
         steps = _WATCHED_STEPS.get(self.plan.preset.name)
-        self.watched = watch(self.launch, steps, progress=self._progress())
+        self.watched = watch(self.launch, steps, progress=self._progress(), tries=tries)
         where = study.target(self.watched.script)
         self._controls.set_base(Recipe().replace(**where.own))
         self._controls.set_rule(lambda name, recipe: why_not(name, recipe, where))

@@ -4,7 +4,9 @@ A procedure is a generator that is sent the script's steps (`worker.procedure`).
 """
 
 import contextlib
-import resource
+import functools
+import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,15 +17,19 @@ from perfkit.recipe import Recipe, allowed
 from perfkit.results.run import Mechanism
 from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.loaders import ARGUMENTS, Loaders
-from perfkit.scripts.messages import EDITS, SETTABLE, Observation
+from perfkit.scripts.messages import EDITS, SETTABLE, Observation, ScriptFacts
 from perfkit.scripts.models import DTYPES, Models
 from perfkit.scripts.optimizers import Gradients, Optimizers
 from perfkit.scripts.outputs import Outputs, clock
 from perfkit.scripts.script import Script, Step
 from perfkit.scripts.witness import Witness
 from perfkit.worker import checks, device
-from perfkit.worker.messages import Peak, Progress, SyncReport, Trained
-from perfkit.worker.procedure import Job, Procedure
+from perfkit.worker.messages import Block, Peak, Progress, SyncReport, Trained
+from perfkit.worker.procedure import HELD_FIRST, Job, Procedure, Steps, Taking
+
+_ROUNDS, _MANY = 3, 40
+"""What is compared takes turns, so that both see the same machine, if so many steps fit in the time."""
+_WARMUP_S, _TRIED = 3.0, 20
 
 
 class Unavailable(Exception):
@@ -122,16 +128,13 @@ class Questions:
         """
         script = self.script
         first = yield from self._procedure.first_steps(self.early, loss_steps)
-        self._first_graphs = device.compile_counters().graphs
-        warm = yield from self._procedure.warm_up(warmup_s)
-        device.reset_peak(self.device)
+        warm = yield from self._warm_up(warmup_s)
         backwards = round(len(first.plain) * self.batches_per_step)
-        kinds = nn.modules.batchnorm._BatchNorm
         facts = {"step": script.step_in_words()}
         return Trained(
             recipe=Recipe().replace(**allowed(self._settings())).to_dict(),
             facts=facts | {f"note {number}": text for number, text in enumerate(script.notes, 1)},
-            startup_s=max(0.0, (script.steps.began_at or 0.0) - script.settings["started"]),
+            startup_s=self._startup_s,
             first=first.block(),
             warm=warm.block(),
             losses=[float(loss) for loss in self.gradients.losses[:backwards]],
@@ -139,8 +142,22 @@ class Questions:
             batch_bytes_per_sample=self.loaders.bytes_per_sample,
             samples_per_step=script.usual_samples,
             compile_counters=device.compile_counters(),
-            batch_norm=any(isinstance(module, kinds) for module in self.models.modules()),
+            batch_norm=self._has(nn.modules.batchnorm._BatchNorm),
         )
+
+    def _warm_up(self, seconds: float) -> Taking:
+        """Steps until their time is steady; peak memory and recompilations count from here."""
+        self._first_graphs = device.compile_counters().graphs
+        warm = yield from self._procedure.warm_up(seconds)
+        device.reset_peak(self.device)
+        return warm
+
+    @property
+    def _startup_s(self) -> float:
+        return max(0.0, (self.script.steps.began_at or 0.0) - float(self.script.settings["started"]))
+
+    def _has(self, layer: type[nn.Module]) -> bool:
+        return any(isinstance(module, layer) for module in self.models.modules())
 
     def block(self, samples: int, seconds: float = 0.0, settle: bool = True, queues: int = 1) -> Job:
         return (yield from self._procedure.block(samples, seconds, settle, queues)).block()
@@ -168,85 +185,111 @@ class Questions:
 
     # ------------------------------------------------------------ questions to a script
 
-    def describe(self) -> dict[str, Any]:
-        """Fields of `messages.ScriptFacts`."""
+    def describe(self) -> ScriptFacts:
+        """What trains, what is set, and what can be set from outside."""
         script, loader = self.script, self.loaders.training
         script.sites.keep(self.loaders.site())
-        convolutions = nn.modules.conv._ConvNd
-        return {
-            "device": self.device.type,
-            "facts": device.facts(self.device),
-            "models": [type(getattr(model, "_orig_mod", model)).__name__ for model in self.models.called],
-            "parameters": sum(p.numel() for p in self.models.parameters()),
-            "optimizers": [type(optimizer).__name__ for optimizer in self.optimizers.stepped],
-            "loader": "" if loader is None else type(getattr(loader, "dataset", loader)).__name__,
-            "step_is": script.step_in_words(),
-            "backwards_per_step": self.batches_per_step,
-            "samples_per_step": script.usual_samples,
-            "tokens_per_step": script.usual_tokens,
-            "convolves": any(isinstance(module, convolutions) for module in self.models.modules()),
-            "random_data": self.loaders.random_data,
-            "settings": self._settings(),
-            "mechanisms": self._mechanisms(),
-            "refused": why_not(script, self.loaders, self.models, self.optimizers),
-            "sites": script.sites.all(),
-            "notes": script.notes,
-            "written": script.outputs.written,
-        }
+        return ScriptFacts(
+            device=self.device.type,
+            facts=device.facts(self.device),
+            startup_s=self._startup_s,
+            models=[type(getattr(model, "_orig_mod", model)).__name__ for model in self.models.called],
+            parameters=sum(p.numel() for p in self.models.parameters()),
+            optimizers=[type(optimizer).__name__ for optimizer in self.optimizers.stepped],
+            has_fused=all(
+                "fused" in group for each in self.optimizers.stepped for group in each.param_groups
+            ),
+            loader="" if loader is None else type(getattr(loader, "dataset", loader)).__name__,
+            step_is=script.step_in_words(),
+            backwards_per_step=self.batches_per_step,
+            samples_per_step=script.usual_samples,
+            tokens_per_step=script.usual_tokens,
+            convolves=self._has(nn.modules.conv._ConvNd),
+            random_data=self.loaders.random_data,
+            settings=self._settings(),
+            refused=why_not(script, self.loaders, self.models, self.optimizers),
+            sites=script.sites.all(),
+            notes=script.notes,
+            written=script.outputs.written,
+        )
 
     def behaviour(self) -> Behaviour:
         """What the steps have done until now."""
         return self.witness.behaviour()
 
-    def observe(self, steps: int) -> Job:
-        """An `Observation` of at least this many plain steps, and of what else there was."""
-        yield from self._procedure.settle()
-        start, ended, before = clock(), False, resource.getrusage(resource.RUSAGE_SELF)
+    def observe(self, steps: int, seconds: float = math.inf) -> Job:
+        """Plain steps (an `Observation`) and, in turn, as many on a held batch (a `Block`, or None).
+
+        Args:
+            steps: plain steps, fewer if the script ends before.
+            seconds: what all of it may take; the step under way is waited for.
+        """
+        until, step_s, ended = clock() + seconds, self.early[-1].seconds, False
+        rounds = _ROUNDS if _MANY * step_s < seconds else 1
+        parts, held = list[Steps](), list[Block]()
         try:
-            yield from self._procedure.take(steps, "measuring")
+            if rounds > 1:
+                yield from self._warm_up(min(_WARMUP_S, seconds / 10))
+            for left in range(rounds, 0, -1):
+                if rounds > 1:
+                    yield from self._procedure.settle()
+                parts.append((yield from self._for(math.ceil(steps / rounds), (until - clock()) / left / 2)))
+                fit = int(min(len(parts[-1].plain), (until - clock()) / left / step_s - HELD_FIRST))
+                if self.loaders.training is not None and fit > 0:
+                    samples = fit * self.samples_per_step
+                    held.append((yield from self._procedure.held(samples)).block())
         except Ended:
-            if not self._procedure.under_way.all:
+            last = self._procedure.under_way
+            if not parts and not last.plain:
                 raise
-            ended = True
-            device.synchronize(self.device)
-        taken, after = self._procedure.under_way, resource.getrusage(resource.RUSAGE_SELF)
+            last.seconds = sum(step.seconds for step in last.plain)
+            parts, ended = parts or [last], True
+        return self._observation(parts, ended), functools.reduce(operator.add, held) if held else None
+
+    def _for(self, steps: int, seconds: float) -> Taking:
+        """Takes so many steps, fewer if they take longer, and at least one."""
+        until = clock() + seconds
+        return (yield from self._procedure.take(1, "measuring", steps, lambda: clock() > until))
+
+    def _observation(self, parts: Sequence[Steps], ended: bool) -> Observation:
+        steps = [step for part in parts for step in part.plain]
         outside: dict[str, tuple[int, float]] = {}
-        marked = [step for step in taken.all if step not in taken.plain]
-        for step in marked:
+        for step in (step for part in parts for step in part.all if step not in part.plain):
             name = " + ".join(sorted(step.marks))
             count, spent = outside.get(name, (0, 0.0))
             outside[name] = count + 1, spent + step.seconds
-        if ended:
-            taken.seconds = clock() - start - sum(step.seconds for step in marked)
-        on_cpu = self.device.type == "cpu"
         return Observation(
-            block=taken.block(),
-            tokens=sum(step.tokens for step in taken.plain),
-            optimizer_s=sum(step.updated for step in taken.plain) if on_cpu else None,
-            system_s=after.ru_stime - before.ru_stime,
-            page_faults=after.ru_minflt - before.ru_minflt,
+            block=functools.reduce(operator.add, (part.block() for part in parts)),
+            tokens=sum(step.tokens for step in steps),
+            optimizer_s=sum(step.updated for step in steps) if self.device.type == "cpu" else None,
             outside=outside,
             skipped=self.optimizers.skipped,
             steps=self.script.steps.count,
             ended=ended,
         )
 
-    def try_amp(self, samples: int, limit_s: float) -> Job:
-        """Steps on a held batch under an autocast to bfloat16 that ends with them, or after some seconds."""
-        script = self.script
-        dtypes = {p.dtype for p in self.models.parameters()}
-        if self.models.is_compiled or dtypes != {torch.float32}:
+    def try_amp(self, seconds: float) -> Job:
+        """How many times as fast steps on a held batch are under autocast to bfloat16; both in turn."""
+        toggles, until, plain_s, half_s = self.script.toggles, clock() + seconds, 0.0, 0.0
+        if self.models.is_compiled or {p.dtype for p in self.models.parameters()} != {torch.float32}:
             raise Unavailable("autocast cannot be set for some steps only")
-        script.toggles["amp"] = "bf16"
-        try:
-            with self.hold():
-                yield from self._procedure.take(1, "bfloat16")
-                until, most = clock() + limit_s, self._procedure.steps_for(samples, queues=0)
-                taken = yield from self._procedure.take(1, "bfloat16", most, lambda: clock() > until)
-        finally:
-            self.models.leave_autocast()
-            del script.toggles["amp"]
-        return taken.block()
+        part_s = seconds / _ROUNDS / 2
+        with self.hold():
+            yield from self._for(HELD_FIRST, part_s)
+            for _ in range(_ROUNDS):
+                plain_s += (yield from self._for(_TRIED, part_s)).mean_s
+                toggles["amp"] = "bf16"
+                try:
+                    half = yield from self._for(1, 0.0)
+                    if clock() < until:  # else it is far slower here: no need to know it better
+                        half = yield from self._for(_TRIED, part_s)
+                finally:
+                    self.models.leave_autocast()
+                    del toggles["amp"]
+                half_s += half.mean_s
+                if clock() > until:
+                    break
+        return plain_s / half_s
 
     # ------------------------------------------------------------ reading switches
 
@@ -297,8 +340,8 @@ class Questions:
 # ---------------------------------------------------------------- switches of the process
 
 _ON_CUDA = {
-    "pin_memory": "pinned memory is for copies to a GPU",
-    "non_blocking": "copies that do not wait are copies to a GPU",
+    "pin_memory": "pinned memory speeds up copies to a GPU",
+    "non_blocking": "only copies to a GPU can go on in the background",
     "fp32_precision": "TF32 is a number format of CUDA devices",
     "cudnn_benchmark": "cuDNN runs on CUDA devices",
 }

@@ -1,17 +1,18 @@
 """What to try on a script that was watched, and the most that it can gain.
 
-One model of gains: a plain step waits for data, then works. Loading can save the wait, everything else a
-share of the work, by Amdahl's law. Where nothing that was seen tells, the gain is None.
+One model of gains (`Seen`): a plain step waits for data, then works. Loading can save the wait, everything
+else a share of the work, by Amdahl's law. Where nothing that was seen tells, the gain is None.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
 from perfkit.recipe import Recipe, Value, shown
+from perfkit.results.stats import Ratio
 from perfkit.rules import Target, why_not
 from perfkit.scripts.messages import Observation
 from perfkit.trace import Analysis
@@ -20,6 +21,9 @@ from perfkit.worker.messages import Block, SyncReport
 
 _WORTH_A_WORKER, _WORTH_A_LINE = 0.03, 0.01
 """Smaller shares of a step are left alone."""
+_STANDS_OUT, _PYTHON = 0.1, 0.2
+"""From these shares of a step on, waiting for data is a bottleneck, and a larger batch may help."""
+_NO_TIME = "as if it took no time"
 _CONVOLUTIONS = r"aten::(_?convolution|mkldnn_conv|cudnn_conv|convolution_backward|slow_conv)"
 _PRODUCTS = (
     rf"{_CONVOLUTIONS}|aten::(mm$|addmm|bmm|baddbmm|linear|matmul|_?scaled_dot|_flash|_efficient|lstm|gru"
@@ -34,46 +38,51 @@ _FUSIBLE = (
 
 
 State = Literal["try", "edit", "refused", "on"]
-"""Set it from outside; edit the script; it cannot be had here; the script has it already."""
+"""Set it from outside; edit the script; it cannot be had here, or does not help; the script has it."""
+_ORDER: tuple[State, ...] = ("try", "edit", "refused", "on")
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that may make a script faster, or why it will not."""
+    """One thing that may make a script faster, or why it will not.
+
+    `why` is what was seen that speaks for it, or the reason against it. `gain` is the predicted ratio of
+    samples/s, None where nothing that was seen tells, and a bound if `at_most`; `basis`: how it follows from
+    what was seen. `measured`: what it gave, where it was tried.
+    """
 
     title: str
     state: State
     settings: dict[str, bool | int | str] = {}
     why: str
-    """What was seen that speaks for it, or the reason against it."""
     gain: float | None = None
-    """Predicted samples/s over those of the script as it is; None where nothing that was seen tells."""
     at_most: bool = False
-    """Whether the gain is a bound: all that it can save, at no cost."""
     basis: str = ""
-    """How the gain follows from what was seen, or why there is none."""
+    measured: Ratio | None = None
     changes_training: bool = False
 
     @property
     def set_options(self) -> str:
         """The settings as options of the command line."""
-        values = ((name, str(v).lower() if isinstance(v, bool) else v) for name, v in self.settings.items())
-        return " ".join(f"--set {name}={value}" for name, value in values)
+        return " ".join(f"--set {name}={shown(value)}" for name, value in self.settings.items())
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What watching a script has shown, and what follows from it by arithmetic."""
+    """What watching a script has shown, and what follows from it by arithmetic.
+
+    `ceiling`: steps on a held batch. `in_16_bits`: how many times as fast such a step is under autocast to
+    bfloat16; None if that was not tried. `has_fused`: the optimizer has a fused implementation.
+    """
 
     own: Recipe
     target: Target
     steps: Observation
     cores: int
     ceiling: Block | None = None
-    """Steps on a held batch."""
     analysis: Analysis | None = None
     syncs: SyncReport | None = None
     in_16_bits: float | None = None
-    """How many times as fast a step on a held batch is under autocast to bfloat16; None if not tried."""
+    has_fused: bool = True
 
     @property
     def work_s(self) -> float:
@@ -90,9 +99,9 @@ class Seen:
         """How many times as fast a step is that does not wait for data: the bound of all loading."""
         return self.steps.step_s / self.work_s
 
-    def without(self, share: float) -> float:
-        """How many times as fast a step is without this share of it, which is work."""
-        return 1 / max(1 - min(share, self.work_s / self.steps.step_s), 0.02)
+    def without(self, share: float | None) -> float | None:
+        """How many times as fast a step is without this share of it, which is work; None if it is unknown."""
+        return None if share is None else 1 / max(1 - min(share, self.work_s / self.steps.step_s), 0.02)
 
     def operators(self, names: str) -> float | None:
         """The share of a profiled step in operators of these names; None without a profile."""
@@ -115,29 +124,51 @@ class Seen:
 
 def suggest(seen: Seen) -> list[Suggestion]:
     """What to try, the largest gain first; then edits; then what cannot be had, and what is on already."""
-    ideas = [*_loading(seen), _amp(seen), *_switches(seen), *_waits(seen)]
-    order: list[State] = ["try", "edit", "refused", "on"]
-    return sorted(ideas, key=lambda idea: (order.index(idea.state), -(idea.gain or 0.0)))
+    on_device = {"cpu": _on_cpu, "cuda": _on_cuda}.get(seen.target.device, lambda _: ())
+    ideas = [*_loading(seen), _amp(seen), *_computing(seen), *on_device(seen), *_waits(seen)]
+    return sorted(ideas, key=lambda idea: (_ORDER.index(idea.state), -(idea.gain or 0.0)))
+
+
+def tried(
+    ideas: Iterable[Suggestion], measured: Mapping[str, Ratio], failures: Mapping[str, str]
+) -> list[Suggestion]:
+    """Suggestions with what some of them gave, by their titles; what did not help is suggested no more.
+
+    Those that were measured come first in their state.
+    """
+    results = []
+    for idea in ideas:
+        gave, why = measured.get(idea.title), failures.get(idea.title)
+        helps = gave is None or gave.verdict not in ("slower", "no measurable difference")
+        state: State = idea.state if helps and not why else "refused"
+        results.append(msgspec.structs.replace(idea, measured=gave, state=state, why=why or idea.why))
+    return sorted(results, key=lambda idea: (_ORDER.index(idea.state), idea.measured is None))
 
 
 def bounded(found: Iterable[Bottleneck], seen: Seen, ideas: Iterable[Suggestion]) -> list[Bottleneck]:
-    """The bottlenecks of a profile, with bounds that plain steps allow and switches that can be set here.
+    """The bottlenecks of a profile, with gains that plain steps allow and switches that are suggested.
 
-    Computing has no bound: no switch removes it.
+    Waiting for data is that of the plain steps. Computing has no bound: no switch removes it.
     """
-    settable = {name for idea in ideas if idea.state == "try" for name in idea.settings}
+    names = {name for idea in ideas if idea.state == "try" for name in idea.settings}
     results = []
     for each in found:
-        most = seen.without_waiting if each.bottleneck == "data-bound" else seen.without(each.share_of_step)
-        computes = each.bottleneck in ("device-bound", "memory-bound")
-        bound = None if computes or not each.gain_at_most else min(each.gain_at_most, most)
-        switches = [name for name in each.try_next if name in settable]
-        results.append(msgspec.structs.replace(each, gain_at_most=bound, try_next=switches))
+        share, gain, message = each.share_of_step, seen.without(each.share_of_step), each.message
+        if each.bottleneck == "data-bound":
+            share, gain = seen.steps.waiting, seen.without_waiting
+            message = f"{share:.0%} of a step: waiting for the next batch"
+            if share < _STANDS_OUT:
+                continue
+        if each.bottleneck in ("device-bound", "memory-bound"):
+            gain = None
+        switches = [name for name in each.try_next if name in names]
+        more = {"share_of_step": share, "gain_at_most": gain, "message": message, "try_next": switches}
+        results.append(msgspec.structs.replace(each, **more))
     return results
 
 
 def _idea(
-    seen: Seen, title: str, settings: dict[str, Value], why: str, gain: float | None, basis: str
+    seen: Seen, title: str, settings: dict[str, Value], why: str, gain: float | None = None, basis: str = ""
 ) -> Suggestion:
     """A suggestion; refused if its first switch is on already, or cannot be set here, or gains nothing."""
     name, value = next(iter(settings.items()))
@@ -155,55 +186,61 @@ def _idea(
         why=why,
         gain=gain,
         at_most=gain is not None,
-        basis=basis,
+        basis="only measuring tells" if gain is None else basis,
         changes_training=name == "batch_size",
     )
 
 
-def _switches(seen: Seen) -> Iterator[Suggestion]:
-    """Switches that speed up a share of a step; for some the share bounds the gain."""
+def _share(what: str, share: float | None) -> str:
+    return what if share is None else f"{what}: {share:.0%} of a step"
+
+
+def _computing(seen: Seen) -> Iterator[Suggestion]:
+    """Switches that speed up a share of a step."""
     own, target, analysis = seen.own, seen.target, seen.analysis
-
-    def idea(
-        title: str, settings: dict[str, Value], what: str, share: float | None, saves: float
-    ) -> Suggestion:
-        why = what if share is None else f"{what}: {share:.0%} of a step"
-        if share is None or not saves:
-            return _idea(seen, title, settings, why, None, "only measuring tells")
-        basis = "as if it took no time" if saves == 1 else "as if it took half the time"
-        return _idea(seen, title, settings, why, seen.without(saves * share), basis)
-
-    convolutions = seen.operators(_CONVOLUTIONS)
     if target.convolves or "channels_last" in target.refused:
-        yield idea("channels_last", {"channels_last": True}, "convolutions", convolutions, 0)
-    yield idea("torch.compile", {"compile": True}, "operators that can be fused", seen.operators(_FUSIBLE), 1)
+        why = _share("convolutions", seen.operators(_CONVOLUTIONS))
+        yield _idea(seen, "channels_last", {"channels_last": True}, why)
+    fusible = seen.operators(_FUSIBLE)
+    why = _share("operators that can be fused", fusible)
+    yield _idea(seen, "torch.compile", {"compile": True}, why, seen.without(fusible), _NO_TIME)
     timed = seen.steps.optimizer_s
     # A loop over parameters is made of operators that the model uses as well: they do not tell its share.
     update = seen.operators(_UPDATES) or None if timed is None else min(1.0, timed / seen.steps.block.seconds)
-    yield idea("Optimizer", {"optimizer_impl": "fused"}, "the optimizer's own work", update, 1)
+    why = _share("the optimizer's own work", update)
+    kind = "fused" if seen.has_fused else "foreach"
+    yield _idea(seen, "Optimizer", {"optimizer_impl": kind}, why, seen.without(update), _NO_TIME)
     host = seen.profiled(analysis.mean_us["other"]) if analysis else None
-    if (host or 0) > 0.2 and "batch_size" not in target.refused:
-        yield idea(
-            "Batch size", {"batch_size": 2 * own.batch_size}, "neither operators nor waiting", host, 0.5
-        )
-    if target.device == "cpu":
-        if own.cpu_threads > seen.cores:
-            yield idea("CPU threads", {"cpu_threads": seen.cores}, "more threads than cores", None, 0)
-        if own.workers:
-            what = "threads that spin while they wait for each other"
-            yield idea("Passive waiting", {"wait_policy": "passive"}, what, None, 0)
-    if target.device == "cuda":
-        copies = analysis.transfers if analysis else ()
-        pageable = [c for c in copies if (c.direction, c.host_memory) == ("HtoD", "pageable")]
-        share = seen.profiled(sum(copy.us_per_step for copy in pageable))
-        if (share or 0) > _WORTH_A_LINE or own.pin_memory:
-            settings: dict[str, Value] = {"pin_memory": True, "non_blocking": True}
-            yield idea("Pinned memory", settings, "copying batches from pageable memory", share, 1)
-        if own.amp == "off":
-            products = seen.operators(_PRODUCTS)
-            yield idea("TF32", {"fp32_precision": "tf32"}, "matrix products and convolutions", products, 0)
-        if target.convolves:
-            yield idea("cuDNN benchmark", {"cudnn_benchmark": True}, "convolutions", convolutions, 0)
+    if host and host > _PYTHON and "batch_size" not in target.refused:
+        larger: dict[str, Value] = {"batch_size": 2 * own.batch_size}
+        why = _share("Python code between the operators", host)
+        yield _idea(seen, "Batch size", larger, why, seen.without(host / 2), "as if it took half the time")
+
+
+def _on_cpu(seen: Seen) -> Iterator[Suggestion]:
+    own, cores = seen.own, seen.cores
+    if own.cpu_threads > cores:
+        why = f"{own.cpu_threads} compute threads on {cores} cores"
+        yield _idea(seen, "CPU threads", {"cpu_threads": cores}, why)
+    if own.workers:
+        why = "compute threads that wait for each other keep cores busy that the workers could use"
+        yield _idea(seen, "Passive waiting", {"wait_policy": "passive"}, why)
+
+
+def _on_cuda(seen: Seen) -> Iterator[Suggestion]:
+    own, copies = seen.own, seen.analysis.transfers if seen.analysis else ()
+    pageable = [c for c in copies if (c.direction, c.host_memory) == ("HtoD", "pageable")]
+    share = seen.profiled(sum(copy.us_per_step for copy in pageable))
+    if (share or 0) > _WORTH_A_LINE or own.pin_memory:
+        pinned: dict[str, Value] = {"pin_memory": True, "non_blocking": True}
+        why = _share("copying batches from pageable memory", share)
+        yield _idea(seen, "Pinned memory", pinned, why, seen.without(share), _NO_TIME)
+    if own.amp == "off":
+        why = _share("matrix products and convolutions", seen.operators(_PRODUCTS))
+        yield _idea(seen, "TF32", {"fp32_precision": "tf32"}, why)
+    if seen.target.convolves:
+        why = _share("convolutions", seen.operators(_CONVOLUTIONS))
+        yield _idea(seen, "cuDNN benchmark", {"cudnn_benchmark": True}, why)
 
 
 def _loading(seen: Seen) -> Iterator[Suggestion]:
@@ -216,15 +253,15 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
     if on_cpu and own.workers and own.workers + own.cpu_threads > cores:
         fewer = 0 if own.workers <= count else count
         why = f"{own.workers} workers and {own.cpu_threads} compute threads share {cores} cores"
-        yield _idea(seen, "Fewer workers", {"workers": fewer}, why, None, "only measuring tells")
-    why = f"{waiting:.0%} of a step is waiting for data, with {own.workers} workers"
+        yield _idea(seen, "Fewer workers", {"workers": fewer}, why)
+    why = f"{waiting:.0%} of a step is spent waiting for data, with {own.workers or 'no'} workers"
     if waiting < _WORTH_A_WORKER:
         yield Suggestion(title=title, state="on" if own.workers else "refused", why=why)
     elif own.workers >= count:
         yield Suggestion(
-            title=f"{title}: {own.workers} on {cores} cores",
+            title="Cheaper samples",
             state="edit",
-            why=f"{why}: make a sample cheaper (smaller or decoded files, fewer transforms), or cache it",
+            why=f"{why} on {cores} cores: use smaller or decoded files, fewer transforms, or a cache",
             gain=seen.without_waiting,
             at_most=True,
             basis="as if nothing were waited for",
@@ -234,17 +271,16 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
         if not on_cpu:
             settings |= {"pin_memory": True, "non_blocking": True}
         gain = seen.steps.step_s / _with_workers(seen, count)
-        yield _idea(seen, title, settings, why, gain, f"{count} load beside the step")
+        load = "1 worker loads" if count == 1 else f"{count} workers load"
+        yield _idea(seen, title, settings, why, gain, f"{load} while the model computes")
 
 
 def _with_workers(seen: Seen, count: int) -> float:
     """Seconds of a step beside so many workers, which on a CPU share its cores."""
     if seen.own.workers:
         return seen.work_s
-    load_s, threads = (
-        seen.steps.waiting * seen.steps.step_s,
-        min(seen.own.cpu_threads or seen.cores, seen.cores),
-    )
+    load_s = seen.steps.waiting * seen.steps.step_s
+    threads = min(seen.own.cpu_threads or seen.cores, seen.cores)
     on_cores = (load_s + seen.work_s * threads) / seen.cores if seen.target.device == "cpu" else 0.0
     return max(seen.work_s, load_s / count, on_cores)
 
@@ -252,13 +288,12 @@ def _with_workers(seen: Seen, count: int) -> float:
 def _amp(seen: Seen) -> Suggestion:
     if seen.own.amp != "off":
         return Suggestion(title="AMP", state="on", why=f"the script computes in {seen.own.amp}")
-    kind, gain, basis = "bf16" if seen.target.bf16 else "fp16", None, "only measuring tells"
+    kind, gain, basis = "bf16" if seen.target.bf16 else "fp16", None, ""
     if seen.in_16_bits and kind == "bf16":
         step_s = seen.steps.step_s
         gain = step_s / (step_s - seen.work_s + seen.work_s / seen.in_16_bits)
         basis = f"tried on a held batch: {seen.in_16_bits:.2f}× as fast"
-    share, why = seen.operators(_PRODUCTS), "matrix products and convolutions"
-    why = why if share is None else f"{why}: {share:.0%} of a step"
+    why = _share("matrix products and convolutions", seen.operators(_PRODUCTS))
     idea = _idea(seen, "AMP", {"amp": kind}, why, gain, basis)
     return msgspec.structs.replace(idea, at_most=False)  # measured, not a bound
 

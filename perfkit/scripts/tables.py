@@ -59,24 +59,33 @@ def _steps(result: Watched) -> Table:
         ["is set", settings or "torch's defaults"],
     ]
     known = [row for row in rows if row[1] != units.NOT_AVAILABLE]
-    return Table(("what", "how much"), known, f"{len(seen.block.step_s)} plain steps, no profiler")
+    count = len(seen.block.step_s)
+    return Table(("what", "how much"), known, f"{count} plain step{'s' * (count > 1)}, no profiler")
 
 
 def suggestions(ideas: Sequence[Suggestion]) -> Table:
     """What to try, the most promising first."""
 
     def gain(idea: Suggestion) -> str:
-        bound = "≤ " if idea.at_most else ""
-        return units.NOT_AVAILABLE if idea.gain is None else f"{bound}{units.times(idea.gain)}"
+        return f"{'≤ ' * idea.at_most}{units.times(idea.gain)}" if idea.gain else units.NOT_AVAILABLE
 
-    columns = (
+    def measured(idea: Suggestion) -> str:
+        gave = idea.measured
+        if gave is None:
+            return ""
+        if gave.verdict in ("disturbed", "too few rounds"):
+            return f"{units.ratio(gave)}, {gave.verdict}"
+        return units.ratio(gave) if gave.is_faster or gave.is_slower else gave.verdict
+
+    columns = [
         Col("switch", lambda idea: clean(idea.title)),
         Col("verdict", lambda idea: _STATES[idea.state], narrow=False),
         Col("predicted", gain),
+        *([Col("measured", measured)] if any(idea.measured for idea in ideas) else []),
         Col("how", lambda idea: idea.set_options + " (changes training)" * idea.changes_training),
         Col("why", lambda idea: clean(idea.why)),
-        Col("the prediction", lambda idea: clean(idea.basis), narrow=False),
-    )
+        Col("basis", lambda idea: clean(idea.basis), narrow=False),
+    ]
     return tabulate(columns, ideas, none="Nothing stands out.")
 
 
