@@ -107,25 +107,18 @@ class RunStore:
         self._do(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
     def mark(
-        self,
-        run_id: str,
-        *,
-        name: str | None = None,
-        note: str | None = None,
-        guess: float | None = None,
+        self, run_id: str, name: str | None = None, note: str | None = None, guess: float | None = None
     ) -> None:
         """Writes what is not None beside a run; an empty text removes it.
 
         Raises:
             StoreError: the file cannot be written.
         """
-        texts = {"name": name, "note": note}
-        values: dict[str, Any] = {
-            column: " ".join(text.split())[:300] for column, text in texts.items() if text is not None
-        }
-        values |= {} if guess is None else {"guess": guess}
-        if changes := ", ".join(f"{column} = :{column}" for column in values):
-            self._do(f"UPDATE runs SET {changes} WHERE id = :id", {**values, "id": run_id})
+        values: dict[str, str | float | None] = {"name": name, "note": note, "guess": guess}
+        for column, value in values.items():
+            if value is not None:
+                text = " ".join(value.split())[:300] if isinstance(value, str) else value
+                self._do(f"UPDATE runs SET {column} = ? WHERE id = ?", (text, run_id))
 
     def delete(self, ids: Iterable[str]) -> list[Run]:
         """Removes runs, all or none; returns them, so that `add` can bring them back.
@@ -147,10 +140,9 @@ class RunStore:
             workload: of this workload only, by its reference or any part of that between dots (`photos`).
         """
 
-        def line(text: bytes, *marks: Any) -> Entry:
-            names = ("name", "note", "guess")
-            changes = dict(zip(names, marks, strict=True))
-            return msgspec.structs.replace(msgspec.json.decode(text, type=Entry), **changes)
+        def line(text: bytes, name: str, note: str, guess: float | None) -> Entry:
+            known = msgspec.json.decode(text, type=Entry)
+            return msgspec.structs.replace(known, name=name, note=note, guess=guess)
 
         return list(self._read(line, "entry, name, note, guess", limit, None, workload))
 

@@ -1,6 +1,5 @@
 """Recordings by name: what is there, what is not, and files that are none."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -25,20 +24,6 @@ def test_a_recording_comes_back_with_where_it_is_from(
     assert loaded.provenance.machine == machine.facts()
     assert loaded.provenance.command == "perfkit run -o out.json"
     assert [file.name for file in path.parent.iterdir()] == ["h200.json"]
-
-
-def test_a_recording_that_fails_leaves_the_old_one(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = data_dir / "r.json"
-    recordings.save([run("r0")], path)
-
-    def full(handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match=r"r\.json: No space left on device. Free space"):
-        recordings.save([run("r1")], path)
-    assert recordings.load(path).runs == [run("r0")]
-    assert list(data_dir.iterdir()) == [path]
 
 
 ORIGIN = '"provenance": {"machine": {}, "when": "w", "command": "c"}'
