@@ -41,10 +41,10 @@ class _Commands(TyperGroup):
         return [*COMMANDS, *additions.commands()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        from perfkit.cli import command
+        from perfkit.cli.command import single
 
         place = (COMMANDS | additions.commands()).get(cmd_name)
-        return command.build(cmd_name, additions.load(place[0])) if place else None
+        return typer.main.get_command(single(cmd_name, additions.load(place[0]))) if place else None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The list of commands, without importing any."""

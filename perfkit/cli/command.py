@@ -7,19 +7,13 @@ import contextlib
 import functools
 import inspect
 import os
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import typer
 
 from perfkit.errors import InvalidValue, PerfkitError, explain
-
-
-def build(name: str, function: Callable[..., None]) -> Any:
-    """The command of a function."""
-    return typer.main.get_command(single(name, function))
 
 
 def single(name: str, function: Callable[..., None]) -> typer.Typer:
@@ -55,8 +49,6 @@ def errors_in_words() -> Iterator[None]:
     """Says what a person can act on in one line; anything else is a bug and keeps its traceback."""
     try:
         yield
-    except (typer.Exit, typer.Abort, typer.BadParameter):
-        raise
     except PerfkitError as problem:
         complain(problem)
         raise typer.Exit(2 if isinstance(problem, InvalidValue) else 1) from None
@@ -68,17 +60,9 @@ def errors_in_words() -> Iterator[None]:
     except OSError as error:
         what, remedy = explain(error)
         if error.filename is None or not remedy:
-            _report(error)
+            raise
         complain(f"{what}. {remedy}")
         raise typer.Exit(1) from None
-    except Exception as error:
-        _report(error)
-
-
-def _report(error: Exception) -> NoReturn:
-    traceback.print_exc()
-    complain(f"this is a bug in perfkit ({type(error).__name__}). Please report it with the lines above")
-    raise typer.Exit(1) from None
 
 
 def complain(problem: object) -> None:

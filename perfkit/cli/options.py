@@ -15,7 +15,7 @@ import typer
 from perfkit.errors import InvalidValue
 from perfkit.machine import write_atomically
 from perfkit.recipe import parse_settings
-from perfkit.show import html, terminal
+from perfkit.show import terminal
 from perfkit.show.document import Content
 from perfkit.studies import sources
 from perfkit.studies.progress import Progress, Update
@@ -103,6 +103,8 @@ class Output:
     def show(self, title: str, sections: Sequence[Content], document: object) -> None:
         """Writes the files that were asked for, then prints the sections."""
         if self.html_file:
+            from perfkit.show import html  # it brings jinja2
+
             write(self.html_file, html.page(f"perfkit: {title}", sections))
         if self.json_file:
             write(self.json_file, msgspec.json.format(msgspec.json.encode(document)))

@@ -129,28 +129,20 @@ def export(
 ) -> None:
     """Writes the standalone training script of a recipe; it does not need perfkit."""
     check_writable(out)
-    text = _stored(run_id) if run_id else _script(training, steps)
+    if run_id:
+        texts = rungs.scripts([RunStore().get(run_id)])
+        if not texts:
+            why = "It was not measured, or it was a script already (see perfkit show ID)"
+            raise InvalidValue(f"run '{run_id}' has no recipe to export", why)
+        text = next(iter(texts.values()))
+    else:
+        plan = training.plan([training.stage or "baseline"], settings=training.switches(), below=True)
+        described, stages = rungs.resolve(plan)
+        text = rungs.script(rungs.acting(stages[-1]).recipe, described, plan.device, training.seed, steps)
     if out:
         write(out, text)
     else:
         sys.stdout.write(text)
-
-
-def _stored(run_id: str) -> str:
-    text = next(iter(rungs.scripts([RunStore().get(run_id)]).values()), None)
-    if text is None:
-        why = "It was not measured, or it was a script already (see perfkit show ID)"
-        raise InvalidValue(f"run '{run_id}' has no recipe to export", why)
-    return text
-
-
-def _script(training: Stage, steps: int) -> str:
-    name = training.stage or "baseline"
-    plan = training.plan([name], settings=training.switches(), below=True)
-    described, stages = rungs.resolve(plan)
-    if stages[-1].reason:
-        raise InvalidValue(f"stage '{name}' does not apply here: {stages[-1].reason}", "Choose another")
-    return rungs.script(stages[-1].recipe, described, plan.device, training.seed, steps)
 
 
 def diff(stage: Annotated[str, typer.Argument(help="an optimization")], training: Training) -> None:
