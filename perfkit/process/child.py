@@ -54,9 +54,7 @@ class Child(Conversation):
     """A measuring process for each rank, each with its loader workers in a process group of its own.
 
     Args:
-        on_progress: called from the thread that asks, with the phase and its fraction.
-        cancelled: set from any thread to end what is under way.
-        deadline: `time.monotonic()` at which waiting ends; None for no limit.
+        on_progress, cancelled, deadline: as for a `Conversation`.
         environment: variables besides those of this process, such as `Recipe.environment()`.
         ranks: how many train together.
         task: what it does; by default it answers questions about a training.
@@ -76,28 +74,26 @@ class Child(Conversation):
         task: Callable[[Connection], None] = serve,
     ) -> None:
         super().__init__(on_progress, cancelled, deadline)
-        self.world = ranks
+        self.world, self._task, self._early = ranks, task, dict(environment or {})
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Its temporary files; removed with whatever a killed process leaves there."""
         self._ranks: list[Rank] = []
         on_progress("importing torch", 0.0)
         try:
             for variables in _rank_variables(ranks):
-                self._ranks.append(self._launch(task, dict(environment or {}), variables))
+                self._ranks.append(self._launch(variables))
             self._wait_until_started()
         except BaseException:
             self.stop()
             raise
 
-    def _launch(
-        self, task: Callable[[Connection], None], early: dict[str, str], late: dict[str, str]
-    ) -> Rank:
+    def _launch(self, late: dict[str, str]) -> Rank:
         ours, theirs = Pipe()
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(machine.cache_folder().absolute() / "inductor")}
-        environment = {**cache, **server.variables(), **early, **late, "TMPDIR": str(self.folder)}
+        environment = {**cache, **server.variables(), **self._early, **late, "TMPDIR": str(self.folder)}
         environment.pop("MPLBACKEND", None)  # a notebook's own
         log = str(self._log(len(self._ranks)))
-        process, started = server.start((task, theirs, environment, log), early)
+        process, started = server.start((self._task, theirs, environment, log), self._early)
         started.add_done_callback(lambda _: theirs.close())
         return Rank(process, ours, started)
 
@@ -200,30 +196,21 @@ def _answer_call(function: Any, arguments: tuple[Any, ...], connection: Connecti
 def end_tree(pid: int) -> None:
     """Terminates a process group, then kills what is left of it and of what it started."""
     tree = machine.process_tree(pid)
-    _signal_group(pid, signal.SIGTERM)
-    _wait_for(tree[:1])
-    _signal_group(pid, signal.SIGKILL)
-    for member in tree:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
-    _wait_for(tree)
+    for number, awaited in ((signal.SIGTERM, tree[:1]), (signal.SIGKILL, tree)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, number)
+        for member in tree if number == signal.SIGKILL else ():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        until = time.monotonic() + GRACE_S
+        while any(_runs(process) for process in awaited) and time.monotonic() < until:
+            time.sleep(0.002)
 
 
 def _end(process: BaseProcess, _: object) -> None:
     if process.pid:
         end_tree(process.pid)
         process.join(GRACE_S)
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
-
-
-def _wait_for(processes: list[psutil.Process]) -> None:
-    until = time.monotonic() + GRACE_S
-    while any(_runs(process) for process in processes) and time.monotonic() < until:
-        time.sleep(0.002)
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -65,12 +65,7 @@ class Conversation(abc.ABC):
         """Ends all processes and everything they started; returns when nothing of it is left."""
 
     def ask(self, question: str, kind: type[A], **arguments: Any) -> A:
-        """The answer to a question; progress goes to `on_progress` meanwhile.
-
-        Args:
-            question: a method of `worker.session.Session`.
-            kind: the type of its answer.
-            arguments: of the method.
+        """The answer to a question, a method of `worker.session.Session`; progress goes to `on_progress`.
 
         Raises:
             RunFailed: a process failed, died, or took too long.

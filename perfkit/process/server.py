@@ -30,7 +30,6 @@ from perfkit.worker import failures, messages
 ON_LINUX = sys.platform == "linux"
 READ_LATE = ("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND")
 """Variables that a running process may get: every other one may be read by an import."""
-DYING_S = 0.5
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of Linux's prctl."""
 
@@ -96,7 +95,7 @@ def _start(process: BaseProcess, environment: dict[str, str]) -> None:
         try:
             _fork(process, environment)
         except (EOFError, OSError):  # somebody ended the server, which only the next call notices
-            time.sleep(DYING_S)
+            time.sleep(0.5)
             _fork(process, environment)
 
 
@@ -151,13 +150,7 @@ def run(
 ) -> None:
     """Prepares this process, then carries out its task; a failure of the task goes to the parent.
 
-    It has a session and a log of its own, and ends with its parent.
-
-    Args:
-        task: what the process is for.
-        connection: to the parent.
-        environment: all variables.
-        log: the file that takes what is printed.
+    It has a session and variables of its own, prints to the file `log`, and ends with its parent.
     """
     multiprocessing.current_process().daemon = False  # data loaders need processes of their own …
     multiprocessing.set_start_method(None, force=True)  # … started as in any script

@@ -78,15 +78,6 @@ class NaNLoss(Toy):
         return super().loss(outputs, targets) * float("nan")
 
 
-class HostMemory(Toy):
-    """Asks for more memory than any machine has, where the batch is large."""
-
-    def loss(self, outputs: Any, targets: Any) -> Any:
-        if len(targets) > 8:
-            torch.empty(1 << 50)
-        return super().loss(outputs, targets)
-
-
 class DeviceMemory(Toy):
     """Raises what CUDA raises when its memory is full."""
 
@@ -143,13 +134,6 @@ class Unhurried(Toy):
         super().__init__(delay_s=0.02)
         print('{"event": "error", "what": "a print of the workload"}', flush=True)
         os.write(1, b"raw bytes on standard output\n")
-
-
-class NoModel:
-    """Lacks most of the protocol."""
-
-    def dataset(self, recipe: Any) -> Any:
-        return Points()
 
 
 class BrokenConstructor(Toy):

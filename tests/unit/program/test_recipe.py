@@ -1,6 +1,5 @@
 """Switches: declared once, checked however they are given, the same as text and as data."""
 
-import dataclasses
 import json
 from typing import Any
 
@@ -24,7 +23,7 @@ def test_every_switch_is_declared_in_full() -> None:
 @given(recipes)
 def test_a_recipe_survives_json_and_the_settings_of_a_shell(recipe: Recipe) -> None:
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
-    texts = [f"{name}={value}" for name, value in recipe.to_dict().items()]
+    texts = ["workers=9", *(f" {name} = {value}" for name, value in recipe.to_dict().items())]
     assert Recipe().replace(**parse_settings(texts)) == recipe
     described = [] if recipe == Recipe() else recipe.describe().split(", ")
     assert Recipe().replace(**parse_settings(described)) == recipe
@@ -41,11 +40,6 @@ def test_a_difference_leads_from_one_recipe_to_the_other(one: Recipe, other: Rec
 def test_a_recipe_in_words_names_what_is_changed() -> None:
     assert Recipe(workers=4, compile=True, amp="bf16").describe() == "workers=4, amp=bf16, compile=true"
     assert Recipe().describe() == "baseline"
-
-
-def test_a_recipe_cannot_be_changed() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Recipe().workers = 2  # type: ignore[misc]
 
 
 def test_the_baseline_sets_nothing_in_the_environment() -> None:
@@ -101,10 +95,6 @@ def test_settings_that_cannot_be_read(texts: list[str], words: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         parse_settings(texts)
     assert words in str(caught.value)
-
-
-def test_settings_may_have_spaces_and_the_last_one_counts() -> None:
-    assert parse_settings([" workers = 2 ", "workers=3"]) == {"workers": 3}
 
 
 @pytest.mark.parametrize("name", ["self", "describe", "wrkers", ""])

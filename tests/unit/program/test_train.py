@@ -1,9 +1,6 @@
 """The training program: what its switches do, and what its siblings must not do."""
 
 import itertools
-import os
-import socket
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -173,51 +170,20 @@ def test_the_next_batch_is_copied_before_this_one_is_used_and_the_last_one_is_no
 # ---------------------------------------------------------------- ranks
 
 
-def _rank(rank: int, port: int, results: Any) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ranks.join_ranks(CPU, seed=3)
-    drawn = torch.rand(1).item()
-    sampler = ranks.RankSampler(range(10), seed=3, drop_last=True)  # type: ignore[arg-type]
-    results.put((rank, drawn, list(sampler), list(sampler)))
-    torch.distributed.destroy_process_group()
-
-
-@pytest.fixture
-def two_ranks() -> Iterator[list[tuple[int, float, list[int], list[int]]]]:
-    context = torch.multiprocessing.get_context("spawn")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    results = context.Queue()
-    processes = [context.Process(target=_rank, args=(rank, port, results)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    yield sorted(results.get(timeout=60) for _ in processes)
-    for process in processes:
-        process.join(10)
-
-
-def test_ranks_share_each_shuffle_and_draw_random_numbers_of_their_own(two_ranks: Any) -> None:
-    (_, drawn, first, second), (_, other_drawn, other_first, other_second) = two_ranks
-    assert drawn != other_drawn
+def test_ranks_share_each_shuffle_and_draw_random_numbers_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn, epochs = set[float](), list[list[int]]()
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    for rank in range(2):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        assert ranks.join_ranks(CPU, seed=3) == CPU
+        drawn.add(torch.rand(1).item())
+        sampler = ranks.RankSampler(range(10), 2, rank, seed=3, drop_last=True)  # type: ignore[arg-type]
+        epochs += [[*sampler], [*sampler]]
+    first, second, other_first, other_second = epochs
+    assert len(drawn) == 2
     assert sorted(first + other_first) == sorted(second + other_second) == list(range(10))
     assert first != second
     order = torch.utils.data.RandomSampler(range(10), generator=torch.Generator().manual_seed(3))  # type: ignore[arg-type]
     assert [index for pair in zip(first, other_first, strict=True) for index in pair] == list(order)
-
-
-# ---------------------------------------------------------------- settings of the process
-
-
-@pytest.mark.parametrize("precision", ["default", "tf32", "ieee"])
-def test_the_precision_of_float32_is_set_everywhere_or_left_alone(precision: str) -> None:
-    backends: Any = torch.backends
-    places = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
-    before = [place.fp32_precision for place in places]
-    try:
-        losses(Toy(), steps=1, fp32_precision=precision)
-        after = [place.fp32_precision for place in places]
-    finally:
-        for place, value in zip(places, before, strict=True):
-            place.fp32_precision = value
-    assert after == (before if precision == "default" else [precision] * 3)
