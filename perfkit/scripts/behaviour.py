@@ -1,5 +1,6 @@
 """What a training script does in its steps, and where a faster one does something else."""
 
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -38,15 +39,21 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int
     changed: int
     """Parameters in tensors that the steps have changed."""
-    weights: str
-    """Number format of the parameters, as `outputs` and `autocast`: that of the first of each."""
-    outputs: str | None
+    weights: str | None
+    """The narrowest number format of the parameters."""
+    activations: str | None
+    """The narrowest one in which the first losses were computed."""
     autocast: str | None
     """None where no autocast was entered in training."""
     optimizer: dict[str, str]
     """Settings after the first step, such as `lr`, over all parameter groups."""
     replaced: list[str]
     """Functions that measuring relies on and that the script has replaced."""
+
+    def inputs_differ(self, other: "Behaviour") -> bool:
+        """Whether first inputs are not the same, as far as their checksums tell."""
+        pairs = zip(self.batches, other.batches, strict=False)
+        return not all(math.isclose(*pair, rel_tol=1e-3, abs_tol=0.1) for pair in pairs)
 
     def summary(self) -> dict[str, object]:
         """The facts for a document: means over steps in place of the steps."""
@@ -118,14 +125,15 @@ def _steps(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
 
 def _model(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     if new.parameters != old.parameters:
-        yield Difference("model", f"it has {new.parameters:,} parameters, not {old.parameters:,}")
+        text = f"{new.parameters:,} parameters are in models in training mode, not {old.parameters:,}"
+        yield Difference("model", text)
     if new.changed * old.parameters < old.changed * new.parameters * (1 - SAME):
         text = f"training changes {new.changed:,} of {new.parameters:,} parameters"
         yield Difference("frozen", f"{text}; before, {old.changed:,} of {old.parameters:,}")
     if _is_half(new.weights) and not _is_half(old.weights):
         yield Difference("precision", f"the weights are {new.weights}, not {old.weights}")
-    elif _is_half(new.outputs) and not _is_half(old.outputs) and not new.autocast:
-        text = f"the model's outputs are {new.outputs}, not {old.outputs}, and no autocast says so"
+    elif _is_half(new.activations) and not _is_half(old.activations) and not new.autocast:
+        text = f"it computes in {new.activations}, not {old.activations}, and no autocast says so"
         yield Difference("precision", text)
     other = {
         name: f"{name} is {new.optimizer[name]}, not {value}"

@@ -25,6 +25,8 @@ class Gradients:
         self.count = 0
         self.losses: list[torch.Tensor] = []
         """The mean of what each of the first backward passes started from, before any gradient scaling."""
+        self.on_backward: Callable[[Any], None] = lambda roots: None
+        """Called with what each backward pass starts from."""
         self._unscaled: torch.Tensor | None = None
         """The loss that a gradient scaler has just scaled."""
         self._weights: float | None = None
@@ -42,6 +44,7 @@ class Gradients:
         self._loaders.backward_begins()
         script.sites.note("backward")
         self._keep_loss(roots)
+        self.on_backward(roots)
         steps.in_backward += 1
         try:
             with script.phase("backward"):

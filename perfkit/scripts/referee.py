@@ -68,7 +68,9 @@ class Match:
         explained = _EXPLAIN_LOSSES & self.allowed & {one.name for one in found}
         allowed = self.allowed | ({"losses"} if explained else set())
         if not losses.ok:
-            found.append(Difference("losses", losses.evidence))
+            others = bool(old and new and old.inputs_differ(new))
+            also = "; the inputs are other ones too: their order, or how they are prepared" * others
+            found.append(Difference("losses", losses.evidence + also))
         found = [Difference(one.name, one.evidence, one.name in allowed) for one in found]
         seen = {name: side.summary() for name, side in (("a", old), ("b", new)) if side}
         outcome, reason = _decide(result, found, len(seen) == 2, precision, fails)

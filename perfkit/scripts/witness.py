@@ -3,7 +3,7 @@
 import contextlib
 import pkgutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -17,6 +17,8 @@ from perfkit.scripts.script import Script, Step
 
 _FIRST = 16
 """Inputs with a checksum: on a GPU each is waited for, which must be over before steps are timed."""
+_GRAPHS = 4
+"""Losses whose computation is looked at."""
 _RELIED_ON = (
     "time.perf_counter", "time.perf_counter_ns", "time.monotonic", "time.time", "torch.cuda.synchronize",
     "torch.cuda.Event", "torch.cuda.Event.record", "torch.cuda.Event.elapsed_time", "torch.Tensor.backward",
@@ -40,13 +42,14 @@ class Witness:
     ) -> None:
         self._script, self._loaders, self._models = script, loaders, models
         self._gradients, self._optimizers = gradients, optimizers
-        models.on_input = self._see_input
+        models.on_input, gradients.on_backward = self._see_input, self._see_graph
         self._relied_on: dict[str, Any] = {}
         self._replaced: list[str] = []
         self._facts: dict[str, list[Any]] = {
             name: [] for name in Behaviour.__struct_fields__ if Behaviour.__annotations__[name] == list[int]
         }
         self._batches: list[float] = []
+        self._formats: set[torch.dtype] = set()
         self._first_weights: dict[int, float] = {}
         self._settings: dict[str, str] = {}
         self._values = self._backwards = 0
@@ -63,6 +66,19 @@ class Witness:
         self._values += given.numel()
         if len(self._batches) < _FIRST:
             self._batches.append(_sum(given))
+
+    def _see_graph(self, roots: Any) -> None:
+        """The number formats in which the first losses were computed, compiled parts excepted."""
+        if self._gradients.count >= _GRAPHS:
+            return
+        seen: set[Any] = {None}
+        waiting = [root.grad_fn for root in (roots if isinstance(roots, list | tuple) else [roots])]
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                self._formats |= {one.dtype for one in getattr(node, "_input_metadata", ())}
+                waiting += [before for before, _ in node.next_functions]
 
     def see(self, steps: Sequence[Step]) -> None:
         """Steps have ended."""
@@ -88,16 +104,15 @@ class Witness:
         parameters, now = models.parameters(), self._weights()
         changed = [p for p in parameters if now[id(p)] != self._first_weights.get(id(p))]
         later = [name for name, one in self._relied_on.items() if pkgutil.resolve_name(name) is not one]
-        formats = sorted({p.dtype for p in parameters if p.is_floating_point()}, key=lambda one: one.itemsize)
         return Behaviour(
             **self._facts,
             batches=self._batches,
             data=data,
             parameters=sum(p.numel() for p in parameters),
             changed=sum(p.numel() for p in changed),
-            weights=_name(formats[0] if formats else None) or "",
-            outputs=_name(models.outputs.dtype if models.outputs is not None else None),
-            autocast=_name(DTYPES.get(self._script.wants("amp"), models.autocast_dtype)),
+            weights=_narrowest({p.dtype for p in parameters}),
+            activations=_narrowest(self._formats),
+            autocast=_narrowest({DTYPES.get(self._script.wants("amp"), models.autocast_dtype)}),
             optimizer=self._settings,
             replaced=sorted({*self._replaced, *later}),
         )
@@ -124,5 +139,6 @@ def _text(value: Any) -> str:
     return f"{float(value):.6g}" if isinstance(value, torch.Tensor) else str(value)
 
 
-def _name(kind: torch.dtype | None) -> str | None:
-    return None if kind is None else str(kind).removeprefix("torch.")
+def _narrowest(kinds: Iterable[torch.dtype | None]) -> str | None:
+    floating = [kind for kind in kinds if kind is not None and kind.is_floating_point]
+    return str(min(floating, key=lambda kind: kind.itemsize)).removeprefix("torch.") if floating else None

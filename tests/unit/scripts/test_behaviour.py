@@ -46,6 +46,7 @@ for epoch in range(1000):
 """
 
 FORWARD, BACKWARD, UPDATE = "out = model(x)", "loss.backward()", "optimizer.step()"
+HALF = "head.forward = lambda z: (z.bfloat16() @ head.weight.bfloat16().t()).float() + head.bias"
 CAST = "model.register_forward_pre_hook(lambda _, given: given[0].bfloat16())"
 EVALUATE = "    with torch.no_grad():\n        model(x)\n"
 SEED = "torch.manual_seed(0)"
@@ -65,6 +66,7 @@ CHEATS = {
     "one batch again and again": ("batches", "enumerate(loader)", "enumerate([next(iter(loader))] * 12)"),
     "a part of the data": ("data", "DataLoader(data", "DataLoader(Subset(data, range(96))"),
     "weights in 16 bits": ("precision", "body, head)", f"body, head).bfloat16(); {CAST}"),
+    "a layer in 16 bits": ("precision", "model = nn", f"{HALF}; model = nn"),
     "smaller images": ("inputs", FORWARD, "out = model(x[..., ::2])"),
     "no evaluation": ("evaluations", EVALUATE, ""),
     "no checkpoint": ("checkpoints", "torch.save", "(lambda *_: None)"),

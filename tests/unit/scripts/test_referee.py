@@ -18,7 +18,7 @@ from perfkit.studies.compare import Candidate
 PLAIN = Behaviour(
     loaded=[16] * 20, trained=[16] * 20, values=[1600] * 20, backwards=[1] * 20, batches=[1.0, 2.0],
     evaluations=[9], checkpoints=[], data=200, parameters=10, changed=10, weights="float32",
-    outputs="float32", autocast=None, optimizer={"lr": "0.1"}, replaced=[],
+    activations="float32", autocast=None, optimizer={"lr": "0.1"}, replaced=[],
 )  # fmt: skip
 SMALLER = msgspec.structs.replace(PLAIN, trained=[8] * 20, values=[800] * 20)
 
@@ -71,6 +71,12 @@ def test_a_verdict_and_its_exit_code(case: dict[str, Any], outcome: str, code: i
 def test_a_difference_has_its_evidence_also_where_it_is_meant() -> None:
     (found,) = verdict(new=SMALLER, allowed="samples").differences
     assert (found.name, found.allowed) == ("samples", True) and "8 samples" in found.evidence
+
+
+def test_other_losses_may_be_those_of_other_inputs() -> None:
+    for batches, hint in ([1.0, 2.0], False), ([2.0, 1.0], True):
+        (found,) = verdict(losses=2.0, new=msgspec.structs.replace(PLAIN, batches=batches)).differences
+        assert found.name == "losses" and ("their order" in found.evidence) is hint
 
 
 def test_an_unknown_difference_is_refused() -> None:
