@@ -15,8 +15,8 @@ NOTEBOOK = {"TraceView": "perfkit.trace.panel:TraceView", "profile": "perfkit.tr
 _PUBLIC = {
     "analyse": "analysis",
     "Analysis": "model",
-    "Trace": "rank",
-    "load": "rank",
+    "Trace": "table",
+    "load": "table",
     "Bottleneck": "diagnosis",
     "diagnose": "diagnosis",
     "lanes": "timeline",

@@ -1,7 +1,5 @@
 """Everything that is read out of a trace: steps, device figures, idle time, memory."""
 
-from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,8 +9,8 @@ from perfkit.trace import tables
 from perfkit.trace.diagnosis import check
 from perfkit.trace.intervals import Floats, Ints, gaps, merge, partition, union, weighted
 from perfkit.trace.model import Analysis, Idle, Step
-from perfkit.trace.rank import KERNELS, Kind, Paths, Rank, Trace, load
 from perfkit.trace.reader import Device
+from perfkit.trace.table import KERNELS, Kind, Paths, Trace, load
 from perfkit.trace.tables import WAITS, tensor_core
 
 PARTS = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_op", "other")
@@ -26,133 +24,116 @@ _POINTS = 500
 
 
 def analyse(trace: Trace | Paths) -> Analysis:
-    """Everything of a trace; several ranks are added up, and a mean is over all steps of all ranks."""
-    ranks = (trace if isinstance(trace, Trace) else load(trace)).ranks
-    health = [problem for rank in ranks for problem in check(rank)]
+    """Everything of a trace; a mean is over all steps of all ranks."""
+    if not isinstance(trace, Trace):
+        trace = load(trace)
+    steps, health, has_device = trace.steps, check(trace), len(trace.device) > 0
     spoiled = {figure for problem in health for figure in problem.spoils}
-    has_device = any(len(rank.device) for rank in ranks)
 
-    def parts(name: str, values: Floats) -> dict[str, float | None]:
+    def parts(figure: str, us: Floats) -> dict[str, float | None]:
         return {
-            part: None if name in spoiled or (part in DEVICE_PARTS and not has_device) else value
-            for part, value in zip(PARTS, values.tolist(), strict=False)
+            part: None if figure in spoiled or (part in DEVICE_PARTS and not has_device) else value
+            for part, value in zip(PARTS, us.tolist(), strict=False)
         }
 
-    steps, exposed, hidden = list[Step](), np.zeros(8), np.zeros(7)
-    totals: Counter[str] = Counter()
-    for rank, number in zip(ranks, _numbers(ranks), strict=True):
-        start, end = rank.steps.start, rank.steps.end
-        shares = partition(rank.layers, start, end)
-        exposed += shares.sum(axis=1) / 1e3
-        hidden += np.array([rank.steps.length(layer) for layer in rank.layers]) / 1e3
-        steps += tables.structs(
-            Step,
-            name=rank.steps.names,
-            rank=[number] * len(start),
-            start_us=start / 1e3,
-            duration_us=(end - start) / 1e3,
-            breakdown_us=[parts("breakdown_us", row / 1e3) for row in shares.T],
-        )
-        totals.update(_device_sums(rank) if has_device else {})
-    count = len(steps) or 1
-    figures = {
-        "mean_step_us": float(np.mean([step.duration_us for step in steps])) if steps else None,
-        "gpu_utilization": _ratio(totals, "busy", "step"),
-        "est_sm_efficiency": _ratio(totals, "sm", "step"),
-        "est_achieved_occupancy": _ratio(totals, "occupancy", "occupancy_time"),
-        "tensor_core": _tensor_cores(totals),
-    }
-    copies = None if "gpu_utilization" in spoiled else _ratio(totals, "with_copies", "step")
+    duration, count = (steps.end - steps.start) / 1e3, len(steps.names) or 1
+    shares = partition(trace.layers, steps.start, steps.end)
+    hidden = np.array([steps.length(layer) for layer in trace.layers])
+    figures = {"mean_step_us": float(duration.mean()) if len(duration) else None, **_use(trace)}
+    figures = {name: None if name in spoiled else figure for name, figure in figures.items()}
+    copies = figures.pop("gpu_utilization_with_copies")
+    numbers = [file.head.distributedInfo.rank for file in trace.files]
+    numbers = [at if number is None else number for at, number in enumerate(numbers)]
+    ranks = trace.rank(steps.start)
     return Analysis(
-        files=[rank.path for rank in ranks],
-        device={**_device(ranks, has_device), "gpu_utilization_with_copies": copies},
+        files=[str(file.path) for file in trace.files],
+        device={**_device(trace), "ranks": numbers, "gpu_utilization_with_copies": copies},
         health=health,
-        steps=steps,
-        mean_us=parts("mean_us" if steps else "", exposed / count),
-        exposed_and_hidden_us=parts("exposed_and_hidden_us", hidden / count),
-        **{name: None if name in spoiled else figure for name, figure in figures.items()},  # type: ignore[arg-type]
-        operators=tables.operators(ranks, has_device),
-        kernels=tables.kernels(ranks),
-        transfers=tables.transfers(ranks, count),
-        syncs=tables.syncs(ranks, count) if has_device else [],
-        idle=_idle(ranks, count) if has_device and steps and "idle" not in spoiled else [],
-        communication=_communication(ranks, count),
-        memory=_memory(ranks[0]),
+        steps=tables.structs(
+            Step,
+            name=steps.names,
+            rank=[numbers[rank] for rank in ranks.tolist()],
+            start_us=(steps.start - trace.shifts[ranks]) / 1e3,
+            duration_us=duration,
+            breakdown_us=[parts("breakdown_us", row) for row in shares.T / 1e3],
+        ),
+        mean_us=parts("mean_us" if len(duration) else "", shares.sum(axis=1) / 1e3 / count),
+        exposed_and_hidden_us=parts("exposed_and_hidden_us", hidden / 1e3 / count),
+        **figures,
+        operators=tables.operators(trace, has_device),
+        kernels=tables.kernels(trace),
+        transfers=tables.transfers(trace, count),
+        syncs=tables.syncs(trace, count) if has_device else [],
+        idle=_idle(trace) if has_device and len(duration) and "idle" not in spoiled else [],
+        communication=_communication(trace, count),
+        memory=_memory(trace),
     )
 
 
-def _numbers(ranks: Sequence[Rank]) -> list[int]:
-    named = [rank.file.head.distributedInfo.rank for rank in ranks]
-    return [at if number is None else number for at, number in enumerate(named)]
+def _use(trace: Trace) -> dict[str, Any]:
+    """How well the device is used during the steps S; None for what is not recorded.
+
+    Utilisation: |K∩S| / |S|. SM efficiency: Σ min(blocks/SM, 1)·d, overlaps summed and capped at 1.
+    Occupancy: a mean weighted by duration. Tensor Cores: shares of kernel time by `yes`, `no`, `unknown`.
+    """
+    steps, kernels = trace.steps, trace.table[trace.rows(*KERNELS)]
+    time = merge(steps.start, steps.end).within(kernels.start, kernels.end)
+    kernels, time = kernels[time > 0], time[time > 0]
+
+    def share(rows: Ints) -> float | None:
+        known = len(trace.device) and steps.total
+        return steps.length(trace.union(rows)) / steps.total if known else None
+
+    efficiency = occupancy = None
+    if len(sized := kernels[kernels.blocks > 0]):
+        zero = sized.start.min()  # floats hold nanoseconds only near zero
+        times, area = weighted(sized.start - zero, sized.end - zero, sized.blocks)
+        busy = np.diff(np.interp([steps.start - zero, steps.end - zero], times, area), axis=0).sum()
+        efficiency = float(busy / steps.total)
+    if (measured := ~np.isnan(kernels.occupancy)).any():
+        occupancy = float(np.average(kernels.occupancy[measured], weights=time[measured]))
+    cores = dict.fromkeys(("yes", "no", "unknown"), 0.0)
+    per_name = np.bincount(kernels.name, time)
+    for name in np.flatnonzero(per_name).tolist():
+        cores[tensor_core(trace.texts.each[name])] += float(per_name[name])
+    return {
+        "gpu_utilization": share(trace.rows(*KERNELS)),
+        "gpu_utilization_with_copies": share(trace.device),
+        "est_sm_efficiency": efficiency,
+        "est_achieved_occupancy": occupancy,
+        "tensor_core": {answer: ns / int(time.sum()) for answer, ns in cores.items()} if len(time) else None,
+    }
 
 
-def _ratio(totals: Counter[str], part: str, entire: str) -> float | None:
-    return totals[part] / totals[entire] if part in totals and totals[entire] else None
-
-
-def _tensor_cores(totals: Counter[str]) -> dict[str, float] | None:
-    """Shares of kernel time within the steps; None without kernels."""
-    time = {answer: float(totals[answer]) for answer in ("yes", "no", "unknown")}
-    return {answer: ns / sum(time.values()) for answer, ns in time.items()} if any(time.values()) else None
-
-
-def _device(ranks: Sequence[Rank], has_device: bool) -> dict[str, Any]:
+def _device(trace: Trace) -> dict[str, Any]:
     """The device's description, and figures beside the main ones."""
-    first, head = ranks[0], ranks[0].file.head
-    used = sorted({index for rank in ranks for index in rank.table.gpu[rank.device].tolist() if index >= 0})
-    index = used[0] if used else 0
-    gpu = next((device for device in head.deviceProperties if device.id == index), Device())
-    kind = "rocm" if len(first.matching(first.calls, "^hip")) else "cuda"
-    known = kind == "cuda" and None not in (gpu.computeMajor, gpu.computeMinor)
-    loaders = {code for rank in ranks for code in rank.table.name[rank.rows(Kind.DATALOADER)].tolist()}
+    head, has_device = trace.files[0].head, len(trace.device) > 0
+    used = np.unique(trace.table.gpu[trace.device])
+    used = used[used >= 0].tolist()
+    gpu = next((device for device in head.deviceProperties if device.id == (used or [0])[0]), Device())
+    kind = "rocm" if len(trace.matching(trace.calls, "^hip")) else "cuda"
+    known = has_device and kind == "cuda" and None not in (gpu.computeMajor, gpu.computeMinor)
+    loaders = np.unique(trace.table.name[trace.rows(Kind.DATALOADER)]).tolist()
     return {
         "kind": kind if has_device else "cpu",
         "name": gpu.name,
-        "compute_capability": f"{gpu.computeMajor}.{gpu.computeMinor}" if has_device and known else None,
+        "compute_capability": f"{gpu.computeMajor}.{gpu.computeMinor}" if known else None,
         "multiprocessors": gpu.numSms,
         "memory_bytes": gpu.totalGlobalMem,
         "used": used,
-        "loaders": sorted(first.texts.each[code] for code in loaders),
-        "ranks": _numbers(ranks),
+        "loaders": sorted(trace.texts.each[name] for name in loaders),
         "reason": None if has_device else "no accelerator in this trace",
-        "launch": _launches(first),
+        "launch": _launches(trace),
         "simulated": head.simulated,
     }
 
 
-def _device_sums(rank: Rank) -> dict[str, float]:
-    """Sums over the steps S in ns, to be added up over ranks before any ratio; absent: not recorded.
-
-    `busy` |K∩S|, `with_copies`, `sm` Σ min(blocks/SM, 1)·d (overlaps summed, capped at 1),
-    `occupancy` Σ OCC·d and its `occupancy_time` Σ d, Tensor Core time by `yes`, `no`, `unknown`.
-    """
-    steps, kernels = rank.steps, rank.table[rank.rows(*KERNELS)]
-    sums: Counter[str] = Counter(
-        step=steps.total,
-        busy=steps.length(rank.busy(*KERNELS)),
-        with_copies=steps.length(rank.union(rank.device)),
-    )
-    time = merge(steps.start, steps.end).within(kernels.start, kernels.end)
-    if len(sized := kernels[kernels.blocks > 0]):
-        zero = sized.start.min()  # floats hold nanoseconds only near zero
-        times, area = weighted(sized.start - zero, sized.end - zero, sized.blocks)
-        sums["sm"] = np.diff(np.interp([steps.start - zero, steps.end - zero], times, area), axis=0).sum()
-    measured = ~np.isnan(kernels.occupancy)
-    if measured.any():
-        sums["occupancy"] = (kernels.occupancy * time)[measured].sum()
-        sums["occupancy_time"] = time[measured].sum()
-    per_name = np.bincount(kernels.name, time)
-    for name in np.flatnonzero(per_name).tolist():
-        sums[tensor_core(rank.texts.each[name])] += per_name[name]
-    return {key: float(value) for key, value in sums.items()}
-
-
-def _launches(rank: Rank) -> dict[str, Any] | None:
+def _launches(trace: Trace) -> dict[str, Any] | None:
     """Launch delay (launch start to kernel start, µs) and how many kernels wait in the queue."""
-    rows = rank.launched[np.isin(rank.table.kind[rank.launched], KERNELS)]
+    rows = trace.launched[np.isin(trace.table.kind[trace.launched], KERNELS)]
     if not len(rows):
         return None
-    kernel, call = rank.table[rows], rank.table[rank.launch[rows]]
+    kernel, call = trace.table[rows], trace.table[trace.launch[rows]]
     moments = np.concatenate((call.start, kernel.start))
     order = np.argsort(moments, kind="stable")
     queue = np.cumsum(np.repeat([1, -1], len(rows))[order])[:-1]
@@ -165,96 +146,91 @@ def _launches(rank: Rank) -> dict[str, Any] | None:
     }
 
 
-def _idle(ranks: Sequence[Rank], steps: int) -> list[Idle]:
-    """All causes with any time, over the ranks, the longest first; `steps` of all ranks together."""
-    total = np.sum([_idle_sums(rank) for rank in ranks], axis=0)
-    rows = tables.structs(
-        Idle,
-        cause=CAUSES,
-        total_us=total / 1e3,
-        us_per_step=total / 1e3 / steps,
-        share_of_step=total / sum(rank.steps.total for rank in ranks),
-    )
-    return sorted((row for row in rows if row.total_us), key=lambda row: -row.total_us)
-
-
-def _idle_sums(rank: Rank) -> Ints:
-    """Divides each gap in the device's activity among the causes, by what the host was doing; ns of each.
+def _idle(trace: Trace) -> list[Idle]:
+    """Divides each gap in the device's activity among the causes, by what the host was doing.
 
     `launch` is host code of any kind before the step's last device event; what remains after that event is
     `end_of_step`. `queued` is a gap before device work that had been launched before the gap began: latency
     of the device between kernels, not of the host.
     """
-    steps, calls, busy = rank.steps, rank.calls, rank.union(rank.device)
-    waits = rank.matching(calls, WAITS)
+    steps, calls, table, busy = trace.steps, trace.calls, trace.table, trace.union(trace.device)
+    waits = trace.matching(calls, WAITS)
     host = (
-        rank.rows(Kind.DATALOADER),
-        rank.matching(calls, _ALLOCATES),
-        rank.matching(rank.rows(Kind.PYTHON), r"^Python GC$|gc\.collect>$"),
-        np.setdiff1d(rank.matching(calls, "(?i)memcpy"), waits),
+        trace.rows(Kind.DATALOADER),
+        trace.matching(calls, _ALLOCATES),
+        trace.matching(trace.rows(Kind.PYTHON), r"^Python GC$|gc\.collect>$"),
+        np.setdiff1d(trace.matching(calls, "(?i)memcpy"), waits),
         waits,
     )
     last = np.searchsorted(busy.end, steps.end, "right")
     last_end = np.clip(np.concatenate((steps.start[:1], busy.end))[last], steps.start, steps.end)
-    start, end = gaps(union((busy, merge(steps.end[:-1], steps.start[1:]))), steps.start[0], steps.end[-1])
-    queued = _queued(rank, start, end)
-    rest = partition([*map(rank.union, host), merge(steps.start, last_end)], start, end)
-    return np.concatenate(([(end - start)[queued].sum()], rest[:, ~queued].sum(axis=1)))
+    between = merge(steps.end[:-1], steps.start[1:])
+    start, end = gaps(union((busy, between)), steps.start[0], steps.end[-1])
+    device = trace.device[np.argsort(table.start[trace.device], kind="stable")]
+    launch = np.append(trace.launch[device], -1)[np.searchsorted(table.start[device], end)]
+    queued = (launch >= 0) & (table.start[launch] <= start)
+    rest = partition([*map(trace.union, host), merge(steps.start, last_end)], start, end)
+    total = np.append((end - start)[queued].sum(), rest[:, ~queued].sum(axis=1))
+    rows = tables.structs(
+        Idle,
+        cause=CAUSES,
+        total_us=total / 1e3,
+        us_per_step=total / 1e3 / len(steps.names),
+        share_of_step=total / steps.total,
+    )
+    return sorted((row for row in rows if row.total_us), key=lambda row: -row.total_us)
 
 
-def _queued(rank: Rank, start: Ints, end: Ints) -> Any:
-    """Whether the device event that ends a gap had been launched before the gap began."""
-    table, order = rank.table, np.argsort(rank.table.start[rank.device], kind="stable")
-    device = rank.device[order]
-    at = np.searchsorted(table.start[device], end)
-    launch = np.concatenate((rank.launch[device], [-1]))[at]
-    return (launch >= 0) & (table.start[launch] <= start)
-
-
-def _communication(ranks: Sequence[Rank], steps: int) -> dict[str, Any] | None:
+def _communication(trace: Trace, steps: int) -> dict[str, Any] | None:
     """Device time of collectives per step; None if there was no communication at all.
 
     Exposed: what collective kernels add to the union of all other kernels. Without device collectives (CPU,
     gloo) the times are None: the host's marks show when a call was made, not when data moved.
     """
-    if not any(len(rank.rows(Kind.COLLECTIVE, Kind.COMMUNICATION)) for rank in ranks):
+    collectives, length = trace.rows(Kind.COLLECTIVE), trace.steps.length
+    if not len(collectives) + len(trace.rows(Kind.COMMUNICATION)):
         return None
     total = exposed = None
-    if recorded := [rank for rank in ranks if len(rank.rows(Kind.COLLECTIVE))]:
-        total = sum(rank.steps.length(rank.busy(Kind.COLLECTIVE)) for rank in recorded) / 1e3 / steps
-        either = sum(rank.steps.length(rank.busy(*KERNELS)) for rank in recorded)
-        exposed = (either - sum(rank.steps.length(rank.layers[0]) for rank in recorded)) / 1e3 / steps
+    if len(collectives):
+        total = length(trace.union(collectives)) / 1e3 / steps
+        exposed = (length(trace.union(trace.rows(*KERNELS))) - length(trace.layers[0])) / 1e3 / steps
+    world = trace.files[0].head.distributedInfo
     return {
-        "backend": ranks[0].file.head.distributedInfo.backend,
-        "world_size": ranks[0].file.head.distributedInfo.world_size,
+        "backend": world.backend,
+        "world_size": world.world_size,
         "total_us_per_step": total,
         "exposed_us_per_step": exposed,
         "overlapped_us_per_step": None if total is None or exposed is None else total - exposed,
-        "waiting_us_per_step": _waiting(ranks, steps),
+        "waiting_us_per_step": _waiting(trace, collectives, steps),
     }
 
 
-def _waiting(ranks: Sequence[Rank], steps: int) -> float | None:
+def _waiting(trace: Trace, collectives: Ints, steps: int) -> float | None:
     """A collective moves data only once the last rank has joined: the rest of its time is waiting.
 
     The k-th collective of every rank is the same one; the shortest of them is the transfer. None with
     one rank, or where the ranks recorded different collectives.
     """
-    tables = [np.sort(rank.table[rank.rows(Kind.COLLECTIVE)], order="start", kind="stable") for rank in ranks]
-    names = [table["name"].tolist() for table in tables]
-    if len(ranks) < 2 or not names[0] or any(other != names[0] for other in names):
+    table, count = trace.table, len(trace.files)
+    rows = collectives[np.argsort(table.start[collectives], kind="stable")]
+    if count < 2 or not len(rows) or len(rows) % count:
         return None
-    times = np.stack([table["end"] - table["start"] for table in tables])
+    ranks, names, times = (
+        column.reshape(count, -1)
+        for column in (trace.rank(table.start[rows]), table.name[rows], trace.duration(rows))
+    )
+    if (np.arange(count) != ranks.T).any() or (names != names[0]).any():
+        return None
     return float((times - times.min(axis=0)).sum() / 1e3 / steps)
 
 
-def _memory(rank: Rank) -> dict[str, Any] | None:
+def _memory(trace: Trace) -> dict[str, Any] | None:
     """Memory over time by device, from `[memory]` events; None if they were not recorded."""
-    time = rank.table.start[rank.rows(Kind.MEMORY)]
+    time = trace.table.start[trace.rows(Kind.MEMORY)]
     if not len(time):
         return None
     order = np.argsort(time, kind="stable")
-    time, events = time[order] / 1e3, rank.memory[order]
+    time, events = time[order] / 1e3, trace.memory[order]
     devices = []
     for kind, index in np.unique(events[:, :2], axis=0).tolist():
         here = (events[:, 0] == kind) & (events[:, 1] == index)

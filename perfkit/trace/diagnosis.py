@@ -11,7 +11,8 @@ import numpy as np
 from msgspec import Struct
 
 from perfkit.trace.model import Analysis, Health
-from perfkit.trace.rank import WHOLE, Rank
+from perfkit.trace.reader import Reader
+from perfkit.trace.table import WHOLE, Trace
 from perfkit.trace.tables import is_bandwidth_bound
 
 
@@ -172,17 +173,16 @@ _FEW = 0.01
 """A share of launches without a kernel that the edges of the recording explain."""
 
 
-def check(rank: Rank) -> list[Health]:
-    """Problems of one rank; `spoils` names the figures that the analysis then sets to None."""
-    problems = (*_file(rank), *_recording(rank))
+def check(trace: Trace) -> list[Health]:
+    """Problems of a trace; `spoils` names the figures that the analysis then sets to None."""
+    problems = [*(problem for file in trace.files for problem in _file(file)), *_recording(trace)]
     return [
         Health(code=code, severity=severity, message=message, spoils=spoils)
         for code, severity, message, spoils in problems
     ]
 
 
-def _file(rank: Rank) -> Iterator[tuple[str, str, str, list[str]]]:
-    file = rank.file
+def _file(file: Reader) -> Iterator[tuple[str, str, str, list[str]]]:
     if file.head.simulated:
         facts = "".join(f"; {name}: {fact[:200]}" for name, fact in file.head.simulated.items())
         message = f"this trace is simulated: no kernel ran, its times are predicted{facts}"
@@ -197,8 +197,8 @@ def _file(rank: Rank) -> Iterator[tuple[str, str, str, list[str]]]:
         yield "bad_events", "warning", f"left out {file.dropped} events with {reasons}", []
 
 
-def _recording(rank: Rank) -> Iterator[tuple[str, str, str, list[str]]]:
-    steps, start, ids = rank.steps, rank.table.start, rank.table.correlation
+def _recording(trace: Trace) -> Iterator[tuple[str, str, str, list[str]]]:
+    steps, start, ids = trace.steps, trace.table.start, trace.table.correlation
     if not steps.marked:
         message = f"no ProfilerStep marks: '{WHOLE}' stands for one step; call profiler.step() to get steps"
         yield "no_steps", "info", message, []
@@ -206,28 +206,28 @@ def _recording(rank: Rank) -> Iterator[tuple[str, str, str, list[str]]]:
         names = ", ".join(steps.empty[:5])
         message = f"steps that repeat or lie inside others were left out: {names}"
         yield "duplicate_steps", "warning", message, []
-    launching = rank.matching(rank.calls, "^(?!.*(Graph|HostFunc)).*Launch")
+    launching = trace.matching(trace.calls, "^(?!.*(Graph|HostFunc)).*Launch")
     launching = launching[ids[launching] >= 0]
-    if not len(rank.device):
-        if len(launching) or (rank.memory[:, 0] == 1).any():
+    if not len(trace.device):
+        if len(launching) or (trace.memory[:, 0] == 1).any():
             message = (
                 "a GPU was used but no GPU event was recorded; profile in a fresh process (pytorch#175790)"
             )
             yield "no_gpu_events", "error", message, _DEVICE
         return
-    without = launching[~np.isin(ids[launching], ids[rank.device])]
+    without = launching[~np.isin(ids[launching], ids[trace.device])]
     if len(without):
         many = len(without) > _FEW * len(launching)
         message = f"{len(without)} of {len(launching)} launches have no kernel in the trace"
-        recorded = start[rank.launch[rank.launched]]
+        recorded = start[trace.launch[trace.launched]]
         if start[without].max() < recorded.min(initial=np.iinfo(np.int64).max):
             message += ", all before the first recorded kernel: CUPTI before 13.1 loses them when a session "
             message += "starts (pytorch#192021); give the profiler's schedule more warm-up steps"
         elif many:
             message += "; profile once, in a fresh process (pytorch#192021)"
         yield "dropped_kernels", "error" if many else "warning", message, _DEVICE if many else []
-    tied = rank.launched
-    early = int((start[tied] < start[rank.launch[tied]]).sum())
+    tied = trace.launched
+    early = int((start[tied] < start[trace.launch[tied]]).sum())
     if early:
         message = f"{early} of {len(tied)} device events start before their launch"
         yield "early_kernels", "warning", message, ["idle"] if early > _FEW * len(tied) else []

@@ -14,7 +14,7 @@ from perfkit.show.document import Figure, Interactive
 from perfkit.show.style import Look
 from perfkit.show.units import clean
 from perfkit.trace.model import Analysis
-from perfkit.trace.rank import Texts
+from perfkit.trace.table import Texts
 from perfkit.trace.timeline import Bar, Lanes
 
 if TYPE_CHECKING:

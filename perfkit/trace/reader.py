@@ -105,7 +105,7 @@ class Reader:
     """
 
     def __init__(self, path: Path, tell: Callable[[float], object]) -> None:
-        self._path, self._tell = path, tell
+        self.path, self._tell = path, tell
         self.head = Head()
         self.dropped = 0
         """Events with impossible values."""
@@ -137,8 +137,8 @@ class Reader:
 
     def _texts(self) -> Iterator[bytes]:
         try:
-            with self._path.open("rb") as raw:
-                size = self._path.stat().st_size
+            with self.path.open("rb") as raw:
+                size = self.path.stat().st_size
                 packed = raw.peek(2)[:2] == b"\x1f\x8b"
                 file = gzip.GzipFile(fileobj=raw) if packed else raw
                 while text := file.read1(MIB):
@@ -148,7 +148,7 @@ class Reader:
             self.truncated = "gzip data end early or are damaged"
         except OSError as error:
             raise TraceError(
-                f"cannot read {self._path}: {error.strerror or error}", "Check the path"
+                f"cannot read {self.path}: {error.strerror or error}", "Check the path"
             ) from error
 
     def _opened(self, texts: Iterator[bytes]) -> bytes:
@@ -162,10 +162,9 @@ class Reader:
             if len(head) > LONGEST:
                 break
         if not head:
-            raise TraceError(
-                "the file is empty", "Record the trace again; the profiler may not have finished"
-            )
-        raise TraceError("this is no JSON with a list 'traceEvents'", ADVICE)
+            remedy = "Record the trace again; the profiler may not have finished"
+            raise TraceError(f"{self.path.name}: the file is empty", remedy)
+        raise TraceError(f"{self.path.name}: this is no JSON with a list 'traceEvents'", ADVICE)
 
     def _last(self, text: bytes) -> list[Event]:
         """The events of the text's end, with what follows them; of a broken file, those before the break."""

@@ -1,7 +1,6 @@
-"""Tables of operators, kernels, copies and synchronising calls, over the ranks of a trace."""
+"""Tables of operators, kernels, copies and synchronising calls, over all ranks of a trace."""
 
 import re
-from collections.abc import Callable, Sequence
 from math import isnan
 from typing import Any, TypeVar
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from perfkit.trace.intervals import Floats, Ints
 from perfkit.trace.model import Kernel, Operator, Sync, Transfer
-from perfkit.trace.rank import KERNELS, Kind, Rank, take
+from perfkit.trace.table import KERNELS, Kind, Texts, Trace, take
 
 _Row = TypeVar("_Row")
 
@@ -26,30 +25,27 @@ def structs(row: type[_Row], /, **columns: Any) -> list[_Row]:
 
 
 class Groups:
-    """Rows of all ranks by distinct keys, in order of appearance. `keys`: a column for each code of a key.
+    """Rows by distinct keys, in order of appearance.
 
     Args:
-        ranks: of the trace.
-        codes: a rank's columns, of which the first ones are numbers of texts, the keys.
-        keys: how many.
+        texts: of the trace.
+        columns: for each part of the key a column of numbers of texts.
     """
 
-    def __init__(self, ranks: Sequence[Rank], columns: Callable[[Rank], tuple[Any, ...]], keys: int) -> None:
-        joined = [np.concatenate(each) for each in zip(*map(columns, ranks), strict=True)]
-        self.values: list[Any] = joined[keys:]
-        number = np.zeros(len(joined[0]), np.int64)
-        for code in joined[:keys]:
-            number = number * (int(code.max(initial=-1)) + 2) + code + 1
+    def __init__(self, texts: Texts, *columns: Ints) -> None:
+        number = np.zeros(len(columns[0]), np.int64)
+        for codes in columns:
+            number = number * (int(codes.max(initial=-1)) + 2) + codes + 1
             _, first, number = np.unique(number, return_index=True, return_inverse=True)
         order = np.argsort(first)
-        self._of, each = np.argsort(order)[number], ranks[0].texts.each
+        self._of = np.argsort(order)[number]
         self.keys: list[list[Any]] = [
-            [each[code] if code >= 0 else None for code in codes[first[order]].tolist()]
-            for codes in joined[:keys]
+            [texts.each[code] if code >= 0 else None for code in codes[first[order]].tolist()]
+            for codes in columns
         ]
         self.count = np.bincount(self._of, minlength=len(first))
 
-    def sum(self, values: Ints | Floats) -> Floats:
+    def sum(self, values: Any) -> Floats:
         """Sum per group; NaN counts as 0."""
         return np.bincount(self._of, np.nan_to_num(values), len(self.count)).astype(np.float64)
 
@@ -66,21 +62,15 @@ class Groups:
             return self.sum(values * weights) / self.sum(weights)
 
 
-def operators(ranks: Sequence[Rank], has_device: bool) -> list[Operator]:
+def operators(trace: Trace, has_device: bool) -> list[Operator]:
     """By name, input shapes and types; sorted by self time on the device, else on the host."""
-
-    def calls(rank: Rank) -> tuple[Any, ...]:
-        ops, size = rank.ops.rows, len(rank.table)
-        host, parent = rank.duration(ops), rank.op[ops]
-        inner = np.bincount(parent[parent >= 0], host[parent >= 0], size)[ops]
-        tied = rank.device[rank.op[rank.device] >= 0]
-        device = np.bincount(rank.op[tied], rank.duration(tied), size)
-        times = host, np.maximum(host - inner, 0), rank.ops.inclusive(device), device[ops]
-        return rank.table.name[ops], rank.table.inputs[ops], *times
-
-    groups = Groups(ranks, calls, 2)
+    ops, op, table = trace.ops, trace.op, trace.table
+    host = trace.duration(ops)
+    nested, tied = op[ops] >= 0, trace.device[op[trace.device] >= 0]
+    inner = np.bincount(op[ops[nested]], host[nested], len(table))[ops]
+    device = np.bincount(op[tied], trace.duration(tied), len(table))
+    groups = Groups(trace.texts, table.name[ops], table.inputs[ops])
     names, inputs = groups.keys
-    host, host_self, device, device_self = (groups.sum(ns) / 1e3 for ns in groups.values)
     unknown = 0 if has_device else np.nan
     dims, types = (
         [pair[at].decode("utf-8", "replace") or None if pair else None for pair in inputs] for at in (0, 1)
@@ -91,38 +81,39 @@ def operators(ranks: Sequence[Rank], has_device: bool) -> list[Operator]:
         input_shapes=dims,
         input_dtypes=types,
         calls=groups.count,
-        host_total_us=host,
-        host_self_us=host_self,
-        device_total_us=device + unknown,
-        device_self_us=device_self + unknown,
+        host_total_us=groups.sum(host) / 1e3,
+        host_self_us=groups.sum(np.maximum(host - inner, 0)) / 1e3,
+        device_total_us=groups.sum(_inclusive(device, op, ops)) / 1e3 + unknown,
+        device_self_us=groups.sum(device[ops]) / 1e3 + unknown,
     )
     return sorted(rows, key=lambda row: (-(row.device_self_us or 0.0), -row.host_self_us, row.name))
 
 
-def _place(rank: Rank, rows: Ints) -> tuple[Ints, Ints]:
+def _inclusive(own: Any, op: Ints, ops: Ints) -> Any:
+    """Each operator's value and those of all operators inside it."""
+    total, values, above = own.astype(np.float64), own[ops], op[ops]
+    while len(above):
+        values, above = values[above >= 0], above[above >= 0]
+        total += np.bincount(above, values, len(own))
+        above = op[above]
+    return total[ops]
+
+
+def _place(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     """The operator and the line of code from which device work was launched."""
-    ops = rank.op[rows]
-    return take(rank.table.name, ops), rank.frames(rank.launch[rows], ops)
+    ops = trace.op[rows]
+    return take(trace.table.name, ops), trace.frames(trace.launch[rows], ops)
 
 
-def kernels(ranks: Sequence[Rank]) -> list[Kernel]:
+def kernels(trace: Trace) -> list[Kernel]:
     """By name, the longest in total first; with the place that most of a kernel's time comes from."""
-
-    def launches(rank: Rank) -> tuple[Any, ...]:
-        rows = rank.rows(*KERNELS)
-        table = rank.table[rows]
-        return table.name, *_place(rank, rows), rank.duration(rows) / 1e3, table.blocks, table.occupancy
-
-    places, groups = Groups(ranks, launches, 3), Groups(ranks, launches, 1)
-    main = {
-        name: place
-        for _, name, *place in sorted(
-            zip(places.sum(places.values[0]), *places.keys, strict=True), key=lambda place: place[0]
-        )
-    }
-    time, blocks, occupancy = groups.values[2:]
+    rows = trace.rows(*KERNELS)
+    table, time = trace.table[rows], trace.duration(rows) / 1e3
+    places, groups = Groups(trace.texts, table.name, *_place(trace, rows)), Groups(trace.texts, table.name)
+    by_time = sorted(zip(places.sum(time), *places.keys, strict=True), key=lambda place: place[0])
+    main = {name: (operator, frame) for _, name, operator, frame in by_time}
     names, total = groups.keys[0], groups.sum(time)
-    rows = structs(
+    kernels = structs(
         Kernel,
         name=names,
         calls=groups.count,
@@ -130,36 +121,29 @@ def kernels(ranks: Sequence[Rank]) -> list[Kernel]:
         mean_us=total / groups.count,
         max_us=groups.largest(time),
         min_us=-groups.largest(-time),
-        blocks_per_sm=groups.mean(blocks, time),
-        occupancy=groups.mean(occupancy, time),
+        blocks_per_sm=groups.mean(table.blocks, time),
+        occupancy=groups.mean(table.occupancy, time),
         tensor_core=map(tensor_core, names),
         operator=(main[name][0] for name in names),
         frame=(main[name][1] for name in names),
     )
-    return sorted(rows, key=lambda row: (-row.total_us, row.name))
+    return sorted(kernels, key=lambda row: (-row.total_us, row.name))
 
 
-def transfers(ranks: Sequence[Rank], steps: int) -> list[Transfer]:
+def transfers(trace: Trace, steps: int) -> list[Transfer]:
     """Copies by direction, host memory and place, the longest in total first."""
-
-    def copies(rank: Rank) -> tuple[Any, ...]:
-        rows, texts = rank.rows(Kind.MEMCPY), rank.texts
-        sizes, names = rank.table.bytes, rank.table.name[rows].tolist()
-        size = np.where(sizes[rows] >= 0, sizes[rows], take(sizes, rank.launch[rows]))  # ROCm: at the launch
-        ways = [direction(texts.each[name]) for name in names]
-        codes = np.array([[texts[part] if part else -1 for part in way] for way in ways], np.int64).reshape(
-            -1, 2
-        )
-        return *codes.T, *_place(rank, rows), rank.duration(rows) / 1e3, size
-
-    groups = Groups(ranks, copies, 4)
-    time, size = groups.values
-    directions, memories, operators, frames = groups.keys
-    total, moved = groups.sum(time), groups.sum(size)
+    rows, texts, sizes = trace.rows(Kind.MEMCPY), trace.texts, trace.table.bytes
+    names, inverse = np.unique(trace.table.name[rows], return_inverse=True)
+    ways = [[texts[part] if part else -1 for part in direction(texts.each[name])] for name in names.tolist()]
+    codes = np.array(ways, np.int64).reshape(-1, 2)[inverse]
+    groups = Groups(texts, *codes.T, *_place(trace, rows))
+    size = np.where(sizes[rows] >= 0, sizes[rows], take(sizes, trace.launch[rows]))  # ROCm: at the launch
+    total, moved = groups.sum(trace.duration(rows) / 1e3), groups.sum(size)
     moved[groups.sum(size < 0) > 0] = np.nan
     with np.errstate(all="ignore"):
         rate = np.where(total > 0, moved / total / 1e3, np.nan)
-    rows = structs(
+    directions, memories, operators, frames = groups.keys
+    transfers = structs(
         Transfer,
         direction=directions,
         host_memory=memories,
@@ -172,26 +156,22 @@ def transfers(ranks: Sequence[Rank], steps: int) -> list[Transfer]:
         calls_per_step=groups.count / steps,
         us_per_step=total / steps,
     )
-    return sorted(rows, key=lambda row: -row.total_us)
+    return sorted(transfers, key=lambda row: -row.total_us)
 
 
-def syncs(ranks: Sequence[Rank], steps: int) -> list[Sync]:
+def syncs(trace: Trace, steps: int) -> list[Sync]:
     """Runtime calls and operators that wait for the device, the longest in total first."""
-
-    def waits(rank: Rank) -> tuple[Any, ...]:
-        calls, ops = rank.matching(rank.calls, WAITS), rank.matching(rank.ops.rows, WAITING_OPERATORS)
-        rows = np.concatenate((calls, ops))
-        around = rank.op[rows]
-        kinds = np.repeat([rank.texts["runtime"], rank.texts["operator"]], [len(calls), len(ops)])
-        place = take(rank.table.name, around), rank.frames(rows, around)
-        return rank.table.name[rows], kinds, *place, rank.duration(rows) / 1e3
-
-    groups = Groups(ranks, waits, 4)
-    calls, kinds, operators, frames = groups.keys
-    total = groups.sum(groups.values[0])
-    rows = structs(
+    texts, table = trace.texts, trace.table
+    calls, ops = trace.matching(trace.calls, WAITS), trace.matching(trace.ops, WAITING_OPERATORS)
+    rows = np.concatenate((calls, ops))
+    kind = np.repeat([texts["runtime"], texts["operator"]], [len(calls), len(ops)])
+    around = trace.op[rows]
+    groups = Groups(texts, table.name[rows], kind, take(table.name, around), trace.frames(rows, around))
+    names, kinds, operators, frames = groups.keys
+    total = groups.sum(trace.duration(rows) / 1e3)
+    syncs = structs(
         Sync,
-        call=calls,
+        call=names,
         kind=kinds,
         operator=operators,
         frame=frames,
@@ -200,7 +180,7 @@ def syncs(ranks: Sequence[Rank], steps: int) -> list[Sync]:
         calls_per_step=groups.count / steps,
         ms_per_step=total / 1e3 / steps,
     )
-    return sorted(rows, key=lambda row: -row.total_us)
+    return sorted(syncs, key=lambda row: -row.total_us)
 
 
 # ---------------------------------------------------------------- what names tell

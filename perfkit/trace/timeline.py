@@ -12,7 +12,7 @@ from msgspec import Struct
 from perfkit.errors import TraceError
 from perfkit.show.units import clean
 from perfkit.trace.intervals import Ints
-from perfkit.trace.rank import COPIES, KERNELS, Forest, Kind, Rank, Trace
+from perfkit.trace.table import COPIES, KERNELS, Kind, Trace, nest
 
 _SHOWN = [kind for kind in Kind if Kind.OTHER < kind < Kind.STEP]
 _COLOURS = {kind: kind.name.lower() for kind in _SHOWN}
@@ -73,23 +73,23 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
     Raises:
         TraceError: no such step.
     """
-    rank = trace.ranks[0]
-    table, steps = rank.table, rank.steps
-    if not -len(steps.names) <= step < len(steps.names):
-        raise TraceError(
-            f"there is no step {step}", f"The trace has {len(steps.names)} steps, counted from 0"
-        )
-    rows = rank.rows(*_SHOWN)
-    zero, kinds, threads = int(table.start.min()), table.kind[rows], table.thread[rows]
+    table, steps = trace.table, trace.steps
+    count = int((trace.rank(steps.start) == 0).sum())
+    if not -count <= step < count:
+        raise TraceError(f"there is no step {step}", f"The trace has {count} steps, counted from 0")
+    own = trace.rank(table.start) == 0
+    rows = trace.rows(*_SHOWN)
+    rows = rows[own[rows]]
+    zero, end, cell = int(table.start[own].min()), int(table.end[own].max()), 0
+    kinds, threads = table.kind[rows], table.thread[rows]
     groups = np.select([np.isin(kinds, KERNELS), np.isin(kinds, COPIES)], [1, 2])
     tracks = [
-        _Track(rank, group, thread, rows[(groups == group) & (threads == thread)])
+        _Track(trace, group, thread, rows[(groups == group) & (threads == thread)])
         for group, thread in sorted({*zip(groups.tolist(), threads.tolist(), strict=True)})
     ]
     window = int(steps.start[step]), int(steps.end[step])
     if sum(track.inside(*window).sum() for track in tracks) > most // 2:
         window = zero, zero
-    end, cell = int(table.end.max()), 0
     while cell < end - zero and sum(len(track.firsts(window, cell)) for track in tracks) > most:
         cell = 2 * cell or 1 + (end - zero) // (2 * most)
     return Lanes(
@@ -102,22 +102,25 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
                 duration_us=(end - start) / 1e3,
                 colour="other",
             )
-            for name, start, end in zip(steps.names, steps.start.tolist(), steps.end.tolist(), strict=True)
+            for name, start, end in zip(
+                steps.names[:count], steps.start.tolist(), steps.end.tolist(), strict=False
+            )
         ],
-        step=step % len(steps.names),
-        phases=_phases(rank, zero),
+        step=step % count,
+        phases=_phases(trace, zero),
     )
 
 
 class _Track:
     """All events of a lane, by depth, then by time."""
 
-    def __init__(self, rank: Rank, group: int, thread: int, rows: Ints) -> None:
-        self._rank, self._group, self._thread = rank, group, thread
-        forest = Forest(rank.table, rows)
-        order = np.argsort(forest.depth, kind="stable")
-        self._rows, self._depth = forest.rows[order], forest.depth[order]
-        self._start, self._end = rank.table.start[self._rows], rank.table.end[self._rows]
+    def __init__(self, trace: Trace, group: int, thread: int, rows: Ints) -> None:
+        self._trace, self._group, self._thread = trace, group, thread
+        table = trace.table
+        _, depth = nest(table.thread[rows], table.start[rows], table.end[rows], len(rows))
+        order = np.lexsort((table.start[rows], depth))
+        self._rows, self._depth = rows[order], depth[order]
+        self._start, self._end = table.start[self._rows], table.end[self._rows]
 
     def inside(self, start: int, end: int) -> Any:
         """Whether each event overlaps a window."""
@@ -138,20 +141,20 @@ class _Track:
 
     def lane(self, first: Ints, zero: int) -> Lane:
         """The lane with a bar for each of the first events and those up to the next one."""
-        rank, group = self._rank, self._group
+        trace, group = self._trace, self._group
         duration, events = self._end - self._start, np.diff([*first.tolist(), len(self._rows)])
         by_length = np.lexsort((duration, np.repeat(np.arange(len(first)), events)))
         longest = self._rows[by_length[first + events - 1]]
-        calls = rank.launch[longest] if group else longest
-        ops = np.where(rank.table.kind[longest] == Kind.CPU_OP, longest, rank.op[longest])
-        each, kind = rank.texts.each, rank.table.kind[self._rows]
+        calls = trace.launch[longest] if group else longest
+        ops = np.where(trace.table.kind[longest] == Kind.CPU_OP, longest, trace.op[longest])
+        each, kind = trace.texts.each, trace.table.kind[self._rows]
         columns = (
-            rank.table.name[longest],
+            trace.table.name[longest],
             (self._start[first] - zero) / 1e3,
             (np.maximum.reduceat(self._end, first) - self._start[first]) / 1e3,
             np.where(np.minimum.reduceat(kind, first) == np.maximum.reduceat(kind, first), kind[first], 0),
             self._depth[first],
-            np.where(events == 1, rank.frames(calls, ops), -1),
+            np.where(events == 1, trace.frames(calls, ops), -1),
             events,
             np.add.reduceat(duration, first) / 1e3,
         )
@@ -173,17 +176,17 @@ class _Track:
         return Lane(label=clean(self._label(), 60), kind=("thread", "stream", "copies")[group], bars=bars)
 
     def _label(self) -> str:
-        pid, tid = map(str, self._rank.texts.each[self._thread])
+        _, pid, tid = self._trace.texts.each[self._thread]
         if not self._group:
-            return self._rank.threads.get((pid, tid)) or f"thread {tid}"
-        gpu = "simulated GPU" if self._rank.file.head.simulated else "GPU"
+            return self._trace.threads.get(self._thread) or f"thread {tid}"
+        gpu = "simulated GPU" if self._trace.files[0].head.simulated else "GPU"
         return f"{gpu} {pid} stream {tid.removeprefix('stream ')}{' copies' if self._group == 2 else ''}"
 
 
-def _phases(rank: Rank, zero: int) -> list[Bar]:
+def _phases(trace: Trace, zero: int) -> list[Bar]:
     """Forward, backward, optimizer of each step: from the optimizer's own mark and autograd's operators."""
-    table, steps = rank.table, rank.steps
-    host = rank.rows(Kind.CPU_OP, Kind.ANNOTATION)
+    table, steps = trace.table, trace.steps
+    host = trace.rows(Kind.CPU_OP, Kind.ANNOTATION)
 
     def extents(rows: Ints, until: Ints) -> tuple[Ints, Ints]:
         """First start and last end, in each step, of the rows that end in time; (end, start) without any."""
@@ -194,10 +197,10 @@ def _phases(rank: Rank, zero: int) -> list[Bar]:
         np.maximum.at(high, step[whole], table.end[rows[whole]])
         return low, high
 
-    backward = extents(rank.matching(host, r"^autograd::engine::evaluate_function|Backward\d*$"), steps.end)
-    optimizer = extents(rank.matching(host, "^Optimizer.step#"), steps.end)
+    backward = extents(trace.matching(host, r"^autograd::engine::evaluate_function|Backward\d*$"), steps.end)
+    optimizer = extents(trace.matching(host, "^Optimizer.step#"), steps.end)
     until = np.where(backward[0] < backward[1], backward[0], optimizer[0])
-    loaded = extents(rank.rows(Kind.DATALOADER), until)[1]
+    loaded = extents(trace.rows(Kind.DATALOADER), until)[1]
     forward = loaded, np.where(until < steps.end, until, loaded)
     return [
         Bar(name=name, start_us=(start - zero) / 1e3, duration_us=(end - start) / 1e3, colour=name)

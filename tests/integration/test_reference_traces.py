@@ -65,14 +65,13 @@ def test_collective_kernels_are_communication_and_not_kernel():
 @pytest.mark.parametrize("name", NAMES)
 def test_what_holds_of_every_trace_read_in_pieces_of_any_size(name, monkeypatch):
     trace = load(path(name))
-    rank, analysis = trace.ranks[0], analyse(trace)
-    steps = rank.steps
-    parts = partition(rank.layers, steps.start, steps.end)
+    analysis, steps = analyse(trace), trace.steps
+    parts = partition(trace.layers, steps.start, steps.end)
     assert parts.sum(axis=0).tolist() == (steps.end - steps.start).tolist()
     if analysis.has_accelerator:
-        idle = steps.total - steps.length(rank.union(rank.device))
+        idle = steps.total - steps.length(trace.union(trace.device))
         assert round(sum(row.total_us for row in analysis.idle) * 1000) == idle
-    assert sum(row.calls for row in analysis.operators) == len(rank.ops.rows)
+    assert sum(row.calls for row in analysis.operators) == len(trace.ops)
     assert lanes(trace).lanes
     for size in (997, 1 << 40):
         monkeypatch.setattr(reader, "PIECE", size)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.errors import TraceError
-from perfkit.trace import Analysis, analyse, load, rank
+from perfkit.trace import Analysis, analyse, load, table
 from tests.unit.trace.recording import Recording, step
 
 
@@ -40,8 +40,8 @@ def test_objects_lists_gzip_and_what_windows_writes_give_the_same(tmp_path):
 def test_nanoseconds_survive_where_a_float_would_lose_them(tmp_path):
     text = b'[{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1712195495520824.518, "dur": 0.432}]'
     (tmp_path / "a.json").write_bytes(text)
-    table = load(tmp_path / "a.json").ranks[0].table
-    assert (table.start.item(), table.end.item()) == (1712195495520824518, 1712195495520824950)
+    events = load(tmp_path / "a.json").table
+    assert (events.start.item(), events.end.item()) == (1712195495520824518, 1712195495520824950)
 
 
 def test_events_with_impossible_values_are_dropped_and_counted(tmp_path):
@@ -127,11 +127,11 @@ def test_a_folder_is_read_as_the_ranks_of_one_run_and_missing_files_are_refused(
             load(path)
     for number in (1, 0):
         sample().save(tmp_path, f"rank{number}.json")
-    assert [rank.path[-6] for rank in load(tmp_path).ranks] == ["0", "1"]
+    assert [str(file.path)[-6] for file in load(tmp_path).files] == ["0", "1"]
 
 
 def test_a_long_read_says_how_far_it_is_over_all_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(rank, "_QUIET_S", -1)
+    monkeypatch.setattr(table, "_QUIET_S", -1)
     said = []
     load([sample().save(tmp_path, name) for name in ("a.json", "b.json.gz")], lambda *now: said.append(now))
     assert dict(said) == {"reading a.json": 0.5, "reading b.json.gz": 1.0}

@@ -1,8 +1,8 @@
-"""A trace: a table of events per file, and what is derived of it: launches, lines of code, steps."""
+"""A trace: a table of events, and what is derived of it: launches, lines of code, steps."""
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -55,21 +55,24 @@ _NAMES = (
     ((Kind.KERNEL,), r"(?i)nccl|rccl|oneccl|mscclpp", Kind.COLLECTIVE),
 )
 _EVENT = np.dtype(
-    [
-        ("kind", "i1"),
-        ("name", "i4"),
-        ("thread", "i4"),
-        ("start", "i8"),
-        ("end", "i8"),
-        ("correlation", "i8"),
-        ("external", "i8"),
-        ("gpu", "i8"),
-        ("bytes", "i8"),
-        ("blocks", "f8"),
-        ("occupancy", "f8"),
-        ("inputs", "i4"),
-        ("stack", "i4"),
-    ]
+    {
+        "names": [
+            "kind",
+            "name",
+            "thread",
+            "start",
+            "end",
+            "correlation",
+            "external",
+            "gpu",
+            "bytes",
+            "blocks",
+            "occupancy",
+            "inputs",
+            "stack",
+        ],
+        "formats": ["i1", "i4", "i4", "i8", "i8", "i8", "i8", "i8", "i8", "f8", "f8", "i4", "i4"],
+    }
 )
 
 
@@ -91,47 +94,77 @@ class Texts(dict[Any, int]):
         return self[value]
 
 
-class Rank:
-    """One file: its events of interest as `table`, in file order, and what is derived from them on first use.
+class Trace:
+    """The events of interest of a run as one `table`, in file order, and what is derived from it.
 
-    Times are in ns on the trace's own clock. Names, threads, inputs (pairs of dims and types) and stacks are
-    numbers of texts. -1 (integers) or NaN (floats) where the file has no value.
+    Times are in ns. The ranks, one file each, lie one after the other on the clock of the first, so that no
+    interval of one overlaps with those of another. Names, threads, inputs (pairs of dims and types) and
+    stacks are numbers of `texts`. -1 (integers) or NaN (floats) where a file has no value.
 
     Raises:
-        TraceError: the file cannot be read, or nothing in it is an event of the PyTorch profiler.
+        TraceError: a file cannot be read, or nothing in it is an event of the PyTorch profiler.
     """
 
-    def __init__(self, path: Path, texts: Texts, tell: Callable[[float], object] = bool) -> None:
-        self.path, self.texts, self.file = str(path), texts, Reader(path, tell)
-        self.threads: dict[tuple[str, str], str] = {}
-        """Names of threads by process and number."""
-        memory: list[tuple[int, ...]] = []
-        pieces = [self._rows(events, memory) for events in self.file.pieces()]
+    def __init__(self, paths: Sequence[Path], tell: Tell) -> None:
+        self.files: list[Reader] = []
+        self.texts = Texts()
+        self.threads: dict[int, str] = {}
+        """Names of threads by their numbers."""
+        self._memory: list[tuple[int, ...]] = []
+        pieces, shifts, starts, end, began = list[Any](), list[int](), list[int](), 0, time.monotonic()
+
+        def follow(share: float) -> None:
+            if time.monotonic() - began > _QUIET_S:
+                tell(f"reading {path.name}", (len(self.files) - 1 + share) / len(paths))
+
+        for path in paths:
+            self.files.append(Reader(path, follow))
+            rows = [piece for events in self.files[-1].pieces() if len(piece := self._rows(events))]
+            if not rows:
+                raise TraceError(f"{path.name}: this file has no event of the profiler", ADVICE)
+            start = min(int(piece["start"].min()) for piece in rows)
+            shifts.append(end - start if pieces else 0)
+            for piece in rows:
+                piece["start"] += shifts[-1]
+                piece["end"] += shifts[-1]
+                for ids in (piece["correlation"], piece["external"]):
+                    ids[:] = np.where(ids >= 0, ids * len(paths) + len(shifts) - 1, -1)
+            starts.append(start + shifts[-1])
+            end = max(int(piece["end"].max()) for piece in rows) + 1
+            pieces += rows
         table: Any = np.concatenate(pieces).view(np.recarray)
         self.table = table
-        self.memory = np.array(memory, np.int64).reshape(-1, 5)
-        """A row for each `[memory]` event: device type, device, change, allocated, reserved."""
-        if not len(table):
-            raise TraceError("this file has no event of the profiler", ADVICE)
-        for column in (table.correlation, table.external, table.gpu, table.bytes):
-            np.maximum(column, -1, out=column)
+        self.shifts, self.starts = np.array(shifts), np.array(starts)
+        """Of each rank: the offset of its times, and its first event."""
+        self.memory = np.array(self._memory, np.int64).reshape(-1, 5)
+        """For each `[memory]` event of the first rank: device type, device, change, allocated, reserved."""
         for column in (table.blocks, table.occupancy):
             column[~(column >= 0)] = np.nan
         table.occupancy /= 100
         for kinds, pattern, kind in _NAMES:
             table.kind[self.matching(self.rows(*kinds), pattern)] = kind
+        self.ops, self.calls = self.rows(Kind.CPU_OP), self.rows(Kind.RUNTIME)
+        """Operators, and calls of the runtime."""
+        self.device = self.rows(*KERNELS, *COPIES)
+        self.launch = np.full(len(table), -1)
+        """For each row of the table the call that launched it, by correlation, or -1."""
+        ids = table.correlation
+        self.launch[self.device] = _lookup(ids[self.calls], self.calls, ids[self.device])
+        self.launched = self.device[self.launch[self.device] >= 0]
 
-    def _rows(self, events: list[Event], memory: list[tuple[int, ...]]) -> Any:
-        """Rows of the table for the events of interest; the figures of `[memory]` events go to `memory`."""
-        texts, rows, nothing = self.texts, [], Args()
+    def _rows(self, events: list[Event]) -> Any:
+        """Rows of the table for the events of interest."""
+        rank, texts, rows, nothing = len(self.files), self.texts, [], Args()
         for event in events:
             args = event.args if isinstance(event.args, Args) else nothing
             kind = _category(event.cat) if event.ph == "X" else Kind.OTHER
-            if event.ph == "i" and event.name == "[memory]":
+            if rank == 1 and event.ph == "i" and event.name == "[memory]":
                 kind = Kind.MEMORY
-                memory.append((args.device_type, args.device_id, args.change, args.allocated, args.reserved))
+                self._memory.append(
+                    (args.device_type, args.device_id, args.change, args.allocated, args.reserved)
+                )
             elif event.ph == "M" and event.name == "thread_name":
-                self.threads[str(event.pid), str(event.tid)] = args.name
+                self.threads[texts[rank, str(event.pid), str(event.tid)]] = args.name
             if not kind:
                 continue
             try:
@@ -139,13 +172,13 @@ class Rank:
             except ArithmeticError:  # NaN
                 fits = False
             if not fits:
-                self.file.dropped += 1
+                self.files[-1].dropped += 1
                 continue
             start, inputs = round(event.ts * 1000), (bytes(args.dims), bytes(args.types))
             row = (
                 kind,
                 texts[event.name],
-                texts[event.pid, event.tid],
+                texts[rank, str(event.pid), str(event.tid)],
                 start,
                 start + round(event.dur * 1000),
                 args.correlation,
@@ -159,6 +192,10 @@ class Rank:
             )
             rows.append(row)
         return np.array(rows, _EVENT)
+
+    def rank(self, times: Ints) -> Ints:
+        """The position of the rank to which each of these times belongs."""
+        return np.searchsorted(self.starts, times, "right") - 1
 
     def rows(self, *kinds: Kind) -> Ints:
         """Row numbers of these kinds, ascending."""
@@ -178,10 +215,6 @@ class Rank:
         """The union of rows' intervals."""
         return merge(self.table.start[rows], self.table.end[rows])
 
-    def busy(self, *kinds: Kind) -> Spans:
-        """When anything of these kinds runs."""
-        return self.union(self.rows(*kinds))
-
     @cached_property
     def layers(self) -> tuple[Spans, ...]:
         """The parts of a step in order of priority, but the rest; collective kernels are communication."""
@@ -194,60 +227,39 @@ class Rank:
             (Kind.DATALOADER,),
             (Kind.CPU_OP, Kind.ANNOTATION),
         )
-        return tuple(self.busy(*each) for each in kinds)
-
-    @cached_property
-    def ops(self) -> "Forest":
-        """Operators."""
-        return Forest(self.table, self.rows(Kind.CPU_OP))
-
-    @cached_property
-    def calls(self) -> Ints:
-        """Runtime calls."""
-        return self.rows(Kind.RUNTIME)
-
-    @cached_property
-    def device(self) -> Ints:
-        """Kernels, copies and sets."""
-        return self.rows(*KERNELS, *COPIES)
-
-    @cached_property
-    def launch(self) -> Ints:
-        """For each row of the table the runtime call that launched it, by correlation, or -1."""
-        calls, ids = self.calls, self.table.correlation
-        launch = np.full(len(ids), -1)
-        launch[self.device] = _lookup(ids[calls], calls, ids[self.device])
-        return launch
-
-    @cached_property
-    def launched(self) -> Ints:
-        """Device work whose launch was recorded."""
-        return self.device[self.launch[self.device] >= 0]
+        return tuple(self.union(self.rows(*each)) for each in kinds)
 
     @cached_property
     def op(self) -> Ints:
-        """For each call, operator and device row the operator around it or its launch, or -1.
+        """For each operator, call and device row the operator around it or its launch, or -1.
 
         By time; where that tells nothing, by external id.
         """
-        ops, ids = self.ops.rows, self.table.external
-        op = np.full(len(ids), -1)
-        op[ops] = self.ops.parent
-        op[self.calls] = self.ops.around(self.calls)
+        op, ids = self._around(self.ops, self.calls), self.table.external
         for rows in (self.calls, self.device):
             by_time = take(op, np.where(self.launch[rows] >= 0, self.launch[rows], rows))
-            op[rows] = np.where(by_time >= 0, by_time, _lookup(ids[ops], ops, ids[rows]))
+            op[rows] = np.where(by_time >= 0, by_time, _lookup(ids[self.ops], self.ops, ids[rows]))
         return op
 
     @cached_property
-    def _python(self) -> "Forest":
-        """The Python frames of the user's own code, if stacks were recorded."""
+    def _frame(self) -> Ints:
+        """For each operator and call the user's line in the Python frame around it, or -1."""
         rows = self.rows(Kind.PYTHON)
-        return Forest(self.table, rows[self._lines(self.table.name[rows]) >= 0])
+        rows = rows[self._lines(self.table.name[rows]) >= 0]
+        around = self._around(rows, np.concatenate((self.ops, self.calls)))
+        return self._lines(take(self.table.name, around))
+
+    def _around(self, rows: Ints, leaves: Ints) -> Ints:
+        """For each row of the table the innermost of `rows` that is open at its start, or -1."""
+        table, every = self.table, np.concatenate((rows, leaves))
+        parent, _ = nest(table.thread[every], table.start[every], table.end[every], len(rows))
+        around = np.full(len(table), -1)
+        around[every] = take(every, parent)
+        return around
 
     def frames(self, calls: Ints, ops: Ints) -> Ints:
         """The user's `file.py:line` at calls, else in operators' stacks: numbers of texts, or -1."""
-        by_time = self._lines(take(self.table.name, self._python.around(calls)))
+        by_time = take(self._frame, calls)
         return np.where(by_time >= 0, by_time, self._lines(take(self.table.stack, ops)))
 
     def _lines(self, stacks: Ints) -> Ints:
@@ -261,7 +273,10 @@ class Rank:
         """Host marks `ProfilerStep#n`, each extended to the end of the device work launched inside it."""
         table, marks = self.table, self.rows(Kind.STEP)
         if not len(marks):
-            return Steps([WHOLE], np.array([table.start.min()]), np.array([table.end.max()]), marked=False)
+            end = np.array(
+                [table.end[self.rank(table.start) == rank].max() for rank in range(len(self.files))]
+            )
+            return Steps([WHOLE] * len(end), self.starts, end, marked=False)
         marks = marks[np.lexsort((-table.end[marks], table.start[marks]))]
         start, end = table.start[marks], table.end[marks]
         call, latest = self.launch[self.launched], end.copy()
@@ -270,12 +285,8 @@ class Rank:
         np.maximum.at(latest, step[inside], table.end[self.launched[inside]])
         end = np.maximum.accumulate(latest)
         start = np.maximum(start, np.concatenate((start[:1], end[:-1])))
-        keep = end > start
-        names = [
-            [self.texts.each[code] for code in table.name[each].tolist()]
-            for each in (marks[keep], marks[~keep])
-        ]
-        return Steps(names[0], start[keep], end[keep], empty=tuple(names[1]))
+        keep, names = end > start, np.array([self.texts.each[name] for name in table.name[marks].tolist()])
+        return Steps(names[keep].tolist(), start[keep], end[keep], empty=names[~keep].tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +297,8 @@ class Steps:
     start: Ints
     end: Ints
     marked: bool = True
-    empty: tuple[str, ...] = ()
+    empty: Sequence[str] = ()
+    """Names of steps that repeat or lie inside others."""
 
     @property
     def total(self) -> int:
@@ -298,59 +310,24 @@ class Steps:
         return int(spans.within(self.start, self.end).sum())
 
 
-class Forest:
-    """Rows of host threads as a forest, where a row's parent encloses it. O(n log n), no Python loop.
+def nest(thread: Ints, start: Ints, end: Ints, parents: int) -> tuple[Ints, Ints]:
+    """For each interval the position of the innermost one of its thread that is open at its start, or -1.
 
-    With rows sorted by (thread, start, longest first), the depth of a row is the number of earlier
-    starts minus the number of ends up to its start; its parent is the nearest earlier row one level up.
+    Only the first `parents` intervals count as open. Also returns the depths, from 0; intervals of one thread
+    and depth are disjoint, if all are parents.
     """
-
-    def __init__(self, table: Any, rows: Ints) -> None:
-        self.rows = rows = rows[np.lexsort((-table.end[rows], table.start[rows], table.thread[rows]))]
-        self._table = table
-        self._end = np.maximum(table.end[rows], table.start[rows] + 1)
-        self._times = np.unique(np.concatenate((table.start[rows], self._end)))
-        self._starts = self._keys(rows, table.start[rows])
-        self._own_ends = self._keys(rows, self._end)
-        self._ends = np.sort(self._own_ends)
-        here = np.arange(len(rows))
-        self.depth = here - np.searchsorted(self._ends, self._starts, "right")
-        self._levels = np.sort(self.depth * len(rows) + here)
-        self.parent = self._above(rows, self.depth, here)
-
-    def _keys(self, rows: Ints, time: Ints) -> Ints:
-        """(thread, time) as one sortable integer."""
-        thread = self._table.thread[rows].astype(np.int64)
-        return thread * (len(self._times) + 1) + np.searchsorted(self._times, time, "right")  # type: ignore[no-any-return]
-
-    def around(self, rows: Ints) -> Ints:
-        """The innermost row open on the same thread when each of these rows starts, or -1."""
-        keys = self._keys(rows, self._table.start[rows])
-        before = np.searchsorted(self._starts, keys, "right")
-        return self._above(rows, before - np.searchsorted(self._ends, keys, "right"), before)
-
-    def _above(self, rows: Ints, depth: Ints, before: Ints) -> Ints:
-        count, table = len(self.rows), self._table
-        if not count:
-            return np.full(len(rows), -1)
-        level, at = np.divmod(
-            self._levels[np.searchsorted(self._levels, (depth - 1) * count + before) - 1], count
-        )
-        good = (depth > 0) & (level == depth - 1) & (at < before) & (rows >= 0)
-        good &= (table.thread[self.rows[at]] == table.thread[rows]) & (self._end[at] > table.start[rows])
-        return np.where(good, self.rows[at], -1)
-
-    def inclusive(self, values: Ints) -> Ints:
-        """Each row's value and those of all rows inside it, from a value for each row of the table."""
-        running = np.concatenate(([0], np.cumsum(values[self.rows])))
-        return running[np.searchsorted(self._starts, self._own_ends)] - running[:-1]
-
-
-@dataclass(frozen=True)
-class Trace:
-    """One or several files of one run, one file per rank."""
-
-    ranks: tuple[Rank, ...]
+    order = np.lexsort((-end, start, thread))
+    columns = (column[order].tolist() for column in (thread, start, end))
+    parent, depth, stack = list[int](), list[int](), list[tuple[int, int, int]]()
+    for position, lane, at, until in zip(order.tolist(), *columns, strict=True):
+        while stack and (stack[-1][0] != lane or stack[-1][1] <= at):
+            stack.pop()
+        parent.append(stack[-1][2] if stack else -1)
+        depth.append(len(stack))
+        if position < parents:
+            stack.append((lane, max(until, at + 1), position))
+    back = np.argsort(order)
+    return np.array(parent, np.int64)[back], np.array(depth, np.int64)[back]
 
 
 def load(paths: Paths, tell: Tell = lambda what, share: None) -> Trace:
@@ -368,20 +345,10 @@ def load(paths: Paths, tell: Tell = lambda what, share: None) -> Trace:
         several = sorted(path for path in several[0].iterdir() if path.name.endswith((".json", ".json.gz")))
     if not several:
         raise TraceError("no trace file was given", ADVICE)
-    texts, ranks, began = Texts(), list[Rank](), time.monotonic()
-
-    def follow(share: float) -> None:
-        if time.monotonic() - began > _QUIET_S:
-            tell(f"reading {path.name}", (len(ranks) + share) / len(several))
-
-    for path in several:
-        try:
-            ranks.append(Rank(path, texts, follow))
-        except TraceError as error:
-            raise TraceError(f"{path.name}: {error.what}", error.remedy) from error
-        except MemoryError as error:
-            raise TraceError(f"{path.name} does not fit into memory", "Record fewer steps") from error
-    return Trace(tuple(ranks))
+    try:
+        return Trace(several, tell)
+    except MemoryError as error:
+        raise TraceError("the trace does not fit into memory", "Record fewer steps") from error
 
 
 def take(column: Ints, rows: Ints) -> Ints:
