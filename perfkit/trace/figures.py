@@ -3,16 +3,15 @@
 import functools
 import itertools
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from perfkit.show import style, units
 from perfkit.show.document import Figure, Interactive
 from perfkit.show.style import Look
-from perfkit.show.units import clean
 from perfkit.trace.model import Analysis
 from perfkit.trace.table import Texts
 from perfkit.trace.timeline import Bar, Lanes
@@ -48,73 +47,51 @@ def us(value: float | None) -> str:
 
 def reason(analysis: Analysis, figure: str = "") -> str:
     """Why a figure is not known."""
-    spoiled = (clean(problem.message) for problem in analysis.health if figure in problem.spoils)
+    spoiled = (problem.message for problem in analysis.health if figure in problem.spoils)
     otherwise = analysis.device["reason"] or "the trace does not record it"
     return f"{units.NOT_AVAILABLE}: {next(spoiled, otherwise)}"
 
 
 def views(analysis: Analysis) -> list[Figure]:
     """The pictures of a trace."""
-    prefix = "Simulated: " if analysis.device["simulated"] else ""
     parts = [f"{part} {us(time)}" for part, time in analysis.mean_us.items() if time]
     devices = (analysis.memory or {}).get("devices", [])
     peaks = [f"{device['device']} {units.size(max(device['allocated_bytes']))}" for device in devices]
-    figures: list[Figure] = []
-    for name, title, paint, numbers in (
-        ("breakdown", "Where the steps' time goes", _breakdown, parts),
-        ("memory", "Memory over time", _memory, peaks),
-    ):
+
+    def figure(name: str, title: str, numbers: list[str], draw: "Callable[[Drawing], None]") -> Figure:
+        title = f"Simulated: {title}" if analysis.device["simulated"] else title
         nothing = "" if numbers else reason(analysis)
-        alt = f"{prefix}{title}: {nothing or ', '.join(numbers)}"
-        draw = functools.partial(paint, analysis)
-        figures.append(Figure(name, prefix + title, alt, draw, 5.0, nothing))
-    return figures
+        return Figure(name, title, f"{title}: {nothing or ', '.join(numbers)}", draw, 5.0, nothing)
+
+    return [
+        figure("breakdown", "Where the steps' time goes", parts, functools.partial(_breakdown, analysis)),
+        figure("memory", "Memory over time", peaks, functools.partial(_memory, devices)),
+    ]
 
 
 def _breakdown(analysis: Analysis, drawing: "Drawing") -> None:
     """A stacked bar for each step, and for the mean."""
-    ax = drawing.add_subplot()
-    steps = analysis.steps[:_MOST]
+    ax, steps = drawing.add_subplot(), analysis.steps[:_MOST]
     names = [*(step.name.replace("ProfilerStep#", "step ") for step in steps), "mean"]
     lengths = [*(step.duration_us for step in steps), analysis.mean_step_us or 0.0]
-    note = style.outliers_note(lengths, "step", us)
-    style.named(
-        ax,
-        names,
-        [us(time) for time in lengths],
-        "; ".join(filter(None, ("ms; hidden time is not counted again", note))),
-    )
+    unit = "; ".join(filter(None, ("ms", style.outliers_note(lengths, "step", us))))
+    style.named(ax, names, [us(time) for time in lengths], unit)
     for at, parts in enumerate([*(step.breakdown_us for step in steps), analysis.mean_us]):
         style.stack(ax, at, [((time or 0.0) / 1e3, Look(part, *LOOKS[part])) for part, time in parts.items()])
     ax.set_xlim(0, max(style.split_outliers(lengths)[0]) * 1.03 / 1e3 or 1)
     style.legend(ax, [Look(part, *LOOKS[part]) for part, time in analysis.mean_us.items() if time])
 
 
-def _memory(analysis: Analysis, drawing: "Drawing") -> None:
+def _memory(devices: list[dict[str, Any]], drawing: "Drawing") -> None:
     """Allocated bytes over time, and reserved ones as a dashed line."""
-    ax = drawing.add_subplot()
-    devices = (analysis.memory or {}).get("devices", [])
-    start = min(device["time_us"][0] for device in devices)
-    for device, colour in zip(devices, (style.BLUE, style.VERMILLION, style.GREEN) * 9, strict=False):
+    colours = style.BLUE, style.VERMILLION, style.GREEN
+    ax, start = drawing.add_subplot(), min(device["time_us"][0] for device in devices)
+    for device, colour in zip(devices, itertools.cycle(colours), strict=False):
         at = [(time - start) / 1e3 for time in device["time_us"]]
-        above = " above its start" if device["relative"] else ""
-        for key, label, line in (
-            ("allocated_bytes", f"allocated{above}", "-"),
-            ("reserved_bytes", "reserved", "--"),
-        ):
-            if held := device[key]:
-                name = f"{device['device']}: {label}"
-                ax.step(at, [count / 1e6 for count in held], line, where="post", color=colour, label=name)
-        held = device["allocated_bytes"]
-        top = held.index(max(held))
-        side = "right" if at[top] > max(at) / 2 else "left"
-        ax.annotate(
-            f"peak {units.size(held[top])}",
-            (at[top], held[top] / 1e6),
-            (0, 3),
-            textcoords="offset points",
-            ha=side,
-        )
+        for label, line in (("allocated", "-"), ("reserved", "--")):
+            if sizes := device[f"{label}_bytes"]:
+                name = f"{device['device']}: {label}, at most {units.size(max(sizes))}"
+                ax.step(at, [size / 1e6 for size in sizes], line, where="post", color=colour, label=name)
     ax.margins(y=0.15)
     ax.grid()
     ax.set(xlabel="ms", ylabel="MB")

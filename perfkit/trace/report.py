@@ -52,7 +52,7 @@ def _fact(key: str, value: object) -> str:
 
 _HEALTH = (
     Col("severity", "severity"),
-    Col("what", lambda problem: clean(problem.message)),
+    Col("what", "message"),
     Col("affects", lambda problem: ", ".join(problem.spoils) or "nothing"),
 )
 _DIAGNOSIS = (
@@ -136,62 +136,39 @@ def sections(
     Args:
         analysis: of a trace.
         findings: what stands out.
-        window: a step for the timeline.
+        window: the timeline.
         loader: the loader's work during a profile of our own.
     """
     names = ", ".join(name.replace("\\", "/").rpartition("/")[2] for name in analysis.files)
-    device = analysis.device
-
-    none = "" if analysis.has_accelerator else reason(analysis)
+    device, memory = analysis.device, (analysis.memory or {}).get("devices", [])
+    absent = "" if analysis.has_accelerator else reason(analysis)
     idle = reason(analysis, "idle") if analysis.gpu_utilization is None else "the device is never idle"
     talk = {key.split("_")[0]: time for key, time in (analysis.communication or {}).items() if "_us_" in key}
-    memory = (analysis.memory or {}).get("devices", [])
     note = "An operator's row includes its runtime call: do not add them."
+    health = tabulate(_HEALTH, analysis.health, "Health of the trace", none="sound")
+    use = [_utilization(analysis), tabulate(_IDLE, analysis.idle, "Idle time by cause", none=idle)]
+    nothing = absent or "no copies were recorded"
+    transfers = tabulate(_COPIES, analysis.transfers, "Copies", none=nothing, most=ROWS)
+    nothing = absent or "no call made the host wait"
+    syncs = tabulate(_SYNCS, analysis.syncs, "Synchronising calls", note, nothing, ROWS)
+    work = [
+        tabulate(_OPERATORS, analysis.operators, "Operators", none="no operators were recorded", most=ROWS),
+        tabulate(_KERNELS, analysis.kernels, "Kernels", none=reason(analysis), most=ROWS),
+    ]
+    rest = [
+        tabulate(_NAMED, list(talk.items()), "Communication", none="no collectives were recorded"),
+        tabulate(_MEMORY, memory, "Memory", none="n/a: the profiler ran without profile_memory"),
+    ]
     return [
         f"{names} · {device['name'] or device['kind']}",
-        Section(
-            "What stands out",
-            [tabulate(_HEALTH, analysis.health, "Health of the trace", none="sound"), diagnosis(findings)],
-        ),
+        Section("What stands out", [health, diagnosis(findings)]),
         Section("Figures", figures.views(analysis)),
         Section("Timeline", [figures.interactive(window)] if window else []),
         Section("Where a step goes", [_mean_step(analysis), *([loader_table(loader)] if loader else [])]),
-        Section(
-            "How well the device is used",
-            [_utilization(analysis), tabulate(_IDLE, analysis.idle, "Idle time by cause", none=idle)],
-        ),
-        Section(
-            "Work",
-            [
-                tabulate(
-                    _OPERATORS, analysis.operators, "Operators", none="no operators were recorded", most=ROWS
-                ),
-                tabulate(_KERNELS, analysis.kernels, "Kernels", none=reason(analysis), most=ROWS),
-            ],
-        ),
-        Section(
-            "Copies and waits",
-            [
-                tabulate(
-                    _COPIES, analysis.transfers, "Copies", none=none or "no copies were recorded", most=ROWS
-                ),
-                tabulate(
-                    _SYNCS,
-                    analysis.syncs,
-                    "Synchronising calls",
-                    note,
-                    none or "no call made the host wait",
-                    ROWS,
-                ),
-            ],
-        ),
-        Section(
-            "Ranks and memory",
-            [
-                tabulate(_NAMED, list(talk.items()), "Communication", none="no collectives were recorded"),
-                tabulate(_MEMORY, memory, "Memory", none="n/a: the profiler ran without profile_memory"),
-            ],
-        ),
+        Section("How well the device is used", use),
+        Section("Work", work),
+        Section("Copies and waits", [transfers, syncs]),
+        Section("Ranks and memory", rest),
     ]
 
 

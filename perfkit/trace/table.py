@@ -316,18 +316,20 @@ def nest(thread: Ints, start: Ints, end: Ints, parents: int) -> tuple[Ints, Ints
     Only the first `parents` intervals count as open. Also returns the depths, from 0; intervals of one thread
     and depth are disjoint, if all are parents.
     """
-    order = np.lexsort((-end, start, thread))
-    columns = (column[order].tolist() for column in (thread, start, end))
-    parent, depth, stack = list[int](), list[int](), list[tuple[int, int, int]]()
-    for position, lane, at, until in zip(order.tolist(), *columns, strict=True):
-        while stack and (stack[-1][0] != lane or stack[-1][1] <= at):
-            stack.pop()
-        parent.append(stack[-1][2] if stack else -1)
-        depth.append(len(stack))
-        if position < parents:
-            stack.append((lane, max(until, at + 1), position))
-    back = np.argsort(order)
-    return np.array(parent, np.int64)[back], np.array(depth, np.int64)[back]
+    parent, depth = np.full(len(start), -1), np.zeros(len(start), np.int64)
+    order, stack = np.lexsort((-end, start, thread)), list[tuple[int, int, int]]()
+    for chunk in np.array_split(order, 1 + len(order) // 100_000):  # lists of all would take much memory
+        above, level = list[int](), list[int]()
+        columns = (column[chunk].tolist() for column in (thread, start, end))
+        for position, lane, at, until in zip(chunk.tolist(), *columns, strict=True):
+            while stack and (stack[-1][0] != lane or stack[-1][1] <= at):
+                stack.pop()
+            above.append(stack[-1][2] if stack else -1)
+            level.append(len(stack))
+            if position < parents:
+                stack.append((lane, max(until, at + 1), position))
+        parent[chunk], depth[chunk] = above, level
+    return parent, depth
 
 
 def load(paths: Paths, tell: Tell = lambda what, share: None) -> Trace:

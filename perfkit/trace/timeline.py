@@ -147,29 +147,33 @@ class _Track:
         longest = self._rows[by_length[first + events - 1]]
         calls = trace.launch[longest] if group else longest
         ops = np.where(trace.table.kind[longest] == Kind.CPU_OP, longest, trace.op[longest])
-        each, kind = trace.texts.each, trace.table.kind[self._rows]
+        kind = trace.table.kind[self._rows]
+        names, places = trace.table.name[longest], np.where(events == 1, trace.frames(calls, ops), -1)
+        texts = {
+            code: clean(trace.texts.each[code], 120) for code in {*names.tolist(), *places.tolist()} - {-1}
+        }
         columns = (
-            trace.table.name[longest],
+            names,
             (self._start[first] - zero) / 1e3,
             (np.maximum.reduceat(self._end, first) - self._start[first]) / 1e3,
             np.where(np.minimum.reduceat(kind, first) == np.maximum.reduceat(kind, first), kind[first], 0),
             self._depth[first],
-            np.where(events == 1, trace.frames(calls, ops), -1),
+            places,
             events,
             np.add.reduceat(duration, first) / 1e3,
         )
         bars = [
             Bar(
-                name=clean(each[name], 120),
+                name=texts[name],
                 start_us=start,
                 duration_us=length,
                 colour=_COLOURS[kind],
                 depth=depth,
-                place=clean(each[line], 120) if line >= 0 else "",
+                place=texts.get(place, ""),
                 events=count,
                 busy_us=busy,
             )
-            for name, start, length, kind, depth, line, count, busy in zip(
+            for name, start, length, kind, depth, place, count, busy in zip(
                 *(column.tolist() for column in columns), strict=True
             )
         ]
