@@ -11,15 +11,13 @@ from perfkit.recipe import Recipe
 from perfkit.simulate.gpus import Gpu
 from perfkit.simulate.host import Host
 
-_CLAIMS = {"amp": "amp", "channels_last": "channels_last", "compile": "compile"}
+_CLAIMS = ("amp", "channels_last", "compile")
 """Switches whose gain has an error of its own; other changes of kernels have that of a rate."""
 _ON_THE_HOST = {
     "workers", "prefetch_factor", "batched_fetch", "pin_memory", "non_blocking", "device_prefetch",
     "cpu_threads", "uint8_copy",
 }  # fmt: skip
 """Switches that leave the kernels as they are, or nearly so."""
-
-
 ENOUGH = 20
 """Figures that speak for a claim alone."""
 
@@ -101,6 +99,7 @@ def of_ratio(gpu: Gpu, host: Host, before: tuple[Recipe, float], after: tuple[Re
     shares = min(1.0, before[1]), min(1.0, after[1])
     differ = abs(shares[0] - shares[1])
     common = math.log1p(band(gpu, "rate")) * differ, math.log1p(host.band) * differ
-    claims = {_CLAIMS.get(name, "rate") for name in before[0].diff(after[0]) if name not in _ON_THE_HOST}
+    changed = [name for name in before[0].diff(after[0]) if name not in _ON_THE_HOST]
+    claims = {name if name in _CLAIMS else "rate" for name in changed}
     gains = [math.log1p(band(gpu, claim)) * max(shares) for claim in claims]
     return math.expm1(math.hypot(*common, *gains))

@@ -21,7 +21,6 @@ from perfkit.simulate.work import HALF, Work, of_operator
 Floats = NDArray[np.float64]
 
 _PRECISIONS: list[Precision] = ["float32", "tf32", "float16"]
-_NO_TENSOR_CORES = ("depthwise",)
 
 
 class Constants(msgspec.Struct, frozen=True):
@@ -73,24 +72,19 @@ class Columns:
     """The same attribute of many works side by side, so that all their times are computed at once."""
 
     def __init__(self, works: Sequence[Work]) -> None:
-        kinds = {work.kind: None for work in works}
-        self.kinds = list(kinds)
+        self.kinds = list(dict.fromkeys(work.kind for work in works))
         index = {kind: i for i, kind in enumerate(self.kinds)}
         self.kind = np.array([index[work.kind] for work in works], dtype=int)
-        numbers = [(w.nbytes, w.flops, w.m, w.n, w.k, w.products) for w in works]
-        self.nbytes, self.flops, self.m, self.n, self.k, self.products = (
-            np.array(numbers, dtype=float).reshape(-1, 6).T.copy()
-        )
-        self.winograd = np.array(
-            [work.winograd and work.precision == "float32" for work in works], dtype=bool
-        )
+        numbers = np.array([(w.nbytes, w.flops, w.m, w.n, w.k, w.products) for w in works], dtype=float)
+        self.nbytes, self.flops, self.m, self.n, self.k, self.products = numbers.T.copy()
+        self.winograd = np.array([w.winograd and w.precision == "float32" for w in works], dtype=bool)
         self.precision = np.array([_PRECISIONS.index(_unit(work)) for work in works], dtype=int)
-        self.split = np.array(["wgrad" in kind for kind in self.kinds], dtype=bool)[self.kind]
+        self.split = np.array(["wgrad" in work.kind for work in works], dtype=bool)
 
 
 def _unit(work: Work) -> Precision:
     """The precision of the units that compute it."""
-    if work.kind.startswith(_NO_TENSOR_CORES):
+    if work.kind.startswith("depthwise"):  # no Tensor Cores
         return "float32"
     return "float16" if work.precision in HALF else "tf32" if work.precision == "tf32" else "float32"
 
@@ -108,35 +102,28 @@ def seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
 def _memory_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     tuned = values.values.get(f"{gpu.key}.memory", 1.0)
     shares = [values.share(kind, "memory", gpu.architecture) * tuned for kind in columns.kinds]
-    limits = [_most_of_the_bandwidth(kind) for kind in columns.kinds]
-    share = np.minimum(shares, limits)[columns.kind]
+    # No kernel is faster than the data sheet; a norm counted with three passes needs two at least.
+    is_norm = ["_norm.forward" in kind or "_norm.backward" in kind for kind in columns.kinds]
+    share = np.minimum(shares, np.where(is_norm, 1.5, 1.0))[columns.kind]
     # What fits the L2 cache is partly still there from the kernel before.
     reach = gpu.l2_mib * 2**20 * values.values.get(f"{gpu.architecture}/l2_reach", 1.0)
     hits = np.exp(-columns.nbytes / reach) * values.values["l2_saving"]
     return np.asarray(columns.nbytes * (1 - hits) / (gpu.bandwidth_gbs * 1e9 * share))
 
 
-def _most_of_the_bandwidth(kind: str) -> float:
-    """No kernel is faster than the data sheet; a norm counted with three passes needs two at least."""
-    return 1.5 if "_norm.forward" in kind or "_norm.backward" in kind else 1.0
-
-
 def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
-    share = np.array([values.share(kind, "compute", gpu.architecture) for kind in columns.kinds])[
-        columns.kind
-    ]
-    units = ("float32", gpu.float32_tflops), ("tf32", gpu.tf32_tflops), ("tensor", gpu.half_tflops)
-    peaks = np.array([1e12 * (tflops or np.inf) for _, tflops in units])  # in the order of _PRECISIONS
+    shares = [values.share(kind, "compute", gpu.architecture) for kind in columns.kinds]
+    units = {"float32": gpu.float32_tflops, "tf32": gpu.tf32_tflops, "tensor": gpu.half_tflops}
+    peaks = np.array([1e12 * (tflops or np.inf) for tflops in units.values()])  # in the order of _PRECISIONS
     tuned = []
-    for unit, _ in units:
+    for unit in units:
         of_architecture = values.values.get(f"{gpu.architecture}.{unit}", 1.0)
         tuned.append(values.values.get(f"{gpu.key}.{unit}", of_architecture))
+    share = np.array(shares)[columns.kind]
     share = np.minimum(share * np.array(tuned)[columns.precision], 1.0)
     with np.errstate(divide="ignore"):
         direct = columns.flops / (peaks[columns.precision] * share * _size_share(columns, gpu, values))
-    if columns.winograd.any():
-        direct = np.where(columns.winograd, _winograd(columns, gpu, values, direct), direct)
-    return np.asarray(direct)
+    return np.where(columns.winograd, _winograd(columns, gpu, values, direct), direct)
 
 
 def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
@@ -163,11 +150,8 @@ def _winograd(columns: Columns, gpu: Gpu, values: Constants, direct: Floats) -> 
     """
     constant = values.values
     fused = direct / constant["winograd_fused"]
-    traffic = (
-        columns.nbytes
-        * 4.5
-        / (gpu.bandwidth_gbs * 1e9 * values.share("pointwise", "memory", gpu.architecture))
-    )
+    bandwidth = gpu.bandwidth_gbs * 1e9 * values.share("pointwise", "memory", gpu.architecture)
+    traffic = columns.nbytes * 4.5 / bandwidth
     unfused = direct / constant["winograd_unfused"] + traffic
     return np.asarray(np.minimum(direct, np.minimum(fused, unfused)))
 
@@ -193,7 +177,8 @@ def kernels(step: Step, gpu: Gpu) -> list[Kernel]:
     times = seconds(columns, gpu, constants())
     return [
         Kernel(
-            name=_name(work, step.events[owner]), kind=_coarse(work.kind),
+            name=_name(work, step.events[owner]),
+            kind=_COARSE.get(work.kind.split(".", maxsplit=1)[0], "pointwise"),
             seconds=float(time), operator=owner, flops=work.flops, nbytes=work.nbytes,
             tensor_cores=_unit(work) != "float32" and work.m > 0,
         )
@@ -209,10 +194,6 @@ _COARSE = {
     "softmax": "reduction", "reduction": "reduction",
     "foreach": "optimizer", "fused": "fused", "gather": "gather", "scatter": "scatter", "cat": "pointwise",
 }  # fmt: skip
-
-
-def _coarse(kind: str) -> str:
-    return _COARSE.get(kind.split(".", maxsplit=1)[0], "pointwise")
 
 
 def _name(work: Work, event: object) -> str:

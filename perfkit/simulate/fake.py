@@ -5,8 +5,8 @@ CPU is made to choose as CUDA does: the casts of autocast, attention, and the op
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import torch
@@ -17,38 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
 aten = torch.ops.aten
-
-
-class Listener(Protocol):
-    """What is told of everything that happens on the device."""
-
-    def operator(self, func: Any, args: Any, kwargs: Any, out: Any) -> None: ...
-    def number(self, tensor: torch.Tensor) -> Any: ...
-    def to_host(self, tensor: torch.Tensor) -> None: ...
+_HALF = (torch.float16, torch.bfloat16)
 
 
 def tensors(tree: Any) -> Iterator[torch.Tensor]:
     """The tensors in nested lists, tuples and dictionaries."""
     return (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor))
-
-
-@contextlib.contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Within, tensors have no numbers and `listener` hears of every operator."""
-    foreach = mock.patch.object(
-        optimizer, "_get_foreach_kernels_supported_devices", return_value=["cpu", "cuda"]
-    )
-    casts = torch.library.Library("aten", "IMPL", "AutocastCPU")
-    _cast_as_cuda(casts)
-    choices = torch.library.Library("aten", "IMPL", "AutogradCPU")
-    choices.impl("scaled_dot_product_attention", _attention)
-    modes = FakeTensorMode(allow_non_fake_inputs=True), _Operators(listener), _Functions(listener)
-    try:
-        with foreach, modes[0], modes[1], modes[2]:
-            yield
-    finally:
-        casts._destroy()
-        choices._destroy()
 
 
 def repeated(batch: Any, count: int) -> Any:
@@ -58,10 +32,27 @@ def repeated(batch: Any, count: int) -> Any:
     )
 
 
+@contextlib.contextmanager
+def listening(listener: Any) -> Iterator[None]:
+    """Within, tensors have no numbers, and a `recording.Recorder` hears of every operator."""
+    devices = mock.patch.object(
+        optimizer, "_get_foreach_kernels_supported_devices", return_value=["cpu", "cuda"]
+    )
+    casts = torch.library.Library("aten", "IMPL", "AutocastCPU")
+    _cast_as_cuda(casts)
+    choices = torch.library.Library("aten", "IMPL", "AutogradCPU")
+    choices.impl("scaled_dot_product_attention", _attention)
+    _Operators.listener = _Functions.listener = listener
+    try:
+        with devices, FakeTensorMode(allow_non_fake_inputs=True), _Operators(), _Functions():  # type: ignore[no-untyped-call]
+            yield
+    finally:
+        casts._destroy()
+        choices._destroy()
+
+
 class _Operators(TorchDispatchMode):
-    def __init__(self, listener: Listener) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.listener = listener
+    listener: Any
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -75,9 +66,7 @@ class _Operators(TorchDispatchMode):
 
 
 class _Functions(TorchFunctionMode):
-    def __init__(self, listener: Listener) -> None:
-        super().__init__()
-        self.listener = listener
+    listener: Any
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.Tensor.cpu, torch.Tensor.numpy, torch.Tensor.tolist):
@@ -114,36 +103,34 @@ _FLOAT32_RESULT = "softmax.int log_softmax.int cumprod cumsum sum sum.dim_IntLis
 
 def _cast_as_cuda(library: Any) -> None:
     """Gives the CPU's autocast CUDA's lists, as long as the library lives."""
-    library.impl("cross_entropy_loss", torch.library.fallthrough_kernel, allow_override=True)
-    for name in _FLOAT32.split():
-        library.impl(name, _cast(name, lambda args, kwargs: (tree_map(_widened, args), kwargs)))
-    for name in _FLOAT32_RESULT.split():
-        library.impl(name, _cast(name, _with_float32_result))
-
-
-def _cast(name: str, change: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    packet, _, overload = name.partition(".")
-    operator = getattr(getattr(aten, packet), overload or "default")
     private: Any = torch._C
     key = private.DispatchKeySet(private._parse_dispatch_key("AutocastCPU"))
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = change(args, kwargs)
-        with torch._C._ExcludeDispatchKeyGuard(key):
-            if "softmax" in name and args[0].dtype == torch.float16 and kwargs.get("dtype") == torch.float32:
-                return getattr(aten, f"_{packet}").default(args[0], args[1], True)  # reads 16 bits, writes 32
+    def in_float32(operator: Any, args: Any, kwargs: Any) -> Any:
+        args, kwargs = tree_map(lambda leaf: leaf.float() if _is_half(leaf) else leaf, (args, kwargs))
+        return operator(*args, **kwargs)
+
+    def with_float32_result(operator: Any, args: Any, kwargs: Any) -> Any:
+        if not _is_half(args[0]):
             return operator(*args, **kwargs)
+        if "softmax" in str(operator) and args[0].dtype == torch.float16:
+            reads_16_bits = getattr(aten, f"_{operator.overloadpacket.__name__}").default
+            return reads_16_bits(args[0], args[1], True)
+        plain = [arg for arg in args if not isinstance(arg, torch.dtype) and arg is not None]
+        return operator(*plain, **{**kwargs, "dtype": torch.float32})
 
-    return kernel
+    library.impl("cross_entropy_loss", torch.library.fallthrough_kernel, allow_override=True)
+    for names, cast in ((_FLOAT32, in_float32), (_FLOAT32_RESULT, with_float32_result)):
+        for name in names.split():
+            packet, _, overload = name.partition(".")
+            operator = getattr(getattr(aten, packet), overload or "default")
+
+            def kernel(*args: Any, operator: Any = operator, cast: Any = cast, **kwargs: Any) -> Any:
+                with private._ExcludeDispatchKeyGuard(key):
+                    return cast(operator, args, kwargs)
+
+            library.impl(name, kernel)
 
 
-def _widened(leaf: Any) -> Any:
-    is_narrow = isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.float16, torch.bfloat16)
-    return leaf.float() if is_narrow else leaf
-
-
-def _with_float32_result(args: Any, kwargs: Any) -> Any:
-    if args[0].dtype not in (torch.float16, torch.bfloat16):
-        return args, kwargs
-    plain = [arg for arg in args if not isinstance(arg, torch.dtype) and arg is not None]
-    return plain, {"dtype": torch.float32, **{k: v for k, v in kwargs.items() if v is not None}}
+def _is_half(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.dtype in _HALF

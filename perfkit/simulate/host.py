@@ -11,7 +11,7 @@ import msgspec
 
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.simulate.queue import Action, Bar, Clock, Launch, Link, Queue
+from perfkit.simulate.queue import Action, Bar, Launch, Queue
 from perfkit.simulate.step import Copy, Fetch
 
 GB = 1e9
@@ -40,18 +40,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         """One line for people."""
         if self == IDEAL:
             return "ideal host: the data are already on the device"
-        fetch = (
-            f"{1e3 * self.fetch_s:.3g} ms to fetch a sample"
-            if self.fetch_s is not None
-            else "fetch time unknown"
-        )
+        fetch = "fetch time unknown"
+        if self.fetch_s is not None:
+            fetch = f"{1e3 * self.fetch_s:.3g} ms to fetch a sample"
         link = f", link {self.link_gbs:g} GB/s" if self.link_gbs else ""
         copies = f"pageable copies {self.pageable_gbs:g} GB/s{link}"
         return f"{self.name} host: {self.cores:g} cores, {fetch}, {copies}"
-
-    def link(self, gpu_link_gbs: float) -> Link:
-        """The link to a GPU whose side of it reaches this many GB/s."""
-        return Link(pinned=(self.link_gbs or gpu_link_gbs) * GB, pageable=self.pageable_gbs * GB)
 
 
 ARTICLE = Host(
@@ -88,10 +82,6 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
     Raises:
         InvalidValue: neither a name nor such numbers, or the article's host for another workload.
     """
-    other = msgspec.structs.replace(
-        ARTICLE, name="virtual", fetch_s=ARTICLE.fetch_s if is_article else None,
-        pageable_gbs=6.0, link_gbs=None, band=0.0 if is_article else MEASURED_BAND,
-    )  # fmt: skip
     if text == "ideal":
         return IDEAL
     if text == "article" and not is_article:
@@ -99,9 +89,14 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
             "--host article knows what the article's images cost to load, and no other data set",
             "Leave --host out to measure the fetch time here, or give it as --host cores=8,fetch_ms=2",
         )
-    if not text or text == "article":
-        here = msgspec.structs.replace(other, processors=cores, cores=float(cores))
-        return ARTICLE if is_article else here
+    if is_article and text in (None, "", "article"):
+        return ARTICLE
+    other = msgspec.structs.replace(
+        ARTICLE, name="virtual", fetch_s=ARTICLE.fetch_s if is_article else None,
+        pageable_gbs=6.0, link_gbs=None, band=0.0 if is_article else MEASURED_BAND,
+    )  # fmt: skip
+    if not text:
+        return msgspec.structs.replace(other, processors=cores, cores=float(cores))
     try:
         parts = dict(part.split("=") for part in text.replace(" ", "").split(","))
         values: dict[str, Any] = msgspec.convert(parts, dict[_Number, _Positive], strict=False)
@@ -124,17 +119,15 @@ class Outcome(msgspec.Struct, frozen=True):
     data_wait_s: float
     kernel_s: float
     """Kernel time of a step."""
-    copy_s: float = 0.0
-    """Time of the copies of a step."""
     bars: list[Bar] = []
     """What the queue did in the last steps, where that was asked for."""
 
 
 class _Loader:
-    """A `DataLoader` on a virtual clock: workers with their prefetch limit, and the thread that pins."""
+    """A `DataLoader` on the host's clock: workers with their prefetch limit, and the thread that pins."""
 
-    def __init__(self, clock: Clock, recipe: Recipe, fetch_s: float, cores: float, pin_s: float) -> None:
-        self._clock, self._workers = clock, recipe.workers
+    def __init__(self, queue: Queue, recipe: Recipe, fetch_s: float, cores: float, pin_s: float) -> None:
+        self._queue, self._workers = queue, recipe.workers
         self._ahead = recipe.workers * recipe.prefetch_factor
         self._fetch_s = fetch_s * max(1.0, recipe.workers / cores)
         self._pin_s, self._pinned = pin_s, 0.0
@@ -145,7 +138,7 @@ class _Loader:
         """The loop takes a batch, and waits for it if it must."""
         number = len(self._taken)
         if not self._workers:
-            self._clock.work(self._fetch_s + self._pin_s)
+            self._queue.now += self._fetch_s + self._pin_s
         else:
             requested = self._taken[number - self._ahead] if number >= self._ahead else 0.0
             before = self._done[number - self._workers] if number >= self._workers else 0.0
@@ -153,8 +146,8 @@ class _Loader:
             self._done.append(ready)
             if self._pin_s:
                 ready = self._pinned = max(self._pinned, ready) + self._pin_s
-            self._clock.wait_until(ready)
-        self._taken.append(self._clock.now)
+            self._queue.wait_until(ready)
+        self._taken.append(self._queue.now)
 
 
 def run(
@@ -170,30 +163,29 @@ def run(
         fetch_s: core seconds that a sample takes under this recipe.
         noted: the number of steps at the end of which the bars are kept.
     """
-    clock = Clock()
-    queue = Queue(clock, host.link(gpu_link_gbs))
+    queue = Queue(GB * (host.link_gbs or gpu_link_gbs), GB * host.pageable_gbs)
     is_ideal = host == IDEAL
     batch_bytes = sum(a.nbytes for a in actions if isinstance(a, Copy)) / max(1, recipe.accumulation)
     pin_s = batch_bytes / (host.copy_gbs * GB) if recipe.pin_memory and not is_ideal else 0.0
-    loader = _Loader(clock, recipe, 0.0 if is_ideal else fetch_s * recipe.batch_size, host.cores, pin_s)
+    loader = _Loader(queue, recipe, 0.0 if is_ideal else fetch_s * recipe.batch_size, host.cores, pin_s)
     waited = 0.0
-    marks: list[tuple[float, float, float, float]] = []
+    marks: list[tuple[float, float, float]] = []
     warm, measured = _lengths(recipe, actions)
     for number in range(warm + measured + 1):
         if number == warm + measured + 1 - noted:
             queue.bars = []
-        marks.append((max(clock.now, queue.ends()), waited, queue.kernel_s, queue.copy_s))
+        marks.append((max(queue.now, queue.ends()), waited, queue.kernel_s))
         for queue.action, action in enumerate(actions):
-            before = clock.now
+            before = queue.now
             if isinstance(action, Fetch):
                 loader.take()
-                waited += clock.now - before
+                waited += queue.now - before
             elif not (isinstance(action, Copy) and is_ideal):
                 queue.issue(action)
             queue.note("host", before)
     first, last = marks[warm], marks[-1]
-    step_s, wait_s, kernel_s, copy_s = ((b - a) / measured for a, b in zip(first, last, strict=True))
-    return Outcome(step_s, wait_s, kernel_s, copy_s, queue.bars or [])
+    step_s, wait_s, kernel_s = ((b - a) / measured for a, b in zip(first, last, strict=True))
+    return Outcome(step_s, wait_s, kernel_s, queue.bars or [])
 
 
 def _lengths(recipe: Recipe, actions: Sequence[Action]) -> tuple[int, int]:

@@ -21,9 +21,6 @@ _KINDS = {
 _LASTING = ("weights", "gradients", "optimizer")
 
 
-# ---------------------------------------------------------------- memory
-
-
 def memory(prediction: Prediction) -> MemoryReport:
     """What holds device memory in a step."""
     step = prediction.step
@@ -58,9 +55,6 @@ def memory(prediction: Prediction) -> MemoryReport:
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- copies and waits
-
-
 def syncs(prediction: Prediction, steps: int) -> SyncReport:
     """Lines that copy or wait between host and device, in so many steps."""
     places: dict[tuple[str, str], Place] = {}
@@ -76,17 +70,14 @@ def syncs(prediction: Prediction, steps: int) -> SyncReport:
 
 
 def _place(event: Event) -> Place | None:
-    if isinstance(event, Wait) and event.streams is None:
-        return Place(event.what, _line(event.site) or "the training loop", "wait", ITEM_REMEDY)
-    if not isinstance(event, Copy):
-        return None
-    where = _line(event.site) or "the training loop"
-    if event.to == "host":
-        return Place("cpu", where, "device to host", TO_HOST_REMEDY, bytes=event.nbytes)
-    kind = "pinned" if event.pinned else "pageable"
-    fix = copy_remedy(kind, event.non_blocking)
-    return Place("to", where, "host to device", fix, kind, bytes=event.nbytes)
-
-
-def _line(site: str) -> str:
-    return site.replace("\\", "/").rpartition("/")[2]
+    where = getattr(event, "site", "").replace("\\", "/").rpartition("/")[2] or "the training loop"
+    match event:
+        case Wait(streams=None):
+            return Place(event.what, where, "wait", ITEM_REMEDY)
+        case Copy(to="host"):
+            return Place("cpu", where, "device to host", TO_HOST_REMEDY, bytes=event.nbytes)
+        case Copy():
+            kind = "pinned" if event.pinned else "pageable"
+            fix = copy_remedy(kind, event.non_blocking)
+            return Place("to", where, "host to device", fix, kind, bytes=event.nbytes)
+    return None

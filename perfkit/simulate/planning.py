@@ -3,26 +3,11 @@
 import threading
 from typing import Any
 
-import msgspec
-from msgspec import Struct
-
 from perfkit.errors import InvalidValue
 from perfkit.process.child import call
 from perfkit.recipe import Recipe
 from perfkit.simulate.step import Step
 from perfkit.worker.messages import Description, DeviceFacts
-
-
-class Planned(Struct, frozen=True, tag="planned"):
-    """A step of a workload."""
-
-    step: Step
-
-
-class Refused(Struct, frozen=True, tag="refused"):
-    """Why there is no plan, in the user's words."""
-
-    reason: str
 
 
 def plan_step(
@@ -47,19 +32,18 @@ def plan_step(
         raise _refused(
             f"what compile_mode={recipe.compile_mode} gains on a GPU was never compared with figures"
         )
-    answer = call(f"{__name__}:record", workload, options, recipe.to_dict(), cancelled=cancelled)
-    reply = msgspec.msgpack.decode(answer, type=Planned | Refused)
-    if isinstance(reply, Refused):
-        raise _refused(f"a step of '{workload}' cannot be simulated: {reply.reason}")
-    return reply.step
+    step = call(f"{__name__}:record", workload, options, recipe.to_dict(), cancelled=cancelled)
+    if isinstance(step, str):
+        raise _refused(f"a step of '{workload}' cannot be simulated: {step}")
+    return step  # type: ignore[no-any-return]
 
 
 def _refused(what: str) -> InvalidValue:
     return InvalidValue(what, "Change that part, or measure it on a device that is here (--device cpu, cuda)")
 
 
-def record(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> bytes:
-    """In the planning process: a `Planned` or a `Refused`, encoded."""
+def record(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> Step | str:
+    """In the planning process: a step, or why there is no plan, in the user's words."""
     import torch
 
     from perfkit import workloads
@@ -68,10 +52,9 @@ def record(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> 
     torch.set_num_threads(1)
     target = workloads.load(workload, options)
     try:
-        step = recording.record(target, Recipe.from_dict(switches))
+        return recording.record(target, Recipe.from_dict(switches))
     except Exception as problem:  # whatever the workload's code raises
-        return msgspec.msgpack.encode(Refused(recording.reason(problem)))
-    return msgspec.msgpack.encode(Planned(step))
+        return recording.reason(problem)
 
 
 def describe(workload: str, preset: str, options: dict[str, Any]) -> Description:

@@ -17,10 +17,9 @@ _CONTEXT = 450 << 20
 """Bytes that CUDA and the libraries' code take before the first tensor; 300 to 500 MiB are usual."""
 _WORKSPACE = 256 << 20
 """Bytes for the scratch memory of cuDNN and cuBLAS; assumed."""
-_BAND = 0.05
-"""Error of the peak to expect, as a fraction: blocks are counted, not modelled …"""
-_COMPILED_BAND = 0.25
-"""… but what a compiled step recomputes, and so does not keep, is not known: it may need less."""
+_BAND, _COMPILED_BAND = 0.05, 0.25
+"""Error of the peak to expect, as a fraction: blocks are counted, not modelled; but what a compiled step
+recomputes, and so does not keep, is not known: it may need less."""
 
 
 def _rounded(nbytes: int) -> int:
@@ -63,8 +62,8 @@ class Prediction:
     def outcome(self, around: Host | None = None, noted: int = 0) -> Outcome:
         """The training in its steady state; on another host if one is given."""
         values = constants().values
-        costs_s = queue.HostCosts(values["host.operator_us"] * 1e-6, values["host.launch_us"] * 1e-6)
-        actions = queue.actions(self.step, self.kernels, costs_s)
+        costs_s = values["host.operator_us"] * 1e-6, values["host.launch_us"] * 1e-6
+        actions = queue.actions(self.step, self.kernels, *costs_s)
         return host.run(actions, self.recipe, around or self.host, self.gpu.link_gbs, self.fetch_s, noted)
 
     def band(self, step_s: float) -> float:

@@ -14,27 +14,6 @@ COPY_S = 5e-6
 """What starting a copy costs the host, if it does not wait for the copy; assumed."""
 
 
-class Clock:
-    """Time that passes only because somebody waits or works."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def wait_until(self, time: float) -> None:
-        self.now = max(self.now, time)
-
-    def work(self, seconds: float) -> None:
-        self.now += seconds
-
-
-class HostCosts(Struct, frozen=True):
-    """What issuing work costs the host, in seconds."""
-
-    operator_s: float
-    """An operator in eager mode: Python, dispatch, autograd."""
-    launch_s: float
-
-
 class Launch(Struct, frozen=True):
     """The kernels of one operator, in a stream."""
 
@@ -49,14 +28,6 @@ class Launch(Struct, frozen=True):
 Action = Launch | Fetch | Copy | Wait
 
 
-class Link(NamedTuple):
-    """Between host and device, in bytes per second."""
-
-    pinned: float
-    pageable: float
-    """The host's own copy into the driver's staging memory included."""
-
-
 class Bar(NamedTuple):
     """What the host or a stream did for an action, from when to when in seconds."""
 
@@ -69,10 +40,14 @@ class Bar(NamedTuple):
     stream: int = 0
 
 
-def actions(step: Step, kernels: Iterable[Kernel], costs: HostCosts) -> list[Action]:
+def actions(step: Step, kernels: Iterable[Kernel], operator_s: float, launch_s: float) -> list[Action]:
     """What the host does in a step: an action for each event that is no allocation, in order.
 
-    Fused kernels are launched by generated code, without dispatch.
+    Args:
+        step: planned.
+        kernels: of its operators.
+        operator_s: what an operator in eager mode costs the host: Python, dispatch, autograd.
+        launch_s: what a launch costs it. Fused kernels are launched by generated code, without dispatch.
     """
     seconds: dict[int, list[float]] = collections.defaultdict(list)
     for kernel in kernels:
@@ -80,8 +55,8 @@ def actions(step: Step, kernels: Iterable[Kernel], costs: HostCosts) -> list[Act
     result: list[Action] = []
     for at, event in enumerate(step.events):
         if isinstance(event, Operator):
-            dispatch = 0.0 if event.name == "fused" else costs.operator_s
-            result.append(Launch(dispatch, costs.launch_s, seconds[at], event.stream))
+            dispatch = 0.0 if event.name == "fused" else operator_s
+            result.append(Launch(dispatch, launch_s, seconds[at], event.stream))
         elif not isinstance(event, Allocate):
             result.append(event)
     return result
@@ -99,15 +74,16 @@ class Queue:
     """The streams of a GPU. Kernels of two streams share it; copies have an engine of their own.
 
     Args:
-        clock: the host's.
-        link: between host and device.
+        pinned: bytes/s of a copy from pinned memory.
+        pageable: bytes/s from pageable memory, the host's own copy into staging memory included.
     """
 
-    def __init__(self, clock: Clock, link: Link) -> None:
-        self.clock, self.link = clock, link
+    def __init__(self, pinned: float, pageable: float) -> None:
+        self.pinned, self.pageable = pinned, pageable
+        self.now = 0.0
+        """The host's time, which passes only because it waits or works."""
         self.kernel_s = 0.0
         """Kernel time so far."""
-        self.copy_s = 0.0
         self.bars: list[Bar] | None = None
         """What was done and when, for a trace; None: it is not noted."""
         self.action = 0
@@ -118,25 +94,29 @@ class Queue:
         self._elsewhere: list[_Busy] = []
         """Kernels that still have to slow another stream down."""
 
+    def wait_until(self, time: float) -> None:
+        """The host waits."""
+        self.now = max(self.now, time)
+
     def issue(self, action: Launch | Copy | Wait) -> None:
         """Does what the host does."""
         match action:
             case Launch():
-                self.clock.work(action.host_s)
+                self.now += action.host_s
                 for seconds in action.kernel_s:
                     self._call(action.launch_s)
                     self._run(seconds, action.stream)
             case Copy():
                 self._copy(action)
             case Wait(streams=None):
-                self.clock.wait_until(self._free[action.stream])
+                self.wait_until(self._free[action.stream])
             case Wait(streams=(waiting, awaited)):
                 self._free[waiting] = max(self._free[waiting], self._free[awaited])
 
     def note(self, what: Literal["host", "launch", "kernel", "copy"], start: float, stream: int = 0) -> None:
         """Keeps a bar, if bars are kept: the host's ends now, a stream's when the stream is free."""
         if self.bars is not None:
-            end = self.clock.now if what in ("host", "launch") else self._free[stream]
+            end = self.now if what in ("host", "launch") else self._free[stream]
             self.bars.append(Bar(self.action, what, start, end, stream))
 
     def ends(self) -> float:
@@ -145,14 +125,14 @@ class Queue:
 
     def _call(self, seconds: float) -> None:
         """The host puts something in the queue, once there is room."""
-        start = self.clock.now
+        start = self.now
         if len(self._queued) == RUN_AHEAD:
-            self.clock.wait_until(self._queued[0])
-        self.clock.work(seconds)
+            self.wait_until(self._queued[0])
+        self.now += seconds
         self.note("launch", start)
 
     def _run(self, seconds: float, stream: int) -> None:
-        start = max(self._free[stream], self.clock.now)
+        start = max(self._free[stream], self.now)
         end = start + seconds
         current = [other for other in self._elsewhere if other.end > start]
         for other in current:
@@ -169,15 +149,14 @@ class Queue:
     def _copy(self, copy: Copy) -> None:
         if copy.pinned:
             self._call(COPY_S)
-            start = max(self.clock.now, self._free[copy.stream], self._engine_free)
-            end = self._engine_free = start + copy.nbytes / self.link.pinned
+            start = max(self.now, self._free[copy.stream], self._engine_free)
+            end = self._engine_free = start + copy.nbytes / self.pinned
             self._queued.append(end)
         else:
             # The driver lets the stream finish, then copies through staging memory while the host waits.
-            start = max(self.clock.now, self._free[copy.stream])
-            end = start + copy.nbytes / self.link.pageable
+            start = max(self.now, self._free[copy.stream])
+            end = start + copy.nbytes / self.pageable
         self._free[copy.stream] = end
-        self.copy_s += end - start
         self.note("copy", start, copy.stream)
         if not (copy.pinned and copy.non_blocking):
-            self.clock.wait_until(end)
+            self.wait_until(end)

@@ -2,9 +2,11 @@
 
 import contextlib
 import gc
+import itertools
 import math
 import os
 import sys
+import traceback
 import weakref
 from collections.abc import Iterator
 from functools import partial
@@ -24,6 +26,7 @@ from perfkit.simulate.step import (
     Copy,
     Event,
     Fetch,
+    Layout,
     MemoryKind,
     Operator,
     Phase,
@@ -38,9 +41,6 @@ _NO_KERNEL = {
     "record_stream",
 }  # fmt: skip
 _NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<")
-_PHASES: dict[str, Phase] = {
-    "copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer",
-}  # fmt: skip
 _BORN_IN: dict[Phase, MemoryKind] = {
     "copy": "inputs", "prepare": "inputs", "forward": "activations", "backward": "temporary",
     "optimizer": "temporary",
@@ -63,7 +63,7 @@ class Recorder:
         self._modules = [""]
         self._numbers: dict[int, tuple[int, Any]] = {}
         """By storage: the number of its block, and what tells when it is given back."""
-        self._count = 0
+        self._unused = itertools.count(1)
         self._blocks: dict[int, Allocate] = {}
         """The blocks that were made by operators and are still in use."""
         self._kinds: dict[int, MemoryKind] = {}
@@ -74,16 +74,15 @@ class Recorder:
     def operator(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         name = func.overloadpacket.__name__
         if self.on and not func.is_view and name not in _NO_KERNEL:
-            inputs = [self._described(tensor) for tensor in fake.tensors((args, kwargs))]
-            if not (self.phase == "optimizer" and _counts_steps(name, inputs)):
-                outputs = [self._described(tensor) for tensor in fake.tensors(out)]
+            inputs, outputs = (
+                [self._described(tensor) for tensor in fake.tensors(tree)] for tree in ((args, kwargs), out)
+            )
+            # An optimizer's count of its steps lies in host memory.
+            counts = self.phase == "optimizer" and name in ("add_", "_foreach_add_")
+            if not counts or any(tensor.shape for tensor in inputs):
                 site = _site() if self.phase != "backward" else ""
-                self.events.append(
-                    Operator(
-                        f"{func.namespace}.{name}", self.phase, inputs, outputs,
-                        _attributes(func, args, kwargs), self._modules[-1], site,
-                    )
-                )  # fmt: skip
+                about = _attributes(func, args, kwargs), self._modules[-1], site
+                self.events.append(Operator(f"{func.namespace}.{name}", self.phase, inputs, outputs, *about))
         results = out if isinstance(out, list | tuple) else [out]
         for result, schema in zip(results, func._schema.returns, strict=False):
             if schema.alias_info is None:
@@ -122,8 +121,7 @@ class Recorder:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._numbers:
-            self._count += 1
-            self._numbers[key] = self._count, weakref.ref(storage, partial(self._free, key))
+            self._numbers[key] = next(self._unused), weakref.ref(storage, partial(self._free, key))
         return self._numbers[key][0]
 
     def _free(self, key: int, _: Any) -> None:
@@ -148,28 +146,30 @@ class Recorder:
     def stop(self, resident: list[Allocate]) -> tuple[list[Event], list[Allocate]]:
         """The events, and the memory that was in use before them, with the kinds as they turned out."""
         self.on = False
-        return [self._final(event) for event in self.events], [self._final(block) for block in resident]  # type: ignore[misc]
 
-    def _final(self, event: Event) -> Event:
-        if isinstance(event, Allocate):
-            return replace(event, kind=self._kinds.get(event.block, event.kind))
-        return event
+        def final(block: Allocate) -> Allocate:
+            return replace(block, kind=self._kinds.get(block.block, block.kind))
+
+        events = [final(event) if isinstance(event, Allocate) else event for event in self.events]
+        return events, [final(block) for block in resident]
 
     def _described(self, tensor: torch.Tensor) -> Tensor:
-        layout = "contiguous" if tensor.is_contiguous() else "strided"
-        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-        memory_format = formats.get(tensor.dim())
-        if layout == "strided" and memory_format and tensor.is_contiguous(memory_format=memory_format):
+        memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+        layout: Layout = "strided"
+        if tensor.is_contiguous():
+            layout = "contiguous"
+        elif memory_format and tensor.is_contiguous(memory_format=memory_format):
             layout = "channels_last"
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return Tensor(tuple(tensor.shape), dtype, layout, self._number(tensor))  # type: ignore[arg-type]
+        return Tensor(tuple(tensor.shape), dtype, layout, self._number(tensor))
 
     # ------------------------------------------------------------ where in the program
 
     @contextlib.contextmanager
     def range(self, name: str) -> Iterator[None]:
         """In place of `record_function` in the training program: a phase of the step."""
-        self.phase = _PHASES.get(name, self.phase)
+        if name in _BORN_IN:
+            self.phase = name
         if name == "copy" and self.on:
             self.events += self.copies
         yield
@@ -196,11 +196,6 @@ class Recorder:
             after.remove()
 
 
-def _counts_steps(name: str, inputs: list[Tensor]) -> bool:
-    """Whether an optimizer adds to its count of steps, which lies in host memory."""
-    return name in ("add_", "_foreach_add_") and not any(tensor.shape for tensor in inputs)
-
-
 def _attributes(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     """The arguments that are no tensors, by name."""
     names = [argument.name for argument in func._schema.arguments]
@@ -215,16 +210,9 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _frames() -> Iterator[Any]:
-    frame: Any = sys._getframe(2)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
 def _optimizer_frame() -> str:
     """`optim` or `grad_scaler` if one of torch's files of that name reads a value."""
-    for frame in _frames():
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         path = frame.f_code.co_filename.replace("\\", "/")
         if "/torch/optim/" in path:
             return "optim"
@@ -234,10 +222,10 @@ def _optimizer_frame() -> str:
 
 
 def _site() -> str:
-    for frame in _frames():
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
         if not file.startswith(_NOT_THE_USERS) and file != contextlib.__file__:
-            return f"{file}:{frame.f_lineno}"
+            return f"{file}:{line}"
     return ""
 
 
@@ -255,7 +243,8 @@ def record(workload: Any, recipe: Recipe) -> Step:
     with contextlib.ExitStack() as stack:
 
         def endless(loader: Any) -> Iterator[Any]:
-            sample = _first_batch(loader, recipe)
+            dataset = loader.dataset
+            sample = loader.collate_fn(dataset.__getitems__([0]) if recipe.batched_fetch else [dataset[0]])
             recorder.copies = [
                 Copy(leaf.nbytes * recipe.batch_size, "device", recipe.pin_memory, recipe.non_blocking)
                 for leaf in fake.tensors(sample)
@@ -267,8 +256,7 @@ def record(workload: Any, recipe: Recipe) -> Step:
                     recorder.events.append(Fetch())
                 yield fake.repeated(sample, recipe.batch_size)
 
-        for name, stand_in in (("endless", endless), ("record_function", recorder.range)):
-            stack.enter_context(mock.patch.object(train, name, stand_in))
+        stack.enter_context(mock.patch.multiple(train, endless=endless, record_function=recorder.range))
         quick = _WithoutNumbers(workload)
         losses: Any = train.train(plain, quick, torch.device("cpu"))
         stack.callback(losses.close)
@@ -277,43 +265,41 @@ def record(workload: Any, recipe: Recipe) -> Step:
         step = recorded(recorder, lambda: next(losses), quick.module, quick.updater, samples)
     if recipe.device_prefetch:
         step = _prefetched(step)
-    if recipe.compile:
-        step = fused(step)
-    return step
+    return fused(step) if recipe.compile else step
 
 
 def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any, samples: int) -> Step:
     """Records a step, after what only the first one does. The listener must listen."""
     weights = list(model.parameters())
 
-    def before_update(*_: Any) -> None:
+    def label_gradients(*_: Any) -> None:
         recorder.label([weight.grad for weight in weights], "gradients")
 
+    label_gradients()
     if optimizer:
-        optimizer.register_step_pre_hook(before_update)
+        optimizer.register_step_pre_hook(label_gradients)
         recorder.label([*optimizer.state.values()], "optimizer")
-    before_update()
     with recorder.modules(model):
         resident = recorder.start()
         take_step()
         events, resident = recorder.stop(resident)
     sizes = {tensor.data_ptr() or id(tensor): tensor.nbytes for tensor in [*weights, *model.buffers()]}
     constant = [Allocate(size, "parameters", -1 - at) for at, size in enumerate(sizes.values())]
+    conv, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul
     return Step(
         events=events, resident=constant + resident, samples=samples, torch=str(torch.__version__),
-        conv_precision="tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "ieee",
-        matmul_precision="tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee",
+        conv_precision="tf32" if conv.fp32_precision == "tf32" else "ieee",
+        matmul_precision="tf32" if matmul.fp32_precision == "tf32" else "ieee",
     )  # fmt: skip
 
 
 class _WithoutNumbers:
     """A workload whose model is not initialised: drawing numbers takes seconds for a large one."""
 
-    module: Any = None
-    updater: Any = None
-
     def __init__(self, workload: Any) -> None:
         self._workload = workload
+        self.module: Any = None
+        self.updater: Any = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._workload, name)
@@ -322,29 +308,18 @@ class _WithoutNumbers:
         names = ("normal_", "uniform_", "erfinv_", "exponential_")
         same: dict[str, Any] = dict.fromkeys(names, lambda tensor, *_, **__: tensor)
         with mock.patch.multiple(torch.Tensor, **same):
-            model: nn.Module = self._workload.model()
-        for module in model.modules():
-            _refuse(module)
-        self.module = model
-        return model
+            self.module = self._workload.model()
+        for module in self.module.modules():
+            name = type(module).__name__
+            if getattr(module, "sparse", False):
+                raise Unpredictable(f"its {name} layers have sparse gradients, which are not modelled")
+            if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+                raise Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
+        return self.module  # type: ignore[no-any-return]
 
     def optimizer(self, parameters: Any, **implementation: Any) -> Any:
         self.updater = self._workload.optimizer(parameters, **implementation)
         return self.updater
-
-
-def _refuse(module: nn.Module) -> None:
-    """Raises Unpredictable for layers that a GPU computes with other operators than these tensors."""
-    name = type(module).__name__
-    if getattr(module, "sparse", False):
-        raise Unpredictable(f"its {name} layers have sparse gradients, which are not modelled")
-    if isinstance(module, nn.RNNBase | nn.RNNCellBase):
-        raise Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
-
-
-def _first_batch(loader: Any, recipe: Recipe) -> Any:
-    dataset = loader.dataset
-    return loader.collate_fn(dataset.__getitems__([0]) if recipe.batched_fetch else [dataset[0]])
 
 
 def _prefetched(step: Step) -> Step:

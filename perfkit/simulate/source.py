@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -20,7 +19,7 @@ from perfkit.results.run import Raw, Run
 from perfkit.rules import Target
 from perfkit.simulate import article, bands, chrome, fetch, inspect, planning
 from perfkit.simulate import host as hosts
-from perfkit.simulate.gpus import GPUS, Gpu, gpu
+from perfkit.simulate.gpus import GPUS, gpu
 from perfkit.simulate.host import Host, Outcome
 from perfkit.simulate.prediction import Prediction, peak, predict
 from perfkit.simulate.step import Step
@@ -77,24 +76,15 @@ class Simulated(Source):
             planning.describe, workloads.reference(plan.workload), plan.preset.name, dict(plan.options),
             cancelled=self.progress.cancelled,
         )  # fmt: skip
+        self._sheet = gpu(plan.device.partition(":")[2])
+        self._is_article = article.is_articles(self.description.reference, self.description.options)
+        self._host = hosts.host(plan.host, self._is_article, machine.usable_cores())
         self._predictions: dict[Recipe, Prediction] = {}
         self._steps: dict[Recipe, Step] = {}
         self._computed: dict[str, tuple[Run, Prediction, Outcome]] = {}
         self._fetch_s: dict[tuple[str, ...], float] = {}
         self._session = secrets.token_hex(4)
         return self
-
-    @cached_property
-    def _sheet(self) -> Gpu:
-        return gpu(self.plan.device.partition(":")[2])
-
-    @cached_property
-    def _is_article(self) -> bool:
-        return article.is_articles(self.description.reference, self.description.options)
-
-    @cached_property
-    def _host(self) -> Host:
-        return hosts.host(self.plan.host, self._is_article, machine.usable_cores())
 
     @property
     def target(self) -> Target:
@@ -143,8 +133,7 @@ class Simulated(Source):
         """
         if recipe not in self._predictions:
             reference, options = self.description.reference, self.description.options
-            defaults = Recipe().to_dict()
-            on_device = recipe.replace(**{name: defaults[name] for name in _ON_THE_HOST if name in defaults})
+            on_device = recipe.replace(**{name: getattr(Recipe(), name) for name in _ON_THE_HOST})
             if on_device not in self._steps:
                 self.progress.phase("planning a step")
                 self._steps[on_device] = planning.plan_step(
@@ -196,7 +185,6 @@ class Simulated(Source):
         samples = stage.recipe.batch_size * stage.recipe.accumulation
         copied = sum(copy.nbytes for copy in prediction.step.copies if copy.to == "device") // samples
         rate = samples / outcome.step_s
-        roles = self._roles(before)
         run = builder.build(
             facts=_facts(prediction, outcome),
             raw=Raw(
@@ -204,30 +192,32 @@ class Simulated(Source):
                 block_samples_per_s=[rate], ceiling_samples_per_s=[samples / ideal.step_s],
             ),
             samples_per_step=samples,
-            pairings=[self._pairing(role, rate, prediction, outcome, name) for role, name in roles],
+            pairings=self._pairings(rate, prediction, outcome, before),
             peak_memory_bytes=peak(prediction.step), batch_bytes_per_sample=copied,
             h2d_bytes_per_sample=copied, simulated=prediction.simulated(outcome),
         )  # fmt: skip
         self._computed[stage.name] = run, prediction, outcome
         return run
 
-    def _roles(self, before: Sequence[Stage]) -> list[tuple[Role, str]]:
-        names = [stage.name for stage in before if stage.name in self._computed]
-        return [("previous", names[-1]), ("baseline", names[0])] if names else []
-
-    def _pairing(
-        self, role: Role, rate: float, prediction: Prediction, outcome: Outcome, other: str
-    ) -> Pairing:
-        run, theirs, their_outcome = self._computed[other]
-        band = bands.of_ratio(
-            self._sheet, prediction.host,
-            (theirs.recipe, theirs.kernel_s / their_outcome.step_s),
-            (prediction.recipe, prediction.kernel_s / outcome.step_s),
-        )  # fmt: skip
-        return Pairing(
-            [rate], run.raw.block_samples_per_s, against=run.id, role=role, interleaved=True, band=band,
-            computed=True,
-        )  # fmt: skip
+    def _pairings(
+        self, rate: float, prediction: Prediction, outcome: Outcome, before: Sequence[Stage]
+    ) -> list[Pairing]:
+        known = [self._computed[stage.name] for stage in before if stage.name in self._computed]
+        sides: list[tuple[Role, int]] = [("previous", -1), ("baseline", 0)] if known else []
+        pairings = []
+        for role, at in sides:
+            run, theirs, their_outcome = known[at]
+            band = bands.of_ratio(
+                self._sheet, prediction.host,
+                (theirs.recipe, theirs.kernel_s / their_outcome.step_s),
+                (prediction.recipe, prediction.kernel_s / outcome.step_s),
+            )  # fmt: skip
+            pairing = Pairing(
+                [rate], run.raw.block_samples_per_s, against=run.id, role=role, interleaved=True, band=band,
+                computed=True,
+            )  # fmt: skip
+            pairings.append(pairing)
+        return pairings
 
 
 def _facts(prediction: Prediction, outcome: Outcome) -> dict[str, str]:

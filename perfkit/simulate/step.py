@@ -7,6 +7,7 @@ from msgspec import Struct
 
 Phase = Literal["copy", "prepare", "forward", "backward", "optimizer"]
 """Where in a step; `prepare` is what a workload does to a batch on the device."""
+Layout = Literal["contiguous", "channels_last", "strided"]
 MemoryKind = Literal["parameters", "gradients", "optimizer", "activations", "inputs", "temporary"]
 
 _SIZES = {
@@ -21,7 +22,7 @@ class Tensor(Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]
     dtype: str
     """torch's name without `torch.`."""
-    layout: Literal["contiguous", "channels_last", "strided"] = "contiguous"
+    layout: Layout = "contiguous"
     block: int = 0
     """The number of its memory: views of one tensor share it."""
 
