@@ -173,8 +173,7 @@ def compare(learner: Trained, plain: Trained) -> None:
     start = [weight.detach() for weight in network().parameters()]
     moved = not all(torch.equal(*pair) for pair in zip(learner.weights, start, strict=False))
     require(
-        moved,
-        "Nothing was learnt: the weights are as at the start. Is there a backward pass from the loss?",
+        moved, "Nothing was learnt: the weights are as at the start. Is there a backward pass from the loss?"
     )
     other = "It trains differently: the weights are not those of the plain loop on the same batches"
     same(learner.weights, plain.weights, other, rtol=1e-4, atol=1e-6)

@@ -74,10 +74,7 @@ class Attribution(Struct, frozen=True, kw_only=True):
 
 
 def attribute(
-    plan: Plan,
-    names: Sequence[str] | None = None,
-    budget_s: float = 600.0,
-    progress: Progress | None = None,
+    plan: Plan, names: Sequence[str] | None = None, budget_s: float = 600.0, progress: Progress | None = None
 ) -> Attribution:
     """Measures every set of some optimizations beside the baseline.
 

@@ -13,12 +13,7 @@ from perfkit.search import tables
 from perfkit.search import tune as tuning
 
 
-def attribute(
-    training: Training,
-    output: Output,
-    stages: Stages = None,
-    budget: Minutes = 10.0,
-) -> None:
+def attribute(training: Training, output: Output, stages: Stages = None, budget: Minutes = 10.0) -> None:
     """What is each optimization worth, whatever the order? Alone, after the others, on average (Shapley)."""
     plan = training.plan()
     with progress() as follow:

@@ -72,24 +72,17 @@ def published(stage: str) -> Published | None:
 
 
 class _Pair(NamedTuple):
-    """A stage as it was predicted and as it was published, and the stage before."""
+    """A stage as it was predicted and as it was published, and both gains over the stage before."""
 
     run: Run
     published: Published
     rate: Estimate
-    before: "_Pair | None"
+    gain: float | None
+    published_gain: float | None
 
     @property
     def error(self) -> float:
         return self.rate.value / self.published.samples_per_s - 1
-
-    @property
-    def gain(self) -> float | None:
-        return self.rate.value / self.before.rate.value if self.before else None
-
-    @property
-    def published_gain(self) -> float | None:
-        return self.published.samples_per_s / self.before.published.samples_per_s if self.before else None
 
 
 _COLUMNS = (
@@ -110,12 +103,15 @@ def sections(runs: Sequence[Run]) -> list[Content]:
     """Predicted beside published; nothing unless GPU, host, workload and batch sizes are the article's."""
     pairs: list[_Pair] = []
     for run in runs:
-        figures, rate = published(run.stage), run.samples_per_s
-        known = run.simulated
+        figures, rate, known = published(run.stage), run.samples_per_s, run.simulated
         if not (known and rate and figures and known.host == "article" and run.workload == WORKLOAD):
             continue
         if run.device == f"sim:{GPU}" and run.recipe["batch_size"] == figures.batch_size:
-            pairs.append(_Pair(run, figures, rate, pairs[-1] if pairs else None))
+            gains: tuple[float, float] | tuple[None, None] = None, None
+            if pairs:
+                _, before, rate_before, *_ = pairs[-1]
+                gains = rate.value / rate_before.value, figures.samples_per_s / before.samples_per_s
+            pairs.append(_Pair(run, figures, rate, *gains))
     if not pairs:
         return []
     errors = [pair.error for pair in pairs]

@@ -4,6 +4,7 @@ The names of kernels, processes and the GPU begin with `simulated`. What a model
 occupancy) is left out.
 """
 
+import collections
 import gzip
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
@@ -21,12 +22,9 @@ from perfkit.simulate.step import Allocate, Copy, Fetch, Kernel, Operator, Wait
 
 Json = dict[str, Any]
 
-_HOST, _GPU = 1, 0
-"""Processes of the trace."""
-_MAIN, _AUTOGRAD = 1, 2
-"""Threads of the host."""
-_STREAM = 7
-"""CUDA traces call the default stream 7."""
+_HOST, _GPU = 1, 0  # processes of the trace
+_MAIN, _AUTOGRAD = 1, 2  # threads of the host
+_STREAM = 7  # the default stream in CUDA traces
 _RANGES = {"forward": "forward", "backward": "backward", "optimizer": "Optimizer.step#simulated"}
 
 
@@ -40,60 +38,51 @@ def write(path: Path, prediction: Prediction, outcome: Outcome) -> None:
     """Writes the steps whose bars were kept as a `.json` or `.json.gz`."""
     gpu = prediction.gpu
     name = f"simulated {gpu.name}"
-    major, minor = gpu.capability
-    device = {
-        "id": 0,
-        "name": name,
-        "totalGlobalMem": int(gpu.memory_gib * (1 << 30)),
-        "computeMajor": major,
-        "computeMinor": minor,
-        "numSms": gpu.multiprocessors,
-    }
     facts = {
-        "gpu": gpu.name,
-        "host": prediction.host.describe(),
+        "gpu": gpu.name, "host": prediction.host.describe(),
         "model": f"version {constants().version}, constants {constants().digest}",
         "error of samples/s to expect": f"±{prediction.band(outcome.step_s):.0%}",
-    }
+    }  # fmt: skip
+    device = {
+        "id": 0, "name": name, "totalGlobalMem": int(gpu.memory_gib * (1 << 30)),
+        "computeMajor": gpu.capability[0], "computeMinor": gpu.capability[1], "numSms": gpu.multiprocessors,
+    }  # fmt: skip
+    names = [
+        ("process_name", _HOST, 0, "simulated host"), ("process_name", _GPU, 0, name),
+        ("thread_name", _HOST, _MAIN, "simulated main thread"),
+        ("thread_name", _HOST, _AUTOGRAD, "simulated autograd thread"),
+    ]  # fmt: skip
+    named = [
+        {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": called}}
+        for what, process, thread, called in names
+    ]
     events = sorted(_Events(prediction).of(outcome.bars), key=lambda event: (event["ts"], -event["dur"]))
-    document = {
-        "schemaVersion": 1,
-        "simulated": facts,
-        "deviceProperties": [device],
-        "traceEvents": [*_names(name), *events],
-    }
-    text = json.encode(document)
+    document = {"schemaVersion": 1, "simulated": facts, "deviceProperties": [device]}
+    text = json.encode({**document, "traceEvents": [*named, *events]})
     machine.write_atomically(path, gzip.compress(text, 6) if path.name.endswith(".gz") else text)
-
-
-def _names(gpu: str) -> Iterator[Json]:
-    for process, name in ((_HOST, "simulated host"), (_GPU, gpu)):
-        yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name}}
-    for thread, name in ((_MAIN, "simulated main thread"), (_AUTOGRAD, "simulated autograd thread")):
-        yield {"ph": "M", "name": "thread_name", "pid": _HOST, "tid": thread, "args": {"name": name}}
 
 
 class _Events:
     """The events of a trace, from the bars of a queue."""
 
     def __init__(self, prediction: Prediction) -> None:
-        events = list(enumerate(prediction.step.events))
+        events = enumerate(prediction.step.events)
         self._actions = [(at, event) for at, event in events if not isinstance(event, Allocate)]
         self._loader = f"_{'Multi' if prediction.recipe.workers else 'Single'}ProcessDataLoaderIter"
-        self._kernels: dict[int, list[Kernel]] = {}
+        self._kernels: dict[int, list[Kernel]] = collections.defaultdict(list)
         for kernel in prediction.kernels:
-            self._kernels.setdefault(kernel.operator, []).append(kernel)
+            self._kernels[kernel.operator].append(kernel)
         self._number = self._correlation = 0
 
     def of(self, bars: Sequence[Bar]) -> Iterator[Json]:
         parts: list[Bar] = []
         for bar in bars:
-            if bar.what != "host":
+            if bar.what == "host":
+                self._number += 1
+                yield from self._action(bar, parts)
+                parts = []
+            else:
                 parts.append(bar)
-                continue
-            self._number += 1
-            yield from self._action(bar, parts)
-            parts = []
         spans = [bar for bar in bars if bar.what == "host"]
         for phase, group in groupby(spans, lambda bar: getattr(self._actions[bar.action][1], "phase", "")):
             within = list(group)
@@ -110,7 +99,7 @@ class _Events:
                 name = f"enumerate(DataLoader)#{self._loader}.__next__"
                 yield self._bar("user_annotation", name, span.start, span.end)
             case Operator():
-                yield from self._operator(event, self._kernels.get(at, []), span, parts)
+                yield from self._operator(event, self._kernels[at], span, parts)
             case Copy() if parts:  # an ideal host's data are on the device already
                 yield from self._copy(event, span, parts)
             case Wait(streams=None):
@@ -164,15 +153,9 @@ class _Events:
     ) -> Json:  # fmt: skip
         external = {} if category == "user_annotation" else {"External id": self._number}
         return {
-            "ph": "X",
-            "cat": category,
-            "name": name,
-            "pid": process,
-            "tid": thread,
-            "ts": 1e6 * start,
-            "dur": 1e6 * (end - start),
-            "args": {**(about or {}), **external},
-        }
+            "ph": "X", "cat": category, "name": name, "pid": process, "tid": thread,
+            "ts": 1e6 * start, "dur": 1e6 * (end - start), "args": {**(about or {}), **external},
+        }  # fmt: skip
 
 
 def _place(site: str, module: str = "") -> Json:

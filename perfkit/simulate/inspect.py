@@ -4,14 +4,7 @@ from collections import Counter
 
 from perfkit.simulate.prediction import Prediction, memory_band, peak
 from perfkit.simulate.step import Allocate, Copy, Event, Operator, Wait
-from perfkit.worker.messages import (
-    ITEM_REMEDY,
-    TO_HOST_REMEDY,
-    MemoryReport,
-    Place,
-    SyncReport,
-    copy_remedy,
-)
+from perfkit.worker.messages import ITEM_REMEDY, TO_HOST_REMEDY, MemoryReport, Place, SyncReport, copy_remedy
 
 _KINDS = {
     "parameters": "weights", "gradients": "gradients", "optimizer": "optimizer", "inputs": "batch",

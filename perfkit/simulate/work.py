@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from perfkit.simulate.step import Operator, Step, Tensor
 
 HALF = ("float16", "bfloat16")
+_Rule = Callable[["Operator", "Step"], list["Work"]]
 
 
 class Work(NamedTuple):
@@ -82,26 +83,24 @@ def _conv_part(part: str, x: Tensor, w: Tensor, y: Tensor, at: dict[str, Any], p
 
 def _convolution(op: Operator, step: Step) -> list[Work]:
     x, w = op.inputs[:2]
-    y = op.outputs[0]
+    precision = _precision(x, step.conv_precision)
     if op.attributes.get("transposed"):
-        return _conv_part("dgrad", y, w, x, op.attributes, _precision(x, step.conv_precision))
-    return _conv_part("forward", x, w, y, op.attributes, _precision(x, step.conv_precision))
+        return _conv_part("dgrad", op.outputs[0], w, x, op.attributes, precision)
+    return _conv_part("forward", x, w, op.outputs[0], op.attributes, precision)
 
 
 def _convolution_backward(op: Operator, step: Step) -> list[Work]:
     y, x, w = op.inputs[:3]
     mask = op.attributes.get("output_mask", [True, True, False])
+    of_bias = [Work(f"reduction.{_layout(y)}", _nbytes([y]))] if len(mask) > 2 and mask[2] else []
+    first = "dgrad"
     if op.attributes.get("transposed"):
-        parts, x, y = ["forward", "wgrad"], y, x
-    else:
-        parts = ["dgrad", "wgrad"]
+        first, x, y = "forward", y, x
     works = []
-    for part, wanted in zip(parts, mask, strict=False):
+    for part, wanted in zip((first, "wgrad"), mask, strict=False):
         if wanted:
             works += _conv_part(part, x, w, y, op.attributes, _precision(x, step.conv_precision))
-    if len(mask) > 2 and mask[2]:
-        works.append(Work(f"reduction.{_layout(y)}", _nbytes([y])))
-    return works
+    return works + of_bias
 
 
 def _precision(tensor: Tensor, of_float32: str) -> str:
@@ -116,9 +115,7 @@ def _product(op: Operator, step: Step) -> list[Work]:
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     precision = _precision(a, step.matmul_precision)
     kind = "bmm" if len(a.shape) == 3 else "gemm"
-    return [
-        Work(kind, _nbytes([a, b, *op.outputs[:1]]), 2.0 * count * m * n * k, m, n, k, count, precision),
-    ]
+    return [Work(kind, _nbytes([a, b, *op.outputs[:1]]), 2.0 * count * m * n * k, m, n, k, count, precision)]
 
 
 def _attention(op: Operator, step: Step) -> list[Work]:
@@ -133,18 +130,20 @@ def _attention(op: Operator, step: Step) -> list[Work]:
     return [Work(kind, nbytes, flops, length, k.shape[-2], width, count, precision)]
 
 
-def _norm(kind: str, of_input: int) -> Callable[[Operator, Step], list[Work]]:
-    def works(op: Operator, step: Step) -> list[Work]:
-        x = op.inputs[min(of_input, len(op.inputs) - 1)]
-        layout = f".{_layout(x)}" if len(x.shape) == 4 else ""
-        if kind == "batch_norm.forward" and op.outputs[1].numel == 0:
-            return [Work(f"batch_norm.inference{layout}", 2.0 * x.nbytes)]
-        return [Work(f"{kind}{layout}", float((5 if of_input else 3) * x.nbytes))]
+def _norm(op: Operator, step: Step) -> list[Work]:
+    """Batch, layer and group norm, forward (the input read twice) and backward."""
+    name = op.name.removeprefix("aten.")
+    is_backward = name.endswith("_backward")
+    kind = next(kind for kind in ("batch_norm", "layer_norm", "group_norm") if kind in name)
+    x = op.inputs[min(is_backward, len(op.inputs) - 1)]
+    layout = f".{_layout(x)}" if len(x.shape) == 4 else ""
+    if kind == "batch_norm" and not is_backward and op.outputs[1].numel == 0:
+        return [Work(f"batch_norm.inference{layout}", 2.0 * x.nbytes)]
+    part, passes = ("backward", 5) if is_backward else ("forward", 3)
+    return [Work(f"{kind}.{part}{layout}", float(passes * x.nbytes))]
 
-    return works
 
-
-def _moved(kind: str, by_layout: bool = False) -> Callable[[Operator, Step], list[Work]]:
+def _moved(kind: str, by_layout: bool = False) -> _Rule:
     def works(op: Operator, step: Step) -> list[Work]:
         layout = f".{_layout(op.inputs[0])}" if by_layout and op.inputs else ""
         return [Work(kind + layout, _nbytes(op.inputs + op.outputs))]
@@ -194,18 +193,14 @@ def _fused(op: Operator, step: Step) -> list[Work]:
     return [Work("fused.reduction" if reduction else "fused", _nbytes(op.inputs + op.outputs))]
 
 
-_Rule = Callable[[Operator, Step], list[Work]]
 _BY_NAMES: dict[str, _Rule] = {
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "fused": _fused,
     "mm addmm bmm baddbmm": _product,
-    "native_batch_norm cudnn_batch_norm _native_batch_norm_legit": _norm("batch_norm.forward", 0),
-    "native_batch_norm_backward cudnn_batch_norm_backward": _norm("batch_norm.backward", 1),
-    "native_layer_norm": _norm("layer_norm.forward", 0),
-    "native_layer_norm_backward": _norm("layer_norm.backward", 1),
-    "native_group_norm": _norm("group_norm.forward", 0),
-    "native_group_norm_backward": _norm("group_norm.backward", 1),
+    "native_batch_norm cudnn_batch_norm _native_batch_norm_legit native_layer_norm native_group_norm": _norm,
+    "native_batch_norm_backward cudnn_batch_norm_backward native_layer_norm_backward": _norm,
+    "native_group_norm_backward": _norm,
     "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d": _moved("pool.forward", True),
     "max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward": _moved(
         "pool.backward", True

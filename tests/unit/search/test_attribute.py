@@ -81,8 +81,7 @@ def rate(recipe: Recipe) -> float:
 
 
 def test_every_set_of_a_few_optimizations_is_measured_beside_the_baseline(
-    machine: FakeMachine,
-    plan: Plan,
+    machine: FakeMachine, plan: Plan
 ) -> None:
     machine.rate = rate
     result = attribute(plan, ["data_loading", "channels_last", "compile"])
