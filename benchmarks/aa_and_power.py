@@ -24,9 +24,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
 import perfkit
 from perfkit.process import server
@@ -39,7 +42,35 @@ from perfkit.studies.compare import BUDGET_S, PRECISION, pairs_for, target_half_
 from perfkit.worker.messages import Block, Description, Trained
 
 BATCH = 32
-WORKLOAD = "benchmarks.slowed:Slowed"
+WORKLOAD = "benchmarks.aa_and_power:Slowed"
+
+
+class Slowed:
+    """A small conv net on made-up images, whose steps are longer by `extra_s` busy seconds."""
+
+    def __init__(self, extra_s: float = 0.0) -> None:
+        self.extra_s = extra_s
+
+    def dataset(self, recipe: Any) -> Any:
+        """256 images of 32×32."""
+        return TensorDataset(torch.randn(256, 3, 32, 32), torch.arange(256) % 10)
+
+    def model(self) -> nn.Module:
+        """Three convolutions."""
+        convolutions = [nn.Conv2d(channels, 32, 3) for channels in (3, 32, 32)]
+        layers = [layer for convolution in convolutions for layer in (convolution, nn.ReLU())]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        """Cross entropy, and the busy loop."""
+        until = time.perf_counter() + self.extra_s
+        while time.perf_counter() < until:
+            pass
+        return nn.functional.cross_entropy(outputs, targets)
+
+    def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+        """Plain SGD."""
+        return torch.optim.SGD(parameters, lr=0.01, **implementation)
 
 
 class Group(NamedTuple):

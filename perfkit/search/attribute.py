@@ -93,11 +93,9 @@ def attribute(
         base = source.baseline()
         changes, left_out = _changes(source, base, names or USUAL)
         if not 2 <= len(changes) <= MOST:
-            reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-            raise InvalidValue(
-                f"{len(changes)} of these optimizations can act here{f' ({reasons})' if reasons else ''}",
-                f"Name two to {MOST} that can",
-            )
+            reasons = "".join(f"; {name}: {why}" for name, why in left_out.items())
+            what = f"{len(changes)} of these optimizations can act here{reasons}"
+            raise InvalidValue(what, f"Name two to {MOST} that can")
         recipes = {
             members: applicable(_merged(base, members, changes), source.target)[0]
             for members in _sets(tuple(changes))
@@ -159,22 +157,22 @@ def conclude(
         values: by set.
         left_out: optimizations that cannot act, and why.
     """
-    everything = frozenset(players)
-    known: dict[Names, Value] = {frozenset(): (0.0, 0.0), **values}
+    nothing, everything = frozenset[str](), frozenset(players)
+    known: dict[Names, Value] = {nothing: (0.0, 0.0), **values}
     effects = []
     for name in players:
-        mean, error = _shapley(name, players, known)
-        effects.append(
-            Effect(
-                name=name,
-                title=OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name,
-                alone=_gain(known, frozenset(), name),
-                last=_gain(known, everything - {name}, name),
-                shapley=None if mean is None else math.exp(mean),
-                low=None if mean is None else math.exp(mean - error),
-                high=None if mean is None else math.exp(mean + error),
-            )
+        alone, last = (_gain(known, before, name) for before in (nothing, everything - {name}))
+        mean, half = _shapley(name, players, known) or (None, 0.0)
+        effect = Effect(
+            name=name,
+            title=OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name,
+            alone=alone and math.exp(alone[0]),
+            last=last and math.exp(last[0]),
+            shapley=None if mean is None else math.exp(mean),
+            low=None if mean is None else math.exp(mean - half),
+            high=None if mean is None else math.exp(mean + half),
         )
+        effects.append(effect)
     return Attribution(
         effects=effects,
         together=math.exp(known[everything][0]) if everything in known else None,
@@ -184,22 +182,24 @@ def conclude(
     )
 
 
-def _shapley(name: str, players: Sequence[str], values: Mapping[Names, Value]) -> tuple[float | None, float]:
+def _shapley(name: str, players: Sequence[str], values: Mapping[Names, Value]) -> Value | None:
     """The mean gain over all orders, and half its 95% interval; logarithms."""
     others = [player for player in players if player != name]
     mean = variance = 0.0
     for size in range(len(players)):
         weight = 1 / (len(players) * math.comb(len(others), size))
         for members in itertools.combinations(others, size):
-            before = frozenset(members)
-            after = before | {name}
-            if not {before, after} <= values.keys():
-                return None, 0.0
-            mean += weight * (values[after][0] - values[before][0])
-            variance += weight**2 * (values[after][1] ** 2 + values[before][1] ** 2)
+            gain = _gain(values, frozenset(members), name)
+            if gain is None:
+                return None
+            mean += weight * gain[0]
+            variance += (weight * gain[1]) ** 2
     return mean, 1.96 * math.sqrt(variance)
 
 
-def _gain(values: Mapping[Names, Value], before: Names, name: str) -> float | None:
+def _gain(values: Mapping[Names, Value], before: Names, name: str) -> Value | None:
+    """What an optimization adds to a set: logarithm and standard error; None if a set was not measured."""
     after = before | {name}
-    return math.exp(values[after][0] - values[before][0]) if {before, after} <= values.keys() else None
+    if not {before, after} <= values.keys():
+        return None
+    return values[after][0] - values[before][0], math.hypot(values[after][1], values[before][1])

@@ -204,17 +204,14 @@ class _Search:
             runs = final or runs
         picked = [run for run in runs if self.fits(run)]
         if not picked:
-            raise InvalidValue(
-                "nothing that was measured fits under the memory cap", "Raise it, or allow smaller batches"
-            )
+            what = "nothing that was measured fits under the memory cap"
+            raise InvalidValue(what, "Raise it, or allow smaller batches")
         return baseline, picked
 
     def _measure(self, recipes: Sequence[Recipe], rule: StopRule, repeat: bool = False) -> list[Run]:
         """Measures recipes beside the baseline, and returns the runs that succeeded."""
-        titled = [
-            ("baseline", self.base),
-            *((recipe.describe(self.base)[:120], recipe) for recipe in recipes),
-        ]
+        titled = [("baseline", self.base)]
+        titled += [(recipe.describe(self.base)[:120], recipe) for recipe in recipes]
         stages = rungs.recipe_stages(titled, self.source.target)
         rows = [rungs.again(stages[0])] if repeat and self.source.noisy and recipes else []
         measured = [run for run in self.source.measure([*stages, *rows], rule) if run.status == "ok"]
