@@ -41,7 +41,7 @@ def write(path: Path, prediction: Prediction, outcome: Outcome) -> None:
     facts = {
         "gpu": gpu.name, "host": prediction.host.describe(),
         "model": f"version {constants().version}, constants {constants().digest}",
-        "error of samples/s to expect": f"±{prediction.band(outcome.step_s):.0%}",
+        "error of samples/s to expect": f"±{prediction.band:.0%}",
     }  # fmt: skip
     device = {
         "id": 0, "name": name, "totalGlobalMem": int(gpu.memory_gib * (1 << 30)),

@@ -1,6 +1,7 @@
 """What a training step takes on a simulated GPU: its kernels, what the host issues, its memory."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
@@ -59,22 +60,33 @@ class Prediction:
         """Kernel time of a step."""
         return sum(kernel.seconds for kernel in self.kernels)
 
+    @cached_property
+    def steady(self) -> Outcome:
+        """The training in its steady state."""
+        return self.outcome()
+
+    @property
+    def kernel_share(self) -> float:
+        """Kernel time / step."""
+        return self.kernel_s / self.steady.step_s
+
     def outcome(self, around: Host | None = None, noted: int = 0) -> Outcome:
-        """The training in its steady state; on another host if one is given."""
+        """The training in its steady state, on another host if one is given."""
         values = constants().values
         costs_s = values["host.operator_us"] * 1e-6, values["host.launch_us"] * 1e-6
         actions = queue.actions(self.step, self.kernels, *costs_s)
         return host.run(actions, self.recipe, around or self.host, self.gpu.link_gbs, self.fetch_s, noted)
 
-    def band(self, step_s: float) -> float:
-        """The error of samples/s to expect, as a fraction, where a step takes this long."""
-        return bands.of_rate(self.gpu, self.host, self.kernel_s / step_s, self.step.compiled)
+    @property
+    def band(self) -> float:
+        """The error of samples/s to expect, as a fraction."""
+        return bands.of_rate(self.gpu, self.host, self.kernel_share, self.step.compiled)
 
-    def simulated(self, outcome: Outcome) -> Simulated:
+    def simulated(self) -> Simulated:
         """What a run of it rests on."""
         return Simulated(
             gpu=self.gpu.name, host=self.host.name, model=str(constants().version),
-            constants=constants().digest, band=self.band(outcome.step_s), memory_band=memory_band(self.step),
+            constants=constants().digest, band=self.band, memory_band=memory_band(self.step),
             anchors=bands.medians(self.gpu),
             kernel_s=self.kernel_s, torch=self.step.torch,
         )  # fmt: skip

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -91,12 +91,12 @@ class Recorder:
 
     def number(self, tensor: torch.Tensor) -> Any:
         """A value is read: the host waits. There is no number to answer with."""
-        reader = _optimizer_frame()
-        if reader == "optim":
+        paths = [f.f_code.co_filename.replace("\\", "/") for f, _ in traceback.walk_stack(sys._getframe(1))]
+        if any("/torch/optim/" in path for path in paths):
             return 1.0  # the step count, which lies in host memory
         if self.on:
             self.events.append(Wait(".item()", site=_site()))
-        if reader == "grad_scaler":
+        if any(path.endswith("/grad_scaler.py") for path in paths):
             return 0.0  # no gradient was infinite: the optimizer steps, as it nearly always does
         if tensor.is_floating_point():
             return math.nan
@@ -136,15 +136,12 @@ class Recorder:
         for tensor in fake.tensors(values):
             self._kinds[self._number(tensor)] = kind
 
-    def start(self) -> list[Allocate]:
-        """Records from here on; returns the memory in use."""
+    def listen(self, take_step: Callable[[], Any]) -> tuple[list[Event], list[Allocate]]:
+        """The events of a step, and the memory that was in use before it, each block of its final kind."""
         gc.collect()  # or what came before would be given back in the recorded step
-        self.events.clear()
+        resident = list(self._blocks.values())
         self.on = True
-        return list(self._blocks.values())
-
-    def stop(self, resident: list[Allocate]) -> tuple[list[Event], list[Allocate]]:
-        """The events, and the memory that was in use before them, with the kinds as they turned out."""
+        take_step()
         self.on = False
 
         def final(block: Allocate) -> Allocate:
@@ -176,24 +173,15 @@ class Recorder:
         if name == "copy":
             self.phase = "prepare"
 
-    @contextlib.contextmanager
-    def modules(self, model: nn.Module) -> Iterator[None]:
-        """Within, operators carry the name of the module that calls them."""
-        names = {module: name for name, module in model.named_modules()}
+    def name_modules(self, model: nn.Module) -> None:
+        """From here on, operators carry the name of the module that calls them."""
 
-        def enter(module: nn.Module, inputs: Any) -> None:
-            self._modules.append(names.get(module, self._modules[-1]))
-
-        def leave(module: nn.Module, inputs: Any, outputs: Any) -> None:
+        def leave(*_: Any) -> None:
             self._modules.pop()
 
-        before = nn.modules.module.register_module_forward_pre_hook(enter)
-        after = nn.modules.module.register_module_forward_hook(leave, always_call=True)
-        try:
-            yield
-        finally:
-            before.remove()
-            after.remove()
+        for name, module in model.named_modules():
+            module.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
+            module.register_forward_hook(leave, always_call=True)
 
 
 def _attributes(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -208,17 +196,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return bool(value) and all(map(_is_plain, value))
     return isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _optimizer_frame() -> str:
-    """`optim` or `grad_scaler` if one of torch's files of that name reads a value."""
-    for frame, _ in traceback.walk_stack(sys._getframe(1)):
-        path = frame.f_code.co_filename.replace("\\", "/")
-        if "/torch/optim/" in path:
-            return "optim"
-        if path.endswith("/grad_scaler.py"):
-            return "grad_scaler"
-    return ""
 
 
 def _site() -> str:
@@ -279,10 +256,8 @@ def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any, sam
     if optimizer:
         optimizer.register_step_pre_hook(label_gradients)
         recorder.label([*optimizer.state.values()], "optimizer")
-    with recorder.modules(model):
-        resident = recorder.start()
-        take_step()
-        events, resident = recorder.stop(resident)
+    recorder.name_modules(model)
+    events, resident = recorder.listen(take_step)
     sizes = {tensor.data_ptr() or id(tensor): tensor.nbytes for tensor in [*weights, *model.buffers()]}
     constant = [Allocate(size, "parameters", -1 - at) for at, size in enumerate(sizes.values())]
     conv, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul

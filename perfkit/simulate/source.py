@@ -20,7 +20,7 @@ from perfkit.rules import Target
 from perfkit.simulate import article, bands, chrome, fetch, inspect, planning
 from perfkit.simulate import host as hosts
 from perfkit.simulate.gpus import GPUS, gpu
-from perfkit.simulate.host import Host, Outcome
+from perfkit.simulate.host import Host
 from perfkit.simulate.prediction import Prediction, peak, predict
 from perfkit.simulate.step import Step
 from perfkit.studies.record import RunBuilder
@@ -81,7 +81,7 @@ class Simulated(Source):
         self._host = hosts.host(plan.host, self._is_article, machine.usable_cores())
         self._predictions: dict[Recipe, Prediction] = {}
         self._steps: dict[Recipe, Step] = {}
-        self._computed: dict[str, tuple[Run, Prediction, Outcome]] = {}
+        self._computed: dict[str, tuple[Run, Prediction]] = {}
         self._fetch_s: dict[tuple[str, ...], float] = {}
         self._session = secrets.token_hex(4)
         return self
@@ -181,47 +181,32 @@ class Simulated(Source):
             return builder.unmeasured("cancelled", "stopped on request")
         except PerfkitError as problem:
             return builder.unmeasured("failed", str(problem))
-        outcome, ideal = prediction.outcome(), prediction.outcome(hosts.IDEAL)
+        outcome, ideal = prediction.steady, prediction.outcome(hosts.IDEAL)
         samples = stage.recipe.batch_size * stage.recipe.accumulation
         copied = sum(copy.nbytes for copy in prediction.step.copies if copy.to == "device") // samples
         rate = samples / outcome.step_s
+        facts = {"host": prediction.host.describe()}
+        if outcome.data_wait_s > 0.5 * outcome.step_s:
+            facts["pace"] = "the loader decides it: the rate says little about the GPU"
+        known_before = [self._computed[each.name] for each in before if each.name in self._computed]
+        others: list[tuple[Role, int]] = [("previous", -1), ("baseline", 0)] if known_before else []
         run = builder.build(
-            facts=_facts(prediction, outcome),
+            facts=facts,
             raw=Raw(
                 step_s=[outcome.step_s], data_wait_s=[outcome.data_wait_s], block_steps=[1],
                 block_samples_per_s=[rate], ceiling_samples_per_s=[samples / ideal.step_s],
             ),
             samples_per_step=samples,
-            pairings=self._pairings(rate, prediction, outcome, before),
+            pairings=[self._pairing(role, rate, prediction, *known_before[at]) for role, at in others],
             peak_memory_bytes=peak(prediction.step), batch_bytes_per_sample=copied,
-            h2d_bytes_per_sample=copied, simulated=prediction.simulated(outcome),
+            h2d_bytes_per_sample=copied, simulated=prediction.simulated(),
         )  # fmt: skip
-        self._computed[stage.name] = run, prediction, outcome
+        self._computed[stage.name] = run, prediction
         return run
 
-    def _pairings(
-        self, rate: float, prediction: Prediction, outcome: Outcome, before: Sequence[Stage]
-    ) -> list[Pairing]:
-        known = [self._computed[stage.name] for stage in before if stage.name in self._computed]
-        sides: list[tuple[Role, int]] = [("previous", -1), ("baseline", 0)] if known else []
-        pairings = []
-        for role, at in sides:
-            run, theirs, their_outcome = known[at]
-            band = bands.of_ratio(
-                self._sheet, prediction.host,
-                (theirs.recipe, theirs.kernel_s / their_outcome.step_s),
-                (prediction.recipe, prediction.kernel_s / outcome.step_s),
-            )  # fmt: skip
-            pairing = Pairing(
-                [rate], run.raw.block_samples_per_s, against=run.id, role=role, interleaved=True, band=band,
-                computed=True,
-            )  # fmt: skip
-            pairings.append(pairing)
-        return pairings
-
-
-def _facts(prediction: Prediction, outcome: Outcome) -> dict[str, str]:
-    facts = {"host": prediction.host.describe()}
-    if outcome.data_wait_s > 0.5 * outcome.step_s:
-        facts["pace"] = "the loader decides it: the rate says little about the GPU"
-    return facts
+    def _pairing(self, role: Role, rate: float, own: Prediction, run: Run, other: Prediction) -> Pairing:
+        sides = (other.recipe, other.kernel_share), (own.recipe, own.kernel_share)
+        return Pairing(
+            [rate], run.raw.block_samples_per_s, against=run.id, role=role, interleaved=True,
+            band=bands.of_ratio(self._sheet, own.host, *sides), computed=True,
+        )  # fmt: skip
