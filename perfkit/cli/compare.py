@@ -57,6 +57,7 @@ def compare(
         words = script.script, named, script.module, training.settings or [], training.preset, training.seed
         match = additions.load("perfkit.scripts.referee:match")(*words, allow or [])
         plan, a, b = match.plan, match.a, match.b
+        typer.echo(f"{a.title} and {b.title}: about {budget:.0f} s once both train", err=True)
     elif len(named) != 2 or training.settings or allow:
         how = "Name two: A and B, such as baseline and workers=2,amp=bf16; --set and --allow go with scripts"
         raise InvalidValue(f"compare was given {len(named)} sides", how)
@@ -65,7 +66,8 @@ def compare(
         a, b = (comparing.candidate(side, plan) for side in named)
     try:
         with progress() as follow:
-            result = comparing.compare(a, b, plan, budget, precision, progress=follow)
+            # A further pair of scripts would take their start-up once more.
+            result = comparing.compare(a, b, plan, budget, precision, 1 if match else None, progress=follow)
     except PerfkitError as problem:
         if match and not isinstance(problem, InvalidValue | Cancelled):
             failure = {"schema": 1, "outcome": "failed", "exit_code": 1, "reason": str(problem)}

@@ -34,6 +34,8 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     facts: DeviceFacts
     startup_s: float = 0.0
     """From the start of the process to its first batch."""
+    step_s: float = 0.0
+    """The step before it was asked first."""
     models: list[str] = []
     parameters: int = 0
     optimizers: list[str] = []

@@ -201,6 +201,3 @@ class ScriptPanel(Panel):
         text = self.edit.diff() or "No line of the script has to change."
         refused = [f"{name}: {why}" for name, why in self.edit.refused.items()]
         return [document.Code(text, "diff"), document.Bullets(refused)]
-
-
-script_panel = ScriptPanel

@@ -123,12 +123,12 @@ class Questions:
 
         Args:
             loss_steps: first steps, whose losses are kept.
-            warmup_s: the most that the warm-up may take.
+            warmup_s: the most that the warm-up may take; 0 for a single step.
             _: recipe and seed of a training that perfkit builds; a script has its own.
         """
         script = self.script
         first = yield from self._procedure.first_steps(self.early, loss_steps)
-        warm = yield from self._warm_up(warmup_s)
+        warm = yield from self._warm_up(warmup_s) if warmup_s else self._for(1, 0.0)
         backwards = round(len(first.plain) * self.batches_per_step)
         facts = {"step": script.step_in_words()}
         return Trained(
@@ -193,6 +193,7 @@ class Questions:
             device=self.device.type,
             facts=device.facts(self.device),
             startup_s=self._startup_s,
+            step_s=self.early[-1].seconds,
             models=[type(getattr(model, "_orig_mod", model)).__name__ for model in self.models.called],
             parameters=sum(p.numel() for p in self.models.parameters()),
             optimizers=[type(optimizer).__name__ for optimizer in self.optimizers.stepped],

@@ -85,7 +85,7 @@ class Server(Questions):
         except StopIteration as done:
             self._send(messages.Answer(done.value))
         except Unavailable as reason:
-            self._send(messages.Answer({"unavailable": str(reason)}))
+            self._send(Failure("unavailable", str(reason), "The script goes on"))
         except Ended:
             what = f"the script ended after {self.script.steps.count} steps, before it was measured"
             remedy = "Let it train longer: more epochs, more data or smaller batches"

@@ -4,6 +4,7 @@ import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -31,6 +32,13 @@ from perfkit.worker.messages import Description
 
 LOSSES = 8
 """First losses that are compared."""
+_USUAL_STEPS = 120
+"""Steps of both sides of a usual comparison: first losses, warm-up, five rounds with held batches."""
+_SHORT: Mapping[str, Any] = {
+    "block_samples": 1, "block_s": 0.0, "queues": 0, "loss_steps": 2, "warmup_s": 0.0
+}  # fmt: skip
+"""Blocks of one step, where the usual ones do not fit into the budget."""
+_FEWEST = 2
 RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
 
 
@@ -66,6 +74,10 @@ class ScriptSource(ThisMachine):
         self._loaders = [(frame.file, frame.line, frame.column) for frame in frames]
         self.plan = replace(self.plan, device=self.facts.device)
         self.holds_batches = bool(self.facts.loader)
+        self._is_slow = 0 < self.plan.preset.budget_s < _USUAL_STEPS * self.facts.step_s
+        if self._is_slow:
+            self.plan = replace(self.plan, preset=replace(self.plan.preset, **_SHORT))
+            self.holds_batches = False
         options = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
         self.description = Description(launch.name, options, [], self.facts.facts, self.facts.convolves)
 
@@ -107,6 +119,10 @@ class ScriptSource(ThisMachine):
 
     def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
         """See `Source.measure`; then asks both sides of a comparison what their steps did."""
+        if self._is_slow:
+            round_s = len(stages) * self.facts.step_s
+            rounds = max(_FEWEST, min(stop.rounds, int(stop.budget_s / round_s) - 1))
+            stop = replace(stop, rounds=rounds, budget_s=max(0.0, stop.budget_s - 2 * round_s))
         runs = super().measure(stages, stop)
         if self._observed is not None:
             for title, child in self._children.items():

@@ -24,17 +24,18 @@ _WORTH_A_WORKER, _WORTH_A_LINE = 0.03, 0.01
 _STANDS_OUT, _PYTHON = 0.1, 0.2
 """From these shares of a step on, waiting for data is a bottleneck, and a larger batch may help."""
 _NO_TIME = "as if it took no time"
-_CONVOLUTIONS = r"aten::(_?convolution|mkldnn_conv|cudnn_conv|convolution_backward|slow_conv)"
+_CONVOLUTIONS = r"aten::(_?convolution|mkldnn_conv|cudnn_conv|slow_conv).*"
 _PRODUCTS = (
-    rf"{_CONVOLUTIONS}|aten::(mm$|addmm|bmm|baddbmm|linear|matmul|_?scaled_dot|_flash|_efficient|lstm|gru"
-    r"|mkldnn_linear)"
+    rf"{_CONVOLUTIONS}|aten::(mm|addmm|bmm|baddbmm|linear|matmul|(_?scaled_dot|_flash|_efficient|mkldnn_linear)"
+    r".*|lstm|gru)"
 )
-_UPDATES = r"aten::(_foreach|_fused)_"
+_UPDATES = r"aten::(_foreach|_fused)_.*"
 _FUSIBLE = (
-    r"aten::(add|sub|mul|div|relu|gelu|silu|sigmoid|tanh|clamp|threshold|where|exp|log|sum|mean|copy_|to$|pow"
-    r"|sqrt|rsqrt|neg|native_(batch|layer|group)_norm|batch_norm|layer_norm|group_norm|_?softmax|_?log_softmax"
-    r"|dropout|native_dropout|leaky_relu|hardtanh|hardswish)"
+    r"aten::(add|sub|mul|div|neg|exp|log|pow|sqrt|rsqrt|where|clamp|sum|mean|copy|to|relu|gelu|silu|sigmoid"
+    r"|tanh|threshold|leaky_relu|hardtanh|hardswish|_?softmax|_?log_softmax|dropout|native_dropout"
+    r"|(native_)?(batch|layer|group)_norm)(_|_backward|_backward_data)?"
 )
+"""Whole names of operators: `aten::add` is not `aten::addmm`."""
 
 
 State = Literal["try", "edit", "refused", "on"]
@@ -111,7 +112,7 @@ class Seen:
         times = (
             row.device_self_us if analysis.has_accelerator else row.host_self_us
             for row in analysis.operators
-            if re.match(names, row.name)
+            if re.fullmatch(names, row.name)
         )
         whole = sum(step.duration_us for step in analysis.steps)
         return float(min(1.0, sum(time or 0.0 for time in times) / whole))

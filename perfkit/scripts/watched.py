@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import msgspec
 
@@ -32,10 +32,9 @@ from perfkit.scripts.scratch import QUIET, Mirror
 from perfkit.worker import messages
 from perfkit.worker.messages import AnyEvent, Question
 
-A = TypeVar("A")
 _ENDING_S = 3.0
 """How long the step may take in which the script is to end."""
-_LOSSES = 64
+_LINES = 200
 
 
 class ScriptFailed(RunFailed):
@@ -47,7 +46,8 @@ class ScriptFailed(RunFailed):
 class WatchedScript(Conversation):
     """A script that is watched, with all that it starts, in a process group of its own.
 
-    Questions are methods of `questions.Questions`; they wait for the script's second step.
+    Questions are methods of `questions.Questions`; they wait for the script's second step. `output` and `log`
+    are the last lines of its standard output and standard error.
 
     Args:
         launch: how it is started.
@@ -78,34 +78,31 @@ class WatchedScript(Conversation):
     ) -> None:
         if not hasattr(socket, "AF_UNIX"):
             raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
-        toggles = dict(toggles or {})
+        toggles, words = dict(toggles or {}), launch.command()
         for name in EDITS.keys() & toggles.keys():
             what = f"{name} cannot be set from outside: it needs the script's own code"
             raise InvalidValue(what, f"To have it, {EDITS[name]}")
         super().__init__(on_progress, cancelled, deadline)
         self.launch = launch
-        self.output: collections.deque[str] = collections.deque(maxlen=200)
-        """The last lines that the script wrote to standard output."""
-        self.log: collections.deque[str] = collections.deque(maxlen=200)
-        """The last lines that the script wrote to standard error."""
+        self.output: collections.deque[str] = collections.deque(maxlen=_LINES)
+        self.log: collections.deque[str] = collections.deque(maxlen=_LINES)
         self._line: Connection | None = None
         self._unsent: list[bytes] = []
         self._has_ended = False
-        words = launch.command()
-        self._server = socket.socket(socket.AF_UNIX)
-        self._sources: list[Any] = [self._server]
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Everything that only this process needs, its mirror of the user's folder among it."""
         self._settings: dict[str, Any] = {
             "toggles": toggles,
             "loaders": list(loaders),
             "seed": seed,
-            "losses": _LOSSES,
+            "losses": 64,
             "package": str(Path(perfkit.__file__).parent),
             "scratch": str(self.folder / "files") if scratch else "",
             "socket": str(self.folder / "socket"),
             "started": time.time(),
         }
+        self._server = socket.socket(socket.AF_UNIX)
+        self._sources: list[Any] = [self._server]
         self.on_progress("importing torch", 0.0)
         try:
             self._process = self._start(words)
@@ -165,7 +162,7 @@ class WatchedScript(Conversation):
 
     def _variables(self, way_in: Path, folder: Path) -> dict[str, str]:
         """The user's environment and the way in; prints arrive at once."""
-        values: dict[str, str | None] = {**os.environ}
+        values = dict(os.environ)
         if self._settings["scratch"]:
             values.setdefault("TORCHINDUCTOR_CACHE_DIR", str(machine.cache_folder() / "inductor"))
             values |= {**QUIET, "TMPDIR": str(self.folder), "PWD": str(folder)}
@@ -173,8 +170,7 @@ class WatchedScript(Conversation):
         if self._settings["seed"] is not None:
             values.setdefault("PYTHONHASHSEED", "0")
         values["PYTHONPATH"] = os.pathsep.join(filter(None, [str(way_in), values.get("PYTHONPATH")]))
-        values |= {"PYTHONUNBUFFERED": "1", entry.VARIABLE: json.dumps(self._settings)}
-        return {name: value for name, value in values.items() if value is not None}
+        return values | {"PYTHONUNBUFFERED": "1", entry.VARIABLE: json.dumps(self._settings)}
 
     def _keep(self, stream: IO[str], lines: collections.deque[str]) -> None:
         mirrored = str((self.folder / "files").resolve())  # before each path of the script's own folder
@@ -211,33 +207,11 @@ class WatchedScript(Conversation):
             yield 0, None
         self._has_ended = self._process.poll() is not None
 
-    def answer(self, kind: type[A]) -> A:
-        """The answer to the question that was sent last; raises `ScriptFailed` where a script fails."""
-        try:
-            return super().answer(kind)
-        except RunFailed as failure:
-            error = ScriptFailed(failure.what, failure.remedy)
-            error.kind = failure.kind
-            self._readers[1].join(POLL_S)
-            error.output = "\n".join(self.log)
-            raise error from None
-
-    def together(self, answers: list[Any]) -> Any:
-        """The answer, unless it says that the script cannot give one."""
-        if isinstance(answers[0], dict) and "unavailable" in answers[0]:
-            failure = RunFailed(answers[0]["unavailable"], "The script goes on")
-            failure.kind = "unavailable"
-            raise failure
-        return answers[0]
-
     def too_late(self) -> RunFailed:
         if self._line:
-            failure = RunFailed("the time limit is reached", "Raise --timeout, or ask for fewer --steps")
-        else:
-            what = f"the script has not made two training steps within its time limit{self._last_words()}"
-            failure = RunFailed(what, "Raise --timeout; does it train at all with these arguments?")
-        failure.kind = "too late"
-        return failure
+            return self._failed("the time limit is reached", "Raise --timeout", "too late")
+        what = f"the script has not made two training steps within its time limit{self._last_words()}"
+        return self._failed(what, "Raise --timeout; does it train at all with these arguments?", "too late")
 
     def death(self, rank: int) -> RunFailed:
         code = self._process.wait()
@@ -249,10 +223,19 @@ class WatchedScript(Conversation):
         remedy = "Does it train by itself with these arguments, and call no os._exit?"
         return RunFailed(f"the script ended with exit status {code} {when}", remedy)
 
+    def _failure(self, rank: int, event: AnyEvent | None) -> RunFailed:
+        failure = super()._failure(rank, event)
+        return self._failed(failure.what, failure.remedy, failure.kind)
+
+    def _failed(self, what: str, remedy: str, kind: str) -> ScriptFailed:
+        self._readers[1].join(POLL_S)
+        error = ScriptFailed(what, remedy)
+        error.kind, error.output = kind, "\n".join(self.log)
+        return error
+
     def _last_words(self) -> str:
-        lines = [*self.output, *self.log]
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f" (the last it wrote: {last})" if last else ""
+        lines = [line.strip() for line in [*self.output, *self.log] if line.strip()]
+        return f" (the last it wrote: {lines[-1]})" if lines else ""
 
     def stop(self) -> None:
         """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""

@@ -4,6 +4,7 @@ import functools
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,7 +46,6 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
 
     `command`: as one types it. `own`: all switches as the script has them. `startup_s`: from the start of the
     process to its first batch. `ceiling`: steps on a held batch. `trace`: the file with the profiled steps.
-    `ranks` and `communication` are always empty: a script is watched in one process.
     """
 
     command: str
@@ -59,8 +59,6 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
     bottlenecks: list[Bottleneck] = []
     suggestions: list[Suggestion] = []
-    ranks: list[Block] = []
-    communication: None = None
     warnings: list[str] = []
 
 
@@ -195,6 +193,7 @@ def _try_best(ideas: list[Suggestion], launch: Launch, progress: Progress) -> li
     if not best:
         return ideas
     plan = script_plan(launch)
+    plan = replace(plan, preset=replace(plan.preset, budget_s=TRY_S))
     rule = StopRule(
         stats.MIN_ROUNDS, plan.preset.precision, plan.preset.part, budget_s=TRY_S / 2, ceiling=False
     )

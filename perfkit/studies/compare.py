@@ -128,6 +128,7 @@ def compare(
         PerfkitError: a side could not be measured.
     """
     progress = progress or Progress()
+    plan = replace(plan, preset=replace(plan.preset, budget_s=budget_s))
     aa_noise = noise.load(plan.device)
     count = pairs or (pairs_for(aa_noise, precision) if plan.source(plan, progress).noisy else 1)
     rule = StopRule(

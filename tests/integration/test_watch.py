@@ -384,14 +384,20 @@ def test_what_does_not_fit_into_the_budget_is_left_out_and_named(folder):
     assert any("steps take 30" in text and "a profile" in text for text in result.warnings)
 
 
-def test_the_command_says_where_the_time_goes(folder: Path):
+def test_the_command_says_where_the_time_goes_and_what_two_suggestions_gave(folder: Path, monkeypatch):
+    monkeypatch.setattr(watching, "TRY_S", 1.0)
     (folder / "train.py").write_text(PLAIN)
     before = dict(os.environ)
-    done = CliRunner().invoke(app, ["watch", "train.py", "--steps", "12", "--json", "seen.json", "--", "x"])
+    done = CliRunner().invoke(
+        app, ["watch", "train.py", "--budget", "9", "--try", "--json", "seen.json", "--", "x"]
+    )
     assert done.exit_code == 0, done.output
     for text in ("samples/s on a held batch", "waiting for data", "What to try", "train.py:22", "Sequential"):
         assert text in done.output
-    assert json.loads((folder / "seen.json").read_text())["command"] == "python train.py x"
+    document = json.loads((folder / "seen.json").read_text())
+    assert document["command"] == "python train.py x"
+    tried = [idea["measured"] for idea in document["suggestions"] if idea["measured"]]
+    assert len(tried) == 2 and all(gave["low"] <= gave["ratio"] <= gave["high"] for gave in tried)
     assert dict(os.environ) == before
     failed = CliRunner().invoke(app, ["watch", "train.pyy"])
     assert failed.exit_code == 2 and "Did you mean 'train.py'?" in failed.output

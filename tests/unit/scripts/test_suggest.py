@@ -127,3 +127,8 @@ def test_what_was_tried_and_did_not_help_is_suggested_no_more():
         ("torch.compile", "refused"),
     ]  # fmt: skip
     assert ideas[0].measured == measured["AMP"] and "no compiler" in ideas[-1].why
+
+
+def test_operators_are_told_apart_by_their_whole_names():
+    seen = replace(SEEN, analysis=analysis(addmm=0.4, add_=0.1, native_layer_norm_backward=0.1, expand=0.1))
+    assert "40% of a step" in idea("AMP", seen).why and "20% of a step" in idea("torch.compile", seen).why
