@@ -70,7 +70,11 @@ class LadderPanel(PlanPanel):
         """What the workload reports, and for which plan."""
         self._lock = threading.RLock()  # it is asked in a thread, and the controls are filled there
         key = self._asked, self._settings, self.titles, device, host
-        super().__init__(self.question, key, device, host)
+        super().__init__(self.question, key, device, host, **self._pieces())
+
+    def _pieces(self) -> dict[str, Any]:
+        """Widgets for the constructor of `PlanPanel`."""
+        return {}
 
     def set(self, **switches: Value) -> None:
         """Sets switches from the first stage on.
@@ -81,7 +85,7 @@ class LadderPanel(PlanPanel):
         self.require_rest()
         before, self._settings = self._settings, {**self._settings, **switches}
         try:
-            self.plan_again()
+            self.move(self.device)
         except PerfkitError:
             self._settings = before
             raise
@@ -110,29 +114,22 @@ class LadderPanel(PlanPanel):
         if not self.runs:
             return ()
         picture = [figures.headline(self.runs)] if any(run.status == "ok" for run in self.runs) else []
-        return [
-            *map(Notice, sentences.notices(self.runs)),
-            *picture,
-            *self._answers(),
-            Section("Details", self._details(), folded=True),
-        ]
+        notices = map(Notice, sentences.notices(self.runs))
+        return [*notices, *picture, *self._answers(), Section("Details", self._details(), folded=True)]
 
     def _answers(self) -> list[Content]:
         kept = [run.title for run in self.runs if run.facts.get(RUNG) == "kept"]
         lines = [f"Kept: {', '.join(kept)}."] if kept else []
-        return [tables.ladder(self.runs), Bullets([*lines, *self._verdicts()])]
-
-    def _verdicts(self) -> list[str]:
-        """What each stage showed; a failure is told as an error."""
         told = zip(sentences.verdicts(self.runs), self.runs, strict=True)
-        first, *others = [verdict for verdict, run in told if run.status in ("ok", "not_applicable")] or [""]
-        return others or [first]
+        first, *others = [text for text, run in told if run.status in ("ok", "not_applicable")] or [""]
+        return [tables.ladder(self.runs), Bullets([*lines, *(others or [first])])]
 
     def _details(self) -> list[Content]:
-        notes = tables.notes(self.runs)
+        losses = sentences.enumerated(sentences.stages(self.runs), figures.VIEWS["losses"].numbers)
         return [
             *self._evidence(),
-            *([Section("Warnings and facts", [Bullets(notes)])] if notes else []),
+            f"Losses: {losses}",
+            Section("Warnings and facts", [Bullets(tables.notes(self.runs) or ["none"])]),
             *tables.summary(self.runs)[:2],
             f"Further pictures: panel.plot(name), with a name of {', '.join(figures.VIEWS)}.",
         ]
@@ -149,7 +146,7 @@ class LadderPanel(PlanPanel):
         return Shown(self.runs, [*self.sections(), *self.report()]).table(title)
 
     def plot(self, name: str = "", dark: bool = False) -> Image:
-        """A figure of the results as an ordinary output: `step_time`, `throughput`, `losses`, `memory`.
+        """A figure of the results as an ordinary output: `step_time`, `throughput`, `losses`.
 
         Raises:
             InvalidValue: nothing was measured yet, or no such figure.
@@ -187,7 +184,8 @@ class LadderPanel(PlanPanel):
     def _recall(self, runs: list[Run]) -> None:
         """Shows the results of an earlier session."""
         self.runs = runs
-        self.bar.say_read(f"measured earlier, at {date(runs)}; Run measures again")
+        when = runs[0].created[:16].replace("T", " ")
+        self.bar.say_read(f"measured earlier, at {when} UTC; Run measures again")
         self.show()
 
     def _stored(self, plan: Plan, description: Description) -> list[Run]:
@@ -253,8 +251,3 @@ class RecipePanel(LadderPanel):
         """Predicted efficiency with more ranks, from what a recipe measured; see `studies.compare`."""
         efficiency = compare.forecast(self[title], latency_s=latency_s, bytes_per_s=bytes_per_s)
         return Shown(efficiency, [tables.forecast(efficiency)])
-
-
-def date(runs: Sequence[Run]) -> str:
-    """When a session began."""
-    return f"{runs[0].created[:16].replace('T', ' ')} UTC"

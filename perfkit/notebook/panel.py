@@ -20,7 +20,7 @@ from IPython.display import display
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.notebook import widgets as pieces
-from perfkit.notebook.shown import Output, Sectioned, current_cell
+from perfkit.notebook.shown import Output, Sectioned, current_cell, request
 from perfkit.results.run import Run
 from perfkit.show.document import Content
 
@@ -38,9 +38,8 @@ class Bar:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._line, self._error = pieces.text("pk-status"), pieces.text("pk-error")
-        self.widget = pieces.box([self._line, self._error])
-        self._clock, self._lock = clock, threading.RLock()
+        self.line, self.error = pieces.text("pk-status"), pieces.text("pk-error")
+        self._clock = clock
         self._started = self._shown = self._fraction = 0.0
         self._words = ""
         self._is_reading = True
@@ -50,44 +49,40 @@ class Bar:
         """Shows a line of words beside the bar."""
         bar = f'<progress value="{self._fraction:.3f}" aria-label="Progress"></progress>'
         # One value, as each that changes is a message, and a frame that the browser draws.
-        self._line.value = f'{bar} <span role="status">{html.escape(words)}</span>'
+        self.line.value = f'{bar} <span role="status">{html.escape(words)}</span>'
 
     def say_read(self, words: str, problem: BaseException | None = None) -> None:
         """Shows what the panel has read, unless work has begun since: its words are newer."""
-        with self._lock:
-            if self._is_reading:
-                self.tell(problem)
-                self.say(words)
+        if self._is_reading:
+            self.tell(problem)
+            self.say(words)
 
     def tell(self, problem: BaseException | None) -> None:
         """What could not be done; the work under way goes on. None removes it."""
-        self._error.value = _told(problem) if problem else ""
+        self.error.value = _told(problem) if problem else ""
 
     def begin(self, is_reading: bool = False) -> None:
         """Starts a piece of work; or the reading of what the controls can offer, whose words give way."""
-        with self._lock:
-            self._is_reading = is_reading
-            self._started, self._fraction, self._words = self._clock(), 0.0, ""
-            self.tell(None)
-            self.say("ready" if is_reading else "starting …")
+        self._is_reading = is_reading
+        self._started, self._fraction, self._words = self._clock(), 0.0, ""
+        self.tell(None)
+        self.say("ready" if is_reading else "starting …")
 
     def progress(self, words: str, fraction: float) -> None:
         """Shows what is done, the part that is done, and roughly how long the rest will take."""
-        with self._lock:
-            now, self._fraction = self._clock(), fraction
-            if words == self._words and now - self._shown < _INTERVAL_S:
-                return
-            self._words, self._shown = words, now
-            spent = now - self._started
-            left_s = spent / fraction - spent if fraction > 0.08 and spent > 3 else 0.0
-            left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
-            self.say(f"{words}, {fraction:.0%} done{f', about {left} left' * (left_s >= 0.5)}")
+        now, self._fraction = self._clock(), fraction
+        if words == self._words and now - self._shown < _INTERVAL_S:
+            return
+        self._words, self._shown = words, now
+        spent = now - self._started
+        left_s = spent / fraction - spent if fraction > 0.08 and spent > 3 else 0.0
+        left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
+        self.say(f"{words}, {fraction:.0%} done{f', about {left} left' * (left_s >= 0.5)}")
 
     def end(self, words: str = "done", fraction: float = 1.0) -> None:
         """The work has ended."""
-        with self._lock:
-            self._fraction = fraction
-            self.say(words)
+        self._fraction = fraction
+        self.say(words)
 
 
 class Panel(Sectioned):
@@ -97,6 +92,7 @@ class Panel(Sectioned):
         key: what the panel is made of. A cell that is run again makes a new panel with the same key: the work
             of the older one ends.
         above: widgets above the buttons.
+        before: widgets before the buttons.
         buttons: other work, which cannot begin either while something runs.
         below: widgets below the bar.
     """
@@ -110,6 +106,7 @@ class Panel(Sectioned):
         self,
         key: object,
         above: Sequence[widgets.Widget],
+        before: Sequence[widgets.Widget] = (),
         buttons: Sequence[widgets.Widget] = (),
         below: Sequence[widgets.Widget] = (),
     ) -> None:
@@ -118,8 +115,7 @@ class Panel(Sectioned):
         """Set while the work under way is to end."""
         self.bar = Bar()
         self._turn = threading.Lock()
-        self._beside = Output()
-        self._output = self._beside
+        self._output = self._beside = Output()
         """Where the newest result is: beside the controls, or below the cell that called `run`."""
         self._reader: threading.Thread | None = None
         tooltip = "Measure; other cells can run meanwhile"
@@ -127,10 +123,11 @@ class Panel(Sectioned):
         self._stop = pieces.button("Stop", "pk-stop", "Stop; what is finished is kept", self.stop)
         self._stop.disabled = True
         self._idle_only = [run, *buttons]
-        self.buttons = pieces.row([run, self._stop, *buttons])
+        acts = pieces.row([*before, run, self._stop, *buttons, self.bar.line])
         style = widgets.HTML(pieces.STYLE)
-        self.widget = pieces.box([style, *above, self.buttons, self.bar.widget, *below], "pk-panel")
-        name = f"{type(self).__name__} {key} {_cell_id()}"
+        self.widget = pieces.box([style, *above, acts, self.bar.error, *below], "pk-panel")
+        cell = request().get("metadata", {}).get("cellId", "")
+        name = f"{type(self).__name__} {key} {cell}"
         older, _newest[name] = _newest.get(name), self
         if older:
             older.stop()
@@ -170,8 +167,7 @@ class Panel(Sectioned):
         try:
             self._do(work, output)
         finally:
-            self._turn.release()
-            self._set_busy(self._turn.locked())
+            self._rest()
 
     def start(self, work: Callable[[], None]) -> None:
         """Does a piece of work in a thread, unless another is under way; the panel says what goes wrong."""
@@ -184,8 +180,7 @@ class Panel(Sectioned):
             except (Exception, KeyboardInterrupt) as problem:
                 self.bar.tell(problem)
             finally:
-                self._turn.release()
-                self._set_busy(self._turn.locked())
+                self._rest()
 
         threading.Thread(target=act, name="perfkit-run", daemon=True).start()
 
@@ -221,14 +216,17 @@ class Panel(Sectioned):
         if output is not self._output:
             before, self._output = self._output, output
             before.leave(keep=before is not self._beside)
+        words, fraction = "stopped", 0.0
         try:
             work()
-        except BaseException:
-            self.bar.end("stopped", 0.0)
+            words, fraction = "done", 1.0
+        finally:
             self.show()
-            raise
-        self.show()
-        self.bar.end()
+            self.bar.end(words, fraction)
+
+    def _rest(self) -> None:
+        self._turn.release()
+        self._set_busy(self._turn.locked())
 
     def _place(self) -> Output:
         """The output for a piece of work in a cell; a panel that no cell has displayed yet appears there."""
@@ -256,9 +254,10 @@ class Panel(Sectioned):
         self._output = self._beside
         self._beside.place(self.sections(), self.acts)
         if self._reader is None:
-            self._start_reading()
+            self.read()
 
-    def _start_reading(self) -> None:
+    def read(self) -> None:
+        """Looks, in a thread, what the controls can offer."""
         self.bar.begin(is_reading=True)
         self._reader = threading.Thread(target=self._read, name="perfkit-read", daemon=True)
         self._reader.start()
@@ -313,10 +312,3 @@ def _told(problem: BaseException) -> str:
     words = f"{type(problem).__name__}: {problem}. This is a fault of perfkit: please report it"
     lines = pieces.copyable("".join(traceback.format_exception(problem)))
     return f"{pieces.message(words)}<details><summary>Traceback</summary>{lines}</details>"
-
-
-def _cell_id() -> str:
-    """The cell that runs, as the notebook calls it; empty where it does not say."""
-    shell: Any = get_ipython()
-    parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
-    return str(parent.get("metadata", {}).get("cellId", ""))

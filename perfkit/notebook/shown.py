@@ -76,15 +76,14 @@ class Output:
         self.cell = ""
         """The cell that has it; empty while there is none."""
         self._parts: dict[str, dict[str, Any]] = {}
-        """What is shown, by the ids of the outputs."""
+        """What is shown, by the ids of the three outputs."""
         self._shown_at = 0.0
 
     def place(self, contents: Sequence[document.Content] = (), acts: Any = None) -> None:
         """Makes outputs in the cell that runs, and empties the place that it had before."""
         self.show([])
         self.cell = current_cell()
-        bundles = _bundles(contents, acts)
-        self._parts = {uuid.uuid4().hex: bundle for bundle in bundles}
+        self._parts = {uuid.uuid4().hex: bundle for bundle in _bundles(contents, acts)}
         for name, bundle in self._parts.items():
             display(bundle, raw=True, display_id=name)
 
@@ -95,15 +94,15 @@ class Output:
 
     def leave(self, keep: bool) -> None:
         """Takes the widgets away, as they stand below a newer result; and the result, unless it is kept."""
-        for name in list(self._parts)[1:2] if keep else list(self._parts):
+        for name in list(self._parts)[1:2] if keep else self._parts:
             self._update(name, _NOTHING)
 
     def line(self, words: str, fraction: float) -> None:
         """Shows a bar with words, at most once a second: a browser lays out the notebook for each."""
-        now, name = time.monotonic(), next(iter(self._parts), "")
-        if name and now - self._shown_at >= 1:
+        now = time.monotonic()
+        if self._parts and now - self._shown_at >= 1:
             done, self._shown_at = round(20 * fraction), now
-            self._update(name, {"text/plain": f"{'█' * done}{'░' * (20 - done)} {words}"})
+            self._update(next(iter(self._parts)), {"text/plain": f"{'█' * done}{'░' * (20 - done)} {words}"})
 
     def _update(self, name: str, bundle: dict[str, Any]) -> None:
         if self._parts[name] != bundle:
@@ -115,22 +114,24 @@ _NOTHING: dict[str, Any] = {"text/html": "", "text/plain": ""}
 
 
 def _bundles(contents: Sequence[document.Content], acts: Any) -> list[dict[str, Any]]:
-    seen: list[document.Content] = []
-    folded: list[document.Content] = []
-    for part in contents:
-        (folded if isinstance(part, document.Section) and part.folded else seen).append(part)
+    folded = [part for part in contents if isinstance(part, document.Section) and part.folded]
+    seen = [part for part in contents if part not in folded]
     widget = {**acts._repr_mimebundle_(), "text/plain": ""} if acts and contents else _NOTHING
-    return [_bundle(seen), widget, _bundle(folded)]
+    return [
+        html.mimebundle(seen) if seen else _NOTHING,
+        widget,
+        html.mimebundle(folded) if folded else _NOTHING,
+    ]
 
 
-def _bundle(contents: Sequence[document.Content]) -> dict[str, Any]:
-    return html.mimebundle(contents) if contents else _NOTHING
+def request() -> dict[str, Any]:
+    """The message that the kernel is working on; empty without a kernel."""
+    shell: Any = get_ipython()
+    return shell.get_parent() if hasattr(shell, "get_parent") else {}
 
 
 def current_cell() -> str:
-    """The request that the kernel is working on; empty without a kernel."""
-    shell: Any = get_ipython()
-    if shell is None:
-        return ""
-    parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
-    return str(parent.get("header", {}).get("msg_id") or f"cell {shell.execution_count}")
+    """What names the run of a cell that is under way; empty without a kernel."""
+    shell = get_ipython()
+    known = request().get("header", {}).get("msg_id")
+    return str(known or f"cell {shell.execution_count}") if shell else ""

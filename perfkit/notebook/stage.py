@@ -20,9 +20,8 @@ from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.results.store import Entry, RunStore
-from perfkit.show import figures, sentences, tables, units
+from perfkit.show import document, sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Section
-from perfkit.show.document import Markdown as DocumentMarkdown
 from perfkit.studies import inspect, rungs
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import Plan
@@ -52,29 +51,30 @@ class StagePanel(LadderPanel):
         """How many times as fast the reader expects it to be."""
         self.parity: Parity | None = None
         self._diffed: tuple[Plan | None, list[tuple[str, str]]] = (None, [])
-        self.controls = pieces.Controls(
-            self.optimization.settings, on_change=lambda recipe: self._set_changes()
-        )
+        self.controls = pieces.Controls(self.optimization.settings, self._set_changes)
         # Text, as number fields are never empty: a guess that stands there already would be taken.
-        self._guess = pieces.field(
-            widgets.Text, "Guess: times as fast", "pk-guess", placeholder="such as 1.5",
+        self._guess = widgets.Text(
+            description="Guess: times as fast",
+            placeholder="such as 1.5",
             continuous_update=False,
-        )  # fmt: skip
+            _dom_classes=["pk-guess"],
+        )
         self._guess.observe(lambda change: self._take_guess(change["new"]), "value")
         self._line = pieces.text("pk-climb")
-        keep = "The panels of later rungs start from a loop that has it"
-        drop = "The panels of later rungs start from a loop without it"
-        self._choices = [
-            pieces.button("Keep", "pk-keep", keep, lambda: self._decide("kept")),
-            pieces.button("Drop", "pk-drop", drop, lambda: self._decide("dropped")),
-        ]
-        super().__init__([stage], **more)
-        above, style = self.widget.children[1:2], self.widget.children[:1]
-        self.widget.children = [*style, *above, self.controls.widget, *self.widget.children[2:]]
+        loop = "The panels of later rungs start from a loop"
+        self._choices = {
+            "kept": pieces.button("Keep", "pk-keep", f"{loop} that has it", lambda: self._decide("kept")),
+            "dropped": pieces.button(
+                "Drop", "pk-drop", f"{loop} without it", lambda: self._decide("dropped")
+            ),
+        }
         if stage != "baseline":  # nothing is below it that it could be faster than
-            self.buttons.children = [self._guess, *self.buttons.children]
-            self.acts = pieces.row([*self._choices, self._line], "pk-panel", "pk-acts")
+            self.acts = pieces.row([*self._choices.values(), self._line], "pk-panel", "pk-acts")
+        super().__init__([stage], **more)
         self._expect()
+
+    def _pieces(self) -> dict[str, Any]:
+        return {"above": [self.controls.widget], "before": [self._guess] if self.acts else []}
 
     # ------------------------------------------------------------ switches
 
@@ -86,8 +86,7 @@ class StagePanel(LadderPanel):
         """
         self.require_rest()
         changes = {name: value for name, value in switches.items() if name in self.controls.by_name}
-        others = {name: value for name, value in switches.items() if name not in changes}
-        if others:
+        if others := {name: value for name, value in switches.items() if name not in changes}:
             super().set(**others)
         if changes:
             with self._lock:
@@ -192,21 +191,19 @@ class StagePanel(LadderPanel):
 
     def _show_climb(self) -> None:
         """The line of the climb so far, and what comes next."""
-        decisions = _decisions(self.plan)
+        decisions, own = _decisions(self.plan), self.optimization.name
+        run = sentences.stages(self.runs)[-1]
+        here = own in decisions and decisions[own].id == run.id and decisions[own].note
+        for decision, button in self._choices.items():
+            button.disabled = bool(self.plan.recorded) or run.status != "ok"
+            button.icon = "check" if here == decision else ""
         climbed = [_told(decisions[name]) for name in LADDER if name in decisions]
-        here = decisions.get(self.optimization.name)
-        is_last = here is not None and self.runs and here.id == sentences.stages(self.runs)[-1].id
-        for choice, decision in zip(self._choices, _DECISIONS, strict=True):
-            choice.disabled = bool(self.plan.recorded)
-            choice.icon = "check" if here and is_last and here.note == decision else ""
-        line = f"The climb so far: {' · '.join(climbed)}. " if climbed else ""
-        self._line.value = html.escape(line + self._next())
-
-    def _next(self) -> str:
-        rungs = [*LADDER, ""]
-        name = self.optimization.name
-        following = rungs[rungs.index(name) + 1] if name in rungs else ""
-        return f"Next: pk.StagePanel('{following}')" if following else ""
+        lines = [f"The climb so far: {' · '.join(climbed)}."] if climbed else []
+        if self.plan.recorded:
+            lines.append("A recording has decided already.")
+        if own in LADDER[:-1]:
+            lines.append(f"Next: pk.StagePanel('{LADDER[LADDER.index(own) + 1]}')")
+        self._line.value = html.escape(" ".join(lines))
 
     # ------------------------------------------------------------ results
 
@@ -231,27 +228,24 @@ class StagePanel(LadderPanel):
     def _answers(self) -> list[Content]:
         """Why, whether the training is still right, and how good the guess was."""
         *_, run = sentences.stages(self.runs)
-        if run.status != "ok":
-            return [Bullets([sentences.verdict_sentence(run)] if run.status == "not_applicable" else [])]
-        before, ratio = run.previous(self.runs), run.speedup("previous")
-        lines = [f"Training: {sentences.training(run, before, self.parity)}."] if before else []
-        if why := sentences.reasons(run, before):
-            lines.insert(0, f"Why: {'; '.join(why)}.")
+        before, ratio, lines = run.previous(self.runs), run.speedup("previous"), []
+        if run.status == "not_applicable" or not all(check.ok for check in run.mechanism) or not before:
+            lines.append(sentences.verdict_sentence(run, before))
+        if run.status == "ok" and before:
+            lines.append(f"Why: {'; '.join(sentences.reasons(run, before))}.")
+            lines.append(f"Training: {sentences.training(run, before, self.parity)}.")
         if self.guess is not None and ratio:
             lines.append(f"Your guess: {units.times(self.guess)}, {sentences.judgement(self.guess, ratio)}.")
-        if not lines or not all(check.ok for check in run.mechanism):
-            lines.insert(0, sentences.verdict_sentence(run))
         return [Bullets(lines)]
 
     def _evidence(self) -> list[Content]:
-        changes = [Section(title, [Code(text, "diff")]) for title, text in self._known_diffs()]
-        card = [f"The article: {self.optimization.published or 'says nothing of this alone'}."]
+        card = document.Markdown(self.optimization.prose)
+        article = f"The article: {self.optimization.published or 'nothing of this by itself'}."
         return [
             tables.ladder(self.runs),
             *tables.proof(self.runs, self.parity),
-            f"Losses: {sentences.enumerated(sentences.stages(self.runs), figures.VIEWS['losses'].numbers)}",
-            *changes,
-            Section("The card", [DocumentMarkdown(self.optimization.prose), *card], folded=True),
+            *(Section(title, [Code(text, "diff")]) for title, text in self._known_diffs()),
+            Section("The card", [card, article], folded=True),
         ]
 
     def card(self) -> Markdown:
@@ -280,16 +274,16 @@ class StagePanel(LadderPanel):
         return diffs
 
 
-def _decisions(plan: Plan) -> dict[str, Entry]:
-    """The newest decision on each rung, on the same workload, preset and device."""
-    return {row.stage: row for row in reversed(_results(plan)) if row.note in _DECISIONS}
-
-
 def _results(plan: Plan) -> list[Entry]:
     """The stored runs of the same workload, preset and device, newest first."""
     where = plan.preset.name, plan.device
     rows = RunStore().history(workload=plan.workload)
     return [row for row in rows if (row.preset, row.device) == where]
+
+
+def _decisions(plan: Plan) -> dict[str, Entry]:
+    """The newest decision on each rung, on the same workload, preset and device."""
+    return {row.stage: row for row in reversed(_results(plan)) if row.note in _DECISIONS}
 
 
 def _climbed(plan: Plan, rung: str) -> dict[str, Value]:

@@ -34,9 +34,8 @@ def use(device: str | None = None, host: str | None = None) -> None:
 
 def places() -> dict[str, str]:
     """Devices by the words of the menu."""
-    menu = {
-        f"this machine ({device})": device for device in dict.fromkeys([machine.check_device(None), "cpu"])
-    }
+    devices = dict.fromkeys([machine.check_device(None), "cpu"])
+    menu = {f"this machine ({device})": device for device in devices}
     for place in additions.sources().values():
         menu |= getattr(additions.load(place), "menu", dict)()
     return menu | {f"recorded: {name}": f"{recordings.PREFIX}{name}" for name in recordings.available()}
@@ -67,20 +66,22 @@ class PlanPanel(Panel):
         **more: Any,
     ) -> None:
         problem = None
-        is_session = device is None and _session != (None, None)
-        device, self._host = _session if is_session else (device, host)
-        try:
-            self.plan = self._planned(device, self._host)
-        except PerfkitError as reason:
-            if not is_session:
-                raise
-            device, self._host, problem = None, host, reason
-            self.plan = self._planned(None, host)
+        self._host = host
+        if device is None:
+            device, self._host = _session if any(_session) else (None, host)
+            try:
+                self._planned(device, self._host)
+            except PerfkitError as reason:
+                device, self._host, problem = None, host, reason
+        self.plan = self._planned(device, self._host)
         self.device = device or self.plan.device
         """What the plan was made for, such as `recorded:NAME`."""
         self._quiet = False
-        self._menu = pieces.field(
-            widgets.Dropdown, "Where", "pk-where", options=[(self.device, self.device)], value=self.device
+        self._menu = widgets.Dropdown(
+            description="Where",
+            options=[(self.device, self.device)],
+            value=self.device,
+            _dom_classes=["pk-where"],
         )
         self._menu.observe(self._chosen, "value")
         heading = pieces.text("pk-question", value=f"<h3>{html.escape(question)}</h3>")
@@ -95,32 +96,33 @@ class PlanPanel(Panel):
     def _moved(self) -> None:
         """There is another plan: what was shown belongs to the one before."""
 
+    @abstractmethod
+    def _learn(self, plan: Plan) -> None:
+        """Fills in what a plan offers: at once what is declared, later what a fresh process says."""
+
     def _chosen(self, change: Any) -> None:
         if not self._quiet:
             self.choose(change["new"])
 
     def choose(self, device: str) -> None:
-        """Moves the panel; a place where it cannot run is refused with the reason, and nothing changes."""
+        """Moves the panel; where it cannot run, and while it runs, it says why, and nothing changes."""
         try:
             self.require_rest()
-            plan = self._planned(device, self._host if device == self.device else None)
+            self.move(device)
         except PerfkitError as problem:
             self._show_places(dict(self._menu.options))
             self.bar.tell(problem)
-            return
-        self.device, self.plan = device, plan
-        self._moved()
-        self._start_reading()
 
-    def plan_again(self) -> None:
-        """The panel was asked for something else.
+    def move(self, device: str) -> None:
+        """Makes the plan again, as the panel was asked for something else.
 
         Raises:
-            PerfkitError: the panel cannot do that here.
+            PerfkitError: the panel cannot do that there.
         """
-        self.plan = self._planned(self.device, self._host)
+        self.plan = self._planned(device, self._host if device == self.device else None)
+        self.device = device
         self._moved()
-        self._start_reading()
+        self.read()
 
     def follow(self, progress: Any) -> None:
         """Keeps runs as they end: a person may stop the others."""
@@ -129,11 +131,7 @@ class PlanPanel(Panel):
             self.runs = [*self.runs, progress.run]
 
     def _climb(self, plan: Plan) -> None:
-        """Measures a plan.
-
-        Raises:
-            PerfkitError: a run failed, or was stopped.
-        """
+        """Measures a plan. Raises what went wrong, also in a run."""
         self.runs = []
         self.runs = climb(plan, RunStore(), Progress(self.follow, self.cancelled))
         check(self.runs)
@@ -146,9 +144,12 @@ class PlanPanel(Panel):
         except PerfkitError as problem:
             self.bar.say_read("not ready", problem)
 
-    @abstractmethod
-    def _learn(self, plan: Plan) -> None:
-        """Fills in what a plan offers: at once what is declared, later what a fresh process says."""
+    def _can(self, device: str) -> bool:
+        try:
+            self._planned(device, None)
+        except PerfkitError:
+            return False
+        return True
 
     def _show_places(self, menu: dict[str, str]) -> None:
         if self.device not in menu.values():
@@ -157,10 +158,3 @@ class PlanPanel(Panel):
         self._menu.options = list(menu.items())
         self._menu.value = self.device
         self._quiet = False
-
-    def _can(self, device: str) -> bool:
-        try:
-            self._planned(device, None)
-        except PerfkitError:
-            return False
-        return True

@@ -45,16 +45,6 @@ def button(label: str, name: str, tooltip: str, act: Callable[[], None], kind: s
     return widget
 
 
-def field(kind: Any, label: str, *classes: str, **traits: Any) -> Any:
-    """A labelled field of one of the kinds of ipywidgets."""
-    return kind(description=label, _dom_classes=classes, **traits)
-
-
-def set_class(widget: widgets.DOMWidget, name: str, on: bool) -> None:
-    """Adds a CSS class to a widget, or removes it."""
-    (widget.add_class if on else widget.remove_class)(name)
-
-
 def message(words: str) -> str:
     """One error as HTML; empty for no words."""
     return f'<p role="alert">{html.escape(words)}</p>' if words else ""
@@ -78,22 +68,16 @@ class Controls:
 
     Args:
         names: the switches to show; the others keep the values of `base`.
-        base: the recipe to begin with, and to compare with.
-        on_change: called with the recipe after a change by hand.
+        on_change: called after a change by hand or by `set`.
     """
 
-    def __init__(
-        self,
-        names: Iterable[str],
-        base: Recipe | None = None,
-        on_change: Callable[[Recipe], None] = lambda recipe: None,
-    ) -> None:
-        self.recipe = self.base = base or Recipe()
+    def __init__(self, names: Iterable[str], on_change: Callable[[], None] = lambda: None) -> None:
+        self.recipe = self.base = Recipe()
         self.reasons: dict[str, str] = {}
         """Why a switch cannot act here, for each that is not offered."""
         self._why_not: Callable[[str, Recipe], str] = lambda name, recipe: ""
         self._on_change, self._quiet = on_change, False
-        self.by_name = {name: _control(switches()[name], self.recipe) for name in names}
+        self.by_name = {name: _control(switches()[name]) for name in names}
         for name, control in self.by_name.items():
             control.observe(partial(self._changed, name), "value")
         self._fold = text("pk-n-a")
@@ -109,7 +93,7 @@ class Controls:
         if unknown := set(settings) - set(self.by_name):
             raise InvalidValue(f"'{unknown.pop()}' cannot be set here", f"Allowed: {', '.join(self.by_name)}")
         self.show(self.recipe.replace(**settings))
-        self._on_change(self.recipe)
+        self._on_change()
 
     def show(self, recipe: Recipe) -> None:
         """Sets every control."""
@@ -121,8 +105,7 @@ class Controls:
 
     def set_base(self, base: Recipe) -> None:
         """Another recipe to compare with; what was changed by hand stays changed."""
-        changes = self.changes()
-        self.base = base
+        changes, self.base = self.changes(), base
         self.show(base.replace(**changes))
 
     def set_rule(self, why_not: Callable[[str, Recipe], str]) -> None:
@@ -139,7 +122,7 @@ class Controls:
         if not self._quiet:
             self.recipe = self.recipe.replace(**{name: change["new"]})
             self._refresh()
-            self._on_change(self.recipe)
+            self._on_change()
 
     def _refresh(self) -> None:
         """Decides what is offered: a switch that is changed can always be put back."""
@@ -147,8 +130,8 @@ class Controls:
         reasons = {name: self._reason(switches()[name]) for name in self.by_name if name not in changed}
         self.reasons = {name: reason for name, reason in reasons.items() if reason}
         for name, control in self.by_name.items():
-            set_class(control, "pk-changed", name in changed)
-            set_class(control, "pk-off", name in self.reasons)
+            for style, on in (("pk-changed", name in changed), ("pk-off", name in self.reasons)):
+                (control.add_class if on else control.remove_class)(style)
         stuck = {name: reason for name in changed if (reason := self._why_not(name, self.recipe))}
         self._fold.value = message(joined(stuck)) + self._refused()
 
@@ -169,13 +152,15 @@ class Controls:
         return reasons[-1] if reasons and all(reasons) else ""
 
 
-def _control(switch: Switch, recipe: Recipe) -> Any:
-    traits: dict[str, Any] = {"value": getattr(recipe, switch.name), "tooltip": switch.help}
-    kind: Any = widgets.Dropdown
+def _control(switch: Switch) -> Any:
+    traits: dict[str, Any] = {
+        "value": switch.default,
+        "description": switch.label,
+        "tooltip": switch.help,
+        "_dom_classes": ["pk-switch", f"pk-switch-{switch.name}"],
+    }
     if switch.kind is bool:
-        kind, traits = widgets.Checkbox, {**traits, "indent": False}
-    elif switch.kind is int:
-        kind, traits = widgets.BoundedIntText, {**traits, "min": switch.low, "max": switch.high}
-    else:
-        traits["options"] = list(switch.choices)
-    return field(kind, switch.label, "pk-switch", f"pk-switch-{switch.name}", **traits)
+        return widgets.Checkbox(indent=False, **traits)
+    if switch.kind is int:
+        return widgets.BoundedIntText(min=switch.low, max=switch.high, **traits)
+    return widgets.Dropdown(options=list(switch.choices), **traits)

@@ -17,11 +17,10 @@ from perfkit.notebook.panel import refuse_object
 from perfkit.notebook.where import PlanPanel
 from perfkit.recipe import Recipe, Value, switches
 from perfkit.results import recordings
-from perfkit.results.recordings import recording_text
 from perfkit.results.run import AGAIN, Run
 from perfkit.results.store import Entry, RunStore, entry
-from perfkit.show import figures, html, sentences, tables, units
-from perfkit.show.document import Bullets, Content, Notice, Table
+from perfkit.show import figures, html, sentences, tables
+from perfkit.show.document import Bullets, Col, Content, Notice, Table, tabulate
 from perfkit.studies import rungs, sources
 from perfkit.studies.compare import compare_stored
 from perfkit.studies.progress import Progress
@@ -49,20 +48,19 @@ class History:
     def __init__(self, on_tick: Callable[[], None]) -> None:
         self.grid = Grid(_dom_classes=["pk-history"])
         self._entries: dict[str, Entry] = {}
-        self._runs: dict[str, Run] = {}
-        """Runs that were read with their measured series."""
+        self._recorded: dict[str, Run] = {}
         self._deleted: list[tuple[Run, Entry]] = []
-        self._is_recorded = self._quiet = False
-        self._on_tick = on_tick
-        self.grid.observe(lambda _: self._ticks(), "ticked")
+        self._quiet = False
 
-    def _ticks(self) -> None:
-        if not self._quiet:
-            self._on_tick()
+        def ticked(_: Any) -> None:
+            if not self._quiet:
+                on_tick()
+
+        self.grid.observe(ticked, "ticked")
 
     def show_recorded(self, runs: Sequence[Run]) -> None:
         """Shows the measured runs of a recording; all are ticked."""
-        self._is_recorded, self._entries = True, {}
+        self._recorded, self._entries = {run.id: run for run in runs}, {}
         self.add(runs)
 
     def show_stored(self, workload: str) -> None:
@@ -71,17 +69,15 @@ class History:
         Raises:
             StoreError: the store cannot be read.
         """
-        self._is_recorded, self._runs = False, {}
         entries = RunStore().history(workload=workload)
-        self._entries = {line.id: line for line in reversed(entries) if _is_shown(line)}
+        self._recorded, self._entries = {}, {line.id: line for line in reversed(entries) if _is_shown(line)}
         self._draw([])
 
     def add(self, runs: Sequence[Run]) -> None:
         """Adds runs that have just ended; they alone are ticked."""
-        shown = [run for run in runs if _is_shown(run)]
-        self._runs |= {run.id: run for run in shown}
-        self._entries |= {run.id: entry(run) for run in shown}
-        self._draw([run.id for run in shown])
+        added = {run.id: entry(run) for run in runs if _is_shown(run)}
+        self._entries |= added
+        self._draw(list(added))
 
     def ticked(self) -> list[Run]:
         """The ticked runs, oldest first.
@@ -90,18 +86,17 @@ class History:
             StoreError: a run cannot be read.
         """
         ids = [name for name in self._entries if name in self.grid.ticked]
-        for name in ids:
-            self._runs[name] = self._runs.get(name) or RunStore().get(name)
-        return sorted((self._runs[name] for name in ids), key=lambda run: run.created)
+        runs = [self._recorded.get(name) or RunStore().get(name) for name in ids]
+        return sorted(runs, key=lambda run: run.created)
 
     def delete(self) -> int:
         """Deletes the ticked runs; returns how many `undo` can bring back.
 
         Raises:
-            InvalidValue: no run is ticked, or the runs are those of a recording.
+            InvalidValue: the runs are those of a recording.
             StoreError: the store cannot be written.
         """
-        if self._is_recorded:
+        if self._recorded:
             raise InvalidValue("these runs are those of a recording, which is a file", "Nothing was deleted")
         removed = RunStore().delete(self.grid.ticked)
         self._deleted += [(run, self._entries.pop(run.id)) for run in removed]
@@ -114,20 +109,19 @@ class History:
         Raises:
             StoreError: the store cannot be written.
         """
-        store = RunStore()
         while self._deleted:
             run, line = self._deleted[-1]
-            store.add(run, line.guess)
-            store.mark(run.id, name=line.name, note=line.note)
+            RunStore().add(run, line.guess)
+            RunStore().mark(run.id, name=line.name, note=line.note)
             self._deleted.pop()  # only once it is stored
             self._entries[run.id] = line
         self._draw(self.grid.ticked)
 
-    def _draw(self, ticked: Sequence[str]) -> None:
+    def _draw(self, ticked: list[str]) -> None:
         self._quiet = True
         with self.grid.hold_sync():
             self.grid.rows = [tables.history_row(entry) for entry in self._entries.values()]
-            self.grid.ticked = list(ticked)
+            self.grid.ticked = ticked
         self._quiet = False
 
 
@@ -163,31 +157,28 @@ class Workbench(PlanPanel):
         refuse_object(workload)
         self._asked = workload, preset, options
         self._profile: Sequence[Content] = ()
-        self.controls = pieces.Controls(switches(), on_change=lambda _: self.bar.say("press Run to measure"))
-        self.history = History(self._compare)
+        self.controls = pieces.Controls(switches(), lambda: self.bar.say("press Run to measure"))
+        self.history = History(lambda: self._try(self._compare))
         self._link = pieces.text("pk-script")
-        self._undo = self._act("Undo delete", "pk-undo", "Bring back every deleted run", self._bring_back)
-        self._undo.disabled = True
         use = "Set the switches to those of the newest ticked run"
         export = "The newest ticked run's script; the ticked runs as a file and as a report"
+        self._undo = self._act("Undo delete", "pk-undo", "Bring back every deleted run", self._bring_back)
+        self._undo.disabled = True
         acts = [
             self._act("Use", "pk-use", use, self._use),
             self._act("Export", "pk-export", export, self._export),
             self._act("Delete", "pk-delete", "Remove the ticked runs", self._delete),
             self._undo,
         ]
-        profile = "Some steps under the profiler"
+        about = "Some steps under the profiler"
+        profile = pieces.button("Profile", "pk-profile", about, lambda: self.start(self._record))
         super().__init__(
             "Workbench",
             (self._asked, device, host),
             device,
             host,
             [self.controls.widget],
-            buttons=[
-                pieces.button("Profile", "pk-profile", profile, lambda: self.start(self._record))
-                for name in additions.notebook_names()
-                if name == "profile"
-            ],
+            buttons=[profile] if "profile" in additions.notebook_names() else [],
             below=[self.history.grid, pieces.row(acts), self._link],
         )
         self._expect()
@@ -254,13 +245,11 @@ class Workbench(PlanPanel):
         self.wait(self._record)
 
     def _record(self) -> None:
-        profile = additions.load(additions.notebook_names()["profile"])
-        plan = self.plan
+        plan, profile = self.plan, additions.load(additions.notebook_names()["profile"])
         progress = Progress(lambda now: self.bar.progress(now.phase, now.fraction), self.cancelled)
-        self._profile = profile(
-            plan.workload, self.controls.recipe, preset=plan.preset.name, device=plan.device,
-            options=plan.options, progress=progress,
-        ).sections()  # fmt: skip
+        where = {"preset": plan.preset.name, "device": plan.device, "options": plan.options}
+        view = profile(plan.workload, self.controls.recipe, progress=progress, **where)
+        self._profile = view.sections()
 
     # ------------------------------------------------------------ results
 
@@ -271,18 +260,19 @@ class Workbench(PlanPanel):
         runs = self.history.ticked()
         if not runs:
             return ()
-        sessions = {run.session for run in runs}
+        notices, sessions = [*map(Notice, sentences.notices(runs))], {run.session for run in runs}
+        if len(sessions) == 1:
+            words = Bullets(sentences.verdicts(runs))
+            return [*notices, figures.headline(runs), tables.ladder(runs), words]
         drift = (
             f"The runs are from {len(sessions)} sessions, not interleaved: their difference contains drift."
         )
-        picture, words = figures.headline(runs), list[Content]([Bullets(sentences.verdicts(runs))])
-        if len(sessions) > 1:
-            picture, words = figures.view("step_time", runs), [Notice(drift), compared(runs)]
-        return [*map(Notice, sentences.notices(runs)), picture, tables.ladder(runs), *words]
+        picture = figures.view("step_time", runs)
+        return [*notices, picture, tables.ladder(runs), Notice(drift), compared(runs)]
 
     def _compare(self) -> None:
         self._profile = ()
-        self._try(self.show)
+        self.show()
 
     # ------------------------------------------------------------ what to do with ticked runs
 
@@ -290,12 +280,11 @@ class Workbench(PlanPanel):
         return pieces.button(label, name, tooltip, lambda: self._try(act))
 
     def _try(self, act: Callable[[], None]) -> None:
+        self.bar.tell(None)
         try:
             act()
         except PerfkitError as problem:
             self.bar.tell(problem)
-        else:
-            self.bar.tell(None)
 
     def _ticked(self) -> list[Run]:
         if runs := self.history.ticked():
@@ -311,7 +300,9 @@ class Workbench(PlanPanel):
         script = next(iter(rungs.scripts(runs[-1:]).values()))
         links = [
             pieces.download(script, "train.py", "text/x-python"),
-            pieces.download(recording_text(runs).decode(), "perfkit-runs.json", "application/json"),
+            pieces.download(
+                recordings.recording_text(runs).decode(), "perfkit-runs.json", "application/json"
+            ),
             pieces.download(html.session(runs, rungs.scripts(runs)), "perfkit-report.html", "text/html"),
         ]
         self._link.value = f"<p>{' · '.join(links)}</p>{pieces.copyable(script)}"
@@ -332,13 +323,16 @@ class Workbench(PlanPanel):
 def compared(runs: Sequence[Run]) -> Table:
     """Every run beside the first one: how many times as fast, and what differs in its recipe."""
     first, *others = runs
-    rows = []
-    for run in others:
+
+    def ratio(run: Run) -> str:
         try:
-            ratio = compare_stored(first, run).ratio
-            words = f"{units.ratio(ratio)} {ratio.verdict}"
+            return sentences.result(compare_stored(first, run).ratio)
         except InvalidValue as problem:
-            words = f"{units.NOT_AVAILABLE}: {problem.what}"
-        differs = tables.changes(run.recipe, first.recipe)
-        rows.append((run.title, words, ", ".join(differs) or "no switch"))
-    return Table(("run", f"against {first.title}", "what differs"), rows, "Compared")
+            return f"n/a: {problem.what}"
+
+    columns = (
+        Col("run", "title"),
+        Col(f"against {first.title}", ratio),
+        Col("what differs", lambda run: ", ".join(tables.changes(run.recipe, first.recipe)) or "no switch"),
+    )
+    return tabulate(columns, others, "Compared", none="one run is ticked")

@@ -62,7 +62,7 @@ class ScriptPanel(Panel):
         """What was compared, the newest last."""
         self.watched: Watched | None = None
         self.edit: patching.Patch | None = None
-        self._controls = Controls(SETTABLE, on_change=lambda recipe: self.bar.say("press Run to measure"))
+        self._controls = Controls(SETTABLE, lambda: self.bar.say("press Run to measure"))
         command = self.launch.describe()
         title = pieces.text("pk-question", value=f"<h3>{html.escape(command)}</h3>")
         about = "Some steps as they are: rate, waiting, profile, and what to try"
@@ -72,7 +72,9 @@ class ScriptPanel(Panel):
             pieces.button("Patch", "pk-patch", edit, lambda: self.start(self._make_patch)),
         ]
         self._save = pieces.text("pk-script")
-        super().__init__((command, preset), [title, self._controls.widget], buttons, [self._save])
+        super().__init__(
+            (command, preset), [title, self._controls.widget], buttons=buttons, below=[self._save]
+        )
 
     def _read(self) -> None:
         """Nothing is started before a person asks for it: the controls are narrowed by the first look."""

@@ -18,7 +18,7 @@ def bold(controls: Controls) -> set[str]:
 
 def test_a_change_by_hand_is_bold_and_told() -> None:
     told: list[Recipe] = []
-    controls = Controls(switches(), on_change=told.append)
+    controls = Controls(switches(), lambda: told.append(controls.recipe))
     controls.by_name["workers"].value = 2
     assert (bold(controls), controls.changes(), told[-1].workers) == ({"workers"}, {"workers": 2}, 2)
     controls.by_name["workers"].value = 0

@@ -57,7 +57,7 @@ def test_a_session_is_found_after_sixty_others_and_only_with_the_same_settings(m
         keep(panel, number, channels_last=True)
     panel._read()
     assert {run.session for run in panel.runs} == {"s0"}
-    assert "measured earlier" in panel.bar.widget.children[0].value
+    assert "measured earlier" in panel.bar.line.value
     other = pk.LadderPanel(["data_loading"], settings={"batch_size": 3})
     other._read()
     assert other.runs == []

@@ -32,7 +32,7 @@ def stored() -> list[Any]:
 
 def read(panel: Any) -> None:
     """What a display does, and its end."""
-    panel._start_reading()
+    panel.read()
     panel._reader.join(20)
 
 
@@ -66,7 +66,7 @@ def test_a_guess_is_typed_and_nonsense_is_told() -> None:
     panel._guess.value = "2,5x"
     assert panel.guess == 2.5
     panel._guess.value = "much"
-    assert "no guess" in panel.bar.widget.children[0].value
+    assert "no guess" in panel.bar.line.value
 
 
 def test_other_switches_are_another_question(monkeypatch: Any) -> None:
@@ -85,7 +85,7 @@ def test_results_of_an_earlier_session_are_shown_with_their_guess(monkeypatch: A
     panel = pk.StagePanel("data_loading")
     read(panel)
     assert (panel.guess, panel.runs) == (3.0, runs)
-    assert "measured earlier" in panel.bar.widget.children[0].value
+    assert "measured earlier" in panel.bar.line.value
 
 
 def test_controls_offer_what_is_declared_before_a_process_has_loaded_the_workload() -> None:
@@ -135,4 +135,4 @@ def test_a_place_that_cannot_be_is_refused_and_nothing_changes() -> None:
     panel = pk.StagePanel("data_loading")
     panel.choose("recorded:none")
     assert panel.plan.device == "cpu"
-    assert "none" in panel.bar.widget.children[1].value
+    assert "none" in panel.bar.error.value
