@@ -185,8 +185,8 @@ class LadderPanel(PlanPanel):
         """Shows the results of an earlier session."""
         self.runs = runs
         when = runs[0].created[:16].replace("T", " ")
-        self.bar.say_read(f"measured earlier, at {when} UTC; Run measures again")
         self.show()
+        self.bar.say_read(f"measured earlier, at {when} UTC; Run measures again")
 
     def _stored(self, plan: Plan, description: Description) -> list[Run]:
         """The newest session in the store that this panel would measure in the same way."""

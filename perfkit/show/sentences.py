@@ -219,17 +219,10 @@ def training(run: Run, before: Run | None, proof: Parity | None) -> str:
 
 def notices(runs: Sequence[Run]) -> list[str]:
     """What a reader must know before any number."""
-    played = dict.fromkeys(clean(run.facts[ORIGIN]) for run in runs if ORIGIN in run.facts)
-    lines = [f"{text} It was played, not measured now." for text in played]
-    if first := next((run for run in runs if run.simulated), None):
-        known = first.simulated
-        assert known
-        lines.append(
-            f"Simulated {known.gpu}: no kernel ran. Times of kernels and memory come from a model (version "
-            f"{known.model}, constants {known.constants}); loader, copies and launches are computed for the "
-            f"{first.facts.get('host', known.host)}. Values are ~predicted ±the errors that the model made "
-            "on published figures; there are no losses."
-        )
+    origins = dict.fromkeys(clean(run.facts[ORIGIN]) for run in runs if ORIGIN in run.facts)
+    lines = [f"{origin.partition(', by ')[0]}: played, not measured now." for origin in origins]
+    if known := next((run.simulated for run in runs if run.simulated), None):
+        lines.append(f"Simulated {known.gpu}: no kernel ran. Values are ~predicted ±the model's error.")
     disturbed = [run for run in runs if run.disturbed is not None]
     if disturbed:
         worst = max(disturbed, key=lambda run: run.disturbed or 0.0)

@@ -7,7 +7,6 @@ from typing import Any
 from perfkit import additions, machine
 from perfkit.recipe import Recipe, spoken, switches
 from perfkit.results.parity import Check, Parity
-from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import Comparison, Mechanism, Run
 from perfkit.results.store import Entry
 from perfkit.show import figures, sentences, units
@@ -139,7 +138,9 @@ def notes(runs: Sequence[Run]) -> list[str]:
     """Warnings, then facts, each once, with the stages that it concerns."""
     stages: dict[str, list[str]] = {}
     for run in runs:
-        facts = [f"{about}: {fact}" for about, fact in run.facts.items() if about != ORIGIN]
+        facts = [f"{about}: {fact}" for about, fact in run.facts.items()]
+        if model := run.simulated:
+            facts.append(f"model: version {model.model}, constants {model.constants}")
         for text in [*run.warnings, *facts]:
             stages.setdefault(text, []).append(name(run))
     measured = sum(run.status == "ok" for run in runs)

@@ -36,7 +36,7 @@ def test_a_whole_ladder_is_played_as_it_was_recorded() -> None:
     assert [(run.id, run.raw) for run in runs] == [(run.id, run.raw) for run in stored().values()]
     assert [update.run for update in progress] == runs
     text = " ".join(terminal.text(tables.sections(runs)).split())
-    assert f"{runs[0].facts[ORIGIN]} It was played, not measured now." in text
+    assert "played, not measured now." in text and runs[0].facts[ORIGIN] in text
 
 
 def test_some_stages_come_with_the_baseline_and_its_repetition() -> None:
