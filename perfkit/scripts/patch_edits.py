@@ -59,17 +59,9 @@ _CONSTRUCTORS = {
     "accelerate": ("Accelerator",),
 }
 _SAME_OPTIONS = {"trl": "transformers", "pytorch_lightning": "lightning"}
-_LOADER_ORDER = (
-    "dataset",
-    "batch_size",
-    "shuffle",
-    "sampler",
-    "batch_sampler",
-    "num_workers",
-    "",
-    "pin_memory",
-)
+_LOADER_ORDER = "dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory".split()
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context")
+_FLAGS = ("compile", "channels_last")
 _IMPLEMENTATIONS = {"fused": ("fused", "True"), "foreach": ("foreach", "True"), "loop": ("foreach", "False")}
 _FP32 = [f"torch.backends.{part}.fp32_precision" for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")]
 _LINES = {
@@ -107,14 +99,13 @@ class Patcher:
         Raises:
             Refused: the edit is left to the user; nothing of it is planned.
         """
-        planned, arguments, self._words = len(self.edits), self.arguments, []
+        edits, arguments, self._words = [*self.edits], self.arguments, []
         try:
             self._plan(name, value)
             for source in self.sources.values():
                 source.edited(self.edits)
         except Refused:
-            del self.edits[planned:]
-            self.arguments = arguments
+            self.edits, self.arguments = edits, arguments
             raise
         return self._words
 
@@ -124,18 +115,20 @@ class Patcher:
             raise Refused(f"start the script with {pairs} in its environment")
         if name not in _ROLES:
             raise Refused(f"the script's own code has to change: see `perfkit diff {name}`")
-        libraries = [_SAME_OPTIONS.get(site.library, site.library) for site in self._sites]
-        roles = [site.role for site in self._sites]
-        for table in dict.fromkeys(["", *libraries]):
-            rows = _OPTIONS.get(table, {})
+        for site in (Site("", []), *self._sites):
+            library = _SAME_OPTIONS.get(site.library, site.library)
+            rows = _OPTIONS.get(library, {})
             row = rows.get(f"{name}={value}", rows.get(name, "")).format(value)
             if row.startswith("--"):
                 if self._by_own_options(row):
                     return
-            elif row and (_ROLES[name], table) in zip(roles, libraries, strict=True):
-                self._configure(table, *row.split("=", 1))
+            elif row and site.role == _ROLES[name]:
+                self._configure(library, *row.split("=", 1))
                 return
-        if name in _LINES:
+        flag = self._main.value_of(name) if name in _FLAGS else None
+        if isinstance(flag, ast.Constant):
+            self._change(self._main, flag, name, str(value))
+        elif name in _LINES:
             self._after_imports(name, value)
         elif _ROLES[name] == "loader":
             self._loader(name, value)
@@ -145,8 +138,8 @@ class Patcher:
     def _calls(self, role: str) -> list[tuple[Source, ast.Call, Site]]:
         """The calls of a role in the script's own code."""
         sites = [site for site in self._sites if site.role == role]
-        if library := next((site.library for site in sites), "no such call was seen"):
-            reason = f"{library} makes the call" if sites else library
+        if not sites or sites[0].library:
+            reason = f"{sites[0].library} makes the call" if sites else "no such call was seen"
             raise Refused(f"no {role} in the script's own code: {reason}")
         return [(*self._call(site.frames[0]), site) for site in sites]
 
@@ -155,6 +148,8 @@ class Patcher:
         return source, source.call_at(frame)
 
     def _add(self, source: Source, node: ast.AST, words: str, *edits: Edit) -> None:
+        if "torch." in words:
+            source.last_import()
         new = [edit for edit in edits if edit not in self.edits]
         if new:
             self.edits += new
@@ -166,10 +161,11 @@ class Patcher:
         """Plans options of the script's command line, if it has all of them."""
         known = {name: option for option in self._options.values() for name in option.names}
         pairs = re.findall(r"(--\S+)(?: ([^-]\S*))?", row)
-        is_known = all(name in known for name, _ in pairs)
-        for name, code in pairs if is_known else ():
+        if any(name not in known for name, _ in pairs):
+            return False
+        for name, code in pairs:
             self._set_option(known[name], code or "True")
-        return is_known
+        return True
 
     def _set_option(self, option: "Option", code: str) -> None:
         arguments = option.set_in(self.arguments, code)
@@ -184,10 +180,11 @@ class Patcher:
         if len(calls) != 1:
             places = " and ".join(source.where(call) for source, call in calls) or "the script"
             raise Refused(f"{places}: set {name}={code} where {library} is configured")
-        if calls[0][1] in calls[0][0].calls("HfArgumentParser"):
+        source, call = calls[0]
+        if source.calls("HfArgumentParser"):
             self._set_option(Option([f"--{name}"], ""), code.strip('"'))
         else:
-            self._set_argument(*calls[0], name, code)
+            self._set_argument(source, call, name, code)
 
     def _set_argument(
         self, source: Source, call: ast.Call, name: str, code: str, order: Sequence[str] = ()
@@ -215,19 +212,25 @@ class Patcher:
                 raise Refused(f"{source.where(value)}: {name} is {source.code(value)}; make that {code}")
 
     def _loader(self, name: str, value: Value) -> None:
-        site = next((site for site in self._sites if site.role == "loader"), Site("loader", []))
-        source, call = self._call(site.frames[0]) if site.library else self._calls("loader")[0][:2]
-        keyword, order = "num_workers" if name == "workers" else name, () if site.library else _LOADER_ORDER
-        workers = self._settings.get("workers") or argument(call, "num_workers", order)
-        if name == "prefetch_factor" and not workers:
-            raise Refused(f"{source.where(call)}: set workers too, without which it is an error")
-        if site.library and argument(call, keyword) is None:
-            raise Refused(
-                f"{source.where(call)}: set {keyword}={value} where {site.library} makes the loader"
-            )
+        """Plans an argument of the call that makes the loader, or of one that hands its `**kwargs` on to it."""
+        site = next((site for site in self._sites if site.role == "loader" and site.library), None)
+        keyword, order = "num_workers" if name == "workers" else name, () if site else _LOADER_ORDER
+        source, call = self._call(site.frames[0]) if site else self._calls("loader")[0][:2]
+        where = source.where(call)
+        if name == "prefetch_factor" and not (
+            self._settings.get("workers") or argument(call, "num_workers", order)
+        ):
+            raise Refused(f"{where}: set workers too, without which it is an error")
+        if site and argument(call, keyword) is None:
+            raise Refused(f"{where}: set {keyword}={value} where {site.library} makes the loader")
         for partner in _WITH_WORKERS if name == "workers" and not value else ():
             if isinstance(argument(call, partner), ast.Constant):
-                raise Refused(f"{source.where(call)}: make num_workers=0, and take out {partner}")
+                raise Refused(f"{where}: make num_workers=0, and take out {partner}")
+        if argument(call, keyword, order) is None and any(part.arg is None for part in call.keywords):
+            for frame in self._calls("loader")[0][2].frames[1:2]:
+                outer, handing_on = self._call(frame)
+                if argument(handing_on, keyword):
+                    source, call, order = outer, handing_on, ()
         self._set_argument(source, call, keyword, repr(value), order)
 
     def _non_blocking(self, value: Value) -> None:
@@ -277,7 +280,6 @@ class Patcher:
             raise Refused(f"remove {suffix} of the model and of its inputs")
         self._on_models(suffix)
         for source, call, site in self._calls("forward"):
-            source.last_import()
             for name in site.images:
                 image = argument(call, name, [*map(str, range(len(call.args)))])
                 if image is None:
@@ -288,7 +290,6 @@ class Patcher:
         """Plans a statement on each model, before the optimizer that gets its parameters is made."""
         for _, _, site in self._calls("optimizer"):
             source, call, model = self._model(site, suffix)
-            source.last_import()
             block, at = next(source.blocks(call))
             line = f"{model}{suffix}"
             self._add(source, block[at], line, source.line_before(block[at], line))
@@ -310,39 +311,35 @@ class Patcher:
             scaling = "fp16 needs a gradient scaler in the loop: use bf16, or see `perfkit diff amp_fp16`"
             raise Refused("leave out the script's autocast" if value == "off" else scaling)
         header = f'with torch.autocast("{self._device}", dtype=torch.bfloat16)'
-        for site in self._sites:
-            for source, call in map(self._call, site.frames if site.role == "forward" else ()):
-                for outer in source.around(call):
-                    if isinstance(outer, ast.With) and "autocast" in ast.unparse(outer).partition("\n")[0]:
-                        raise Refused(f"{source.where(outer)}: make that `{header}:`")
+        for source, call in self._frames("forward"):
+            for outer in source.around(call):
+                if isinstance(outer, ast.With) and "autocast" in source.code(outer).partition("\n")[0]:
+                    raise Refused(f"{source.where(outer)}: make that `{header}:`")
         for _, _, site in self._calls("backward"):
             source, statements = self._model_to_loss(site, header)
-            source.last_import()
             self._add(source, statements[0], header, *source.wrap(statements, header))
+
+    def _frames(self, role: str) -> list[tuple[Source, ast.Call]]:
+        """All calls under way in the user's files when one of a role was made."""
+        return [self._call(frame) for site in self._sites if site.role == role for frame in site.frames]
 
     def _model_to_loss(self, site: Site, header: str) -> tuple[Source, list[ast.stmt]]:
         """The statements before a backward pass, in the innermost block that has a call of a model too."""
         for frame in site.frames:
             source, call = self._call(frame)
             for block, end in source.blocks(call):
-                earlier = [at for at in self._places("backward", source, block) if at < end]
-                models = self._places("forward", source, block)
-                models = [at for at in models if max(earlier, default=-1) < at <= end]
+                start = max((at for at in self._places("backward", block) if at < end), default=-1)
+                models = [at for at in self._places("forward", block) if start < at <= end]
                 if end in models:
                     raise Refused(f"{source.where(block[end])}: compute the loss before, in `{header}:`")
                 if models:
                     return source, block[min(models) : end]
         raise Refused(f"{source.where(call)}: put `{header}:` around the call of the model and its loss")
 
-    def _places(self, role: str, source: Source, block: Sequence[ast.stmt]) -> list[int]:
+    def _places(self, role: str, block: Sequence[ast.stmt]) -> list[int]:
         """The numbers of the statements of a block that contain a call of a role."""
-        frames = [frame for site in self._sites if site.role == role for frame in site.frames]
-        lines = [(frame.line, frame.end_line) for frame in frames if frame.file == source.path]
-        return [
-            at
-            for at, statement in enumerate(block)
-            if any(statement.lineno <= first and last <= (statement.end_lineno or 0) for first, last in lines)
-        ]
+        blocks = [place for source, call in self._frames(role) for place in source.blocks(call)]
+        return [at for other, at in blocks if other is block]
 
 
 class Option(NamedTuple):

@@ -179,6 +179,7 @@ PARSER = (
          "loader = DataLoader(data, 8, True, None, None, 4)"),
         ("SIZE = 32\nloader = DataLoader(data, batch_size=SIZE)\n", {"batch_size": 8}, "SIZE = 8"),
         ("def f():\n    n = 2\n    return DataLoader(data, num_workers=int(n))\n", {"workers": 0}, "n = 0"),
+        ("compile = False\nloader = DataLoader(data)\n", {"compile": True}, "compile = True"),
     ],
 )  # fmt: skip
 def test_a_value_is_changed_where_it_is_set(text, settings, line, tmp_path):
@@ -198,6 +199,17 @@ def test_an_option_of_the_script_is_the_edit(arguments, changed, tmp_path):
     text = f"{PARSER}loader = DataLoader(data, batch_size=args.batch_size, pin_memory=args.pin)\n"
     result = patched(tmp_path, text, {"batch_size": 8, "pin_memory": True}, LOADER, arguments.split())
     assert not result.refused and not result.changes and result.launch.arguments == tuple(changed.split())
+
+
+def test_a_keyword_is_set_where_it_is_handed_on(tmp_path):
+    text = (
+        "def Endless(data, **options):\n    return DataLoader(data, **options)\n"
+        f"{PARSER}loader = Endless(data, batch_size=args.batch_size)\n"
+    )
+    roles = {"loader": ["DataLoader(", "Endless("]}
+    assert patched(tmp_path, text, {"batch_size": 8}, roles).launch.arguments == ("--batch-size", "8")
+    packed = "train.py:2: set num_workers=2 in the dictionary given as **options"
+    assert patched(tmp_path, text, {"workers": 2}, roles).refused == {"workers": packed}
 
 
 def test_an_option_that_means_the_switch_is_the_edit(tmp_path):
@@ -284,7 +296,7 @@ def test_two_losses(tmp_path):
             "train.py:3: make that",
         ),
         ("    f(model(x), loss.backward())\n", "train.py:3: compute the loss before, in"),
-        ("    loss = f(model(x), y); loss.backward()\n", "train.py:3: compute the loss before, in"),
+        ("    loss = f(model(x), y); loss.backward()\n", "train.py:3: put each statement on a line"),
         ("    loss = f(model(x), '''\n''')\n    loss.backward()\n", "train.py:3: a text spans several lines"),
         ("    loss.backward()\n    loss = f(model(x), y)\n", "train.py:2: compute the loss before, in"),
     ],
