@@ -1,8 +1,8 @@
 """The edit of a user's script that sets switches, and the proof that it does what they do from outside."""
 
 import difflib
+import io
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -69,7 +69,7 @@ class Patch:
         for change in self.changes:
             name = change.path.relative_to(self.root).as_posix()
             # Lines end at line feeds only, so that carriage returns and form feeds are kept.
-            before, after = (re.findall(r"[^\n]*\n|[^\n]+", data.decode()) for data in change[1:])
+            before, after = ([*io.StringIO(data.decode(), newline="\n")] for data in change[1:])
             texts += difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
         return "".join(
             text if text[-1] == "\n" else f"{text}\n\\ No newline at end of file\n" for text in texts
@@ -99,12 +99,7 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | None = None) -> Patch:
-    """Runs a script for its first steps, and edits its files at the calls that were seen.
-
-    Args:
-        launch: how it is started.
-        settings: the switches to set.
-        progress: follows and stops it.
+    """Runs a script for its first steps, and edits its files, in memory, at the calls that were seen.
 
     Raises:
         PerfkitError: it cannot be started, failed, does not train, or is not valid Python.
@@ -119,34 +114,33 @@ def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> P
     """The edits of a script's files; they stay as they are."""
     main = _main_file(launch, facts)
     patcher = Patcher(settings, facts.sites, str(main), launch.arguments, facts.device)
-    result = Patch(launch)
+    edits: dict[str, list[str]] = {}
+    already, refused = [], {}
     for name in (name for name in switches() if name in settings):
         try:
             if facts.settings.get(name) == settings[name]:
-                result.already.append(name)
+                already.append(name)
             elif name in facts.refused:
-                result.refused[name] = facts.refused[name]
+                refused[name] = facts.refused[name]
             elif words := patcher.set(name, settings[name]):
-                result.edits[name] = words
+                edits[name] = words
             elif name != "compile_mode":  # which is an argument of the edit for `compile`
-                result.already.append(name)
+                already.append(name)
         except Refused as reason:
-            result.refused[name] = str(reason)
+            refused[name] = str(reason)
     changes = [
         Change(Path(source.path), source.data, after)
         for source in patcher.sources.values()
         if (after := source.edited(patcher.edits)) != source.data
     ]
-    files = {change.path: change.after for change in changes}
-    if launch.script and files:  # its folder is where it imports from, so it must be there itself
-        files.setdefault(main, main.read_bytes())
-    edited = replace(
-        launch,
-        program=str(main) if launch.script and files else launch.program,
-        arguments=tuple(patcher.arguments),
-        replaced=tuple(sorted(files.items())),
-    )
-    return replace(result, launch=edited, changes=changes)
+    launch = replace(launch, arguments=tuple(patcher.arguments))
+    if changes:
+        files = {change.path: change.after for change in changes}
+        if launch.script:  # its folder is where it imports from, so it must be there itself
+            files.setdefault(main, main.read_bytes())
+            launch = replace(launch, program=str(main))
+        launch = replace(launch, replaced=tuple(sorted(files.items())))
+    return Patch(launch, changes, edits, already, refused)
 
 
 def _main_file(launch: Launch, facts: ScriptFacts) -> Path:
@@ -155,10 +149,8 @@ def _main_file(launch: Launch, facts: ScriptFacts) -> Path:
         return launch.script.resolve()
     outermost = [site.frames[-1].file for site in facts.sites if site.frames]
     if not outermost:
-        raise InvalidValue(
-            f"no call of '{launch.program}' itself was seen: it trains inside a library",
-            "Set that library's own options",
-        )
+        what = f"no call of '{launch.program}' itself was seen: it trains inside a library"
+        raise InvalidValue(what, "Set that library's own options")
     return Path(outermost[0])
 
 
@@ -214,7 +206,7 @@ def write(result: Patch) -> list[Path]:
             raise InvalidValue(f"{change.path} has changed meanwhile", "Run it again; nothing was written")
     for change in result.changes:
         path = change.path.resolve()
-        mode = path.stat().st_mode & 0o7777
+        mode = path.stat().st_mode
         machine.write_atomically(path, change.after)
         path.chmod(mode)
     return [change.path for change in result.changes]

@@ -50,16 +50,24 @@ _OPTIONS = {
         "amp=off": 'precision="32-true"',
         "cudnn_benchmark": "benchmark={}",
     },
+    "skorch": {
+        "workers": "iterator_train__num_workers={}",
+        "pin_memory": "iterator_train__pin_memory={}",
+        "batch_size": "batch_size={}",
+    },
     "accelerate": {"amp": 'mixed_precision="{}"', "amp=off": 'mixed_precision="no"'},
 }
 """By library: switch, or switch=value → the argument of its constructor, or a script's own options for it."""
 _CONSTRUCTORS = {
     "transformers": ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", "HfArgumentParser"),
     "lightning": ("Trainer", "Fabric"),
+    "skorch": ("NeuralNet", "NeuralNetClassifier", "NeuralNetRegressor"),
     "accelerate": ("Accelerator",),
 }
 _SAME_OPTIONS = {"trl": "transformers", "pytorch_lightning": "lightning"}
-_LOADER_ORDER = "dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory".split()
+_LOADER_ORDER = (
+    "dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory",
+)  # fmt: skip
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context")
 _FLAGS = ("compile", "channels_last")
 _IMPLEMENTATIONS = {"fused": ("fused", "True"), "foreach": ("foreach", "True"), "loop": ("foreach", "False")}
@@ -212,7 +220,7 @@ class Patcher:
                 raise Refused(f"{source.where(value)}: {name} is {source.code(value)}; make that {code}")
 
     def _loader(self, name: str, value: Value) -> None:
-        """Plans an argument of the call that makes the loader, or of one that hands its `**kwargs` on to it."""
+        """Plans an argument of the call that makes the loader, or of one that hands `**kwargs` on to it."""
         site = next((site for site in self._sites if site.role == "loader" and site.library), None)
         keyword, order = "num_workers" if name == "workers" else name, () if site else _LOADER_ORDER
         source, call = self._call(site.frames[0]) if site else self._calls("loader")[0][:2]

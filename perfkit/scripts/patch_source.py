@@ -32,7 +32,7 @@ class Edit(NamedTuple):
 
 
 class Source:
-    """A parsed file.
+    """A parsed file. Its methods raise `Refused` for what they cannot find or place.
 
     Raises:
         PerfkitError: it is not valid Python in UTF-8.
@@ -73,11 +73,7 @@ class Source:
         return [call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) in names]
 
     def call_at(self, frame: Frame) -> ast.Call:
-        """The call expression that was running.
-
-        Raises:
-            Refused: there is none at that place.
-        """
+        """The call expression that was running."""
         for call in self._parents:
             if not isinstance(call, ast.Call) or call.end_lineno != frame.end_line:
                 continue
@@ -114,11 +110,7 @@ class Source:
         return holders[0].value if is_only else None  # type: ignore[attr-defined]
 
     def last_import(self) -> ast.stmt:
-        """The last import at the top of the file.
-
-        Raises:
-            Refused: `import torch` is not among them, so that the name `torch` is unknown.
-        """
+        """The last import at the top of the file."""
         imports = [node for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
         if not any(re.match(r"import (.*, *)?torch\b(?! as)", self.code(node)) for node in imports):
             raise Refused(f"{Path(self.path).name}:1: add `import torch`, then run it again")
@@ -142,11 +134,7 @@ class Source:
         )
 
     def add_keyword(self, call: ast.Call, name: str, code: str) -> Edit:
-        """A further argument.
-
-        Raises:
-            Refused: the argument may be in a `*list` or a `**dictionary`.
-        """
+        """A further argument."""
         parts = [*call.args, *call.keywords]
         for part in parts:
             if isinstance(part, ast.Starred):
@@ -166,11 +154,7 @@ class Source:
         return self.insert(after.end(), text)
 
     def line_before(self, statement: ast.stmt, line: str) -> Edit:
-        """A statement before another one.
-
-        Raises:
-            Refused: that does not begin its line.
-        """
+        """A statement before another one."""
         return self.insert(self._starts[statement.lineno - 1], self._indent(statement) + line + self._end)
 
     def line_after(self, statement: ast.stmt, line: str) -> Edit:
@@ -178,11 +162,7 @@ class Source:
         return self.insert(self._starts[statement.end_lineno or 0], line + self._end)
 
     def wrap(self, statements: Sequence[ast.stmt], header: str) -> Iterator[Edit]:
-        """A `with` around statements.
-
-        Raises:
-            Refused: they share a line with others, or a text in them spans several lines.
-        """
+        """A `with` around statements."""
         first, last = statements[0], statements[-1]
         stop = last.end_lineno or 0
         yield self.line_before(first, f"{header}:")
@@ -203,11 +183,7 @@ class Source:
         return before.decode()
 
     def edited(self, edits: Iterable[Edit]) -> bytes:
-        """The file with those of the edits that are its own.
-
-        Raises:
-            Refused: they overlap, or what they give is not valid Python.
-        """
+        """The file with those of the edits that are its own."""
         result, end = b"", 0
         for edit in sorted((edit for edit in edits if edit.path == self.path), key=lambda edit: edit[1:3]):
             if edit.start < end:

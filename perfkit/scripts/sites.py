@@ -1,5 +1,6 @@
 """The calls of a script that a patch edits, recorded as expressions of its files while it trains."""
 
+import collections
 import os
 import sys
 import sysconfig
@@ -8,9 +9,7 @@ from types import FrameType
 import msgspec
 
 HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_LIBRARIES = tuple(
-    os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib")
-)
+_LIBRARIES = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _MOST_LOOKS = 16
 """Calls of a role that are examined: examining every one would slow the script down."""
@@ -51,18 +50,16 @@ class Sites:
 
     def __init__(self, scratch: str = "") -> None:
         self._scratch = os.path.realpath(scratch) if scratch else ""
-        self._sites: dict[str, list[Site]] = {}
-        self._looks: dict[str, int] = {}
+        self._sites: dict[str, list[Site]] = collections.defaultdict(list)
+        self._looks = collections.Counter[str]()
 
     def note(self, role: str, images: list[str] | None = None) -> None:
         """Keeps the call under way, if it is among the first of its role and at another place."""
-        if self._looks.get(role, 0) >= _MOST_LOOKS:
-            return
-        self._looks[role] = self._looks.get(role, 0) + 1
-        site = self.describe(role, images)
-        known = self._sites.setdefault(role, [])
-        if all(site.frames[:1] != other.frames[:1] for other in known):
-            known.append(site)
+        if self._looks[role] < _MOST_LOOKS:
+            self._looks[role] += 1
+            site = self.describe(role, images)
+            if all(site.frames[:1] != other.frames[:1] for other in self._sites[role]):
+                self._sites[role].append(site)
 
     def keep(self, site: Site | None) -> None:
         """Keeps a call that was described earlier, in place of any other of its role."""
@@ -94,15 +91,14 @@ class Sites:
 
 def is_users(file: str) -> bool:
     """Whether a file belongs to the script, not to an installed library, Python or this package."""
-    if file.startswith(("<", HERE)) or any(part in file for part in _INSTALLED):
-        return False
-    return not file.startswith(_LIBRARIES)
+    return not (file.startswith(("<", HERE, *_LIBRARIES)) or any(part in file for part in _INSTALLED))
 
 
 def _package(file: str) -> str:
     """The installed package of a file; empty for torch, Python and this package."""
     for part in _INSTALLED:
-        if part in file:
-            name = file.rsplit(part, 1)[-1].split(os.sep, 1)[0].removesuffix(".py")
+        _, is_installed, rest = file.rpartition(part)
+        if is_installed:
+            name = rest.split(os.sep)[0].removesuffix(".py")
             return "" if name == "torch" else name
     return ""

@@ -372,6 +372,9 @@ def test_options_of_libraries_elsewhere(tmp_path):
     assert after(result).startswith('trainer = L.Trainer(max_epochs=3, precision="bf16-mixed")')
     own = "no zero_grad in the script's own code: lightning makes the call"
     assert result.refused["zero_grad_set_to_none"] == own
+    text = "net = NeuralNetClassifier(Net)\nnet.fit(x, y)\n"
+    result = patched(tmp_path, text, {"workers": 1}, **by("skorch", "net.fit("))
+    assert added(result) == ["net = NeuralNetClassifier(Net, iterator_train__num_workers=1)"]
     text = "accelerator = Accelerator()\naccelerator.backward(loss)\n"
     result = patched(tmp_path, text, {"amp": "bf16"}, **by("accelerate", "accelerator.backward("))
     assert after(result).startswith('accelerator = Accelerator(mixed_precision="bf16")')
