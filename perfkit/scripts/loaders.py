@@ -32,16 +32,12 @@ class Loaders:
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self.training: Any = None
-        """The loader whose batches were trained on last."""
-        self.iterator: Any = None
-        """Its iterator, which holds the worker processes."""
-        self.random_data = False
-        """Whether the data set draws random numbers in this process."""
+        self.training: Any = None  # the loader whose batches were trained on last
+        self.iterator: Any = None  # its iterator, which holds the worker processes
+        self.random_data = False  # whether the data set draws random numbers in this process
         self.held_on: torch.device | None = None
         """The device of the batch that is handed over again and again; None if batches are fetched."""
-        self.bytes_per_sample = 0
-        """Of a batch of the training loader."""
+        self.bytes_per_sample = 0  # of a batch of the training loader
         self.copies: list[dict[str, Any]] = []
         """Keyword arguments of the calls that copied batches of the first steps."""
         self.before_fetch: Callable[[], None] = lambda: None

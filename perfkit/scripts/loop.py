@@ -32,10 +32,8 @@ class Tracked:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self.step_s: list[float] = []
-        self.wait_s: list[float] = []
-        """The part of each step in the loader's `next`."""
-        self.samples: list[int] = []
-        """Samples of each step; 0 where a batch holds no tensor."""
+        self.wait_s: list[float] = []  # the part of each step in the loader's `next`
+        self.samples: list[int] = []  # samples of each step; 0 where a batch holds no tensor
         self.tokens: list[int] = []
         self._begin()
 

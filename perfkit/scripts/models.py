@@ -33,8 +33,7 @@ class Models:
         self._script, self._loaders, self._before_first = script, loaders, before_first
         loaders.before_fetch = self.leave_autocast
         self.called: list[nn.Module] = []
-        self.is_compiled = False
-        """Whether the script compiles a model itself."""
+        self.is_compiled = False  # whether the script compiles a model itself
         self.inputs: torch.Tensor | None = None
         """Type and layout of a 4-D input of the first steps, or of the first input; without its data."""
         self.outputs: torch.Tensor | None = None
@@ -44,8 +43,7 @@ class Models:
         self.on_input: Callable[[torch.Tensor | None], None] = lambda given: None
         """Called with the first input of the first forward pass before each backward pass."""
         self._autocast: Any = None
-        self._batch = 0
-        """Samples in a layer of the model that takes [sequence, batch, features]."""
+        self._batch = 0  # samples in a layer of the model that takes [sequence, batch, features]
         self._forward_seen = False
 
     def patch(self) -> None:

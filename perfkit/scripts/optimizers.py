@@ -27,8 +27,7 @@ class Gradients:
         """The mean of what each of the first backward passes started from, before any gradient scaling."""
         self.on_backward: Callable[[Any], None] = lambda roots: None
         """Called with what each backward pass starts from."""
-        self._unscaled: torch.Tensor | None = None
-        """The loss that a gradient scaler has just scaled."""
+        self._unscaled: torch.Tensor | None = None  # the loss that a gradient scaler has just scaled
         self._weights: float | None = None
         self._is_step = False
 
@@ -90,10 +89,8 @@ class Optimizers:
         self.stepped: list[Any] = []
         self.sets_to_none: bool | None = None
         """The argument of the last `zero_grad`; None if it was never called."""
-        self.skipped = 0
-        """Steps that a gradient scaler left out because of an overflow."""
-        self._last: Any = None
-        """The optimizer that made the last step."""
+        self.skipped = 0  # steps that a gradient scaler left out because of an overflow
+        self._last: Any = None  # the optimizer that made the last step
         self._is_stepping = False
         self._closure_s = 0.0
 

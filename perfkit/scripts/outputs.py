@@ -42,8 +42,7 @@ class Outputs:
     """
 
     def __init__(self, scratch: str) -> None:
-        self.written: list[str] = []
-        """The first paths outside that it wrote to, or that were refused."""
+        self.written: list[str] = []  # the first paths outside that it wrote to, or that were refused
         self._scratch = os.path.realpath(scratch) if scratch else ""
         self._ignoring = False
         here = os.path.realpath(os.curdir).removeprefix(self._scratch)

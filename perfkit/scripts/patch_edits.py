@@ -66,8 +66,15 @@ _CONSTRUCTORS = {
 }
 _SAME_OPTIONS = {"trl": "transformers", "pytorch_lightning": "lightning"}
 _LOADER_ORDER = (
-    "dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory",
-)  # fmt: skip
+    "dataset",
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+)
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context")
 _FLAGS = ("compile", "channels_last")
 _IMPLEMENTATIONS = {"fused": ("fused", "True"), "foreach": ("foreach", "True"), "loop": ("foreach", "False")}
