@@ -1,7 +1,5 @@
 """What a step on a simulated GPU is made of, from its plan: memory, copies and waits."""
 
-from collections import Counter
-
 from perfkit.simulate.prediction import Prediction, memory_band, peak
 from perfkit.simulate.step import Allocate, Copy, Event, Operator, Wait
 from perfkit.worker.messages import ITEM_REMEDY, TO_HOST_REMEDY, MemoryReport, Place, SyncReport, copy_remedy
@@ -11,13 +9,12 @@ _KINDS = {
     "activations": "activations", "temporary": "workspace",
 }  # fmt: skip
 """What an account of memory calls the kinds of a plan."""
-_LASTING = ("weights", "gradients", "optimizer")
 
 
 def memory(prediction: Prediction) -> MemoryReport:
     """What holds device memory in a step."""
     step = prediction.step
-    live = {block.block: (block.nbytes, _KINDS[block.kind], _KINDS[block.kind]) for block in step.resident}
+    live = {block.block: (_KINDS[block.kind], _KINDS[block.kind], block.nbytes) for block in step.resident}
     now = most = sum(block.nbytes for block in step.resident)
     at_peak, peak_phase, phase, where = dict(live), "data", "data", "data"
     for event in step.events:
@@ -29,23 +26,19 @@ def memory(prediction: Prediction) -> MemoryReport:
         elif isinstance(event, Allocate):
             now += event.nbytes
             if event.nbytes > 0:
-                live[event.block] = (event.nbytes, _KINDS[event.kind], where)
+                live[event.block] = (where, _KINDS[event.kind], event.nbytes)
             else:
                 live.pop(event.block, None)
         if now > most:
             at_peak, most, peak_phase = dict(live), now, phase
-    parts, places = dict.fromkeys(_KINDS.values(), 0), Counter[tuple[str, str]]()
-    for size, kind, place in at_peak.values():
-        parts[kind] += size
-        places[place, kind] += size
-    largest = [(*place, size) for place, size in places.most_common()]
-    return MemoryReport(
-        peak=most, peak_phase=peak_phase, parts=parts,
-        places=[place for place in largest if place[1] not in _LASTING][:8]
-        + [place for place in largest if place[1] in _LASTING][:6],
-        allocated=peak(step), reserved=None, recipe=prediction.recipe.describe(),
+    return MemoryReport.of(
+        at_peak.values(),
+        peak_phase=peak_phase,
+        allocated=peak(step),
+        reserved=None,
+        recipe=prediction.recipe.describe(),
         simulated=f"Simulated {prediction.gpu.name}: no kernel ran. Predicted, ±{memory_band(step):.0%}",
-    )  # fmt: skip
+    )
 
 
 def syncs(prediction: Prediction, steps: int) -> SyncReport:

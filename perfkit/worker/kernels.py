@@ -24,6 +24,10 @@ MULTIPLE = 8
 
 Shape = tuple[int, int, int]
 """m, k and n of a product."""
+DEPTHS = (1536, 1504, 1500, 1503)
+"""The k of the article's product and its neighbours: multiples of 64, of 8 and of 4, and an odd one."""
+SWEEP = {True: (576, (10_048, 10_000, 9_996, 9_999)), False: (144, (2_560, 2_504, 2_500, 2_503))}
+"""The same for m and n, on a GPU; both are a quarter on a CPU."""
 
 
 def measure(training: Training, step_s: float) -> KernelReport:
@@ -32,7 +36,10 @@ def measure(training: Training, step_s: float) -> KernelReport:
     big = device.type != "cpu"
     dtypes = [torch.float32, torch.bfloat16, *([torch.float16] if big else [])]
     squares: list[Shape] = [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))]
-    rows = _products(device, dtypes, _shapes(1 if big else 4))
+    (m, widths), deep = SWEEP[big], DEPTHS[1]
+    shapes = [(m, k, n) for k in DEPTHS for n in widths]
+    shapes += [(m - 1, deep, widths[1]), (8, deep, widths[1])]  # an odd m, and a small one
+    rows = _products(device, dtypes, shapes)
     best = rows + _products(device, dtypes, squares)
     peaks = {name: max(row.flops_per_s for row in best if row.dtype == name) for name in map(shown, dtypes)}
     source = torch.empty(1 << (30 if big else 26), dtype=torch.uint8, device=device)
@@ -90,18 +97,6 @@ def _products(
         shape = f"{m} x {k} x {n}"
         rows.append(ShapeTiming(shape, shown(dtype), seconds, flops / seconds, flops / moved))
     return rows
-
-
-def _neighbours(size: int) -> tuple[int, int, int, int]:
-    """The next multiples of 64 and of 8, then a multiple of 4 only and an odd size just below the latter."""
-    eights = -(-size // 8) * 8
-    return -(-size // 64) * 64, eights, eights - 4, eights - 1
-
-
-def _shapes(shrink: int) -> list[Shape]:
-    """The article's product and its neighbours, an odd m, and a small m; m and n are divided by `shrink`."""
-    m, deep, wide = 16 * 36 // shrink, _neighbours(1500), _neighbours(10_000 // shrink)
-    return [(m, k, n) for k in deep for n in wide] + [(m - 1, deep[1], wide[1]), (8, deep[1], wide[1])]
 
 
 # ---------------------------------------------------------------- a step

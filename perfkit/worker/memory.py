@@ -5,7 +5,6 @@ itself inside one operator (cuDNN's workspace) and what the allocator keeps in r
 are the difference to the allocator's own figures.
 """
 
-import collections
 import contextlib
 import sys
 import traceback
@@ -24,8 +23,6 @@ from perfkit.worker.failures import is_program, is_users
 from perfkit.worker.messages import MemoryReport
 from perfkit.worker.training import Training, inner_model
 
-LASTING = ("weights", "gradients", "optimizer")
-KINDS = (*LASTING, "batch", "activations", "workspace")
 KIND_IN = {"forward": "activations", "data": "batch"}
 """The kind of what a phase allocates, where nothing else is known of it; workspace in other phases."""
 
@@ -150,20 +147,11 @@ def measure(training: Training, steps: int = 2) -> MemoryReport:
         for _ in range(steps):
             training.step()
             ledger.note_lasting()
-    parts = dict.fromkeys(KINDS, 0)
-    sizes: collections.Counter[tuple[str, str]] = collections.Counter()
-    for where, kind, size in ledger.at_peak:
-        parts[kind] += size
-        sizes[where, kind] += size
-    places = [(where, kind, size) for (where, kind), size in sizes.most_common()]
     on_gpu = training.device.type == "cuda"
     allocated, reserved = peak_bytes(training.device) if on_gpu else (None, None)
-    return MemoryReport(
-        peak=ledger.peak,
+    return MemoryReport.of(
+        ledger.at_peak,
         peak_phase=ledger.peak_phase,
-        parts=parts,
-        places=[place for place in places if place[1] not in LASTING][:8]
-        + [place for place in places if place[1] in LASTING][:6],
         allocated=allocated,
         reserved=reserved,
         recipe=training.recipe.describe(),

@@ -4,6 +4,8 @@ A question is the name of a method of `worker.session.Session` and its arguments
 the asking side checks.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -145,6 +147,10 @@ class Peak(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------- looks inside
 
 
+LASTING = ("weights", "gradients", "optimizer")
+KINDS = (*LASTING, "batch", "activations", "workspace")
+
+
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """What holds memory in a training step; sizes in bytes."""
 
@@ -161,6 +167,18 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """In words."""
     simulated: str = ""
     """For a simulated GPU: what the numbers rest on, and their error."""
+
+    @classmethod
+    def of(cls, held: Iterable[Sequence[Any]], **fields: Any) -> "MemoryReport":
+        """An account of what is held at the peak: where, which kind, how many bytes."""
+        parts, sizes = dict.fromkeys(KINDS, 0), Counter[tuple[str, str]]()
+        for where, kind, size in held:
+            parts[kind] += size
+            sizes[where, kind] += size
+        places = [(*place, size) for place, size in sizes.most_common()]
+        largest = [place for place in places if place[1] not in LASTING][:8]
+        largest += [place for place in places if place[1] in LASTING][:6]
+        return cls(peak=sum(parts.values()), parts=parts, places=largest, **fields)
 
 
 class ShapeTiming(msgspec.Struct, frozen=True):
