@@ -60,7 +60,7 @@ def watch(
     if out and not out.name.endswith((".json", ".json.gz")):
         raise InvalidValue(f"cannot write a trace to {out}", "Give a name that ends in .json or .json.gz")
     launch = Launch(program, tuple(arguments or ()), module)
-    more = f"; then about {2 * TRY_S:.0f} s for two suggestions" if tries else ""
+    more = f", then {2 * TRY_S:.0f} s for two suggestions and three more starts" if tries else ""
     typer.echo(f"{launch.describe()}: about {budget:.0f} s once it trains{more}", err=True)
     with showing_failures(), cli.progress() as follow:
         result = watch_script(launch, steps, in_place, out, follow, budget, 60 * timeout, tries)

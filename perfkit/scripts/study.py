@@ -120,9 +120,7 @@ class ScriptSource(ThisMachine):
     def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
         """See `Source.measure`; then asks both sides of a comparison what their steps did."""
         if self._is_slow:
-            round_s = len(stages) * self.facts.step_s
-            rounds = max(_FEWEST, min(stop.rounds, int(stop.budget_s / round_s) - 1))
-            stop = replace(stop, rounds=rounds, budget_s=max(0.0, stop.budget_s - 2 * round_s))
+            stop = affordable(stop, len(stages), self.facts.step_s)
         runs = super().measure(stages, stop)
         if self._observed is not None:
             for title, child in self._children.items():
@@ -142,6 +140,14 @@ class ScriptSource(ThisMachine):
         )
         self.keep(child)
         return child
+
+
+def affordable(stop: StopRule, stages: int, step_s: float) -> StopRule:
+    """Rounds of one slow step of each stage that fit into the budget, beside a first step and a last one."""
+    budget_s, round_s = stop.budget_s * max(1, stages - 1), stages * step_s
+    rounds = max(_FEWEST, min(stop.rounds, int(budget_s / round_s) - 1))
+    left_s = max(0.0, budget_s - 2 * round_s)
+    return replace(stop, rounds=rounds, budget_s=left_s / max(1, stages - 1))
 
 
 def target(facts: ScriptFacts) -> Target:

@@ -1,6 +1,7 @@
 """What watching a script has shown, as sections: its steps, what it waits for, what to try."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from perfkit.recipe import shown, switches
 from perfkit.results.parity import Check
@@ -14,7 +15,7 @@ from perfkit.show.tables import checks
 from perfkit.show.units import clean
 from perfkit.trace.report import diagnosis
 
-_STATES = {"try": "try", "edit": "edit the script", "refused": "no", "on": "has it"}
+_WITHOUT_SWITCH = {"edit": "edit the script", "refused": "no", "on": "has it"}
 
 
 def watched(result: Watched) -> list[Content]:
@@ -25,7 +26,8 @@ def watched(result: Watched) -> list[Content]:
         Section("What to try", [suggestions(result.suggestions)]),
     ]
     if result.bottlenecks:
-        sections.append(Section("What stands out in a profile", [diagnosis(result.bottlenecks)]))
+        table = replace(diagnosis(result.bottlenecks), title="")
+        sections.append(Section("What stands out in a profile", [table]))
     if result.syncs:
         sections += syncs(result.syncs)
     if result.warnings:
@@ -67,7 +69,9 @@ def suggestions(ideas: Sequence[Suggestion]) -> Table:
     """What to try, the most promising first."""
 
     def gain(idea: Suggestion) -> str:
-        return f"{'≤ ' * idea.at_most}{units.times(idea.gain)}" if idea.gain else units.NOT_AVAILABLE
+        if idea.gain is None:
+            return units.NOT_AVAILABLE if idea.state == "try" else ""
+        return f"{'≤ ' * idea.at_most}{units.times(idea.gain)}"
 
     def measured(idea: Suggestion) -> str:
         gave = idea.measured
@@ -77,12 +81,15 @@ def suggestions(ideas: Sequence[Suggestion]) -> Table:
             return f"{units.ratio(gave)}, {gave.verdict}"
         return units.ratio(gave) if gave.is_faster or gave.is_slower else gave.verdict
 
+    def how(idea: Suggestion) -> str:
+        options = idea.set_options + " (changes training)" * idea.changes_training
+        return _WITHOUT_SWITCH.get(idea.state, options)
+
     columns = [
         Col("switch", lambda idea: clean(idea.title)),
-        Col("verdict", lambda idea: _STATES[idea.state], narrow=False),
         Col("predicted", gain),
         *([Col("measured", measured)] if any(idea.measured for idea in ideas) else []),
-        Col("how", lambda idea: idea.set_options + " (changes training)" * idea.changes_training),
+        Col("how", how),
         Col("why", lambda idea: clean(idea.why)),
         Col("basis", lambda idea: clean(idea.basis), narrow=False),
     ]

@@ -145,6 +145,6 @@ def syncs(report: SyncReport) -> list[Content]:
     )
     note = f"{report.simulated}." if report.simulated else ""
     if report.device == "cpu":
-        note = "This run is on the CPU: these are the places that would wait for a GPU."
+        note = "This run is on the CPU. On a GPU, these places wait for it if their tensors are there."
     title = "Copies and waits between host and device"
     return [tabulate(columns, report.places, title, note, "no copy and no wait between host and device")]

@@ -1,9 +1,12 @@
 """Scripts as a source of runs: their own settings, and whether two runs of one train the same."""
 
+import pytest
+
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.scripts import study
 from perfkit.scripts.messages import ScriptFacts
+from perfkit.studies.sources import StopRule
 from perfkit.worker.messages import DeviceFacts
 
 
@@ -24,6 +27,14 @@ def test_a_script_keeps_what_it_sets_by_itself():
     target = study.target(facts)
     assert target.own == {"workers": 2, "prefetch_factor": 2, "amp": "bf16"}, "no value that is not allowed"
     assert target.refused == {"compile": "the script does already"}
+
+
+@pytest.mark.parametrize(("step_s", "rounds", "left_s"), [(0.7, 5, 17.2), (3.0, 2, 8.0), (30.0, 2, 0.0)])
+def test_slow_steps_make_fewer_rounds_and_the_budget_stays(step_s: float, rounds: int, left_s: float):
+    rule = study.affordable(StopRule(rounds=5, budget_s=20.0), 2, step_s)
+    assert (rule.rounds, rule.budget_s) == (rounds, pytest.approx(left_s))
+    of_three = study.affordable(StopRule(rounds=5, budget_s=20.0), 3, step_s)
+    assert of_three.budget_s == pytest.approx(max(0.0, 40 - 6 * step_s) / 2)
 
 
 def test_equal_losses_prove_the_same_training():
