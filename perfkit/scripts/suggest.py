@@ -61,11 +61,6 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     measured: Ratio | None = None
     changes_training: bool = False
 
-    @property
-    def set_options(self) -> str:
-        """The settings as options of the command line."""
-        return " ".join(f"--set {name}={shown(value)}" for name, value in self.settings.items())
-
 
 @dataclass(frozen=True)
 class Seen:
@@ -140,7 +135,8 @@ def tried(
     results = []
     for idea in ideas:
         gave, why = measured.get(idea.title), failures.get(idea.title)
-        helps = gave is None or gave.verdict not in ("slower", "no measurable difference")
+        is_open = gave and gave.verdict in ("disturbed", "too few rounds") and gave.high > 1
+        helps = gave is None or gave.is_faster or is_open
         state: State = idea.state if helps and not why else "refused"
         results.append(msgspec.structs.replace(idea, measured=gave, state=state, why=why or idea.why))
     return sorted(results, key=lambda idea: (_ORDER.index(idea.state), idea.measured is None))

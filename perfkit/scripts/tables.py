@@ -82,14 +82,14 @@ def suggestions(ideas: Sequence[Suggestion]) -> Table:
         return units.ratio(gave) if gave.is_faster or gave.is_slower else gave.verdict
 
     def how(idea: Suggestion) -> str:
-        options = idea.set_options + " (changes training)" * idea.changes_training
-        return _WITHOUT_SWITCH.get(idea.state, options)
+        options = ", ".join(f"{name}={shown(value)}" for name, value in idea.settings.items())
+        return _WITHOUT_SWITCH.get(idea.state, options + " (changes training)" * idea.changes_training)
 
     columns = [
         Col("switch", lambda idea: clean(idea.title)),
         Col("predicted", gain),
         *([Col("measured", measured)] if any(idea.measured for idea in ideas) else []),
-        Col("how", how),
+        Col("set", how),
         Col("why", lambda idea: clean(idea.why)),
         Col("basis", lambda idea: clean(idea.basis), narrow=False),
     ]

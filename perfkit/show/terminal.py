@@ -17,6 +17,8 @@ from perfkit.show.units import clean
 _PIPE_WIDTH = 120
 """Characters in a line where the output is a pipe or a file."""
 _TONES = {"": "", "good": "green", "warning": "yellow", "bad": "red"}
+_BETWEEN = 2
+"""Blanks between columns."""
 _UNBROKEN = 20
 """Longer words (kernel names, paths) are broken where they must be."""
 
@@ -95,7 +97,7 @@ def _print_table(table: Table, console: Console) -> None:
     if table.title:
         console.print()
         _print_text(table.title, console, style="italic")
-    console.print(_grid(shown))
+    console.print(_grid(shown, console.width))
     missing = [column for column in table.columns if column not in shown.columns]
     for note in (table.note, f"Too narrow for: {', '.join(missing)}." if missing else ""):
         if note:
@@ -103,18 +105,25 @@ def _print_table(table: Table, console: Console) -> None:
     return None
 
 
-def _grid(table: Table) -> Grid:
-    """A table for rich: numbers stay on one line, text is wrapped at its words."""
+def _grid(table: Table, width: int = 0) -> Grid:
+    """A table for rich: numbers stay on one line, text is wrapped at its words.
+
+    With a width, the widest columns are narrowed until it fits: rich would cut off what `min_width` adds.
+    """
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     rows = [[_text(cell) for cell in row] for row in table.rows]
-    for at, (head, numeric) in enumerate(zip(map(clean, table.columns), table.numeric, strict=True)):
+    heads, widths, least = [clean(head) for head in table.columns], list[int](), list[int]()
+    for at, (head, numeric) in enumerate(zip(heads, table.numeric, strict=True)):
         texts = [row[at].plain for row in rows]
         words = [*head.split(), *(texts if numeric or at == 0 else " ".join(texts).split())]
-        least = max(map(cell_len, words), default=1)
-        if numeric:
-            grid.add_column(Text(head), justify="right", width=least)
-        else:
-            grid.add_column(Text(head), overflow="fold", min_width=min(least, _UNBROKEN))
+        longest = max(map(cell_len, words), default=1)
+        least.append(longest if numeric else min(longest, _UNBROKEN))
+        widths.append(longest if numeric else max(map(cell_len, [head, *texts])))
+    while sum(widths) + _BETWEEN * (len(widths) - 1) > width and widths != least:
+        at = max((at for at in range(len(widths)) if widths[at] > least[at]), key=widths.__getitem__)
+        widths[at] -= 1
+    for head, numeric, columns in zip(heads, table.numeric, widths, strict=True):
+        grid.add_column(Text(head), overflow="fold", width=columns, justify="right" if numeric else "left")
     for row in rows:
         grid.add_row(*row)
     return grid

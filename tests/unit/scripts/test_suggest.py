@@ -51,7 +51,7 @@ def test_workers_are_predicted_from_the_wait_and_the_cores_that_they_share_with_
     found = idea("Loader workers", own=OWN.replace(cpu_threads=4))
     # 10 ms a sample, half of it loading: two workers of four cores, which the model's threads need as well
     assert found.gain == pytest.approx(1 / (0.5 / 4 + 0.5)) and found.at_most
-    assert found.set_options == "--set workers=2"
+    assert found.settings == {"workers": 2}
     on_gpu = idea("Loader workers", target=Target("cuda"))
     assert on_gpu.settings == {"workers": 4, "pin_memory": True, "non_blocking": True}
     assert on_gpu.gain == pytest.approx(2.0)
