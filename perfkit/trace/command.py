@@ -61,7 +61,7 @@ def profile(
 
 def trace(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE…", help="*.pt.trace.json[.gz], one for each rank")
+        list[Path], typer.Argument(metavar="FILE…", help="*.pt.trace.json[.gz], one for each rank; or their folder")
     ],
     output: Output,
 ) -> None:

@@ -42,14 +42,12 @@ class Profile:
 
     def describe(self) -> str:
         """Where the file is, and how much the profiler slowed the steps down."""
-        if self.slowdown is None:
-            cost = "the profiler's slow-down could not be measured"
-        elif self.slowdown < 1:
-            cost = "the profiler's slow-down is within the noise of these few steps"
-        else:
-            cost = f"with the profiler a step takes about {self.slowdown:.1f}× the time of one without it"
         if self.analysis.device["simulated"]:
             cost = "simulated, no profiler ran"
+        elif self.slowdown is None:
+            cost = "the profiler's slow-down could not be measured"
+        else:
+            cost = f"with the profiler a step takes about {self.slowdown:.1f}× the time of one without it"
         return f"{self.path}: {cost}. Open it in https://ui.perfetto.dev"
 
 

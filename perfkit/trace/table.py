@@ -344,7 +344,8 @@ def load(paths: Paths, tell: Tell = lambda what, share: None) -> Trace:
     """
     several = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     if len(several) == 1 and several[0].is_dir():
-        several = sorted(path for path in several[0].iterdir() if path.name.endswith((".json", ".json.gz")))
+        folder = several[0]
+        several = sorted(folder.glob("*.trace.json*")) or sorted(folder.glob("*.json*"))
     if not several:
         raise TraceError("no trace file was given", ADVICE)
     try:

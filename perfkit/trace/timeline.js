@@ -18,7 +18,7 @@
   const light = (hex) => [1, 3, 5].map((at) => (parseInt(hex.slice(at, at + 2), 16) / 255) ** 2.2)
     .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
   const inks = colours.map((hex) => light(hex) > 0.18 ? "#111" : "#fff");
-  let home = [steps.s[data.step], end(steps, data.step)], [from, to] = home;     // home: the step, or all, that is looked at
+  let home = [steps.s[data.step], end(steps, data.step)], [from, to] = home;   // home: the step that is looked at, or all
   let pending = false, rows = [], height = 0, chosen = null, span = null, theme = {};
   let wanted = "", good = [], hits = [], hit = -1, gaps = null, gap = -1, later = 0;
   let wide = 0;                             // read once a frame: asking the page for it thousands of times costs more than drawing
@@ -33,7 +33,8 @@
   const many = (count) => count.toLocaleString("en");
   const name = (row, i) => row.count[i] > 1 ? `${many(row.count[i])} short events, the longest ${texts[row.n[i]]}` : texts[row.n[i]];
   const matches = (row, i) => row.count[i] === 1 && (good[row.n[i]] || good[row.p[i]]);
-  const together = data.lanes.flatMap((lane) => lane.rows).reduce((sum, row) => sum + row.count.reduce((n, count) => n + (count > 1 ? count : 0), 0), 0);
+  let together = 0;
+  for (const lane of data.lanes) for (const row of lane.rows) for (const count of row.count) if (count > 1) together += count;
 
   function arrange() {                      // rows of folded lanes: only the outermost
     rows = []; height = TOP;
@@ -52,7 +53,7 @@
   function draw() {
     pending = false; window.pkFrames++;
     wide = canvas.clientWidth;
-    const ratio = window.devicePixelRatio || 1, w = wide, per = scale(), pixel = 1 / per, x = (t) => LEFT + (t - from) * per;
+    const ratio = window.devicePixelRatio || 1, w = wide, per = scale(), x = (t) => LEFT + (t - from) * per;
     if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(w * ratio); canvas.height = Math.round(height * ratio);
     }
@@ -95,6 +96,7 @@
         }
         flush(); paint(i, a, b - 0.3, share(row, i), matches(row, i));
         if (b - a < 45) return;
+        c.globalAlpha = wanted && !matches(row, i) ? 0.3 : 1;
         c.fillStyle = share(row, i) < 0.7 ? theme.ink : inks[row.c[i]]; label(name(row, i), a, b, row.y + ROW / 2 - 1);
       });
       flush();

@@ -126,8 +126,9 @@ def test_a_folder_is_read_as_the_ranks_of_one_run_and_missing_files_are_refused(
         with pytest.raises(TraceError, match=what):
             load(path)
     for number in (1, 0):
-        sample().save(tmp_path, f"rank{number}.json")
-    assert [str(file.path)[-6] for file in load(tmp_path).files] == ["0", "1"]
+        sample().save(tmp_path, f"rank{number}.pt.trace.json")
+    (tmp_path / "notes.json").write_text("{}")
+    assert [file.path.name[4] for file in load(tmp_path).files] == ["0", "1"]
 
 
 def test_a_long_read_says_how_far_it_is_over_all_files(tmp_path, monkeypatch):
