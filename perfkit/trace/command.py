@@ -61,7 +61,8 @@ def profile(
 
 def trace(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE…", help="*.pt.trace.json[.gz], one for each rank; or their folder")
+        list[Path],
+        typer.Argument(metavar="FILE…", help="*.pt.trace.json[.gz], one a rank, or a folder"),
     ],
     output: Output,
 ) -> None:

@@ -4,7 +4,7 @@ Amdahl's law bounds the gain: without any of the exposed time the step would be 
 as fast, so no fix for it can give more.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,8 @@ class Bottleneck(Struct, frozen=True, kw_only=True):
 
 _BOUNDED = 0.95
 """Share of a step beyond which Amdahl's bound is too large to be useful."""
-_Case = tuple[float, dict[str, Any], list[str]]
-"""Exposed µs per step, evidence, switches to try next."""
+_Case = tuple[str, float, str, float, dict[str, Any], list[str]]
+"""Bottleneck, smallest share of a step, message, exposed µs per step, evidence, switches to try."""
 
 
 def diagnose(analysis: Analysis) -> list[Bottleneck]:
@@ -45,124 +45,105 @@ def diagnose(analysis: Analysis) -> list[Bottleneck]:
     step = analysis.mean_step_us
     if not step or analysis.mean_us["other"] is None:
         return []
-    bottlenecks = []
-    for name, threshold, message, rule in _ON_GPU if analysis.has_accelerator else _ON_CPU:
-        exposed, evidence, try_next = rule(analysis)
-        share = exposed / step
-        if share >= threshold:
-            bottleneck = Bottleneck(
-                bottleneck=name,
-                message=f"{share:.0%} of a step: {message}",
-                exposed_us=exposed,
-                share_of_step=share,
-                gain_at_most=1 / (1 - share) if share < _BOUNDED else None,
-                evidence=evidence,
-                try_next=try_next,
-            )
-            bottlenecks.append(bottleneck)
+    on_gpu = analysis.has_accelerator
+    cases = (*_on_gpu(analysis), *_waiting(analysis)) if on_gpu else _on_cpu(analysis)
+    bottlenecks = [
+        Bottleneck(
+            bottleneck=name,
+            message=f"{exposed / step:.0%} of a step: {message}",
+            exposed_us=exposed,
+            share_of_step=exposed / step,
+            gain_at_most=1 / (1 - exposed / step) if exposed / step < _BOUNDED else None,
+            evidence=evidence,
+            try_next=try_next,
+        )
+        for name, threshold, message, exposed, evidence, try_next in (_loading(analysis), *cases)
+        if exposed / step >= threshold
+    ]
     return sorted(bottlenecks, key=lambda bottleneck: -bottleneck.exposed_us)
 
 
-def _idle(analysis: Analysis, cause: str) -> float:
-    return sum(row.us_per_step for row in analysis.idle if row.cause == cause)
-
-
-def _data(analysis: Analysis) -> _Case:
+def _loading(analysis: Analysis) -> _Case:
     single = any("_SingleProcess" in name for name in analysis.device["loaders"])
-    loading = analysis.exposed_and_hidden_us["dataloader"]
-    evidence = {"dataloader_in_all_us": loading, "loader_in_main_process": single}
+    exposed, total = analysis.mean_us["dataloader"] or 0.0, analysis.exposed_and_hidden_us["dataloader"]
+    evidence = {"dataloader_in_all_us": total, "loader_in_main_process": single}
     first = ["workers"] if single else ["workers", "prefetch_factor"]
-    return analysis.mean_us["dataloader"] or 0.0, evidence, [*first, "batched_fetch", "device_resize"]
+    try_next = [*first, "batched_fetch", "device_resize"]
+    return "data-bound", 0.10, "waiting for the next batch", exposed, evidence, try_next
 
 
-def _launch(analysis: Analysis) -> _Case:
-    evidence = {
-        "kernels_per_step": sum(row.calls for row in analysis.kernels) / len(analysis.steps),
-        **(analysis.device["launch"] or {}),
-    }
-    evidence.pop("kernels", None)
-    return _idle(analysis, "launch"), evidence, ["compile", "batch_size", "optimizer_impl"]
+def _on_cpu(analysis: Analysis) -> Iterator[_Case]:
+    computing, python = (analysis.mean_us[part] or 0.0 for part in ("cpu_op", "other"))
+    message = "operators compute on the CPU, which is the device here"
+    evidence = {"longest": analysis.operators[0].name} if analysis.operators else {}
+    try_next = ["cpu_threads", "channels_last", "compile", "amp"]
+    yield "device-bound", 0.80, message, computing, evidence, try_next
+    message = "no operator runs: Python code, garbage collection or waiting"
+    yield "host-bound", 0.20, message, python, {}, ["batch_size", "compile"]
 
 
-def _copy(analysis: Analysis) -> _Case:
-    across = [row for row in analysis.transfers if row.direction in ("HtoD", "DtoH")]
-    copied = sum(row.us_per_step for row in across)
-    pageable = sum(row.us_per_step for row in across if row.host_memory == "pageable")
-    sizes = [row.bytes for row in across if row.bytes is not None]
-    evidence = {
-        "copies_us": copied,
-        "pageable_us": pageable,
-        "bytes_per_step": sum(sizes) / len(analysis.steps) if len(sizes) == len(across) else None,
-    }
-    exposed = min(analysis.mean_us["memcpy"] or 0.0, copied) + (_idle(analysis, "copy") if across else 0.0)
-    first = ["pin_memory", "non_blocking"] if pageable else ["non_blocking"]
-    return exposed, evidence, [*first, "uint8_copy", "device_prefetch"]
+def _on_gpu(analysis: Analysis) -> Iterator[_Case]:
+    device, steps = analysis.device, len(analysis.steps)
+    idle = {row.cause: row.us_per_step for row in analysis.idle}
+    computing = analysis.mean_us["kernel"] or 0.0
 
+    message = "the device is idle because the host has not launched the next kernel"
+    evidence: dict[str, Any] = {"kernels_per_step": sum(row.calls for row in analysis.kernels) / steps}
+    evidence |= {key: value for key, value in (device["launch"] or {}).items() if key != "kernels"}
+    try_next = ["compile", "batch_size", "optimizer_impl"]
+    yield "host-bound", 0.15, message, idle.get("launch", 0.0), evidence, try_next
 
-def _sync(analysis: Analysis) -> _Case:
-    waits = [row for row in analysis.syncs if row.kind == "runtime"]
-    evidence: dict[str, Any] = {"calls_per_step": sum(row.calls_per_step for row in waits)}
-    copies = False
-    if waits:
-        evidence |= {"call": waits[0].call, "operator": waits[0].operator, "frame": waits[0].frame}
-        copies = "copy" in (waits[0].operator or "") or "Memcpy" in waits[0].call
-    return _idle(analysis, "synchronisation"), evidence, ["pin_memory", "non_blocking"] if copies else []
-
-
-def _communication(analysis: Analysis) -> _Case:
     figures = analysis.communication or {}
     evidence = {key: value for key, value in figures.items() if key.endswith("_us_per_step")}
-    return figures.get("exposed_us_per_step") or 0.0, evidence, ["accumulation", "batch_size"]
+    exposed = figures.get("exposed_us_per_step") or 0.0
+    message = "collectives that do not overlap with computation"
+    yield "communication-bound", 0.10, message, exposed, evidence, ["accumulation", "batch_size"]
 
-
-def _device(analysis: Analysis) -> _Case:
     cores = analysis.tensor_core or {}
     evidence = {
         "gpu_utilization": analysis.gpu_utilization,
         "est_sm_efficiency": analysis.est_sm_efficiency,
         **{f"tensor_core_{answer}": share for answer, share in cores.items()},
     }
-    capability = float(analysis.device["compute_capability"] or 0)
+    capability = float(device["compute_capability"] or 0)
     faster = ["amp", "fp32_precision"] if capability >= 8 else ["amp"] if capability >= 7 else []
-    rest = ["channels_last", "compile", "cudnn_benchmark"]
-    tried = cores.get("yes", 0.0) >= 0.5
-    return analysis.mean_us["kernel"] or 0.0, evidence, rest if tried else [*faster, *rest]
+    try_next = ["channels_last", "compile", "cudnn_benchmark"]
+    try_next = try_next if cores.get("yes", 0.0) >= 0.5 else [*faster, *try_next]
+    yield "device-bound", 0.80, "kernels compute on the device", computing, evidence, try_next
 
-
-def _memory(analysis: Analysis) -> _Case:
     total = sum(row.total_us for row in analysis.kernels)
     bound = [row for row in analysis.kernels if is_bandwidth_bound(row.name)]
     share = sum(row.total_us for row in bound) / total if total else 0.0
+    message = "kernels limited by memory bandwidth (element-wise, norms, layout)"
     evidence = {"share_of_kernel_time": share, "judged_by": "kernel names"}
     evidence |= {"longest": bound[0].name[:120]} if bound else {}
-    return (analysis.mean_us["kernel"] or 0.0) * share, evidence, ["compile", "amp", "channels_last"]
+    yield "memory-bound", 0.40, message, computing * share, evidence, ["compile", "amp", "channels_last"]
 
 
-def _cpu(analysis: Analysis) -> _Case:
-    evidence = {"longest": analysis.operators[0].name} if analysis.operators else {}
-    return analysis.mean_us["cpu_op"] or 0.0, evidence, ["cpu_threads", "channels_last", "compile", "amp"]
+def _waiting(analysis: Analysis) -> Iterator[_Case]:
+    idle = {row.cause: row.us_per_step for row in analysis.idle}
+    across = [row for row in analysis.transfers if row.direction in ("HtoD", "DtoH")]
+    copied = sum(row.us_per_step for row in across)
+    pageable = sum(row.us_per_step for row in across if row.host_memory == "pageable")
+    sizes = [row.bytes for row in across if row.bytes is not None]
+    message = "copies between host and device that do not overlap with kernels"
+    evidence: dict[str, Any] = {
+        "copies_us": copied,
+        "pageable_us": pageable,
+        "bytes_per_step": sum(sizes) / len(analysis.steps) if len(sizes) == len(across) else None,
+    }
+    exposed = min(analysis.mean_us["memcpy"] or 0.0, copied) + (idle.get("copy", 0.0) if across else 0.0)
+    first = ["pin_memory", "non_blocking"] if pageable else ["non_blocking"]
+    yield "copy-bound", 0.05, message, exposed, evidence, [*first, "uint8_copy", "device_prefetch"]
 
-
-def _python(analysis: Analysis) -> _Case:
-    return analysis.mean_us["other"] or 0.0, {}, ["batch_size", "compile"]
-
-
-_Rule = tuple[str, float, str, Callable[[Analysis], _Case]]
-_LOADING: _Rule = ("data-bound", 0.10, "waiting for the next batch", _data)
-_ON_GPU: tuple[_Rule, ...] = (
-    _LOADING,
-    ("host-bound", 0.15, "the device is idle because the host has not launched the next kernel", _launch),
-    ("copy-bound", 0.05, "copies between host and device that do not overlap with kernels", _copy),
-    ("sync-bound", 0.05, "the device is idle while the host waits for it", _sync),
-    ("communication-bound", 0.10, "collectives that do not overlap with computation", _communication),
-    ("device-bound", 0.80, "kernels compute on the device", _device),
-    ("memory-bound", 0.40, "kernels limited by memory bandwidth (element-wise, norms, layout)", _memory),
-)
-_ON_CPU: tuple[_Rule, ...] = (
-    _LOADING,
-    ("device-bound", 0.80, "operators compute on the CPU, which is the device here", _cpu),
-    ("host-bound", 0.20, "no operator runs: Python code, garbage collection or waiting", _python),
-)
+    waits = [row for row in analysis.syncs if row.kind == "runtime"]
+    evidence, try_next = {"calls_per_step": sum(row.calls_per_step for row in waits)}, []
+    if waits:
+        evidence |= {"call": waits[0].call, "operator": waits[0].operator, "frame": waits[0].frame}
+        if "copy" in (waits[0].operator or "") or "Memcpy" in waits[0].call:
+            try_next = ["pin_memory", "non_blocking"]
+    message = "the device is idle while the host waits for it"
+    yield "sync-bound", 0.05, message, idle.get("synchronisation", 0.0), evidence, try_next
 
 
 # ---------------------------------------------------------------- health
@@ -175,37 +156,33 @@ _FEW = 0.01
 
 def check(trace: Trace) -> list[Health]:
     """Problems of a trace; `spoils` names the figures that the analysis then sets to None."""
-    problems = [*(problem for file in trace.files for problem in _file(file)), *_recording(trace)]
-    return [
-        Health(code=code, severity=severity, message=message, spoils=spoils)
-        for code, severity, message, spoils in problems
-    ]
+    return [*(problem for file in trace.files for problem in _file(file)), *_recording(trace)]
 
 
-def _file(file: Reader) -> Iterator[tuple[str, str, str, list[str]]]:
+def _file(file: Reader) -> Iterator[Health]:
     if file.head.simulated:
         facts = "".join(f"; {name}: {fact[:200]}" for name, fact in file.head.simulated.items())
         message = f"this trace is simulated: no kernel ran, its times are predicted{facts}"
-        yield "simulated", "info", message, []
+        yield Health("simulated", "info", message)
     if file.truncated:
         message = f"the file is cut off or damaged: {file.truncated}; an unknown number of events is missing"
-        yield "truncated", "error", message, ["mean_step_us", *_DEVICE]
+        yield Health("truncated", "error", message, ["mean_step_us", *_DEVICE])
     elif file.repaired:
-        yield "repaired", "warning", "invalid escapes, bytes or numbers were repaired", []
+        yield Health("repaired", "warning", "invalid escapes, bytes or numbers were repaired")
     if file.dropped:
         reasons = "impossible values (missing, negative, not a number)"
-        yield "bad_events", "warning", f"left out {file.dropped} events with {reasons}", []
+        yield Health("bad_events", "warning", f"left out {file.dropped} events with {reasons}")
 
 
-def _recording(trace: Trace) -> Iterator[tuple[str, str, str, list[str]]]:
+def _recording(trace: Trace) -> Iterator[Health]:
     steps, start, ids = trace.steps, trace.table.start, trace.table.correlation
     if not steps.marked:
         message = f"no ProfilerStep marks: '{WHOLE}' stands for one step; call profiler.step() to get steps"
-        yield "no_steps", "info", message, []
+        yield Health("no_steps", "info", message)
     if steps.empty:
         names = ", ".join(steps.empty[:5])
         message = f"steps that repeat or lie inside others were left out: {names}"
-        yield "duplicate_steps", "warning", message, []
+        yield Health("duplicate_steps", "warning", message)
     launching = trace.matching(trace.calls, "^(?!.*(Graph|HostFunc)).*Launch")
     launching = launching[ids[launching] >= 0]
     if not len(trace.device):
@@ -213,21 +190,23 @@ def _recording(trace: Trace) -> Iterator[tuple[str, str, str, list[str]]]:
             message = (
                 "a GPU was used but no GPU event was recorded; profile in a fresh process (pytorch#175790)"
             )
-            yield "no_gpu_events", "error", message, _DEVICE
+            yield Health("no_gpu_events", "error", message, _DEVICE)
         return
     without = launching[~np.isin(ids[launching], ids[trace.device])]
     if len(without):
         many = len(without) > _FEW * len(launching)
         message = f"{len(without)} of {len(launching)} launches have no kernel in the trace"
         recorded = start[trace.launch[trace.launched]]
-        if start[without].max() < recorded.min(initial=np.iinfo(np.int64).max):
+        first = np.full(len(trace.files), np.iinfo(np.int64).max)  # of each rank
+        np.minimum.at(first, trace.rank(recorded), recorded)
+        if (start[without] < first[trace.rank(start[without])]).all():
             message += ", all before the first recorded kernel: CUPTI before 13.1 loses them when a session "
             message += "starts (pytorch#192021); give the profiler's schedule more warm-up steps"
         elif many:
             message += "; profile once, in a fresh process (pytorch#192021)"
-        yield "dropped_kernels", "error" if many else "warning", message, _DEVICE if many else []
+        yield Health("dropped_kernels", "error" if many else "warning", message, _DEVICE if many else [])
     tied = trace.launched
     early = int((start[tied] < start[trace.launch[tied]]).sum())
     if early:
         message = f"{early} of {len(tied)} device events start before their launch"
-        yield "early_kernels", "warning", message, ["idle"] if early > _FEW * len(tied) else []
+        yield Health("early_kernels", "warning", message, ["idle"] if early > _FEW * len(tied) else [])

@@ -8,7 +8,7 @@ from msgspec import Struct
 SCHEMA = "perfkit.trace/1"
 
 
-class Health(Struct, frozen=True, kw_only=True):
+class Health(Struct, frozen=True):
     """A problem of the file. `spoils`: names of the figures that are set to None because of it."""
 
     code: str
