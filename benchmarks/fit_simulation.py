@@ -16,7 +16,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,6 +31,7 @@ from perfkit.simulate.costs import Constants, constants
 from perfkit.simulate.fusion import fused
 from perfkit.simulate.gpus import gpu
 from perfkit.simulate.prediction import predict
+from perfkit.simulate.step import Step
 
 MODELS = 150
 """Of each table."""
@@ -131,17 +132,18 @@ def held_out(problem: Problem, now: Constants, names: Sequence[str], folds: int 
     return np.asarray(np.log(predicted / problem.measured))
 
 
-def of_table(problem: Problem, errors: np.ndarray, gain: str, train: str) -> Iterator[Errors]:
+def of_table(problem: Problem, errors: Any, gain: str, train: str) -> Iterator[Errors]:
     """Rates by condition, and the gain between the two conditions."""
-    names = [c.name for c in problem.cases]
-    for condition in dict.fromkeys(c.conditions for c in problem.cases):
-        mask = np.array([c.conditions == condition for c in problem.cases])
-        some = [name for name, wanted in zip(names, mask, strict=True) if wanted]
+    names = np.array([c.name for c in problem.cases])
+    conditions = np.array([c.conditions for c in problem.cases])
+    for condition in dict.fromkeys(conditions.tolist()):
+        some = conditions == condition
         claim = "compiled" if condition == "compiled" else "rate"
-        yield summary(problem.gpu.key, claim, f"{train}, {condition}", "held out", errors[mask], some)
+        about = problem.gpu.key, claim, f"{train}, {condition}", "held out"
+        yield summary(*about, errors[some], names[some])
     before, after = problem.pairs.T
-    gains = errors[after] - errors[before]
-    yield summary(problem.gpu.key, gain, f"{train}, float16", "held out", gains, [names[i] for i in after])
+    about = problem.gpu.key, gain, f"{train}, float16", "held out"
+    yield summary(*about, errors[after] - errors[before], names[after])
 
 
 def of_data_sheet(problem: Problem, now: Constants) -> Iterator[str]:
@@ -168,32 +170,32 @@ def summary(
     sizes = np.abs(errors)
     limit = float(np.quantile(sizes, 0.9) if len(sizes) >= 20 else sizes.max())
     relative = np.expm1(np.array(errors))
-    worst = int(np.argmax(sizes))
-    numbers = {
-        "median": np.median(np.abs(relative)), "p90": np.quantile(np.abs(relative), 0.9),
-        "band": math.expm1(limit), "inside": np.mean(sizes <= limit + 1e-9),
-    }  # fmt: skip
-    rounded = {name: round(float(value), 4) for name, value in numbers.items()}
-    about = f"{names[worst]} {relative[worst]:+.0%}"
+    median, p90 = np.quantile(np.abs(relative), [0.5, 0.9])
+    inside, worst = np.mean(sizes <= limit + 1e-9), int(np.argmax(sizes))
     return Errors(
-        gpu=key, claim=claim, conditions=conditions, figures=len(sizes), use=use, worst=about, **rounded
-    )
+        gpu=key, claim=claim, conditions=conditions, figures=len(sizes), use=use,
+        median=round(float(median), 4), p90=round(float(p90), 4), band=round(math.expm1(limit), 4),
+        inside=round(float(inside), 4), worst=f"{names[worst]} {relative[worst]:+.0%}",
+    )  # fmt: skip
+
+
+def error(step: Step, key: str, published_s: float, now: Constants) -> float:
+    """log(published / predicted) of one step."""
+    [seconds] = Problem([case(step, "", "", "", published_s)], gpu(key)).predicted(now)
+    return math.log(published_s / float(seconds))
 
 
 def resnet50(now: Constants) -> Iterator[Errors]:
     """ResNet-50, which took part in the fit of the V100 alone."""
     errors: dict[str, list[float]] = {}
     for figure in RESNET50:
-        shape = (figure.batch_size, 3, 224, 224)
-        half = figure.precision == "float16"
-        step = operators.recorded(
-            torchvision.models.resnet50(), shape, figure.channels_last, {"momentum": 0.9}, amp=half
-        )
+        shape, half = (figure.batch_size, 3, 224, 224), figure.precision == "float16"
+        model, update = torchvision.models.resnet50(), {"momentum": 0.9}
+        step = operators.recorded(model, shape, figure.channels_last, update, amp=half)
         precision = "tf32" if figure.precision == "tf32" else "ieee"
         step = msgspec.structs.replace(step, conv_precision=precision, matmul_precision=precision)
-        published = figure.batch_size / figure.rate
-        [seconds] = Problem([case(step, "resnet50", "", "", published)], gpu(figure.gpu)).predicted(now)
-        errors.setdefault(figure.gpu, []).append(math.log(published / float(seconds)))
+        published_s = figure.batch_size / figure.rate
+        errors.setdefault(figure.gpu, []).append(error(step, figure.gpu, published_s, now))
     for key, some in errors.items():
         use = "fitted" if key == "v100" else "never fitted"
         yield summary(key, "rate", "training of ResNet-50", use, some, ["resnet50"] * len(some))
@@ -201,17 +203,14 @@ def resnet50(now: Constants) -> Iterator[Errors]:
 
 def old_models(now: Constants) -> Iterator[Errors]:
     """Three other models on a V100, in inference and in training without an optimizer."""
-    for kind, at in (("inference", 0), ("training", 1)):
+    for at, kind in enumerate(("inference", "training")):
         errors = []
         for name, milliseconds in NEVER_FITTED.items():
-            model = getattr(torchvision.models, name)()
-            update = {"momentum": 0.9} if at else None
+            model, update = getattr(torchvision.models, name)(), {"momentum": 0.9} if at else None
             step = operators.recorded(model, (16, 3, 224, 224), False, update, amp=False)
             events = [e for e in step.events if getattr(e, "phase", "") != "optimizer"]
             step = msgspec.structs.replace(step, events=events)
-            published = 1e-3 * milliseconds[at]
-            [seconds] = Problem([case(step, name, "", "", published)], gpu("v100")).predicted(now)
-            errors.append(math.log(published / float(seconds)))
+            errors.append(error(step, "v100", 1e-3 * milliseconds[at], now))
         yield summary("v100", "rate", f"{kind}, fp32, PyTorch 0.3", "never fitted", errors, [*NEVER_FITTED])
 
 
@@ -229,18 +228,15 @@ def of_article() -> Iterator[Errors]:
         step = planning.plan_step(article.WORKLOAD, options, recipe)
         fetch_s = (host.ARTICLE.fetch_s or 0.0) * fetch.article_share(recipe)
         prediction = predict(gpu("v100"), step, recipe, host.ARTICLE, fetch_s)
-        step_s = prediction.outcome().step_s
-        rates[stage.stage] = recipe.batch_size / step_s, prediction.kernel_s / step_s
+        rates[stage.stage] = recipe.batch_size / prediction.steady.step_s, prediction.kernel_share
         print(f"article {stage.stage:13} {rates[stage.stage][0]:6.0f} published {stage.samples_per_s:6.0f}")
     for stage in article.STAGES[2:]:
         rate, share = rates[stage.stage]
         errors[stage.stage] = math.log(rate / stage.samples_per_s) / min(1.0, share)
-    yield summary(
-        "v100", "rate", "training, the ladder article", "never fitted", [*errors.values()], [*errors]
-    )
+    about = "training, the ladder article", "never fitted"
+    yield summary("v100", "rate", *about, [*errors.values()], [*errors])
     for before, after in (("uint8_copy", "amp"), ("amp", "compile")):
-        gain = errors[after] - errors[before]
-        yield summary("v100", after, "training, the ladder article", "never fitted", [gain], [after])
+        yield summary("v100", after, *about, [errors[after] - errors[before]], [after])
 
 
 # ---------------------------------------------------------------- the command

@@ -77,8 +77,7 @@ def main() -> None:
         assert from_hand is not None
 
         def by_hand() -> float:
-            to_hand.write(f"{options.steps}\n")
-            to_hand.flush()
+            print(options.steps, file=to_hand, flush=True)
             return float(from_hand.readline())
 
         def harness() -> float:

@@ -60,10 +60,10 @@ class Numbers(Dataset[Any]):
 # ---------------------------------------------------------------- training
 
 
-def network(seed: int = 0, width: int = 32) -> nn.Sequential:
+def network() -> nn.Sequential:
     """A small classifier: 16 inputs, 4 classes."""
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Linear(width, 4))
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
 
 
 def data(batches: int = 4, size: int = 8) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -75,18 +75,16 @@ def data(batches: int = 4, size: int = 8) -> list[tuple[torch.Tensor, torch.Tens
     ]
 
 
-def plain_step(model: nn.Module, optimizer: Any, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Forward, backward, update, and the gradients are cleared."""
-    loss = nn.functional.cross_entropy(model(inputs), targets)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.detach()
-
-
 def plain_loop(model: nn.Module, optimizer: Any, batches: Iterable[Any]) -> list[torch.Tensor]:
-    """The loss of each step."""
-    return [plain_step(model, optimizer, inputs, targets) for inputs, targets in batches]
+    """Trains on each batch; the losses."""
+    losses = []
+    for inputs, targets in batches:
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return losses
 
 
 @dataclass
@@ -119,25 +117,20 @@ def train(
     def count(*_: object) -> None:
         trained.updates += 1
 
-    hooks = [
-        model.register_forward_pre_hook(lambda _, args: trained.seen.append(args[0].detach().clone())),
-        trained.optimizer.register_step_post_hook(count),
-    ]
+    model.register_forward_pre_hook(lambda _, args: trained.seen.append(args[0].detach().clone()))
+    trained.optimizer.register_step_post_hook(count)
     trained.result = loop(model, trained.optimizer, batches, *more)
-    for hook in hooks:
-        hook.remove()
     return trained
 
 
-def trains_the_same(loop: Callable[..., Any], *more: Any, batches: list[Any] | None = None) -> Trained:
-    """Trains with the learner's `loop(model, optimizer, batches, *more)` and the plain one; compares them.
+def trains_the_same(loop: Callable[..., Any], batches: list[Any]) -> Trained:
+    """Trains with the learner's `loop(model, optimizer, batches)` and the plain one; compares them.
 
     Raises:
         Wrong: a batch was left out or used twice, samples are missing, or the weights differ.
     """
-    batches = batches or data(6)
-    learner, plain = train(loop, iter(batches), *more), train(plain_loop, batches)
-    compare(learner, plain)
+    learner = train(loop, iter(batches))
+    compare(learner, train(plain_loop, batches))
     return learner
 
 
@@ -170,11 +163,9 @@ def compare(learner: Trained, plain: Trained) -> None:
     require(learner.updates, "The optimizer never made a step")
     steps = f"The optimizer made {learner.updates} steps and should make {plain.updates}"
     require(learner.updates == plain.updates, steps)
-    start = [weight.detach() for weight in network().parameters()]
-    moved = not all(torch.equal(*pair) for pair in zip(learner.weights, start, strict=False))
-    require(
-        moved, "Nothing was learnt: the weights are as at the start. Is there a backward pass from the loss?"
-    )
+    moved = not all(map(torch.equal, learner.weights, network().parameters()))
+    still = "Nothing was learnt: the weights are as at the start. Is there a backward pass from the loss?"
+    require(moved, still)
     other = "It trains differently: the weights are not those of the plain loop on the same batches"
     same(learner.weights, plain.weights, other, rtol=1e-4, atol=1e-6)
 
@@ -190,12 +181,22 @@ def waits(call: Callable[[], Any]) -> list[str]:
 
 
 class Operators(TorchDispatchMode):
-    """The operators of torch while it is entered, backward included."""
+    """The operators of torch while it is entered, backward included, and how many each step takes."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self.names: list[str] = []
         self.result_bytes: list[int] = []
+        self._ends = [0]
+
+    @property
+    def by_step(self) -> list[int]:
+        """From the end of one optimizer step to that of the next."""
+        return [end - start for start, end in itertools.pairwise(self._ends)]
+
+    def end_step(self, *_: Any) -> None:
+        """Called by each optimizer after its step."""
+        self._ends.append(len(self.names))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -204,30 +205,14 @@ class Operators(TorchDispatchMode):
         return result
 
 
-def operators(call: Callable[[], Any]) -> list[str]:
-    """The names of the operators of torch that a call dispatches."""
+def operators(call: Callable[[], Any]) -> Operators:
+    """The operators of torch that a call dispatches."""
     seen = Operators()
+    hook = register_optimizer_step_post_hook(seen.end_step)
     with seen:
-        call()
-    return seen.names
-
-
-def results(call: Callable[[], Any]) -> list[int]:
-    """The bytes of the result of each operator that a call dispatches."""
-    seen = Operators()
-    with seen:
-        call()
-    return seen.result_bytes
-
-
-def operators_by_step(call: Callable[[], Any]) -> list[int]:
-    """How many operators each step takes, from the end of one optimizer step to that of the next."""
-    seen, ends = Operators(), [0]
-    with seen:
-        hook = register_optimizer_step_post_hook(lambda *_: ends.append(len(seen.names)))
         call()
     hook.remove()
-    return [end - start for start, end in itertools.pairwise(ends)]
+    return seen
 
 
 @dataclass

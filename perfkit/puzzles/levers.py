@@ -46,7 +46,7 @@ def levers(source: str) -> dict[str, bool]:
         mock.patch.object(DataLoader, "__iter__", seen),
         mock.patch.object(torch, "compile", as_it_is),
         mock.patch.object(torch.nn.Module, "compile", as_it_is),
-        mock.patch.object(torch.cuda, "is_available", lambda: False),
+        mock.patch.object(torch.cuda, "is_available", return_value=False),
         mock.patch.object(Image, "open", side_effect=Image.open) as decoded,
         contextlib.redirect_stdout(io.StringIO()),
     ):

@@ -101,17 +101,6 @@ class Puzzle:
     def __init__(self, name: str, task: Task) -> None:
         self.name, self.task = name, task
 
-    def hint(self, step: int = 1) -> Markdown:
-        """One of the hints, each says more than the one before.
-
-        Raises:
-            InvalidValue: there is no such hint.
-        """
-        count = len(self.task.hints)
-        if step not in range(1, count + 1):
-            raise InvalidValue(f"there is no hint {step!r}", f"Allowed: 1 to {count}")
-        return Markdown(f"**Hint {step} of {count}.** {self.task.hints[step - 1]}")
-
     def check(self, *answer: Any) -> Verdict:
         """Runs the answer in a process of its own, and says whether it is right and, if not, why.
 
@@ -124,14 +113,16 @@ class Puzzle:
         source = source_of(answer)
         if {*_definitions(self.task.starter)} <= {*_definitions(source)}:
             return Verdict(Judged(False, "This is still the starter: your turn"))
-        until = time.monotonic() + LIMIT_S
+        started = time.monotonic()
         try:
             judge = "perfkit.puzzles.judge:judge"
             return Verdict(call(judge, self.task.checks, source, self.task.starter, timeout_s=LIMIT_S))
         except RunFailed as failure:
-            late = f"Your answer did not end within {LIMIT_S:.0f} seconds: is there a loop without end?"
-            ended = f"Your answer ended the process that ran it: {failure.what}"
-            return Verdict(Judged(False, late if time.monotonic() > until else ended))
+            sentence = f"Your answer ended the process that ran it: {failure.what}"
+            if time.monotonic() - started > LIMIT_S:
+                limit = f"{LIMIT_S:.0f} seconds"
+                sentence = f"Your answer did not end within {limit}: is there a loop without end?"
+            return Verdict(Judged(False, sentence))
 
     def __repr__(self) -> str:
         return f"{self.task.title}\n\n{self.task.statement.strip()}\n\n{self.task.starter.strip()}"
@@ -204,26 +195,20 @@ def capstone(
     if file.read_bytes() == slow:
         return Markdown(f"`{file}` is the slow script. Edit it, save it, and run this cell again.")
     score = with_line(lambda progress: capstones.score(file, preset, progress))
-    rows = [
-        [
-            side.a.title,
-            *(units.interval(run.samples_per_s) for run in (side.a, side.b)),
-            units.ratio(side.ratio),
-        ]
-        for side in (score.gain, score.light)
-    ]
+    rows = []
+    for side in (score.gain, score.light):
+        its, yours = (units.interval(run.samples_per_s) for run in (side.a, side.b))
+        rows.append([side.a.title, its, yours, units.ratio(side.ratio)])
     table = Table(("beside", "its samples/s", "yours", "yours / it"), rows, "Capstone")
+    seen = [[name, "✓" if is_seen else "–"] for name, is_seen in score.levers.items()]
     ratio, words = score.light.ratio, "No score"
     if score.points is not None:
         between = f"{units.percent(ratio.low)} to {units.percent(ratio.high)}"
         busy = "; the machine was disturbed, measure again" if ratio.verdict == "disturbed" else ""
         speed = f"{units.percent(ratio.ratio)} of the speed of light ({between}{busy})"
-        words = (
-            f"Score: {units.percent(score.points)}, from {speed} and {sum(score.levers.values())} of 4 levers"
-        )
-    levers = Table(
-        ("lever", "in effect"), [[name, "✓" if seen else "–"] for name, seen in score.levers.items()]
-    )
+        count = sum(score.levers.values())
+        words = f"Score: {units.percent(score.points)}, from {speed} and {count} of 4 levers"
+    levers = Table(("lever", "in effect"), seen)
     return Shown(score, [Notice(f"{words}. {score.losses.evidence}"), table, levers])
 
 

@@ -50,16 +50,10 @@ def test_a_mystery_is_solved_by_its_solution_and_by_nothing_else(name: str) -> N
     assert_helps(judge(task.checks, task.starter, task.starter))
     judged = judge(task.checks, mended(name), task.starter)
     assert judged.right and judged.proofs, judged.sentence
-
-
-@each_mystery
-def test_a_mended_mystery_that_trains_less_is_refused(name: str) -> None:
     less = "\nwhole = train\ndef train(count, *more):\n    return whole(count - 1, *more)"
-    judged = judge(tasks()[name].checks, mended(name) + less, tasks()[name].starter)
+    judged = judge(task.checks, mended(name) + less, task.starter)
     assert_helps(judged)
-    assert (
-        "should return" in judged.sentence or "asked for" in judged.sentence or "list of" in judged.sentence
-    )
+    assert "should return" in judged.sentence or "asked for" in judged.sentence
 
 
 def test_every_mystery_has_a_cell() -> None:
