@@ -13,6 +13,7 @@ from perfkit.trace.loading import Loading
 from perfkit.trace.model import Analysis
 from perfkit.trace.timeline import Lanes
 
+_Rows = list[list[Cell | str]]
 ROWS = 12
 """Most rows of a long table; the JSON has them all."""
 
@@ -102,19 +103,6 @@ _IDLE = (
     Col("time/step", "us_per_step", us),
     Col("of the step", "share_of_step", units.percent),
 )
-_MEMORY = (
-    Col("device", lambda device: device["device"]),
-    Col(
-        "peak allocated",
-        lambda device: device["peak_allocated_bytes"] or device["peak_increase_bytes"],
-        units.size,
-    ),
-    Col("above", lambda device: "its start" if device["relative"] else "0"),
-    Col("peak reserved", lambda device: device["peak_reserved_bytes"], units.size),
-)
-_NAMED = (Col("part", lambda row: row[0]), Col("time/step", lambda row: row[1], us))
-
-
 _WAY = {
     "fetch": "fetch (decode, transform)",
     "transform": "of which the data set's transform",
@@ -140,10 +128,23 @@ def sections(
         loader: the loader's work during a profile of our own.
     """
     names = ", ".join(name.replace("\\", "/").rpartition("/")[2] for name in analysis.files)
-    device, memory = analysis.device, (analysis.memory or {}).get("devices", [])
+    device = analysis.device
     absent = "" if analysis.has_accelerator else reason(analysis)
     idle = reason(analysis, "idle") if analysis.gpu_utilization is None else "the device is never idle"
-    talk = {key.split("_")[0]: time for key, time in (analysis.communication or {}).items() if "_us_" in key}
+    talk: _Rows = [
+        [key.split("_")[0], Cell(time, us)]
+        for key, time in (analysis.communication or {}).items()
+        if key.endswith("_us_per_step")
+    ]
+    memory: _Rows = [
+        [
+            device["device"],
+            Cell(device["peak_allocated_bytes"] or device["peak_increase_bytes"], units.size),
+            "its start" if device["relative"] else "0",
+            Cell(device["peak_reserved_bytes"], units.size),
+        ]
+        for device in (analysis.memory or {}).get("devices", [])
+    ]
     note = "An operator's row includes its runtime call: do not add them."
     health = tabulate(_HEALTH, analysis.health, "Health of the trace", none="sound")
     use = [_utilization(analysis), tabulate(_IDLE, analysis.idle, "Idle time by cause", none=idle)]
@@ -155,9 +156,11 @@ def sections(
         tabulate(_OPERATORS, analysis.operators, "Operators", none="no operators were recorded", most=ROWS),
         tabulate(_KERNELS, analysis.kernels, "Kernels", none=reason(analysis), most=ROWS),
     ]
+    without = "" if memory else "n/a: the profiler ran without profile_memory"
+    columns = ["device", "peak allocated", "above", "peak reserved"]
     rest = [
-        tabulate(_NAMED, list(talk.items()), "Communication", none="no collectives were recorded"),
-        tabulate(_MEMORY, memory, "Memory", none="n/a: the profiler ran without profile_memory"),
+        Table(["part", "time/step"], talk, "Communication", "" if talk else "no collectives were recorded"),
+        Table(columns, memory, "Memory", without),
     ]
     return [
         f"{names} · {device['name'] or device['kind']}",
@@ -178,49 +181,50 @@ def diagnosis(findings: Iterable[Bottleneck]) -> Table:
 
 
 def _mean_step(analysis: Analysis) -> Table:
-    def share(part: tuple[str, float | None]) -> float | None:
-        return None if part[1] is None or not analysis.mean_step_us else part[1] / analysis.mean_step_us
-
-    columns = [
-        Col("part", lambda part: part[0]),
-        Col("exposed", lambda part: part[1], us),
-        Col("of the step", share, units.percent),
-        Col("exposed + hidden", lambda part: analysis.exposed_and_hidden_us.get(*part), us),
+    step = analysis.mean_step_us
+    rows: _Rows = [
+        [
+            part,
+            Cell(time, us),
+            Cell(None if time is None or not step else time / step, units.percent),
+            Cell(analysis.exposed_and_hidden_us.get(part, time), us),
+        ]
+        for part, time in analysis.mean_us.items()
     ]
     note = reason(analysis, "mean_us") if None in analysis.mean_us.values() else ""
-    return tabulate(columns, list(analysis.mean_us.items()), "Mean step", note)
+    return Table(["part", "exposed", "of the step", "exposed + hidden"], rows, "Mean step", note)
 
 
 def _utilization(analysis: Analysis) -> Table:
     """The share of the step in which the device works, by ever stricter definitions."""
-    cores = analysis.tensor_core
-    with_copies = analysis.device["gpu_utilization_with_copies"]
-    shares = [
-        ("a kernel or a copy runs", "measured", "gpu_utilization", with_copies),
+    cores, copies = analysis.tensor_core, analysis.device["gpu_utilization_with_copies"]
+    shares = (
+        ("a kernel or a copy runs", "measured", "gpu_utilization", copies),
         ("a kernel runs", "measured", "gpu_utilization", analysis.gpu_utilization),
         ("SM efficiency", "estimated", "est_sm_efficiency", analysis.est_sm_efficiency),
         ("achieved occupancy", "estimated", "est_achieved_occupancy", analysis.est_achieved_occupancy),
         ("kernel time on Tensor Cores", "estimated", "tensor_core", cores and cores["yes"]),
-    ]
-    columns = [
-        Col("of the step, or as named", lambda row: row[0]),
-        Col("how it is known", lambda row: row[1]),
-        Col("share", lambda row: Cell(row[3], units.percent, reason(analysis, row[2]))),
+    )
+    rows: _Rows = [
+        [name, how, Cell(share, units.percent, reason(analysis, figure))]
+        for name, how, figure, share in shares
     ]
     note = f"Tensor Cores, by kernel name: {units.percent(cores['unknown'])} unknown." if cores else ""
-    return tabulate(columns, shares, "Utilisation", note)
+    return Table(["of the step, or as named", "how it is known", "share"], rows, "Utilisation", note)
 
 
 def loader_table(loader: Loading) -> Table:
     """The path of the batches, part by part, and supply against demand."""
-    columns = [
-        Col("part", lambda part: _WAY[part[0]]),
-        Col("mean", lambda part: sum(part[1]) / len(part[1]) if part[1] else None, units.duration),
-        Col("longest", lambda part: max(part[1], default=None), units.duration),
+    rows: _Rows = [
+        [
+            _WAY[part],
+            Cell(sum(times) / len(times) if times else None, units.duration),
+            Cell(max(times, default=None), units.duration),
+        ]
+        for part, times in loader.parts.items()
     ]
     note = (
         f"{loader.workers} workers supply {units.number(loader.supply_samples_per_s)} samples/s, the loop "
         f"can take {units.number(loader.demand_samples_per_s)}: {loader.verdict}."
     )
-    title = f"Loader, {len(loader.parts['fetch'])} batches"
-    return tabulate(columns, list(loader.parts.items()), title, note)
+    return Table(["part", "mean", "longest"], rows, f"Loader, {len(loader.parts['fetch'])} batches", note)

@@ -160,9 +160,6 @@ class Trace:
             kind = _category(event.cat) if event.ph == "X" else Kind.OTHER
             if rank == 1 and event.ph == "i" and event.name == "[memory]":
                 kind = Kind.MEMORY
-                self._memory.append(
-                    (args.device_type, args.device_id, args.change, args.allocated, args.reserved)
-                )
             elif event.ph == "M" and event.name == "thread_name":
                 self.threads[texts[rank, str(event.pid), str(event.tid)]] = args.name
             if not kind:
@@ -174,6 +171,9 @@ class Trace:
             if not fits:
                 self.files[-1].dropped += 1
                 continue
+            if kind == Kind.MEMORY:
+                figures = args.device_type, args.device_id, args.change, args.allocated, args.reserved
+                self._memory.append(figures)
             start, inputs = round(event.ts * 1000), (bytes(args.dims), bytes(args.types))
             row = (
                 kind,
