@@ -4,6 +4,9 @@ The number of bars is limited, whatever the size of the trace: one step has all 
 short events that begin in the same cell of time share a bar, so that no time is left out.
 """
 
+import itertools
+import operator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -78,23 +81,30 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
     if not -count <= step < count:
         raise TraceError(f"there is no step {step}", f"The trace has {count} steps, counted from 0")
     own = trace.rank(table.start) == 0
+    zero, end = int(table.start[own].min()), int(table.end[own].max())
     rows = trace.rows(*_SHOWN)
     rows = rows[own[rows]]
-    zero, end, cell = int(table.start[own].min()), int(table.end[own].max()), 0
-    kinds, threads = table.kind[rows], table.thread[rows]
-    groups = np.select([np.isin(kinds, KERNELS), np.isin(kinds, COPIES)], [1, 2])
-    tracks = [
-        _Track(trace, group, thread, rows[(groups == group) & (threads == thread)])
-        for group, thread in sorted({*zip(groups.tolist(), threads.tolist(), strict=True)})
-    ]
-    window = int(steps.start[step]), int(steps.end[step])
-    if sum(track.inside(*window).sum() for track in tracks) > most // 2:
-        window = zero, zero
-    while cell < end - zero and sum(len(track.firsts(window, cell)) for track in tracks) > most:
+    kind = table.kind[rows]
+    group = np.select([np.isin(kind, KERNELS), np.isin(kind, COPIES)], [1, 2])
+    track = (group << 32) + table.thread[rows]
+    _, depth = nest(track, table.start[rows], table.end[rows], len(rows))
+    order = np.lexsort((table.start[rows], depth, track))
+    rows, row = rows[order], (track * (depth.max(initial=0) + 1) + depth)[order]
+    window, cell = (int(steps.start[step]), int(steps.end[step])), 0
+    inside = (table.start[rows] < window[1]) & (table.end[rows] > window[0])
+    if inside.sum() > most // 2:
+        inside[:] = False
+    first = np.arange(len(rows))
+    while len(first) > most and cell < end - zero:
         cell = 2 * cell or 1 + (end - zero) // (2 * most)
+        first = _firsts(trace, rows, row, inside, cell)
+    bars = zip(track[order][first].tolist(), _bars(trace, rows, depth[order], first, zero), strict=True)
     return Lanes(
         duration_us=(end - zero) / 1e3,
-        lanes=[track.lane(track.firsts(window, cell), zero) for track in tracks],
+        lanes=[
+            _lane(trace, number >> 32, number % (1 << 32), [bar for _, bar in group])
+            for number, group in itertools.groupby(bars, key=operator.itemgetter(0))
+        ],
         steps=[
             Bar(
                 name=clean(name.replace("ProfilerStep#", "step "), 60),
@@ -107,88 +117,68 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
             )
         ],
         step=step % count,
-        phases=_phases(trace, zero),
+        phases=_phases(trace, zero, count),
     )
 
 
-class _Track:
-    """All events of a lane, by depth, then by time."""
+def _firsts(trace: Trace, rows: Ints, row: Ints, inside: Any, cell: int) -> Ints:
+    """Positions of the first event of each bar.
 
-    def __init__(self, trace: Trace, group: int, thread: int, rows: Ints) -> None:
-        self._trace, self._group, self._thread = trace, group, thread
-        table = trace.table
-        _, depth = nest(table.thread[rows], table.start[rows], table.end[rows], len(rows))
-        order = np.lexsort((table.start[rows], depth))
-        self._rows, self._depth = rows[order], depth[order]
-        self._start, self._end = table.start[self._rows], table.end[self._rows]
+    Events shorter than `cell` ns, outside of the step, share a bar with those of their row that begin in the
+    same cell. No other event of the row lies between them: it would be at least a cell long, or of the step.
+    """
+    start, short = trace.table.start[rows], (trace.duration(rows) < cell) & ~inside
+    joins = short[1:] & short[:-1] & (np.diff(start // cell) == 0) & (np.diff(row) == 0)
+    return np.flatnonzero(np.concatenate(([True], ~joins)))
 
-    def inside(self, start: int, end: int) -> Any:
-        """Whether each event overlaps a window."""
-        return (self._start < end) & (self._end > start)
 
-    def firsts(self, window: tuple[int, int], cell: int) -> Ints:
-        """Positions of the first event of each bar.
-
-        Events shorter than `cell` ns, and outside the window, share a bar with those that begin in the same
-        cell. No other event of the row can lie between them, as it would be at least a cell long.
-        """
-        if not cell:
-            return np.arange(len(self._rows))
-        short = (self._end - self._start < cell) & ~self.inside(*window)
-        joins = short[1:] & short[:-1] & (np.diff(self._start // cell) == 0) & (np.diff(self._depth) == 0)
-        joins &= (self._start[1:] < window[0]) == (self._start[:-1] < window[0])
-        return np.flatnonzero(np.concatenate(([True], ~joins)))
-
-    def lane(self, first: Ints, zero: int) -> Lane:
-        """The lane with a bar for each of the first events and those up to the next one."""
-        trace, group = self._trace, self._group
-        duration, events = self._end - self._start, np.diff([*first.tolist(), len(self._rows)])
-        by_length = np.lexsort((duration, np.repeat(np.arange(len(first)), events)))
-        longest = self._rows[by_length[first + events - 1]]
-        calls = trace.launch[longest] if group else longest
-        ops = np.where(trace.table.kind[longest] == Kind.CPU_OP, longest, trace.op[longest])
-        kind = trace.table.kind[self._rows]
-        names, places = trace.table.name[longest], np.where(events == 1, trace.frames(calls, ops), -1)
-        texts = {
-            code: clean(trace.texts.each[code], 120) for code in {*names.tolist(), *places.tolist()} - {-1}
-        }
-        columns = (
-            names,
-            (self._start[first] - zero) / 1e3,
-            (np.maximum.reduceat(self._end, first) - self._start[first]) / 1e3,
-            np.where(np.minimum.reduceat(kind, first) == np.maximum.reduceat(kind, first), kind[first], 0),
-            self._depth[first],
-            places,
-            events,
-            np.add.reduceat(duration, first) / 1e3,
+def _bars(trace: Trace, rows: Ints, depth: Ints, first: Ints, zero: int) -> Iterator[Bar]:
+    """A bar for each of the first events and those up to the next one."""
+    table, duration = trace.table, trace.duration(rows)
+    events, kind = np.diff(np.append(first, len(rows))), table.kind[rows]
+    by_length = np.lexsort((duration, np.repeat(np.arange(len(first)), events)))
+    longest = rows[by_length[first + events - 1]]
+    calls = np.where(trace.launch[longest] >= 0, trace.launch[longest], longest)
+    ops = np.where(table.kind[longest] == Kind.CPU_OP, longest, trace.op[longest])
+    names, places = table.name[longest], np.where(events == 1, trace.frames(calls, ops), -1)
+    used = {*names.tolist(), *places.tolist()} - {-1}
+    texts = {code: clean(trace.texts.each[code], 120) for code in used}
+    start = table.start[rows[first]]
+    columns = (
+        names,
+        (start - zero) / 1e3,
+        (np.maximum.reduceat(table.end[rows], first) - start) / 1e3,
+        np.where(np.minimum.reduceat(kind, first) == np.maximum.reduceat(kind, first), kind[first], 0),
+        depth[first],
+        places,
+        events,
+        np.add.reduceat(duration, first) / 1e3,
+    )
+    values = zip(*(column.tolist() for column in columns), strict=True)
+    for name, at, length, part, level, place, count, busy in values:
+        yield Bar(
+            name=texts[name],
+            start_us=at,
+            duration_us=length,
+            colour=_COLOURS[part],
+            depth=level,
+            place=texts.get(place, ""),
+            events=count,
+            busy_us=busy,
         )
-        bars = [
-            Bar(
-                name=texts[name],
-                start_us=start,
-                duration_us=length,
-                colour=_COLOURS[kind],
-                depth=depth,
-                place=texts.get(place, ""),
-                events=count,
-                busy_us=busy,
-            )
-            for name, start, length, kind, depth, place, count, busy in zip(
-                *(column.tolist() for column in columns), strict=True
-            )
-        ]
-        return Lane(label=clean(self._label(), 60), kind=("thread", "stream", "copies")[group], bars=bars)
-
-    def _label(self) -> str:
-        _, pid, tid = self._trace.texts.each[self._thread]
-        if not self._group:
-            return self._trace.threads.get(self._thread) or f"thread {tid}"
-        gpu = "simulated GPU" if self._trace.files[0].head.simulated else "GPU"
-        return f"{gpu} {pid} stream {tid.removeprefix('stream ')}{' copies' if self._group == 2 else ''}"
 
 
-def _phases(trace: Trace, zero: int) -> list[Bar]:
-    """Forward, backward, optimizer of each step: from the optimizer's own mark and autograd's operators."""
+def _lane(trace: Trace, group: int, thread: int, bars: list[Bar]) -> Lane:
+    _, pid, tid = trace.texts.each[thread]
+    label = trace.threads.get(thread) or f"thread {tid}"
+    if group:
+        gpu = "simulated GPU" if trace.files[0].head.simulated else "GPU"
+        label = f"{gpu} {pid} stream {tid.removeprefix('stream ')}{' copies' if group == 2 else ''}"
+    return Lane(label=clean(label, 60), kind=("thread", "stream", "copies")[group], bars=bars)
+
+
+def _phases(trace: Trace, zero: int, count: int) -> list[Bar]:
+    """Forward, backward, optimizer of the first steps: from the optimizer's mark and autograd's operators."""
     table, steps = trace.table, trace.steps
     host = trace.rows(Kind.CPU_OP, Kind.ANNOTATION)
 
@@ -208,7 +198,7 @@ def _phases(trace: Trace, zero: int) -> list[Bar]:
     forward = loaded, np.where(until < steps.end, until, loaded)
     return [
         Bar(name=name, start_us=(start - zero) / 1e3, duration_us=(end - start) / 1e3, colour=name)
-        for each in range(len(steps.names))
+        for each in range(count)
         for name, phase in (("forward", forward), ("backward", backward), ("optimizer", optimizer))
         if (start := int(phase[0][each])) < (end := int(phase[1][each]))
     ]

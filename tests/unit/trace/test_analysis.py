@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfkit.trace import analyse
+from perfkit.trace import analyse, lanes, load
 from perfkit.trace.analysis import PARTS
 from perfkit.trace.intervals import merge, partition
 from perfkit.trace.tables import tensor_core
@@ -109,6 +109,9 @@ def test_launches_without_a_kernel_spoil_the_device_figures(tmp_path):
 
     assert spoiled(step().launch("k", 0, (5, 20))).code == "dropped_kernels"
     assert "CUPTI before 13.1" in spoiled(step().launch("k", 60, (65, 20))).message
+    late = step().add("cuda_runtime", "cudaLaunchKernel", 50, 2, correlation=99).launch("k", 60, (65, 20))
+    files = [step().launch("k", 60, (65, 20)).save(tmp_path, "0.json"), late.save(tmp_path, "1.json")]
+    assert "CUPTI before 13.1" in analyse(files).health[0].message, "of one rank"
     assert spoiled(step()).code == "no_gpu_events"
 
 
@@ -159,8 +162,10 @@ def test_two_ranks_are_added_up_and_waiting_is_what_the_faster_one_loses(tmp_pat
         )
         trace.launch("ncclDevKernel_AllReduce", 5, (start, 60 - start), stream=20)
         files.append(trace.save(tmp_path, f"rank{rank}.json.gz"))
-    analysis = analyse(files)
-    assert [each.rank for each in analysis.steps] == [0, 1]
+    loaded = load(files)
+    analysis, window = analyse(loaded), lanes(loaded)
+    assert [(each.rank, each.start_us) for each in analysis.steps] == [(0, 0), (1, 0)], "on their own clocks"
+    assert (window.duration_us, len(window.steps), len(window.lanes)) == (100, 1, 3), "the first rank"
     assert (analysis.mean_us["kernel"], analysis.kernels[0].calls) == (20, 2)
     times = {"total": 35, "exposed": 30, "overlapped": 5, "waiting": 15}
     assert {name: analysis.communication[f"{name}_us_per_step"] for name in times} == times
