@@ -54,22 +54,19 @@ def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Sh
     return Shown(report, inside.kernels(report))
 
 
-class SyncReport(Shown[Any]):
+class SyncReport(Shown[Syncs]):
     """Lines that copy or wait between host and device in a training's steps."""
-
-    def __init__(self, report: Syncs) -> None:
-        super().__init__(report.places, inside.syncs(report))
-        self.places, self.steps = report.places, report.steps
 
     @property
     def a_step(self) -> float:
         """How many there are in a step."""
-        return sum(place.count for place in self.places) / self.steps
+        return sum(place.count for place in self.found.places) / self.found.steps
 
 
 def find_syncs(*which: Any, **how: Any) -> SyncReport:
     """Watches some training steps in a fresh process; arguments as for `perfkit.profile`."""
-    return SyncReport(inspect.syncs(*which, **how))
+    report = inspect.syncs(*which, **how)
+    return SyncReport(report, inside.syncs(report))
 
 
 def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:

@@ -164,11 +164,7 @@ class LadderPanel(PlanPanel):
     # ------------------------------------------------------------ what the workload says, earlier results
 
     def _description(self) -> Description:
-        """What the workload reports, asked once for a plan.
-
-        Raises:
-            PerfkitError: the workload cannot be loaded.
-        """
+        """What the workload reports, asked once for a plan."""
         asked = replace(self.plan, settings={}, changes={})
         with self._lock:
             if self._described is None or self._described[0] != asked:

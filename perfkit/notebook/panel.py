@@ -191,11 +191,7 @@ class Panel(Sectioned):
             self._output.line(progress.describe(), progress.fraction)
 
     def require_rest(self) -> None:
-        """Refuses a change while work is under way.
-
-        Raises:
-            InvalidValue: something runs.
-        """
+        """Refuses a change while work is under way, with an InvalidValue."""
         if self._turn.locked():
             raise InvalidValue("this panel is at work", "Wait for its end, or press Stop")
 
@@ -275,12 +271,7 @@ class Panel(Sectioned):
 
 
 def check(runs: Sequence[Run]) -> None:
-    """Raises for runs that a study has returned without an error, though they have no result.
-
-    Raises:
-        RunFailed: a run failed.
-        Cancelled: a run was stopped.
-    """
+    """Raises RunFailed or Cancelled for runs that a study has returned though they have no result."""
     failed = [f"{run.title} failed: {run.reason}" for run in runs if run.status == "failed"]
     if failed:
         raise RunFailed("; ".join(failed))
@@ -289,11 +280,7 @@ def check(runs: Sequence[Run]) -> None:
 
 
 def refuse_object(workload: Any) -> None:
-    """Refuses a class that was defined in a cell: it cannot reach the measuring process.
-
-    Raises:
-        InvalidValue: it is not a name.
-    """
+    """Refuses a class that was defined in a cell: it cannot reach the measuring process."""
     if workload is not None and not isinstance(workload, str):
         name = getattr(workload, "__name__", type(workload).__name__)
         raise InvalidValue(

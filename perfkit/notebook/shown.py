@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from IPython.core.getipython import get_ipython
-from IPython.display import HTML, Image, Markdown, display, update_display
+from IPython.display import HTML, Image, display, update_display
 
 from perfkit.show import document, html, terminal
 
@@ -53,11 +53,6 @@ class Shown(Sectioned, Generic[Result]):
     def sections(self) -> Sequence[document.Content]:
         """All there is to show, in the order of reading."""
         return self._contents
-
-    def words(self) -> Markdown:
-        """What follows from the result, as a list."""
-        lists = [part for part in document.walk(self.sections()) if isinstance(part, document.Bullets)]
-        return Markdown("\n".join(f"- {item}" for part in lists for item in part.items))
 
     def __repr__(self) -> str:
         return terminal.text(self.sections())

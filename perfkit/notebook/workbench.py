@@ -64,11 +64,7 @@ class History:
         self.add(runs)
 
     def show_stored(self, workload: str) -> None:
-        """Shows the measured runs of a workload; nothing is ticked.
-
-        Raises:
-            StoreError: the store cannot be read.
-        """
+        """Shows the measured runs of a workload; nothing is ticked."""
         entries = RunStore().history(workload=workload)
         self._recorded, self._entries = {}, {line.id: line for line in reversed(entries) if _is_shown(line)}
         self._draw([])
@@ -80,11 +76,7 @@ class History:
         self._draw(list(added))
 
     def ticked(self) -> list[Run]:
-        """The ticked runs, oldest first.
-
-        Raises:
-            StoreError: a run cannot be read.
-        """
+        """The ticked runs, oldest first."""
         ids = [name for name in self._entries if name in self.grid.ticked]
         runs = [self._recorded.get(name) or RunStore().get(name) for name in ids]
         return sorted(runs, key=lambda run: run.created)
@@ -94,7 +86,6 @@ class History:
 
         Raises:
             InvalidValue: the runs are those of a recording.
-            StoreError: the store cannot be written.
         """
         if self._recorded:
             raise InvalidValue("these runs are those of a recording, which is a file", "Nothing was deleted")
@@ -104,11 +95,7 @@ class History:
         return len(self._deleted)
 
     def undo(self) -> None:
-        """Brings back every run that was deleted here.
-
-        Raises:
-            StoreError: the store cannot be written.
-        """
+        """Brings back every run that was deleted here."""
         while self._deleted:
             run, line = self._deleted[-1]
             RunStore().add(run, line.guess)

@@ -121,17 +121,10 @@ class LabServer:
         return self._log_path.read_text(errors="replace")
 
     def write_notebook(self, name: str, *cells: str) -> None:
-        """Make a notebook of code cells (or of Markdown, where a cell starts with `# %% [markdown]`)."""
-        mark = "# %% [markdown]\n"
-        notebook = nbformat.v4.new_notebook(
-            cells=[
-                nbformat.v4.new_markdown_cell(cell.removeprefix(mark))
-                if cell.startswith(mark)
-                else nbformat.v4.new_code_cell(cell)
-                for cell in cells
-            ],
-            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
-        )
+        """Make a notebook of code cells."""
+        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        code = [nbformat.v4.new_code_cell(cell) for cell in cells]
+        notebook = nbformat.v4.new_notebook(cells=code, metadata={"kernelspec": kernel})
         nbformat.write(notebook, self.root / name)
 
     def start_anew(self) -> None:
@@ -199,24 +192,10 @@ class LabPage:
         """Run a command of JupyterLab and wait for its end."""
         self._js("await app.commands.execute(arg[0], arg[1]);", [name, args or {}], timeout_s)
 
-    def run_all(self, timeout_s: float = 180, allow_errors: bool = False) -> None:
-        """Run every cell, top to bottom, to the end; an error in a cell fails the test."""
-        self.command("notebook:run-all-cells", timeout_s=timeout_s)
-        if not allow_errors:
-            assert not (errors := self.errors()), "\n".join(errors)
-
     def run_cell(self, index: int, timeout_s: float = 120) -> None:
         """Run one cell, counted from 0, to its end."""
         self._js("panel.content.activeCellIndex = arg; panel.content.deselectAll();", index)
         self.command("notebook:run-cell", timeout_s=timeout_s)
-
-    def start_cell(self, index: int) -> None:
-        """Start one cell and return at once, so that the test can act while it runs."""
-        self._js(
-            """panel.content.activeCellIndex = arg; panel.content.deselectAll();
-            app.commands.execute('notebook:run-cell');""",
-            index,
-        )
 
     def errors(self) -> list[str]:
         """The error outputs in the notebook, and tracebacks printed beside the code, as text."""
@@ -264,19 +243,6 @@ class LabPage:
         """The stop button."""
         self._js("await panel.sessionContext.session.kernel.interrupt();")
 
-    def restart_kernel(self) -> None:
-        """Restart without the question, and wait until the kernel answers.
-
-        JupyterLab 4.6 may keep the status `unknown` then: it takes the new kernel for the old one.
-        """
-        self._js(
-            """const kernel = panel.sessionContext.session.kernel;
-            const answer = () => kernel.requestKernelInfo().catch(() => null);
-            const late = () => new Promise(done => setTimeout(done, 5000));
-            await kernel.restart();
-            while (!await Promise.race([answer(), late()]));"""
-        )
-
     def set_theme(self, name: str) -> None:
         """`JupyterLab Light`, `JupyterLab Dark` or `JupyterLab Dark High Contrast`."""
         self._wait_for_splash()
@@ -290,13 +256,6 @@ class LabPage:
     def _wait_for_splash(self) -> None:
         """Until the splash is gone: when a second comes within its 0.2 s of fading, JupyterLab 4.6 throws."""
         self.page.wait_for_selector("#jupyterlab-splash", state="detached")
-
-    def screenshot(self, name: str) -> Path:
-        """Keep a picture of the page under `tests/browser/artefacts/`."""
-        ARTEFACTS.mkdir(exist_ok=True)
-        file = ARTEFACTS / f"{name}.png"
-        self.page.screenshot(path=file)
-        return file
 
     def accessibility_violations(self, selector: str) -> list[str]:
         """What axe-core finds wrong within the elements that match, one line a rule and element."""

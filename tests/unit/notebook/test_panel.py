@@ -62,20 +62,20 @@ def test_a_panel_that_no_cell_has_displayed_appears_below_the_cell_that_runs_it(
     assert len(views) == 1
 
 
-def failed(progress: Any) -> Any:
+@pytest.mark.parametrize(("status", "error"), [("failed", RunFailed), ("cancelled", Cancelled)])
+def test_a_run_without_a_result_raises_in_a_cell_and_stands_in_the_panel(
+    monkeypatch: Any, status: Any, error: type[Exception]
+) -> None:
     ok, other = session()[:2]
-    return [ok, msgspec.structs.replace(other, status="failed", reason="out of memory")]
-
-
-def test_a_failed_run_raises_in_a_cell_and_stands_in_the_panel(monkeypatch: Any) -> None:
-    FakeStudy(monkeypatch, failed)
+    runs = [ok, msgspec.structs.replace(other, status=status, reason="out of memory")]
+    FakeStudy(monkeypatch, lambda progress: runs)
     panel = pk.LadderPanel(["data_loading"])
-    with pytest.raises(RunFailed, match="out of memory"):
+    with pytest.raises(error):
         panel.run()
     assert len(panel.runs) == 2, "what was finished is kept"
     press(panel, "pk-run")
     wait_until(lambda: not panel._turn.locked())
-    assert "out of memory" in words(panel)
+    assert ("out of memory" if status == "failed" else "stopped") in words(panel)
 
 
 def test_the_kernel_s_stop_button_goes_through(monkeypatch: Any) -> None:
@@ -187,10 +187,3 @@ def test_a_class_of_a_cell_is_refused_with_what_to_do() -> None:
 
     with pytest.raises(InvalidValue, match="writefile"):
         pk.LadderPanel(workload=Mine)  # type: ignore[arg-type]
-
-
-def test_a_cancelled_run_is_an_error_in_a_cell(monkeypatch: Any) -> None:
-    run = msgspec.structs.replace(session()[0], status="cancelled")
-    FakeStudy(monkeypatch, lambda progress: [run])
-    with pytest.raises(Cancelled):
-        pk.LadderPanel(["data_loading"]).run()

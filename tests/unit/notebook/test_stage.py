@@ -8,8 +8,8 @@ from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
 from perfkit.notebook import stage as module
 from perfkit.results.store import RunStore
-from perfkit.show import terminal
-from tests.unit.notebook.fakes import FakeStudy, plain, resolved
+from perfkit.show import html, terminal
+from tests.unit.notebook.fakes import FakeStudy, plain, resolved, until_cancelled, wait_until
 from tests.unit.show.fake_runs import session
 
 
@@ -117,8 +117,9 @@ def test_later_panels_start_from_what_was_kept(monkeypatch: Any) -> None:
 def test_a_recording_is_played_without_a_process() -> None:
     panel = pk.StagePanel("data_loading", device="recorded:cpu-quick")
     panel.run()
-    assert "cpu-quick" in panel.device
-    assert "recorded" in shown(panel).lower() or "Measured" in shown(panel)
+    text = shown(panel)
+    assert "played, not measured now" in text
+    assert "Training: the losses: equal bit for bit" in text, "the recording's own evidence"
 
 
 def test_the_menu_holds_for_one_panel_and_use_for_the_session() -> None:
@@ -136,3 +137,23 @@ def test_a_place_that_cannot_be_is_refused_and_nothing_changes() -> None:
     panel.choose("recorded:none")
     assert panel.plan.device == "cpu"
     assert "none" in panel.bar.error.value
+
+
+def test_the_menu_says_why_it_does_not_move_a_panel_at_work(monkeypatch: Any) -> None:
+    FakeStudy(monkeypatch, until_cancelled)
+    panel = pk.StagePanel("data_loading")
+    read(panel)
+    panel.start(panel._measure)
+    wait_until(lambda: len(panel.runs) == 1)
+    panel._menu.value = "recorded:cpu-quick"
+    assert (panel.device, panel._menu.value) == ("cpu", "cpu")
+    assert "at work" in panel.bar.error.value
+    panel.stop()
+    wait_until(lambda: not panel._turn.locked())
+
+
+def test_the_card_is_in_the_details_as_markdown(monkeypatch: Any) -> None:
+    FakeStudy(monkeypatch)
+    panel = pk.StagePanel("data_loading")
+    panel.run()
+    assert "<h2>How it works</h2>" in html.fragment(panel.sections())
