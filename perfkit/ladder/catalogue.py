@@ -24,6 +24,8 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     machine: str = ""
     derived: str = ""
     """What we computed from the article's figures."""
+    times: float | None = None
+    """How many times as fast as the article's stage before it, by its figures."""
 
     def __str__(self) -> str:
         derived = f"derived from it: {self.derived}" if self.derived else ""

@@ -6,8 +6,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from IPython.display import HTML, Image
-
 from perfkit.errors import PerfkitError, one_of
 from perfkit.ladder.stages import KEPT
 from perfkit.notebook.panel import refuse_object
@@ -137,21 +135,9 @@ class LadderPanel(PlanPanel):
     def _evidence(self) -> list[Content]:
         return tables.proof(self.runs)
 
-    def table(self, title: str = "") -> HTML:
-        """A table of the results by the beginning of its title; the first one if empty.
-
-        Raises:
-            InvalidValue: nothing was measured yet, or no such table.
-        """
-        return Shown(self.runs, [*self.sections(), *self.report()]).table(title)
-
-    def plot(self, name: str = "", dark: bool = False) -> Image:
-        """A figure of the results as an ordinary output: `step_time`, `throughput`, `losses`.
-
-        Raises:
-            InvalidValue: nothing was measured yet, or no such figure.
-        """
-        return Shown(self.runs, self.report()).plot(name, dark)
+    def parts(self) -> Sequence[Content]:
+        """Every table, and the figures `step_time`, `throughput`, `losses`."""
+        return [*self.report(), *self.sections()]
 
     def report(self) -> Sequence[Content]:
         """Every table and figure of the results.

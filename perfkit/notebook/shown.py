@@ -17,8 +17,12 @@ class Sectioned:
     """Something with sections: tables and figures are picked from them by name."""
 
     def sections(self) -> Sequence[document.Content]:
-        """All there is to show, in the order of reading."""
+        """What is shown, in the order of reading."""
         raise NotImplementedError
+
+    def parts(self) -> Sequence[document.Content]:
+        """What tables and figures are picked from."""
+        return self.sections()
 
     def table(self, title: str = "") -> HTML:
         """One table by the beginning of its title; the first one if empty.
@@ -26,7 +30,7 @@ class Sectioned:
         Raises:
             InvalidValue: no such table.
         """
-        return HTML(html.fragment([document.table(self.sections(), title)]))
+        return HTML(html.fragment([document.table(self.parts(), title)]))
 
     def plot(self, name: str = "", dark: bool = False) -> Image:
         """One figure by its name (the first one if empty), as a PNG with a text for those who do not see it.
@@ -34,7 +38,7 @@ class Sectioned:
         Raises:
             InvalidValue: no such figure.
         """
-        figure = document.figure(self.sections(), name)
+        figure = document.figure(self.parts(), name)
         return Image(data=figure.png(dark), alt=figure.alt)
 
 
@@ -51,7 +55,7 @@ class Shown(Sectioned, Generic[Result]):
         self._contents = contents
 
     def sections(self) -> Sequence[document.Content]:
-        """All there is to show, in the order of reading."""
+        """What is shown, in the order of reading."""
         return self._contents
 
     def __repr__(self) -> str:

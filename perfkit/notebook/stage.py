@@ -235,7 +235,14 @@ class StagePanel(LadderPanel):
             lines.append(f"Why: {'; '.join(sentences.reasons(run, before))}.")
             lines.append(f"Training: {sentences.training(run, before, self.parity)}.")
         if self.guess is not None and ratio:
-            lines.append(f"Your guess: {units.times(self.guess)}, {sentences.judgement(self.guess, ratio)}.")
+            told = f"Your guess: {units.times(self.guess)}, {sentences.judgement(self.guess, ratio)}."
+            published = self.optimization.published
+            article = (
+                f" The article's V100: {units.times(published.times)}."
+                if published and published.times
+                else ""
+            )
+            lines.append(told + article)
         return [Bullets(lines)]
 
     def _evidence(self) -> list[Content]:

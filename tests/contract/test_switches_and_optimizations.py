@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.ladder.presets import Sizing
 from perfkit.recipe import Recipe, switches
 from perfkit.rules import Target
+from perfkit.simulate import article
 from perfkit.worker.checks import READERS
 
 # Every member, so that the tests below cannot pass over fewer. An optimization that is called what its own
@@ -92,3 +94,10 @@ def test_on_a_plain_cpu_a_stage_acts_or_says_why_not(name: str) -> None:
     base = Recipe(batch_size=SIZES.batch_size)
     stage = stages.stage(OPTIMIZATIONS[name], base, SIZES, plain)
     assert (stage.recipe != base) != bool(stage.reason)
+
+
+def test_the_gain_that_a_card_quotes_follows_from_the_article_s_rates() -> None:
+    for before, stage in itertools.pairwise(article.STAGES):
+        published = OPTIMIZATIONS[stage.stage].published
+        assert published is not None
+        assert published.times == pytest.approx(stage.samples_per_s / before.samples_per_s, abs=0.006)

@@ -54,7 +54,7 @@ def test_the_result_answers_the_guess_in_its_unit(monkeypatch: Any) -> None:
     panel.predict(1.5)
     panel.run()
     text = shown(panel)
-    assert "Your guess: 1.50×, within a fifth" in text
+    assert "Your guess: 1.50×, within a fifth. The article's V100: 2.16×." in text
     assert "bit for bit" in text, "whether the training is still right"
     assert "pk.StagePanel(" in panel._line.value, "what to click or write to go on"
     with pytest.raises(InvalidValue):
