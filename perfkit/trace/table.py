@@ -108,8 +108,8 @@ class Trace:
     def __init__(self, paths: Sequence[Path], tell: Tell) -> None:
         self.files: list[Reader] = []
         self.texts = Texts()
-        self.threads: dict[int, str] = {}
-        """Names of threads by their numbers."""
+        self.threads: dict[tuple[int, str, str], str] = {}
+        """Names of threads by rank, process and number."""
         self._memory: list[tuple[int, ...]] = []
         pieces, shifts, starts, end, began = list[Any](), list[int](), list[int](), 0, time.monotonic()
 
@@ -161,7 +161,7 @@ class Trace:
             if rank == 1 and event.ph == "i" and event.name == "[memory]":
                 kind = Kind.MEMORY
             elif event.ph == "M" and event.name == "thread_name":
-                self.threads[texts[rank, str(event.pid), str(event.tid)]] = args.name
+                self.threads[rank, str(event.pid), str(event.tid)] = args.name
             if not kind:
                 continue
             try:

@@ -169,8 +169,8 @@ def _bars(trace: Trace, rows: Ints, depth: Ints, first: Ints, zero: int) -> Iter
 
 
 def _lane(trace: Trace, group: int, thread: int, bars: list[Bar]) -> Lane:
-    _, pid, tid = trace.texts.each[thread]
-    label = trace.threads.get(thread) or f"thread {tid}"
+    key = _, pid, tid = trace.texts.each[thread]
+    label = trace.threads.get(key) or f"thread {tid}"
     if group:
         gpu = "simulated GPU" if trace.files[0].head.simulated else "GPU"
         label = f"{gpu} {pid} stream {tid.removeprefix('stream ')}{' copies' if group == 2 else ''}"

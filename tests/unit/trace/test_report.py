@@ -13,7 +13,7 @@ from perfkit.show import document, html, terminal
 from perfkit.trace import report, timeline
 from perfkit.trace.figures import interactive
 from perfkit.trace.loading import Loading
-from tests.unit.trace.recording import AUTOGRAD, LOADER, Recording, step
+from tests.unit.trace.recording import AUTOGRAD, LOADER, MAIN, Recording, step
 
 RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces" / "photos-baseline.pt.trace.json.gz"
 WAY = {
@@ -123,8 +123,12 @@ def test_lanes_have_threads_streams_and_copies_and_the_longest_events(tmp_path):
     recording.op("autograd::engine::evaluate_function: MmBackward0", 1040, 20, tid=AUTOGRAD)
     recording.op("Optimizer.step#SGD.step", 1070, 20).op("aten::inner", 1010, 5).op(LOADER, 1000, 4)
     recording.launch("ncclKernel", 1016, (1050, 9)).launch("Memcpy HtoD", 1001, (1002, 3), cat="gpu_memcpy")
+    for thread, name in ((MAIN, "main"), (AUTOGRAD, "autograd")):
+        about = {"ph": "M", "name": "thread_name", "pid": 7, "tid": thread, "args": {"name": name}}
+        recording.events.insert(0, about)
     loaded = recording.load(tmp_path)
     window = trace.lanes(loaded)
+    assert [lane.label for lane in window.lanes[:2]] == ["main", "autograd"], "in order of appearance"
     assert [(step.name, step.start_us, step.duration_us) for step in window.steps] == [("step 1", 0, 100)]
     assert [lane.kind for lane in window.lanes] == ["thread", "thread", "stream", "copies"]
     main = {bar.name: bar for bar in window.lanes[0].bars}
