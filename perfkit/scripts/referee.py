@@ -68,7 +68,7 @@ class Match:
         explained = _EXPLAIN_LOSSES & self.allowed & {one.name for one in found}
         allowed = self.allowed | ({"losses"} if explained else set())
         if not losses.ok:
-            others = bool(old and new and old.inputs_differ(new))
+            others = bool(old and new and not found and old.inputs_differ(new))
             also = "; the inputs are other ones too: their order, or how they are prepared" * others
             found.append(Difference("losses", losses.evidence + also))
         found = [Difference(one.name, one.evidence, one.name in allowed) for one in found]

@@ -87,7 +87,9 @@ class Witness:
             self._settings = self._optimizer()
         for step in steps if self._loaders.held_on is None else ():
             number = len(self._facts["loaded"])
-            self._facts["loaded"].append(step.samples)
+            # Batches of an evaluation may come from the same loader.
+            is_pure = "evaluation" not in step.marks
+            self._facts["loaded"].append(step.samples if is_pure else step.forward_samples)
             self._facts["trained"].append(step.forward_samples)
             self._facts["values"].append(self._values)
             self._facts["backwards"].append(self._gradients.count - self._backwards)
@@ -136,7 +138,7 @@ def _sum(tensor: torch.Tensor) -> float:
 
 
 def _text(value: Any) -> str:
-    return f"{float(value):.6g}" if isinstance(value, torch.Tensor) else str(value)
+    return f"{float(value):.6g}" if isinstance(value, torch.Tensor | float) else str(value)
 
 
 def _narrowest(kinds: Iterable[torch.dtype | None]) -> str | None:
