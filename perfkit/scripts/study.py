@@ -34,11 +34,10 @@ LOSSES = 8
 """First losses that are compared."""
 _USUAL_STEPS = 120
 """Steps of both sides of a usual comparison: first losses, warm-up, five rounds with held batches."""
-_SHORT: Mapping[str, Any] = {
-    "block_samples": 1, "block_s": 0.0, "queues": 0, "loss_steps": 2, "warmup_s": 0.0
-}  # fmt: skip
+_SHORT: Mapping[str, Any] = {"block_samples": 1, "block_s": 0.0, "queues": 0, "warmup_s": 0.0}
 """Blocks of one step, where the usual ones do not fit into the budget."""
-_FEWEST = 2
+_FEWEST, _LOSSES_PART = 2, 0.1
+"""Of such comparisons: the fewest rounds and losses, and the part of the budget for the losses of a side."""
 RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
 
 
@@ -74,9 +73,12 @@ class ScriptSource(ThisMachine):
         self._loaders = [(frame.file, frame.line, frame.column) for frame in frames]
         self.plan = replace(self.plan, device=self.facts.device)
         self.holds_batches = bool(self.facts.loader)
-        self._is_slow = 0 < self.plan.preset.budget_s < _USUAL_STEPS * self.facts.step_s
+        preset, step_s = self.plan.preset, self.facts.step_s
+        self._is_slow = 0 < preset.budget_s < _USUAL_STEPS * step_s
         if self._is_slow:
-            self.plan = replace(self.plan, preset=replace(self.plan.preset, **_SHORT))
+            fit = int(preset.budget_s * _LOSSES_PART / step_s)
+            loss_steps = max(_FEWEST, min(preset.loss_steps, fit))
+            self.plan = replace(self.plan, preset=replace(preset, **_SHORT, loss_steps=loss_steps))
             self.holds_batches = False
         options = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
         self.description = Description(launch.name, options, [], self.facts.facts, self.facts.convolves)

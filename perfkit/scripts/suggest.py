@@ -7,7 +7,7 @@ else a share of the work, by Amdahl's law. Where nothing that was seen tells, th
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,12 +23,12 @@ _WORTH_A_WORKER, _WORTH_A_LINE = 0.03, 0.01
 """Smaller shares of a step are left alone."""
 _STANDS_OUT, _PYTHON = 0.1, 0.2
 """From these shares of a step on, waiting for data is a bottleneck, and a larger batch may help."""
-_NO_TIME = "as if it took no time"
 _CONVOLUTIONS = r"aten::(_?convolution|mkldnn_conv|cudnn_conv|slow_conv).*"
 _PRODUCTS = (
     rf"{_CONVOLUTIONS}|aten::(mm|addmm|bmm|baddbmm|linear|matmul|(_?scaled_dot|_flash|_efficient|mkldnn_linear)"
     r".*|lstm|gru)"
 )
+_PRODUCT = "matrix products and convolutions"
 _UPDATES = r"aten::(_foreach|_fused)_.*"
 _FUSIBLE = (
     r"aten::(add|sub|mul|div|neg|exp|log|pow|sqrt|rsqrt|where|clamp|sum|mean|copy|to|relu|gelu|silu|sigmoid"
@@ -95,9 +95,9 @@ class Seen:
         """How many times as fast a step is that does not wait for data: the bound of all loading."""
         return self.steps.step_s / self.work_s
 
-    def without(self, share: float | None) -> float | None:
-        """How many times as fast a step is without this share of it, which is work; None if it is unknown."""
-        return None if share is None else 1 / max(1 - min(share, self.work_s / self.steps.step_s), 0.02)
+    def without(self, share: float) -> float:
+        """How many times as fast a step is without this share of it, which is work."""
+        return 1 / max(1 - min(share, self.work_s / self.steps.step_s), 0.02)
 
     def operators(self, names: str) -> float | None:
         """The share of a profiled step in operators of these names; None without a profile."""
@@ -150,22 +150,22 @@ def bounded(found: Iterable[Bottleneck], seen: Seen, ideas: Iterable[Suggestion]
     names = {name for idea in ideas if idea.state == "try" for name in idea.settings}
     results = []
     for each in found:
-        share, gain, message = each.share_of_step, seen.without(each.share_of_step), each.message
+        more: dict[str, Any] = {"gain_at_most": seen.without(each.share_of_step)}
         if each.bottleneck == "data-bound":
-            share, gain = seen.steps.waiting, seen.without_waiting
-            message = f"{share:.0%} of a step: waiting for the next batch"
-            if share < _STANDS_OUT:
+            waiting = seen.steps.waiting
+            if waiting < _STANDS_OUT:
                 continue
-        if each.bottleneck in ("device-bound", "memory-bound"):
-            gain = None
+            message = f"{waiting:.0%} of a step: waiting for the next batch"
+            more = {"gain_at_most": seen.without_waiting, "share_of_step": waiting, "message": message}
+        elif each.bottleneck in ("device-bound", "memory-bound"):
+            more = {"gain_at_most": None}
         switches = [name for name in each.try_next if name in names]
-        more = {"share_of_step": share, "gain_at_most": gain, "message": message, "try_next": switches}
-        results.append(msgspec.structs.replace(each, **more))
+        results.append(msgspec.structs.replace(each, **more, try_next=switches))
     return results
 
 
 def _idea(
-    seen: Seen, title: str, settings: dict[str, Value], why: str, gain: float | None = None, basis: str = ""
+    seen: Seen, title: str, why: str, settings: dict[str, Value], gain: float | None = None, basis: str = ""
 ) -> Suggestion:
     """A suggestion; refused if its first switch is on already, or cannot be set here, or gains nothing."""
     name, value = next(iter(settings.items()))
@@ -188,40 +188,41 @@ def _idea(
     )
 
 
-def _share(what: str, share: float | None) -> str:
-    return what if share is None else f"{what}: {share:.0%} of a step"
+def _faster(
+    seen: Seen, title: str, what: str, share: float | None, saves: float = 0.0, **settings: Value
+) -> Suggestion:
+    """A suggestion that speeds up a share of a step, and saves at most a part of it; unknown if 0."""
+    why = what if share is None else f"{what}: {share:.0%} of a step"
+    gain = seen.without(saves * share) if share is not None and saves else None
+    basis = "as if it took no time" if saves == 1 else "as if it took half the time"
+    return _idea(seen, title, why, settings, gain, basis)
 
 
 def _computing(seen: Seen) -> Iterator[Suggestion]:
-    """Switches that speed up a share of a step."""
-    own, target, analysis = seen.own, seen.target, seen.analysis
+    own, target, fusible = seen.own, seen.target, seen.operators(_FUSIBLE)
     if target.convolves or "channels_last" in target.refused:
-        why = _share("convolutions", seen.operators(_CONVOLUTIONS))
-        yield _idea(seen, "channels_last", {"channels_last": True}, why)
-    fusible = seen.operators(_FUSIBLE)
-    why = _share("operators that can be fused", fusible)
-    yield _idea(seen, "torch.compile", {"compile": True}, why, seen.without(fusible), _NO_TIME)
+        share = seen.operators(_CONVOLUTIONS)
+        yield _faster(seen, "channels_last", "convolutions", share, channels_last=True)
+    yield _faster(seen, "torch.compile", "operators that can be fused", fusible, 1, compile=True)
     timed = seen.steps.optimizer_s
     # A loop over parameters is made of operators that the model uses as well: they do not tell its share.
     update = seen.operators(_UPDATES) or None if timed is None else min(1.0, timed / seen.steps.block.seconds)
-    why = _share("the optimizer's own work", update)
     kind = "fused" if seen.has_fused else "foreach"
-    yield _idea(seen, "Optimizer", {"optimizer_impl": kind}, why, seen.without(update), _NO_TIME)
-    host = seen.profiled(analysis.mean_us["other"]) if analysis else None
+    yield _faster(seen, "Optimizer", "the optimizer's own work", update, 1, optimizer_impl=kind)
+    host = seen.profiled(seen.analysis.mean_us["other"]) if seen.analysis else None
     if host and host > _PYTHON and "batch_size" not in target.refused:
-        larger: dict[str, Value] = {"batch_size": 2 * own.batch_size}
-        why = _share("Python code between the operators", host)
-        yield _idea(seen, "Batch size", larger, why, seen.without(host / 2), "as if it took half the time")
+        what, batch_size = "Python code between the operators", 2 * own.batch_size
+        yield _faster(seen, "Batch size", what, host, 0.5, batch_size=batch_size)
 
 
 def _on_cpu(seen: Seen) -> Iterator[Suggestion]:
     own, cores = seen.own, seen.cores
     if own.cpu_threads > cores:
         why = f"{own.cpu_threads} compute threads on {cores} cores"
-        yield _idea(seen, "CPU threads", {"cpu_threads": cores}, why)
+        yield _idea(seen, "CPU threads", why, {"cpu_threads": cores})
     if own.workers:
         why = "compute threads that wait for each other keep cores busy that the workers could use"
-        yield _idea(seen, "Passive waiting", {"wait_policy": "passive"}, why)
+        yield _idea(seen, "Passive waiting", why, {"wait_policy": "passive"})
 
 
 def _on_cuda(seen: Seen) -> Iterator[Suggestion]:
@@ -229,15 +230,13 @@ def _on_cuda(seen: Seen) -> Iterator[Suggestion]:
     pageable = [c for c in copies if (c.direction, c.host_memory) == ("HtoD", "pageable")]
     share = seen.profiled(sum(copy.us_per_step for copy in pageable))
     if (share or 0) > _WORTH_A_LINE or own.pin_memory:
-        pinned: dict[str, Value] = {"pin_memory": True, "non_blocking": True}
-        why = _share("copying batches from pageable memory", share)
-        yield _idea(seen, "Pinned memory", pinned, why, seen.without(share), _NO_TIME)
+        what = "copying batches from pageable memory"
+        yield _faster(seen, "Pinned memory", what, share, 1, pin_memory=True, non_blocking=True)
     if own.amp == "off":
-        why = _share("matrix products and convolutions", seen.operators(_PRODUCTS))
-        yield _idea(seen, "TF32", {"fp32_precision": "tf32"}, why)
+        yield _faster(seen, "TF32", _PRODUCT, seen.operators(_PRODUCTS), fp32_precision="tf32")
     if seen.target.convolves:
-        why = _share("convolutions", seen.operators(_CONVOLUTIONS))
-        yield _idea(seen, "cuDNN benchmark", {"cudnn_benchmark": True}, why)
+        share = seen.operators(_CONVOLUTIONS)
+        yield _faster(seen, "cuDNN benchmark", "convolutions", share, cudnn_benchmark=True)
 
 
 def _loading(seen: Seen) -> Iterator[Suggestion]:
@@ -250,7 +249,7 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
     if on_cpu and own.workers and own.workers + own.cpu_threads > cores:
         fewer = 0 if own.workers <= count else count
         why = f"{own.workers} workers and {own.cpu_threads} compute threads share {cores} cores"
-        yield _idea(seen, "Fewer workers", {"workers": fewer}, why)
+        yield _idea(seen, "Fewer workers", why, {"workers": fewer})
     why = f"{waiting:.0%} of a step is spent waiting for data, with {own.workers or 'no'} workers"
     if waiting < _WORTH_A_WORKER:
         yield Suggestion(title=title, state="on" if own.workers else "refused", why=why)
@@ -269,7 +268,7 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
             settings |= {"pin_memory": True, "non_blocking": True}
         gain = seen.steps.step_s / _with_workers(seen, count)
         load = "1 worker loads" if count == 1 else f"{count} workers load"
-        yield _idea(seen, title, settings, why, gain, f"{load} while the model computes")
+        yield _idea(seen, title, why, settings, gain, f"{load} while the model computes")
 
 
 def _with_workers(seen: Seen, count: int) -> float:
@@ -290,8 +289,9 @@ def _amp(seen: Seen) -> Suggestion:
         step_s = seen.steps.step_s
         gain = step_s / (step_s - seen.work_s + seen.work_s / seen.in_16_bits)
         basis = f"tried on a held batch: {seen.in_16_bits:.2f}× as fast"
-    why = _share("matrix products and convolutions", seen.operators(_PRODUCTS))
-    idea = _idea(seen, "AMP", {"amp": kind}, why, gain, basis)
+    share = seen.operators(_PRODUCTS)
+    why = _PRODUCT if share is None else f"{_PRODUCT}: {share:.0%} of a step"
+    idea = _idea(seen, "AMP", why, {"amp": kind}, gain, basis)
     return msgspec.structs.replace(idea, at_most=False)  # measured, not a bound
 
 
