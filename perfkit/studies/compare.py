@@ -19,8 +19,6 @@ from perfkit.studies.progress import Progress
 from perfkit.studies.sources import Plan, Source, StopRule, opened
 
 BUDGET_S = 90.0
-NOISE_BUDGET_S = 30.0
-"""For a pair of equal processes: the rounds of a preset alone scatter more than the processes differ."""
 PRECISION = 0.02
 """Half the width of the interval, as a fraction, at which measuring ends."""
 MOST_PAIRS = 12
@@ -153,8 +151,9 @@ def compare(
                 order = sides[::-1] if is_swapped else sides
                 titled = [(side.title, side.on(source)) for side in order]
                 first, second = source.measure(rungs.recipe_stages(titled, source.target), rule)
-                if not runs:
+                if not runs or not source.stopped:
                     _require_rounds(first, second, store)
+                if not runs:
                     store.add(first)
                     runs = [first, second]
                     rule = replace(rule, ceiling=False)  # the first pair has measured it
@@ -162,7 +161,6 @@ def compare(
                     runs[1] = _with_pair(runs[1], second.pairings[0], is_swapped)
                 if source.stopped:
                     break
-                _require_rounds(first, second, store)
     finally:
         if runs:
             store.add(runs[1])
@@ -232,7 +230,7 @@ def compare_stored(a: Run, b: Run) -> Comparison:
 
 
 def measure_noise(
-    plan: Plan, pairs: int = 10, budget_s: float = NOISE_BUDGET_S, progress: Progress | None = None
+    plan: Plan, pairs: int = 10, budget_s: float = 30.0, progress: Progress | None = None
 ) -> list[Comparison]:
     """Compares a recipe with itself, in fresh processes each time, because equal processes differ too.
 
