@@ -81,14 +81,13 @@ def check_device(name: str | None) -> str:
         return "cuda" if accelerators().cuda else "mps" if accelerators().mps else "cpu"
     if re.fullmatch(r"sim:[a-z0-9-]+", name):
         return name
-    match = re.fullmatch(r"cpu|mps|cuda(?::(\d+))?", name)
-    if not match:
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", name):
         raise one_of(name, ["cuda", "mps", "cpu"], "device", see=_OTHERS)
     found = accelerators() if name != "cpu" else Found()
     count = len(found.cuda)
-    if name == "cpu" or (name == "mps" and found.mps) or (name[:4] == "cuda" and int(match[1] or 0) < count):
-        return name
     available = [*(f"cuda:{number}" for number in range(count)), *["mps"] * found.mps, "cpu"]
+    if name in available or (name == "cuda" and count):
+        return name
     why = "torch finds none here (`perfkit doctor` says why)"
     if name != "mps" and count:
         why = f"torch finds {count} GPU{'s' * (count > 1)}, counted from 0"

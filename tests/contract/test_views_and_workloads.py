@@ -33,4 +33,4 @@ def test_a_workload_has_sizes_for_every_preset(name: str, preset: str) -> None:
     assert workloads.options_for(found, preset, {})
     first = next(iter(workloads.options_for(found, preset, {})))
     assert workloads.options_for(found, preset, {first: 7})[first] == 7
-    assert rules.offers(found)
+    assert rules.offers(found) == workloads.declared(name), "what is shown before it is loaded"

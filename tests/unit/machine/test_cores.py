@@ -1,6 +1,5 @@
 """Cores and memory that may be used; who else uses them; what makes a result doubtful."""
 
-import json
 import os
 import subprocess
 import sys
@@ -160,11 +159,6 @@ def test_the_measured_processes_are_not_among_the_others(monkeypatch: pytest.Mon
 
 
 # ---------------------------------------------------------------- conditions
-
-
-def test_conditions_are_plain_data() -> None:
-    now = machine.read_conditions()
-    assert json.loads(json.dumps(now)) == now
 
 
 QUIET = {"pids_known": True, "gpus": []}

@@ -37,14 +37,6 @@ def test_without_nvml_there_are_no_gpus_and_no_noise(
     assert not recwarn.list
 
 
-def test_nvml_is_shut_down_also_after_an_error(card: Any) -> None:
-    ended: list[bool] = []
-    card(fake_nvml(Shutdown=lambda: ended.append(True)))
-    with pytest.raises(KeyError), gpus.nvml():
-        raise KeyError
-    assert ended == [True]
-
-
 def test_process_ids_are_known_outside_containers_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     for number, known in ((4026531836, True), (4026532999, False)):
@@ -95,11 +87,6 @@ def test_without_the_device_or_what_it_reports_there_are_no_samples_and_no_threa
         raise KeyError
     assert samples == []
     assert threading.active_count() == before
-
-
-def test_a_process_tree_begins_with_the_process_and_is_empty_after_its_end() -> None:
-    assert gpus.process_tree()[0].pid == os.getpid()
-    assert gpus.process_tree(2**22 + 1) == []  # above the kernel's highest process id
 
 
 @pytest.mark.parametrize(("own", "share"), [((7, 8), 0.0), ((7,), 0.3), ((), 0.6)])
