@@ -28,36 +28,31 @@ class Gpu(Struct, frozen=True, kw_only=True):
     multiprocessors: int
     link_gbs: float
     """Host to device from pinned memory, in 10^9 bytes/s: about 0.8 of the link's nominal rate."""
-    anchored: dict[Precision, str]
-    """Precisions whose predictions are checked, and against what."""
-    source: str
+    anchored: tuple[Precision, ...]
+    """Precisions whose predictions are checked against published figures."""
 
 
-_LAMBDA = "ResNet-50 training, Lambda's deeplearning-benchmark 0551cb70"
-_V100 = f"ResNet-50 training, NVIDIA DeepLearningExamples; {_LAMBDA}"
-_TIMM = "pytorch-image-models aa4b5850, results/"
-
+# Anchors: ResNet-50 training (NVIDIA DeepLearningExamples; Lambda's deeplearning-benchmark 0551cb70), a trace
+# of ResNet-50 on a V100 (pytorch/kineto), and timm's models (pytorch-image-models aa4b5850, results/): training
+# on the RTX 3090, inference on the RTX 4090, both in half precision.
 _SHEETS = [
+    # NVIDIA V100 datasheet, January 2020; L2 from the Volta architecture white paper.
     Gpu(
         key="v100", name="Tesla V100-SXM2-16GB", architecture="volta", capability=(7, 0),
         float32_tflops=15.7, tf32_tflops=None, half_tflops=125.0, bandwidth_gbs=900, memory_gib=15.77,
-        l2_mib=6, multiprocessors=80, link_gbs=12.0,
-        anchored={"float32": f"{_V100}; a trace of ResNet-50 (pytorch/kineto)", "float16": _V100},
-        source="NVIDIA V100 datasheet, January 2020; L2 from the Volta architecture white paper",
+        l2_mib=6, multiprocessors=80, link_gbs=12.0, anchored=("float32", "float16"),
     ),
+    # NVIDIA GA102 architecture white paper, table 2; half precision with float32 accumulation.
     Gpu(
         key="rtx3090", name="GeForce RTX 3090", architecture="ampere", capability=(8, 6),
         float32_tflops=35.6, tf32_tflops=35.6, half_tflops=71.0, bandwidth_gbs=936, memory_gib=23.7,
-        l2_mib=6, multiprocessors=82, link_gbs=24.0,
-        anchored={"tf32": _LAMBDA, "float16": f"training of timm models, {_TIMM}"},
-        source="NVIDIA GA102 architecture white paper, table 2 (half precision with float32 accumulation)",
+        l2_mib=6, multiprocessors=82, link_gbs=24.0, anchored=("tf32", "float16"),
     ),
+    # NVIDIA Ada architecture white paper, table 2; half precision with float32 accumulation.
     Gpu(
         key="rtx4090", name="GeForce RTX 4090", architecture="ada", capability=(8, 9),
         float32_tflops=82.6, tf32_tflops=82.6, half_tflops=165.2, bandwidth_gbs=1008, memory_gib=23.5,
-        l2_mib=72, multiprocessors=128, link_gbs=24.0,
-        anchored={"tf32": _LAMBDA, "float16": f"inference of timm models, {_TIMM}; {_LAMBDA}"},
-        source="NVIDIA Ada architecture white paper, table 2 (half precision with float32 accumulation)",
+        l2_mib=72, multiprocessors=128, link_gbs=24.0, anchored=("tf32", "float16"),
     ),
 ]  # fmt: skip
 

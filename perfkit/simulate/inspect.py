@@ -45,8 +45,7 @@ def syncs(prediction: Prediction, steps: int) -> SyncReport:
     """Lines that copy or wait between host and device, in so many steps."""
     places: dict[tuple[str, str], Place] = {}
     for event in prediction.step.events:
-        place = _place(event)
-        if place is not None:
+        if place := _place(event):
             known = places.setdefault((place.call, place.where), place)
             known.count += steps
             known.bytes += place.bytes * (steps - (known is place))

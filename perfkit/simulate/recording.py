@@ -187,7 +187,7 @@ class Recorder:
 def _attributes(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     """The arguments that are no tensors, by name."""
     names = [argument.name for argument in func._schema.arguments]
-    values = dict(zip(names, args, strict=False)) | dict(kwargs)
+    values = {**dict(zip(names, args, strict=False)), **kwargs}
     plain = {name: value for name, value in values.items() if _is_plain(value)}
     return plain | ({"inplace": True} if func._schema.is_mutable else {})
 

@@ -58,14 +58,10 @@ def test_nothing_moves_bytes_faster_than_the_memory(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", sorted(GPUS))
-def test_half_precision_makes_large_products_faster(key: str) -> None:
-    sheet = GPUS[key]
-    precision = "tf32" if sheet.tf32_tflops else "ieee"
-    assert product(sheet, 8192, "float32", precision) > 1.5 * product(sheet, 8192, "float16")
-
-
-def test_time_grows_with_size() -> None:
-    times = [product(GPUS["v100"], side, "float16") for side in SIDES]
+def test_products_take_longer_the_larger_and_the_wider_they_are(key: str) -> None:
+    precision = "tf32" if GPUS[key].tf32_tflops else "ieee"
+    assert product(GPUS[key], 8192, "float32", precision) > 1.5 * product(GPUS[key], 8192, "float16")
+    times = [product(GPUS[key], side, "float16") for side in SIDES]
     assert times == sorted(times)
 
 

@@ -41,16 +41,13 @@ def test_autocast_casts_as_cuda_does() -> None:
         "one kernel, no cast"
     )
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.zeros(4, requires_grad=True).softmax(0).dtype == torch.float32, (
-            "and only while it listens"
-        )
+        after = torch.zeros(4, requires_grad=True).softmax(0)
+    assert after.dtype == torch.float32, "and only while it listens"
 
 
 def test_channels_last_reaches_every_convolution() -> None:
-    layouts = {
-        op.outputs[0].layout for op in planned(channels_last=True).operators if "convolution" in op.name
-    }
-    assert layouts == {"channels_last"}
+    convolutions = [op for op in planned(channels_last=True).operators if "convolution" in op.name]
+    assert {op.outputs[0].layout for op in convolutions} == {"channels_last"}
 
 
 def test_the_copies_and_the_fetch_stand_before_the_forward_pass() -> None:
@@ -128,10 +125,8 @@ def test_checkpointing_computes_again_and_keeps_less() -> None:
             nn.Flatten(), nn.Sequential(block(), block(), block(), block()), nn.Linear(192, 4)
         )
 
-    plain, saving = (
-        recording.record(Of(model), Recipe(batch_size=4096, activation_checkpointing=on))
-        for on in (False, True)
-    )
+    recipes = [Recipe(batch_size=4096, activation_checkpointing=on) for on in (False, True)]
+    plain, saving = (recording.record(Of(model), recipe) for recipe in recipes)
     assert names(saving)["addmm"] > names(plain)["addmm"]
     assert peak(saving) < peak(plain)
 
