@@ -33,8 +33,8 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
 
 # Anchors: ResNet-50 training (NVIDIA DeepLearningExamples; Lambda's deeplearning-benchmark 0551cb70), a trace
-# of ResNet-50 on a V100 (pytorch/kineto), and timm's models (pytorch-image-models aa4b5850, results/): training
-# on the RTX 3090, inference on the RTX 4090, both in half precision.
+# of ResNet-50 on a V100 (pytorch/kineto), and timm's models (pytorch-image-models aa4b5850, results/):
+# training on the RTX 3090, inference on the RTX 4090, both in half precision.
 _SHEETS = [
     # NVIDIA V100 datasheet, January 2020; L2 from the Volta architecture white paper.
     Gpu(
