@@ -29,21 +29,23 @@ class Groups:
 
     Args:
         texts: of the trace.
-        columns: for each part of the key a column of numbers of texts.
+        keys: for each part of the key a column of numbers of texts.
     """
 
-    def __init__(self, texts: Texts, *columns: Ints) -> None:
-        number = np.zeros(len(columns[0]), np.int64)
-        for codes in columns:
+    def __init__(self, texts: Texts, **keys: Ints) -> None:
+        number: Any = 0
+        for codes in keys.values():
             number = number * (int(codes.max(initial=-1)) + 2) + codes + 1
             _, first, number = np.unique(number, return_index=True, return_inverse=True)
         order = np.argsort(first)
         self._of = np.argsort(order)[number]
-        self.keys: list[list[Any]] = [
-            [texts.each[code] if code >= 0 else None for code in codes[first[order]].tolist()]
-            for codes in columns
-        ]
         self.count = np.bincount(self._of, minlength=len(first))
+        self.columns: dict[str, Any] = {
+            key: [texts.each[code] if code >= 0 else None for code in codes[first[order]].tolist()]
+            for key, codes in keys.items()
+        }
+        """The parts of the keys, and `calls`."""
+        self.columns["calls"] = self.count
 
     def sum(self, values: Any) -> Floats:
         """Sum per group; NaN counts as 0."""
@@ -69,18 +71,17 @@ def operators(trace: Trace, has_device: bool) -> list[Operator]:
     nested, tied = op[ops] >= 0, trace.device[op[trace.device] >= 0]
     inner = np.bincount(op[ops[nested]], host[nested], len(table))[ops]
     device = np.bincount(op[tied], trace.duration(tied), len(table))
-    groups = Groups(trace.texts, table.name[ops], table.inputs[ops])
-    names, inputs = groups.keys
+    groups = Groups(trace.texts, name=table.name[ops], inputs=table.inputs[ops])
+    inputs = groups.columns.pop("inputs")
     unknown = 0 if has_device else np.nan
     dims, types = (
         [pair[at].decode("utf-8", "replace") or None if pair else None for pair in inputs] for at in (0, 1)
     )
     rows = structs(
         Operator,
-        name=names,
+        **groups.columns,
         input_shapes=dims,
         input_dtypes=types,
-        calls=groups.count,
         host_total_us=groups.sum(host) / 1e3,
         host_self_us=groups.sum(np.maximum(host - inner, 0)) / 1e3,
         device_total_us=groups.sum(_inclusive(device, op, ops)) / 1e3 + unknown,
@@ -99,24 +100,24 @@ def _inclusive(own: Any, op: Ints, ops: Ints) -> Any:
     return total[ops]
 
 
-def _place(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
-    """The operator and the line of code from which device work was launched."""
-    ops = trace.op[rows]
-    return take(trace.table.name, ops), trace.frames(trace.launch[rows], ops)
+def _place(trace: Trace, calls: Ints, ops: Ints) -> dict[str, Ints]:
+    """The operator and the line of code around calls."""
+    return {"operator": take(trace.table.name, ops), "frame": trace.frames(calls, ops)}
 
 
 def kernels(trace: Trace) -> list[Kernel]:
     """By name, the longest in total first; with the place that most of a kernel's time comes from."""
     rows = trace.rows(*KERNELS)
     table, time = trace.table[rows], trace.duration(rows) / 1e3
-    places, groups = Groups(trace.texts, table.name, *_place(trace, rows)), Groups(trace.texts, table.name)
-    by_time = sorted(zip(places.sum(time), *places.keys, strict=True), key=lambda place: place[0])
-    main = {name: (operator, frame) for _, name, operator, frame in by_time}
-    names, total = groups.keys[0], groups.sum(time)
+    places = Groups(trace.texts, name=table.name, **_place(trace, trace.launch[rows], trace.op[rows]))
+    by_time = np.argsort(places.sum(time), kind="stable").tolist()
+    names, operators, frames, _ = places.columns.values()
+    main = {names[at]: (operators[at], frames[at]) for at in by_time}
+    groups = Groups(trace.texts, name=table.name)
+    names, total = groups.columns["name"], groups.sum(time)
     kernels = structs(
         Kernel,
-        name=names,
-        calls=groups.count,
+        **groups.columns,
         total_us=total,
         mean_us=total / groups.count,
         max_us=groups.largest(time),
@@ -135,21 +136,17 @@ def transfers(trace: Trace, steps: int) -> list[Transfer]:
     rows, texts, sizes = trace.rows(Kind.MEMCPY), trace.texts, trace.table.bytes
     names, inverse = np.unique(trace.table.name[rows], return_inverse=True)
     ways = [[texts[part] if part else -1 for part in direction(texts.each[name])] for name in names.tolist()]
-    codes = np.array(ways, np.int64).reshape(-1, 2)[inverse]
-    groups = Groups(texts, *codes.T, *_place(trace, rows))
+    way, memory = np.array(ways, np.int64).reshape(-1, 2)[inverse].T
+    place = _place(trace, trace.launch[rows], trace.op[rows])
+    groups = Groups(texts, direction=way, host_memory=memory, **place)
     size = np.where(sizes[rows] >= 0, sizes[rows], take(sizes, trace.launch[rows]))  # ROCm: at the launch
     total, moved = groups.sum(trace.duration(rows) / 1e3), groups.sum(size)
     moved[groups.sum(size < 0) > 0] = np.nan
     with np.errstate(all="ignore"):
         rate = np.where(total > 0, moved / total / 1e3, np.nan)
-    directions, memories, operators, frames = groups.keys
     transfers = structs(
         Transfer,
-        direction=directions,
-        host_memory=memories,
-        operator=operators,
-        frame=frames,
-        calls=groups.count,
+        **groups.columns,
         bytes=[None if isnan(size) else int(size) for size in moved.tolist()],
         total_us=total,
         gb_per_s=rate,
@@ -161,21 +158,15 @@ def transfers(trace: Trace, steps: int) -> list[Transfer]:
 
 def syncs(trace: Trace, steps: int) -> list[Sync]:
     """Runtime calls and operators that wait for the device, the longest in total first."""
-    texts, table = trace.texts, trace.table
     calls, ops = trace.matching(trace.calls, WAITS), trace.matching(trace.ops, WAITING_OPERATORS)
-    rows = np.concatenate((calls, ops))
+    rows, texts = np.concatenate((calls, ops)), trace.texts
     kind = np.repeat([texts["runtime"], texts["operator"]], [len(calls), len(ops)])
-    around = trace.op[rows]
-    groups = Groups(texts, table.name[rows], kind, take(table.name, around), trace.frames(rows, around))
-    names, kinds, operators, frames = groups.keys
+    place = _place(trace, rows, trace.op[rows])
+    groups = Groups(texts, call=trace.table.name[rows], kind=kind, **place)
     total = groups.sum(trace.duration(rows) / 1e3)
     syncs = structs(
         Sync,
-        call=names,
-        kind=kinds,
-        operator=operators,
-        frame=frames,
-        calls=groups.count,
+        **groups.columns,
         total_us=total,
         calls_per_step=groups.count / steps,
         ms_per_step=total / 1e3 / steps,
