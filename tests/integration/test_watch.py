@@ -275,7 +275,6 @@ while True:
     loss.item()
 """
     with started(code) as script:
-        train(script)
         places = script.ask("syncs", SyncReport, steps=3).places
         assert [(place.where, place.count) for place in places] == [("train.py:10", 3)]
         assert script.ask("describe", ScriptFacts).step_is == "a backward pass"
