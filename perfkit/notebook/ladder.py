@@ -37,6 +37,7 @@ class LadderPanel(PlanPanel):
         settings: switches set from the first stage on.
         options: the workload's constructor arguments.
         host: the host of a simulated GPU: `article`, `ideal`, or its numbers.
+        widgets: a subclass's own, as for `PlanPanel`.
 
     Raises:
         InvalidValue: a name or value that is not allowed.
@@ -55,6 +56,7 @@ class LadderPanel(PlanPanel):
         settings: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         host: str | None = None,
+        **widgets: Any,
     ) -> None:
         refuse_object(workload)
         self._settings: Mapping[str, Any] = dict(settings or {})
@@ -68,11 +70,7 @@ class LadderPanel(PlanPanel):
         """What the workload reports, and for which plan."""
         self._lock = threading.RLock()  # it is asked in a thread, and the controls are filled there
         key = self._asked, self._settings, self.titles, device, host
-        super().__init__(self.question, key, device, host, **self._pieces())
-
-    def _pieces(self) -> dict[str, Any]:
-        """Widgets for the constructor of `PlanPanel`."""
-        return {}
+        super().__init__(self.question, key, device, host, **widgets)
 
     def set(self, **switches: Value) -> None:
         """Sets switches from the first stage on.

@@ -70,11 +70,9 @@ class StagePanel(LadderPanel):
         }
         if stage != "baseline":  # nothing is below it that it could be faster than
             self.acts = pieces.row([*self._choices.values(), self._line], "pk-panel", "pk-acts")
-        super().__init__([stage], **more)
+        guess = [self._guess] if self.acts else []
+        super().__init__([stage], above=[self.controls.widget], before=guess, **more)
         self._expect()
-
-    def _pieces(self) -> dict[str, Any]:
-        return {"above": [self.controls.widget], "before": [self._guess] if self.acts else []}
 
     # ------------------------------------------------------------ switches
 

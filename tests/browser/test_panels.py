@@ -63,7 +63,11 @@ def test_a_stage_from_guess_to_result_while_other_cells_run(lab: LabPage, data_d
     assert lab.kernel_eval("_") == [42, True], "a cell runs beside the measuring"
     status(panel, "done")
     expect(result(lab).locator("svg").first).to_be_visible()
-    expect(result(lab)).to_contain_text("Your guess: 1.50×")
+    for answer in ("Why: waiting for data", "Training: on equal batches", "Your guess: 1.50×"):
+        expect(result(lab)).to_contain_text(answer)
+    top, end = (lab.page.locator(name).first.bounding_box() for name in (".pk-panel", ".pk-acts"))
+    assert top and end
+    assert end["y"] + end["height"] - top["y"] < 620, "from question to Keep on a screen of 1280 × 800"
     assert lab.kernel_eval("[run.status for run in panel.runs]") == ["ok", "ok"]
     lab.page.locator("button.pk-keep").press("Enter")
     expect(lab.page.locator(".pk-climb")).to_contain_text("The climb so far: data loading")
