@@ -62,6 +62,9 @@ class Event(Struct, gc=False):
 class _Odd(Event, gc=False):
     args: Any = None
 
+    def __post_init__(self) -> None:
+        self.args = None
+
 
 class Device(Struct):
     """A GPU as the profiler describes it; None for what is missing."""

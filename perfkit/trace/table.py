@@ -156,11 +156,12 @@ class Trace:
         """Rows of the table for the events of interest."""
         rank, texts, rows, nothing = len(self.files), self.texts, [], Args()
         for event in events:
-            args = event.args if isinstance(event.args, Args) else nothing
-            kind = _category(event.cat) if event.ph == "X" else Kind.OTHER
-            if rank == 1 and event.ph == "i" and event.name == "[memory]":
+            args, kind = event.args or nothing, Kind.OTHER
+            if event.ph == "X":
+                kind = _category(event.cat)
+            elif event.name == "[memory]" and rank == 1:
                 kind = Kind.MEMORY
-            elif event.ph == "M" and event.name == "thread_name":
+            elif event.name == "thread_name":
                 self.threads[rank, str(event.pid), str(event.tid)] = args.name
             if not kind:
                 continue
@@ -174,11 +175,11 @@ class Trace:
             if kind == Kind.MEMORY:
                 figures = args.device_type, args.device_id, args.change, args.allocated, args.reserved
                 self._memory.append(figures)
-            start, inputs = round(event.ts * 1000), (bytes(args.dims), bytes(args.types))
+            start = round(event.ts * 1000)
             row = (
                 kind,
                 texts[event.name],
-                texts[rank, str(event.pid), str(event.tid)],
+                texts[rank, event.pid, event.tid],
                 start,
                 start + round(event.dur * 1000),
                 args.correlation,
@@ -187,7 +188,7 @@ class Trace:
                 args.bytes if args.bytes >= 0 else args.size,
                 args.blocks,
                 args.occupancy,
-                texts[inputs] if any(inputs) else -1,
+                texts[bytes(args.dims), bytes(args.types)] if args.dims or args.types else -1,
                 texts[args.stack] if args.stack else -1,
             )
             rows.append(row)

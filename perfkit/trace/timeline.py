@@ -169,11 +169,11 @@ def _bars(trace: Trace, rows: Ints, depth: Ints, first: Ints, zero: int) -> Iter
 
 
 def _lane(trace: Trace, group: int, thread: int, bars: list[Bar]) -> Lane:
-    key = _, pid, tid = trace.texts.each[thread]
-    label = trace.threads.get(key) or f"thread {tid}"
+    rank, pid, tid = trace.texts.each[thread]
+    label = trace.threads.get((rank, str(pid), str(tid))) or f"thread {tid}"
     if group:
         gpu = "simulated GPU" if trace.files[0].head.simulated else "GPU"
-        label = f"{gpu} {pid} stream {tid.removeprefix('stream ')}{' copies' if group == 2 else ''}"
+        label = f"{gpu} {pid} stream {str(tid).removeprefix('stream ')}{' copies' if group == 2 else ''}"
     return Lane(label=clean(label, 60), kind=("thread", "stream", "copies")[group], bars=bars)
 
 
