@@ -1,4 +1,4 @@
-"""Bars, rates and ratios agree, whatever was measured: a longer bar never has a ratio below 1."""
+"""Rates and ratios agree, whatever was measured: a higher rate never has a ratio below 1."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfkit.results.run import Run
-from perfkit.show import figures, tables, units
+from perfkit.show import tables, units
 from perfkit.studies.record import Measurement, Round
 from perfkit.worker.messages import Block
 from tests.unit.show.fake_runs import session
@@ -63,7 +63,7 @@ def shown(cell: str) -> float:
 
 @settings(deadline=None, max_examples=25)
 @given(ladders())
-def test_a_longer_bar_has_a_ratio_above_1(runs: list[Run]) -> None:
+def test_a_higher_rate_has_a_ratio_above_1(runs: list[Run]) -> None:
     pairs = [(runs[at], runs[at - 1], "previous") for at in range(1, len(runs))]
     pairs += [(run, runs[0], "baseline") for run in runs[1:]]
     for run, other, role in pairs:
@@ -72,13 +72,3 @@ def test_a_longer_bar_has_a_ratio_above_1(runs: list[Run]) -> None:
         assert abs(own.value / before.value / ratio.ratio - 1) < 1e-9
         gain = shown(units.interval(own)) - shown(units.interval(before))
         assert gain * (shown(str(tables.against(run, role))) - 1) >= 0
-
-
-@settings(deadline=None, max_examples=3)
-@given(ladders())
-def test_the_bars_are_the_rates_of_the_table(runs: list[Run]) -> None:
-    ax = figures.figure("throughput", runs).axes[0]
-    for at, run in enumerate(runs):
-        row = [patch for patch in ax.patches if abs(patch.get_y() + patch.get_height() / 2 - at) < 0.01]  # type: ignore[attr-defined]
-        ends = [patch.get_x() + patch.get_width() for patch in row]  # type: ignore[attr-defined]
-        assert abs(max(ends) / run.samples_per_s.value - 1) < 1e-9  # type: ignore[union-attr]
