@@ -20,8 +20,13 @@ from perfkit.studies.sources import Plan
 
 Outcome = Literal["faster", "not slower", "not faster", "slower", "undecided", "trains differently"]
 EXIT_CODES: dict[Outcome, int] = {
-    "faster": 0, "not slower": 0, "not faster": 1, "slower": 1, "undecided": 3, "trains differently": 4,
-}  # fmt: skip
+    "faster": 0,
+    "not slower": 0,
+    "not faster": 1,
+    "slower": 1,
+    "undecided": 3,
+    "trains differently": 4,
+}
 _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
 """Differences after which other losses are to be expected."""
 _DECLARE = {"batch_size": {"samples", "updates"}, "amp": {"precision"}}

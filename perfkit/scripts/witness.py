@@ -2,7 +2,6 @@
 
 import contextlib
 import pkgutil
-import time
 from collections.abc import Iterable, Sequence
 from types import BuiltinFunctionType
 from typing import Any
@@ -57,8 +56,8 @@ class Witness:
     def begin(self) -> None:
         """Remembers the functions that measuring relies on, before the script's own code follows."""
         self._relied_on = {name: pkgutil.resolve_name(name) for name in _RELIED_ON}
-        early = {f"time.{name}": getattr(time, name) for name in ("perf_counter", "monotonic", "time")}
-        self._replaced = [name for name, one in early.items() if not isinstance(one, BuiltinFunctionType)]
+        clocks = {name: one for name, one in self._relied_on.items() if name.startswith("time.")}
+        self._replaced = [name for name, one in clocks.items() if not isinstance(one, BuiltinFunctionType)]
 
     def _see_input(self, given: torch.Tensor | None) -> None:
         if given is None or self._loaders.held_on is not None:
