@@ -10,34 +10,25 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.optim import optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map
 
 aten = torch.ops.aten
-_HALF = (torch.float16, torch.bfloat16)
+tree_map = pytree.tree_map
 
 
 def tensors(tree: Any) -> Iterator[torch.Tensor]:
     """The tensors in nested lists, tuples and dictionaries."""
-    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor))
-
-
-def repeated(batch: Any, count: int) -> Any:
-    """A batch of one sample as a new one of `count` without numbers."""
-    return tree_map(
-        lambda leaf: leaf.new_empty(count, *leaf.shape[1:]) if isinstance(leaf, torch.Tensor) else leaf, batch
-    )
+    return (leaf for leaf in pytree.tree_iter(tree) if isinstance(leaf, torch.Tensor))
 
 
 @contextlib.contextmanager
 def listening(listener: Any) -> Iterator[None]:
     """Within, tensors have no numbers, and a `recording.Recorder` hears of every operator."""
-    devices = mock.patch.object(
-        optimizer, "_get_foreach_kernels_supported_devices", return_value=["cpu", "cuda"]
-    )
+    name = "torch.optim.optimizer._get_foreach_kernels_supported_devices"
+    devices = mock.patch(name, return_value=["cpu", "cuda"])
     casts = torch.library.Library("aten", "IMPL", "AutocastCPU")
     _cast_as_cuda(casts)
     choices = torch.library.Library("aten", "IMPL", "AutogradCPU")
@@ -92,8 +83,6 @@ def _attention(
     return efficient(query, key, value, attn_mask, grad, dropout_p, **options)[0]
 
 
-# ---------------------------------------------------------------- CUDA's autocast
-
 # From "Autocast Op Reference" of torch's documentation, where CUDA and the CPU differ.
 _FLOAT32 = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan
 pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm
@@ -106,18 +95,22 @@ def _cast_as_cuda(library: Any) -> None:
     private: Any = torch._C
     key = private.DispatchKeySet(private._parse_dispatch_key("AutocastCPU"))
 
+    def is_half(leaf: Any) -> bool:
+        return isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.float16, torch.bfloat16)
+
     def in_float32(operator: Any, args: Any, kwargs: Any) -> Any:
-        args, kwargs = tree_map(lambda leaf: leaf.float() if _is_half(leaf) else leaf, (args, kwargs))
+        args, kwargs = tree_map(lambda leaf: leaf.float() if is_half(leaf) else leaf, (args, kwargs))
         return operator(*args, **kwargs)
 
     def with_float32_result(operator: Any, args: Any, kwargs: Any) -> Any:
-        if not _is_half(args[0]):
+        if not is_half(args[0]):
             return operator(*args, **kwargs)
-        if "softmax" in str(operator) and args[0].dtype == torch.float16:
-            reads_16_bits = getattr(aten, f"_{operator.overloadpacket.__name__}").default
-            return reads_16_bits(args[0], args[1], True)
         plain = [arg for arg in args if not isinstance(arg, torch.dtype) and arg is not None]
-        return operator(*plain, **{**kwargs, "dtype": torch.float32})
+        kwargs = {"dtype": torch.float32, **{k: v for k, v in kwargs.items() if v is not None}}
+        name = operator.overloadpacket.__name__
+        if "softmax" in name and args[0].dtype == torch.float16 and kwargs["dtype"] == torch.float32:
+            return getattr(aten, f"_{name}").default(*plain[:2], True)  # reads 16 bits, writes 32
+        return operator(*plain, **kwargs)
 
     library.impl("cross_entropy_loss", torch.library.fallthrough_kernel, allow_override=True)
     for names, cast in ((_FLOAT32, in_float32), (_FLOAT32_RESULT, with_float32_result)):
@@ -130,7 +123,3 @@ def _cast_as_cuda(library: Any) -> None:
                     return cast(operator, args, kwargs)
 
             library.impl(name, kernel)
-
-
-def _is_half(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.dtype in _HALF

@@ -219,6 +219,11 @@ def record(workload: Any, recipe: Recipe) -> Step:
     plain = recipe.replace(compile=False, device_prefetch=False, pin_memory=False, workers=0)
     with contextlib.ExitStack() as stack:
 
+        def fresh(leaf: Any) -> Any:
+            """A batch without numbers for a batch of one sample."""
+            is_tensor = isinstance(leaf, torch.Tensor)
+            return leaf.new_empty(recipe.batch_size, *leaf.shape[1:]) if is_tensor else leaf
+
         def endless(loader: Any) -> Iterator[Any]:
             dataset = loader.dataset
             sample = loader.collate_fn(dataset.__getitems__([0]) if recipe.batched_fetch else [dataset[0]])
@@ -231,7 +236,7 @@ def record(workload: Any, recipe: Recipe) -> Step:
                 recorder.phase = "copy"
                 if recorder.on:
                     recorder.events.append(Fetch())
-                yield fake.repeated(sample, recipe.batch_size)
+                yield fake.tree_map(fresh, sample)
 
         stack.enter_context(mock.patch.multiple(train, endless=endless, record_function=recorder.range))
         quick = _WithoutNumbers(workload)
