@@ -169,7 +169,7 @@ def _channels_last(view: View) -> Reading:
     if isinstance(view.inputs, torch.Tensor) and view.inputs.dim() == 4:
         parts.append(view.inputs)
     last = all(part.is_contiguous(memory_format=torch.channels_last) for part in parts)
-    return last, f"strides of {[*parts[-1].shape]}: {[*parts[-1].stride()]}"
+    return last, f"strides {[*parts[-1].stride()]}: {'NHWC' if last else 'NCHW'}"
 
 
 def _amp(view: View) -> Reading:

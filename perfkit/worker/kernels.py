@@ -26,8 +26,8 @@ Shape = tuple[int, int, int]
 """m, k and n of a product."""
 DEPTHS = (1536, 1504, 1500, 1503)
 """The k of the article's product and its neighbours: multiples of 64, of 8 and of 4, and an odd one."""
-SWEEP = {True: (576, (10_048, 10_000, 9_996, 9_999)), False: (144, (2_560, 2_504, 2_500, 2_503))}
-"""The same for m and n, on a GPU; both are a quarter on a CPU."""
+WIDTHS_ON_GPU, WIDTHS_ON_CPU = (10_048, 10_000, 9_996, 9_999), (2_560, 2_504, 2_500, 2_503)
+"""The same for n; on a CPU n and m are a quarter of the article's."""
 
 
 def measure(training: Training, step_s: float) -> KernelReport:
@@ -36,9 +36,9 @@ def measure(training: Training, step_s: float) -> KernelReport:
     big = device.type != "cpu"
     dtypes = [torch.float32, torch.bfloat16, *([torch.float16] if big else [])]
     squares: list[Shape] = [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))]
-    (m, widths), deep = SWEEP[big], DEPTHS[1]
+    m, widths = (576, WIDTHS_ON_GPU) if big else (144, WIDTHS_ON_CPU)
     shapes = [(m, k, n) for k in DEPTHS for n in widths]
-    shapes += [(m - 1, deep, widths[1]), (8, deep, widths[1])]  # an odd m, and a small one
+    shapes += [(each, DEPTHS[1], widths[1]) for each in (m - 1, 8)]  # an odd m, and a small one
     rows = _products(device, dtypes, shapes)
     best = rows + _products(device, dtypes, squares)
     peaks = {name: max(row.flops_per_s for row in best if row.dtype == name) for name in map(shown, dtypes)}
