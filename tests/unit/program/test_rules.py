@@ -69,12 +69,6 @@ def test_switches_with_one_reason_are_named_together() -> None:
     assert joined({}) == ""
 
 
-def test_what_leans_on_a_switch_that_cannot_act_cannot_act_either() -> None:
-    recipe, reasons = applicable(Recipe(compile=True, compile_mode="max-autotune"), NO_COMPILER)
-    assert recipe == Recipe()
-    assert set(reasons) == {"compile", "compile_mode"}
-
-
 @given(recipes, targets)
 @settings(max_examples=200)
 def test_what_remains_can_act_and_what_was_taken_away_has_a_reason(recipe: Recipe, target: Target) -> None:

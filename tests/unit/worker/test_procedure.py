@@ -141,11 +141,19 @@ def test_a_held_batch_is_trained_on_before_it_is_timed_and_nothing_is_waited_for
     assert (held.step_s, held.data_wait_s, subject.taken) == ([1.0] * 4, [0.0] * 4, 4 + 3)
 
 
-@pytest.mark.parametrize(("factor", "budget", "steps"), [(1.0, 100.0, 8), (0.7, 2.0, 4), (0.9, 9e9, 200)])
+@pytest.mark.parametrize(
+    ("times", "budget", "steps"),
+    [
+        ([1.0] * 9, 100.0, 8),
+        ([2.0] * 3 + [1.0] * 9, 100.0, 12),  # it is judged by whole windows
+        ([0.7**n for n in range(9)], 2.0, 4),
+        ([0.9**n for n in range(201)], 9e9, 200),
+    ],
+)
 def test_warm_up_ends_when_two_windows_agree_or_its_budget_is_spent(
-    factor: float, budget: float, steps: int
+    times: list[float], budget: float, steps: int
 ) -> None:
-    subject = Subject(compute=(factor**n for n in itertools.count()))
+    subject = Subject(compute=iter(times))
     assert len(subject.run(subject.procedure.warm_up(budget)).plain) == steps
 
 
