@@ -35,7 +35,6 @@ class Launch:
 
     @property
     def where(self) -> Path:
-        """The folder in which it is started."""
         return (self.folder or Path()).absolute()
 
     @property
@@ -50,11 +49,7 @@ class Launch:
         return self.program if self.module else Path(self.program).name
 
     def command(self) -> list[str]:
-        """The words to start.
-
-        Raises:
-            InvalidValue: there is no such script, module or command, or it trains in several processes.
-        """
+        """The words to start; `InvalidValue` where there is no such program, or it starts several ranks."""
         if self.script is None and Path(self.program).name in _LAUNCHERS:
             what = f"{self.program} starts several processes, and a script is watched in one"
             raise InvalidValue(what, "Name the script itself, and let it train as a single rank")

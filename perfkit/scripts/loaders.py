@@ -1,6 +1,7 @@
 """Data loaders: which one feeds the training, how long it is waited for, what a batch holds."""
 
 import inspect
+import mmap
 import random
 import sys
 import threading
@@ -12,6 +13,7 @@ import torch
 from torch.utils import data
 from torch.utils._pytree import tree_map
 from torch.utils.data import dataloader as torchs
+from torch.utils.data._utils import fetch
 
 from perfkit.scripts.outputs import clock
 from perfkit.scripts.script import Script, around, first_tensor, size, tensors
@@ -25,6 +27,8 @@ ARGUMENTS = {
 }
 """Switches that are arguments of `DataLoader`."""
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
+_MOST_LOOKS = 16
+"""Batches, of this process and of each worker, in which random numbers are looked for."""
 
 
 class Loaders:
@@ -34,7 +38,8 @@ class Loaders:
         self._script = script
         self.training: Any = None  # the loader whose batches were trained on last
         self.iterator: Any = None  # its iterator, which holds the worker processes
-        self.random_data = False  # whether the data set draws random numbers in this process
+        self._drawn = mmap.mmap(-1, 1)  # shared with worker processes: whether a data set drew numbers
+        self._looks = 0
         self.held_on: torch.device | None = None
         """The device of the batch that is handed over again and again; None if batches are fetched."""
         self.bytes_per_sample = 0  # of a batch of the training loader
@@ -51,17 +56,17 @@ class Loaders:
         self._is_fetching = False
 
     def patch(self) -> None:
-        """From now on every `DataLoader` of this process is seen."""
         around(data.DataLoader, "__init__", self._make)
         around(torchs._BaseDataLoaderIter, "__init__", self._begin_epoch)
         around(torchs._BaseDataLoaderIter, "_reset", self._begin_epoch)
         around(torchs._BaseDataLoaderIter, "_next_index", self._next_index)
         around(torchs._BaseDataLoaderIter, "__next__", self._fetch)
+        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            around(kind, "fetch", self._look_for_drawing)
 
     # ------------------------------------------------------------ making a loader
 
     def _make(self, plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        """Constructs a loader; the one for training gets the arguments that are set from outside."""
         site = self._script.sites.describe("loader")
         changes = {}
         try:
@@ -152,10 +157,7 @@ class Loaders:
             iterator._perfkit_held = True
             batch, samples, tokens = self._held[id(loader)]
             return tree_map(lambda leaf: leaf, batch), samples, tokens  # a script may empty its containers
-        in_process = iterator._num_yielded and not iterator._num_workers
-        state = _random_state() if in_process and self._script.steps.are_first else None
         batch = plain(iterator)
-        self.random_data |= state is not None and state != _random_state()
         samples, tokens = size(first_tensor(batch))
         indices = iterator._perfkit_indices.popleft() if iterator._perfkit_indices else None
         if isinstance(indices, list | tuple) and list(indices[:1]) != [None]:
@@ -163,6 +165,21 @@ class Loaders:
         if self.held_on is not None and _kind(loader) == "train":
             self._held[id(loader)] = _on(self.held_on, batch), samples, tokens
         return batch, samples, tokens
+
+    def _look_for_drawing(self, plain: Any, fetcher: Any, indices: Any) -> Any:
+        """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
+        self._looks += 1
+        if self._looks > _MOST_LOOKS:
+            return plain(fetcher, indices)
+        state = _random_state()
+        samples = plain(fetcher, indices)
+        self._drawn[0] |= state != _random_state()
+        return samples
+
+    @property
+    def random_data(self) -> bool:
+        """Whether the data set draws random numbers."""
+        return bool(self._drawn[0])
 
     def release(self) -> None:
         """Batches come from the loaders again."""
@@ -198,7 +215,6 @@ class Loaders:
         return id(tensor) in self._batch_ids
 
     def site(self) -> Site | None:
-        """The user's call that made the training loader."""
         return self._sites.get(id(getattr(self.training, "dataset", None)))
 
     def why_not(self) -> dict[str, str]:

@@ -52,7 +52,6 @@ class Tracked:
         return batch
 
     def end(self) -> None:
-        """The step under way has ended."""
         if self._since is not None:
             self.step_s.append(self._clock() - self._since)
             self.wait_s.append(self._waited)
@@ -89,7 +88,6 @@ class Tracked:
         return number / total if total and number else None
 
     def describe(self) -> str:
-        """One line for people."""
         if self.step is None or self.waiting is None:
             return "no step was seen"
         rate = self.rate(self.samples)
@@ -171,7 +169,6 @@ class track(Iterable[Batch], Generic[Batch]):
         return contents(self.tracked)
 
     def show(self) -> None:
-        """Prints the table."""
         terminal.show(self.sections())
 
 

@@ -47,7 +47,6 @@ class Models:
         self._forward_seen = False
 
     def patch(self) -> None:
-        """From now on the calls of a script's own models are seen."""
         around(nn.Module, "compile", self._compile_in_place)
         around(torch.autocast, "__enter__", self._enter_autocast)
         _module._compiled_call_impl = _Outermost(self)
@@ -57,15 +56,12 @@ class Models:
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     def parameters(self) -> list[nn.Parameter]:
-        """Those of all models."""
         return [p for model in self.called for p in model.parameters()]
 
     def modules(self) -> Iterator[nn.Module]:
-        """All modules of all models."""
         return (module for model in self.called for module in model.modules())
 
     def backward_begins(self) -> None:
-        """The loss is computed."""
         self.leave_autocast()
         self._forward_seen = False
 

@@ -32,7 +32,6 @@ class Gradients:
         self._is_step = False
 
     def patch(self) -> None:
-        """From now on every backward pass of this process is seen."""
         around(torch.autograd, "backward", self._backward)
         around(torch.amp.GradScaler, "scale", self._scale)
 
@@ -95,7 +94,6 @@ class Optimizers:
         self._closure_s = 0.0
 
     def patch(self) -> None:
-        """From now on every optimizer of this process is seen."""
         around(Optimizer, "__init__", self._make)
         # Not by torch's global hooks: they would cut the profiler's range of a step in two.
         plain_hook = Optimizer.profile_hook_step

@@ -17,16 +17,10 @@ from typing import Any
 clock = time.perf_counter
 """Taken here because this module is imported before any code of the script, which may replace it."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_PATHS = {
-    "open": 1, "os.mkdir": 1, "os.remove": 1, "os.rmdir": 1, "os.truncate": 1, "os.chmod": 1, "os.utime": 1,
-    "os.rename": 2, "os.link": 2, "os.symlink": 2, "shutil.rmtree": 1, "sqlite3.connect": 1,
-}  # fmt: skip
-"""Audit events before something is written: how many of their arguments are paths."""
 _CHANGES_A_FILE = ("open", "os.truncate", "os.chmod", "os.utime", "sqlite3.connect")
-_CACHES = (
-    "HF_HOME", "TORCH_HOME", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "MPLCONFIGDIR",
-    "NUMBA_CACHE_DIR", "CUDA_CACHE_PATH",
-)  # fmt: skip
+_ONE_PATH = (*_CHANGES_A_FILE, "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree")
+_TWO_PATHS = ("os.rename", "os.link", "os.symlink")
+"""Audit events before something is written, by how many of their arguments are paths."""
 _MOST_NOTED = 20
 
 
@@ -42,14 +36,14 @@ class Outputs:
     """
 
     def __init__(self, scratch: str) -> None:
-        self.written: list[str] = []  # the first paths outside that it wrote to, or that were refused
+        self.written: list[str] = []
+        """The first paths outside that it wrote to, or that were refused."""
         self._scratch = os.path.realpath(scratch) if scratch else ""
         self._ignoring = False
         here = os.path.realpath(os.curdir).removeprefix(self._scratch)
-        self._allowed = tuple(folder for folder in _writable_folders() if not _is_within(here, folder))
+        self._allowed = [folder for folder in _writable_folders() if not _is_within(here, folder)]
 
     def watch(self) -> None:
-        """Sees every write from now on."""
         sys.addaudithook(self._hook)
 
     @contextlib.contextmanager
@@ -62,7 +56,7 @@ class Outputs:
             self._ignoring = before
 
     def _hook(self, event: str, args: tuple[Any, ...]) -> None:
-        count = _PATHS.get(event)
+        count = 1 if event in _ONE_PATH else 2 if event in _TWO_PATHS else 0
         if not count or self._ignoring:
             return
         flags = args[2] if event == "open" and isinstance(args[2], int) else 0
@@ -100,10 +94,9 @@ class Outputs:
         leads_there = any(_is_within(folder, place) for folder in self._allowed)
         if event == "os.mkdir" and (os.path.isdir(place) or leads_there):
             return True
-        folder, name = os.path.split(place)
-        in_memory = event == "sqlite3.connect" and name == ":memory:"
-        is_compiled = "__pycache__" in (name, os.path.basename(folder))
-        return in_memory or is_compiled or any(_is_within(place, allowed) for allowed in self._allowed)
+        in_memory = event == "sqlite3.connect" and place.endswith(":memory:")
+        is_allowed = any(_is_within(place, folder) for folder in self._allowed)
+        return in_memory or is_allowed or "__pycache__" in place.split(os.sep)
 
     def _unfold(self, place: str, event: str, replaces: bool) -> None:
         """Makes the folders on the way real, and the file a copy."""
@@ -133,7 +126,11 @@ def _writable_folders() -> Iterator[str]:
     with contextlib.suppress(OSError):
         yield from (os.path.join(home, name) for name in os.listdir(home) if name.startswith("."))
     yield os.path.join(home, ".cache")
-    yield from (os.path.realpath(value) for name in _CACHES if (value := os.environ.get(name)))
+    for name, value in os.environ.items():
+        if name.endswith(
+            ("_CACHE_DIR", "_CACHE_PATH", "_CACHE_HOME", "HF_HOME", "TORCH_HOME", "MPLCONFIGDIR")
+        ):
+            yield os.path.realpath(value)
 
 
 def _is_within(place: str, folder: str) -> bool:

@@ -89,7 +89,6 @@ class Verification(msgspec.Struct, frozen=True):
         return self.losses.ok and self.ratio.verdict not in ("faster", "slower")
 
     def describe(self) -> str:
-        """One sentence for people."""
         ratio, is_verified = self.ratio, "verified" if self.ok else "NOT verified"
         if self.ok and ratio.verdict != "no measurable difference":
             is_verified = f"verified by its losses only (speed: {ratio.verdict})"

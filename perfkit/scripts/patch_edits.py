@@ -365,7 +365,6 @@ class Option(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The longest of its names."""
         return max(self.names, key=len)
 
     def set_in(self, arguments: Sequence[str], code: str) -> list[str]:

@@ -87,7 +87,6 @@ class Source:
         raise Refused(f"the call seen at {place} is not in the file now; run it again")
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes around it, the innermost first."""
         while node in self._parents:
             node = self._parents[node]
             yield node
@@ -119,11 +118,9 @@ class Source:
     # ------------------------------------------------------------ editing
 
     def insert(self, at: int, text: str) -> Edit:
-        """A text between two bytes."""
         return Edit(self.path, at, at, text.encode())
 
     def replace(self, node: ast.AST, code: str) -> Edit:
-        """Another text in the place of an expression."""
         return Edit(self.path, *self.span(node), code.encode())
 
     def append(self, node: ast.expr, suffix: str) -> Edit:
@@ -154,11 +151,9 @@ class Source:
         return self.insert(after.end(), text)
 
     def line_before(self, statement: ast.stmt, line: str) -> Edit:
-        """A statement before another one."""
         return self.insert(self._starts[statement.lineno - 1], self._indent(statement) + line + self._end)
 
     def line_after(self, statement: ast.stmt, line: str) -> Edit:
-        """A statement after another one at the top of the file."""
         return self.insert(self._starts[statement.end_lineno or 0], line + self._end)
 
     def wrap(self, statements: Sequence[ast.stmt], header: str) -> Iterator[Edit]:

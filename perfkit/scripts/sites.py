@@ -67,7 +67,6 @@ class Sites:
             self._sites[site.role] = [site]
 
     def all(self) -> list[Site]:
-        """The calls of every role."""
         return [site for sites in self._sites.values() for site in sites]
 
     def describe(self, role: str, images: list[str] | None = None) -> Site:

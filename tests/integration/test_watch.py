@@ -123,6 +123,7 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path):
         assert len({at for _, at in tried[3:]}) == 1, "the same batch each time"
         assert {line.split()[0] for line in [*script.output][1:]} == {"torch.float32"}
         facts = script.ask("describe", ScriptFacts)
+        assert not facts.random_data
         assert (facts.device, facts.models, facts.optimizers) == ("cpu", ["Sequential"], ["Adam"])
         assert facts.loader == "TensorDataset" and facts.convolves and facts.settings["amp"] == "off"
         lines = PLAIN.splitlines()
@@ -306,7 +307,10 @@ import importlib.util, sys
 importlib.util.find_spec("torch")  # as transformers does
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-data = TensorDataset(torch.randn(48, 8))
+class Noisy(TensorDataset):
+    def __getitem__(self, index):
+        return (torch.randn(8),)
+data = Noisy(torch.randn(48, 8))
 try:
     DataLoader(data, prefetch_factor=2)
 except ValueError:
@@ -336,6 +340,7 @@ def test_a_held_batch_makes_no_epoch_longer_and_torch_s_errors_stay(folder, work
                 assert script.ask("ceiling", Block, samples=96).samples >= 96
                 assert len(observe(script, 3).block.step_s) >= 3
             assert script.output[0] == "as in the file"
+            assert script.ask("describe", ScriptFacts).random_data
     finally:
         os.dup2(before, 0)
         os.close(before)
