@@ -19,7 +19,7 @@ SOLUTIONS = SOURCES / "puzzles" / "solutions.py"
 
 PUZZLES = {name: task for name, task in tasks().items() if task.chapter != MYSTERIES}
 each_puzzle = pytest.mark.parametrize(("name", "task"), PUZZLES.items(), ids=list(PUZZLES))
-each_mystery = pytest.mark.parametrize("name", tasks().keys() - PUZZLES)
+each_mystery = pytest.mark.parametrize("name", sorted(tasks().keys() - PUZZLES))
 
 
 @each_puzzle

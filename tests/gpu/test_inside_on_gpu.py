@@ -7,6 +7,7 @@ import pytest
 from perfkit.results.run import Run
 from perfkit.studies import inspect, sources
 from perfkit.studies.rungs import climb
+from perfkit.trace.profile import profile
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -45,7 +46,7 @@ def test_roofs_and_share_of_a_gpu() -> None:
 
 
 def test_ranges_are_in_the_trace() -> None:
-    made = inspect.profile(CIFAR, **CUDA)
+    made = profile(CIFAR, **CUDA)
     names = {bar.name for lane in made.lanes().lanes for bar in lane.bars}
     assert {"data", "forward", "backward", "optimizer"} <= names
 
