@@ -22,7 +22,6 @@ _PUBLIC = {
     "script": "perfkit.studies.rungs",
     "figure": "perfkit.show.figures",
     "html": "perfkit.show.html:session",
-    "track": "perfkit.scripts.loop",
 }
 
 _JUPYTER = {"load_ipython_extension": "perfkit.scripts.magic"}

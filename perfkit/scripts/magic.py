@@ -7,17 +7,13 @@ from typing import Any
 from IPython.display import display
 
 from perfkit.notebook.shown import Shown
-from perfkit.scripts import loop
 from perfkit.show.document import Bullets, Content, Section
 
 _WAYS = (
+    "Switches are set for scripts: File > Save and Export Notebook As makes one of this notebook.",
     "See what to try: !perfkit watch train.py",
     "Compare it with a switch set: !perfkit compare --script train.py --set amp=bf16",
     "Get the edit of your code: !perfkit patch train.py --set amp=bf16",
-)
-_REASON = (
-    "Switches cannot be set for a cell: its model and loader are in this kernel, and no second process can "
-    "train beside it. A script can be started twice; File > Save and Export Notebook As makes one of this:"
 )
 
 
@@ -36,10 +32,12 @@ def watch(shell: Any, cell: str) -> None:
     Raises:
         Exception: what the cell raises, after its steps are shown.
     """
+    from perfkit.scripts import loop  # torch, once a cell is to be run
+
     with loop.observed() as tracked, _without_traceback(shell):
         result = shell.run_cell(cell)
     sections: list[Content] = loop.contents(tracked)
-    display(Shown(tracked, [*sections, Section("To set switches", [_REASON, Bullets(list(_WAYS))])]))
+    display(Shown(tracked, [*sections, Section("To set switches", [Bullets(list(_WAYS))])]))
     result.raise_error()
 
 

@@ -161,17 +161,9 @@ def verify(
     preset: str | None = None,
     progress: Progress | None = None,
 ) -> Verification:
-    """Measures the patched script against the script with the same switches set from outside.
+    """Measures the patched script against the script of `launch` with the switches set from outside.
 
-    Both train the same, so that they are as fast, and their losses are equal.
-
-    Args:
-        result: its edits.
-        launch: how the script is started without them.
-        settings: the switches.
-        budget_s: seconds of rounds.
-        preset: how large blocks are.
-        progress: follows and stops it.
+    Both train the same, so that they are as fast, and their losses are equal. `budget_s`: seconds of rounds.
 
     Raises:
         PerfkitError: one of them could not be measured.

@@ -4,34 +4,23 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from perfkit.recipe import Recipe, Value
 from perfkit.scripts.patch_source import Edit, Refused, Source, argument
 from perfkit.scripts.sites import Frame, Site
 
-_ROLES = dict.fromkeys(("batch_size", "workers", "prefetch_factor", "pin_memory"), "loader") | {
-    "non_blocking": "copy",
-    "zero_grad_set_to_none": "zero_grad",
-    "channels_last": "forward",
-    "amp": "backward",
-    "optimizer_impl": "optimizer",
-    "compile": "forward",
-    "compile_mode": "forward",
-    "fp32_precision": "backward",
-    "cudnn_benchmark": "backward",
-    "cpu_threads": "",
+_ARGUMENTS = {
+    "batch_size": ("loader", "batch_size"),
+    "workers": ("loader", "num_workers"),
+    "prefetch_factor": ("loader", "prefetch_factor"),
+    "pin_memory": ("loader", "pin_memory"),
+    "non_blocking": ("copy", "non_blocking"),
+    "zero_grad_set_to_none": ("zero_grad", "set_to_none"),
 }
-"""Switch → the call that it is about; a library that makes this call has its own option for the switch."""
+"""Switch → the call whose argument it is, and the argument."""
+_ORDERS = {"loader": ["dataset", "batch_size"], "zero_grad": ["set_to_none"]}
+"""The arguments that are given by their position."""
 _OPTIONS = {
-    "": {"channels_last=True": "--channels-last", "compile=True": "--compile"},
-    "timm": {
-        "workers": "--workers {}",
-        "batch_size": "--batch-size {}",
-        "amp=bf16": "--amp --amp-dtype bfloat16",
-        "amp=fp16": "--amp --amp-dtype float16",
-        "compile=True": "--torchcompile inductor",
-    },
     "transformers": {
         "batch_size": "per_device_train_batch_size={}",
         "workers": "dataloader_num_workers={}",
@@ -50,33 +39,13 @@ _OPTIONS = {
         "amp=off": 'precision="32-true"',
         "cudnn_benchmark": "benchmark={}",
     },
-    "skorch": {
-        "workers": "iterator_train__num_workers={}",
-        "pin_memory": "iterator_train__pin_memory={}",
-        "batch_size": "batch_size={}",
-    },
-    "accelerate": {"amp": 'mixed_precision="{}"', "amp=off": 'mixed_precision="no"'},
 }
-"""By library: switch, or switch=value → the argument of its constructor, or a script's own options for it."""
+"""By library that makes the steps: switch, or switch=value → the argument of its constructor."""
 _CONSTRUCTORS = {
     "transformers": ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", "HfArgumentParser"),
     "lightning": ("Trainer", "Fabric"),
-    "skorch": ("NeuralNet", "NeuralNetClassifier", "NeuralNetRegressor"),
-    "accelerate": ("Accelerator",),
 }
 _SAME_OPTIONS = {"trl": "transformers", "pytorch_lightning": "lightning"}
-_LOADER_ORDER = (
-    "dataset",
-    "batch_size",
-    "shuffle",
-    "sampler",
-    "batch_sampler",
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-)
-_WITH_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context")
-_FLAGS = ("compile", "channels_last")
 _IMPLEMENTATIONS = {"fused": ("fused", "True"), "foreach": ("foreach", "True"), "loop": ("foreach", "False")}
 _FP32 = [f"torch.backends.{part}.fp32_precision" for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")]
 _LINES = {
@@ -128,35 +97,56 @@ class Patcher:
         if variables := Recipe().replace(**{name: value}).environment():
             pairs = " ".join(f"{variable}={code}" for variable, code in variables.items())
             raise Refused(f"start the script with {pairs} in its environment")
-        if name not in _ROLES:
-            raise Refused(f"the script's own code has to change: see `perfkit diff {name}`")
-        for site in (Site("", []), *self._sites):
-            library = _SAME_OPTIONS.get(site.library, site.library)
-            rows = _OPTIONS.get(library, {})
-            row = rows.get(f"{name}={value}", rows.get(name, "")).format(value)
-            if row.startswith("--"):
-                if self._by_own_options(row):
-                    return
-            elif row and site.role == _ROLES[name]:
-                self._configure(library, *row.split("=", 1))
-                return
-        flag = self._main.value_of(name) if name in _FLAGS else None
-        if isinstance(flag, ast.Constant):
-            self._change(self._main, flag, name, str(value))
+        edit = getattr(self, f"_{name}", None)
+        if self._by_library(name, value):
+            pass
+        elif name in _ARGUMENTS:
+            role, keyword = _ARGUMENTS[name]
+            for source, call, _ in self._calls(role):
+                self._set_argument(source, call, keyword, str(value), _ORDERS.get(role, ()))
         elif name in _LINES:
             self._after_imports(name, value)
-        elif _ROLES[name] == "loader":
-            self._loader(name, value)
+        elif edit is None:
+            raise Refused(f"the script's own code has to change: see `perfkit diff {name}`")
+        elif value is True and name in self._options:
+            self._set_option(*self._options[name], str(value))
+        elif value is True and isinstance(flag := self._main.value_of(name), ast.Constant):
+            self._change(self._main, flag, name, str(value))
         else:
-            getattr(self, f"_{name}")(value)
+            edit(value)
+
+    def _by_library(self, name: str, value: Value) -> bool:
+        """Plans an argument of the call that configures a library, if one makes the steps and has it."""
+        role, _ = _ARGUMENTS.get(name, ("optimizer" if name == "optimizer_impl" else "backward", ""))
+        library = next((site.library for site in self._sites if site.role == role), "")
+        library = _SAME_OPTIONS.get(library, library)
+        rows = _OPTIONS.get(library, {})
+        row = rows.get(f"{name}={value}", rows.get(name, ""))
+        if not row:
+            return False
+        keyword, code = row.format(value).split("=", 1)
+        names = _CONSTRUCTORS[library]
+        calls = [(source, call) for source in self.sources.values() for call in source.calls(*names)]
+        if len(calls) != 1:
+            places = " and ".join(source.where(call) for source, call in calls) or "the script"
+            raise Refused(f"{places}: set {keyword}={code} where {library} is configured")
+        source, call = calls[0]
+        if source.calls("HfArgumentParser"):
+            self._set_option(f"--{keyword}", "", code)
+        else:
+            self._set_argument(source, call, keyword, code)
+        return True
 
     def _calls(self, role: str) -> list[tuple[Source, ast.Call, Site]]:
         """The calls of a role in the script's own code."""
         sites = [site for site in self._sites if site.role == role]
-        if not sites or sites[0].library:
-            reason = f"{sites[0].library} makes the call" if sites else "no such call was seen"
-            raise Refused(f"no {role} in the script's own code: {reason}")
-        return [(*self._call(site.frames[0]), site) for site in sites]
+        if not sites:
+            raise Refused(f"no {role} was seen in the script's own code")
+        calls = [(*self._call(site.frames[0]), site) for site in sites]
+        source, call, site = calls[0]
+        if site.library:
+            raise Refused(f"{source.where(call)}: {site.library} makes the {role}: set it in its options")
+        return calls
 
     def _call(self, frame: Frame) -> tuple[Source, ast.Call]:
         source = self.sources[frame.file]
@@ -172,34 +162,13 @@ class Patcher:
 
     # ------------------------------------------------------------ arguments and options
 
-    def _by_own_options(self, row: str) -> bool:
-        """Plans options of the script's command line, if it has all of them."""
-        known = {name: option for option in self._options.values() for name in option.names}
-        pairs = re.findall(r"(--\S+)(?: ([^-]\S*))?", row)
-        if any(name not in known for name, _ in pairs):
-            return False
-        for name, code in pairs:
-            self._set_option(known[name], code or "True")
-        return True
-
-    def _set_option(self, option: "Option", code: str) -> None:
-        arguments = option.set_in(self.arguments, code)
-        if arguments != self.arguments:
-            self.arguments = arguments
-            self._words.append(f"command line: {option.name}{'' if option.action else f' {code}'}")
-
-    def _configure(self, library: str, name: str, code: str) -> None:
-        """Plans an argument of the call that configures a library."""
-        names = _CONSTRUCTORS[library]
-        calls = [(source, call) for source in self.sources.values() for call in source.calls(*names)]
-        if len(calls) != 1:
-            places = " and ".join(source.where(call) for source, call in calls) or "the script"
-            raise Refused(f"{places}: set {name}={code} where {library} is configured")
-        source, call = calls[0]
-        if source.calls("HfArgumentParser"):
-            self._set_option(Option([f"--{name}"], ""), code.strip('"'))
-        else:
-            self._set_argument(source, call, name, code)
+    def _set_option(self, name: str, action: str, code: str) -> None:
+        """Plans an option of the script's command line, where the last one counts."""
+        if action and (action, code) != ("store_true", "True"):
+            raise Refused(f"start the script with {name} so that it is {code}")
+        words = [name] if action else [name, code.strip('"')]
+        self.arguments = [*self.arguments, *words]
+        self._words.append(f"command line: {' '.join(words)}")
 
     def _set_argument(
         self, source: Source, call: ast.Call, name: str, code: str, order: Sequence[str] = ()
@@ -212,49 +181,17 @@ class Patcher:
 
     def _change(self, source: Source, value: ast.expr, name: str, code: str) -> None:
         """Plans another value where it is set: a literal, a variable's only assignment, an option."""
-        if ast.unparse(value) == ast.unparse(ast.parse(code, mode="eval")):
+        if source.code(value) == code:
             return
         match value:
-            case ast.Constant() | ast.Attribute(value=ast.Name(id="torch")):
+            case ast.Constant():
                 self._add(source, value, f"{name}={code}", source.replace(value, code))
-            case ast.Call(func=ast.Name(id="int"), args=[inner]):
-                self._change(source, inner, name, code)
             case ast.Attribute(value=ast.Name(), attr=attribute) if attribute in self._options:
-                self._set_option(self._options[attribute], code.strip('"'))
+                self._set_option(*self._options[attribute], code)
             case ast.Name(id=variable) if assigned := source.value_of(variable):
                 self._change(source, assigned, name, code)
             case _:
                 raise Refused(f"{source.where(value)}: {name} is {source.code(value)}; make that {code}")
-
-    def _loader(self, name: str, value: Value) -> None:
-        """Plans an argument of the call that makes the loader, or of one that hands `**kwargs` on to it."""
-        site = next((site for site in self._sites if site.role == "loader" and site.library), None)
-        keyword, order = "num_workers" if name == "workers" else name, () if site else _LOADER_ORDER
-        source, call = self._call(site.frames[0]) if site else self._calls("loader")[0][:2]
-        where = source.where(call)
-        if name == "prefetch_factor" and not (
-            self._settings.get("workers") or argument(call, "num_workers", order)
-        ):
-            raise Refused(f"{where}: set workers too, without which it is an error")
-        if site and argument(call, keyword) is None:
-            raise Refused(f"{where}: set {keyword}={value} where {site.library} makes the loader")
-        for partner in _WITH_WORKERS if name == "workers" and not value else ():
-            if isinstance(argument(call, partner), ast.Constant):
-                raise Refused(f"{where}: make num_workers=0, and take out {partner}")
-        if argument(call, keyword, order) is None and any(part.arg is None for part in call.keywords):
-            for frame in self._calls("loader")[0][2].frames[1:2]:
-                outer, handing_on = self._call(frame)
-                if argument(handing_on, keyword):
-                    source, call, order = outer, handing_on, ()
-        self._set_argument(source, call, keyword, repr(value), order)
-
-    def _non_blocking(self, value: Value) -> None:
-        for source, call, _ in self._calls("copy"):
-            self._set_argument(source, call, "non_blocking", str(value))
-
-    def _zero_grad_set_to_none(self, value: Value) -> None:
-        for source, call, _ in self._calls("zero_grad"):
-            self._set_argument(source, call, "set_to_none", str(value), ("set_to_none",))
 
     def _optimizer_impl(self, value: Value) -> None:
         if value == "default":
@@ -311,12 +248,11 @@ class Patcher:
 
     def _model(self, site: Site, suffix: str) -> tuple[Source, ast.Call, str]:
         """The call in whose arguments a model's parameters are, and the model's name there."""
-        called = {ast.unparse(call.func) for _, call, _ in self._calls("forward")}
         for frame in site.frames:
             source, call = self._call(frame)
             for inner in source.calls("parameters", "named_parameters", "configure_optimizers"):
                 name = source.code(inner.func).rpartition(".")[0]
-                is_model = re.fullmatch(r"(self\.)?\w+", name) and (name != "self" or name in called)
+                is_model = name != "self" and re.fullmatch(r"(self\.)?\w+", name)
                 if is_model and call in (inner, *source.around(inner)):
                     return source, call, name
         raise Refused(f"{source.where(call)}: add `{suffix}` to the model before this optimizer is made")
@@ -357,40 +293,11 @@ class Patcher:
         return [at for other, at in blocks if other is block]
 
 
-class Option(NamedTuple):
-    """An option that `add_argument` defines: its names, and its action if it takes no value."""
-
-    names: Sequence[str]
-    action: str
-
-    @property
-    def name(self) -> str:
-        return max(self.names, key=len)
-
-    def set_in(self, arguments: Sequence[str], code: str) -> list[str]:
-        """A command line with the option: changed where it is, else added."""
-        words = [*arguments]
-        if self.action in ("store_true", "store_false"):
-            words = [word for word in words if word not in self.names]
-            return words + [self.name] * ((code == "True") == (self.action == "store_true"))
-        if self.action:
-            raise Refused(f"start the script with {self.name} so that it is {code}")
-        for at, word in enumerate(words):
-            if word in self.names:
-                return [*words[: at + 1], code, *words[at + 2 :]]
-        return [*words, self.name, code]  # of several, the last one counts
-
-
-def _options(sources: Iterable[Source]) -> Iterator[tuple[str, Option]]:
-    """The options that files define, each with the attribute that holds its value."""
+def _options(sources: Iterable[Source]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The options that files define: attribute → name, and the action of one that takes no value."""
     for source in sources:
         for call in source.calls("add_argument"):
-            names = [text for text in map(_text, call.args) if text.startswith("-")]
-            if names:
-                action, long = argument(call, "action"), next((n for n in names if n[:2] == "--"), names[0])
-                held = _text(argument(call, "dest")) or long.lstrip("-").replace("-", "_")
-                yield held, Option(names, _text(action) or (source.code(action) if action else ""))
-
-
-def _text(value: ast.expr | None) -> str:
-    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
+            names = [str(arg.value) for arg in call.args if isinstance(arg, ast.Constant)]
+            action = argument(call, "action")
+            for name in [name for name in names if name.startswith("--")][:1]:
+                yield name[2:].replace("-", "_"), (name, ast.unparse(action).strip("'") if action else "")

@@ -74,14 +74,9 @@ class Source:
 
     def call_at(self, frame: Frame) -> ast.Call:
         """The call expression that was running."""
+        end = (frame.end_line, frame.end_column)  # where no other call ends
         for call in self._parents:
-            if not isinstance(call, ast.Call) or call.end_lineno != frame.end_line:
-                continue
-            places = [(call.lineno, call.col_offset)]
-            if isinstance(call.func, ast.Attribute):  # a chain over several lines is where its last part is
-                end, column = call.func.end_lineno or 0, call.func.end_col_offset or 0
-                places.append((end, column - len(call.func.attr.encode())))
-            if call.end_col_offset == frame.end_column and (frame.line, frame.column) in places:
+            if isinstance(call, ast.Call) and (call.end_lineno, call.end_col_offset) == end:
                 return call
         place = f"{Path(self.path).name}:{frame.line}"
         raise Refused(f"the call seen at {place} is not in the file now; run it again")

@@ -4,56 +4,25 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset, dataloader
 
-import perfkit
 from perfkit.scripts import loop
 
 
-class Ticking:
-    """A clock that the test moves."""
+def test_the_figures_leave_out_the_first_steps():
+    now = [0.0]
+    tracked = loop.Tracked(lambda: now[0])
 
-    def __init__(self):
-        self.now = 0.0
+    def wait():
+        now[0] += 0.25
+        return {"input": torch.zeros(8, 3), "ids": torch.zeros(8, 5, dtype=torch.long)}
 
-    def __call__(self) -> float:
-        return self.now
-
-    def batches(self, count: int, wait_s: float):
-        for _ in range(count):
-            self.now += wait_s
-            yield {"input": torch.zeros(8, 3), "ids": torch.zeros(8, 5, dtype=torch.long)}
-
-
-def test_steps_and_waiting_also_of_the_step_that_breaks(capsys):
-    clock = Ticking()
-    tracker = perfkit.track(clock.batches(100, 0.25), clock=clock)
-    for number, _ in enumerate(tracker):
-        clock.now += 0.75 if number > 1 else 5.75
-        if number == 5:
-            break
-    seen = tracker.tracked
-    assert seen.step_s == [6.0, 6.0, 1.0, 1.0, 1.0, 1.0]
-    assert (seen.wait_s, seen.samples) == ([0.25] * 6, [8] * 6)
-    assert (seen.step.value, seen.waiting, seen.rate(seen.samples)) == (1.0, 0.25, 8.0), (
-        "without the first two"
-    )
-    said = "perfkit: 8 samples/s, 1000 ms a step (median), 25% of it waiting for data (6 steps)\n"
-    assert capsys.readouterr().err == said
-
-
-def test_it_stays_a_loader():
-    loader = DataLoader(TensorDataset(torch.zeros(10, 2)), batch_size=4)
-    tracker = perfkit.track(loader, quiet=True)
-    assert (len(tracker), tracker.batch_size) == (3, 4)
-    assert [len(x) for (x,) in [*tracker, *tracker]] == tracker.tracked.samples == [4, 4, 2, 4, 4, 2]
-
-
-def test_anything_can_be_iterated_over():
-    tracker = perfkit.track(range(3), quiet=True)
-    assert list(tracker) == [0, 1, 2]
-    assert tracker.tracked.rate(tracker.tracked.samples) is None
-    assert "steps/s" in tracker.tracked.describe()
-    assert loop.Tracked().describe() == "no step was seen"
-    assert perfkit.track([], quiet=True).sections()
+    for seconds in (5.75, 5.75, 0.75, 0.75, 0.75, 0.75):
+        tracked.fetch(wait)
+        now[0] += seconds
+        tracked.end()
+    assert [step.seconds for step in tracked.steps] == [6.0, 6.0, 1.0, 1.0, 1.0, 1.0]
+    table, _ = loop.contents(tracked)
+    assert dict(table.rows) | {"samples/s": "8.00", "waiting for data": "25%"} == dict(table.rows)
+    assert loop.contents(loop.Tracked())[0].text.startswith("No step was seen")
 
 
 def test_any_loop_is_observed_and_nothing_is_left_behind():
@@ -71,8 +40,8 @@ def test_any_loop_is_observed_and_nothing_is_left_behind():
     with pytest.raises(ZeroDivisionError), loop.observed() as tracked:
         train()
         _ = 1 / 0
-    assert tracked.samples == [4, 4, 4]
-    assert all(0 <= wait <= step for wait, step in zip(tracked.wait_s, tracked.step_s, strict=True))
+    assert [step.samples for step in tracked.steps] == [4, 4, 4]
+    assert all(0 <= step.waited <= step.seconds for step in tracked.steps)
     assert dataloader._BaseDataLoaderIter.__next__ is plain
     train()
-    assert len(tracked.step_s) == 3
+    assert len(tracked.steps) == 3
