@@ -16,7 +16,7 @@ from perfkit.process.conversation import Conversation
 from perfkit.process.lock import EVERYTHING
 from perfkit.recipe import Recipe, Value, allowed, switches
 from perfkit.results import noise, parity
-from perfkit.results.parity import Check, Parity
+from perfkit.results.parity import Check
 from perfkit.results.run import Run
 from perfkit.rules import Target
 from perfkit.scripts.behaviour import Behaviour
@@ -44,7 +44,6 @@ RANDOM_DATA = "the data set draws random numbers, which in workers come from oth
 class ScriptSource(ThisMachine):
     """A script that has taken its first steps. Every stage is a process of its own."""
 
-    fixed = frozenset({"batch_size"})
     locks = EVERYTHING
     facts: ScriptFacts
     """What trains in the script."""
@@ -93,14 +92,6 @@ class ScriptSource(ThisMachine):
 
     def noise(self) -> Noise:
         return noise.expected(self.plan.device, script=True)
-
-    def proof(self, baseline: Run, run: Run) -> Parity:
-        """A script is judged by its first losses."""
-        ours, plain = Recipe.from_dict(run.recipe), Recipe.from_dict(baseline.recipe)
-        values: dict[str, list[float]] = {"candidate": run.losses, "float32": baseline.losses, "float64": []}
-        other_batch = ours.batch_size != plain.batch_size
-        exactness = catalogue.exactness(ours, plain)
-        return Parity(run.title, exactness, [losses(baseline, run)], other_batch, values)
 
     def start(self, stage: Stage) -> Training:
         """Starts the script with the switches of a stage that differ from its own settings."""
@@ -196,8 +187,3 @@ def script_plan(
     size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
     source = functools.partial(ScriptSource, launch, more or {}, observed)
     return replace(checked, workload=launch.name, preset=size, source=source)
-
-
-def plan_of(program: str, arguments: Sequence[str], module: bool, preset: str | None, seed: int) -> Plan:
-    """The plan of a study of a script, as the command line names it."""
-    return script_plan(Launch(program, tuple(arguments), module), preset, seed)

@@ -4,9 +4,7 @@ from typing import Annotated
 
 import typer
 
-from perfkit import additions
-from perfkit.cli.options import Minutes, Output, Script, Stages, Texts, Training, names, pairs, progress
-from perfkit.errors import InvalidValue
+from perfkit.cli.options import Minutes, Output, Stages, Texts, Training, names, pairs, progress
 from perfkit.recipe import parse_settings
 from perfkit.search import attribute as attributing
 from perfkit.search import tables
@@ -23,11 +21,7 @@ def attribute(training: Training, output: Output, stages: Stages = None, budget:
 
 def tune(
     training: Training,
-    script: Script,
     output: Output,
-    arguments: Annotated[
-        Texts, typer.Argument(help="with --script: its own arguments, after --", metavar="[-- ARGS]")
-    ] = None,
     space: Annotated[
         Texts, typer.Option(help="switch=value,value…; repeatable (default: the usual ones)")
     ] = None,
@@ -35,12 +29,7 @@ def tune(
     budget: Minutes = 10.0,
 ) -> None:
     """Finds the recipe with the most samples/s under a memory cap that still trains the same."""
-    if arguments and script.script is None:
-        raise InvalidValue(f"tune was given '{arguments[0]}'", "Name your script with --script")
     plan = training.plan()
-    if script.script:
-        plan_of = additions.load("perfkit.scripts.study:plan_of")
-        plan = plan_of(script.script, arguments or [], script.module, training.preset, training.seed)
     values = {}
     for name, text in pairs(space, "space", "switch=value,value, such as workers=0,2,4"):
         values[name] = [parse_settings([f"{name}={value}"])[name.strip()] for value in text.split(",")]

@@ -24,7 +24,7 @@ from perfkit.results.store import RunStore
 from perfkit.rules import applicable
 from perfkit.studies import rungs
 from perfkit.studies.progress import Progress
-from perfkit.studies.sources import Plan, Source, StopRule, opened
+from perfkit.studies.sources import PARITY_STEPS, Plan, Source, StopRule, opened
 
 SPACE: dict[str, tuple[Value, ...]] = {
     "workers": (0, 1, 2, 4, 8),
@@ -98,8 +98,7 @@ def tune(
     """
     progress, started, store = progress or Progress(), time.monotonic(), RunStore()
     with opened(plan, progress, "tuning") as source:
-        usual = {name: values for name, values in SPACE.items() if name not in source.fixed}
-        search = _Search(source, space or usual, memory_cap_bytes, started + budget_s)
+        search = _Search(source, space or SPACE, memory_cap_bytes, started + budget_s)
         try:
             search.run()
             baseline, finals = search.finals()
@@ -115,7 +114,7 @@ def tune(
             notes.append("Stopped: whether it trains the same was not checked.")
         else:
             try:
-                parity = source.proof(baseline, best)
+                parity = source.parity(best.title, Recipe.from_dict(best.recipe), PARITY_STEPS)
             except (Cancelled, PerfkitError) as problem:
                 notes.append(f"Whether it trains the same could not be checked: {problem}")
     recipe = Recipe.from_dict(best.recipe)

@@ -58,13 +58,11 @@ class StopRule:
 
 @dataclass(frozen=True)
 class ProfilerOptions:
-    """How many steps the profiler skips, discards and records, and what it records of them."""
+    """How many steps the profiler skips, discards and records, and whether with Python frames."""
 
     wait: int = 1
     warmup: int = 4
     active: int = 3
-    shapes: bool = True
-    memory: bool = True
     stacks: bool = False
 
 
@@ -120,8 +118,6 @@ class Source:
     """Studies that would claim more than these runs can, with the reason: `A/A noise`, `attribution` …"""
     noisy: ClassVar[bool] = True
     """Whether two runs of one recipe differ, so that an A/A row is worth measuring."""
-    fixed: ClassVar[frozenset[str]] = frozenset()
-    """Switches that a search leaves as they are."""
     description: Description
     """What the workload and the device report; known once the source is entered."""
     stopped: BaseException | None = None
@@ -186,10 +182,6 @@ class Source:
     def parity(self, title: str, recipe: Recipe, steps: int) -> Parity:
         """Whether a recipe trains the same as the plain program."""
         raise self.not_here("parity")
-
-    def proof(self, baseline: Run, run: Run) -> Parity:
-        """Whether a measured run trains the same as the baseline."""
-        return self.parity(run.title, Recipe.from_dict(run.recipe), PARITY_STEPS)
 
     def profile(
         self, recipe: Recipe, path: Path, options: ProfilerOptions, batch_times: Path

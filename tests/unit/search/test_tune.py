@@ -86,20 +86,6 @@ def test_nothing_above_the_memory_cap_is_picked(search: FakeMachine, plan: Plan)
         tune(plan, space, memory_cap_bytes=100)
 
 
-def test_a_run_is_proven_against_the_baseline_even_if_that_is_over_the_cap(
-    search: FakeMachine, plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairs = []
-    monkeypatch.setattr(
-        ThisMachine, "proof", lambda self, baseline, run: pairs.append((baseline, run)) or SAME
-    )
-    search.rate = lambda recipe: 10.0 * recipe.batch_size
-    tuned = tune(plan, {"batch_size": (4, 8)}, memory_cap_bytes=6_000)
-    assert tuned.best.recipe["batch_size"] == 4
-    ((baseline, run),) = pairs
-    assert (baseline.recipe["batch_size"], run.recipe["batch_size"]) == (8, 4)
-
-
 def test_the_search_is_kept_if_parity_fails(
     search: FakeMachine, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
