@@ -151,7 +151,7 @@ def _ask(
     progress.reach(0.75)
     syncs = ask("hidden waits", _SYNCS_COST, "syncs", SyncReport, steps=_SYNC_STEPS)
     progress.reach(0.85)
-    options = {**_PROFILED, "shapes": True, "memory": True, "stacks": False, "path": str(out.absolute())}
+    options = {**_PROFILED, "stacks": False, "path": str(out.absolute())}
     profile = ask("a profile", _PROFILE_COSTS, "profile", ProfileReport, **options)
     analysis = traces.analyse(traces.load(out)) if profile else None
     own = Recipe().replace(**where.own)

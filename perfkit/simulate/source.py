@@ -114,7 +114,7 @@ class Simulated(Source):
         prediction = self.prediction(recipe)
         outcome = prediction.outcome(noted=options.active)
         chrome.write(path, prediction, outcome)
-        return ProfileReport(outcome.step_s, [], [], [])
+        return ProfileReport(outcome.step_s, [], [])
 
     def memory(self, recipe: Recipe) -> MemoryReport:
         """What holds memory in a step, from the plan."""

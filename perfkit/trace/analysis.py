@@ -1,6 +1,5 @@
-"""Everything that is read out of a trace: steps, device figures, idle time, memory."""
+"""Everything that is read out of a trace: steps, device figures, idle time, communication."""
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ CAUSES = ("queued", "data", "allocator", "gc", "copy", "synchronisation", "launc
 _ALLOCATES = (
     r"^(cuda|hip|cuMem)(Malloc|Free|HostAlloc|HostMalloc|HostRegister|HostUnregister|Alloc|Create|Map|Unmap)"
 )
-_POINTS = 500
 
 
 def analyse(trace: Trace | Paths) -> Analysis:
@@ -66,7 +64,6 @@ def analyse(trace: Trace | Paths) -> Analysis:
         syncs=tables.syncs(trace, count) if has_device else [],
         idle=_idle(trace) if has_device and len(duration) and "idle" not in spoiled else [],
         communication=_communication(trace, count),
-        memory=_memory(trace),
     )
 
 
@@ -123,26 +120,7 @@ def _device(trace: Trace) -> dict[str, Any]:
         "used": used,
         "loaders": sorted(trace.texts.each[name] for name in loaders),
         "reason": None if has_device else "no accelerator in this trace",
-        "launch": _launches(trace),
         "simulated": head.simulated,
-    }
-
-
-def _launches(trace: Trace) -> dict[str, Any] | None:
-    """Launch delay (launch start to kernel start, µs) and how many kernels wait in the queue."""
-    rows = trace.launched[np.isin(trace.table.kind[trace.launched], KERNELS)]
-    if not len(rows):
-        return None
-    kernel, call = trace.table[rows], trace.table[trace.launch[rows]]
-    moments = np.concatenate((call.start, kernel.start))
-    order = np.argsort(moments, kind="stable")
-    queue = np.cumsum(np.repeat([1, -1], len(rows))[order])[:-1]
-    spans = np.diff(moments[order])
-    return {
-        "kernels": len(rows),
-        "delay_median_us": float(np.median(np.maximum(kernel.start - call.start, 0)) / 1e3),
-        "queue_mean": float((queue * spans).sum() / spans.sum()) if spans.sum() else None,
-        "kernels_shorter_than_launch": float((kernel.end - kernel.start < call.end - call.start).mean()),
     }
 
 
@@ -222,39 +200,3 @@ def _waiting(trace: Trace, collectives: Ints, steps: int) -> float | None:
     if (np.arange(count) != ranks.T).any() or (names != names[0]).any():
         return None
     return float((times - times.min(axis=0)).sum() / 1e3 / steps)
-
-
-def _memory(trace: Trace) -> dict[str, Any] | None:
-    """Memory over time by device, from `[memory]` events; None if they were not recorded."""
-    time = trace.table.start[trace.rows(Kind.MEMORY)]
-    if not len(time):
-        return None
-    order = np.argsort(time, kind="stable")
-    time, events = time[order] / 1e3, trace.memory[order]
-    devices = []
-    for kind, index in np.unique(events[:, :2], axis=0).tolist():
-        here = (events[:, 0] == kind) & (events[:, 1] == index)
-        name = "cpu" if kind == 0 else f"cuda:{index}" if kind == 1 else f"device type {kind}:{index}"
-        devices.append({"device": name, **_curve(time[here], events[here, 2:])})
-    return {"devices": devices}
-
-
-def _curve(time: Floats, events: Ints) -> dict[str, Any]:
-    """Without running totals in the file (older torch, CPU) the curve is relative to its start."""
-    totals, reserved = np.maximum(events[:, 1:], 0).astype(np.float64).T
-    relative = not totals.any()
-    level = np.cumsum(events[:, 0].astype(np.float64)) if relative else totals
-    top, shown = int(level.argmax()), np.arange(len(level))
-    if len(level) > _POINTS:  # the highest of each stretch, so that no peak is lost
-        edges = np.linspace(0, len(level), _POINTS + 1).astype(np.int64).tolist()
-        shown = np.array([low + int(level[low:high].argmax()) for low, high in pairwise(edges)])
-    return {
-        "relative": relative,
-        "peak_allocated_bytes": None if relative else float(level[top]),
-        "peak_increase_bytes": max(float(level[top]), 0.0) if relative else None,
-        "peak_reserved_bytes": float(reserved.max()) if reserved.any() else None,
-        "peak_at_us": float(time[top]),
-        "time_us": time[shown].tolist(),
-        "allocated_bytes": level[shown].tolist(),
-        "reserved_bytes": reserved[shown].tolist() if reserved.any() else None,
-    }

@@ -7,8 +7,7 @@ import msgspec
 import typer
 
 from perfkit import trace as traces
-from perfkit.cli.options import Output, Stage, check_writable, names, progress
-from perfkit.errors import one_of
+from perfkit.cli.options import Output, Stage, check_writable, progress
 from perfkit.show import inside
 from perfkit.show.document import Section
 from perfkit.studies import inspect
@@ -16,16 +15,14 @@ from perfkit.studies.sources import ProfilerOptions
 from perfkit.trace import profile as profiling
 from perfkit.trace import report
 
-_RECORDED = ("shapes", "memory", "stacks")
-
 
 def profile(
     training: Stage,
     output: Output,
     steps: Annotated[int, typer.Option(min=1, max=100, help="steps to record")] = 3,
-    record: Annotated[
-        str, typer.Option(help="any of shapes,memory,stacks (Python frames: slow)")
-    ] = "shapes,memory",
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="also the Python frames around each call (slow)")
+    ] = False,
     syncs: Annotated[
         bool, typer.Option("--syncs", help="also each copy and wait between host and device, by line")
     ] = False,
@@ -38,10 +35,7 @@ def profile(
 ) -> None:
     """Profiles some steps of a recipe in a process of its own, and says where the time went."""
     check_writable(out)
-    choices = names(record) or []
-    if unknown := set(choices) - set(_RECORDED):
-        raise one_of(unknown.pop(), list(_RECORDED), "thing to record")
-    how = ProfilerOptions(active=steps, **{name: name in choices for name in _RECORDED})
+    how = ProfilerOptions(active=steps, stacks=stacks)
     where = training.where()
     result = profiling.profile(profiler=how, out=out, **where)
     window = result.lanes() if result.analysis.steps else None

@@ -89,7 +89,6 @@ def _on_gpu(analysis: Analysis) -> Iterator[_Case]:
 
     message = "the device is idle because the host has not launched the next kernel"
     evidence: dict[str, Any] = {"kernels_per_step": sum(row.calls for row in analysis.kernels) / steps}
-    evidence |= {key: value for key, value in (device["launch"] or {}).items() if key != "kernels"}
     try_next = ["compile", "batch_size", "optimizer_impl"]
     yield "host-bound", 0.15, message, idle.get("launch", 0.0), evidence, try_next
 
@@ -186,7 +185,7 @@ def _recording(trace: Trace) -> Iterator[Health]:
     launching = trace.matching(trace.calls, "^(?!.*(Graph|HostFunc)).*Launch")
     launching = launching[ids[launching] >= 0]
     if not len(trace.device):
-        if len(launching) or (trace.memory[:, 0] == 1).any():
+        if len(launching):
             message = (
                 "a GPU was used but no GPU event was recorded; profile in a fresh process (pytorch#175790)"
             )

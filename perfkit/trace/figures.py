@@ -1,11 +1,11 @@
-"""Pictures of a trace: where the steps' time goes, memory, and the timeline of a step."""
+"""Pictures of a trace: where the steps' time goes, and the timeline of a step."""
 
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jinja2
 
@@ -29,9 +29,6 @@ LOOKS = {
     "dataloader": (style.GREEN, "oo"),
     "cpu_op": (style.YELLOW, ".."),
     "other": (_LIGHT, ""),
-    "forward": (style.SKY, ""),
-    "backward": (style.PURPLE, ""),
-    "optimizer": (_LIGHT, ""),
     "annotation": (_LIGHT, ""),
     "several kinds": (_LIGHT, ""),
     "fetch": (style.GREEN, ""),
@@ -52,21 +49,13 @@ def reason(analysis: Analysis, figure: str = "") -> str:
     return f"{units.NOT_AVAILABLE}: {next(spoiled, otherwise)}"
 
 
-def views(analysis: Analysis) -> list[Figure]:
-    """The pictures of a trace."""
+def breakdown(analysis: Analysis) -> Figure:
+    """The parts of each step and of the mean."""
+    title = f"{'Simulated: ' if analysis.device['simulated'] else ''}Where the steps' time goes"
     parts = [f"{part} {us(time)}" for part, time in analysis.mean_us.items() if time]
-    devices = (analysis.memory or {}).get("devices", [])
-    peaks = [f"{device['device']} {units.size(max(device['allocated_bytes']))}" for device in devices]
-
-    def figure(name: str, title: str, numbers: list[str], draw: "Callable[[Drawing], None]") -> Figure:
-        title = f"Simulated: {title}" if analysis.device["simulated"] else title
-        nothing = "" if numbers else reason(analysis)
-        return Figure(name, title, f"{title}: {nothing or ', '.join(numbers)}", draw, 5.0, nothing)
-
-    return [
-        figure("breakdown", "Where the steps' time goes", parts, functools.partial(_breakdown, analysis)),
-        figure("memory", "Memory over time", peaks, functools.partial(_memory, devices)),
-    ]
+    nothing = "" if parts else reason(analysis)
+    alt = f"{title}: {nothing or ', '.join(parts)}"
+    return Figure("breakdown", title, alt, functools.partial(_breakdown, analysis), 5.0, nothing)
 
 
 def _breakdown(analysis: Analysis, drawing: "Drawing") -> None:
@@ -80,22 +69,6 @@ def _breakdown(analysis: Analysis, drawing: "Drawing") -> None:
         style.stack(ax, at, [((time or 0.0) / 1e3, Look(part, *LOOKS[part])) for part, time in parts.items()])
     ax.set_xlim(0, max(style.split_outliers(lengths)[0]) * 1.03 / 1e3 or 1)
     style.legend(ax, [Look(part, *LOOKS[part]) for part, time in analysis.mean_us.items() if time])
-
-
-def _memory(devices: list[dict[str, Any]], drawing: "Drawing") -> None:
-    """Allocated bytes over time, and reserved ones as a dashed line."""
-    colours = style.BLUE, style.VERMILLION, style.GREEN
-    ax, start = drawing.add_subplot(), min(device["time_us"][0] for device in devices)
-    for device, colour in zip(devices, itertools.cycle(colours), strict=False):
-        at = [(time - start) / 1e3 for time in device["time_us"]]
-        for label, line in (("allocated", "-"), ("reserved", "--")):
-            if sizes := device[f"{label}_bytes"]:
-                name = f"{device['device']}: {label}, at most {units.size(max(sizes))}"
-                ax.step(at, [size / 1e6 for size in sizes], line, where="post", color=colour, label=name)
-    ax.margins(y=0.15)
-    ax.grid()
-    ax.set(xlabel="ms", ylabel="MB")
-    style.legend_below(ax, 3)
 
 
 def interactive(window: Lanes) -> Interactive:
@@ -128,7 +101,6 @@ def interactive(window: Lanes) -> Interactive:
         "duration": round(window.duration_us * 1e3),
         "step": window.step,
         "steps": numbers(window.steps),
-        "phases": numbers(window.phases),
         "lanes": lanes,
         "texts": texts.each,
         "parts": parts,

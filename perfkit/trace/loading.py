@@ -1,6 +1,6 @@
 """What the loader did for each batch, joined to the steps that took them: supply against demand.
 
-The workers note the times themselves: two clock reads a sample and one short line of JSON a batch. All
+The workers note the times themselves: three clock reads and one short line of JSON a batch. All
 processes of a machine share the monotonic clock they use.
 """
 
@@ -17,8 +17,7 @@ from perfkit.trace.timeline import Bar, Lane, Lanes
 class Fetch(Struct, frozen=True, kw_only=True):
     """A worker's note on one batch, taken or not: times in seconds on the processes' shared clock.
 
-    `worker` is -1 for the loop itself. `transform_s`: the part of fetching spent in the data set's
-    `transform`, in seconds; None if it has none.
+    `worker` is -1 for the loop itself.
     """
 
     number: int
@@ -26,7 +25,6 @@ class Fetch(Struct, frozen=True, kw_only=True):
     start_s: float
     fetched_s: float
     collated_s: float
-    transform_s: float | None = None
 
 
 class Loading(Struct, frozen=True, kw_only=True):
@@ -34,7 +32,7 @@ class Loading(Struct, frozen=True, kw_only=True):
 
     workers: int
     parts: dict[str, list[float]]
-    """Seconds of each batch that the profiled steps took, by part of its way; empty: not there."""
+    """Seconds of each batch that the profiled steps took, by part of its way."""
     fetches: list[Fetch]
     """All batches that were prepared during these steps."""
     supply_samples_per_s: float
@@ -69,7 +67,6 @@ def join(
     batch_size: int,
     workers: int,
     marks: Sequence[float],
-    pins: list[float],
 ) -> Loading | None:
     """Joins what the workers noted with what the loop took; None if no batch is in both.
 
@@ -79,7 +76,6 @@ def join(
         batch_size: samples in a batch.
         workers: processes that fetch; 0 = the loop itself.
         marks: starts of the profiled steps, and the end of the last.
-        pins: seconds each pinning took.
     """
     by_number = {fetch.number: fetch for fetch in fetches}
     way = [(by_number[number], asked, received) for number, asked, received in taken if number in by_number]
@@ -87,9 +83,7 @@ def join(
         return None
     parts = {
         "fetch": [fetch.fetched_s - fetch.start_s for fetch, *_ in way],
-        "transform": [fetch.transform_s for fetch, *_ in way if fetch.transform_s is not None],
         "collate": [fetch.collated_s - fetch.fetched_s for fetch, *_ in way],
-        "pin": pins,
         "queue": [max(0.0, received - fetch.collated_s) for fetch, _, received in way],
         "wait": [received - asked for _, asked, received in way],
     }

@@ -113,7 +113,6 @@ class Analysis(Struct, frozen=True, kw_only=True):
     syncs: list[Sync]
     idle: list[Idle]
     communication: dict[str, Any] | None
-    memory: dict[str, Any] | None
 
     @property
     def has_accelerator(self) -> bool:

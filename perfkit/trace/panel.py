@@ -15,7 +15,7 @@ from perfkit.trace.figures import interactive
 
 
 class TraceView(Shown[trace.Analysis]):
-    """What a trace says. Figures: `breakdown`, `memory`.
+    """What a trace says. Figure: `breakdown`.
 
     Args:
         files: `*.pt.trace.json[.gz]`, one per rank.

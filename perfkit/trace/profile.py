@@ -89,5 +89,5 @@ def profile(
     steps = [step.duration_us / 1e6 for step in analysis.steps]
     slowdown = statistics.median(steps) / report.plain_step_s if steps else None
     marks = report.marks
-    loaded = loading.join(fetches, report.taken, used.batch_size, used.workers, marks, report.pins)
+    loaded = loading.join(fetches, report.taken, used.batch_size, used.workers, marks)
     return Profile(path, used, trace, analysis, diagnosis.diagnose(analysis), slowdown, loaded, marks)

@@ -39,11 +39,6 @@ class Args(Struct, gc=False):
     types: Raw = field(name="Input type", default=Raw())
     stack: str = field(name="Call stack", default="")
     name: str = ""  # of a thread
-    change: _Id = field(name="Bytes", default=0)  # this and those below: of `[memory]`
-    device_type: _Id = field(name="Device Type", default=-1)
-    device_id: _Id = field(name="Device Id", default=-1)
-    allocated: _Id = field(name="Total Allocated", default=-1)
-    reserved: _Id = field(name="Total Reserved", default=-1)
 
 
 class Event(Struct, gc=False):

@@ -1,4 +1,4 @@
-"""A trace's analysis as sections: what stands out, the pictures, steps, work, waiting, memory."""
+"""A trace's analysis as sections: what stands out, the picture, steps, work, waiting, ranks."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -72,6 +72,8 @@ _OPERATORS = (
     Col("device self", "device_self_us", us),
     Col("device total", "device_total_us", us, narrow=False),
 )
+_ON_HOST = 5
+"""Of these columns the first, which a trace without a device has too."""
 _KERNELS = (
     Col("kernel", lambda row: _text(row.name)),
     Col("calls", "calls", "{:,}".format),
@@ -105,9 +107,7 @@ _IDLE = (
 )
 _WAY = {
     "fetch": "fetch (decode, transform)",
-    "transform": "of which the data set's transform",
     "collate": "collate",
-    "pin": "pin",
     "queue": "in the queue, until the loop takes it",
     "wait": "the loop waits",
 }
@@ -128,50 +128,27 @@ def sections(
         loader: the loader's work during a profile of our own.
     """
     names = ", ".join(name.replace("\\", "/").rpartition("/")[2] for name in analysis.files)
-    device = analysis.device
-    absent = "" if analysis.has_accelerator else reason(analysis)
-    idle = reason(analysis, "idle") if analysis.gpu_utilization is None else "the device is never idle"
+    device, on_gpu = analysis.device, analysis.has_accelerator
     talk: _Rows = [
         [key.split("_")[0], Cell(time, us)]
         for key, time in (analysis.communication or {}).items()
         if key.endswith("_us_per_step")
     ]
-    memory: _Rows = [
-        [
-            device["device"],
-            Cell(device["peak_allocated_bytes"] or device["peak_increase_bytes"], units.size),
-            "its start" if device["relative"] else "0",
-            Cell(device["peak_reserved_bytes"], units.size),
-        ]
-        for device in (analysis.memory or {}).get("devices", [])
-    ]
-    note = "An operator's row includes its runtime call: do not add them."
     health = tabulate(_HEALTH, analysis.health, "Health of the trace", none="sound")
-    use = [_utilization(analysis), tabulate(_IDLE, analysis.idle, "Idle time by cause", none=idle)]
-    nothing = absent or "no copies were recorded"
-    transfers = tabulate(_COPIES, analysis.transfers, "Copies", none=nothing, most=ROWS)
-    nothing = absent or "no call made the host wait"
-    syncs = tabulate(_SYNCS, analysis.syncs, "Synchronising calls", note, nothing, ROWS)
-    work = [
-        tabulate(_OPERATORS, analysis.operators, "Operators", none="no operators were recorded", most=ROWS),
-        tabulate(_KERNELS, analysis.kernels, "Kernels", none=reason(analysis), most=ROWS),
-    ]
-    without = "" if memory else "n/a: the profiler ran without profile_memory"
-    columns = ["device", "peak allocated", "above", "peak reserved"]
-    rest = [
-        Table(["part", "time/step"], talk, "Communication", "" if talk else "no collectives were recorded"),
-        Table(columns, memory, "Memory", without),
-    ]
+    columns = _OPERATORS if on_gpu else _OPERATORS[:_ON_HOST]
+    work = [tabulate(columns, analysis.operators, "Operators", none="no operators were recorded", most=ROWS)]
+    if on_gpu:
+        work.append(tabulate(_KERNELS, analysis.kernels, "Kernels", none=reason(analysis), most=ROWS))
     return [
         f"{names} · {device['name'] or device['kind']}",
         Section("What stands out", [health, diagnosis(findings)]),
-        Section("Figures", figures.views(analysis)),
+        Section("Figure", [figures.breakdown(analysis)]),
         Section("Timeline", [figures.interactive(window)] if window else []),
         Section("Where a step goes", [_mean_step(analysis), *([loader_table(loader)] if loader else [])]),
-        Section("How well the device is used", use),
+        Section("How well the device is used", _use(analysis) if on_gpu else []),
         Section("Work", work),
-        Section("Copies and waits", [transfers, syncs]),
-        Section("Ranks and memory", rest),
+        Section("Copies and waits", _waits(analysis) if on_gpu else []),
+        Section("Ranks", [Table(["part", "time/step"], talk, "Communication")] if talk else []),
     ]
 
 
@@ -186,17 +163,18 @@ def _mean_step(analysis: Analysis) -> Table:
         [
             part,
             Cell(time, us),
-            Cell(None if time is None or not step else time / step, units.percent),
+            Cell(time / step if step else None, units.percent),
             Cell(analysis.exposed_and_hidden_us.get(part, time), us),
         ]
         for part, time in analysis.mean_us.items()
+        if time is not None
     ]
-    note = reason(analysis, "mean_us") if None in analysis.mean_us.values() else ""
+    note = f"Other parts are {reason(analysis, 'mean_us')}" if None in analysis.mean_us.values() else ""
     return Table(["part", "exposed", "of the step", "exposed + hidden"], rows, "Mean step", note)
 
 
-def _utilization(analysis: Analysis) -> Table:
-    """The share of the step in which the device works, by ever stricter definitions."""
+def _use(analysis: Analysis) -> list[Content]:
+    """The share of the step in which the device works, by ever stricter definitions; why it does not."""
     cores, copies = analysis.tensor_core, analysis.device["gpu_utilization_with_copies"]
     shares = (
         ("a kernel or a copy runs", "measured", "gpu_utilization", copies),
@@ -210,7 +188,20 @@ def _utilization(analysis: Analysis) -> Table:
         for name, how, figure, share in shares
     ]
     note = f"Tensor Cores, by kernel name: {units.percent(cores['unknown'])} unknown." if cores else ""
-    return Table(["of the step, or as named", "how it is known", "share"], rows, "Utilisation", note)
+    idle = reason(analysis, "idle") if analysis.gpu_utilization is None else "the device is never idle"
+    return [
+        Table(["of the step, or as named", "how it is known", "share"], rows, "Utilisation", note),
+        tabulate(_IDLE, analysis.idle, "Idle time by cause", none=idle),
+    ]
+
+
+def _waits(analysis: Analysis) -> list[Content]:
+    note = "An operator's row includes its runtime call: do not add them."
+    none = "no call made the host wait"
+    return [
+        tabulate(_COPIES, analysis.transfers, "Copies", none="no copies were recorded", most=ROWS),
+        tabulate(_SYNCS, analysis.syncs, "Synchronising calls", note, none, ROWS),
+    ]
 
 
 def loader_table(loader: Loading) -> Table:

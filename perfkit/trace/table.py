@@ -29,7 +29,7 @@ class Kind(IntEnum):
     """What an event is; most of the names are those of the parts of a step."""
 
     OTHER, KERNEL, COLLECTIVE, MEMCPY, MEMSET, COMMUNICATION, RUNTIME, DATALOADER = range(8)
-    CPU_OP, ANNOTATION, STEP, PYTHON, MEMORY = range(8, 13)
+    CPU_OP, ANNOTATION, STEP, PYTHON = range(8, 12)
 
 
 KERNELS = (Kind.KERNEL, Kind.COLLECTIVE)
@@ -110,7 +110,6 @@ class Trace:
         self.texts = Texts()
         self.threads: dict[tuple[int, str, str], str] = {}
         """Names of threads by rank, process and number."""
-        self._memory: list[tuple[int, ...]] = []
         pieces, shifts, starts, end, began = list[Any](), list[int](), list[int](), 0, time.monotonic()
 
         def follow(share: float) -> None:
@@ -136,8 +135,6 @@ class Trace:
         self.table = table
         self.shifts, self.starts = np.array(shifts), np.array(starts)
         """Of each rank: the offset of its times, and its first event."""
-        self.memory = np.array(self._memory, np.int64).reshape(-1, 5)
-        """For each `[memory]` event of the first rank: device type, device, change, allocated, reserved."""
         for column in (table.blocks, table.occupancy):
             column[~(column >= 0)] = np.nan
         table.occupancy /= 100
@@ -159,8 +156,6 @@ class Trace:
             args, kind = event.args or nothing, Kind.OTHER
             if event.ph == "X":
                 kind = _category(event.cat)
-            elif event.name == "[memory]" and rank == 1:
-                kind = Kind.MEMORY
             elif event.name == "thread_name":
                 self.threads[rank, str(event.pid), str(event.tid)] = args.name
             if not kind:
@@ -172,9 +167,6 @@ class Trace:
             if not fits:
                 self.files[-1].dropped += 1
                 continue
-            if kind == Kind.MEMORY:
-                figures = args.device_type, args.device_id, args.change, args.allocated, args.reserved
-                self._memory.append(figures)
             start = round(event.ts * 1000)
             row = (
                 kind,

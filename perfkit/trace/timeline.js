@@ -1,17 +1,17 @@
 // The timeline of a recording: rows of bars on a canvas. Data comes from the element #pk-timeline-data, times in ns:
-// {duration, step, steps, phases, lanes: [{label, kind, rows}], texts, parts, colours}. Steps, phases and each row are
-// columns: starts (each from the one before), durations, busy times, events, texts, parts, places.
+// {duration, step, steps, lanes: [{label, kind, rows}], texts, parts, colours}. Steps and each row are columns: starts
+// (each from the one before), durations, busy times, events, texts, parts, places.
 // Several short events share a bar, as several bars share a pixel: it is as pale as the time is idle in it.
 (() => {
   "use strict";
   const $ = (name) => document.getElementById("pk-timeline" + name);
   const data = JSON.parse($("-data").textContent), canvas = $(""), c = canvas.getContext("2d");
-  const LEFT = 150, ROW = 15, GAP = 7, TOP = 36, { parts, colours, texts, duration } = data;
+  const LEFT = 150, ROW = 15, GAP = 7, TOP = 22, { parts, colours, texts, duration } = data;
   const columns = ([s = [], d = [], busy = [], count = [], n = [], c = [], p = []]) => {
     let at = 0;
     return { s: s.map((by) => at += by), d, busy, count, n, c, p };
   };
-  const steps = columns(data.steps), phases = columns(data.phases);
+  const steps = columns(data.steps);
   for (const lane of data.lanes) lane.rows = lane.rows.map((row) => ({ ...columns(row), lane }));
   const end = (row, i) => row.s[i] + row.d[i], share = (row, i) => row.busy[i] ? row.busy[i] / row.d[i] : 1;
   // Black or white on a colour, whichever is read better (relative luminance, WCAG 2).
@@ -65,12 +65,6 @@
     const label = (text, a, b, y) => {
       c.save(); c.beginPath(); c.rect(a, y - ROW / 2, b - a - 2, ROW); c.clip(); c.fillText(text, a + 3, y); c.restore();
     };
-    visible(phases, (i, a, b) => {
-      if (b - a < 3) return;
-      c.globalAlpha = 0.25; c.fillStyle = colours[phases.c[i]]; c.fillRect(a, 18, b - a, height);
-      c.globalAlpha = 1; c.fillStyle = theme.ink;
-      if (b - a > 70) label(texts[phases.n[i]], a, b, 26);
-    });
     visible(steps, (i, a, b) => {
       c.fillStyle = theme.ink; c.globalAlpha = 0.3;
       if (b - a > 3) c.fillRect(a, 0, 1, height);

@@ -56,13 +56,12 @@ class Lane(Struct, frozen=True, kw_only=True):
 
 
 class Lanes(Struct, frozen=True, kw_only=True):
-    """A recording. `step`: the one with all its events. `phases`: forward, backward, optimizer of steps."""
+    """A recording. `step`: the one with all its events."""
 
     duration_us: float
     lanes: list[Lane]
     steps: list[Bar]
     step: int = 0
-    phases: list[Bar] = []
 
 
 def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
@@ -117,7 +116,6 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
             )
         ],
         step=step % count,
-        phases=_phases(trace, zero, count),
     )
 
 
@@ -175,30 +173,3 @@ def _lane(trace: Trace, group: int, thread: int, bars: list[Bar]) -> Lane:
         gpu = "simulated GPU" if trace.files[0].head.simulated else "GPU"
         label = f"{gpu} {pid} stream {str(tid).removeprefix('stream ')}{' copies' if group == 2 else ''}"
     return Lane(label=clean(label, 60), kind=("thread", "stream", "copies")[group], bars=bars)
-
-
-def _phases(trace: Trace, zero: int, count: int) -> list[Bar]:
-    """Forward, backward, optimizer of the first steps: from the optimizer's mark and autograd's operators."""
-    table, steps = trace.table, trace.steps
-    host = trace.rows(Kind.CPU_OP, Kind.ANNOTATION)
-
-    def extents(rows: Ints, until: Ints) -> tuple[Ints, Ints]:
-        """First start and last end, in each step, of the rows that end in time; (end, start) without any."""
-        step = np.searchsorted(steps.start, table.start[rows], "right") - 1
-        whole = (step >= 0) & (table.end[rows] <= until[step])
-        low, high = steps.end.copy(), steps.start.copy()
-        np.minimum.at(low, step[whole], table.start[rows[whole]])
-        np.maximum.at(high, step[whole], table.end[rows[whole]])
-        return low, high
-
-    backward = extents(trace.matching(host, r"^autograd::engine::evaluate_function|Backward\d*$"), steps.end)
-    optimizer = extents(trace.matching(host, "^Optimizer.step#"), steps.end)
-    until = np.where(backward[0] < backward[1], backward[0], optimizer[0])
-    loaded = extents(trace.rows(Kind.DATALOADER), until)[1]
-    forward = loaded, np.where(until < steps.end, until, loaded)
-    return [
-        Bar(name=name, start_us=(start - zero) / 1e3, duration_us=(end - start) / 1e3, colour=name)
-        for each in range(count)
-        for name, phase in (("forward", forward), ("backward", backward), ("optimizer", optimizer))
-        if (start := int(phase[0][each])) < (end := int(phase[1][each]))
-    ]

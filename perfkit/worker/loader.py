@@ -1,6 +1,5 @@
-"""The loader from inside: how long each batch takes its workers, and how long pinning takes."""
+"""The loader from inside: how long each batch takes its workers."""
 
-import contextlib
 import itertools
 import json
 import os
@@ -34,20 +33,10 @@ class TimedFetch:
         self.collate = collate
         self.folder = folder
         self.note: dict[str, Any] = {}
-        self.transform_s: float | None = None
-        transform = getattr(dataset, "transform", None)
-        if callable(transform):
-            self.transform, dataset.transform = transform, self._transform
-
-    def _transform(self, *inputs: Any) -> Any:
-        start = time.perf_counter()
-        outputs = self.transform(*inputs)
-        self.transform_s = (self.transform_s or 0.0) + time.perf_counter() - start
-        return outputs
 
     def __getitems__(self, batch: Any) -> Any:
         indices, number = batch
-        self.transform_s, start = None, time.perf_counter()
+        start = time.perf_counter()
         together = getattr(self.dataset, "__getitems__", None)
         fetched = together(indices) if together else [self.dataset[index] for index in indices]
         worker = get_worker_info()
@@ -56,7 +45,6 @@ class TimedFetch:
             "worker": worker.id if worker else -1,
             "start_s": start,
             "fetched_s": time.perf_counter(),
-            "transform_s": self.transform_s,
         }
         return fetched
 
@@ -76,23 +64,3 @@ def time_loader(loader: Any, folder: str) -> None:
     batches = _NumberedBatches(loader.batch_sampler)
     # DataLoader refuses to have these set, since a new sampler would not follow; here the order is the same.
     loader.__dict__ |= {"dataset": timed, "collate_fn": timed, "batch_sampler": batches}
-
-
-@contextlib.contextmanager
-def timed_pinning(seconds: list[float]) -> Iterator[None]:
-    """Times the loader's pin thread, which looks the function up in its module for every batch."""
-    from torch.utils.data._utils import pin_memory as module
-
-    pin: Callable[..., Any] = module.pin_memory
-
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        start = time.perf_counter()
-        pinned = pin(*args, **kwargs)
-        seconds.append(time.perf_counter() - start)
-        return pinned
-
-    module.pin_memory = timed
-    try:
-        yield
-    finally:
-        module.pin_memory = pin

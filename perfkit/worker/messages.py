@@ -240,8 +240,6 @@ class ProfileReport(msgspec.Struct, frozen=True):
     """Each batch: its number, when it was requested, when it was received."""
     marks: list[float]
     """The start of each recorded step, and the end of the last."""
-    pins: list[float]
-    """How long the loader's pin thread took for each batch."""
 
 
 class Place(msgspec.Struct):

@@ -284,7 +284,7 @@ class Procedure:
             return (yield from self.take(self.steps_for(samples, queues=0), "ceiling"))
 
     def profile(
-        self, path: str, wait: int, warmup: int, active: int, shapes: bool, memory: bool, stacks: bool
+        self, path: str, wait: int, warmup: int, active: int, stacks: bool
     ) -> Generator[None, Any, ProfileReport]:
         """Takes steps with and without the profiler, and writes a trace of the active ones for each rank."""
         if rank := int(os.environ.get("RANK", "0")):
@@ -296,8 +296,7 @@ class Procedure:
         recorder = torch.profiler.profile(
             activities=activities,
             schedule=torch.profiler.schedule(wait=wait, warmup=warmup, active=active, repeat=1),
-            record_shapes=shapes,
-            profile_memory=memory,
+            record_shapes=True,
             with_stack=stacks,
             on_trace_ready=lambda recorded: _write(recorded, path),
         )
@@ -313,7 +312,7 @@ class Procedure:
                     recorder.step()
                 self.tell("profiling", step, total)
         plain_step_s = statistics.median(plain.device_step_s or plain.step_s)
-        return ProfileReport(plain_step_s, [], marks[wait + warmup :], [])
+        return ProfileReport(plain_step_s, [], marks[wait + warmup :])
 
     def communication(self, samples: int, model: Any, times: int) -> Generator[None, Any, Communication]:
         """What averaging gradients between the ranks costs: steps with it and without, the collectives alone.

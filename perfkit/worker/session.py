@@ -130,14 +130,13 @@ class Session:
 
     def profile(self, **settings: Any) -> messages.ProfileReport:
         """Records some steps with the profiler into a trace file; see `Procedure.profile`."""
-        stamps, pins = self._training.feed.stamps, list[float]()
+        stamps = self._training.feed.stamps
         self._run(self._procedure.settle())
         stamps.clear()
-        with loader.timed_pinning(pins):
-            report = self._run(self._procedure.profile(**settings))
+        report = self._run(self._procedure.profile(**settings))
         start, *_, end = report.marks
         taken = [stamp for stamp in stamps if start <= stamp[2] <= end]
-        return messages.ProfileReport(report.plain_step_s, taken, report.marks, pins)
+        return messages.ProfileReport(report.plain_step_s, taken, report.marks)
 
     def syncs(self, steps: int) -> messages.SyncReport:
         """Finds copies and waits between host and device."""

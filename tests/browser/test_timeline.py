@@ -86,7 +86,7 @@ def test_a_lane_folds_by_its_box_and_by_a_click_on_its_name(timeline: Page) -> N
     timeline.get_by_text("Unfolded lanes").click()
     timeline.get_by_label("main").uncheck()
     assert canvas.bounding_box()["height"] == high - 30  # type: ignore[index]
-    canvas.click(position={"x": 20, "y": 42})
+    canvas.click(position={"x": 20, "y": 28})
     assert canvas.bounding_box()["height"] == high  # type: ignore[index]
     expect(timeline.get_by_label("GPU")).to_be_disabled()
 

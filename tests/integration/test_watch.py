@@ -112,7 +112,7 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path):
         places = script.ask("syncs", SyncReport, steps=3).places
         assert [(place.where, place.call, place.count) for place in places] == [("train.py:22", "item", 3)]
         trace = folder / "steps.json"
-        options = {"wait": 0, "warmup": 1, "active": 2, "shapes": True, "memory": False, "stacks": False}
+        options = {"wait": 0, "warmup": 1, "active": 2, "stacks": False}
         assert len(script.ask("profile", ProfileReport, path=str(trace), **options).marks) == 3
         script.output.clear()
         assert script.ask("try_amp", float, seconds=1.0) > 0

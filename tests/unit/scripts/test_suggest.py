@@ -35,7 +35,7 @@ def analysis(**shares: float) -> Analysis:
         files=[], device={"kind": "cpu"}, health=[], steps=[step], mean_step_us=1e6, mean_us=parts,
         exposed_and_hidden_us=parts, gpu_utilization=None, est_sm_efficiency=None,
         est_achieved_occupancy=None, tensor_core=None, operators=rows, kernels=[], transfers=[], syncs=[],
-        idle=[], communication=None, memory=None,
+        idle=[], communication=None,
     )  # fmt: skip
 
 

@@ -40,12 +40,6 @@ class Recording:
         self.add(runtime, call, at, cost, tid, correlation=number)
         return self.add(cat, kernel, *run, stream, GPU, correlation=number, device=0, stream=stream, **args)
 
-    def memory(self, ts: float, size: int, **args: Any) -> Self:
-        args = {"Device Type": 1, "Device Id": 0, "Bytes": size, **args}
-        event = {"ph": "i", "name": "[memory]", "pid": 7, "tid": MAIN, "ts": ts, "args": args}
-        self.events.append(event)
-        return self
-
     def text(self) -> bytes:
         return json.dumps({**self.head, "traceEvents": self.events}).encode()
 

@@ -171,17 +171,6 @@ def test_two_ranks_are_added_up_and_waiting_is_what_the_faster_one_loses(tmp_pat
     assert {name: analysis.communication[f"{name}_us_per_step"] for name in times} == times
 
 
-def test_memory_has_a_curve_and_a_peak(tmp_path):
-    trace = Recording().op("aten::empty", 0, 50)
-    for at, size, total in ((1, 100, 100), (21, 300, 400), (40, -300, 100)):
-        trace.memory(at, size, **{"Total Allocated": total, "Total Reserved": 900})
-    (gpu,) = trace.analyse(tmp_path).memory["devices"]
-    assert (gpu["peak_allocated_bytes"], gpu["peak_reserved_bytes"], gpu["peak_at_us"]) == (400, 900, 21)
-    old = Recording().op("a", 0, 1).memory(1, 50).memory(2, 20).memory(3, -70)
-    (gpu,) = old.analyse(tmp_path).memory["devices"]
-    assert (gpu["relative"], gpu["peak_allocated_bytes"], gpu["peak_increase_bytes"]) == (True, None, 70)
-
-
 def test_a_kernel_belongs_to_the_innermost_operator_around_its_launch(tmp_path):
     trace = step().op("aten::linear", 0, 50, **{"Input Dims": [[2, 3]], "Input type": ["float"]})
     trace.op("aten::addmm", 10, 20).op("aten::addmm", 12, 5, tid=AUTOGRAD).op("far", 3.9e15, 1, tid=1)

@@ -8,7 +8,7 @@ from perfkit.trace import Bar, Lane, Lanes, loading
 def note(number: int, worker: int, start: float, fetch: float = 2.0, collate: float = 1.0) -> loading.Fetch:
     return loading.Fetch(
         number=number, worker=worker, start_s=start, fetched_s=start + fetch,
-        collated_s=start + fetch + collate, transform_s=0.5,
+        collated_s=start + fetch + collate,
     )  # fmt: skip
 
 
@@ -16,13 +16,11 @@ def test_supply_and_demand_to_the_digit() -> None:
     """Two workers, 3 s a batch of 6: 4 samples/s. Steps of 2 s of which 0.5 s wait: 6 in 1.5 s are 4 too."""
     made = [note(0, 0, 0.0), note(1, 1, 1.0), note(2, 0, 3.0)]
     taken = [(0, 9.5, 10.0), (1, 11.5, 12.0)]
-    found = loading.join(made, taken, batch_size=6, workers=2, marks=[9.5, 11.5, 13.5], pins=[0.1, 0.3])
+    found = loading.join(made, taken, batch_size=6, workers=2, marks=[9.5, 11.5, 13.5])
     assert found
     assert found.parts == {
         "fetch": [2, 2],
-        "transform": [0.5, 0.5],
         "collate": [1, 1],
-        "pin": [0.1, 0.3],
         "queue": [7, 8],
         "wait": [0.5, 0.5],
     }
@@ -35,17 +33,17 @@ def test_supply_and_demand_to_the_digit() -> None:
     ("fetch", "said"), [(0.1, "more of them would not help"), (30.0, "the step waits for data")]
 )
 def test_the_verdict_names_the_short_side(fetch: float, said: str) -> None:
-    found = loading.join([note(0, 0, 0.0, fetch)], [(0, 40.0, 40.1)], 8, 1, [40.0, 42.0], [])
+    found = loading.join([note(0, 0, 0.0, fetch)], [(0, 40.0, 40.1)], 8, 1, [40.0, 42.0])
     assert found
     assert said in found.verdict
 
 
 def test_nothing_joined_is_none_not_zero() -> None:
-    assert loading.join([note(5, 0, 0.0)], [(0, 1.0, 2.0)], 8, 1, [0.0, 1.0], []) is None
+    assert loading.join([note(5, 0, 0.0)], [(0, 1.0, 2.0)], 8, 1, [0.0, 1.0]) is None
 
 
 def test_workers_become_rows_of_the_timeline() -> None:
-    found = loading.join([note(0, 0, 1.0), note(1, 1, 1.5)], [(0, 5.0, 5.0)], 8, 2, [1.0, 6.0], [])
+    found = loading.join([note(0, 0, 1.0), note(1, 1, 1.5)], [(0, 5.0, 5.0)], 8, 2, [1.0, 6.0])
     assert found
     step = Bar(name="ProfilerStep#5", start_us=1e6, duration_us=5e6, colour="other")
     window = Lanes(duration_us=7e6, steps=[step], lanes=[Lane(label="thread", kind="thread", bars=[])])

@@ -18,9 +18,7 @@ from tests.unit.trace.recording import AUTOGRAD, LOADER, MAIN, Recording, step
 RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces" / "photos-baseline.pt.trace.json.gz"
 WAY = {
     "fetch": [0.2, 0.4],
-    "transform": [],
     "collate": [0.1, 0.1],
-    "pin": [],
     "queue": [0, 0],
     "wait": [0.3, 0.5],
 }
@@ -43,13 +41,12 @@ def test_the_terminal_page(sections):
     assert text == golden.read_text()
 
 
-def test_the_page_and_its_figures(sections):
+def test_the_page_and_its_figure(sections):
     page = html.page("perfkit trace", sections)
-    assert (page.count("<svg"), page.count("<script>")) == (2, 1)
+    assert (page.count("<svg"), page.count("<script>")) == (1, 1)
     for dark in (False, True):
         breakdown = document.figure(sections, "breakdown").draw(dark)
         assert len(breakdown.axes[0].patches) == 3 * 4, "three steps and the mean: loader, operators, other"
-        assert document.figure(sections, "memory").draw(dark).axes[0].lines
 
 
 def test_a_simulated_trace_says_so_everywhere(tmp_path):
@@ -138,8 +135,6 @@ def test_lanes_have_threads_streams_and_copies_and_the_longest_events(tmp_path):
         "communication",
         *["/home/me/loop.py:44"] * 2,
     )
-    phases = {bar.name: (bar.start_us, bar.duration_us) for bar in window.phases}
-    assert phases == {"forward": (4, 36), "backward": (40, 20), "optimizer": (70, 20)}
     with pytest.raises(TraceError):
         trace.lanes(loaded, 5)
 

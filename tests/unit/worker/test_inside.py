@@ -13,7 +13,7 @@ from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.trace import loading
 from perfkit.worker import device, kernels, memory
-from perfkit.worker.loader import time_loader, timed_pinning
+from perfkit.worker.loader import time_loader
 from perfkit.worker.messages import StepWork
 from perfkit.worker.training import Training
 from tests.support.toy import Toy
@@ -102,22 +102,13 @@ def test_layers_with_unlucky_sizes_are_listed_with_the_cost_of_padding() -> None
     assert (layers["0"].padded, layers["0"].more_flops) == ([8, 64], pytest.approx(8 / 3 - 1))
 
 
-class Doubled(TensorDataset):
-    """Has a transform, as torchvision's data sets do."""
-
-    def transform(self, value: torch.Tensor) -> torch.Tensor:
-        return 2 * value
-
-    def __getitem__(self, index: int) -> Any:
-        return self.transform(super().__getitem__(index)[0])
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_timed_loader_gives_the_same_batches_and_notes_each(workers: int, tmp_path: Path) -> None:
-    plain = [batch.tolist() for batch in DataLoader(Doubled(torch.arange(12)), batch_size=3)]
-    loader: Any = DataLoader(Doubled(torch.arange(12)), batch_size=3, num_workers=workers)
+    data = TensorDataset(torch.arange(12))
+    plain = [batch.tolist() for (batch,) in DataLoader(data, batch_size=3)]
+    loader: Any = DataLoader(data, batch_size=3, num_workers=workers)
     time_loader(loader, str(tmp_path))
-    assert [batch.tolist() for _epoch in range(2) for batch in loader] == 2 * plain
+    assert [batch.tolist() for _epoch in range(2) for (batch,) in loader] == 2 * plain
     with (tmp_path / "cut.jsonl").open("w") as file:
         file.write('{"number": 9, "wor')  # a process that was killed while it wrote
     notes = list(loading.read_notes(tmp_path))
@@ -125,13 +116,3 @@ def test_a_timed_loader_gives_the_same_batches_and_notes_each(workers: int, tmp_
     assert {note.worker for note in notes} == ({0, 1} if workers else {-1})
     for note in notes:
         assert note.start_s <= note.fetched_s <= note.collated_s
-        assert 0 < (note.transform_s or 0) <= note.fetched_s - note.start_s
-
-
-def test_pinning_is_timed_and_put_back() -> None:
-    from torch.utils.data._utils import pin_memory as module
-
-    before, pins = module.pin_memory, list[float]()
-    with timed_pinning(pins):
-        module.pin_memory([])
-    assert (len(pins), module.pin_memory) == (1, before)

@@ -173,7 +173,7 @@ def test_writing_the_trace_is_no_part_of_the_profiled_steps(monkeypatch: pytest.
         subject.now += 500
 
     monkeypatch.setattr(procedure, "_write", slow)
-    options = {"wait": 0, "warmup": 1, "active": 2, "shapes": False, "memory": False, "stacks": False}
+    options = {"wait": 0, "warmup": 1, "active": 2, "stacks": False}
     report = subject.run(subject.procedure.profile("x.json", **options))
     assert (subject.now > 500, report.marks[-1] - report.marks[0], report.plain_step_s) == (True, 2.0, 1.0)
 
