@@ -45,13 +45,6 @@ class Effect(Struct, frozen=True, kw_only=True):
     high: float | None
     """95% interval of the Shapley value."""
 
-    def describe(self) -> str:
-        """One line for people."""
-        values = ((self.alone, "alone"), (self.last, "once the others are on"))
-        gains = [f"{value:.2f}× {where}" for value, where in values if value is not None]
-        mean = f", {self.shapley:.2f}× on average" if self.shapley is not None else ""
-        return f"{self.title} is worth {' and '.join(gains) or 'n/a'}{mean}"
-
 
 class Attribution(Struct, frozen=True, kw_only=True):
     """What each of some optimizations is worth."""
@@ -65,12 +58,6 @@ class Attribution(Struct, frozen=True, kw_only=True):
     """Whether these are all."""
     left_out: dict[str, str]
     """Optimizations that cannot act, and why."""
-
-    def sentences(self) -> list[str]:
-        """In words, the largest first."""
-        ranked = sorted(self.effects, key=lambda effect: -(effect.shapley or 0))
-        left_out = [f"{name} is left out: {why}" for name, why in self.left_out.items()]
-        return [*(effect.describe() for effect in ranked), *left_out]
 
 
 def attribute(

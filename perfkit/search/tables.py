@@ -7,14 +7,13 @@ from perfkit.results.stats import Estimate
 from perfkit.search.attribute import Attribution, Effect
 from perfkit.search.tune import Tuned, rate
 from perfkit.show import style, units
-from perfkit.show.document import Bullets, Cell, Col, Content, Figure, tabulate
+from perfkit.show.document import Bullets, Col, Content, Figure, tabulate
 from perfkit.show.style import Look
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 _MEAN = Look("mean over orders", style.BLUE)
-_MARKS = (("alone", "o", style.SKY), ("last", "D", style.ORANGE))
 
 
 def attribution(result: Attribution) -> list[Content]:
@@ -23,49 +22,44 @@ def attribution(result: Attribution) -> list[Content]:
         Col("optimization", "title"),
         Col("alone", "alone", units.times),
         Col("after the others", "last", units.times),
-        Col("mean over orders", _mean, units.interval),
+        Col("mean over orders", _mean, _times),
     )
-    numbers = ", ".join(f"{effect.title} {units.times(effect.shapley)}" for effect in result.effects)
+    known = [effect for effect in result.effects if _mean(effect)]
+    numbers = ", ".join(f"{effect.title} {units.times(effect.shapley)}" for effect in known)
     figure = Figure(
         "worth", "What each optimization is worth, whatever the order",
-        f"Worth on average over the orders: {numbers}", lambda figure: _worth(result.effects, figure),
-        style.rows_height(len(result.effects)),
+        f"Worth on average over the orders: {numbers}", lambda drawing: _worth(known, drawing),
+        style.rows_height(len(known)), "" if known else "No mean is known.",
     )  # fmt: skip
+    left_out = [f"{name} is left out: {why}" for name, why in result.left_out.items()]
     again = [] if result.complete else ["The time was not enough for all sets: raise --budget for the rest."]
     return [
         tabulate(columns, result.effects, "What each optimization is worth"),
         figure,
-        Bullets(result.sentences()),
+        *([Bullets(left_out)] if left_out else []),
         *again,
     ]
 
 
-def _mean(effect: Effect) -> Cell:
+def _mean(effect: Effect) -> Estimate | None:
     if effect.shapley is None or effect.low is None or effect.high is None:
-        return Cell(effect.shapley, units.times)
-    estimate = Estimate(effect.shapley, effect.low, effect.high)
-    return Cell(estimate, lambda value: units.interval(value, unit="×"))
+        return None
+    return Estimate(effect.shapley, effect.low, effect.high)
 
 
-def _worth(effects: Sequence[Effect], figure: "Drawing") -> None:
-    """A bar for the mean over the orders with its interval; marks for alone and after the others."""
-    ax = figure.add_subplot()
-    marks = "times as fast (circle: alone on the baseline · diamond: on top of all the others)"
-    style.named(ax, [effect.title for effect in effects], [str(_mean(effect)) for effect in effects], marks)
-    numbers = [(e.alone, e.last, e.shapley, e.low, e.high) for e in effects]
-    values = [1.0, *(value for each in numbers for value in each if value is not None)]
-    for at, effect in enumerate(effects):
-        if effect.shapley is not None:
-            style.bar(ax, at, 1.0, effect.shapley - 1.0, _MEAN)
-        if effect.low is not None and effect.high is not None:
-            ax.plot([effect.low, effect.high], [at, at], color=style.ink(), linewidth=1.6)
-        for field, sign, colour in _MARKS:
-            if (value := getattr(effect, field)) is not None:
-                ax.plot(value, at, sign, color=colour, markersize=8, zorder=4)
-    room = max(values) - min(values) + 0.1
-    ax.set_xlim(min(values) - 0.05 * room, max(values) + 0.06 * room)
+def _times(mean: Estimate | None) -> str:
+    return units.interval(mean, unit="×")
+
+
+def _worth(effects: Sequence[Effect], drawing: "Drawing") -> None:
+    """A bar for the mean over the orders, from 1 on, with its interval."""
+    ax, means = drawing.add_subplot(), list(filter(None, map(_mean, effects)))
+    unit = "times as fast, on average over the orders"
+    style.named(ax, [effect.title for effect in effects], [*map(_times, means)], unit)
+    for at, mean in enumerate(means):
+        style.bar(ax, at, 1.0, mean.value - 1.0, _MEAN)
+        style.whisker(ax, at, mean)
     ax.axvline(1.0, linewidth=1)
-    style.legend(ax, [_MEAN])
 
 
 def tuning(result: Tuned) -> list[Content]:
