@@ -40,7 +40,7 @@ def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
 
     columns = [Col(ledger.recipe, functools.partial(held, ledger), units.size) for ledger in ledgers]
     places = (
-        Col("module (line)", lambda place: place[0]),
+        Col("module", lambda place: place[0]),
         Col("what", lambda place: place[1]),
         Col("bytes", lambda place: place[2], units.size),
     )

@@ -48,7 +48,6 @@ def syncs(prediction: Prediction, steps: int) -> SyncReport:
         if place := _place(event):
             known = places.setdefault((place.call, place.where), place)
             known.count += steps
-            known.bytes += place.bytes * (steps - (known is place))
     ordered = sorted(places.values(), key=lambda place: (-place.count, place.where))
     note = f"Simulated {prediction.gpu.name}: these are the copies and waits of the step's plan; nothing ran"
     return SyncReport(ordered, steps, "cuda", note)
@@ -60,9 +59,9 @@ def _place(event: Event) -> Place | None:
         case Wait(streams=None):
             return Place(event.what, where, "wait", ITEM_REMEDY)
         case Copy(to="host"):
-            return Place("cpu", where, "device to host", TO_HOST_REMEDY, bytes=event.nbytes)
+            return Place("cpu", where, "device to host", TO_HOST_REMEDY)
         case Copy():
             kind = "pinned" if event.pinned else "pageable"
             fix = copy_remedy(kind, event.non_blocking)
-            return Place("to", where, "host to device", fix, kind, bytes=event.nbytes)
+            return Place("to", where, "host to device", fix, kind)
     return None

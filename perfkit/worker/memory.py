@@ -6,11 +6,8 @@ are the difference to the allocator's own figures.
 """
 
 import contextlib
-import sys
-import traceback
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +16,6 @@ from torch.utils._pytree import tree_iter
 
 from perfkit.errors import InvalidValue
 from perfkit.worker.device import peak_bytes, reset_peak
-from perfkit.worker.failures import is_program, is_users
 from perfkit.worker.messages import MemoryReport
 from perfkit.worker.training import Training, inner_model
 
@@ -62,7 +58,7 @@ class Ledger(TorchDispatchMode):
             if kind:
                 self.live[key][:2] = where, kind
             return
-        where = where or f"{self.modules[-1] if self.modules else self.phase}{_line()}"
+        where = where or (self.modules[-1] if self.modules else self.phase)
         self.live[key] = [where, kind or KIND_IN.get(self.phase, "workspace"), size]
         weakref.finalize(storage, self._freed, key)
         self.bytes += size
@@ -116,17 +112,6 @@ class Ledger(TorchDispatchMode):
         finally:
             for hook in hooks:
                 hook.remove()
-
-
-def _line() -> str:
-    """` (file:line)` of the innermost frame outside torch and this package; empty in backward."""
-    for frame, line in traceback.walk_stack(sys._getframe(2)):
-        file = frame.f_code.co_filename
-        if is_program(file):
-            break
-        if is_users(file):
-            return f" ({Path(file).name}:{line})"
-    return ""
 
 
 def measure(training: Training, steps: int = 2) -> MemoryReport:

@@ -254,7 +254,6 @@ class Place(msgspec.Struct):
     memory: str = ""
     """`pinned` or `pageable` host memory, for copies."""
     count: int = 0
-    bytes: int = 0
     seconds: float = 0.0
 
 

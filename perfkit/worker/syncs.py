@@ -60,7 +60,6 @@ class Syncs:
         first = self.places.setdefault((place.call, place.where), place)
         first.count += 1
         if first is not place:
-            first.bytes += place.bytes
             first.seconds += place.seconds
 
     def sorted(self) -> list[Place]:
@@ -70,7 +69,7 @@ class Syncs:
     def table(self) -> str:
         """One line per place, for people."""
         lines = [
-            f"{place.where}  {place.call} ({place.kind}): {place.count}x, {place.bytes:,} B, "
+            f"{place.where}  {place.call} ({place.kind}): {place.count}x, "
             f"{1e3 * place.seconds:.3f} ms. {place.fix}"
             for place in self.sorted()
         ]
@@ -79,7 +78,7 @@ class Syncs:
 
 @contextlib.contextmanager
 def detect_syncs() -> Iterator[Syncs]:
-    """Lists the copies and waits of the block: each place with its count, bytes, time and a fix."""
+    """Lists the copies and waits of the block: each place with its count, time and a fix."""
     syncs = Syncs()
     on_gpu = torch.cuda.is_available()
     with _driver_warnings(syncs) if on_gpu else contextlib.nullcontext(), _Watch(syncs, on_gpu):
@@ -148,20 +147,19 @@ class _Watch(TorchFunctionMode):
 
 
 def _judge(name: str, args: Any, kwargs: dict[str, Any], result: Any, on_gpu: bool) -> Place | None:
-    """A call that copies or waits, with its kind, fix, host memory and bytes; None for any other."""
+    """A call that copies or waits, with its kind, fix and host memory; None for any other."""
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None
     copied = isinstance(result, torch.Tensor)
     if name in ("tensor", "as_tensor") and copied and result.device.type != "cpu" and kwargs.get("device"):
         make_once = "make it once, before the loop, on the device"
-        return Place(name, "", "host to device", make_once, "pageable", bytes=result.nbytes)
+        return Place(name, "", "host to device", make_once, "pageable")
     if source is None:
         return None
     # With a GPU only its tensors make the host wait; without one, every tensor stands for one on a GPU.
     waits = not on_gpu or source.device.type != "cpu"
     fix = UNKNOWN_SIZE if name == "__getitem__" and _has_mask(args[1]) else WAITS.get(name, "")
     if waits and fix:
-        size = source.nbytes if name in ("item", "tolist", "numpy") else 0
-        return Place(name, "", "wait", fix, bytes=size)
+        return Place(name, "", "wait", fix)
     if name == "__setitem__" and _has_mask(args[1]) and getattr(args[2], "ndim", None):
         return Place(name, "", "wait", "use masked_fill_ or torch.where")
     if name in ("cpu", "to", "cuda", "copy_") and copied:
@@ -178,11 +176,11 @@ def _copy(name: str, args: Any, kwargs: dict[str, Any], result: torch.Tensor, on
     if source.device.type == after and not stands_for_one:
         return None
     if after == "cpu":
-        return Place(name, "", "device to host", TO_HOST_REMEDY, bytes=source.nbytes)
+        return Place(name, "", "device to host", TO_HOST_REMEDY)
     memory = "pinned" if source.is_pinned() else "pageable"
     asynchronous = kwargs.get("non_blocking") or any(value is True for value in args[1:])
     fix = copy_remedy(memory, bool(asynchronous))
-    return Place(name, "", "host to device", fix, memory, bytes=source.nbytes)
+    return Place(name, "", "host to device", fix, memory)
 
 
 def _is_cpu(value: Any) -> bool:

@@ -81,9 +81,9 @@ def test_a_place_costs_what_its_calls_do(monkeypatch: pytest.MonkeyPatch) -> Non
         for _ in range(4):
             X.sum().item()
     (place,) = detected.sorted()
-    assert (place.count, place.bytes) == (4, 16)
+    assert place.count == 4
     assert 0 < place.seconds < 0.1, "without finding it"
-    assert "4x, 16 B" in detected.table()
+    assert "4x, " in detected.table()
 
 
 def test_the_assertion_lists_the_places_and_allows_some() -> None:
@@ -104,13 +104,9 @@ def test_the_assertion_lists_the_places_and_allows_some() -> None:
 )
 def test_copies_to_a_device_are_judged_by_their_memory(pinned: bool, asynchronous: bool, fix: str) -> None:
     """With stand-ins: no GPU is needed to judge what a copy from pageable or pinned memory means."""
-    source = SimpleNamespace(nbytes=24, device=torch.device("cpu"), is_pinned=lambda: pinned)
+    source = SimpleNamespace(device=torch.device("cpu"), is_pinned=lambda: pinned)
     result: Any = SimpleNamespace(device=torch.device("cuda"))
     place = syncs._copy("to", (source,), {"non_blocking": asynchronous}, result, on_gpu=True)
     assert place
-    assert (place.kind, place.memory, place.bytes) == (
-        "host to device",
-        "pinned" if pinned else "pageable",
-        24,
-    )
+    assert (place.kind, place.memory) == ("host to device", "pinned" if pinned else "pageable")
     assert fix in place.fix
