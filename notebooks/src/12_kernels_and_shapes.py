@@ -45,12 +45,8 @@ kernels.plot("roofline")
 kernels.table("By shape")
 
 # %% [markdown]
-# Layers of this model that do not fit, and the work that padding would add. Measure before you pad: for 3 input channels, libraries have special kernels.
-
-# %%
-kernels.table("Layers")
-
-# %% [markdown]
+# Sizes of your own layers that do not fit can be padded, which adds work. Measure before you pad: for 3 input channels, libraries have special kernels.
+#
 # ## Your step
 #
 # *Utilisation of the peak* is the step's FLOP/s divided by the peak measured here. Published *MFU* divides by the data sheet's peak: do not compare the two. *Speed of light* also counts bytes, as if nothing were fused or cached, so a fused step can exceed 100%.

@@ -72,7 +72,7 @@ def _held(ledgers: Sequence[MemoryReport], drawing: "Drawing") -> None:
 
 
 def kernels(result: KernelReport) -> list[Content]:
-    """Roofs, shapes, the step's share of them, badly aligned layers."""
+    """Roofs, shapes, the step's share of them."""
 
     def gflops(flops: float) -> str:
         return f"{flops / 1e9:,.0f}"
@@ -83,13 +83,6 @@ def kernels(result: KernelReport) -> list[Content]:
         Col("time", "seconds", units.duration),
         Col("GFLOP/s", "flops_per_s", gflops),
         Col("of the peak", lambda row: row.flops_per_s / result.peaks[row.dtype], units.percent),
-    )
-    padded = (
-        Col("layer", "layer"),
-        Col("kind", "kind"),
-        Col("sizes", lambda layer: " × ".join(map(str, layer.sizes))),
-        Col("padded", lambda layer: " × ".join(map(str, layer.padded))),
-        Col("FLOPs", "more_flops", lambda share: f"+{share:.1%}"),
     )
     roofs = [[name, f"{gflops(peak)} GFLOP/s"] for name, peak in result.peaks.items()]
     roofs.append(["copying", f"{result.bytes_per_s / 1e9:,.1f} GB/s"])
@@ -114,7 +107,6 @@ def kernels(result: KernelReport) -> list[Content]:
         Table(("what", "at most"), roofs, "Roofs, measured"),
         tabulate(shapes, result.rows, "By shape"),
         Table(("what", "how much"), step, f"A step of {result.recipe}"),
-        tabulate(padded, result.misaligned, "Layers with sizes that are not multiples of 8"),
     ]
 
 

@@ -8,19 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
 from perfkit.worker.checks import shown
 from perfkit.worker.device import synchronize
-from perfkit.worker.messages import KernelReport, MisalignedLayer, ShapeTiming, StepWork
-from perfkit.worker.training import Training, inner_model
+from perfkit.worker.messages import KernelReport, ShapeTiming, StepWork
+from perfkit.worker.training import Training
 
 REPEATS = 7
-MULTIPLE = 8
-"""Sizes should be multiples of this for Tensor Cores to compute 16-bit types fast (NVIDIA's rule)."""
 
 Shape = tuple[int, int, int]
 """m, k and n of a product."""
@@ -52,7 +49,6 @@ def measure(training: Training, step_s: float) -> KernelReport:
         bytes_per_s=bytes_per_s,
         rows=rows,
         work=step_work,
-        misaligned=misaligned(inner_model(training.model)),
         step_s=step_s,
         mfu=mfu,
         light_share=light_share,
@@ -150,20 +146,3 @@ def shares(
     peak = peaks[step.dtype]
     least_s = sum(max(flops / peak, moved / bytes_per_s) for flops, moved in operators)
     return step.flops / peak / step_s, least_s / step_s
-
-
-def misaligned(model: nn.Module) -> list[MisalignedLayer]:
-    """Layers with sizes that do not suit 16-bit matrix units, and what padding would cost."""
-    layers = []
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            sizes = [module.in_features, module.out_features]
-        elif isinstance(module, nn.Conv2d) and module.groups == 1:
-            sizes = [module.in_channels, module.out_channels]
-        else:
-            continue
-        padded = [-(-size // MULTIPLE) * MULTIPLE for size in sizes]
-        if padded != sizes:
-            more_flops = padded[0] * padded[1] / (sizes[0] * sizes[1]) - 1
-            layers.append(MisalignedLayer(name, type(module).__name__, sizes, padded, more_flops))
-    return layers

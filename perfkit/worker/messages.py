@@ -202,17 +202,6 @@ class StepWork(msgspec.Struct, frozen=True):
     """Why the counts are not known."""
 
 
-class MisalignedLayer(msgspec.Struct, frozen=True):
-    """A layer with sizes that do not suit 16-bit matrix units."""
-
-    layer: str
-    kind: str
-    sizes: list[int]
-    padded: list[int]
-    more_flops: float
-    """FLOPs of the padded layer / those of this one, minus 1."""
-
-
 class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
     """Measured roofs of a device, timings by shape, and the work of a training step."""
 
@@ -221,7 +210,6 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: float
     rows: list[ShapeTiming]
     work: StepWork
-    misaligned: list[MisalignedLayer]
     step_s: float
     mfu: float | None
     """FLOP/s of the step / the measured peak of its type."""

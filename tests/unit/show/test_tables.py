@@ -141,7 +141,7 @@ def test_kernels_show_roofs_shapes_and_the_step() -> None:
     row = ShapeTiming("1 x 2 x 3", "float32", seconds=0.001, flops_per_s=1e9, flops_per_byte=4.0)
     report = KernelReport(
         peaks={"float32": 2e9}, bytes_per_s=1e9, rows=[row], work=StepWork(10**9, 10**8, "float32"),
-        misaligned=[], step_s=1.0, mfu=0.5, light_share=0.6, recipe="baseline",
+        step_s=1.0, mfu=0.5, light_share=0.6, recipe="baseline",
     )  # fmt: skip
     sections = inside.kernels(report)
     assert ["copying", "1.0 GB/s"] in document.table(sections, "roofs").rows

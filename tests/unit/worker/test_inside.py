@@ -95,13 +95,6 @@ def test_shares_of_the_roof_are_known_where_the_work_is() -> None:
     assert kernels.shares(StepWork(None, None, ""), [], **roofs) == (None, None)
 
 
-def test_layers_with_unlucky_sizes_are_listed_with_the_cost_of_padding() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, 3), nn.Linear(64, 10), nn.Linear(16, 24))
-    layers = {row.layer: row for row in kernels.misaligned(model)}
-    assert set(layers) == {"0", "2"}
-    assert (layers["0"].padded, layers["0"].more_flops) == ([8, 64], pytest.approx(8 / 3 - 1))
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_timed_loader_gives_the_same_batches_and_notes_each(workers: int, tmp_path: Path) -> None:
     data = TensorDataset(torch.arange(12))
