@@ -1,16 +1,12 @@
 """What every test runs in: data of its own, the smallest preset, no process left, no silent skip in CI."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import signal
 import tempfile
 import uuid
-from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 import hypothesis
 import psutil
@@ -24,13 +20,12 @@ CI_MAY_LACK = ("gpu", "cuda", "traces", "another torch")
 # Marks, by inheritance, every process that this test run starts.
 MARK = "PERFKIT_TEST_ID"
 
-Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 hypothesis.settings.register_profile("perfkit", deadline=None, derandomize=CI)
 hypothesis.settings.load_profile("perfkit")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Point perfkit at a folder of this session before any test module, or perfkit itself, is imported."""
     os.environ[MARK] = uuid.uuid4().hex
     # Started in the background of a script, this process ignores Ctrl-C, and would hand that down.
@@ -48,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
+def pytest_unconfigure(config):
     shutil.rmtree(os.environ["PERFKIT_DATA"], ignore_errors=True)
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ["TORCHINDUCTOR_CACHE_DIR"], ignore_errors=True)
@@ -57,7 +52,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 # ---------------------------------------------------------------- skips
 
 
-def _cuda() -> bool:
+def _cuda():
     try:
         import torch
     except ImportError:
@@ -65,7 +60,7 @@ def _cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     on_gpu = [item for item in items if TESTS / "gpu" in item.path.parents or item.get_closest_marker("gpu")]
     absent = bool(on_gpu) and not _cuda()
     for item in on_gpu:
@@ -74,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
-def _refuse_skip(report: Report) -> Report:
+def _refuse_skip(report):
     """In CI, turn a skip for want of something that CI must have into a failure."""
     if CI and report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -85,12 +80,12 @@ def _refuse_skip(report: Report) -> Report:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport():
     return _refuse_skip((yield))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+def pytest_make_collect_report():
     return _refuse_skip((yield))
 
 
@@ -100,7 +95,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 _MEASURING = ("perfkit.worker", "pt_data_worker")
 
 
-def _is_left_over(process: psutil.Process) -> bool:
+def _is_left_over(process):
     """Whether this is a worker of this test run, or a Python process of it that has lost its parent."""
     if process.environ().get(MARK) != os.environ[MARK]:
         return False
@@ -112,7 +107,7 @@ def _is_left_over(process: psutil.Process) -> bool:
     return is_python and os.getpid() not in {parent.pid for parent in process.parents()}
 
 
-def left_over_processes() -> list[psutil.Process]:
+def left_over_processes():
     """Measuring processes of this test run that are alive now, with their loader and compile workers."""
     found = []
     for process in psutil.process_iter():
@@ -128,7 +123,7 @@ def left_over_processes() -> list[psutil.Process]:
     return found
 
 
-def assert_no_orphans(grace_s: float = 20.0) -> None:
+def assert_no_orphans(grace_s=20.0):
     """Fail if a measuring process outlives its test by more than the grace; end it, to spare the others.
 
     The planning process and the fork server stay, for the next test: they belong to this process.
@@ -143,14 +138,14 @@ def assert_no_orphans(grace_s: float = 20.0) -> None:
 
 
 @pytest.fixture
-def no_orphans() -> Iterator[Callable[..., None]]:
+def no_orphans():
     """Checks at the test's end that none of its processes is left; call it to check earlier."""
     yield assert_no_orphans
     assert_no_orphans()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_orphans_at_the_end() -> Iterator[None]:
+def _no_orphans_at_the_end():
     yield
     assert_no_orphans()
 
@@ -159,7 +154,7 @@ def _no_orphans_at_the_end() -> Iterator[None]:
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data_dir(tmp_path, monkeypatch):
     """An empty data folder for one test, where the session's shared one would not do."""
     folder = tmp_path / "data"
     folder.mkdir()
@@ -168,7 +163,7 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def shell() -> Iterator[Any]:
+def shell():
     """IPython in this process, for one test: while it is there, `get_ipython()` finds it."""
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -178,10 +173,10 @@ def shell() -> Iterator[Any]:
 
 
 @pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+def golden(request):
     """Compares a text with `golden/NAME.txt` beside the test; with `PERFKIT_GOLDEN=1` it is written anew."""
 
-    def compare(name: str, text: str) -> None:
+    def compare(name, text):
         file = request.path.parent / "golden" / f"{name}.txt"
         if os.environ.get("PERFKIT_GOLDEN"):
             file.parent.mkdir(exist_ok=True)

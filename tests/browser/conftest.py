@@ -1,13 +1,10 @@
 """Fixtures of the browser tests: one JupyterLab and one Chromium a session, a page and kernel a test."""
 
-from __future__ import annotations
-
 import re
 import shutil
-from collections.abc import Generator, Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from tests.browser.lab import ARTEFACTS, LabPage, LabServer
 
@@ -37,14 +34,14 @@ FAILED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item):
     report = yield
     item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     return report
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
+def chromium():
     """The system's Chromium, headless."""
     path = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if path is None:
@@ -56,7 +53,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def lab_server(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+def lab_server(chromium, tmp_path_factory):
     """JupyterLab with private folders, on a copy of the notebooks."""
     server = LabServer(tmp_path_factory.mktemp("lab"))
     yield server
@@ -64,13 +61,13 @@ def lab_server(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture
-def console_errors() -> list[str]:
+def console_errors():
     """What the page has complained of so far. A test that provokes an error takes it out of this list."""
     return []
 
 
 @pytest.fixture(scope="session")
-def browsing(chromium: Browser) -> Iterator[BrowserContext]:
+def browsing(chromium):
     """What all pages share: JupyterLab's scripts, which are fetched and compiled once. No animations."""
     context = chromium.new_context(
         viewport={"width": 1280, "height": 720},
@@ -85,11 +82,11 @@ def browsing(chromium: Browser) -> Iterator[BrowserContext]:
 
 
 @pytest.fixture
-def page(browsing: BrowserContext, console_errors: list[str]) -> Iterator[Page]:
+def page(browsing, console_errors):
     """A page of 1280×720; complaints on its console go to `console_errors`."""
     page = browsing.new_page()
 
-    def on_console(message: ConsoleMessage) -> None:
+    def on_console(message):
         text = f"{message.text} ({message.location.get('url', '')})"
         if message.type == "error" and not any(re.search(pattern, text) for pattern in NOISE):
             console_errors.append(text)
@@ -101,9 +98,7 @@ def page(browsing: BrowserContext, console_errors: list[str]) -> Iterator[Page]:
 
 
 @pytest.fixture
-def lab(
-    request: pytest.FixtureRequest, page: Page, lab_server: LabServer, console_errors: list[str]
-) -> Iterator[LabPage]:
+def lab(request, page, lab_server, console_errors):
     """A page in JupyterLab; `lab.open_notebook(...)` comes next. Console errors fail the test at its end."""
     yield LabPage(page, lab_server)
     name = re.sub(r"\W+", "-", request.node.name).strip("-")

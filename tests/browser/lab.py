@@ -1,7 +1,5 @@
 """A JupyterLab server of its own and a page in it, driven by its states; the fixtures are in conftest.py."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -12,13 +10,10 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import nbformat
-from playwright.sync_api import Page
 
 REPO = Path(__file__).parents[2]
 ARTEFACTS = Path(__file__).parent / "artefacts"
@@ -37,7 +32,7 @@ SETTINGS = {
 }
 
 
-def setup_in(data: Path) -> str:
+def setup_in(data):
     """The first lines of a notebook whose results are in a folder of its own."""
     return f"import os\nos.environ['PERFKIT_DATA'] = {str(data)!r}\n{SETUP}"
 
@@ -50,7 +45,7 @@ class LabServer:
         module: `jupyterlab`, or `notebook` for Notebook 7.
     """
 
-    def __init__(self, home: Path, module: str = "jupyterlab") -> None:
+    def __init__(self, home, module="jupyterlab"):
         self._module = module
         self.root = home / "root"
         self.root.mkdir(parents=True)
@@ -70,7 +65,7 @@ class LabServer:
             )
         self.url = self._wait_until_up(timeout_s=90)
 
-    def _command(self) -> list[str]:
+    def _command(self):
         app = {"jupyterlab": "LabApp", "notebook": "JupyterNotebookApp"}[self._module]
         with socket.socket() as probe:  # should another take the port meanwhile, the server tries the next
             probe.bind(("127.0.0.1", 0))
@@ -85,7 +80,7 @@ class LabServer:
         ]
 
     @staticmethod
-    def _environment(home: Path) -> dict[str, str]:
+    def _environment(home):
         kept = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")}
         folders = {
             "JUPYTER_CONFIG_DIR": "config",
@@ -102,12 +97,12 @@ class LabServer:
             | {"JUPYTER_PREFER_ENV_PATH": "0"}
         )
 
-    def _wait_until_up(self, timeout_s: float) -> str:
+    def _wait_until_up(self, timeout_s):
         until = time.monotonic() + timeout_s
         while time.monotonic() < until and self._process.poll() is None:
             for file in self._runtime.glob("jpserver-*.json"):
                 try:
-                    url: str = json.loads(file.read_text())["url"]
+                    url = json.loads(file.read_text())["url"]
                     with urllib.request.urlopen(f"{url}api/status", timeout=5):
                         return url
                 except (OSError, ValueError):  # half written, or not listening yet
@@ -116,18 +111,18 @@ class LabServer:
         self.stop()
         raise RuntimeError(f"JupyterLab did not come up; its log:\n{self.log()[-3000:]}")
 
-    def log(self) -> str:
+    def log(self):
         """What the server has printed so far."""
         return self._log_path.read_text(errors="replace")
 
-    def write_notebook(self, name: str, *cells: str) -> None:
+    def write_notebook(self, name, *cells):
         """Make a notebook of code cells."""
         kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
         code = [nbformat.v4.new_code_cell(cell) for cell in cells]
         notebook = nbformat.v4.new_notebook(cells=code, metadata={"kernelspec": kernel})
         nbformat.write(notebook, self.root / name)
 
-    def start_anew(self) -> None:
+    def start_anew(self):
         """End every kernel and forget settings made by hand (the theme), so that tests share neither."""
         for session in json.loads(self._rest("GET", "api/sessions")):
             self._rest("DELETE", f"api/sessions/{session['id']}")
@@ -135,12 +130,12 @@ class LabServer:
             if str(file.relative_to(self._settings).with_suffix("")) not in SETTINGS:
                 file.unlink()
 
-    def _rest(self, method: str, path: str) -> bytes:
+    def _rest(self, method, path):
         request = urllib.request.Request(f"{self.url}{path}", method=method)
         with urllib.request.urlopen(request, timeout=30) as reply:
             return bytes(reply.read())
 
-    def stop(self) -> None:
+    def stop(self):
         """End the server; it ends its kernels."""
         if self._process.poll() is None:
             self._process.terminate()
@@ -157,12 +152,12 @@ class LabPage:
     `page` is playwright's; find things with `page.locator(".pk-run")`, wait with `expect(...)`, never sleep.
     """
 
-    def __init__(self, page: Page, server: LabServer) -> None:
+    def __init__(self, page, server):
         self.page = page
         self.server = server
 
     # Each script runs with `app` (JupyterLab), `panel` (the current notebook) and `arg`; it must end in time.
-    def _js(self, body: str, arg: Any = None, timeout_s: float = 60) -> Any:
+    def _js(self, body, arg=None, timeout_s=60):
         script = f"""async ([arg, limit]) => {{
             const app = window.jupyterapp, panel = app.shell.currentWidget;
             const late = new Promise((_, no) =>
@@ -171,7 +166,7 @@ class LabPage:
         }}"""
         return self.page.evaluate(script, [arg, timeout_s])
 
-    def open_notebook(self, name: str, timeout_s: float = 90, at: str = "doc/tree/{}?reset") -> None:
+    def open_notebook(self, name, timeout_s=90, at="doc/tree/{}?reset"):
         """Open a notebook of the server's root (`01_baseline.ipynb`) alone, with an idle kernel.
 
         `at` is its address in JupyterLab; in Notebook 7 it is `notebooks/{}`.
@@ -188,16 +183,16 @@ class LabPage:
         )
         self._wait_for_splash()
 
-    def command(self, name: str, args: dict[str, Any] | None = None, timeout_s: float = 60) -> None:
+    def command(self, name, args=None, timeout_s=60):
         """Run a command of JupyterLab and wait for its end."""
         self._js("await app.commands.execute(arg[0], arg[1]);", [name, args or {}], timeout_s)
 
-    def run_cell(self, index: int, timeout_s: float = 120) -> None:
+    def run_cell(self, index, timeout_s=120):
         """Run one cell, counted from 0, to its end."""
         self._js("panel.content.activeCellIndex = arg; panel.content.deselectAll();", index)
         self.command("notebook:run-cell", timeout_s=timeout_s)
 
-    def errors(self) -> list[str]:
+    def errors(self):
         """The error outputs in the notebook, and tracebacks printed beside the code, as text."""
         return list(
             self._js(
@@ -214,7 +209,7 @@ class LabPage:
             )
         )
 
-    def kernel_eval(self, expression: str, timeout_s: float = 60) -> Any:
+    def kernel_eval(self, expression, timeout_s=60):
         """The value of a Python expression in the kernel, by way of JSON; waits for a cell that runs.
 
         It does not wait for what a widget has sent, which the kernel takes in a thread of its own: see
@@ -232,18 +227,18 @@ class LabPage:
             raise AssertionError(f"kernel_eval({expression!r}): {answer['ename']}: {answer['evalue']}")
         return json.loads(ast.literal_eval(answer["data"]["text/plain"]))
 
-    def eventually(self, check: Callable[[], bool], timeout_s: float = 60) -> None:
+    def eventually(self, check, timeout_s=60):
         """Wait until a check passes, for what `expect` cannot see."""
         until = time.monotonic() + timeout_s
         while not check():
             assert time.monotonic() < until, f"not so within {timeout_s:.0f} s"
             self.page.wait_for_timeout(100)
 
-    def interrupt(self) -> None:
+    def interrupt(self):
         """The stop button."""
         self._js("await panel.sessionContext.session.kernel.interrupt();")
 
-    def set_theme(self, name: str) -> None:
+    def set_theme(self, name):
         """`JupyterLab Light`, `JupyterLab Dark` or `JupyterLab Dark High Contrast`."""
         self._wait_for_splash()
         self.command("apputils:change-theme", {"theme": name})
@@ -253,11 +248,11 @@ class LabPage:
         )
         self._wait_for_splash()
 
-    def _wait_for_splash(self) -> None:
+    def _wait_for_splash(self):
         """Until the splash is gone: when a second comes within its 0.2 s of fading, JupyterLab 4.6 throws."""
         self.page.wait_for_selector("#jupyterlab-splash", state="detached")
 
-    def accessibility_violations(self, selector: str) -> list[str]:
+    def accessibility_violations(self, selector):
         """What axe-core finds wrong within the elements that match, one line a rule and element."""
         if not self.page.evaluate("() => Boolean(window.axe)"):
             self.page.evaluate(

@@ -1,10 +1,8 @@
 """The book as a reader opens it: from its folder, without a server or a network."""
 
-from pathlib import Path
-
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from docs.book import __main__ as book
 
@@ -17,27 +15,25 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def site(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(chromium, tmp_path_factory):
     """The book, one chapter of it executed."""
     return book.build(tmp_path_factory.mktemp("book"), only=["01"])
 
 
 @pytest.fixture
-def offline(page: Page, console_errors: list[str]) -> Page:
+def offline(page, console_errors):
     """A page whose requests to a network fail the test."""
     page.on("request", lambda one: console_errors.append(one.url) if one.url.startswith("http") else None)
     return page
 
 
-def violations(page: Page) -> list[str]:
+def violations(page):
     """What axe complains of."""
     problems = Axe().run(page).response["violations"]
     return [f"{one['id']}: {node['html'][:120]}" for one in problems for node in one["nodes"]]
 
 
-def test_the_book_opens_and_is_searched_from_its_folder(
-    site: Path, offline: Page, console_errors: list[str]
-) -> None:
+def test_the_book_opens_and_is_searched_from_its_folder(site, offline, console_errors):
     for name in PAGES:
         offline.goto((site.parent / name).as_uri())
         assert offline.title()

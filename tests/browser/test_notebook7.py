@@ -1,29 +1,25 @@
 """The panels in Notebook 7."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
-from tests.browser.lab import LabPage, LabServer, setup_in
+from tests.browser.lab import LabServer, setup_in
 from tests.browser.test_panels import DONE, STAGE, TOY, result, status
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 
 @pytest.fixture(scope="module")
-def lab_server(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+def lab_server(chromium, tmp_path_factory):
     """Notebook 7 in the place of JupyterLab, whose own server it would change."""
     server = LabServer(tmp_path_factory.mktemp("notebook"), "notebook")
     yield server
     server.stop()
 
 
-def test_a_panel_and_the_history_work_in_notebook_7(
-    lab: LabPage, console_errors: list[str], data_dir: Path
-) -> None:
+def test_a_panel_and_the_history_work_in_notebook_7(lab, console_errors, data_dir):
     # A folder of its own: stored results would be shown to the next test that opens this panel.
     first = setup_in(data_dir)
     lab.server.write_notebook("seven.ipynb", f"{first}{STAGE}", f"pk.Workbench(workload={TOY})")

@@ -1,14 +1,12 @@
 """The panels in JupyterLab, driven as a person does: on what the page shows, never on sleeps."""
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import nbformat
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import expect
 
-from tests.browser.lab import LabPage, setup_in
+from tests.browser.lab import setup_in
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -29,7 +27,7 @@ bench
 """
 
 
-def opened(lab: LabPage, data: Path, first: str, *more: str) -> Locator:
+def opened(lab, data, first, *more):
     """A notebook whose first cell has run, with an empty store; the panel in it."""
     lab.server.write_notebook("panel.ipynb", setup_in(data) + first, *more)
     lab.open_notebook("panel.ipynb")
@@ -37,21 +35,21 @@ def opened(lab: LabPage, data: Path, first: str, *more: str) -> Locator:
     return lab.page.locator(".pk-panel").first
 
 
-def status(panel: Locator, text: str | re.Pattern[str]) -> None:
+def status(panel, text):
     expect(panel.locator(".pk-status")).to_have_text(text, timeout=DONE)
 
 
-def problem(panel: Locator) -> Locator:
+def problem(panel):
     """What went wrong, as the panel says it."""
     return panel.locator("[role=alert]")
 
 
-def result(lab: LabPage, cell: int = 0) -> Locator:
+def result(lab, cell=0):
     """What a cell shows of a result, above its details."""
     return lab.page.locator(".jp-CodeCell").nth(cell).locator(".pk-doc").first
 
 
-def test_a_stage_from_guess_to_result_while_other_cells_run(lab: LabPage, data_dir: Path) -> None:
+def test_a_stage_from_guess_to_result_while_other_cells_run(lab, data_dir):
     panel = opened(lab, data_dir, STAGE, "[6 * 7, panel._turn.locked()]")
     expect(panel.locator(".pk-switch-workers input")).to_have_value("1", timeout=DONE)
     panel.locator(".pk-guess input").fill("1.5")
@@ -81,7 +79,7 @@ def test_a_stage_from_guess_to_result_while_other_cells_run(lab: LabPage, data_d
     expect(panel.locator(".pk-status")).to_contain_text("measured earlier", timeout=DONE)
 
 
-def test_a_result_of_a_cell_stands_below_it_and_is_saved_once(lab: LabPage, data_dir: Path) -> None:
+def test_a_result_of_a_cell_stands_below_it_and_is_saved_once(lab, data_dir):
     panel = opened(lab, data_dir, STAGE, "panel.run()")
     lab.run_cell(1)
     status(panel, "done")
@@ -95,9 +93,7 @@ def test_a_result_of_a_cell_stands_below_it_and_is_saved_once(lab: LabPage, data
     assert sum("<svg" in text for text in shown) == 1
 
 
-def test_stop_leaves_a_panel_that_runs_again(
-    lab: LabPage, data_dir: Path, no_orphans: Callable[[], None]
-) -> None:
+def test_stop_leaves_a_panel_that_runs_again(lab, data_dir, no_orphans):
     panel = opened(lab, data_dir, STAGE.replace(TOY, SLOW))
     panel.locator("button.pk-run").click()
     status(panel, re.compile("measuring|warm-up|first step|building"))
@@ -107,9 +103,7 @@ def test_stop_leaves_a_panel_that_runs_again(
     assert lab.errors() == []
 
 
-def test_the_kernel_s_stop_button_ends_run_all(
-    lab: LabPage, data_dir: Path, no_orphans: Callable[[], None]
-) -> None:
+def test_the_kernel_s_stop_button_ends_run_all(lab, data_dir, no_orphans):
     panel = opened(lab, data_dir, STAGE.replace(TOY, SLOW), "panel.run()", "after = True")
     lab.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
     panel = lab.page.locator(".pk-panel").first
@@ -120,7 +114,7 @@ def test_the_kernel_s_stop_button_ends_run_all(
     assert lab.kernel_eval("'after' in globals()") is False
 
 
-def test_what_goes_wrong_stands_in_the_panel_or_in_the_cell(lab: LabPage, data_dir: Path) -> None:
+def test_what_goes_wrong_stands_in_the_panel_or_in_the_cell(lab, data_dir):
     cell = "panel = pk.StagePanel('data_loading', workload='tests.support.toy:RaisingData')\npanel"
     panel = opened(lab, data_dir, cell, "panel.run()")
     panel.locator("button.pk-run").click()
@@ -130,7 +124,7 @@ def test_what_goes_wrong_stands_in_the_panel_or_in_the_cell(lab: LabPage, data_d
     assert "sample 7 is broken" in lab.errors()[0]
 
 
-def test_the_workbench_by_keyboard(lab: LabPage, data_dir: Path) -> None:
+def test_the_workbench_by_keyboard(lab, data_dir):
     bench = opened(lab, data_dir, f"bench = pk.Workbench(workload={TOY}, preset='smoke')\nbench")
     status(bench, "ready")
     expect(bench.locator(".pk-n-a summary")).to_contain_text("cannot act here")
@@ -153,7 +147,7 @@ def test_the_workbench_by_keyboard(lab: LabPage, data_dir: Path) -> None:
     assert lab.accessibility_violations(".pk-panel") == []
 
 
-def test_two_hundred_runs_stay_fluid(lab: LabPage, data_dir: Path) -> None:
+def test_two_hundred_runs_stay_fluid(lab, data_dir):
     bench = opened(lab, data_dir, MANY)
     rows = bench.locator(".pk-history tbody tr:not([hidden])")
     expect(rows).to_have_count(200, timeout=DONE)
@@ -173,7 +167,7 @@ def test_two_hundred_runs_stay_fluid(lab: LabPage, data_dir: Path) -> None:
     expect(result(lab)).to_contain_text("not interleaved", timeout=DONE)
 
 
-def test_a_recording_is_chosen_in_the_menu_and_played(lab: LabPage, data_dir: Path) -> None:
+def test_a_recording_is_chosen_in_the_menu_and_played(lab, data_dir):
     panel = opened(
         lab, data_dir, "panel = pk.StagePanel('data_loading')\npanel", "pk.StagePanel('amp').plan.device"
     )

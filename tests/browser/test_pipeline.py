@@ -1,14 +1,10 @@
 """The picture of a loop's two queues: its formula is what its steps settle at, and people can use it."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from perfkit.show import html
 from tests.browser.lab import ARTEFACTS, LabPage
@@ -18,14 +14,14 @@ PARTS = ("fetch_s", "copy_s", "launch_s", "kernels_s")
 
 
 @pytest.fixture
-def picture(page: Page, console_errors: list[str]) -> Iterator[Page]:
+def picture(page, console_errors):
     """The page by itself, from its file: no server, no kernel."""
     page.goto(FILE.as_uri())
     yield page
     assert not console_errors
 
 
-def settings(count: int) -> list[dict[str, Any]]:
+def settings(count):
     """Random loops, the parts in seconds a batch, some with parts that cost nothing."""
     draw = random.Random(0)
     choices = [lambda: 0.0, lambda: draw.uniform(0, 1), lambda: 10 ** draw.uniform(-4, 1)]
@@ -40,7 +36,7 @@ def settings(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def test_the_steps_that_are_drawn_settle_at_the_formula(picture: Page) -> None:
+def test_the_steps_that_are_drawn_settle_at_the_formula(picture):
     """Event by event, the loop ends where the formula does: over a whole number of rounds of the workers."""
     answers = picture.evaluate(
         """(all) => all.map((p) => {
@@ -53,7 +49,7 @@ def test_the_steps_that_are_drawn_settle_at_the_formula(picture: Page) -> None:
     assert list(settled) == pytest.approx(list(formula), rel=1e-6, abs=1e-9)
 
 
-def test_the_knobs_and_examples_work_from_the_keyboard(picture: Page) -> None:
+def test_the_knobs_and_examples_work_from_the_keyboard(picture):
     verdict = picture.locator("#verdict")
     expect(verdict).to_contain_text("data-bound")
     picture.get_by_role("button", name="8 workers").press("Enter")
@@ -77,17 +73,17 @@ def test_the_knobs_and_examples_work_from_the_keyboard(picture: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_accessible_and_fits(picture: Page, scheme: Any) -> None:
+def test_the_page_is_accessible_and_fits(picture, scheme):
     picture.emulate_media(color_scheme=scheme)
     picture.get_by_role("button", name="pinned memory").click()
-    assert LabPage(picture, None).accessibility_violations("body") == []  # type: ignore[arg-type]
+    assert LabPage(picture, None).accessibility_violations("body") == []
     assert picture.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert picture.evaluate("document.body.scrollHeight") <= 640, "the height of the frame in a notebook"
     ARTEFACTS.mkdir(exist_ok=True)
     picture.screenshot(path=ARTEFACTS / f"pipeline-{scheme}.png")
 
 
-def test_a_notebook_shows_the_same_page_in_a_frame(page: Page, console_errors: list[str]) -> None:
+def test_a_notebook_shows_the_same_page_in_a_frame(page, console_errors):
     page.set_content(html.pipeline())
     frame = page.frame_locator("iframe")
     frame.get_by_role("button", name="second stream").click()

@@ -1,13 +1,10 @@
 """The timeline by itself, in a page and in a frame of a notebook: search, folding, selection, gaps, lines."""
 
-from __future__ import annotations
-
 import io
-from collections.abc import Iterator
 
 import pytest
 from PIL import Image, ImageStat
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from perfkit.show import html
 from perfkit.trace import Bar, Lane, Lanes
@@ -15,7 +12,7 @@ from perfkit.trace.figures import interactive
 from tests.browser.lab import ARTEFACTS
 
 
-def bar(name: str, start: float, duration: float, colour: str, depth: int = 0, place: str = "") -> Bar:
+def bar(name, start, duration, colour, depth=0, place=""):
     return Bar(
         name=name, start_us=start, duration_us=duration, colour=colour, depth=depth, place=place
     )  # fmt: skip
@@ -35,9 +32,9 @@ LANES = Lanes(
 
 
 @pytest.fixture
-def timeline(chromium: Browser) -> Iterator[Page]:
+def timeline(chromium):
     page = chromium.new_page(viewport={"width": 1280, "height": 720})
-    problems: list[str] = []
+    problems = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.set_content(html.page("Timeline", [interactive(LANES)]))
     page.wait_for_function("() => window.pkFrames > 0")
@@ -46,14 +43,14 @@ def timeline(chromium: Browser) -> Iterator[Page]:
     assert problems == []
 
 
-def test_time_by_kind_leaves_out_what_runs_inside(timeline: Page) -> None:
+def test_time_by_kind_leaves_out_what_runs_inside(timeline):
     summary = timeline.locator("#pk-timeline-sum")
     expect(summary).to_contain_text("kernel 40.0 µs (40%, 2×)")
     expect(summary).to_contain_text("cpu_op 30.0 µs (30%, 2×)")
     expect(summary).to_contain_text("annotation 10.0 µs")
 
 
-def test_the_longest_gap_is_selected_then_the_next(timeline: Page) -> None:
+def test_the_longest_gap_is_selected_then_the_next(timeline):
     timeline.locator("#pk-timeline").press("g")
     expect(timeline.locator("#pk-timeline-event")).to_have_text(
         "Gap 1, the longest: 40.0 µs in which the device does nothing"
@@ -66,7 +63,7 @@ def test_the_longest_gap_is_selected_then_the_next(timeline: Page) -> None:
     expect(timeline.locator("#pk-timeline-span")).to_have_text("In view, 100.0 µs:")
 
 
-def test_search_finds_names_and_lines_of_code(timeline: Page) -> None:
+def test_search_finds_names_and_lines_of_code(timeline):
     timeline.locator("#pk-timeline").press("/")
     timeline.keyboard.type("kernel_")
     expect(timeline.locator("#pk-timeline-hits")).to_have_text("2 events, 40.0 µs in all")
@@ -80,18 +77,18 @@ def test_search_finds_names_and_lines_of_code(timeline: Page) -> None:
     expect(timeline.locator("#pk-timeline-hits")).to_have_text("nothing is called that")
 
 
-def test_a_lane_folds_by_its_box_and_by_a_click_on_its_name(timeline: Page) -> None:
+def test_a_lane_folds_by_its_box_and_by_a_click_on_its_name(timeline):
     canvas = timeline.locator("#pk-timeline")
-    high = canvas.bounding_box()["height"]  # type: ignore[index]
+    high = canvas.bounding_box()["height"]
     timeline.get_by_text("Unfolded lanes").click()
     timeline.get_by_label("main").uncheck()
-    assert canvas.bounding_box()["height"] == high - 30  # type: ignore[index]
+    assert canvas.bounding_box()["height"] == high - 30
     canvas.click(position={"x": 20, "y": 28})
-    assert canvas.bounding_box()["height"] == high  # type: ignore[index]
+    assert canvas.bounding_box()["height"] == high
     expect(timeline.get_by_label("GPU")).to_be_disabled()
 
 
-def test_a_span_is_selected_with_the_mouse_and_with_the_keyboard(timeline: Page) -> None:
+def test_a_span_is_selected_with_the_mouse_and_with_the_keyboard(timeline):
     canvas = timeline.locator("#pk-timeline")
     canvas.press("Shift+ArrowRight")
     expect(timeline.locator("#pk-timeline-span")).to_have_text("Selected 5.0 µs:")
@@ -108,7 +105,7 @@ def test_a_span_is_selected_with_the_mouse_and_with_the_keyboard(timeline: Page)
     expect(timeline.locator("#pk-timeline-span")).to_contain_text("Selected")
 
 
-def test_steps_are_visited_and_short_events_share_a_pale_bar(chromium: Browser) -> None:
+def test_steps_are_visited_and_short_events_share_a_pale_bar(chromium):
     together = Bar(
         name="relu", start_us=120, duration_us=40, colour="kernel", events=1500, busy_us=20
     )  # fmt: skip
@@ -130,7 +127,7 @@ def test_steps_are_visited_and_short_events_share_a_pale_bar(chromium: Browser) 
     page.close()
 
 
-def test_a_frame_has_the_colours_of_the_notebook_around_it(chromium: Browser) -> None:
+def test_a_frame_has_the_colours_of_the_notebook_around_it(chromium):
     page = chromium.new_page(viewport={"width": 1280, "height": 720}, color_scheme="null")
     brightness = {}
     for is_light in ("true", "false"):

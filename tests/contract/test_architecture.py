@@ -17,9 +17,9 @@ FILES = {
 }
 
 
-def imports(module: str) -> set[str]:
+def imports(module):
     """The modules of perfkit that a file imports, also inside functions and for types only."""
-    names: set[str] = set()
+    names = set()
     for node in ast.walk(ast.parse(FILES[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
@@ -29,12 +29,12 @@ def imports(module: str) -> set[str]:
     return {name for name in names if name in FILES} - {module}
 
 
-def test_no_file_imports_itself_through_others() -> None:
+def test_no_file_imports_itself_through_others():
     assert len(FILES) > 50
     TopologicalSorter({module: imports(module) for module in FILES}).prepare()  # raises a CycleError
 
 
-def test_the_core_works_without_any_addition(tmp_path: Path) -> None:
+def test_the_core_works_without_any_addition(tmp_path):
     """Their folders are removed in a copy: every module of the core is imported there, and the commands listed."""
     gone = shutil.ignore_patterns("__pycache__", *additions.NAMES)
     shutil.copytree(ROOT / "perfkit", tmp_path / "perfkit", ignore=gone)
@@ -57,12 +57,12 @@ def test_the_core_works_without_any_addition(tmp_path: Path) -> None:
     assert "compare" in done.stdout and "watch" not in done.stdout
 
 
-def test_no_file_is_long() -> None:
+def test_no_file_is_long():
     lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in FILES.items()}
     assert {name: length for name, length in lengths.items() if length > 500} == {}
 
 
-def test_the_suite_runs_every_test_file() -> None:
+def test_the_suite_runs_every_test_file():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     paths = [ROOT / path for path in settings["tool"]["pytest"]["ini_options"]["testpaths"]]
     files = list((ROOT / "tests").rglob("test_*.py"))

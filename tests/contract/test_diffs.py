@@ -1,20 +1,17 @@
 """For every stage: measured recipe, shown diff, exported script and the rung of the ladder agree."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from perfkit import export
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
-from perfkit.ladder.stages import Stage
 from perfkit.recipe import Recipe, switches
 from perfkit.results.run import Communication
 from perfkit.studies import rungs, sources
 from perfkit.studies.rungs import climb
-from perfkit.studies.sources import Plan, described
+from perfkit.studies.sources import described
 from perfkit.worker.messages import Description, DeviceFacts
 from tests.unit.studies import fakes
 
@@ -34,7 +31,7 @@ COMMUNICATION = Communication(
 class Child(fakes.FakeChild):
     """A child of a machine with every device: it describes this workload."""
 
-    def answer(self, question: str, arguments: dict[str, Any]) -> Any:
+    def answer(self, question, arguments):
         if question == "describe":
             return DESCRIPTION
         if question == "communication":
@@ -43,23 +40,23 @@ class Child(fakes.FakeChild):
         return msgspec.structs.replace(answer, losses=LOSSES) if question == "train" else answer
 
 
-def plan(device: str, stages: tuple[str, ...] | None = None, below: bool = True) -> Plan:
+def plan(device, stages=None, below=True):
     return replace(sources.plan(WORKLOAD, "smoke", stages, device="cpu", below=below), device=device)
 
 
-def stages(wanted: Plan) -> list[Stage]:
+def stages(wanted):
     return rungs.all_stages(described(wanted, DESCRIPTION))
 
 
 @pytest.fixture
-def _machine(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
+def _machine(monkeypatch, data_dir):
     monkeypatch.setattr(fakes, "FakeChild", Child)
     fakes.install(monkeypatch, fakes.FakeMachine())
 
 
 @pytest.mark.parametrize("name", RUNGS)
 @pytest.mark.usefixtures("_machine")
-def test_what_is_measured_is_what_is_shown_and_exported(name: str) -> None:
+def test_what_is_measured_is_what_is_shown_and_exported(name):
     device = (
         "cpu" if len(name) % 2 or name in IN_THE_ENVIRONMENT else "cuda"
     )  # each somewhere, not everywhere
@@ -82,7 +79,7 @@ def test_what_is_measured_is_what_is_shown_and_exported(name: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_stage_alone_is_the_rung_of_the_ladder(device: str) -> None:
+def test_a_stage_alone_is_the_rung_of_the_ladder(device):
     ladder = stages(plan(device, below=False))
     assert [rung.name for rung in ladder] == list(LADDER)
     for at, name in enumerate(LADDER[1:], start=1):
@@ -91,25 +88,25 @@ def test_a_stage_alone_is_the_rung_of_the_ladder(device: str) -> None:
         assert (after.recipe, after.reason) == (ladder[at].recipe, ladder[at].reason), name
 
 
-def test_a_variable_of_the_process_differs_in_the_command_of_a_cpu_s_script_alone() -> None:
+def test_a_variable_of_the_process_differs_in_the_command_of_a_cpu_s_script_alone():
     ((_, on_cpu),) = rungs.stage_diffs(plan("cpu", ("allocator",)), DESCRIPTION)
     ((_, on_gpu),) = rungs.stage_diffs(plan("cuda", ("allocator",)), DESCRIPTION)
     assert [line[0] for line in changed(on_cpu)] == ["-", "+"]
     assert "=" in changed(on_cpu)[1] and not on_gpu
 
 
-def test_workers_come_with_threads_that_sleep_on_a_cpu_alone() -> None:
+def test_workers_come_with_threads_that_sleep_on_a_cpu_alone():
     (_, on_cpu), (_, on_gpu) = rungs.stage_diffs(plan("cpu", ("data_loading",)), DESCRIPTION)
     assert "OMP_WAIT_POLICY=PASSIVE" in on_cpu and "OMP_WAIT_POLICY" not in on_gpu
 
 
 @pytest.mark.parametrize("name", ["amp", "activation_checkpointing", "batch_size", "pinning"])
-def test_on_a_machine_without_a_gpu_the_diff_on_one_is_shown_where_it_differs(name: str) -> None:
+def test_on_a_machine_without_a_gpu_the_diff_on_one_is_shown_where_it_differs(name):
     shown = [text for _, text in rungs.stage_diffs(plan("cpu", (name,)), DESCRIPTION) if text]
     ((_, on_gpu),) = rungs.stage_diffs(plan("cuda", (name,)), DESCRIPTION)
     assert bool(shown) == bool(on_gpu) == (name not in WITHOUT_COMPILE)
     assert not shown or changed(shown[-1]) == changed(on_gpu)
 
 
-def changed(diff: str) -> list[str]:
+def changed(diff):
     return [line for line in diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer.main
@@ -17,13 +16,13 @@ PAGES = [
 ]
 NOT_IN_GIT = {"tests/browser/artefacts/"}
 """A folder that the tests make."""
-GROUP: Any = typer.main.get_command(app)
+GROUP = typer.main.get_command(app)
 COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
-def commands(text: str) -> list[list[str]]:
+def commands(text):
     """The words after `perfkit` in lines of shell code and in code spans, up to a comment or a pipe."""
     lines = re.findall(r"^perfkit ([^#>|\n]+)", text, re.MULTILINE)
     spans = re.findall(r"`perfkit ([^`#>|]+)[^`]*`", text)
@@ -31,7 +30,7 @@ def commands(text: str) -> list[list[str]]:
     return [line.partition(" -- ")[0].split() for line in lines + spans]
 
 
-def test_the_readme_names_commands() -> None:
+def test_the_readme_names_commands():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 120
     named = {words[0] for words in commands(text)}
@@ -39,7 +38,7 @@ def test_the_readme_names_commands() -> None:
 
 
 @each_page
-def test_commands_and_their_options_exist(page: Path) -> None:
+def test_commands_and_their_options_exist(page):
     for name, *words in commands(page.read_text(encoding="utf-8")):
         assert name in COMMANDS, f"perfkit {name}"
         options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
@@ -48,7 +47,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 
 
 @each_page
-def test_files_and_folders_exist(page: Path) -> None:
+def test_files_and_folders_exist(page):
     text = page.read_text(encoding="utf-8")
     places = re.findall(r"`((?:perfkit|notebooks|tests|data|docs|benchmarks|\.ci)/[\w./]*)`", text)
     links = re.findall(r"\]\(((?!http)[\w./]+)\)", text)
@@ -62,13 +61,13 @@ def test_files_and_folders_exist(page: Path) -> None:
 
 
 @each_page
-def test_make_targets_exist(page: Path) -> None:
+def test_make_targets_exist(page):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
     assert named <= targets
 
 
-def test_the_architecture_names_files_that_exist() -> None:
+def test_the_architecture_names_files_that_exist():
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     folders = [init.parent.name for init in (ROOT / "perfkit").glob("*/__init__.py")]
     places = re.findall(rf"`((?:{'|'.join(folders)})/[\w./]*|\w+\.py)`", text)

@@ -4,14 +4,12 @@ import ast
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import jupytext
 import pytest
 
 from perfkit.puzzles.judge import judge
-from perfkit.puzzles.panel import MYSTERIES, Task, source_of, tasks
-from perfkit.worker.messages import Judged
+from perfkit.puzzles.panel import MYSTERIES, source_of, tasks
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "notebooks" / "src"
@@ -23,7 +21,7 @@ each_mystery = pytest.mark.parametrize("name", sorted(tasks().keys() - PUZZLES))
 
 
 @each_puzzle
-def test_a_puzzle_says_how_it_is_checked_and_its_starter_does_not_pass(name: str, task: Task) -> None:
+def test_a_puzzle_says_how_it_is_checked_and_its_starter_does_not_pass(name, task):
     assert "*Checked" in task.statement
     assert len(set(task.hints)) == 3
     assert_helps(judge(task.checks, task.starter))
@@ -32,7 +30,7 @@ def test_a_puzzle_says_how_it_is_checked_and_its_starter_does_not_pass(name: str
 # ---------------------------------------------------------------- mysteries
 
 
-def mended(name: str) -> str:
+def mended(name):
     """A mystery's script with the edit of the solutions: runs of lines that go, and what comes instead."""
     script = tasks()[name].starter
     text = "\n".join(cell.source for cell in jupytext.read(SOLUTIONS).cells if cell.cell_type == "markdown")
@@ -45,7 +43,7 @@ def mended(name: str) -> str:
 
 
 @each_mystery
-def test_a_mystery_is_solved_by_its_solution_and_by_nothing_else(name: str) -> None:
+def test_a_mystery_is_solved_by_its_solution_and_by_nothing_else(name):
     task = tasks()[name]
     assert_helps(judge(task.checks, task.starter, task.starter))
     judged = judge(task.checks, mended(name), task.starter)
@@ -56,13 +54,13 @@ def test_a_mystery_is_solved_by_its_solution_and_by_nothing_else(name: str) -> N
     assert "should return" in judged.sentence or "asked for" in judged.sentence
 
 
-def test_every_mystery_has_a_cell() -> None:
+def test_every_mystery_has_a_cell():
     cells = [cell.source for cell in jupytext.read(SOURCES / "puzzles" / "mysteries.py").cells]
     named = re.findall(r'pk\.mystery\("(\w+)"\)', "\n".join(cells))
     assert named == [name for name, task in tasks().items() if task.chapter == MYSTERIES]
 
 
-def assert_helps(judged: Judged) -> None:
+def assert_helps(judged):
     """The answer is refused, in one line that is neither ours nor empty."""
     assert not judged.right
     assert len(judged.sentence) > 20 and "\n" not in judged.sentence
@@ -72,9 +70,9 @@ def assert_helps(judged: Judged) -> None:
 # ---------------------------------------------------------------- solutions
 
 
-def answers(kind: str) -> list[Any]:
+def answers(kind):
     """Every answer of a kind, with the cell of imports before it."""
-    cases, count = [], dict[str, int]()
+    cases, count = [], {}
     imports, *cells = [cell for cell in jupytext.read(SOLUTIONS).cells if cell.cell_type == "code"]
     for cell in cells:
         name, own = cell.metadata["tags"]
@@ -86,21 +84,21 @@ def answers(kind: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "source"), answers("right"))
-def test_a_right_answer_passes(name: str, source: str) -> None:
+def test_a_right_answer_passes(name, source):
     judged = judge(tasks()[name].checks, source)
     assert judged.right, judged.sentence
     assert judged.proofs
 
 
 @pytest.mark.parametrize(("name", "source"), answers("wrong"))
-def test_a_wrong_answer_is_told_its_mistake(name: str, source: str) -> None:
+def test_a_wrong_answer_is_told_its_mistake(name, source):
     judged = judge(tasks()[name].checks, source)
     (says,) = re.findall(r"^# says: (.+)$", source, re.MULTILINE)
     assert says in judged.sentence
     assert_helps(judged)
 
 
-def test_every_puzzle_has_a_right_answer_and_two_wrong_ones() -> None:
+def test_every_puzzle_has_a_right_answer_and_two_wrong_ones():
     for kind, least in (("right", 1), ("wrong", 2)):
         named = [case.values[0] for case in answers(kind)]
         assert [*dict.fromkeys(named)] == [*PUZZLES]
@@ -112,7 +110,7 @@ def test_every_puzzle_has_a_right_answer_and_two_wrong_ones() -> None:
 CHEATS = tomllib.loads((ROOT / "tests" / "data" / "puzzle-cheats.toml").read_text(encoding="utf-8"))
 
 
-def answer(cheat: dict[str, str]) -> str:
+def answer(cheat):
     """The cheat's own code, or the honest loop with the cheat in it."""
     if "source" in cheat:
         return cheat["source"]
@@ -120,19 +118,19 @@ def answer(cheat: dict[str, str]) -> str:
     return str(changed["before"] + changed["loop"].format(**changed))
 
 
-def test_the_honest_loop_passes() -> None:
+def test_the_honest_loop_passes():
     assert judge(tasks()["waits"].checks, answer({})).right
 
 
 @pytest.mark.parametrize("name", sorted(CHEATS.keys() - {"honest"}))
-def test_a_cheat_is_refused(name: str) -> None:
+def test_a_cheat_is_refused(name):
     cheat = CHEATS[name]
     judged = judge(tasks()[cheat.get("puzzle", "waits")].checks, answer(cheat))
     assert cheat["says"] in judged.sentence
     assert_helps(judged)
 
 
-def test_what_an_answer_replaced_is_put_back() -> None:
+def test_what_an_answer_replaced_is_put_back():
     import time
 
     before = time.perf_counter
@@ -144,7 +142,7 @@ def test_what_an_answer_replaced_is_put_back() -> None:
 
 
 @each_puzzle
-def test_a_puzzle_stands_in_its_chapter_with_its_starter(name: str, task: Task) -> None:
+def test_a_puzzle_stands_in_its_chapter_with_its_starter(name, task):
     cells = [cell.source for cell in jupytext.read(SOURCES / f"{task.chapter}.py").cells]
     assert f'pk.puzzle("{name}")' in cells
     (cell,) = [source for source in cells if f'pk.puzzle("{name}").check(' in source]
@@ -152,7 +150,7 @@ def test_a_puzzle_stands_in_its_chapter_with_its_starter(name: str, task: Task) 
     assert ast.dump(ast.parse(written)) == ast.dump(ast.parse(task.starter))
 
 
-def test_an_answer_is_collected_from_the_cells_that_define_it(shell: Any) -> None:
+def test_an_answer_is_collected_from_the_cells_that_define_it(shell):
     cells = [
         "import math as maths\nfrom torch import nn\nWIDTH = 4",
         "def twice(x):\n    return maths.floor(x) * 2",
@@ -163,6 +161,6 @@ def test_an_answer_is_collected_from_the_cells_that_define_it(shell: Any) -> Non
         shell.run_cell(cell, store_history=True)
     source = source_of((shell.user_ns["Net"],))
     assert "print" not in source and "wrong" not in source
-    scope: dict[str, Any] = {}
+    scope = {}
     exec(source, scope)
     assert scope["Net"]()(2.5) == 4 and scope["Net"].size == 4

@@ -8,27 +8,26 @@ import pytest
 
 from docs import record
 from perfkit import trace
-from perfkit.results.recordings import Recording, load
-from perfkit.results.run import Run
+from perfkit.results.recordings import load
 from perfkit.simulate.costs import constants
-from perfkit.trace import Analysis, diagnose
+from perfkit.trace import diagnose
 
 EQUAL = 0.2
 """Chapter 02: "In these two recordings, the operators take about the same time"."""
 
 
 @pytest.fixture(scope="module")
-def ladder() -> Recording:
+def ladder():
     return load(record.FOLDER / record.LADDER)
 
 
 @pytest.fixture(scope="module")
-def pair() -> tuple[Analysis, Analysis]:
+def pair():
     before, after = (trace.analyse(trace.load(record.FOLDER / name)) for name in record.TRACES.values())
     return before, after
 
 
-def test_every_file_has_a_provenance_and_is_as_it_was_recorded() -> None:
+def test_every_file_has_a_provenance_and_is_as_it_was_recorded():
     parts = json.loads((record.FOLDER / record.PROVENANCE).read_text(encoding="utf-8"))["parts"]
     assert parts.keys() == record.PARTS.keys()
     for part in parts.values():
@@ -42,7 +41,7 @@ def test_every_file_has_a_provenance_and_is_as_it_was_recorded() -> None:
     assert digests == {name: digest for part in parts.values() for name, digest in part["sha256"].items()}
 
 
-def test_the_ladder_is_complete_and_undisturbed(ladder: Recording) -> None:
+def test_the_ladder_is_complete_and_undisturbed(ladder):
     runs = ladder.runs
     assert {run.status for run in runs} == {"ok", "not_applicable"}
     assert all(run.reason for run in runs if run.status != "ok")
@@ -56,11 +55,11 @@ def test_the_ladder_is_complete_and_undisturbed(ladder: Recording) -> None:
         assert len(run.raw.block_samples_per_s) >= 5
 
 
-def measured(recording: Recording) -> list[Run]:
+def measured(recording):
     return [run for run in recording.runs if run.status == "ok"]
 
 
-def test_the_simulated_ladder_says_so_and_is_of_todays_model() -> None:
+def test_the_simulated_ladder_says_so_and_is_of_todays_model():
     again = "the model has changed: make recordings ARGS='--only simulated'"
     runs = load(record.FOLDER / record.SIMULATED).runs
     for run in runs:
@@ -73,7 +72,7 @@ def test_the_simulated_ladder_says_so_and_is_of_todays_model() -> None:
         assert ratio and ratio.verdict in ("predicted faster", "predicted slower", "too close to predict")
 
 
-def test_the_traces_differ_by_the_wait_for_the_loader(pair: tuple[Analysis, Analysis]) -> None:
+def test_the_traces_differ_by_the_wait_for_the_loader(pair):
     before, after = pair
     assert all(analysis.health == [] and len(analysis.steps) == 3 for analysis in pair)
     assert part(after, "cpu_op") == pytest.approx(part(before, "cpu_op"), rel=EQUAL)
@@ -86,7 +85,7 @@ def test_the_traces_differ_by_the_wait_for_the_loader(pair: tuple[Analysis, Anal
     assert "data-bound" in names[0] - names[1]
 
 
-def test_the_simulated_timeline_shows_a_copy_that_the_host_waits_for() -> None:
+def test_the_simulated_timeline_shows_a_copy_that_the_host_waits_for():
     """Chapter 09: the copy is a visible part of the step, and the host is blocked meanwhile."""
     analysis = trace.analyse(trace.load(record.FOLDER / record.TIMELINE))
     assert {problem.code for problem in analysis.health} == {"simulated"} and analysis.steps
@@ -94,7 +93,7 @@ def test_the_simulated_timeline_shows_a_copy_that_the_host_waits_for() -> None:
     assert part(analysis, "kernel") > part(analysis, "memcpy") > 0.1 * (analysis.mean_step_us or 0.0)
 
 
-def part(analysis: Analysis, name: str) -> float:
+def part(analysis, name):
     """µs of a step."""
     value = analysis.mean_us[name]
     assert value

@@ -1,7 +1,5 @@
 """Goes over every switch and every optimization: declared once, and then present wherever it must be."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import itertools
@@ -43,7 +41,7 @@ EVERYWHERE = Target(
 RUNGS = sorted(set(OPTIMIZATIONS) - {"baseline"})
 
 
-def test_the_tests_below_go_over_all_of_them() -> None:
+def test_the_tests_below_go_over_all_of_them():
     assert list(switches()) == [field.name for field in dataclasses.fields(Recipe)] == SWITCHES
     own = {name: card.switch for name, card in OPTIMIZATIONS.items()}
     assert {name: switch for name, switch in own.items() if name != switch} == OTHER_NAMES
@@ -51,7 +49,7 @@ def test_the_tests_below_go_over_all_of_them() -> None:
     assert {path.stem for path in (PACKAGE / "ladder" / "cards").glob("*")} == set(OPTIMIZATIONS)
 
 
-def _read_switches(path: Path) -> set[str]:
+def _read_switches(path):
     """Switches that a source file reads as `recipe.NAME` or `self.recipe.NAME`."""
     attributes = [
         n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Attribute)
@@ -59,27 +57,27 @@ def _read_switches(path: Path) -> set[str]:
     return {node.attr for node in attributes if ast.unparse(node.value) in ("recipe", "self.recipe")}
 
 
-READ = set[str]().union(
+READ = set().union(
     *map(_read_switches, [PACKAGE / "train.py", *(PACKAGE / "workloads").glob("[!_]*.py")])
 ) | {"wait_policy", "allocator"}  # in the environment: Recipe.environment()
 TEXTS = [path.read_text(encoding="utf-8") for path in NOTEBOOKS.glob("*.py")]
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-def test_a_switch_is_in_every_place(name: str) -> None:
+def test_a_switch_is_in_every_place(name):
     assert name in READ, "no branch in train.py or a workload"
     assert name in READERS, "no check in worker/checks.py"
     assert any(name in card.settings for card in OPTIMIZATIONS.values()), "no card sets it"
     assert any(name in text for text in TEXTS), "no notebook mentions it"
 
 
-def test_there_is_no_branch_and_no_check_of_what_is_no_switch() -> None:
+def test_there_is_no_branch_and_no_check_of_what_is_no_switch():
     assert set(READERS) == set(SWITCHES)
     assert READ - set(SWITCHES) <= {"replace", "to_dict"}
 
 
 @pytest.mark.parametrize("name", RUNGS)
-def test_an_optimization_changes_its_own_switch_and_all_of_it_can_act(name: str) -> None:
+def test_an_optimization_changes_its_own_switch_and_all_of_it_can_act(name):
     target = Target("cpu") if name in ("wait_policy", "allocator") else EVERYWHERE
     base = Recipe(batch_size=SIZES.batch_size)
     stage = stages.stage(OPTIMIZATIONS[name], base, SIZES, target)
@@ -89,14 +87,14 @@ def test_an_optimization_changes_its_own_switch_and_all_of_it_can_act(name: str)
 
 
 @pytest.mark.parametrize("name", RUNGS)
-def test_on_a_plain_cpu_a_stage_acts_or_says_why_not(name: str) -> None:
+def test_on_a_plain_cpu_a_stage_acts_or_says_why_not(name):
     plain = Target("cpu", frozenset(), compiler=False)
     base = Recipe(batch_size=SIZES.batch_size)
     stage = stages.stage(OPTIMIZATIONS[name], base, SIZES, plain)
     assert (stage.recipe != base) != bool(stage.reason)
 
 
-def test_the_gain_that_a_card_quotes_follows_from_the_article_s_rates() -> None:
+def test_the_gain_that_a_card_quotes_follows_from_the_article_s_rates():
     for before, stage in itertools.pairwise(article.STAGES):
         published = OPTIMIZATIONS[stage.stage].published
         assert published is not None

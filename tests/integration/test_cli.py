@@ -1,13 +1,9 @@
 """The command line as a person uses it: a ladder, its files, export, a simulated GPU; the documents' example."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +15,7 @@ CIFAR = ("--workload", "cifar_resnet18", "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def session(tmp_path_factory):
     """One run of five stages of the article's workload; most tests below look at it."""
     folder = tmp_path_factory.mktemp("cli")
     outputs = ("--json", str(folder / "out.json"), "--html", str(folder / "out.html"))
@@ -29,7 +25,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"text": done.stdout, "stages": stages, "html": (folder / "out.html").read_text()}
 
 
-def test_every_stage_is_measured_or_says_why_not(session: dict[str, Any]) -> None:
+def test_every_stage_is_measured_or_says_why_not(session):
     stages = session["stages"]
     assert list(stages) == ["baseline", "data_loading", "pinning", "uint8_copy", "device_resize", "amp"]
     pinning = stages["pinning"]
@@ -44,10 +40,10 @@ def test_every_stage_is_measured_or_says_why_not(session: dict[str, Any]) -> Non
     assert not re.search(r"(?:src|href)=[\"']?https?:", session["html"])
 
 
-def test_the_mechanisms_are_proven_and_exact_stages_have_the_same_losses(session: dict[str, Any]) -> None:
+def test_the_mechanisms_are_proven_and_exact_stages_have_the_same_losses(session):
     stages = session["stages"]
 
-    def evidence(stage: str, switch: str) -> str:
+    def evidence(stage, switch):
         return next(m["evidence"] for m in stages[stage]["mechanism"] if m["switch"] == switch)
 
     assert evidence("baseline", "uint8_copy") == "the batch is copied as float32: 27,648 bytes per sample"
@@ -60,9 +56,7 @@ def test_the_mechanisms_are_proven_and_exact_stages_have_the_same_losses(session
     assert losses[2] == pytest.approx(losses[0], rel=1e-3)
 
 
-def test_a_stored_run_is_shown_and_its_export_gives_its_losses(
-    session: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_stored_run_is_shown_and_its_export_gives_its_losses(session, tmp_path):
     stage = session["stages"]["data_loading"]
     assert json.loads(perfkit("show", stage["id"], "--json", "-").stdout)["id"] == stage["id"]
     script = perfkit("export", *CIFAR, "--stage", "data_loading", "--steps", "4").stdout
@@ -73,25 +67,25 @@ def test_a_stored_run_is_shown_and_its_export_gives_its_losses(
     assert [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()] == stage["losses"]
 
 
-def test_diff_shows_what_a_stage_changes_here_or_on_a_gpu() -> None:
+def test_diff_shows_what_a_stage_changes_here_or_on_a_gpu():
     assert "+        num_workers=1," in perfkit("diff", "data_loading", *CIFAR).stdout
     not_here = perfkit("diff", "pinning", *CIFAR).stdout
     assert "# n/a here: Pin" in not_here and "# What it changes on a GPU" in not_here
     assert "+        pin_memory=True," in not_here
 
 
-def test_wrong_use_is_one_line_and_exit_code_2() -> None:
+def test_wrong_use_is_one_line_and_exit_code_2():
     (line,) = perfkit("run", "--stages", "pining", code=2).stderr.strip().splitlines()
     assert "Did you mean 'pinning'" in line
 
 
-def test_doctor_says_which_stages_will_be_real() -> None:
+def test_doctor_says_which_stages_will_be_real():
     text = perfkit("doctor", "--device", "cpu").stdout
     assert re.search(r"data loading +will be measured", text)
     assert re.search(r"pinning +n/a: Pin memory", text)
 
 
-def test_a_simulated_gpu_is_labelled_everywhere_and_gates_nothing(tmp_path: Path) -> None:
+def test_a_simulated_gpu_is_labelled_everywhere_and_gates_nothing(tmp_path):
     page, host = tmp_path / "out.html", ("--device", "sim:v100", "--preset", "smoke")
     done = perfkit("run", *host, "--stages", "data_loading", "--json", "-", "--html", str(page))
     document = json.loads(done.stdout)
@@ -109,7 +103,7 @@ def test_a_simulated_gpu_is_labelled_everywhere_and_gates_nothing(tmp_path: Path
     assert "refused on sim:v100" in perfkit(*sides, "--fail-if-slower", "3%", code=2).stderr
 
 
-def test_the_workload_of_the_documents_works(tmp_path: Path) -> None:
+def test_the_workload_of_the_documents_works(tmp_path):
     page = (ROOT / "docs" / "workloads.md").read_text(encoding="utf-8")
     code = re.search(r"<!-- example: my_workload.py -->\n```python\n(.*?)```", page, re.DOTALL)
     assert code

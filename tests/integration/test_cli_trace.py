@@ -1,7 +1,5 @@
 """`perfkit trace` and `perfkit profile` as a person uses them."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -27,7 +25,7 @@ FIELDS = """
 """.split()
 
 
-def test_a_trace_gives_tables_and_json() -> None:
+def test_a_trace_gives_tables_and_json():
     for title in ("Health of the trace", "Mean step", "Operators", "Diagnosis"):
         assert title in perfkit("trace", BEFORE).stdout
     document = json.loads(perfkit("trace", BEFORE, "--json", "-").stdout)
@@ -37,7 +35,7 @@ def test_a_trace_gives_tables_and_json() -> None:
         assert sum(parts) == pytest.approx(step["duration_us"])
 
 
-def test_a_page_is_written_even_where_nobody_reads_on(tmp_path: Path) -> None:
+def test_a_page_is_written_even_where_nobody_reads_on(tmp_path):
     page = tmp_path / "out.html"
     command = [sys.executable, "-m", "perfkit", "trace", BEFORE, "--html", str(page)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -47,7 +45,7 @@ def test_a_page_is_written_even_where_nobody_reads_on(tmp_path: Path) -> None:
     assert "<canvas" in page.read_text()
 
 
-def test_a_read_is_stopped_by_ctrl_c_with_one_line(tmp_path: Path) -> None:
+def test_a_read_is_stopped_by_ctrl_c_with_one_line(tmp_path):
     event = b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1},'
     path = tmp_path / "large.json"
     path.write_bytes(b"[" + 1_000_000 * event + b"{}]")
@@ -63,12 +61,12 @@ def test_a_read_is_stopped_by_ctrl_c_with_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x1f\x8bbroken", b'{"a": 1}'])
-def test_what_is_no_trace_gets_one_line(content: bytes, tmp_path: Path) -> None:
+def test_what_is_no_trace_gets_one_line(content, tmp_path):
     (tmp_path / "x.json").write_bytes(content)
     (_,) = perfkit("trace", str(tmp_path / "x.json"), code=1).stderr.strip().splitlines()
 
 
-def test_a_live_profile_keeps_its_trace_and_names_the_line_of_a_wait_and_the_roofs(tmp_path: Path) -> None:
+def test_a_live_profile_keeps_its_trace_and_names_the_line_of_a_wait_and_the_roofs(tmp_path):
     out, record = tmp_path / "mine.pt.trace.json.gz", tmp_path / "p.json"
     training = ("--workload", "tests.support.toy:Chatty", "--set", "workers=1", "--device", "cpu")
     more = ("--steps", "2", "--syncs", "--kernels", "-o", str(out), "--json", str(record))
@@ -82,6 +80,6 @@ def test_a_live_profile_keeps_its_trace_and_names_the_line_of_a_wait_and_the_roo
     assert loading["supply_samples_per_s"] > 0
 
 
-def test_a_profile_of_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_a_profile_of_what_cannot_be_is_refused(tmp_path):
     assert "does not apply here" in perfkit("profile", "--stage", "pinning", "--device", "cpu", code=2).stderr
     assert ".json" in perfkit("profile", "-o", str(tmp_path / "x.txt"), code=2).stderr

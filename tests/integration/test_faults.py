@@ -6,28 +6,25 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.process.child import Child
-from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.studies import sources
-from perfkit.studies.progress import Progress, Update
+from perfkit.studies.progress import Progress
 from perfkit.studies.rungs import climb
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 
-def measured(workload: str, *stages: str, progress: Progress | None = None, **more: Any) -> list[Run]:
+def measured(workload, *stages, progress=None, **more):
     plan = sources.plan(f"tests.support.toy:{workload}", "smoke", stages, device="cpu", **more)
     return climb(plan, RunStore(), progress)
 
 
-def statuses(runs: list[Run]) -> list[str]:
+def statuses(runs):
     return [run.status for run in runs]
 
 
@@ -41,7 +38,7 @@ def statuses(runs: list[Run]) -> list[str]:
         ({"device": "gpu"}, "gpu"),
     ],
 )
-def test_unknown_names_are_refused_with_what_is_allowed(wrong: dict[str, Any], words: str) -> None:
+def test_unknown_names_are_refused_with_what_is_allowed(wrong, words):
     with pytest.raises(InvalidValue, match=f"(?s){words}"):
         climb(sources.plan(**wrong))
 
@@ -53,21 +50,19 @@ def test_unknown_names_are_refused_with_what_is_allowed(wrong: dict[str, Any], w
         ("tests.support.toy:BrokenConstructor", "cannot be built: RuntimeError: no data here"),
     ],
 )
-def test_a_workload_that_cannot_be_loaded_says_why(workload: str, words: str) -> None:
+def test_a_workload_that_cannot_be_loaded_says_why(workload, words):
     with pytest.raises(PerfkitError, match=f"(?s){words}"):
         climb(sources.plan(workload, "smoke", device="cpu"))
 
 
-def test_a_data_set_that_raises_names_the_line_and_without_a_baseline_there_is_nothing_to_climb_from() -> (
-    None
-):
+def test_a_data_set_that_raises_names_the_line_and_without_a_baseline_there_is_nothing_to_climb_from():
     alone, in_a_worker = measured("RaisingData", "baseline", "data_loading", "zero_grad")
     for run in (alone, in_a_worker):
         assert (run.status, "sample 7 is broken (toy.py:" in run.reason) == ("failed", True)
     assert "loader worker" in in_a_worker.reason
 
 
-def test_a_killed_loader_worker_is_named_and_the_next_stage_stands_on_the_last_good_one() -> None:
+def test_a_killed_loader_worker_is_named_and_the_next_stage_stands_on_the_last_good_one():
     runs = measured("DyingWorker", "data_loading", "zero_grad")
     assert statuses(runs) == ["ok", "failed", "ok"]
     assert "a loader worker died" in runs[1].reason
@@ -75,7 +70,7 @@ def test_a_killed_loader_worker_is_named_and_the_next_stage_stands_on_the_last_g
 
 
 @pytest.mark.parametrize("workload", ["DeviceMemory", "Killed"])
-def test_out_of_memory_is_named_and_the_next_stage_goes_on(workload: str) -> None:
+def test_out_of_memory_is_named_and_the_next_stage_goes_on(workload):
     runs = measured(workload, "batch_size", "zero_grad")
     assert statuses(runs) == ["ok", "failed", "ok"]
     assert "memory" in runs[1].reason
@@ -84,19 +79,19 @@ def test_out_of_memory_is_named_and_the_next_stage_goes_on(workload: str) -> Non
     assert statuses(RunStore().runs(session=runs[0].session)) == ["ok", "failed", "ok"]
 
 
-def test_a_loss_that_is_not_a_number_fails_the_stage() -> None:
+def test_a_loss_that_is_not_a_number_fails_the_stage():
     (run,) = measured("NaNLoss", "baseline")
     assert (run.status, "loss became nan" in run.reason) == ("failed", True)
 
 
-def test_a_run_that_takes_too_long_is_ended() -> None:
+def test_a_run_that_takes_too_long_is_ended():
     with Child():  # the fork server has started: its imports do not count
         pass
     (run,) = measured("Slow", "baseline", timeout_s=3)
     assert (run.status, "time limit" in run.reason) == ("failed", True)
 
 
-def test_a_model_that_cannot_be_compiled_fails_its_stage_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_compiled_fails_its_stage_alone(monkeypatch):
     runs = measured("Uncompilable", "compile", "zero_grad")
     assert statuses(runs) == ["ok", "failed", "ok"]
     assert "torch.compile failed" in runs[1].reason
@@ -108,10 +103,10 @@ def test_a_model_that_cannot_be_compiled_fails_its_stage_alone(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("phase", ["importing torch", "building", "measuring", "ceiling"])
-def test_cancelling_in_any_phase_ends_at_once_and_keeps_what_was_finished(phase: str) -> None:
+def test_cancelling_in_any_phase_ends_at_once_and_keeps_what_was_finished(phase):
     cancelled = threading.Event()
 
-    def cancel(update: Update) -> None:
+    def cancel(update):
         if update.phase == phase:
             cancelled.set()
 
@@ -146,9 +141,7 @@ RUN = "run --workload tests.support.toy:Unhurried --preset smoke --stages zero_g
         ("round 3 of gradients zeroed measuring", ["ok", "ok"]),  # with two rounds
     ],
 )
-def test_ctrl_c_stops_cleanly_keeps_complete_rounds_and_exits_non_zero(
-    begins: str, kept: list[str], tmp_path: Path
-) -> None:
+def test_ctrl_c_stops_cleanly_keeps_complete_rounds_and_exits_non_zero(begins, kept, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", CHATTY, *RUN.split()],
         stdout=subprocess.PIPE,
@@ -171,9 +164,7 @@ def test_ctrl_c_stops_cleanly_keeps_complete_rounds_and_exits_non_zero(
     assert statuses(runs) == kept
 
 
-def test_a_store_that_cannot_be_written_and_a_full_disk_are_one_message(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_store_that_cannot_be_written_and_a_full_disk_are_one_message(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("PERFKIT_DATA", str(tmp_path / "file"))
     with pytest.raises(PerfkitError):
@@ -181,7 +172,7 @@ def test_a_store_that_cannot_be_written_and_a_full_disk_are_one_message(
     store, connect = RunStore(tmp_path / "runs.sqlite"), sqlite3.connect
     store.runs()  # makes the file
 
-    def full(*arguments: Any, **named: Any) -> sqlite3.Connection:
+    def full(*arguments, **named):
         database = connect(*arguments, **named)
         database.execute("PRAGMA max_page_count = 1")  # as many pages as there are: SQLite finds no room
         return database

@@ -9,9 +9,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -27,24 +25,24 @@ pytestmark = pytest.mark.usefixtures("no_orphans")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="a fork without exec is safe on Linux alone")
 
 
-def described(child: Child, workload: str = "tests.support.toy:Toy") -> Description:
+def described(child, workload="tests.support.toy:Toy"):
     return child.ask("describe", Description, workload=workload, preset="smoke", options={}, device="cpu")
 
 
-def trained(child: Child, workload: str = "tests.support.toy:Toy", **switches: Any) -> Trained:
+def trained(child, workload="tests.support.toy:Toy", **switches):
     described(child, workload)
     recipe = Recipe(**{"batch_size": 8, "cpu_threads": 1, **switches}).to_dict()
     return child.ask("train", Trained, recipe=recipe, seed=0, loss_steps=2, warmup_s=0.0)
 
 
-def server_of(child: Child) -> psutil.Process:
+def server_of(child):
     parent = psutil.Process(child.pids[0]).parent()
     assert parent
     return parent
 
 
 @on_linux
-def test_children_share_a_server_and_nothing_else_and_start_at_once() -> None:
+def test_children_share_a_server_and_nothing_else_and_start_at_once():
     with Child() as first:
         described(first)
         start = time.monotonic()
@@ -62,9 +60,7 @@ def test_children_share_a_server_and_nothing_else_and_start_at_once() -> None:
 
 
 @on_linux
-def test_nothing_is_set_in_a_process_and_a_switch_is_set_before_torch_is_imported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nothing_is_set_in_a_process_and_a_switch_is_set_before_torch_is_imported(monkeypatch):
     names = ("OMP_", "MALLOC_", "GLIBC_", "KMP_")
     environment = call("perfkit.worker.checks:first_environment")
     assert not any(name not in os.environ for name in environment if name.startswith(names))
@@ -75,9 +71,7 @@ def test_nothing_is_set_in_a_process_and_a_switch_is_set_before_torch_is_importe
     assert "MALLOC_MMAP_MAX_" not in os.environ
 
 
-def test_a_child_has_this_process_s_folder_path_and_variables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_has_this_process_s_folder_path_and_variables(tmp_path, monkeypatch):
     code = """
         import json, os, tempfile
         from tests.support.toy import Toy
@@ -94,7 +88,7 @@ def test_a_child_has_this_process_s_folder_path_and_variables(
     assert not child.folder.exists()
 
 
-def test_prints_go_to_the_log_and_not_into_messages() -> None:
+def test_prints_go_to_the_log_and_not_into_messages():
     with Child() as child:
         trained(child, "tests.support.toy:Unhurried")
         assert child.ask("block", Block, samples=16).samples >= 16
@@ -104,10 +98,10 @@ def test_prints_go_to_the_log_and_not_into_messages() -> None:
 # ---------------------------------------------------------------- ranks
 
 
-def test_ranks_are_asked_as_one_end_together_and_a_rank_that_hangs_is_too_late() -> None:
+def test_ranks_are_asked_as_one_end_together_and_a_rank_that_hangs_is_too_late():
     stop = threading.Event()
 
-    def on_progress(phase: str, fraction: float) -> None:
+    def on_progress(phase, fraction):
         if phase == "measuring":
             stop.set()
 
@@ -123,7 +117,7 @@ def test_ranks_are_asked_as_one_end_together_and_a_rank_that_hangs_is_too_late()
         trained(child, "tests.support.toy:HangingRank", ranks=2)
 
 
-def test_of_ranks_that_fail_the_cause_is_told_not_that_the_others_lost_it() -> None:
+def test_of_ranks_that_fail_the_cause_is_told_not_that_the_others_lost_it():
     with Child(ranks=2) as child, pytest.raises(RunFailed, match=r"^rank 1 of 2: .*\(toy.py:\d+\)"):
         trained(child, "tests.support.toy:FailingRank", ranks=2)
 
@@ -131,14 +125,14 @@ def test_of_ranks_that_fail_the_cause_is_told_not_that_the_others_lost_it() -> N
 # ---------------------------------------------------------------- a function
 
 
-def test_a_call_gives_the_result_of_a_function_of_a_fresh_process() -> None:
+def test_a_call_gives_the_result_of_a_function_of_a_fresh_process():
     assert call("os:getpid") != os.getpid()
     assert call(divmod, 7, 2) == (3, 1)
     method = call("multiprocessing:get_start_method")
     assert method == multiprocessing.get_start_method(), "loader workers are started as in any script"
 
 
-def test_a_call_that_raises_dies_or_does_not_end_says_so() -> None:
+def test_a_call_that_raises_dies_or_does_not_end_says_so():
     with pytest.raises(RunFailed, match="ZeroDivisionError"):
         call(divmod, 7, 0)
     with pytest.raises(RunFailed, match="exit status 3"):
@@ -152,8 +146,8 @@ def test_a_call_that_raises_dies_or_does_not_end_says_so() -> None:
 
 @on_linux
 def test_when_the_server_dies_its_children_do_and_another_one_starts_that_can_be_cancelled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_orphans: Callable[..., None]
-) -> None:
+    tmp_path, monkeypatch, no_orphans
+):
     child = Child()
     (pid,) = child.pids
     server_of(child).kill()
@@ -191,7 +185,7 @@ KILLED = """
 
 
 @on_linux
-def test_nothing_survives_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_nothing_survives_a_parent_that_is_killed(tmp_path):
     """Loader workers neither, nor one in a call that holds the interpreter's lock, so that no thread runs.
 
     The script has no `if __name__ == "__main__"`, and is not run again in its children.
@@ -209,7 +203,7 @@ def test_nothing_survives_a_parent_that_is_killed(tmp_path: Path) -> None:
     assert not psutil.wait_procs(left, timeout=20)[1]
 
 
-def test_what_a_child_started_ends_when_the_child_is_killed() -> None:
+def test_what_a_child_started_ends_when_the_child_is_killed():
     with Child() as child:
         trained(child, workers=2)
         worker = psutil.Process(child.pids[0])

@@ -1,7 +1,6 @@
 """Answers to puzzles in a process of their own: right ones, crashes, loops without end."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ def endless(length, generator):
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 
-def test_a_right_answer_shows_its_proof() -> None:
+def test_a_right_answer_shows_its_proof():
     verdict = pk.puzzle("infinite_sampler").check(RIGHT)
     assert verdict.right
     assert "five epochs" in repr(verdict)
@@ -34,9 +33,7 @@ def test_a_right_answer_shows_its_proof() -> None:
         ("return [] +", "Python cannot read line 2"),
     ],
 )
-def test_an_answer_that_fails_leaves_one_sentence(
-    body: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_fails_leaves_one_sentence(body, says, monkeypatch):
     monkeypatch.setattr(tasks, "LIMIT_S", 4.0)
     verdict = pk.puzzle("infinite_sampler").check(f"def endless(length, generator):\n    {body}")
     assert not verdict.right
@@ -44,7 +41,7 @@ def test_an_answer_that_fails_leaves_one_sentence(
     assert "1 < lenght" not in verdict._repr_html_()
 
 
-def test_what_is_no_answer_is_refused() -> None:
+def test_what_is_no_answer_is_refused():
     with pytest.raises(InvalidValue, match="Did you mean 'loader'"):
         pk.puzzle("loadr")
     one = pk.puzzle("loader")
@@ -53,13 +50,13 @@ def test_what_is_no_answer_is_refused() -> None:
             one.check(*given)
 
 
-def test_a_puzzle_shows_its_hints_folded() -> None:
+def test_a_puzzle_shows_its_hints_folded():
     one = pk.puzzle("loader")
     assert one._repr_markdown_().count("<details>") == 3
     assert "`loader`" in pk.puzzles().data
 
 
-def test_a_mystery_is_a_file_to_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mystery_is_a_file_to_edit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "the device is idle" in repr(pk.mystery("gpu_waits"))
     file = tmp_path / "my_gpu_waits.py"

@@ -5,12 +5,10 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from perfkit.recipe import Recipe
-from perfkit.results.run import Run
 from perfkit.studies import compare, inspect, rungs, sources
 from perfkit.studies.rungs import climb
 from perfkit.trace.profile import profile
@@ -20,13 +18,13 @@ ROOT = Path(__file__).parents[2]
 TOGETHER = {"ranks": 2, "cpu_threads": 1}
 
 
-def measured(workload: str, *recipes: dict[str, Any]) -> list[Run]:
+def measured(workload, *recipes):
     plan = sources.plan(f"tests.support.toy:{workload}", "smoke", (), device="cpu")
     named = tuple((f"recipe {at}", Recipe(batch_size=8, **one)) for at, one in enumerate(recipes))
     return climb(replace(plan, recipes=named))
 
 
-def test_two_ranks_take_twice_the_samples_with_every_switch_proven() -> None:
+def test_two_ranks_take_twice_the_samples_with_every_switch_proven():
     every = {"accumulation": 2, "no_sync": True}
     one, two, all_of_it = runs = measured("Toy", {"cpu_threads": 1}, TOGETHER, TOGETHER | every)
     assert [(run.status, run.samples_per_step) for run in runs] == [("ok", 8), ("ok", 16), ("ok", 32)]
@@ -41,7 +39,7 @@ def test_two_ranks_take_twice_the_samples_with_every_switch_proven() -> None:
 
 
 @pytest.mark.parametrize("workload", ["Toy", "Normalised"])
-def test_losses_of_two_ranks_are_those_of_one_with_twice_the_batch(workload: str) -> None:
+def test_losses_of_two_ranks_are_those_of_one_with_twice_the_batch(workload):
     """Not with batch normalisation, which is told as what it is."""
     plan = sources.plan(f"tests.support.toy:{workload}", "smoke", ["baseline"], device="cpu")
     result = inspect.parity(plan, "two ranks", Recipe(batch_size=8, **TOGETHER))
@@ -49,21 +47,21 @@ def test_losses_of_two_ranks_are_those_of_one_with_twice_the_batch(workload: str
     assert (result.ok, "SyncBatchNorm" in result.describe()) == (workload == "Toy", workload != "Toy")
 
 
-def test_a_straggler_is_seen() -> None:
+def test_a_straggler_is_seen():
     (run,) = measured("Straggler", TOGETHER)
     assert run.communication
     assert run.communication.rank_compute_s[1] > run.communication.rank_compute_s[0] + 0.02
     assert run.communication.straggling > 1.2
 
 
-def test_each_rank_writes_a_trace(tmp_path: Path) -> None:
+def test_each_rank_writes_a_trace(tmp_path):
     recipe, out = Recipe(batch_size=8, **TOGETHER), tmp_path / "two.json.gz"
     made = profile("tests.support.toy:Toy", recipe, preset="smoke", device="cpu", out=out)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["two.json.gz", "two.rank1.json.gz"]
     assert made.analysis.communication
 
 
-def test_an_exported_script_runs_under_torchrun_with_the_losses_of_the_run(tmp_path: Path) -> None:
+def test_an_exported_script_runs_under_torchrun_with_the_losses_of_the_run(tmp_path):
     (run,) = measured("Toy", TOGETHER)
     file = tmp_path / "train_two.py"
     file.write_text(rungs.scripts([run])[run.title])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.trace import Analysis, analyse, diagnose, lanes, load, reader
+from perfkit.trace import analyse, diagnose, lanes, load, reader
 from perfkit.trace.intervals import partition
 
 FOLDER = Path(os.environ.get("PERFKIT_TRACES", Path(__file__).parents[2] / "../shared/traces"))
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def path(name: str) -> Path:
+def path(name):
     return FOLDER / f"{name}.pt.trace.json.gz"
 
 
-def pair(name: str) -> tuple[Analysis, dict]:
+def pair(name):
     return analyse(path(name)), json.loads((FOLDER / "reference.json").read_text())[name]
 
 

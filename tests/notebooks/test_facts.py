@@ -3,7 +3,6 @@
 import inspect
 import math
 from pathlib import Path
-from typing import Any
 
 import jupytext
 import pytest
@@ -16,23 +15,23 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "notebooks" / "src"
 
 
-def prose(chapter: str) -> str:
+def prose(chapter):
     """The text of a chapter in one line."""
     cells = jupytext.read(SOURCES / f"{chapter}.py").cells
     return " ".join(" ".join(cell.source.split()) for cell in cells if cell.cell_type == "markdown")
 
 
 @pytest.fixture(scope="module")
-def scope() -> dict[str, Any]:
+def scope():
     """What the cells of chapter 14 have computed; it measures nothing."""
-    values: dict[str, Any] = {}
+    values = {}
     for cell in jupytext.read(SOURCES / "14_checking_the_articles.py").cells:
         if cell.cell_type == "code":
             exec(cell.source.replace("plt.show()", "plt.close()"), values)
     return values
 
 
-def test_the_placement_fix_is_worth_what_the_rows_say(scope: dict[str, Any]) -> None:
+def test_the_placement_fix_is_worth_what_the_rows_say(scope):
     before, after = scope["totals"]
     steady, later = scope["steady_totals"]
     touched, fixed = scope["touched"]
@@ -45,9 +44,7 @@ def test_the_placement_fix_is_worth_what_the_rows_say(scope: dict[str, Any]) -> 
         assert all(figure in prose(chapter) for figure in ("26.6 to 14.5 ms", "1.83", "1.69", "1.35"))
 
 
-def test_kernels_take_as_long_in_every_stage_at_the_rate_and_not_at_the_printed_step(
-    scope: dict[str, Any],
-) -> None:
+def test_kernels_take_as_long_in_every_stage_at_the_rate_and_not_at_the_printed_step(scope):
     kernels = scope["kernels_ms"]
     assert all(24 < kernels[name] < 28 for name in ("baseline", "8 workers", "pinned, 1,200/s"))
     assert kernels["pinned, 46 ms"] > 42
@@ -56,13 +53,13 @@ def test_kernels_take_as_long_in_every_stage_at_the_rate_and_not_at_the_printed_
     assert round(32 / 0.046) == 696
 
 
-def test_the_slides_rows_for_m_are_of_one_kind(scope: dict[str, Any]) -> None:
+def test_the_slides_rows_for_m_are_of_one_kind(scope):
     speedups = [round(fp32 / fp16, 2) for *_, fp32, fp16, _ in scope["rows"]]
     assert speedups == [5.02, 5.04, 1.05, 1.01]
     assert 36 % 8 and 35 % 8 and not (16 * 36) % 8 and not (16 * 35) % 8
 
 
-def test_the_slides_log_of_workers() -> None:
+def test_the_slides_log_of_workers():
     batch, reader, rate = (0.4842, 0.5069, 0.4977), (0.23764, 0.25629, 0.25142), (8.2615, 7.8912, 8.0372)
     assert round(1 / (1 - sum(reader) / sum(batch)), 1) == 2.0
     assert round((17.1497 + 16.8328 + 17.0885) / sum(rate), 1) == 2.1
@@ -70,7 +67,7 @@ def test_the_slides_log_of_workers() -> None:
     assert "explains 2.0 times; 2.1 was measured" in text
 
 
-def test_the_other_sums_that_are_quoted() -> None:
+def test_the_other_sums_that_are_quoted():
     assert round(512 / 0.324) == 1580 and round(3268 / 2477, 2) == 1.32 and round(3268 / 400, 1) == 8.2
     assert round(10_000_000 * 150 * 4 / 2**30, 2) == 5.59
     assert (224 // 32) ** 2 == 49
@@ -82,7 +79,7 @@ def test_the_other_sums_that_are_quoted() -> None:
 # ---------------------------------------------------------------- quizzes
 
 
-def test_without_workers_there_is_no_thread_that_pins() -> None:
+def test_without_workers_there_is_no_thread_that_pins():
     """03: the training process pins each batch itself."""
     assert "pin_memory" in inspect.getsource(loaders._SingleProcessDataLoaderIter._next_data)
     thread = "_pin_memory_thread"
@@ -93,21 +90,21 @@ def test_without_workers_there_is_no_thread_that_pins() -> None:
 class Augmented(Dataset[torch.Tensor]):
     """Samples that may draw a random number, as `RandomCrop` does."""
 
-    def __init__(self, is_random: bool) -> None:
+    def __init__(self, is_random):
         self.is_random = is_random
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 8
 
-    def __getitem__(self, index: int) -> torch.Tensor:
+    def __getitem__(self, index):
         return torch.tensor([index, torch.rand(()).item() if self.is_random else 0.0])
 
 
 @pytest.mark.parametrize("is_random", [False, True])
-def test_workers_change_losses_only_if_the_data_set_draws_random_numbers(is_random: bool) -> None:
+def test_workers_change_losses_only_if_the_data_set_draws_random_numbers(is_random):
     """02: the order of samples stays; random numbers come from the worker's own generator."""
 
-    def epoch(workers: int) -> torch.Tensor:
+    def epoch(workers):
         generator = torch.Generator().manual_seed(3)
         torch.manual_seed(3)
         loader = DataLoader(
@@ -120,19 +117,19 @@ def test_workers_change_losses_only_if_the_data_set_draws_random_numbers(is_rand
     assert torch.equal(plain, parallel) is not is_random
 
 
-def test_gradients_are_none_by_default() -> None:
+def test_gradients_are_none_by_default():
     """05: the tip of the walk-through has expired."""
     assert inspect.signature(torch.optim.Optimizer.zero_grad).parameters["set_to_none"].default is True
 
 
-def test_partial_sums_may_be_rounded_to_16_bits_by_default() -> None:
+def test_partial_sums_may_be_rounded_to_16_bits_by_default():
     """06: sums inside a product are *normally* kept in float32."""
     assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
     assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
     assert "normally kept in float32" in prose("06_amp")
 
 
-def test_autocast_computes_the_loss_in_float32_and_the_product_in_16_bits() -> None:
+def test_autocast_computes_the_loss_in_float32_and_the_product_in_16_bits():
     layer = torch.nn.Linear(8, 4)
     with torch.autocast("cpu", torch.bfloat16):
         logits = layer(torch.randn(2, 8))
@@ -140,7 +137,7 @@ def test_autocast_computes_the_loss_in_float32_and_the_product_in_16_bits() -> N
     assert (logits.dtype, loss.dtype, layer.weight.dtype) == (torch.bfloat16, torch.float32, torch.float32)
 
 
-def test_the_profiler_has_the_columns_that_the_cheat_sheet_names() -> None:
+def test_the_profiler_has_the_columns_that_the_cheat_sheet_names():
     source = inspect.getsource(torch.autograd.profiler_util)
     sheet = (ROOT / "docs" / "cheat_sheet.md").read_text(encoding="utf-8")
     for column in ('f"Self {device_name}"', 'f"{device_name} total"'):

@@ -3,7 +3,6 @@
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
@@ -16,7 +15,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(600)]
 
 
-def text(cell: Any) -> str:
+def text(cell):
     """What a cell shows, as one text."""
     shown = []
     for output in cell.get("outputs", []):
@@ -25,12 +24,12 @@ def text(cell: Any) -> str:
     return "\n".join(shown)
 
 
-def tagged(notebook: Any, tag: str) -> Any:
+def tagged(notebook, tag):
     """The cell with a tag, or None."""
     return next((cell for cell in notebook.cells if tag in cell.metadata.get("tags", [])), None)
 
 
-def answered(notebook: Any) -> str:
+def answered(notebook):
     """The loop of the exercise with the lines of the answer in the place of those marked `# edit`.
 
     Neighbouring marked lines are replaced together; groups of an answer are separated by empty lines.
@@ -38,7 +37,7 @@ def answered(notebook: Any) -> str:
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     (answer,) = re.findall(r"<summary>Answer</summary>\n\n```python\n(.*?)\n```", prose, re.DOTALL)
     groups = iter(answer.split("\n\n"))
-    lines: list[str] = []
+    lines = []
     was_marked = False
     for line in tagged(notebook, "exercise").source.splitlines():
         is_marked = "# edit" in line
@@ -53,7 +52,7 @@ def answered(notebook: Any) -> str:
     return "\n".join(lines).replace("torch.compile(model", "torch.compile(backend='eager', model=model")
 
 
-def execute(notebook: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def execute(notebook, folder, monkeypatch):
     """Runs all cells; a cell that fails, such as one whose panel fails, raises."""
     monkeypatch.setenv("PERFKIT_PRESET", "smoke")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
@@ -66,9 +65,7 @@ def execute(notebook: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_from_top_to_bottom(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
     notebook = nbformat.read(path, as_version=4)
     exercise = tagged(notebook, "exercise")
     if exercise:
@@ -85,7 +82,7 @@ def test_a_notebook_runs_from_top_to_bottom(
         assert "Right" in text(notebook.cells[-1])
 
 
-def test_a_chapter_whose_panel_fails_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chapter_whose_panel_fails_fails(tmp_path, monkeypatch):
     cells = [
         "from perfkit import notebook as pk",
         "pk.StagePanel('amp', workload='tests.support.toy:RaisingData').run()",

@@ -2,7 +2,6 @@
 
 import ast
 from pathlib import Path
-from typing import Any
 
 import jupytext
 import pytest
@@ -14,16 +13,16 @@ SOURCES = sorted((Path(__file__).parents[2] / "notebooks" / "src").glob("0[1-7]_
 
 
 @pytest.fixture(autouse=True)
-def _on_a_simulated_gpu(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _on_a_simulated_gpu(data_dir, monkeypatch):
     """What the menu of a panel chooses; played from its recording, so that no process is started."""
     monkeypatch.setattr(where, "_session", (None, None))
     pk.use("recorded:sim-v100")
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
-def test_the_cells_of_a_rung_run_on_a_simulated_gpu(path: Path) -> None:
+def test_the_cells_of_a_rung_run_on_a_simulated_gpu(path):
     """Those up to the loop that the reader edits; cells that measure other things run in `test_run.py`."""
-    scope: dict[str, Any] = {}
+    scope = {}
     for cell in jupytext.read(path).cells:
         if cell.metadata.get("tags") == ["exercise"]:
             break
@@ -33,6 +32,6 @@ def test_the_cells_of_a_rung_run_on_a_simulated_gpu(path: Path) -> None:
     assert panel.runs[-1].simulated, panel.runs[-1].reason
 
 
-def _is_about_the_panel(source: str) -> bool:
+def _is_about_the_panel(source):
     others = ("%", "RecipePanel", "pk.profile", "pk.memory", "mine.", "ledger.", "fetch.", "streams")
     return not any(other in source for other in others)

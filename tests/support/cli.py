@@ -1,7 +1,5 @@
 """`perfkit` as one types it: in this process, or in one of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
@@ -23,7 +21,7 @@ class Done(NamedTuple):
     stderr: str
 
 
-def perfkit(*arguments: str, code: int = 0) -> Done:
+def perfkit(*arguments, code=0):
     """A command in this process, which forks its measuring processes from one server for all commands."""
     with contextlib.chdir(ROOT):
         done = CliRunner().invoke(app, arguments, prog_name="perfkit")
@@ -33,7 +31,7 @@ def perfkit(*arguments: str, code: int = 0) -> Done:
     return Done(done.stdout, done.stderr)
 
 
-def perfkit_alone(*arguments: str, cwd: Path = ROOT, code: int = 0) -> Done:
+def perfkit_alone(*arguments, cwd=ROOT, code=0):
     """A command in a process of its own, as it is started from a shell."""
     done = subprocess.run(
         [sys.executable, "-m", "perfkit", *arguments], check=False, capture_output=True, text=True, cwd=cwd,

@@ -1,15 +1,11 @@
 """Recipes made at random, for properties that hold for all of them."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from hypothesis import strategies as st
 
-from perfkit.recipe import Recipe, Switch, switches
+from perfkit.recipe import Recipe, switches
 
 
-def values(switch: Switch) -> st.SearchStrategy[Any]:
+def values(switch):
     """Every value that a switch allows."""
     if switch.kind is bool:
         return st.booleans()

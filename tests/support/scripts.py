@@ -1,14 +1,10 @@
 """Runs scripts in processes that are forked from one that has imported torch: seconds less for each."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -18,13 +14,13 @@ ROOT = Path(__file__).parents[2]
 _IMPORTED = ["torch", "torchvision.io", "torchvision.models", "torchvision.transforms.v2"]
 
 
-def run(file: Path) -> str:
+def run(file):
     """What a script prints, as `python file` in its folder does; perfkit's own folder is not on its path."""
     _fork(_run, file)
     return file.with_suffix(".out").read_text()
 
 
-def _fork(target: Callable[..., None], file: Path, *more: Any) -> None:
+def _fork(target, file, *more):
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(_IMPORTED)
     process = forks.Process(target=target, args=(file, *more))
@@ -33,7 +29,7 @@ def _fork(target: Callable[..., None], file: Path, *more: Any) -> None:
     assert process.exitcode == 0, file.with_suffix(".err").read_text()
 
 
-def _run(file: Path) -> None:
+def _run(file):
     for stream, suffix in ((1, ".out"), (2, ".err")):
         with file.with_suffix(suffix).open("w") as output:
             os.dup2(output.fileno(), stream)
@@ -44,19 +40,19 @@ def _run(file: Path) -> None:
     runpy.run_path(file.name, run_name="__main__")
 
 
-def behaviour(file: Path, steps: int = 40) -> tuple[Behaviour, list[float]]:
+def behaviour(file, steps=40):
     """What the first steps of a script do, and its first losses."""
     _fork(_observe, file, steps)
     return msgspec.json.decode(file.with_suffix(".json").read_bytes(), type=tuple[Behaviour, list[float]])
 
 
-def _observe(file: Path, steps: int) -> None:
+def _observe(file, steps):
     from perfkit.scripts.outputs import Outputs
     from perfkit.scripts.questions import Questions
     from perfkit.scripts.server import attach
 
     class Observed(Questions):
-        def at_steps(self, ended: list[Any]) -> None:
+        def at_steps(self, ended):
             if not self.script.steps.are_first:
                 self.models.stop_looking()
             self.witness.see(ended)

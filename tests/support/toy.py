@@ -1,87 +1,84 @@
 """A workload small enough for tests, and ones that go wrong, each in its own way."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import Dataset
 
 
-class Points(Dataset):  # type: ignore[type-arg]
+class Points(Dataset):
     """Points on a plane, learnable."""
 
-    def __init__(self, count: int = 256) -> None:
+    def __init__(self, count=256):
         generator = torch.Generator().manual_seed(0)
         self.inputs = torch.randn(count, 16, generator=generator)
         self.targets = (self.inputs[:, 0] > 0).long()
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.targets)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         return self.inputs[index], self.targets[index]
 
 
 class Toy:
     """The smallest workload there is."""
 
-    def __init__(self, delay_s: float = 0.0) -> None:
+    def __init__(self, delay_s=0.0):
         self.delay_s = delay_s
 
-    def dataset(self, recipe: Any) -> Any:
+    def dataset(self, recipe):
         return Points()
 
-    def model(self) -> nn.Module:
+    def model(self):
         return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
 
-    def loss(self, outputs: Any, targets: Any) -> Any:
+    def loss(self, outputs, targets):
         time.sleep(self.delay_s)
         return nn.functional.cross_entropy(outputs, targets)
 
-    def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+    def optimizer(self, parameters, **implementation):
         return torch.optim.SGD(parameters, lr=0.1, **implementation)
 
 
 class _RaisingPoints(Points):
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         raise ValueError("sample 7 is broken")
 
 
 class RaisingData(Toy):
     """Its data set raises."""
 
-    def dataset(self, recipe: Any) -> Any:
+    def dataset(self, recipe):
         return _RaisingPoints()
 
 
 class _DyingPoints(Points):
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class DyingWorker(Toy):
     """Its loader worker is killed; harmless without workers."""
 
-    def dataset(self, recipe: Any) -> Any:
+    def dataset(self, recipe):
         return _DyingPoints() if recipe.workers else Points()
 
 
 class NaNLoss(Toy):
     """Its loss stops being a number."""
 
-    def loss(self, outputs: Any, targets: Any) -> Any:
+    def loss(self, outputs, targets):
         return super().loss(outputs, targets) * float("nan")
 
 
 class DeviceMemory(Toy):
     """Raises what CUDA raises when its memory is full."""
 
-    def loss(self, outputs: Any, targets: Any) -> Any:
+    def loss(self, outputs, targets):
         if len(targets) > 8:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has …")
         return super().loss(outputs, targets)
@@ -90,7 +87,7 @@ class DeviceMemory(Toy):
 class Killed(Toy):
     """The measuring process is killed, where the batch is large."""
 
-    def loss(self, outputs: Any, targets: Any) -> Any:
+    def loss(self, outputs, targets):
         if len(targets) > 8:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().loss(outputs, targets)
@@ -99,38 +96,38 @@ class Killed(Toy):
 class Uncompilable(Toy):
     """A model that inductor cannot compile."""
 
-    def model(self) -> nn.Module:
+    def model(self):
         return _Uncompilable()
 
 
 @torch.library.custom_op("perfkit_tests::unknown", mutates_args=())
 def _unknown(x: torch.Tensor) -> torch.Tensor:
-    """An operator without a fake implementation: tracing it fails."""
+    """An operator without a fake implementation: tracing it fails. Its schema is read from its annotations."""
     return x.clone()
 
 
 class _Uncompilable(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(16, 2)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         if torch.compiler.is_compiling():
             x = _unknown(x)
-        return self.linear(x)  # type: ignore[no-any-return]
+        return self.linear(x)
 
 
 class Slow(Toy):
     """Its steps never end, for all practical purposes."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(delay_s=3600)
 
 
 class Unhurried(Toy):
     """Slow enough to be interrupted in each phase; writes on both of its outputs, as people's code does."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(delay_s=0.02)
         print('{"event": "error", "what": "a print of the workload"}', flush=True)
         os.write(1, b"raw bytes on standard output\n")
@@ -139,21 +136,21 @@ class Unhurried(Toy):
 class BrokenConstructor(Toy):
     """Cannot be built."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         raise RuntimeError("no data here")
 
 
 class WrongIn16Bits(Toy):
     """Its loss is another one under autocast: a fault that a parity check must find."""
 
-    def loss(self, outputs: Any, targets: Any) -> Any:
+    def loss(self, outputs, targets):
         return super().loss(outputs, targets) * (2 if outputs.dtype == torch.bfloat16 else 1)
 
 
 class Chatty(Toy):
     """Reads its loss in every step, and prints it: two waits for a device."""
 
-    def loss(self, outputs: Any, targets: Any) -> Any:
+    def loss(self, outputs, targets):
         found = super().loss(outputs, targets)
         if found.item() > 1e9:
             print(f"loss {found}")
@@ -163,7 +160,7 @@ class Chatty(Toy):
 class FailingRank(Toy):
     """One rank of two raises, the other does not."""
 
-    def loss(self, outputs: Any, targets: Any) -> Any:
+    def loss(self, outputs, targets):
         if os.environ.get("RANK") == "1":
             raise ValueError("rank 1 has a broken sample")
         return super().loss(outputs, targets)
@@ -172,7 +169,7 @@ class FailingRank(Toy):
 class HangingRank(Toy):
     """One rank of two never comes to its collective."""
 
-    def loss(self, outputs: Any, targets: Any) -> Any:
+    def loss(self, outputs, targets):
         if os.environ.get("RANK") == "1":
             time.sleep(3600)
         return super().loss(outputs, targets)
@@ -181,7 +178,7 @@ class HangingRank(Toy):
 class Straggler(Toy):
     """One rank of two computes 30 ms longer in every step."""
 
-    def loss(self, outputs: Any, targets: Any) -> Any:
+    def loss(self, outputs, targets):
         time.sleep(0.03 if os.environ.get("RANK") == "1" else 0.0)
         return super().loss(outputs, targets)
 
@@ -189,13 +186,13 @@ class Straggler(Toy):
 class Normalised(Toy):
     """With batch normalisation, which sees each rank's own batch."""
 
-    def model(self) -> nn.Module:
+    def model(self):
         return nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2))
 
 
 class Blocks(Toy):
     """A model of blocks, as most real ones are."""
 
-    def model(self) -> nn.Module:
+    def model(self):
         blocks = [nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU()) for _ in range(4)]
         return nn.Sequential(*blocks, nn.Linear(16, 2))

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,21 +30,21 @@ ERRORS = [
 ]  # fmt: skip
 
 
-def run(*arguments: str, code: int = 0) -> str:
+def run(*arguments, code=0):
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "140"})
     assert result.exit_code == code, result.output
     return result.output
 
 
-def failing(problem: BaseException) -> Callable[[], None]:
-    def fail() -> None:
+def failing(problem):
+    def fail():
         """Fails."""
         raise problem
 
     return fail
 
 
-def test_the_help_names_every_command_and_imports_none() -> None:
+def test_the_help_names_every_command_and_imports_none():
     code = (
         "import sys; from perfkit.cli import app; app(['--help'], standalone_mode=False);"
         "print([m for m in ('torch', 'numpy', 'rich', 'matplotlib') if m in sys.modules])"
@@ -59,8 +58,8 @@ def test_the_help_names_every_command_and_imports_none() -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_command_describes_itself_and_each_option(name: str) -> None:
-    built = get_command(app).get_command(None, name)  # type: ignore[attr-defined]
+def test_a_command_describes_itself_and_each_option(name):
+    built = get_command(app).get_command(None, name)
     assert built.help
     assert all(option.help for option in built.params)
     files = {opt for option in built.params for opt in option.opts if "FILE" in str(option.metavar)}
@@ -68,15 +67,13 @@ def test_a_command_describes_itself_and_each_option(name: str) -> None:
 
 
 @pytest.mark.parametrize(("problem", "code", "text"), ERRORS)
-def test_an_error_is_one_line_and_an_exit_code(
-    problem: BaseException, code: int, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_is_one_line_and_an_exit_code(problem, code, text, monkeypatch):
     monkeypatch.setattr(os, "dup2", lambda *_: None)  # stdout is pytest's
     result = CliRunner().invoke(command.single("fail", failing(problem)), [])
     assert (result.exit_code, result.output) == (code, text)
 
 
-def test_options_are_read_as_json_or_as_text() -> None:
+def test_options_are_read_as_json_or_as_text():
     texts = ["image_size=64", "name=a=b", "on=true"]
     assert options.parse_options(texts) == {"image_size": 64, "name": "a=b", "on": True}
     with pytest.raises(InvalidValue, match="Write name=value"):
@@ -84,16 +81,14 @@ def test_options_are_read_as_json_or_as_text() -> None:
     assert options.names("a, b,") == ["a", "b"]
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path):
     for path in (tmp_path / "none" / "x.json", tmp_path):
         with pytest.raises(InvalidValue, match="cannot write"):
             options.Output(json_file=path)
 
 
-def test_files_are_written_though_nobody_reads_the_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nobody_reads(*_: object, **__: object) -> None:
+def test_files_are_written_though_nobody_reads_the_terminal(tmp_path, monkeypatch):
+    def nobody_reads(*_, **__):
         raise BrokenPipeError
 
     monkeypatch.setattr("perfkit.show.terminal.show", nobody_reads)
@@ -103,7 +98,7 @@ def test_files_are_written_though_nobody_reads_the_terminal(
     assert json.loads((tmp_path / "x.json").read_text())["stages"]
 
 
-def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_dir: Path) -> None:
+def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_dir):
     assert "no run is stored yet" in run("show", code=2)
     recorded = recordings.load(RECORDINGS / "cpu-quick.json").runs
     runs = [run for run in recorded if run.stage in ("baseline", "data_loading")]
@@ -117,7 +112,7 @@ def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_d
     assert newest.index("\nbaseline  ") < newest.index("\ndata loading  ")
 
 
-def test_a_recording_is_shown_as_a_session_is() -> None:
+def test_a_recording_is_shown_as_a_session_is():
     file = str(RECORDINGS / "cpu-quick.json")
     text = run("show", file)
     assert text.startswith("Recorded 20")

@@ -19,7 +19,7 @@ SECTIONS = [
 
 
 @pytest.mark.parametrize("name", OPTIMIZATIONS)
-def test_a_card_has_every_section_and_settings_that_a_recipe_takes(name: str) -> None:
+def test_a_card_has_every_section_and_settings_that_a_recipe_takes(name):
     card = OPTIMIZATIONS[name]
     parts = re.split(r"^## (.+)$", card.prose, flags=re.MULTILINE)
     assert parts[1::2] == SECTIONS and all(map(str.strip, parts[2::2]))
@@ -27,14 +27,14 @@ def test_a_card_has_every_section_and_settings_that_a_recipe_takes(name: str) ->
     assert Recipe().replace(**card.changes(SIZES))
 
 
-def test_the_ladder_is_numbered_from_the_baseline_and_comes_first() -> None:
+def test_the_ladder_is_numbered_from_the_baseline_and_comes_first():
     positions = [card.position for card in OPTIMIZATIONS.values()]
     assert positions == [*range(len(LADDER)), *[None] * (len(OPTIMIZATIONS) - len(LADDER))]
     assert list(OPTIMIZATIONS)[: len(LADDER)] == list(LADDER)
     assert LADDER[0] == "baseline" and LADDER.index("tf32") < LADDER.index("amp")
 
 
-def test_a_card_is_shown_with_its_parts_folded() -> None:
+def test_a_card_is_shown_with_its_parts_folded():
     card = OPTIMIZATIONS["data_loading"]
     assert card.switch == "workers" and card.changes(SIZES)["workers"] == 3
     text = card.card()
@@ -57,7 +57,7 @@ def test_a_card_is_shown_with_its_parts_folded() -> None:
         (Recipe(ranks=2, batch_size=16), "tolerance"),
     ],
 )
-def test_a_recipe_has_the_loosest_class_of_its_changes(recipe: Recipe, expected: str) -> None:
+def test_a_recipe_has_the_loosest_class_of_its_changes(recipe, expected):
     assert exactness(recipe) == expected
     assert exactness(recipe, recipe) == "bitwise"
 
@@ -66,9 +66,7 @@ def test_a_recipe_has_the_loosest_class_of_its_changes(recipe: Recipe, expected:
 
 
 @pytest.mark.parametrize(("device", "name"), [("cuda", "paper"), ("mps", "quick"), ("cpu", "quick")])
-def test_only_cuda_gets_the_articles_size_unasked(
-    device: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_cuda_gets_the_articles_size_unasked(device, name, monkeypatch):
     monkeypatch.delenv("PERFKIT_PRESET")
     assert presets.preset(device=device).name == name
     assert presets.preset("smoke", device).name == "smoke"
@@ -88,9 +86,7 @@ def test_only_cuda_gets_the_articles_size_unasked(
         (Target("cuda", bf16=False), 8, (8, 8, "fp16")),
     ],
 )
-def test_a_cpu_shares_its_cores_between_model_and_loader(
-    target: Target, cores: int, expected: tuple[int, int, str]
-) -> None:
+def test_a_cpu_shares_its_cores_between_model_and_loader(target, cores, expected):
     sizes = sizing(PRESETS["quick"], target, cores)
     assert (sizes.workers, sizes.threads, sizes.amp) == expected
 
@@ -98,7 +94,7 @@ def test_a_cpu_shares_its_cores_between_model_and_loader(
 # ---------------------------------------------------------------- stages
 
 
-def test_a_stage_is_one_optimization_on_top_of_a_recipe() -> None:
+def test_a_stage_is_one_optimization_on_top_of_a_recipe():
     stage = stages.stage(OPTIMIZATIONS["batch_size"], Recipe(batch_size=8, workers=3), SIZES, CPU)
     assert (stage.name, stage.recipe) == ("batch_size", Recipe(batch_size=16, workers=3))
 
@@ -113,15 +109,13 @@ def test_a_stage_is_one_optimization_on_top_of_a_recipe() -> None:
         ("tf32", Recipe(), Target("cuda", bf16=False), "came with Ampere"),
     ],
 )
-def test_a_stage_that_cannot_act_leaves_the_recipe_and_says_why(
-    name: str, recipe: Recipe, target: Target, reason: str
-) -> None:
+def test_a_stage_that_cannot_act_leaves_the_recipe_and_says_why(name, recipe, target, reason):
     stage = stages.stage(OPTIMIZATIONS[name], recipe, SIZES, target)
     assert reason in stage.reason
     assert stage.recipe == recipe
 
 
-def test_below_a_rung_are_those_before_it_and_below_another_all() -> None:
+def test_below_a_rung_are_those_before_it_and_below_another_all():
     assert stages.below("pinning") == ("allocator", "data_loading")
     assert stages.below("baseline") == ()
     assert stages.below("batched_fetch") == LADDER[1:]

@@ -2,8 +2,6 @@
 
 import sys
 import types
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,13 +9,13 @@ from perfkit.machine import computer, cores, devices
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path, monkeypatch):
     """A machine's /proc, /sys and /dev, empty."""
     monkeypatch.setattr(cores, "ROOT", tmp_path)
     return tmp_path
 
 
-def files(root: Path, texts: dict[str, str]) -> None:
+def files(root, texts):
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,10 +23,10 @@ def files(root: Path, texts: dict[str, str]) -> None:
 
 
 @pytest.fixture
-def accelerators(monkeypatch: pytest.MonkeyPatch) -> Any:
+def accelerators(monkeypatch):
     """Sets what torch finds on this machine."""
 
-    def set_answer(cuda: int = 0, mps: bool = False, error: str = "") -> None:
+    def set_answer(cuda=0, mps=False, error=""):
         found = devices.Found(cuda=["H200"] * cuda, mps=mps, error=error, imported=True)
         monkeypatch.setattr(devices, "_may_have_accelerator", lambda: True)
         monkeypatch.setattr(devices, "ask_torch", lambda: found)
@@ -36,7 +34,7 @@ def accelerators(monkeypatch: pytest.MonkeyPatch) -> Any:
     return set_answer
 
 
-def fake_nvml(**more: Any) -> Any:
+def fake_nvml(**more):
     """pynvml with one GPU; what is missing from it raises, as on a device that lacks it."""
     plain = {
         "Init": None, "Shutdown": None, "SystemGetDriverVersion": b"580.1", "DeviceGetCount": 1,
@@ -51,10 +49,10 @@ def fake_nvml(**more: Any) -> Any:
 
 
 @pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> Any:
+def card(monkeypatch):
     """Puts a module in the place of pynvml."""
 
-    def put(module: Any) -> None:
+    def put(module):
         monkeypatch.setitem(sys.modules, "pynvml", module)
         computer._facts.cache_clear()
 

@@ -12,7 +12,7 @@ from perfkit.machine import computer
 from tests.unit.machine.conftest import files
 
 
-def test_the_facts_are_plain_data_that_a_caller_cannot_spoil() -> None:
+def test_the_facts_are_plain_data_that_a_caller_cannot_spoil():
     facts = machine.facts()
     assert json.loads(json.dumps(facts)) == facts
     assert {"torch", "torchvision", "numpy"} <= set(facts["versions"])
@@ -20,7 +20,7 @@ def test_the_facts_are_plain_data_that_a_caller_cannot_spoil() -> None:
     assert machine.facts()["cpu"]
 
 
-def test_the_id_depends_on_what_decides_speed_and_on_nothing_else() -> None:
+def test_the_id_depends_on_what_decides_speed_and_on_nothing_else():
     facts = machine.facts()
     same = facts | {"memory_bytes": facts["memory_bytes"] + 1_000_000, "os": "another"}
     other = facts | {"gpus": [{"name": "H200"}]}
@@ -34,7 +34,7 @@ def test_the_id_depends_on_what_decides_speed_and_on_nothing_else() -> None:
         ("processor\t: 0\nFeatures\t: fp bf16 sve\n", None, ["bf16", "sve"]),  # Arm names no model
     ],
 )
-def test_the_cpu_is_read_from_the_kernel(root: Path, text: str, model: str | None, flags: list[str]) -> None:
+def test_the_cpu_is_read_from_the_kernel(root, text, model, flags):
     files(root, {"proc/cpuinfo": text})
     cpu = computer._facts.__wrapped__()["cpu"]
     assert (cpu["flags"], cpu["model"]) == (flags, model or cpu["model"])
@@ -48,16 +48,14 @@ def test_the_cpu_is_read_from_the_kernel(root: Path, text: str, model: str | Non
         ("cuda: Optional[str] = None\n", {}),
     ],
 )
-def test_the_build_of_torch_is_read_as_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, build: dict[str, str]
-) -> None:
+def test_the_build_of_torch_is_read_as_text(tmp_path, monkeypatch, text, build):
     files(tmp_path, {"torch/__init__.py": "raise RuntimeError", "torch/version.py": text})
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     assert computer.torch_build() == build
 
 
-def test_torch_is_not_imported_and_the_import_is_light() -> None:
+def test_torch_is_not_imported_and_the_import_is_light():
     script = (
         "import sys; from perfkit import machine as m; m.facts(); m.read_conditions(); m.checkup(); "
         "assert not {'torch', 'matplotlib', 'ipywidgets', 'numpy'} & set(sys.modules)"
@@ -65,7 +63,7 @@ def test_torch_is_not_imported_and_the_import_is_light() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True)
 
 
-def test_a_machine_in_one_line() -> None:
+def test_a_machine_in_one_line():
     facts = {
         "cpu": {"cores_usable": 1, "model": "Xeon"},
         "memory_bytes": 24 * 1024**3,
@@ -76,7 +74,7 @@ def test_a_machine_in_one_line() -> None:
     assert machine.describe({}) == "? cores unknown CPU · no GPU · torch –"
 
 
-def test_data_lies_where_the_variable_says_or_in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_lies_where_the_variable_says_or_in_the_checkout(monkeypatch):
     monkeypatch.setenv("PERFKIT_DATA", "/mine")
     assert (machine.cache_folder(), machine.runs_folder()) == (Path("/mine/cache"), Path("/mine/runs"))
     monkeypatch.delenv("PERFKIT_DATA")
@@ -85,15 +83,13 @@ def test_data_lies_where_the_variable_says_or_in_the_checkout(monkeypatch: pytes
     assert machine.data_folder() == Path("perfkit-data")
 
 
-def test_a_file_is_written_completely_or_the_old_one_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_written_completely_or_the_old_one_stays(tmp_path, monkeypatch):
     path = tmp_path / "runs.json"
     machine.write_atomically(path, b"first")
     machine.write_atomically(path, b"second")
     assert path.stat().st_mode & 0o777 == 0o644
 
-    def full(handle: int) -> None:
+    def full(handle):
         raise OSError("no space left")
 
     monkeypatch.setattr(computer.os, "fsync", full)

@@ -3,8 +3,7 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -30,9 +29,7 @@ BOX, SLICE = "sys/fs/cgroup/slice/box/", "sys/fs/cgroup/slice/"
         ),  # the host's path, mounted at its own group
     ],
 )
-def test_the_quota_is_the_tightest_of_the_groups_of_this_process(
-    root: Path, groups: dict[str, str], quota: float | None
-) -> None:
+def test_the_quota_is_the_tightest_of_the_groups_of_this_process(root, groups, quota):
     files(root, groups)
     assert cores.quota() == quota
 
@@ -46,16 +43,14 @@ def test_the_quota_is_the_tightest_of_the_groups_of_this_process(
         (4, 3.0, "3 of 8 visible cores usable: affinity mask 4, cgroup quota 3.0"),
     ],
 )
-def test_usable_cores_obey_mask_and_quota_and_say_so(
-    monkeypatch: pytest.MonkeyPatch, affinity: int, quota: float | None, report: str
-) -> None:
+def test_usable_cores_obey_mask_and_quota_and_say_so(monkeypatch, affinity, quota, report):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(affinity)), raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(cores, "quota", lambda: quota)
     assert cores.core_report() == report
 
 
-def test_memory_is_what_the_control_group_grants(root: Path) -> None:
+def test_memory_is_what_the_control_group_grants(root):
     physical = cores.memory_bytes()
     files(
         root,
@@ -78,16 +73,14 @@ class Times(NamedTuple):
     guest: float
 
 
-def test_only_the_cores_of_the_mask_count_a_guest_once_and_idle_and_steal_as_nobodys_use(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_cores_of_the_mask_count_a_guest_once_and_idle_and_steal_as_nobodys_use(root, monkeypatch):
     each = [Times(40.0, 10.0, 45.0, 5.0, 8.0), Times(90.0, 0.0, 10.0, 0.0, 0.0)]
     monkeypatch.setattr(cores.psutil, "cpu_times", lambda percpu: each)
     monkeypatch.setattr(cores, "affinity", lambda: [0])
     assert machine.cpu_times() == CpuTimes(capacity_s=100.0, outside_s=50.0, steal_s=5.0)
 
 
-def test_a_group_of_processes_is_not_outside_also_where_a_child_has_ended() -> None:
+def test_a_group_of_processes_is_not_outside_also_where_a_child_has_ended():
     busy = "import time\nwhile time.process_time() < 0.4: pass"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}]); print(); input()"
     pipe, command = subprocess.PIPE, [sys.executable, "-c", parent]
@@ -113,9 +106,9 @@ def test_a_group_of_processes_is_not_outside_also_where_a_child_has_ended() -> N
     ],
 )
 def test_the_share_that_others_took(
-    visible: int, usable: int, outside_s: float, steal_s: float, group_s: float | None, share: float,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    visible, usable, outside_s, steal_s, group_s, share,
+    monkeypatch
+):  # fmt: skip
     monkeypatch.setattr(cores, "affinity", lambda: list(range(visible)))
     monkeypatch.setattr(cores, "usable_cores", lambda: usable)
     before = CpuTimes(0.0, 5.0, 1.0, None if group_s is None else 7.0)
@@ -125,16 +118,14 @@ def test_the_share_that_others_took(
 
 
 @pytest.mark.parametrize(("quota", "seconds"), [("800000 100000", 2.5), ("max 100000", None)])
-def test_programs_of_the_same_container_are_noticed_by_its_control_group(
-    root: Path, quota: str, seconds: float | None
-) -> None:
+def test_programs_of_the_same_container_are_noticed_by_its_control_group(root, quota, seconds):
     limited = {SLICE + "cpu.max": quota, SLICE + "cpu.stat": "usage_usec 2500000\nuser_usec 1\n"}
     inner = {BOX + "cpu.max": "max 100000", BOX + "cpu.stat": "usage_usec 1000000\n"}
     files(root, GROUP | limited | inner)
     assert machine.cpu_times().group_s == seconds
 
 
-def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch):
     """By hand: 0.3 + 0.5 s of chrome are 0.8 s in 2 s on 2 cores, 20%; python's 50 s were spent before.
 
     Number 4 was `sh`, and has 30 s from before it became `cc`; another process had number 5.
@@ -150,7 +141,7 @@ def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch: 
     assert machine.OtherPrograms().busiest() == ("chrome (2 processes)", pytest.approx(0.2))
 
 
-def test_the_measured_processes_are_not_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_measured_processes_are_not_among_the_others(monkeypatch):
     command = [sys.executable, "-c", "input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
         monkeypatch.setattr(cores, "_spent", lambda: {(process.pid, 0.0): ("python", 1.0)})
@@ -179,7 +170,7 @@ HOT = IDLE | {"throttle_reasons": ["hardware thermal slowdown"], "temperature_c"
         (QUIET | {"gpus": [IDLE]}, ""),
     ],
 )
-def test_warnings_name_what_disturbs_a_measurement(now: dict[str, Any], warning: str) -> None:
+def test_warnings_name_what_disturbs_a_measurement(now, warning):
     warnings = list(machine.quality_warnings(now, own_processes=3, gpu="GPU-1"))
     assert len(warnings) == bool(warning)
     assert "".join(warnings).startswith(warning)

@@ -1,8 +1,6 @@
 import subprocess
 import sys
 import types
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +11,7 @@ from perfkit.machine.devices import Found
 from tests.unit.machine.conftest import files
 
 
-def test_without_a_device_node_torch_is_not_even_asked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_device_node_torch_is_not_even_asked(root, monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(computer, "facts", lambda: {"gpus": []})
     monkeypatch.setattr(computer, "torch_build", lambda: {"cuda": "13.2"})
@@ -33,25 +31,21 @@ def test_without_a_device_node_torch_is_not_even_asked(root: Path, monkeypatch: 
         ("", "", -11, Found(error="torch's process ended with -11")),
     ],
 )
-def test_what_torch_says_is_taken_from_a_child(
-    monkeypatch: pytest.MonkeyPatch, printed: str, said: str, code: int, found: Found
-) -> None:
+def test_what_torch_says_is_taken_from_a_child(monkeypatch, printed, said, code, found):
     done = subprocess.CompletedProcess([], code, printed, said)
     monkeypatch.setattr(devices.subprocess, "run", lambda *_, **more: done)
     assert devices.ask_torch.__wrapped__() == found
 
 
-def test_torch_that_does_not_answer_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ask(*_: Any, **more: Any) -> Any:
+def test_torch_that_does_not_answer_is_an_error_in_words(monkeypatch):
+    def ask(*_, **more):
         raise subprocess.TimeoutExpired("python", 180)
 
     monkeypatch.setattr(devices.subprocess, "run", ask)
     assert "timed out" in devices.ask_torch.__wrapped__().error
 
 
-def test_the_question_to_torch_is_answered_in_plain_data(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_question_to_torch_is_answered_in_plain_data(monkeypatch, capsys):
     cuda = types.SimpleNamespace(
         is_available=lambda: True,
         device_count=lambda: 2,
@@ -65,7 +59,7 @@ def test_the_question_to_torch_is_answered_in_plain_data(
     assert answer == Found(["H200", "T4"], bf16=True, imported=True)
 
 
-def test_cuda_is_better_than_mps_is_better_than_cpu(accelerators: Any) -> None:
+def test_cuda_is_better_than_mps_is_better_than_cpu(accelerators):
     for found, device in [({"cuda": 1, "mps": True}, "cuda"), ({"mps": True}, "mps"), ({}, "cpu")]:
         accelerators(**found)
         assert devices.check_device(None) == device
@@ -82,7 +76,7 @@ def test_cuda_is_better_than_mps_is_better_than_cpu(accelerators: Any) -> None:
         ("cuda:", "unknown device 'cuda:'. Did you mean 'cuda'? Allowed: cuda, mps, cpu (or cuda:1"),
     ],
 )
-def test_a_device_that_is_not_there_is_one_clear_message(accelerators: Any, name: str, words: str) -> None:
+def test_a_device_that_is_not_there_is_one_clear_message(accelerators, name, words):
     accelerators(cuda=2)
     with pytest.raises(InvalidValue) as caught:
         devices.check_device(name)
@@ -90,7 +84,7 @@ def test_a_device_that_is_not_there_is_one_clear_message(accelerators: Any, name
     assert [devices.check_device(there) for there in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
 
 
-def test_a_mask_that_hides_the_gpu_is_named(accelerators: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mask_that_hides_the_gpu_is_named(accelerators, monkeypatch):
     accelerators()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(InvalidValue, match="CUDA_VISIBLE_DEVICES is ''"):
@@ -111,14 +105,8 @@ def test_a_mask_that_hides_the_gpu_is_named(accelerators: Any, monkeypatch: pyte
     ],
 )
 def test_the_compiler_is_the_one_that_torch_would_take(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    device: str,
-    platform: str,
-    there: list[str],
-    variables: dict[str, str],
-    problem: str,
-) -> None:
+    monkeypatch, tmp_path, device, platform, there, variables, problem
+):
     files(tmp_path, {"Python.h": ""})
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(devices.shutil, "which", lambda name: name if name in there else None)
@@ -133,7 +121,7 @@ def test_the_compiler_is_the_one_that_torch_would_take(
     assert bool(lacking) == bool(problem)
 
 
-def test_headers_and_triton_belong_to_the_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_headers_and_triton_belong_to_the_compiler(monkeypatch, tmp_path):
     monkeypatch.setattr(devices.shutil, "which", lambda name: name)
     monkeypatch.setattr(devices.sysconfig, "get_path", lambda *scheme: str(tmp_path))
     assert "python3-dev" in devices.compiler_problem("cpu")

@@ -1,6 +1,4 @@
 import types
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -9,11 +7,11 @@ from perfkit.machine.devices import Found
 from tests.unit.machine.conftest import files
 
 
-def check(name: str) -> Check:
+def check(name):
     return next(found for found in checkup() if found.name == name)
 
 
-def test_every_check_says_something_and_every_fault_has_a_remedy() -> None:
+def test_every_check_says_something_and_every_fault_has_a_remedy():
     checks = checkup()
     names = "Python|torch|Jupyter|cores|memory|/dev/shm|GPU|bf16 on the CPU|compiler|data folder"
     assert [check.name for check in checks] == names.split("|")
@@ -31,9 +29,7 @@ def test_every_check_says_something_and_every_fault_has_a_remedy() -> None:
         ("2.13.0", "0.29.2", "torchvision needs torch"),
     ],
 )
-def test_a_pair_of_torch_and_torchvision_that_does_not_fit(
-    monkeypatch: pytest.MonkeyPatch, torch: str | None, vision: str | None, words: str
-) -> None:
+def test_a_pair_of_torch_and_torchvision_that_does_not_fit(monkeypatch, torch, vision, words):
     monkeypatch.setattr(doctor, "version", {"torch": torch, "torchvision": vision}.get)
     monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["numpy", "torch>=2.14.0"])
     found = doctor._torch(Found(error="libcudart is missing"))
@@ -52,14 +48,7 @@ def test_a_pair_of_torch_and_torchvision_that_does_not_fit(
         ({"gpus": [{"name": "T4"}], "driver": "470"}, "GPU", "warning", "torch cannot use T4, driver 470"),
     ],
 )
-def test_what_a_machine_lacks_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-    accelerators: Any,
-    changed: dict[str, Any],
-    name: str,
-    status: str,
-    words: str,
-) -> None:
+def test_what_a_machine_lacks_is_named(monkeypatch, accelerators, changed, name, status, words):
     accelerators()
     machine = facts() | changed
     monkeypatch.setattr(computer, "facts", lambda: machine)
@@ -68,9 +57,9 @@ def test_what_a_machine_lacks_is_named(
     assert words in f"{found.detail} {found.remedy}"
 
 
-def test_the_gpu_check_tells_its_cases_apart(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    none: dict[str, Any] = {"gpus": [], "driver": None}
-    some: dict[str, Any] = {"gpus": [{"name": "T4"}], "driver": "470"}
+def test_the_gpu_check_tells_its_cases_apart(root, monkeypatch):
+    none = {"gpus": [], "driver": None}
+    some = {"gpus": [{"name": "T4"}], "driver": "470"}
     assert doctor._gpu(none, Found()).status == "ok"
     assert "n/a" in doctor._gpu(none, Found()).detail
     files(root, {"dev/nvidiactl": ""})
@@ -85,9 +74,7 @@ def test_the_gpu_check_tells_its_cases_apart(root: Path, monkeypatch: pytest.Mon
     assert doctor._gpu(some, Found(["H200"])) == Check("GPU", "H200, driver 470")
 
 
-def test_a_data_folder_that_cannot_be_written_or_is_full(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_data_folder_that_cannot_be_written_or_is_full(monkeypatch, tmp_path):
     monkeypatch.setenv("PERFKIT_DATA", str(tmp_path / "not" / "yet"))
     assert doctor._data().status == "ok"
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=10))
@@ -98,7 +85,7 @@ def test_a_data_folder_that_cannot_be_written_or_is_full(
     assert "PERFKIT_DATA" in doctor._data().remedy
 
 
-def test_missing_packages_and_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_and_one_core(monkeypatch):
     monkeypatch.setattr(doctor, "version", lambda name: None)
     assert check("Jupyter").status == "warning"
     monkeypatch.setattr(cores, "usable_cores", lambda: 1)

@@ -4,8 +4,6 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Iterable
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,7 @@ from perfkit.machine import facts, gpus, read_conditions
 from tests.unit.machine.conftest import fake_nvml
 
 
-def test_a_gpu_is_described_and_what_it_does_not_tell_is_none(card: Any) -> None:
+def test_a_gpu_is_described_and_what_it_does_not_tell_is_none(card):
     running = [types.SimpleNamespace(pid=pid, usedGpuMemory=5) for pid in (os.getpid(), 999_999)]
     reasons = {"DeviceGetCurrentClocksThrottleReasons": 0x1 | 0x4 | 0x40}
     card(fake_nvml(DeviceGetComputeRunningProcesses=running, **reasons))
@@ -28,23 +26,21 @@ def test_a_gpu_is_described_and_what_it_does_not_tell_is_none(card: Any) -> None
 @pytest.mark.parametrize(
     "module", [None, types.SimpleNamespace(), types.SimpleNamespace(nvmlInit=lambda: 1 / 0)]
 )
-def test_without_nvml_there_are_no_gpus_and_no_noise(
-    card: Any, module: Any, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_without_nvml_there_are_no_gpus_and_no_noise(card, module, recwarn):
     card(module)  # None makes `import pynvml` fail
     assert facts()["gpus"] == read_conditions()["gpus"] == []
     assert gpus.free_gpu_bytes("GPU-1") is None
     assert not recwarn.list
 
 
-def test_process_ids_are_known_outside_containers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_ids_are_known_outside_containers_only(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     for number, known in ((4026531836, True), (4026532999, False)):
         monkeypatch.setattr(gpus.os, "readlink", lambda path, number=number: f"pid:[{number}]")
         assert gpus.pids_known() is known
 
 
-def named(**more: Any) -> Any:
+def named(**more):
     """One GPU that is found by name, never by index."""
     names = {
         "DeviceGetHandleByUUID": {"GPU-1": "card"},
@@ -55,11 +51,11 @@ def named(**more: Any) -> Any:
     )
 
 
-def sampled(figures: Iterable[int]) -> tuple[Any, threading.Semaphore]:
+def sampled(figures):
     """A GPU whose utilization is another figure each time, until the last; it signals when it is read."""
     reads, rest = threading.Semaphore(0), iter(figures)
 
-    def read(handle: str) -> Any:
+    def read(handle):
         reads.release()
         return types.SimpleNamespace(gpu=next(rest))  # StopIteration: not supported any more
 
@@ -67,7 +63,7 @@ def sampled(figures: Iterable[int]) -> tuple[Any, threading.Semaphore]:
 
 
 @pytest.mark.parametrize("device", ["GPU-1", "1", "00000000:01:00.0"])
-def test_samples_come_in_order_from_the_device_of_that_name(card: Any, device: str) -> None:
+def test_samples_come_in_order_from_the_device_of_that_name(card, device):
     module, reads = sampled(range(1, 10_000_000))
     card(module)
     with gpus.sample_utilization(device, period_s=0) as samples:
@@ -77,9 +73,7 @@ def test_samples_come_in_order_from_the_device_of_that_name(card: Any, device: s
 
 
 @pytest.mark.parametrize("device", [None, "GPU-2", "GPU-1"])
-def test_without_the_device_or_what_it_reports_there_are_no_samples_and_no_thread_is_left(
-    card: Any, device: str | None
-) -> None:
+def test_without_the_device_or_what_it_reports_there_are_no_samples_and_no_thread_is_left(card, device):
     module, _ = sampled([])
     card(module)
     before = threading.active_count()
@@ -90,9 +84,7 @@ def test_without_the_device_or_what_it_reports_there_are_no_samples_and_no_threa
 
 
 @pytest.mark.parametrize(("own", "share"), [((7, 8), 0.0), ((7,), 0.3), ((), 0.6)])
-def test_the_part_of_a_gpu_that_others_use(
-    own: tuple[int, ...], share: float, card: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_part_of_a_gpu_that_others_use(own, share, card, monkeypatch):
     used = [types.SimpleNamespace(pid=pid, smUtil=percent) for pid, percent in ((7, 60), (8, 30))]
     card(named(DeviceGetProcessUtilization=lambda handle, since_us: used if since_us == 2_000_000 else []))
     monkeypatch.setattr(gpus, "pids_known", lambda: True)

@@ -1,8 +1,6 @@
 """An empty store for each test of a panel, and no pictures: they take most of a panel's time."""
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +9,7 @@ from perfkit.show.document import Figure
 
 
 @pytest.fixture(autouse=True)
-def _apart(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _apart(data_dir, monkeypatch):
     monkeypatch.setattr(where, "_session", (None, None))
     monkeypatch.setattr(Figure, "svg", lambda figure: f"<svg><title>{figure.title}</title></svg>")
     yield

@@ -1,27 +1,21 @@
 """Stand-ins for measuring: what a panel would get from a study, without a process."""
 
 import time
-from collections.abc import Callable
-from typing import Any
 
 import msgspec
-import pytest
 
 from perfkit.errors import Cancelled
 from perfkit.notebook import where
-from perfkit.recipe import Recipe
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.rules import Target, why_not
 from perfkit.studies import inspect, rungs
-from perfkit.studies.progress import Progress
-from perfkit.studies.sources import Plan
 from tests.unit.show.fake_runs import session
 
 CPU = Target(device="cpu", offers=frozenset({"uint8_copy"}))
 
 
-def on_cpu(name: str, recipe: Recipe) -> str:
+def on_cpu(name, recipe):
     """Why a switch cannot act on the CPU."""
     return why_not(name, recipe, CPU)
 
@@ -29,40 +23,40 @@ def on_cpu(name: str, recipe: Recipe) -> str:
 class FakeStudy:
     """In the place of the study of a ladder: does what it is given, and remembers the plans."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, does: Callable[..., Any] | None = None) -> None:
-        self.plans: list[Plan] = []
+    def __init__(self, monkeypatch, does=None):
+        self.plans = []
         self.does = does or (lambda progress: session()[:2])
         monkeypatch.setattr(where, "climb", self)
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
         monkeypatch.setattr(inspect, "parity", lambda *args, **named: same)
         monkeypatch.setattr(rungs, "stage_diffs", lambda *args: [("What it changes here", "-a\n+b\n")])
 
-    def __call__(self, plan: Plan, store: Any, progress: Progress) -> Any:
+    def __call__(self, plan, store, progress):
         self.plans.append(plan)
         return self.does(progress)
 
 
-def resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+def resolved(monkeypatch):
     """Stages of the toy ladder as they would run on this CPU, without the process that says so."""
 
     monkeypatch.setattr(rungs, "resolve", lambda plan: (rungs.expected(plan), []))
 
 
-def until_cancelled(progress: Progress) -> Any:
+def until_cancelled(progress):
     """Work that only a stop ends, with one run finished before."""
     progress.finish(session()[0])
     assert progress.cancelled.wait(20)
     raise Cancelled("stopped on request")
 
 
-def wait_until(true: Callable[[], bool]) -> None:
+def wait_until(true):
     until = time.monotonic() + 20
     while not true():
         assert time.monotonic() < until
         time.sleep(0.01)
 
 
-def plain(run: Run, **changes: Any) -> Run:
+def plain(run, **changes):
     """A made-up run as it comes out of the store: without NumPy's numbers."""
     return msgspec.json.decode(
         msgspec.json.encode(msgspec.structs.replace(run, **changes), enc_hook=float), type=Run

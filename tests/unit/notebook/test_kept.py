@@ -1,7 +1,5 @@
 """The recipe at the end of the ladder: what was kept, or faster; the newest result of each rung counts."""
 
-from typing import Any
-
 from perfkit import notebook as pk
 from perfkit.results.store import RunStore
 from tests.unit.notebook.fakes import plain
@@ -10,7 +8,7 @@ from tests.unit.show.fake_runs import session
 RUNS = {run.stage: run for run in session()}
 
 
-def keep(number: int, *stages: str, **recipe: Any) -> None:
+def keep(number, *stages, **recipe):
     """Stores a session of these stages, in the place where a ladder of this test would be measured."""
     plan = pk.LadderPanel().plan
     for stage in ("baseline", *stages):
@@ -24,11 +22,11 @@ def keep(number: int, *stages: str, **recipe: Any) -> None:
         )  # fmt: skip
 
 
-def test_nothing_measured_means_the_first_change_of_the_course() -> None:
+def test_nothing_measured_means_the_first_change_of_the_course():
     assert pk.kept() == {"workers": 1, "wait_policy": "passive"}
 
 
-def test_faster_rungs_are_kept_until_a_person_decides() -> None:
+def test_faster_rungs_are_kept_until_a_person_decides():
     keep(1, "data_loading", workers=3, prefetch_factor=4)
     keep(2, "channels_last", channels_last=True)
     settings = pk.kept()
@@ -38,7 +36,7 @@ def test_faster_rungs_are_kept_until_a_person_decides() -> None:
     assert "channels_last" not in pk.kept()
 
 
-def test_the_newest_result_of_a_rung_counts_and_a_whole_ladder_does_not() -> None:
+def test_the_newest_result_of_a_rung_counts_and_a_whole_ladder_does_not():
     keep(1, "data_loading", workers=3)
     keep(2, "data_loading", workers=2)
     keep(3, "data_loading", "channels_last", workers=9)

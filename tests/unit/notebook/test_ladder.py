@@ -1,7 +1,5 @@
 """A ladder or some recipes: results of earlier sessions are found again, however many came after them."""
 
-from typing import Any
-
 import pytest
 
 from perfkit import notebook as pk
@@ -16,15 +14,15 @@ from tests.unit.show.fake_runs import session
 
 
 @pytest.fixture(autouse=True)
-def _resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+def _resolved(monkeypatch):
     resolved(monkeypatch)
 
 
-def recipes(things: Any) -> list[Any]:
+def recipes(things):
     return [getattr(thing.recipe, "to_dict", lambda kept=thing.recipe: kept)() for thing in things]
 
 
-def keep(panel: Any, number: int, **changes: Any) -> None:
+def keep(panel, number, **changes):
     """Stores a session that this panel would have measured."""
     stages = rungs.ladder_stages(panel.plan, CPU)
     for stage, run in zip(stages, session(), strict=False):
@@ -45,7 +43,7 @@ def keep(panel: Any, number: int, **changes: Any) -> None:
         )
 
 
-def test_a_session_is_found_after_sixty_others_and_only_with_the_same_settings(monkeypatch: Any) -> None:
+def test_a_session_is_found_after_sixty_others_and_only_with_the_same_settings(monkeypatch):
     monkeypatch.setattr(
         ladder,
         "is_ladder_of",
@@ -63,7 +61,7 @@ def test_a_session_is_found_after_sixty_others_and_only_with_the_same_settings(m
     assert other.runs == []
 
 
-def test_the_result_is_one_picture_one_table_and_folded_details(monkeypatch: Any) -> None:
+def test_the_result_is_one_picture_one_table_and_folded_details(monkeypatch):
     FakeStudy(monkeypatch)
     panel = pk.LadderPanel(["data_loading"])
     assert panel.sections() == ()
@@ -77,12 +75,12 @@ def test_the_result_is_one_picture_one_table_and_folded_details(monkeypatch: Any
         panel.plot("pie")
 
 
-def test_results_are_asked_for_too_early() -> None:
+def test_results_are_asked_for_too_early():
     with pytest.raises(InvalidValue, match="nothing was measured yet"):
         pk.LadderPanel(["data_loading"]).plot("losses")
 
 
-def test_recipes_are_measured_together_and_picked_by_title(monkeypatch: Any) -> None:
+def test_recipes_are_measured_together_and_picked_by_title(monkeypatch):
     runs = [plain(run, title=title) for run, title in zip(session(), ("plain", "AMP"), strict=False)]
     study = FakeStudy(monkeypatch, lambda progress: runs)
     panel = pk.RecipePanel({"plain": {}, "AMP": {"amp": "bf16"}})

@@ -1,7 +1,6 @@
 """One way for work to begin and to end: in a cell it raises, from the button the panel says it."""
 
 import threading
-from typing import Any
 
 import ipywidgets
 import msgspec
@@ -16,16 +15,16 @@ from tests.unit.show.fake_runs import session
 
 
 @pytest.fixture(autouse=True)
-def _resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+def _resolved(monkeypatch):
     resolved(monkeypatch)
 
 
-def words(panel: Any) -> str:
+def words(panel):
     """The panel's line and its error."""
     return f"{panel.bar.line.value} {panel.bar.error.value}"
 
 
-def press(panel: Any, name: str) -> None:
+def press(panel, name):
     """Clicks a button by its CSS class."""
     for widget in _all(panel.widget):
         if name in getattr(widget, "_dom_classes", ()):
@@ -33,11 +32,11 @@ def press(panel: Any, name: str) -> None:
     raise AssertionError(f"no {name}")
 
 
-def _all(widget: Any) -> list[Any]:
+def _all(widget):
     return [widget, *(one for child in getattr(widget, "children", ()) for one in _all(child))]
 
 
-def test_a_cell_shows_one_result_below_itself_and_the_panel_none(shell: Any, monkeypatch: Any) -> None:
+def test_a_cell_shows_one_result_below_itself_and_the_panel_none(shell, monkeypatch):
     FakeStudy(monkeypatch)
     panel = pk.LadderPanel(["data_loading"])
     shell.user_ns["panel"] = panel
@@ -51,9 +50,7 @@ def test_a_cell_shows_one_result_below_itself_and_the_panel_none(shell: Any, mon
     assert [run.title for run in panel.runs] == [run.title for run in session()[:2]]
 
 
-def test_a_panel_that_no_cell_has_displayed_appears_below_the_cell_that_runs_it(
-    shell: Any, monkeypatch: Any
-) -> None:
+def test_a_panel_that_no_cell_has_displayed_appears_below_the_cell_that_runs_it(shell, monkeypatch):
     FakeStudy(monkeypatch)
     shell.user_ns["panel"] = pk.LadderPanel(["data_loading"])
     with capture_output() as output:
@@ -63,9 +60,7 @@ def test_a_panel_that_no_cell_has_displayed_appears_below_the_cell_that_runs_it(
 
 
 @pytest.mark.parametrize(("status", "error"), [("failed", RunFailed), ("cancelled", Cancelled)])
-def test_a_run_without_a_result_raises_in_a_cell_and_stands_in_the_panel(
-    monkeypatch: Any, status: Any, error: type[Exception]
-) -> None:
+def test_a_run_without_a_result_raises_in_a_cell_and_stands_in_the_panel(monkeypatch, status, error):
     ok, other = session()[:2]
     runs = [ok, msgspec.structs.replace(other, status=status, reason="out of memory")]
     FakeStudy(monkeypatch, lambda progress: runs)
@@ -78,8 +73,8 @@ def test_a_run_without_a_result_raises_in_a_cell_and_stands_in_the_panel(
     assert ("out of memory" if status == "failed" else "stopped") in words(panel)
 
 
-def test_the_kernel_s_stop_button_goes_through(monkeypatch: Any) -> None:
-    def interrupted(progress: Any) -> Any:
+def test_the_kernel_s_stop_button_goes_through(monkeypatch):
+    def interrupted(progress):
         raise KeyboardInterrupt
 
     FakeStudy(monkeypatch, interrupted)
@@ -92,8 +87,8 @@ def test_the_kernel_s_stop_button_goes_through(monkeypatch: Any) -> None:
     assert "done" in words(panel)
 
 
-def test_an_error_that_nobody_expected_keeps_its_traceback_to_copy(monkeypatch: Any) -> None:
-    def broken(progress: Any) -> Any:
+def test_an_error_that_nobody_expected_keeps_its_traceback_to_copy(monkeypatch):
+    def broken(progress):
         raise ZeroDivisionError("<b>")
 
     FakeStudy(monkeypatch, broken)
@@ -106,7 +101,7 @@ def test_an_error_that_nobody_expected_keeps_its_traceback_to_copy(monkeypatch: 
         panel.run()
 
 
-def test_stop_keeps_what_was_finished(monkeypatch: Any) -> None:
+def test_stop_keeps_what_was_finished(monkeypatch):
     FakeStudy(monkeypatch, until_cancelled)
     panel = pk.LadderPanel(["data_loading"])
     press(panel, "pk-run")
@@ -117,10 +112,10 @@ def test_stop_keeps_what_was_finished(monkeypatch: Any) -> None:
     assert "what was finished is kept" in words(panel)
 
 
-def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch: Any) -> None:
+def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch):
     started, go = threading.Event(), threading.Event()
 
-    def slowly(progress: Any) -> Any:
+    def slowly(progress):
         started.set()
         assert go.wait(20)
         return session()[:2]
@@ -140,7 +135,7 @@ def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch: Any) -> None:
     assert len(study.plans) == 2
 
 
-def test_panels_of_other_settings_do_not_stop_each_other_but_a_cell_run_again_does(monkeypatch: Any) -> None:
+def test_panels_of_other_settings_do_not_stop_each_other_but_a_cell_run_again_does(monkeypatch):
     FakeStudy(monkeypatch, until_cancelled)
     two = pk.StagePanel("data_loading", settings={"batch_size": 2})
     press(two, "pk-run")
@@ -153,12 +148,12 @@ def test_panels_of_other_settings_do_not_stop_each_other_but_a_cell_run_again_do
     assert "stopped" in words(two)
 
 
-def test_two_hundred_draws_leave_as_many_widgets_as_two(monkeypatch: Any) -> None:
+def test_two_hundred_draws_leave_as_many_widgets_as_two(monkeypatch):
     FakeStudy(monkeypatch)
     panel = pk.StagePanel("data_loading")
     bench = pk.Workbench()
 
-    def draw() -> None:
+    def draw():
         panel.run()
         panel.set(workers=1)
         bench.run()
@@ -171,7 +166,7 @@ def test_two_hundred_draws_leave_as_many_widgets_as_two(monkeypatch: Any) -> Non
     assert len(ipywidgets.widgets.widget._instances) == before
 
 
-def test_the_bar_says_what_is_left_and_a_late_reading_does_not_cover_newer_words() -> None:
+def test_the_bar_says_what_is_left_and_a_late_reading_does_not_cover_newer_words():
     now = [0.0]
     bar = Bar(lambda: now[0])
     bar.begin()
@@ -182,8 +177,8 @@ def test_the_bar_says_what_is_left_and_a_late_reading_does_not_cover_newer_words
     assert "measuring" in bar.line.value
 
 
-def test_a_class_of_a_cell_is_refused_with_what_to_do() -> None:
+def test_a_class_of_a_cell_is_refused_with_what_to_do():
     class Mine: ...
 
     with pytest.raises(InvalidValue, match="writefile"):
-        pk.LadderPanel(workload=Mine)  # type: ignore[arg-type]
+        pk.LadderPanel(workload=Mine)

@@ -1,7 +1,5 @@
 """One optimization: its switches, a guess, and the answer in the guess's unit."""
 
-from typing import Any
-
 import pytest
 
 from perfkit import notebook as pk
@@ -14,15 +12,15 @@ from tests.unit.show.fake_runs import session
 
 
 @pytest.fixture(autouse=True)
-def _resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+def _resolved(monkeypatch):
     resolved(monkeypatch)
 
 
-def shown(panel: Any) -> str:
+def shown(panel):
     return " ".join(terminal.text(panel.sections()).split())
 
 
-def stored() -> list[Any]:
+def stored():
     """A session of two stages in the store."""
     runs = [plain(run) for run in session()[:2]]
     for run in runs:
@@ -30,13 +28,13 @@ def stored() -> list[Any]:
     return runs
 
 
-def read(panel: Any) -> None:
+def read(panel):
     """What a display does, and its end."""
     panel.read()
     panel._reader.join(20)
 
 
-def test_switches_of_the_rung_and_others_are_set_in_code(monkeypatch: Any) -> None:
+def test_switches_of_the_rung_and_others_are_set_in_code(monkeypatch):
     study = FakeStudy(monkeypatch)
     panel = pk.StagePanel("data_loading")
     panel.set(workers=3, amp="bf16")
@@ -48,7 +46,7 @@ def test_switches_of_the_rung_and_others_are_set_in_code(monkeypatch: Any) -> No
     assert panel.plan.settings == {"amp": "bf16"}
 
 
-def test_the_result_answers_the_guess_in_its_unit(monkeypatch: Any) -> None:
+def test_the_result_answers_the_guess_in_its_unit(monkeypatch):
     FakeStudy(monkeypatch)
     panel = pk.StagePanel("data_loading")
     panel.predict(1.5)
@@ -61,7 +59,7 @@ def test_the_result_answers_the_guess_in_its_unit(monkeypatch: Any) -> None:
         panel.predict(-1)
 
 
-def test_a_guess_is_typed_and_nonsense_is_told() -> None:
+def test_a_guess_is_typed_and_nonsense_is_told():
     panel = pk.StagePanel("data_loading")
     panel._guess.value = "2,5x"
     assert panel.guess == 2.5
@@ -69,7 +67,7 @@ def test_a_guess_is_typed_and_nonsense_is_told() -> None:
     assert "no guess" in panel.bar.line.value
 
 
-def test_other_switches_are_another_question(monkeypatch: Any) -> None:
+def test_other_switches_are_another_question(monkeypatch):
     FakeStudy(monkeypatch)
     panel = pk.StagePanel("data_loading")
     panel.run()
@@ -77,7 +75,7 @@ def test_other_switches_are_another_question(monkeypatch: Any) -> None:
     assert (panel.runs, shown(panel)) == ([], "")
 
 
-def test_results_of_an_earlier_session_are_shown_with_their_guess(monkeypatch: Any) -> None:
+def test_results_of_an_earlier_session_are_shown_with_their_guess(monkeypatch):
     FakeStudy(monkeypatch)
     runs = stored()
     RunStore().mark(runs[-1].id, guess=3.0)
@@ -88,14 +86,14 @@ def test_results_of_an_earlier_session_are_shown_with_their_guess(monkeypatch: A
     assert "measured earlier" in panel.bar.line.value
 
 
-def test_controls_offer_what_is_declared_before_a_process_has_loaded_the_workload() -> None:
+def test_controls_offer_what_is_declared_before_a_process_has_loaded_the_workload():
     panel = pk.StagePanel("device_resize", workload="cifar_resnet18")
     assert panel.controls.recipe.device_resize and not panel.controls.reasons
     refused = pk.StagePanel("device_resize", workload="photos")
     assert "does not offer" in refused.controls.reasons["device_resize"]
 
 
-def test_later_panels_start_from_what_was_kept(monkeypatch: Any) -> None:
+def test_later_panels_start_from_what_was_kept(monkeypatch):
     runs = stored()
     FakeStudy(monkeypatch, lambda progress: runs)
     panel = pk.StagePanel("data_loading", workload=runs[0].workload, preset=runs[0].preset)
@@ -114,7 +112,7 @@ def test_later_panels_start_from_what_was_kept(monkeypatch: Any) -> None:
     assert pk.StagePanel("amp", **later, settings={"workers": 3}).plan.settings["workers"] == 3
 
 
-def test_a_recording_is_played_without_a_process() -> None:
+def test_a_recording_is_played_without_a_process():
     panel = pk.StagePanel("data_loading", device="recorded:cpu-quick")
     panel.run()
     text = shown(panel)
@@ -122,7 +120,7 @@ def test_a_recording_is_played_without_a_process() -> None:
     assert "Training: the losses: equal bit for bit" in text, "the recording's own evidence"
 
 
-def test_the_menu_holds_for_one_panel_and_use_for_the_session() -> None:
+def test_the_menu_holds_for_one_panel_and_use_for_the_session():
     panel = pk.StagePanel("data_loading")
     read(panel)
     panel.choose("recorded:cpu-quick")
@@ -132,14 +130,14 @@ def test_the_menu_holds_for_one_panel_and_use_for_the_session() -> None:
     assert pk.StagePanel("amp").plan.recorded == "cpu-quick"
 
 
-def test_a_place_that_cannot_be_is_refused_and_nothing_changes() -> None:
+def test_a_place_that_cannot_be_is_refused_and_nothing_changes():
     panel = pk.StagePanel("data_loading")
     panel.choose("recorded:none")
     assert panel.plan.device == "cpu"
     assert "none" in panel.bar.error.value
 
 
-def test_the_menu_says_why_it_does_not_move_a_panel_at_work(monkeypatch: Any) -> None:
+def test_the_menu_says_why_it_does_not_move_a_panel_at_work(monkeypatch):
     FakeStudy(monkeypatch, until_cancelled)
     panel = pk.StagePanel("data_loading")
     read(panel)
@@ -152,7 +150,7 @@ def test_the_menu_says_why_it_does_not_move_a_panel_at_work(monkeypatch: Any) ->
     wait_until(lambda: not panel._turn.locked())
 
 
-def test_the_card_is_in_the_details_as_markdown(monkeypatch: Any) -> None:
+def test_the_card_is_in_the_details_as_markdown(monkeypatch):
     FakeStudy(monkeypatch)
     panel = pk.StagePanel("data_loading")
     panel.run()

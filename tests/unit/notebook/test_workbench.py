@@ -1,7 +1,5 @@
 """The workbench: a recipe beside the baseline, the history, what becomes of ticked runs."""
 
-from typing import Any
-
 import pytest
 
 from perfkit import additions
@@ -20,12 +18,12 @@ WORKLOAD = RUNS[0].workload
 
 
 @pytest.fixture(autouse=True)
-def _resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+def _resolved(monkeypatch):
     resolved(monkeypatch)
 
 
 @pytest.fixture
-def bench() -> Any:
+def bench():
     """A workbench with two stored runs."""
     for run in RUNS:
         RunStore().add(run)
@@ -34,11 +32,11 @@ def bench() -> Any:
     return made
 
 
-def tick(bench: Any, *runs: Any) -> None:
+def tick(bench, *runs):
     bench.history.grid.ticked = [run.id for run in runs]
 
 
-def test_a_plain_first_run_measures_the_baseline_once(monkeypatch: Any) -> None:
+def test_a_plain_first_run_measures_the_baseline_once(monkeypatch):
     study = FakeStudy(monkeypatch)
     bench = pk.Workbench()
     bench.run()
@@ -48,7 +46,7 @@ def test_a_plain_first_run_measures_the_baseline_once(monkeypatch: Any) -> None:
     assert [title for title, _ in study.plans[-1].recipes] == ["baseline", "Loader workers 1"]
 
 
-def test_two_ticked_runs_are_compared(bench: Any) -> None:
+def test_two_ticked_runs_are_compared(bench):
     assert bench.sections() == ()
     tick(bench, *RUNS)
     text = terminal.text(bench.sections())
@@ -60,7 +58,7 @@ def test_two_ticked_runs_are_compared(bench: Any) -> None:
     assert "not interleaved" in " ".join(terminal.text(bench.sections()).split())
 
 
-def test_a_ticked_run_gives_its_switches_its_script_and_a_report(bench: Any) -> None:
+def test_a_ticked_run_gives_its_switches_its_script_and_a_report(bench):
     press(bench, "pk-use")
     assert "no run is ticked" in words(bench)
     tick(bench, RUNS[1])
@@ -71,7 +69,7 @@ def test_a_ticked_run_gives_its_switches_its_script_and_a_report(bench: Any) -> 
     assert "Save perfkit-report.html" in bench._link.value
 
 
-def test_deleting_twice_loses_no_run(bench: Any) -> None:
+def test_deleting_twice_loses_no_run(bench):
     for run in RUNS:
         RunStore().mark(run.id, note=f"note of {run.id}", guess=2.0)
     bench._read()
@@ -85,14 +83,14 @@ def test_deleting_twice_loses_no_run(bench: Any) -> None:
     assert len(bench.history.grid.rows) == 2
 
 
-def test_runs_of_a_recording_are_not_deleted() -> None:
+def test_runs_of_a_recording_are_not_deleted():
     history = History(lambda: None)
     history.show_recorded(RUNS)
     with pytest.raises(InvalidValue, match="recording"):
         history.delete()
 
 
-def test_a_row_has_name_rate_ratio_changes_and_date(bench: Any) -> None:
+def test_a_row_has_name_rate_ratio_changes_and_date(bench):
     row = next(row for row in bench.history.grid.rows if row["id"] == RUNS[1].id)
     assert row["name"] == "data loading"
     assert row["date"] == RUNS[1].created[:16].replace("T", " ")
@@ -100,7 +98,7 @@ def test_a_row_has_name_rate_ratio_changes_and_date(bench: Any) -> None:
     assert row["rate_value"] == RUNS[1].samples_per_s.value
 
 
-def test_profile_is_an_addition_and_its_button_goes_with_it(monkeypatch: Any) -> None:
+def test_profile_is_an_addition_and_its_button_goes_with_it(monkeypatch):
     bench = pk.Workbench()
     monkeypatch.setattr(
         additions, "load", lambda place: lambda *args, **named: Shown(None, ["what a step does"])

@@ -1,7 +1,6 @@
 """Measurements on one device take turns, whatever it is called, and the one that waits says so."""
 
 import threading
-from typing import Any
 
 import pytest
 
@@ -10,17 +9,17 @@ from perfkit.errors import Cancelled
 from perfkit.process.lock import EVERYTHING, device_lock, lock_names
 
 
-def test_two_measurements_never_share_a_device_and_the_second_says_that_it_waits() -> None:
-    waits, order = threading.Event(), list[str]()
+def test_two_measurements_never_share_a_device_and_the_second_says_that_it_waits():
+    waits, order = threading.Event(), []
     inside, leave = threading.Event(), threading.Event()
 
-    def first() -> None:
+    def first():
         with device_lock("cpu"):
             inside.set()
             assert leave.wait(20)
             order.append("first")
 
-    def second() -> None:
+    def second():
         with device_lock(EVERYTHING, on_wait=waits.set):
             order.append("second")
 
@@ -35,7 +34,7 @@ def test_two_measurements_never_share_a_device_and_the_second_says_that_it_waits
     assert order == ["first", "second"]
 
 
-def test_who_waits_can_give_up() -> None:
+def test_who_waits_can_give_up():
     stop = threading.Event()
     with device_lock("cpu"):
         stop.set()
@@ -59,10 +58,8 @@ def test_who_waits_can_give_up() -> None:
         (EVERYTHING, None, ["cores", "GPU-a", "GPU-b"]),
     ],
 )
-def test_a_gpu_has_one_lock_by_whatever_name_it_is_called(
-    monkeypatch: pytest.MonkeyPatch, device: str, visible: str | None, names: list[str]
-) -> None:
-    facts: dict[str, Any] = {"gpus": [{"uuid": "GPU-b"}, {"uuid": "GPU-a"}]}
+def test_a_gpu_has_one_lock_by_whatever_name_it_is_called(monkeypatch, device, visible, names):
+    facts = {"gpus": [{"uuid": "GPU-b"}, {"uuid": "GPU-a"}]}
     monkeypatch.setattr(machine, "facts", lambda: facts)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:

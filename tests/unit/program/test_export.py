@@ -3,9 +3,7 @@
 import ast
 import itertools
 import runpy
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,13 +19,13 @@ from perfkit.train import train
 from perfkit.workloads.files import photo_folder
 
 CPU = torch.device("cpu")
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS = {
     "photos": {"image_size": 32, "count": 48},
     "cifar_resnet18": {"image_size": 40, "samples": 64},
     "tiny_gpt": {"context": 16, "width": 16, "layers": 2, "heads": 2},
 }
 SIZES = Sizing(workers=2, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=1)
-ON_CPU: list[dict[str, Any]] = [
+ON_CPU = [
     {"zero_grad_set_to_none": False, "optimizer_impl": "foreach", "activation_checkpointing": True},
     {"workers": 1, "prefetch_factor": 4, "uint8_copy": True, "channels_last": True, "amp": "bf16"},
     {"batched_fetch": True, "device_resize": True, "optimizer_impl": "fused", "accumulation": 2},
@@ -36,20 +34,20 @@ ON_CPU: list[dict[str, Any]] = [
 ]
 
 
-def changed(before: str, after: str) -> list[str]:
+def changed(before, after):
     lines = export.diff(before, after).splitlines()
     return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
 
 
 @pytest.mark.parametrize("workload", OPTIONS)
-def test_the_baseline_has_at_most_sixty_lines(workload: str) -> None:
+def test_the_baseline_has_at_most_sixty_lines(workload):
     text = export.script(Recipe(), workload, {})
     assert len(text.splitlines()) <= 60
     assert "perfkit" not in text.replace(photo_folder(512), "")
     assert "recipe" not in {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
-def test_a_script_reads_as_a_person_would_write_it(golden: Callable[[str, str], None]) -> None:
+def test_a_script_reads_as_a_person_would_write_it(golden):
     recipe = Recipe(
         workers=2, uint8_copy=True, pin_memory=True, device_prefetch=True, amp="fp16", compile=True,
         optimizer_impl="fused", accumulation=2, ranks=2, no_sync=True, wait_policy="passive",
@@ -61,9 +59,7 @@ def test_a_script_reads_as_a_person_would_write_it(golden: Callable[[str, str], 
 
 @pytest.mark.parametrize("switches", [{}, *ON_CPU], ids=lambda switches: next(iter(switches), "baseline"))
 @pytest.mark.parametrize("workload", OPTIONS)
-def test_a_script_gives_the_losses_of_the_program(
-    workload: str, switches: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_script_gives_the_losses_of_the_program(workload, switches, tmp_path):
     built, options = workloads.load(workload, OPTIONS[workload]), OPTIONS[workload]
     target = Target("cpu", offers(built), convolves=workload != "tiny_gpt")
     recipe = applicable(Recipe(batch_size=4, **switches), target)[0]
@@ -81,7 +77,7 @@ def test_a_script_gives_the_losses_of_the_program(
 
 
 @pytest.mark.parametrize("workload", OPTIONS)
-def test_a_rung_of_the_ladder_changes_its_own_lines_only(workload: str) -> None:
+def test_a_rung_of_the_ladder_changes_its_own_lines_only(workload):
     target = Target("cuda", offers(workloads.load(workload)), convolves=workload != "tiny_gpt")
     rungs = [stages.Stage("baseline", "baseline", Recipe(batch_size=SIZES.batch_size))]
     for name in LADDER[1:]:
@@ -94,14 +90,12 @@ def test_a_rung_of_the_ladder_changes_its_own_lines_only(workload: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(OPTIMIZATIONS) - set(LADDER)))
-def test_the_script_of_every_other_optimization_compiles(name: str) -> None:
+def test_the_script_of_every_other_optimization_compiles(name):
     recipe = Recipe().replace(**OPTIMIZATIONS[name].changes(SIZES))
     compile(export.script(recipe, "tiny_gpt", {}), "train.py", "exec")
 
 
-def test_a_workload_of_one_s_own_is_imported_and_gets_the_recipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_workload_of_one_s_own_is_imported_and_gets_the_recipe(tmp_path, monkeypatch):
     text = export.script(Recipe(batch_size=8), "tests.support.toy:Toy", {"delay_s": 0.0})
     assert "from tests.support.toy import Toy" in text and "workload = Toy(delay_s=0.0)" in text
     (tmp_path / "train.py").write_text(text)
@@ -111,7 +105,7 @@ def test_a_workload_of_one_s_own_is_imported_and_gets_the_recipe(
     assert next(program(CPU)).item() == next(expected).item()
 
 
-def test_a_module_of_perfkit_that_is_not_there_is_an_error() -> None:
+def test_a_module_of_perfkit_that_is_not_there_is_an_error():
     with pytest.raises(WorkloadError, match="no source for"):
         export.script(Recipe(), "perfkit.workloads.absent:Absent", {})
     with pytest.raises(WorkloadError, match="no workload 'Absent'"):

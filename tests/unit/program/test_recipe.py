@@ -1,7 +1,6 @@
 """Switches: declared once, checked however they are given, the same as text and as data."""
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +10,7 @@ from perfkit.recipe import Recipe, allowed, parse_settings, switches
 from tests.support.recipes import recipes
 
 
-def test_every_switch_is_declared_in_full() -> None:
+def test_every_switch_is_declared_in_full():
     for name, switch in switches().items():
         assert switch.label and switch.help, name
         assert type(switch.default) is switch.kind
@@ -21,7 +20,7 @@ def test_every_switch_is_declared_in_full() -> None:
 
 
 @given(recipes)
-def test_a_recipe_survives_json_and_the_settings_of_a_shell(recipe: Recipe) -> None:
+def test_a_recipe_survives_json_and_the_settings_of_a_shell(recipe):
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
     texts = ["workers=9", *(f" {name} = {value}" for name, value in recipe.to_dict().items())]
     assert Recipe().replace(**parse_settings(texts)) == recipe
@@ -30,19 +29,19 @@ def test_a_recipe_survives_json_and_the_settings_of_a_shell(recipe: Recipe) -> N
 
 
 @given(recipes, recipes)
-def test_a_difference_leads_from_one_recipe_to_the_other(one: Recipe, other: Recipe) -> None:
+def test_a_difference_leads_from_one_recipe_to_the_other(one, other):
     difference = one.diff(other)
     assert (difference == {}) == (one == other)
     assert one.replace(**{name: there for name, (_, there) in difference.items()}) == other
     assert other.diff(one) == {name: (there, here) for name, (here, there) in difference.items()}
 
 
-def test_a_recipe_in_words_names_what_is_changed() -> None:
+def test_a_recipe_in_words_names_what_is_changed():
     assert Recipe(workers=4, compile=True, amp="bf16").describe() == "workers=4, amp=bf16, compile=true"
     assert Recipe().describe() == "baseline"
 
 
-def test_the_baseline_sets_nothing_in_the_environment() -> None:
+def test_the_baseline_sets_nothing_in_the_environment():
     assert Recipe().environment() == {}
     assert Recipe(wait_policy="passive", allocator="keep").environment() == {
         "OMP_WAIT_POLICY": "PASSIVE",
@@ -52,7 +51,7 @@ def test_the_baseline_sets_nothing_in_the_environment() -> None:
 
 
 @pytest.mark.parametrize("words", [("true", "ON", "yes", 1, True), ("False", "off", "no", "0", False)])
-def test_truth_may_be_written_in_many_ways(words: tuple[object, ...]) -> None:
+def test_truth_may_be_written_in_many_ways(words):
     assert {switches()["compile"].parse(word) for word in words} == {words[-1]}
 
 
@@ -72,7 +71,7 @@ def test_truth_may_be_written_in_many_ways(words: tuple[object, ...]) -> None:
         ("amp", ["bf16"], "Allowed: off, bf16, fp16"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_one_clear_message(name: str, value: Any, words: str) -> None:
+def test_a_value_that_is_not_allowed_is_one_clear_message(name, value, words):
     for make in (lambda: Recipe(**{name: value}), lambda: Recipe().replace(**{name: value})):
         with pytest.raises(InvalidValue) as caught:
             make()
@@ -91,13 +90,13 @@ def test_a_value_that_is_not_allowed_is_one_clear_message(name: str, value: Any,
         (["replace=2"], "unknown switch 'replace'"),
     ],
 )
-def test_settings_that_cannot_be_read(texts: list[str], words: str) -> None:
+def test_settings_that_cannot_be_read(texts, words):
     with pytest.raises(InvalidValue) as caught:
         parse_settings(texts)
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["self", "describe", "wrkers", ""])
-def test_plain_data_with_an_unknown_switch_is_refused(name: str) -> None:
+def test_plain_data_with_an_unknown_switch_is_refused(name):
     with pytest.raises(InvalidValue, match="unknown switch"):
         Recipe.from_dict({name: 1})

@@ -1,7 +1,6 @@
 """Which switches can act where, and the reasons why others cannot."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -55,12 +54,12 @@ targets = st.builds(
         ({"amp": "bf16", "compile": True}, "amp", CPU, ""),
     ],
 )  # fmt: skip
-def test_a_switch_that_cannot_act_says_why(changes: Any, name: str, target: Target, words: str) -> None:
+def test_a_switch_that_cannot_act_says_why(changes, name, target, words):
     reason = why_not(name, Recipe(**changes), target)
     assert words in reason if words else not reason
 
 
-def test_switches_with_one_reason_are_named_together() -> None:
+def test_switches_with_one_reason_are_named_together():
     wanted = Recipe(pin_memory=True, non_blocking=True, fp32_precision="tf32")
     assert joined(applicable(wanted, CPU)[1]) == (
         "Pin memory, Non-blocking copy: needs a CUDA device (this run is on cpu); "
@@ -71,7 +70,7 @@ def test_switches_with_one_reason_are_named_together() -> None:
 
 @given(recipes, targets)
 @settings(max_examples=200)
-def test_what_remains_can_act_and_what_was_taken_away_has_a_reason(recipe: Recipe, target: Target) -> None:
+def test_what_remains_can_act_and_what_was_taken_away_has_a_reason(recipe, target):
     kept, reasons = applicable(recipe, target)
     assert all(why_not(name, kept, target) == "" for name in switches())
     assert set(recipe.diff(kept)) == set(reasons)
@@ -80,14 +79,14 @@ def test_what_remains_can_act_and_what_was_taken_away_has_a_reason(recipe: Recip
     assert applicable(kept, target) == (kept, {})
 
 
-def test_a_workload_may_offer_only_what_depends_on_it() -> None:
+def test_a_workload_may_offer_only_what_depends_on_it():
     assert offers(SimpleNamespace(offers={"uint8_copy"})) == {"uint8_copy"}
     assert offers(SimpleNamespace()) == frozenset()
     with pytest.raises(WorkloadError, match="the workload offers compile. Allowed: batched_fetch, "):
         offers(SimpleNamespace(offers={"uint8_copy", "compile"}))
 
 
-def test_a_script_keeps_its_own_settings_where_a_switch_is_refused() -> None:
+def test_a_script_keeps_its_own_settings_where_a_switch_is_refused():
     target = Target("cpu", own={"workers": 4, "amp": "bf16"}, refused={"workers": "it has a batch sampler"})
     recipe, reasons = applicable(Recipe(workers=2, amp="off"), target)
     assert recipe.workers == 4 and recipe.amp == "off"

@@ -2,7 +2,6 @@
 
 import itertools
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -17,21 +16,21 @@ from tests.support.toy import Blocks, Points, Toy
 CPU = torch.device("cpu")
 
 
-def losses(workload: Any, steps: int = 4, **switches: Any) -> list[float]:
+def losses(workload, steps=4, **switches):
     training = train(Recipe(batch_size=8, **switches), workload, CPU)
     return [loss.item() for loss in itertools.islice(training, steps)]
 
 
-def test_each_epoch_is_shuffled_anew_and_alike_with_and_without_workers() -> None:
+def test_each_epoch_is_shuffled_anew_and_alike_with_and_without_workers():
     class Short(Toy):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
-            self.seen: list[float] = []
+            self.seen = []
 
-        def dataset(self, recipe: Any) -> Any:
+        def dataset(self, recipe):
             return Points(27)
 
-        def loss(self, outputs: Any, targets: Any) -> Any:
+        def loss(self, outputs, targets):
             self.seen.append(float(targets.sum()))
             return super().loss(outputs, targets)
 
@@ -41,11 +40,11 @@ def test_each_epoch_is_shuffled_anew_and_alike_with_and_without_workers() -> Non
     assert alone.seen[:3] != alone.seen[3:6]
 
 
-def test_accumulation_yields_the_mean_loss_of_its_batches_and_steps_once() -> None:
+def test_accumulation_yields_the_mean_loss_of_its_batches_and_steps_once():
     class Counted(Toy):
         steps = 0
 
-        def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+        def optimizer(self, parameters, **implementation):
             optimizer = super().optimizer(parameters, **implementation)
             optimizer.register_step_post_hook(lambda *_: setattr(self, "steps", self.steps + 1))
             return optimizer
@@ -62,9 +61,9 @@ def test_accumulation_yields_the_mean_loss_of_its_batches_and_steps_once() -> No
 # ---------------------------------------------------------------- activation checkpointing
 
 
-def test_checkpointing_trains_the_same_and_counts_batch_statistics_once() -> None:
+def test_checkpointing_trains_the_same_and_counts_batch_statistics_once():
     class Kept(Blocks):
-        def model(self) -> nn.Module:
+        def model(self):
             self.net = super().model()
             return self.net
 
@@ -75,12 +74,12 @@ def test_checkpointing_trains_the_same_and_counts_batch_statistics_once() -> Non
 
 
 class Layer(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(16, 16)
         self.calls = 0
 
-    def forward(self, inputs: Any, *, scale: float) -> Any:
+    def forward(self, inputs, *, scale):
         self.calls += 1
         return torch.relu(self.linear(inputs)) * scale
 
@@ -88,35 +87,35 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     """As a Hugging Face model: its layers lie two levels down, and are called with keywords."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.encoder = nn.Module()
         self.encoder.layers = nn.ModuleList(Layer() for _ in range(3))
         self.head = nn.Linear(16, 2)
 
-    def forward(self, inputs: Any) -> Any:
-        for layer in self.encoder.layers:  # type: ignore[union-attr]
+    def forward(self, inputs):
+        for layer in self.encoder.layers:
             inputs = layer(inputs, scale=0.5)
         return self.head(inputs)
 
 
-def test_blocks_that_are_called_with_keywords_are_computed_twice() -> None:
+def test_blocks_that_are_called_with_keywords_are_computed_twice():
     class Language(Toy):
-        def model(self) -> nn.Module:
+        def model(self):
             self.net = Transformer()
             return self.net
 
     plain, checkpointed = Language(), Language()
     assert losses(plain) == losses(checkpointed, activation_checkpointing=True)
-    layers: Any = checkpointed.net.encoder.layers
+    layers = checkpointed.net.encoder.layers
     assert [layer.calls for layer in layers] == [8, 8, 8]
 
 
-def test_the_blocks_are_the_layers_of_the_outermost_lists() -> None:
+def test_the_blocks_are_the_layers_of_the_outermost_lists():
     import torchvision
 
     model = Transformer()
-    assert blocks(model) == [*model.encoder.layers]  # type: ignore[union-attr]
+    assert blocks(model) == [*model.encoder.layers]
     resnet = torchvision.models.resnet18()
     assert [type(block).__name__ for block in blocks(resnet)] == ["BasicBlock"] * 8
     plain = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
@@ -129,30 +128,28 @@ def test_the_blocks_are_the_layers_of_the_outermost_lists() -> None:
 class Part:
     """A tensor that notes what happens to it."""
 
-    def __init__(self, name: str, log: list[str]) -> None:
+    def __init__(self, name, log):
         self.name, self.log = name, log
 
-    def to(self, device: Any, non_blocking: bool) -> "Part":
+    def to(self, device, non_blocking):
         assert non_blocking
         self.log.append(f"copy {self.name}")
         return self
 
-    def record_stream(self, stream: Any) -> None:
+    def record_stream(self, stream):
         self.log.append(f"record {self.name}")
 
 
 class Stream:
-    def __init__(self, log: list[str]) -> None:
+    def __init__(self, log):
         self.log = log
 
-    def wait_stream(self, other: "Stream") -> None:
+    def wait_stream(self, other):
         self.log.append("wait")
 
 
-def test_the_next_batch_is_copied_before_this_one_is_used_and_the_last_one_is_not_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    log: list[str] = []
+def test_the_next_batch_is_copied_before_this_one_is_used_and_the_last_one_is_not_lost(monkeypatch):
+    log = []
     fake = SimpleNamespace(
         Stream=lambda device: Stream(log), current_stream=lambda: Stream(log),
         stream=lambda stream: torch.autograd.profiler.record_function("side"),
@@ -170,20 +167,18 @@ def test_the_next_batch_is_copied_before_this_one_is_used_and_the_last_one_is_no
 # ---------------------------------------------------------------- ranks
 
 
-def test_ranks_share_each_shuffle_and_draw_random_numbers_of_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    drawn, epochs = set[float](), list[list[int]]()
+def test_ranks_share_each_shuffle_and_draw_random_numbers_of_their_own(monkeypatch):
+    drawn, epochs = set(), []
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     for rank in range(2):
         monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
         assert ranks.join_ranks(CPU, seed=3) == CPU
         drawn.add(torch.rand(1).item())
-        sampler = ranks.RankSampler(range(10), 2, rank, seed=3, drop_last=True)  # type: ignore[arg-type]
+        sampler = ranks.RankSampler(range(10), 2, rank, seed=3, drop_last=True)
         epochs += [[*sampler], [*sampler]]
     first, second, other_first, other_second = epochs
     assert len(drawn) == 2
     assert sorted(first + other_first) == sorted(second + other_second) == list(range(10))
     assert first != second
-    order = torch.utils.data.RandomSampler(range(10), generator=torch.Generator().manual_seed(3))  # type: ignore[arg-type]
+    order = torch.utils.data.RandomSampler(range(10), generator=torch.Generator().manual_seed(3))
     assert [index for pair in zip(first, other_first, strict=True) for index in pair] == list(order)

@@ -1,9 +1,7 @@
 """The capstone: the slow script and its solution train the same; other trainings get no score."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import jupytext
 import pytest
@@ -12,7 +10,6 @@ import torch
 from perfkit import notebook as pk
 from perfkit.process.child import call
 from perfkit.puzzles import capstone
-from perfkit.results.run import Run
 
 SOLUTION = Path(__file__).parents[3] / "notebooks" / "src" / "puzzles" / "capstone_solution.py"
 
@@ -21,18 +18,18 @@ class _Enough(Exception):
     """Some backward passes are done."""
 
 
-def losses(source: str, count: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def losses(source, count, monkeypatch):
     """The losses of the first backward passes of a script's `main`."""
-    seen: list[float] = []
-    backward: Callable[..., Any] = torch.Tensor.backward
+    seen = []
+    backward = torch.Tensor.backward
 
-    def counted(loss: torch.Tensor) -> None:
+    def counted(loss):
         if len(seen) == count:
             raise _Enough
         seen.append(loss.item())
         backward(loss)
 
-    scope: dict[str, Any] = {"__name__": "capstone"}
+    scope = {"__name__": "capstone"}
     exec(source, scope)
     scope["Photos"].__init__.__defaults__ = 128, 1  # drawing all of them takes longer than training
     with monkeypatch.context() as patch, torch.autograd.set_detect_anomaly(False), suppress(_Enough):
@@ -41,21 +38,21 @@ def losses(source: str, count: int, monkeypatch: pytest.MonkeyPatch) -> list[flo
     return seen
 
 
-def solution() -> str:
+def solution():
     """The script without faults."""
     (code,) = [cell.source for cell in jupytext.read(SOLUTION).cells if cell.cell_type == "code"]
     return code
 
 
-def run(own: list[float], samples: int = 64) -> Any:
+def run(own, samples=64):
     """As much of a run as the comparison reads."""
     return type("OneRun", (), {"losses": own, "samples_per_step": samples})()
 
 
-SLOW: Run = run([0.06] * 32 + [0.05] * 32)
+SLOW = run([0.06] * 32 + [0.05] * 32)
 
 
-def test_the_solution_trains_as_the_slow_script(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_solution_trains_as_the_slow_script(monkeypatch):
     slow = losses(capstone.slow_script().read_text(), 32, monkeypatch)
     check = capstone.same_training(run(losses(solution(), 2, monkeypatch)), run(slow))
     assert check.ok, check.evidence
@@ -80,7 +77,7 @@ def test_the_solution_trains_as_the_slow_script(monkeypatch: pytest.MonkeyPatch)
         ("@torch.compile", "", "compiled"),
     ],
 )
-def test_each_lever_is_seen_in_what_the_script_does(old: str, new: str, missing: str | None) -> None:
+def test_each_lever_is_seen_in_what_the_script_does(old, new, missing):
     source = solution().replace(old, new)
     levers = call("perfkit.puzzles.levers:levers", f"import contextlib\n{source}")
     assert [name for name, seen in levers.items() if not seen] == [missing][: missing is not None]
@@ -89,7 +86,7 @@ def test_each_lever_is_seen_in_what_the_script_does(old: str, new: str, missing:
 @pytest.mark.parametrize(
     "own", [[0.96, 0.96, 0.80, 0.80], [0.48] * 4 + [0.4] * 4, [0.061] * 32 + [0.05] * 32]
 )
-def test_a_step_may_have_any_number_of_parts(own: list[float]) -> None:
+def test_a_step_may_have_any_number_of_parts(own):
     assert capstone.same_training(run(own), SLOW).ok
 
 
@@ -102,14 +99,14 @@ def test_a_step_may_have_any_number_of_parts(own: list[float]) -> None:
         (run([float("nan")] * 4), "step 1"),
     ],
 )
-def test_other_training_is_refused(own: Any, says: str) -> None:
+def test_other_training_is_refused(own, says):
     check = capstone.same_training(own, SLOW)
     assert not check.ok
     assert says in check.evidence
 
 
-def test_the_first_call_makes_the_copy_and_measures_nothing(tmp_path: Path) -> None:
+def test_the_first_call_makes_the_copy_and_measures_nothing(tmp_path):
     file = tmp_path / "mine.py"
-    assert "Edit it" in pk.capstone(file).data  # type: ignore[union-attr]
+    assert "Edit it" in pk.capstone(file).data
     assert file.read_bytes() == capstone.slow_script().read_bytes()
-    assert "Edit it" in pk.capstone(file).data  # type: ignore[union-attr]
+    assert "Edit it" in pk.capstone(file).data

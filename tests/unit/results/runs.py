@@ -1,12 +1,10 @@
 """A run with the fewest fields."""
 
-from typing import Any
-
 from perfkit.results.run import Run
 
 
-def run(run_id: str = "r0", **changes: Any) -> Run:
-    known: dict[str, Any] = {
+def run(run_id="r0", **changes):
+    known = {
         "session": "s1", "created": "2026-11-20T12:00:00+00:00", "stage": "baseline", "device": "cpu",
         "workload": "perfkit.workloads.photos:Photos", "recipe": {"batch_size": 32},
     }  # fmt: skip

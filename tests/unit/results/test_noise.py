@@ -3,7 +3,6 @@
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from perfkit.results.stats import AAPair
 PLAIN = [2.0, 1.5, 1.0]
 
 
-def test_noise_is_kept_for_each_device_by_its_newest_pairs_and_unknown_before(data_dir: Path) -> None:
+def test_noise_is_kept_for_each_device_by_its_newest_pairs_and_unknown_before(data_dir):
     assert noise.load("cpu") is None
     pairs = [AAPair(0.01, 0.0), AAPair(-0.02, 1e-4)]
     noise.add("cpu", pairs[:1])
@@ -28,7 +27,7 @@ def test_noise_is_kept_for_each_device_by_its_newest_pairs_and_unknown_before(da
     assert noise.load("cpu") == stats.aa_noise_bound([AAPair(0.0, 0.0)] * 30)
 
 
-def test_processes_of_a_script_are_never_taken_to_differ_less_than_those_elsewhere(data_dir: Path) -> None:
+def test_processes_of_a_script_are_never_taken_to_differ_less_than_those_elsewhere(data_dir):
     assert noise.expected("cpu") == (stats.aa_noise_bound(()), True)
     assert noise.expected("cpu", script=True) == (0.05, True)
     assert noise.expected("cuda") == (None, False)
@@ -39,7 +38,7 @@ def test_processes_of_a_script_are_never_taken_to_differ_less_than_those_elsewhe
     assert noise.expected("cpu", script=True) == (noise.load("cpu"), False)
 
 
-def test_two_kernels_that_add_at_once_lose_nothing(data_dir: Path) -> None:
+def test_two_kernels_that_add_at_once_lose_nothing(data_dir):
     script = (
         "import sys; from perfkit.results import noise\n"
         "for n in range(200): noise.add(sys.argv[1], [noise.AAPair(n, 0.0)])"
@@ -65,12 +64,12 @@ def test_two_kernels_that_add_at_once_lose_nothing(data_dir: Path) -> None:
     ],
 )
 def test_losses_prove_a_switch_as_far_as_rounding_explains_them(
-    ours: list[float], exactness: str, sixteen_bits: bool, why_apart: str, ok: bool, evidence: str
-) -> None:
+    ours, exactness, sixteen_bits, why_apart, ok, evidence
+):
     check = losses(ours, PLAIN, exactness, sixteen_bits, why_apart)
     assert check.ok is ok
     assert evidence in check.evidence
 
 
-def test_skipped_steps_have_the_same_infinite_losses() -> None:
+def test_skipped_steps_have_the_same_infinite_losses():
     assert losses([math.nan, 1.0], [math.nan, 1.0], "bitwise", False).ok

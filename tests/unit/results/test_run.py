@@ -2,7 +2,6 @@
 
 import json
 import math
-from typing import Any
 
 import msgspec
 import pytest
@@ -24,11 +23,11 @@ from perfkit.results.run import (
 from tests.unit.results.runs import run
 
 
-def decode(text: str | bytes) -> Run:
+def decode(text):
     return read(text.encode() if isinstance(text, str) else text, Run, "this")
 
 
-def pairing(own: list[float], other: list[float], **more: Any) -> Pairing:
+def pairing(own, other, **more):
     return Pairing(own, other, **{"against": "r1", "role": "previous", "interleaved": True} | more)
 
 
@@ -52,7 +51,7 @@ MEASURED = run(
 # ---------------------------------------------------------------- derived numbers
 
 
-def test_numbers_are_derived_from_the_raw_values_without_the_warm_up() -> None:
+def test_numbers_are_derived_from_the_raw_values_without_the_warm_up():
     assert MEASURED.step_s and MEASURED.step_s.value == pytest.approx(0.3)
     assert MEASURED.data_wait_s and MEASURED.data_wait_s.value == pytest.approx(0.1)
     assert MEASURED.data_wait_share == pytest.approx(0.3 / 0.9)
@@ -67,7 +66,7 @@ def test_numbers_are_derived_from_the_raw_values_without_the_warm_up() -> None:
     assert run(raw=fewer).pipeline_efficiency == pytest.approx((0.5 * 0.6) ** 0.5)
 
 
-def test_what_was_not_measured_is_none_and_never_zero() -> None:
+def test_what_was_not_measured_is_none_and_never_zero():
     (stage,) = document([run()])["stages"]
     absent = """samples_per_s step_s data_wait_s data_wait_share ceiling_samples_per_s pipeline_efficiency
         startup_s compile_s peak_memory_bytes batch_bytes_per_sample h2d_bytes_per_sample speedup_vs_previous
@@ -76,8 +75,8 @@ def test_what_was_not_measured_is_none_and_never_zero() -> None:
     assert run(raw=Raw(step_s=[1.0, 1.0], data_wait_s=[0.5, 0.5], warmup_steps=2)).data_wait_share is None
 
 
-def test_compiling_pays_after_so_many_steps_or_never() -> None:
-    def pays(eager_s: float, compiled_s: float) -> Any:
+def test_compiling_pays_after_so_many_steps_or_never():
+    def pays(eager_s, compiled_s):
         raws = [Raw(step_s=[first, s, s], data_wait_s=[0.0] * 3, warmup_steps=1)
                 for first, s in ((1.0, eager_s), (21.0, compiled_s))]  # fmt: skip
         after = pairing([1.0], [1.0], against="eager")
@@ -91,7 +90,7 @@ def test_compiling_pays_after_so_many_steps_or_never() -> None:
     assert pays(0.2, 0.3) is None
 
 
-def test_a_document_holds_the_stages_in_their_order_as_plain_data() -> None:
+def test_a_document_holds_the_stages_in_their_order_as_plain_data():
     plain = document([run(stage="baseline", machine={"id": "m"}), MEASURED])
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     assert [stage["name"] for stage in plain["stages"]] == ["baseline", "pinning"]
@@ -101,11 +100,11 @@ def test_a_document_holds_the_stages_in_their_order_as_plain_data() -> None:
 # ---------------------------------------------------------------- comparisons
 
 
-def compared(rounds: Pairing, **changes: Any) -> Comparison:
+def compared(rounds, **changes):
     return Comparison(run(title="A", **changes), run(title="B", pairings=[rounds], **changes), rounds)
 
 
-def test_one_pair_of_processes_and_the_noise_it_rests_on() -> None:
+def test_one_pair_of_processes_and_the_noise_it_rests_on():
     rates = [110.0] * 5, [100.0] * 5
     result = compared(pairing(*rates, noise=0.02))
     assert (result.pairs, result.rounds, result.ratio.verdict) == (1, 5, "faster")
@@ -116,7 +115,7 @@ def test_one_pair_of_processes_and_the_noise_it_rests_on() -> None:
     assert unknown.pairing.round_ratios == pytest.approx([1.1])
 
 
-def test_several_pairs_count_once_each_and_are_stored_with_the_run() -> None:
+def test_several_pairs_count_once_each_and_are_stored_with_the_run():
     factors = (1.1, 1.1, 1.12, 1.08, 1.1, 1.1)
     pairs = [Rounds([factor * 100.0] * 5, [100.0] * 5) for factor in factors]
     several = pairing([110.0] * 5, [100.0] * 5, noise=0.01, further_pairs=pairs[1:])
@@ -129,7 +128,7 @@ def test_several_pairs_count_once_each_and_are_stored_with_the_run() -> None:
     assert decode(msgspec.json.encode(result.b)).speedup("previous") == result.ratio
 
 
-def test_disturbed_rounds_are_left_out_or_decide_the_verdict() -> None:
+def test_disturbed_rounds_are_left_out_or_decide_the_verdict():
     own, other = [200.0] * 5 + [50.0], [100.0] * 6
     (clean,) = pairing(own, other, disturbed=[0.0] * 5 + [0.5]).pairs
     assert clean.rates[0].tolist() == [200.0] * 5
@@ -150,21 +149,21 @@ KNOWN = Simulated(gpu="V100", host="article", model="1", constants="abc", band=0
         (1.005, 0.0, "too close to predict"),
     ],
 )
-def test_the_model_s_error_decides_the_verdict(ratio: float, band: float, verdict: str) -> None:
+def test_the_model_s_error_decides_the_verdict(ratio, band, verdict):
     predicted = pairing([100.0 * ratio], [100.0], band=band, computed=True).ratio
     assert predicted.verdict == verdict
     expected = (ratio, ratio / (1 + band), ratio * (1 + band))
     assert (predicted.ratio, predicted.low, predicted.high) == pytest.approx(expected)
 
 
-def test_scatter_and_the_model_s_error_add_up_and_few_rounds_give_no_verdict() -> None:
+def test_scatter_and_the_model_s_error_add_up_and_few_rounds_give_no_verdict():
     scattered = pairing([150.0, 140.0, 160.0, 145.0, 155.0], [100.0] * 5)
     both = msgspec.structs.replace(scattered, band=0.2).ratio
     assert both.low < min(scattered.ratio.low, both.ratio / 1.2)
     assert pairing([150.0] * 3, [100.0] * 3, band=0.1).ratio.verdict == "too few rounds"
 
 
-def test_a_simulated_rate_holds_the_model_s_error() -> None:
+def test_a_simulated_rate_holds_the_model_s_error():
     raw = Raw(step_s=[0.1], block_samples_per_s=[100.0], block_steps=[1])
     simulated = run(device="sim:v100", simulated=KNOWN, samples_per_step=10, raw=raw)
     rate = simulated.samples_per_s
@@ -176,7 +175,7 @@ def test_a_simulated_rate_holds_the_model_s_error() -> None:
     assert result.describe() == f"B / A: 1.500x (1.250-1.800), predicted faster; {words}"
 
 
-def test_what_does_not_rest_on_the_same_is_not_compared() -> None:
+def test_what_does_not_rest_on_the_same_is_not_compared():
     same_basis(None, None)
     same_basis(KNOWN, msgspec.structs.replace(KNOWN, band=0.5))
     with pytest.raises(InvalidValue, match="V100, article, 1, abc and measured"):
@@ -206,18 +205,18 @@ anything = st.builds(
 
 @given(anything)
 @settings(max_examples=30)
-def test_a_run_survives_its_text_exactly(kept: Run) -> None:
+def test_a_run_survives_its_text_exactly(kept):
     assert decode(msgspec.json.encode(kept)) == kept
 
 
-def test_further_fields_do_no_harm_and_most_have_defaults() -> None:
+def test_further_fields_do_no_harm_and_most_have_defaults():
     data = json.loads(msgspec.json.encode(run()))
     assert decode(json.dumps(data | {"something": "new"})) == run()
     needed = ("schema", "id", "session", "created", "stage", "workload", "device", "recipe")
     assert decode(json.dumps({name: data[name] for name in needed})) == run()
 
 
-def test_a_run_of_another_version_is_refused_with_a_remedy() -> None:
+def test_a_run_of_another_version_is_refused_with_a_remedy():
     with pytest.raises(StoreError, match=r"another version of perfkit \(schema 2.*Use that version"):
         decode(json.dumps({"schema": 2}))
 
@@ -234,6 +233,6 @@ def test_a_run_of_another_version_is_refused_with_a_remedy() -> None:
         msgspec.json.encode(run(losses=[1.0])).replace(b"[1.0]", b'["many"]'),
     ],
 )
-def test_what_is_no_run_is_one_message(text: str | bytes) -> None:
+def test_what_is_no_run_is_one_message(text):
     with pytest.raises(StoreError, match="not a run of perfkit"):
         decode(text)

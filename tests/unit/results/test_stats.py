@@ -19,21 +19,21 @@ from perfkit.results.stats import (
 )
 
 
-def noisy(seed: int, n: int, level: float = 100.0, noise: float = 0.03) -> statistics.Values:
-    values: statistics.Values = level * np.exp(np.random.default_rng(seed).normal(0, noise, n))
+def noisy(seed, n, level=100.0, noise=0.03):
+    values = level * np.exp(np.random.default_rng(seed).normal(0, noise, n))
     return values
 
 
 # ---------------------------------------------------------------- estimates
 
 
-def test_of_nothing_nothing_is_estimated_and_of_one_value_that_value() -> None:
+def test_of_nothing_nothing_is_estimated_and_of_one_value_that_value():
     assert median(np.array([])) is None
     assert median(np.array([3.5])) == Estimate(3.5, 3.5, 3.5)
     assert median(np.full(9, 2.0)) == Estimate(2.0, 2.0, 2.0)
 
 
-def test_a_mean_has_students_interval() -> None:
+def test_a_mean_has_students_interval():
     values = noisy(1, 12)
     expected = stats.t.interval(0.95, 11, np.log(values).mean(), stats.sem(np.log(values)))
     found = geometric_mean(values)
@@ -41,7 +41,7 @@ def test_a_mean_has_students_interval() -> None:
 
 
 @pytest.mark.parametrize("n", [6, 9, 20, 101])
-def test_the_interval_of_a_median_covers_the_truth_of_a_skewed_distribution(n: int) -> None:
+def test_the_interval_of_a_median_covers_the_truth_of_a_skewed_distribution(n):
     generator = np.random.default_rng(n)
     found = [median(generator.exponential(1.0, n)) for _ in range(1000)]
     covered = np.mean([one is not None and one.low <= math.log(2) <= one.high for one in found])
@@ -53,19 +53,19 @@ def test_the_interval_of_a_median_covers_the_truth_of_a_skewed_distribution(n: i
 
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize("n", [5, 7])
-def test_a_against_a_is_rarely_called_an_effect_and_the_interval_covers_it(paired: bool, n: int) -> None:
+def test_a_against_a_is_rarely_called_an_effect_and_the_interval_covers_it(paired, n):
     found = [ratio(noisy(s, n), noisy(s + 10_000, n), paired=paired) for s in range(400)]
     assert np.mean([one.verdict != "no measurable difference" for one in found]) <= 0.075
     assert 0.91 <= np.mean([one.low <= 1 <= one.high for one in found]) <= 0.985
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.2, "faster"), (1 / 1.2, "slower")])
-def test_a_real_effect_is_found(factor: float, verdict: str) -> None:
+def test_a_real_effect_is_found(factor, verdict):
     verdicts = [ratio(noisy(s, 5, 100 * factor), noisy(s + 999, 5), paired=True).verdict for s in range(100)]
     assert verdicts.count(verdict) >= 98
 
 
-def test_drift_cancels_where_rounds_are_paired_and_only_there() -> None:
+def test_drift_cancels_where_rounds_are_paired_and_only_there():
     drift = np.array([1.0, 0.8, 0.6, 0.5, 0.4])
     own, other = noisy(1, 5, 105, 0.002) * drift, noisy(2, 5, 100, 0.002) * drift
     assert ratio(own, other, paired=True).verdict == "faster"
@@ -75,16 +75,16 @@ def test_drift_cancels_where_rounds_are_paired_and_only_there() -> None:
 
 @pytest.mark.parametrize("rounds", range(1, MIN_ROUNDS))
 @pytest.mark.parametrize("paired", [True, False])
-def test_too_few_rounds_give_no_verdict(rounds: int, paired: bool) -> None:
+def test_too_few_rounds_give_no_verdict(rounds, paired):
     found = ratio(np.full(rounds, 300.0), np.full(rounds, 100.0), paired=paired)
     assert found.ratio == pytest.approx(3)
     assert found.verdict == "too few rounds"
 
 
-def test_an_effect_must_exceed_one_percent_and_the_noise_of_the_machine() -> None:
+def test_an_effect_must_exceed_one_percent_and_the_noise_of_the_machine():
     base = np.full(9, 100.0)
 
-    def verdict(factor: float, noise: float = 0.0) -> str:
+    def verdict(factor, noise=0.0):
         return ratio(base * factor, base, paired=True, noise=noise).verdict
 
     assert verdict(1 + MIN_EFFECT * 0.9) == verdict(1 - MIN_EFFECT * 0.9) == "no measurable difference"
@@ -92,7 +92,7 @@ def test_an_effect_must_exceed_one_percent_and_the_noise_of_the_machine() -> Non
     assert (verdict(1.04, noise=0.05), verdict(1.06, noise=0.05)) == ("no measurable difference", "faster")
 
 
-def test_unpaired_sides_may_differ_in_length() -> None:
+def test_unpaired_sides_may_differ_in_length():
     own, other = noisy(1, 9, 200), noisy(2, 5, 100)
     found = ratio(own, other, paired=False)
     means = geometric_mean(own).value / geometric_mean(other).value
@@ -105,7 +105,7 @@ def test_unpaired_sides_may_differ_in_length() -> None:
 # ---------------------------------------------------------------- steadiness
 
 
-def test_the_relative_iqr_is_the_interquartile_range_in_medians() -> None:
+def test_the_relative_iqr_is_the_interquartile_range_in_medians():
     assert relative_iqr(np.array([])) == relative_iqr(np.array([4.0])) == 0.0
     assert relative_iqr(np.array([1.0, 2, 3, 4, 5])) == pytest.approx(2 / 3)
 
@@ -121,9 +121,7 @@ def test_the_relative_iqr_is_the_interquartile_range_in_medians() -> None:
         ([150, 100, 100, 100], False),  # faster is no warm-up
     ],
 )
-def test_warm_up_is_over_when_the_first_block_is_like_the_later_ones(
-    values: list[float], warming: bool
-) -> None:
+def test_warm_up_is_over_when_the_first_block_is_like_the_later_ones(values, warming):
     assert still_warming(np.array(values, dtype=float)) is warming
 
 
@@ -136,15 +134,15 @@ def test_warm_up_is_over_when_the_first_block_is_like_the_later_ones(
         ([1.0, 1.0, 1.0, 1.0, 50.0, 1.0], 3, True),  # one straggler does not count
     ],
 )
-def test_steps_are_steady_when_two_windows_agree(values: list[float], window: int, is_steady: bool) -> None:
+def test_steps_are_steady_when_two_windows_agree(values, window, is_steady):
     assert steady(np.array(values), window) is is_steady
 
 
-def test_noise_is_what_processes_differ_by_beyond_the_scatter_of_their_rounds() -> None:
+def test_noise_is_what_processes_differ_by_beyond_the_scatter_of_their_rounds():
     """Simulated: pairs that differ by 2% for good, rounds that scatter by 3%; pairs that do not differ."""
     generator = np.random.default_rng(0)
 
-    def bound(between: float, pairs: int = 400) -> float:
+    def bound(between, pairs=400):
         logs = [generator.normal(generator.normal(0, between), 0.03, 9) for _ in range(pairs)]
         return statistics.aa_noise_bound([statistics.aa_pair(np.exp(log), np.ones(9)) for log in logs])
 
@@ -152,7 +150,7 @@ def test_noise_is_what_processes_differ_by_beyond_the_scatter_of_their_rounds() 
     assert bound(0.0) < 0.01
 
 
-def test_few_pairs_that_agree_do_not_show_that_there_is_no_noise() -> None:
+def test_few_pairs_that_agree_do_not_show_that_there_is_no_noise():
     """By hand: four pairs of 1.5% stand for what is not known yet; Student's quantile for 4 and for 5."""
     same = statistics.aa_pair(np.full(5, 3.0), np.full(5, 3.0))
     assert same == (0.0, 0.0)
@@ -164,11 +162,11 @@ def test_few_pairs_that_agree_do_not_show_that_there_is_no_noise() -> None:
     assert statistics.aa_noise_bound([unlike] * 20) > 0.15
 
 
-def test_over_pairs_of_processes_the_interval_holds_what_processes_differ_by() -> None:
+def test_over_pairs_of_processes_the_interval_holds_what_processes_differ_by():
     """Simulated: pairs that differ by 5% for good, 5 rounds each; the interval is that of their means."""
     generator = np.random.default_rng(0)
 
-    def pairs(slower: float = 0.0) -> list[tuple[statistics.Values, statistics.Values]]:
+    def pairs(slower=0.0):
         differ = np.log1p(-slower) + generator.normal(0, 0.05, 9)
         return [(np.exp(generator.normal(one, 0.02, 5)), np.ones(5)) for one in differ]
 
@@ -187,12 +185,12 @@ def test_over_pairs_of_processes_the_interval_holds_what_processes_differ_by() -
     assert statistics.ratio_over_pairs(one[:4]).verdict == "too few rounds"
 
 
-def test_stopping_when_the_interval_is_narrow_still_covers_the_ratio() -> None:
+def test_stopping_when_the_interval_is_narrow_still_covers_the_ratio():
     """Simulated: rounds that scatter by 2%, 3.5% and 5%, measured until half the interval is 2% at most."""
     generator = np.random.default_rng(2)
 
-    def covered(scatter: float) -> bool:
-        logs: list[float] = []
+    def covered(scatter):
+        logs = []
         while len(logs) < rounds_needed(np.array([logs]).T, 0.02):
             logs.append(float(generator.normal(0, scatter)))
         found = ratio(np.exp(np.array(logs)), np.ones(len(logs)), paired=True)
@@ -201,11 +199,11 @@ def test_stopping_when_the_interval_is_narrow_still_covers_the_ratio() -> None:
     assert np.mean([covered(scatter) for scatter in (0.02, 0.035, 0.05) for _ in range(60)]) >= 0.92
 
 
-def test_stopping_early_at_a_clear_effect_covers_the_ratio_as_often() -> None:
+def test_stopping_early_at_a_clear_effect_covers_the_ratio_as_often():
     """Simulated: rounds that scatter by 10% and 20% around 1.5×, 2× and 5.5×; 5% or 0.15 asked."""
     generator = np.random.default_rng(3)
 
-    def end(effect: float, scatter: float, part: float) -> tuple[int, bool]:
+    def end(effect, scatter, part):
         logs = generator.normal(math.log(effect), scatter, (40, 1))
         ends = (count for count in range(5, 40) if count >= rounds_needed(logs[:count], 0.05, part))
         count = next(ends, 40)
@@ -223,9 +221,7 @@ def test_stopping_early_at_a_clear_effect_covers_the_ratio_as_often() -> None:
     ("rounds", "scatter", "needed"),
     [(9, 1e-4, 10), (10, 0.026, 10), (10, 0.03, 11.51), (20, 0.03, 10), (20, 0.06, 39.43)],
 )
-def test_measuring_ends_once_every_interval_is_narrow_over_ten_rounds(
-    rounds: int, scatter: float, needed: float
-) -> None:
+def test_measuring_ends_once_every_interval_is_narrow_over_ten_rounds(rounds, scatter, needed):
     """By hand: of ten values, half the interval is 2.262 / √10 = 0.715 of their standard deviation."""
     wide = np.resize([-scatter, scatter], rounds)
     wide *= scatter / wide.std(ddof=1)
@@ -246,14 +242,14 @@ def test_measuring_ends_once_every_interval_is_narrow_over_ten_rounds(
         (3.0, 0.2, 5),
     ],
 )
-def test_a_clear_effect_is_measured_for_a_shorter_time(effect: float, scatter: float, needed: float) -> None:
+def test_a_clear_effect_is_measured_for_a_shorter_time(effect, scatter, needed):
     """By hand: of ten values, half the interval is 0.715 of their standard deviation."""
     ratios = np.resize([-1.0, 1.0], (10, 1))
     ratios = effect + ratios * scatter / ratios.std(ddof=1)
     assert rounds_needed(ratios, 0.05, 0.15) == pytest.approx(needed, rel=0.01)
 
 
-def test_equal_processes_need_not_be_told_apart_better_than_the_effects() -> None:
+def test_equal_processes_need_not_be_told_apart_better_than_the_effects():
     clear, equal = np.resize([1.9, 2.1], (10, 1)), np.resize([-0.3, 0.3], (10, 1))
     assert rounds_needed(clear, 0.05, 0.15) == 5
     assert rounds_needed(clear, 0.05, 0.15, equal) == pytest.approx(
@@ -265,26 +261,26 @@ def test_equal_processes_need_not_be_told_apart_better_than_the_effects() -> Non
 @pytest.mark.parametrize(
     ("guess", "right"), [(1.5, True), (1.6, True), (1.9, False), (1.0, False), (1.82, None), (1.25, None)]
 )
-def test_a_guess_is_right_within_a_fifth_of_the_interval(guess: float, right: bool | None) -> None:
+def test_a_guess_is_right_within_a_fifth_of_the_interval(guess, right):
     result = statistics.Ratio(1.5, 1.45, 1.55, "faster")
     assert result.confirms(guess) is right
     assert statistics.Ratio(1.5, 1.45, 1.55, "disturbed").confirms(guess) is None
 
 
-def test_the_interval_holds_the_noise_aa_noise_bound() -> None:
+def test_the_interval_holds_the_noise_aa_noise_bound():
     base = noisy(3, 9)
     narrow, wide = (ratio(1.5 * base, base, paired=True, noise=noise) for noise in (0.0, 0.04))
     assert (narrow.low, narrow.high) == pytest.approx((1.5, 1.5))
     assert (wide.low, wide.high) == pytest.approx((1.5 / 1.04, 1.5 * 1.04))
 
 
-def test_verdicts_on_equal_sides_in_processes_of_their_own_are_seldom_wrong() -> None:
+def test_verdicts_on_equal_sides_in_processes_of_their_own_are_seldom_wrong():
     """Simulated end to end: the noise from 6 pairs, then comparisons of equal things."""
     generator = np.random.default_rng(1)
 
-    def pair() -> tuple[statistics.Values, statistics.Values]:
+    def pair():
         sides = generator.normal(0, 0.007, 2)
-        return tuple(np.exp(generator.normal(side, 0.02, 9)) for side in sides)  # type: ignore[return-value]
+        return tuple(np.exp(generator.normal(side, 0.02, 9)) for side in sides)
 
     wrong = []
     for _ in range(100):

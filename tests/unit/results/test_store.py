@@ -4,8 +4,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,11 +23,11 @@ MEASURED = run(
 
 
 @pytest.fixture
-def store(data_dir: Path) -> RunStore:
+def store(data_dir):
     return RunStore()
 
 
-def sql(store: RunStore, statement: str, *values: Any) -> None:
+def sql(store, statement, *values):
     with sqlite3.connect(store.path) as database:
         database.execute(statement, values)
     database.close()
@@ -38,14 +36,14 @@ def sql(store: RunStore, statement: str, *values: Any) -> None:
 # ---------------------------------------------------------------- what is kept
 
 
-def test_a_run_comes_back_as_it_went_in(store: RunStore, data_dir: Path) -> None:
+def test_a_run_comes_back_as_it_went_in(store, data_dir):
     store.add(MEASURED)
     assert store.get("measured") == MEASURED
     assert RunStore().runs() == [MEASURED]
     assert store.path == data_dir / "runs" / "runs.sqlite"
 
 
-def test_runs_are_listed_newest_first_and_by_what_was_asked(store: RunStore) -> None:
+def test_runs_are_listed_newest_first_and_by_what_was_asked(store):
     for number in range(5):
         workload = "my.module:Toy" if number == 3 else "perfkit.workloads.photos:Photos"
         changes = {"session": f"s{number % 2}", "workload": workload}
@@ -61,7 +59,7 @@ def test_runs_are_listed_newest_first_and_by_what_was_asked(store: RunStore) -> 
     assert store.sessions() == ["s0", "s1"]
 
 
-def test_a_run_is_found_by_a_beginning_that_no_other_has(store: RunStore) -> None:
+def test_a_run_is_found_by_a_beginning_that_no_other_has(store):
     for run_id in ("20261120-1", "20261120-12", "20261121-1"):
         store.add(run(run_id))
     assert store.get("20261121").id == "20261121-1"
@@ -72,14 +70,14 @@ def test_a_run_is_found_by_a_beginning_that_no_other_has(store: RunStore) -> Non
         store.get("%")
 
 
-def test_a_run_never_changes(store: RunStore) -> None:
+def test_a_run_never_changes(store):
     store.add(run("r0"))
     with pytest.raises(StoreError, match="holds a run of this id already"):
         store.add(run("r0", stage="amp"))
     assert store.get("r0").stage == "baseline"
 
 
-def test_a_line_of_the_history_has_the_derived_values_and_what_the_user_wrote(store: RunStore) -> None:
+def test_a_line_of_the_history_has_the_derived_values_and_what_the_user_wrote(store):
     store.add(MEASURED, guess=1.5)
     store.mark("measured", name="  the quick\none ", note="n" * 1000)
     store.mark("measured", note="at night")
@@ -93,7 +91,7 @@ def test_a_line_of_the_history_has_the_derived_values_and_what_the_user_wrote(st
     assert store.get("measured") == MEASURED
 
 
-def test_deleting_removes_all_or_none(store: RunStore) -> None:
+def test_deleting_removes_all_or_none(store):
     store.add(run("r0"))
     store.add(run("r1"))
     with pytest.raises(InvalidValue, match="no run 'gone'"):
@@ -108,7 +106,7 @@ def test_deleting_removes_all_or_none(store: RunStore) -> None:
 # ---------------------------------------------------------------- damage
 
 
-def test_a_damaged_run_does_not_hide_the_others(store: RunStore) -> None:
+def test_a_damaged_run_does_not_hide_the_others(store):
     for number in range(4):
         store.add(run(f"r{number}"))
     sql(store, "UPDATE runs SET body = ?1, entry = ?1 WHERE id = 'r1'", b'{"schema": 1, "id"')
@@ -122,7 +120,7 @@ def test_a_damaged_run_does_not_hide_the_others(store: RunStore) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"not a database at all, but as long as one" * 20, b"SQLite f", None])
-def test_a_damaged_file_is_one_error_and_is_left_as_it_is(store: RunStore, damage: bytes | None) -> None:
+def test_a_damaged_file_is_one_error_and_is_left_as_it_is(store, damage):
     for number in range(50):
         store.add(run(f"r{number}", reason="x" * 2000))
     sql(store, "PRAGMA wal_checkpoint(TRUNCATE)")
@@ -134,11 +132,11 @@ def test_a_damaged_file_is_one_error_and_is_left_as_it_is(store: RunStore, damag
     assert store.path.read_bytes() == (damage or content)
 
 
-def test_a_full_disk_loses_nothing_that_was_kept(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_loses_nothing_that_was_kept(store, monkeypatch):
     store.add(run("r0"))
     connect = sqlite3.connect
 
-    def small(*values: Any, **more: Any) -> sqlite3.Connection:
+    def small(*values, **more):
         database = connect(*values, **more)
         database.execute("PRAGMA max_page_count = 1")  # SQLite takes the pages that are there already
         return database
@@ -150,7 +148,7 @@ def test_a_full_disk_loses_nothing_that_was_kept(store: RunStore, monkeypatch: p
     assert [kept.id for kept in RunStore(store.path).runs()] == ["r0"]
 
 
-def test_a_folder_that_cannot_be_made_and_a_path_that_is_a_folder(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_and_a_path_that_is_a_folder(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="File exists.*another name"):
         RunStore(tmp_path / "file" / "runs.sqlite")
@@ -159,13 +157,11 @@ def test_a_folder_that_cannot_be_made_and_a_path_that_is_a_folder(tmp_path: Path
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no permission bits")
-def test_a_store_that_may_only_be_read_is_one_message(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_may_only_be_read_is_one_message(store, monkeypatch):
     store.add(run("r0"))
     connect = sqlite3.connect
 
-    def read_only(path: Path, **more: Any) -> sqlite3.Connection:  # chmod would not stop root
+    def read_only(path, **more):  # chmod would not stop root
         return connect(f"file:{path}?mode=ro", uri=True, **more)
 
     monkeypatch.setattr(sqlite3, "connect", read_only)
@@ -174,7 +170,7 @@ def test_a_store_that_may_only_be_read_is_one_message(
         store.add(run("r1"))
 
 
-def test_a_process_that_is_killed_in_the_middle_loses_only_its_run(store: RunStore) -> None:
+def test_a_process_that_is_killed_in_the_middle_loses_only_its_run(store):
     store.add(run("r0"))
     script = (
         "import os, sqlite3, sys; database = sqlite3.connect(sys.argv[1]); "
@@ -185,7 +181,7 @@ def test_a_process_that_is_killed_in_the_middle_loses_only_its_run(store: RunSto
     assert len(RunStore().runs()) == 2
 
 
-def test_two_kernels_may_start_a_store_and_write_at_once(data_dir: Path) -> None:
+def test_two_kernels_may_start_a_store_and_write_at_once(data_dir):
     script = (
         "import sys; from perfkit.results.store import RunStore\n"
         "from perfkit.results.run import Run; store = RunStore()\n"

@@ -1,9 +1,5 @@
 """Sessions that never ran: made-up numbers of the right kind, for looking at and for tests."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import msgspec
 import numpy as np
 
@@ -13,7 +9,7 @@ from perfkit.results.run import AGAIN, Mechanism, Pairing, Raw, Run
 # stage, title, samples/s, share of waiting, ceiling, batch size, peak memory in bytes; or the reason of none
 Row = tuple[str, str, float, float, float, int, float]
 
-_CPU: list[Row | tuple[str, str, str, str]] = [
+_CPU = [
     ("baseline", "baseline", 16.2, 0.41, 27.5, 32, 1.21e9),
     ("data_loading", "data loading", 24.9, 0.04, 26.1, 32, 1.24e9),
     ("pinning", "pinning", "not_applicable", "Pin memory needs a CUDA device; this run is on cpu"),
@@ -31,7 +27,7 @@ _CPU: list[Row | tuple[str, str, str, str]] = [
     ),
 ]
 
-_GPU: list[Row | tuple[str, str, str, str]] = [
+_GPU = [
     ("baseline", "baseline", 402.0, 0.54, 2600.0, 32, 1.05e9),
     ("data_loading", "data loading", 1865.0, 0.12, 2610.0, 32, 1.05e9),
     ("pinning", "pinning", 2200.0, 0.02, 2620.0, 32, 1.05e9),
@@ -44,7 +40,7 @@ _GPU: list[Row | tuple[str, str, str, str]] = [
     ("compile", "compile", 26_268.0, 0.18, 39_900.0, 1024, 13.9e9),
 ]
 
-_MACHINE: dict[str, Any] = {
+_MACHINE = {
     "os": "Linux 6.1",
     "cpu": {"model": "Fake CPU 9000", "cores_usable": 2},
     "memory_bytes": 17_179_869_184,
@@ -53,15 +49,15 @@ _MACHINE: dict[str, Any] = {
 }
 
 
-def session(gpu: bool = False, **changes: Any) -> list[Run]:
+def session(gpu=False, **changes):
     """Ten stages on a CPU (one n/a, one failed, one slower) or a GPU (one cancelled, one slower)."""
-    made: list[Run] = []
+    made = []
     for row in _GPU if gpu else _CPU:
         made.append(_run(row, made, gpu))
     return [msgspec.structs.replace(run, **changes) for run in made]
 
 
-def many(count: int, gpu: bool = False) -> list[Run]:
+def many(count, gpu=False):
     """This number of stages, with titles that get longer and longer."""
     base = session(gpu)
     words = " of a stage whose title nobody thought of keeping short"
@@ -72,18 +68,18 @@ def many(count: int, gpu: bool = False) -> list[Run]:
     ]
 
 
-def _run(row: Row | tuple[str, str, str, str], before: list[Run], gpu: bool) -> Run:
-    known: dict[str, Any] = {
+def _run(row, before, gpu):
+    known = {
         "id": f"fake-{row[0]}", "session": "fake", "created": "2026-11-20T12:00:00+00:00", "stage": row[0],
         "title": row[1], "workload": "perfkit.workloads.cifar_resnet18:CifarResNet18", "preset": "quick",
         "device": "cuda:0" if gpu else "cpu", "machine": _MACHINE, "options": {"image_size": 224},
     }  # fmt: skip
     if isinstance(row[2], str):
-        return Run(**known, recipe=Recipe().to_dict(), status=row[2], reason=row[3])  # type: ignore[arg-type]
-    return Run(**known, **_results(row, before, gpu))  # type: ignore[arg-type]
+        return Run(**known, recipe=Recipe().to_dict(), status=row[2], reason=row[3])
+    return Run(**known, **_results(row, before, gpu))
 
 
-def _results(row: Row, before: list[Run], gpu: bool) -> dict[str, Any]:
+def _results(row, before, gpu):
     stage, _, rate, wait, ceiling, batch, memory = row
     noise = np.random.default_rng(len(before))
     blocks = rate * noise.normal(1, 0.012, 7)
@@ -112,19 +108,19 @@ def _results(row: Row, before: list[Run], gpu: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _pairings(measured: list[Run], own: Any) -> list[Pairing]:
+def _pairings(measured, own):
     sides = [("previous", measured[-1]), ("baseline", measured[0])] if measured else []
     return [_pairing(role, other, own) for role, other in sides]
 
 
-def _pairing(role: Any, other: Run, own: Any, **more: Any) -> Pairing:
+def _pairing(role, other, own, **more):
     return Pairing(
         own_samples_per_s=list(own), other_samples_per_s=other.raw.block_samples_per_s, against=other.id,
         role=role, interleaved=True, **more,
     )  # fmt: skip
 
 
-def again(runs: list[Run]) -> list[Run]:
+def again(runs):
     """The same session with its A/A row."""
     first = runs[0]
     blocks = [1.004 * rate for rate in reversed(first.raw.block_samples_per_s)]
@@ -136,12 +132,12 @@ def again(runs: list[Run]) -> list[Run]:
     return [*runs, row]
 
 
-def disturbed(runs: list[Run], share: float = 0.37) -> list[Run]:
+def disturbed(runs, share=0.37):
     """The same session with another program beside it in all rounds."""
     took = f"{share:.0%} of the cores (chrome (process 7) {share:.0%})"
     warning = f"other programs took {took}: close them, then run it again"
 
-    def changed(run: Run) -> Run:
+    def changed(run):
         shares = [share] * len(run.raw.block_samples_per_s)
         pairings = [msgspec.structs.replace(one, disturbed=shares) for one in run.pairings]
         raw = msgspec.structs.replace(run.raw, disturbed=shares)

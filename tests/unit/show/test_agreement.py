@@ -6,7 +6,6 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfkit.results.run import Run
 from perfkit.show import tables, units
 from perfkit.studies.record import Measurement, Round
 from perfkit.worker.messages import Block
@@ -20,12 +19,12 @@ shares = st.sampled_from([0.0, 0.0, 0.01, 0.3])
 
 
 @st.composite
-def ladders(draw: st.DrawFn) -> list[Run]:
+def ladders(draw):
     """A ladder in one or two heats, each with the baseline; some rounds are disturbed."""
     heats = draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))
     trainings = [SimpleNamespace(first=NOTHING, warm=NOTHING)] * (1 + sum(heats))
     base, *others = (Measurement(str(at), one) for at, one in enumerate(trainings))
-    runs, members = list[Run](), iter(others)
+    runs, members = [], iter(others)
     for count in heats:
         heat = [base, *(next(members) for _ in range(count))]
         rounds = [
@@ -44,26 +43,26 @@ def ladders(draw: st.DrawFn) -> list[Run]:
                 one.pairing("previous", before, base, UNKNOWN),
                 one.pairing("baseline", base, base, UNKNOWN),
             ]
-            runs.append(build(one, pairs, runs[0].samples_per_s.value))  # type: ignore[union-attr]
+            runs.append(build(one, pairs, runs[0].samples_per_s.value))
             before = one
     return runs
 
 
-def build(one: Measurement, pairings: list, reference: float | None = None) -> Run:  # type: ignore[type-arg]
+def build(one, pairings, reference=None):
     return msgspec.structs.replace(
         session()[0], id=one.id, stage=one.id, title=f"stage {one.id}", raw=one.raw(), pairings=pairings,
         reference_samples_per_s=reference,
     )  # fmt: skip
 
 
-def shown(cell: str) -> float:
+def shown(cell):
     """The first number of a cell."""
     return float(cell.split(maxsplit=1)[0].rstrip("×").replace(",", ""))
 
 
 @settings(deadline=None, max_examples=25)
 @given(ladders())
-def test_a_higher_rate_has_a_ratio_above_1(runs: list[Run]) -> None:
+def test_a_higher_rate_has_a_ratio_above_1(runs):
     pairs = [(runs[at], runs[at - 1], "previous") for at in range(1, len(runs))]
     pairs += [(run, runs[0], "baseline") for run in runs[1:]]
     for run, other, role in pairs:

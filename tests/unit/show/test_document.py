@@ -17,7 +17,7 @@ COLUMNS = (
 
 
 class Thing:
-    def __init__(self, stage: str, rate: Estimate | None, share: float | None) -> None:
+    def __init__(self, stage, rate, share):
         self.stage, self.rate, self.share = stage, rate, share
 
 
@@ -27,7 +27,7 @@ DOT = Figure("dot", "A $dot$", "a dot at 1", lambda figure: figure.add_subplot()
 BOTH = ["text", Section("Results", [TABLE, Section("More", [DOT], folded=True)])]
 
 
-def test_cells_keep_their_value_and_are_written_once() -> None:
+def test_cells_keep_their_value_and_are_written_once():
     assert [list(map(str, row)) for row in TABLE.rows] == [
         ["baseline", "16.2 (16.0–16.4)", "40%", "2 workers"],
         ["AMP", "n/a", "n/a", ""],
@@ -36,20 +36,20 @@ def test_cells_keep_their_value_and_are_written_once() -> None:
     assert str(Cell(None, units.times, absent="–")) == "–"
 
 
-def test_alignment_follows_from_types_not_from_text() -> None:
+def test_alignment_follows_from_types_not_from_text():
     assert TABLE.numeric == [False, True, True, False], "'2 workers' is text"
     assert tabulate((Col("a", str), Col("b", lambda _: "1.5")), [1]).numeric == [False, False]
     assert tabulate((Col("a", str), Col("b", lambda _: Cell(None))), [1]).numeric == [False, True]
 
 
-def test_a_table_keeps_some_columns_and_says_how_many_rows_it_left_out() -> None:
+def test_a_table_keeps_some_columns_and_says_how_many_rows_it_left_out():
     assert TABLE.narrow == ["stage", "rate", "note"]
     assert list(TABLE.only(["stage", "share"]).columns) == ["stage", "share"]
     assert tabulate(COLUMNS, THINGS, note="Enough.", most=1).note == "The first 1 of 2. Enough."
     assert tabulate(COLUMNS, [], none="no stage").note == "no stage"
 
 
-def test_parts_are_looked_up_by_the_beginning_of_their_title() -> None:
+def test_parts_are_looked_up_by_the_beginning_of_their_title():
     assert document.table(BOTH, "the lad") is document.table(BOTH) is TABLE
     assert document.figure(BOTH, "dot") is DOT
     with pytest.raises(InvalidValue, match="The ladder"):
@@ -57,7 +57,7 @@ def test_parts_are_looked_up_by_the_beginning_of_their_title() -> None:
 
 
 @pytest.mark.parametrize(("dark", "ink"), [(False, "#212223"), (True, "#dedfe1")])
-def test_a_figure_has_the_ink_of_its_page_and_its_dollars_are_no_formulas(dark: bool, ink: str) -> None:
+def test_a_figure_has_the_ink_of_its_page_and_its_dollars_are_no_formulas(dark, ink):
     drawing = DOT.draw(dark)
     (axes,) = drawing.axes
     assert {to_hex(text.get_color()) for text in axes.get_xticklabels()} == {ink}
@@ -66,6 +66,6 @@ def test_a_figure_has_the_ink_of_its_page_and_its_dollars_are_no_formulas(dark: 
     assert drawing.get_label() == "a dot at 1"
 
 
-def test_a_figure_of_nothing_says_why() -> None:
+def test_a_figure_of_nothing_says_why():
     empty = Figure("dot", "A dot", "nothing", lambda figure: 1 / 0, nothing="No dot was measured.")
     assert "No dot was measured." in [text.get_text() for text in empty.draw().texts]

@@ -4,7 +4,6 @@ import itertools
 import re
 import threading
 import warnings
-from collections.abc import Iterator
 from xml.etree import ElementTree
 
 import matplotlib
@@ -14,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from perfkit.errors import InvalidValue
@@ -28,13 +26,13 @@ from tests.unit.show.fake_runs import again, disturbed, many, session
 every_view = pytest.mark.parametrize("name", VIEWS)
 
 
-def words_of(drawing: Figure) -> str:
+def words_of(drawing):
     """Texts that a person would see."""
     texts = [text for text in drawing.findobj(Text) if text.get_visible() and text.get_text().strip()]
     return "\n".join(text.get_text() for text in texts)
 
 
-def bars(ax: Axes, at: int) -> list[tuple[float, float]]:
+def bars(ax, at):
     """(left, width) of the bars in a row."""
     row = [patch for patch in ax.patches if abs(patch.get_y() + patch.get_height() / 2 - at) < 0.01]
     return [(patch.get_x(), patch.get_width()) for patch in row]
@@ -43,14 +41,14 @@ def bars(ax: Axes, at: int) -> list[tuple[float, float]]:
 # ---------------------------------------------------------------- every view
 
 
-def test_an_unknown_view_names_the_known_ones() -> None:
+def test_an_unknown_view_names_the_known_ones():
     with pytest.raises(InvalidValue, match="Did you mean 'throughput'"):
         view("troughput", session())
 
 
 @every_view
 @pytest.mark.parametrize(("count", "gpu"), [(1, False), (10, True), (20, False)])
-def test_no_text_overlaps_or_is_cut_off(name: str, gpu: bool, count: int) -> None:
+def test_no_text_overlaps_or_is_cut_off(name, gpu, count):
     runs = many(count, gpu) if count > 10 else session(gpu)[:count]
     drawing = view(name, disturbed(again(runs)) if count == 10 else runs).draw()
     FigureCanvasAgg(drawing).draw()  # positions are those of the last drawing
@@ -66,9 +64,9 @@ def test_no_text_overlaps_or_is_cut_off(name: str, gpu: bool, count: int) -> Non
         assert wide <= 1 or high <= 2, f"{text!r} overlaps {other!r} by {wide:.0f} × {high:.0f}"
 
 
-def _drawn(drawing: Figure) -> Iterator[Text]:
+def _drawn(drawing):
     """Texts within limits: an axis keeps labels of ticks that lie outside and are not drawn."""
-    hidden: set[int] = set()
+    hidden = set()
     for ax in drawing.findobj(Axes):
         for axis in (ax.xaxis, ax.yaxis):
             drawn = {id(tick) for tick in axis._update_ticks()} if axis.get_visible() and ax.axison else set()
@@ -80,7 +78,7 @@ def _drawn(drawing: Figure) -> Iterator[Text]:
 
 
 @every_view
-def test_stages_without_numbers_say_why_and_the_words_have_the_numbers(name: str) -> None:
+def test_stages_without_numbers_say_why_and_the_words_have_the_numbers(name):
     picture = view(name, session(gpu=True))
     assert re.search(r"data loading: [\d.,]+", picture.alt)
     assert "AMP: cancelled: Stopped by the person" in picture.alt
@@ -89,7 +87,7 @@ def test_stages_without_numbers_say_why_and_the_words_have_the_numbers(name: str
 
 
 @every_view
-def test_hostile_and_empty_data_is_borne(name: str) -> None:
+def test_hostile_and_empty_data_is_borne(name):
     bare = Run(id="x", session="s", created="", stage="<b>$x^{$", workload="", device="cuda", recipe={})
     odd = msgspec.structs.replace(bare, title="\x00$\\frac{1}\n" * 9, status="failed", reason="$\\bad{ " * 99)
     raw = Raw(step_s=[0.0], data_wait_s=[0.0], block_samples_per_s=[0.0])
@@ -106,7 +104,7 @@ def test_hostile_and_empty_data_is_borne(name: str) -> None:
 # ---------------------------------------------------------------- what each one shows
 
 
-def test_throughput_has_bars_with_intervals_a_climb_and_the_baseline_again() -> None:
+def test_throughput_has_bars_with_intervals_a_climb_and_the_baseline_again():
     runs = disturbed(again(session()))
     drawing = view("throughput", runs).draw()
     for at, run in enumerate(runs):
@@ -125,7 +123,7 @@ def test_throughput_has_bars_with_intervals_a_climb_and_the_baseline_again() -> 
     assert list(climb.get_ydata()) == [0, 1], "from the baseline over what was kept"
 
 
-def test_losses_are_over_samples_and_name_an_outlier_and_where_they_became_nan() -> None:
+def test_losses_are_over_samples_and_name_an_outlier_and_where_they_became_nan():
     runs = session(gpu=True)
     curves = {line.get_label(): line for line in view("losses", runs).draw().axes[0].lines}
     assert list(curves["batch size"].get_xdata()) == [512 * step for step in range(1, 9)]
@@ -138,7 +136,7 @@ def test_losses_are_over_samples_and_name_an_outlier_and_where_they_became_nan()
     assert "NaN from sample 64 on" in view("losses", [lost]).alt
 
 
-def test_lanes_of_a_cpu_show_the_wait_where_it_was_and_no_time_of_workers() -> None:
+def test_lanes_of_a_cpu_show_the_wait_where_it_was_and_no_time_of_workers():
     before, after = session()[:2]
     drawing = view("step_time", [before, after]).draw()
     step, share = before.step_s, before.data_wait_share
@@ -153,7 +151,7 @@ def test_lanes_of_a_cpu_show_the_wait_where_it_was_and_no_time_of_workers() -> N
     assert drawing.axes[0].get_xlabel() == "ms for 32 samples, medians"
 
 
-def test_lanes_of_a_gpu_show_how_busy_it_is_as_a_share_and_one_scale_for_both_batches() -> None:
+def test_lanes_of_a_gpu_show_how_busy_it_is_as_a_share_and_one_scale_for_both_batches():
     small, large = (run for run in session(gpu=True) if run.stage in ("data_loading", "batch_size"))
     picture = view("step_time", [small, large])
     assert "12% waits for data, device busy 72% of it" in picture.alt
@@ -166,14 +164,14 @@ def test_lanes_of_a_gpu_show_how_busy_it_is_as_a_share_and_one_scale_for_both_ba
     assert "not timed" in words_of(view("step_time", [msgspec.structs.replace(small, raw=raw)]).draw())
 
 
-def test_a_simulated_step_says_so_and_has_no_losses() -> None:
+def test_a_simulated_step_says_so_and_has_no_losses():
     simulated = recordings.find("sim-v100").runs
     assert view("step_time", simulated).draw().axes[0].get_xlabel().startswith("simulated ")
     assert "simulated" in words_of(view("throughput", simulated).draw())
     assert view("losses", simulated).nothing.startswith("There are no losses")
 
 
-def test_the_headline_is_the_last_comparison_in_words() -> None:
+def test_the_headline_is_the_last_comparison_in_words():
     runs = session()
     assert figures.headline(runs).title == "AMP is 2.91× (2.88–2.93) faster than baseline"
     assert figures.headline(runs[:1]).title == "baseline: 1.97 s (1.94–2.00) a step"
@@ -192,7 +190,7 @@ def test_the_headline_is_the_last_comparison_in_words() -> None:
         (1.5, 2, "data loading against baseline: too few rounds, 1.50×"),
     ],
 )
-def test_every_verdict_has_its_headline(factor: float, rounds: int, words: str) -> None:
+def test_every_verdict_has_its_headline(factor, rounds, words):
     before, after = session()[:2]
     rates = [16.0] * rounds
     own = [factor * rate for rate in rates]
@@ -204,7 +202,7 @@ def test_every_verdict_has_its_headline(factor: float, rounds: int, words: str) 
 # ---------------------------------------------------------------- SVG, PNG, outliers
 
 
-def test_svg_is_real_text_in_the_ink_of_its_page_and_acts_on_nothing_else() -> None:
+def test_svg_is_real_text_in_the_ink_of_its_page_and_acts_on_nothing_else():
     pages = [view(name, session(gpu=True, title='<&"quoted">')).svg() for name in [*VIEWS, "throughput"]]
     roots = list(map(ElementTree.fromstring, pages))
     assert {root.get("role") for root in roots} == {"img"}
@@ -217,8 +215,8 @@ def test_svg_is_real_text_in_the_ink_of_its_page_and_acts_on_nothing_else() -> N
     assert set(re.findall(r'(?:url\(#|(?:src|href)=")#?([^")]+)', text)) <= set(ids)
 
 
-def test_threads_do_not_disturb_each_other() -> None:
-    before, drawn = dict(matplotlib.rcParams), list[bytes]()
+def test_threads_do_not_disturb_each_other():
+    before, drawn = dict(matplotlib.rcParams), []
     picture = view("throughput", session()[:2])
     draw = lambda dark: drawn.append(picture.png(dark=dark, dpi=40))
     threads = [threading.Thread(target=draw, args=(dark,)) for dark in (True, False) * 3]
@@ -232,7 +230,7 @@ def test_threads_do_not_disturb_each_other() -> None:
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=4, max_size=60), st.floats(3, 1e6))
-def test_an_outlier_is_named_not_drawn_to(values: list[float], factor: float) -> None:
+def test_an_outlier_is_named_not_drawn_to(values, factor):
     outlier = factor * 4 * max(values)
     kept, outside = style.split_outliers([*values, outlier])
     assert sorted([*kept, *outside]) == sorted([*values, outlier])
@@ -242,7 +240,7 @@ def test_an_outlier_is_named_not_drawn_to(values: list[float], factor: float) ->
     assert style.split_outliers([*values, 2 * outlier])[0] == kept or outlier in kept
 
 
-def test_a_note_counts_what_lies_outside() -> None:
+def test_a_note_counts_what_lies_outside():
     values = [0.1, 0.11, 0.12] * 9 + [1.1, 1.0]
     assert style.outliers_note(values, "step", units.duration) == "2 steps above 120 ms, up to 1.10 s"
     assert style.outliers_note([1.0, 2.0, 3.0], "step", str) == ""

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from perfkit.results.run import Mechanism, Run
+from perfkit.results.run import Mechanism
 from perfkit.results.stats import Ratio
 from perfkit.show import document, tables, terminal, units
 from perfkit.show import html as report
@@ -22,37 +22,37 @@ EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 class Page(HTMLParser):
     """What a browser would see: tags in order, text, and whether every tag is closed."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source):
         super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tags = []
         self.text = ""
-        self.open: list[str] = []
+        self.open = []
         self.feed(source)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
         if tag not in ("meta", "link", "img", "br"):
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         self.text += data
 
-    def all(self, tag: str) -> list[dict[str, str | None]]:
+    def all(self, tag):
         return [attributes for found, attributes in self.tags if found == tag]
 
 
 @pytest.fixture(scope="module")
-def page() -> Page:
+def page():
     return Page(report.session(session(), {"baseline": "import torch\n"}))
 
 
-def test_it_is_well_formed_and_accessible(page: Page) -> None:
+def test_it_is_well_formed_and_accessible(page):
     assert page.open == []
     assert page.all("html")[0]["lang"] == "en"
     assert len(page.all("title")) == len(page.all("h1")) == len(page.all("main")) == 1
@@ -64,7 +64,7 @@ def test_it_is_well_formed_and_accessible(page: Page) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_it_needs_no_network_and_a_disturbance_stands_above_the_table() -> None:
+def test_it_needs_no_network_and_a_disturbance_stands_above_the_table():
     source = report.session(disturbed(session(gpu=True)))
     assert source.index('class="pk-notice"') < source.index("<table")
     assert not re.findall(r'(?:src|href)\s*=\s*"(?!#)', source)
@@ -73,7 +73,7 @@ def test_it_needs_no_network_and_a_disturbance_stands_above_the_table() -> None:
     assert "default-src 'none'" in source
 
 
-def test_it_has_what_the_terminal_has_and_the_scripts(page: Page) -> None:
+def test_it_has_what_the_terminal_has_and_the_scripts(page):
     text = " ".join(page.text.split())
     ladder = tables.ladder(session())
     words = [*ladder.columns, *(cell for row in ladder.rows for cell in row), *tables.summary(session())]
@@ -81,7 +81,7 @@ def test_it_has_what_the_terminal_has_and_the_scripts(page: Page) -> None:
         assert str(word) in text
 
 
-def _poisoned() -> list[Run]:
+def _poisoned():
     words = dict.fromkeys(("stage", "title", "workload", "preset", "session", "created", "reason"), EVIL)
     more = {
         "options": {EVIL: EVIL}, "warnings": [EVIL], "facts": {EVIL: EVIL},
@@ -91,7 +91,7 @@ def _poisoned() -> list[Run]:
     return [msgspec.structs.replace(run, recipe=run.recipe | {EVIL: EVIL}) for run in runs]
 
 
-def test_nothing_from_outside_becomes_markup() -> None:
+def test_nothing_from_outside_becomes_markup():
     page = Page(report.session(_poisoned(), {EVIL: EVIL}))
     assert page.open == []
     assert page.all("script") == page.all("img") == []
@@ -99,14 +99,14 @@ def test_nothing_from_outside_becomes_markup() -> None:
     assert EVIL in page.text
 
 
-def test_nothing_measured() -> None:
+def test_nothing_measured():
     page = Page(report.session([]))
     assert "Nothing was measured yet." in page.text
     only_na = [run for run in session() if run.status != "ok"]
     assert "needs a CUDA device" in Page(report.session(only_na)).text
 
 
-def _everything(text: str) -> list[document.Content]:
+def _everything(text):
     numbers = document.Table(
         (text, "n"), [[text, document.Cell(Ratio(1.5, 1.4, 1.6, "faster"), units.ratio)]], text, text
     )
@@ -122,7 +122,7 @@ def _everything(text: str) -> list[document.Content]:
 
 
 @pytest.mark.parametrize("source", [report.page(EVIL, _everything(EVIL)), report.fragment(_everything(EVIL))])
-def test_whatever_a_section_holds_is_text(source: str) -> None:
+def test_whatever_a_section_holds_is_text(source):
     page = Page(source)
     assert page.open == []
     assert page.all("script") == page.all("img") == []
@@ -131,12 +131,12 @@ def test_whatever_a_section_holds_is_text(source: str) -> None:
     assert 'class="pk-add"' in source
 
 
-def test_markdown_is_rendered() -> None:
+def test_markdown_is_rendered():
     source = report.fragment([document.Markdown("## How it works\n\nWith `autocast`.")])
     assert "<h2>How it works</h2>" in source and "<code>autocast</code>" in source
 
 
-def test_a_fragment_is_one_static_output_in_the_ink_of_its_page() -> None:
+def test_a_fragment_is_one_static_output_in_the_ink_of_its_page():
     bundle = report.mimebundle(_everything("x"))
     assert set(bundle) == {"text/html", "text/plain"}
     assert "var(--jp-content-font-color1" in bundle["text/html"]
@@ -144,7 +144,7 @@ def test_a_fragment_is_one_static_output_in_the_ink_of_its_page() -> None:
     assert bundle["text/plain"] == terminal.text(_everything("x"))
 
 
-def test_an_interactive_picture_may_run_its_script_and_nothing_else() -> None:
+def test_an_interactive_picture_may_run_its_script_and_nothing_else():
     picture = document.Interactive(EVIL, "<canvas></canvas>", "draw()", 300)
     page, fragment = report.page("x", [picture]), Page(report.fragment([picture]))
     digest = base64.b64encode(hashlib.sha256(b"draw()").digest()).decode()

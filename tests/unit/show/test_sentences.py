@@ -1,7 +1,5 @@
 """The verdict in words: what the numbers show, and no more. The golden pages of the terminal hold more of it."""
 
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -16,9 +14,9 @@ SAME = [100.0, 100.4, 99.8, 100.1, 99.9]
 
 
 def make(
-    factor: float = 1, wait: float = 0.0, ceiling: float = 102, rates: list[float] | None = None,
-    before: Run | None = None, **more: Any,
-) -> Run:  # fmt: skip
+    factor = 1, wait = 0.0, ceiling = 102, rates = None,
+    before = None, **more
+):  # fmt: skip
     rates = rates or [factor * rate for rate in SAME]
     raw = Raw(
         step_s=[1.0] * 4, data_wait_s=[wait] * 4, block_samples_per_s=rates,
@@ -32,7 +30,7 @@ def make(
     )  # fmt: skip
 
 
-def verdict(after: dict[str, Any], before: dict[str, Any]) -> str:
+def verdict(after, before):
     first = make(**before)
     return sentences.verdict_sentence(make(before=first, **after), first)
 
@@ -69,13 +67,11 @@ SAME_COMPUTING = "computing alone: no measurable difference, 1.00× (1.00–1.00
         ({"rates": [200.0, 210.0]}, {"rates": [100.0, 100.0]}, "too few rounds, 2.05× ("),
     ],
 )
-def test_a_verdict_names_what_changed_and_how_well_it_is_known(
-    after: dict[str, Any], before: dict[str, Any], text: str
-) -> None:
+def test_a_verdict_names_what_changed_and_how_well_it_is_known(after, before, text):
     assert verdict(after, before).startswith(f"it: {text}")
 
 
-def test_whether_it_trains_the_same_is_a_proof_or_the_losses_or_n_a() -> None:
+def test_whether_it_trains_the_same_is_a_proof_or_the_losses_or_n_a():
     first, same = make(losses=[2.0, 1.5]), make(before=make(), losses=[2.0, 1.5])
     proof = Parity("it", "bitwise", [Check("losses", True, "equal")], False, {})
     assert sentences.training(same, first, proof) == "on equal batches it trains bit for bit the same"
@@ -87,7 +83,7 @@ def test_whether_it_trains_the_same_is_a_proof_or_the_losses_or_n_a() -> None:
     assert sentences.training(simulated[1], simulated[0], None).startswith("n/a: ")
 
 
-def test_a_disturbed_stage_says_so_and_the_remedy_stands_above_all() -> None:
+def test_a_disturbed_stage_says_so_and_the_remedy_stands_above_all():
     _, stage, *_ = sentences.verdicts(disturbed(session()))
     assert stage == "data loading: disturbed, 1.53× (1.51–1.56); measure again."
     (notice,) = sentences.notices(disturbed(session()))
@@ -106,12 +102,12 @@ def test_a_disturbed_stage_says_so_and_the_remedy_stands_above_all() -> None:
      ("failed", "Out of memory.", "it: failed: Out of memory."),
      ("cancelled", "", "it: cancelled: no reason was given.")],
 )  # fmt: skip
-def test_no_number_no_verdict(status: str, reason: str, text: str) -> None:
+def test_no_number_no_verdict(status, reason, text):
     run = msgspec.structs.replace(make(), status=status, reason=reason)
     assert sentences.verdict_sentence(run) == text
 
 
-def test_a_switch_that_is_not_in_effect_overrules_the_number() -> None:
+def test_a_switch_that_is_not_in_effect_overrules_the_number():
     run = make(2, before=make(), mechanism=[Mechanism("amp", False, "logits are float32")])
     text = sentences.verdict_sentence(run)
     assert (

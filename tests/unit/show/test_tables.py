@@ -9,7 +9,7 @@ import pytest
 
 from perfkit.machine import Check as Aspect
 from perfkit.results.parity import Check, Parity
-from perfkit.results.run import Communication, Run
+from perfkit.results.run import Communication
 from perfkit.results.store import entry
 from perfkit.show import document, inside, tables, terminal
 from perfkit.show.document import Table
@@ -18,16 +18,16 @@ from tests.unit.show.fake_runs import again, disturbed, session
 from tests.unit.show.test_figures import bars
 
 
-def cells(runs: list[Run], at: int) -> dict[str, str]:
+def cells(runs, at):
     table = tables.ladder(runs)
     return dict(zip(table.columns, map(str, table.rows[at]), strict=True))
 
 
-def texts(table: Table) -> list[list[str]]:
+def texts(table):
     return [[*map(str, row)] for row in table.rows]
 
 
-def test_matplotlib_and_torch_are_not_loaded_for_a_table() -> None:
+def test_matplotlib_and_torch_are_not_loaded_for_a_table():
     code = "import sys, perfkit.show.tables; sys.exit('matplotlib' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -35,7 +35,7 @@ def test_matplotlib_and_torch_are_not_loaded_for_a_table() -> None:
 # ---------------------------------------------------------------- the ladder
 
 
-def test_cells_of_a_measured_stage_on_a_gpu() -> None:
+def test_cells_of_a_measured_stage_on_a_gpu():
     row = cells(session(gpu=True), 3)
     assert row["× previous"].endswith(" ▲")
     assert (row["peak memory"], row["bytes/sample"], row["note"]) == ("11.3 GB", "602,112 B", "1 warning")
@@ -46,7 +46,7 @@ def test_cells_of_a_measured_stage_on_a_gpu() -> None:
 
 
 @pytest.mark.parametrize(("at", "word"), [(2, "n/a"), (9, "failed")])
-def test_a_stage_without_numbers_says_why_and_has_no_zero(at: int, word: str) -> None:
+def test_a_stage_without_numbers_says_why_and_has_no_zero(at, word):
     _, rate, *values, note = cells(session(), at).values()
     assert rate == word
     assert set(values) == {"n/a"}
@@ -55,7 +55,7 @@ def test_a_stage_without_numbers_says_why_and_has_no_zero(at: int, word: str) ->
     assert set([*cells(failed, 0).values()][2:-1]) == {"n/a"}, "partial values are not shown"
 
 
-def test_a_disturbed_row_is_marked() -> None:
+def test_a_disturbed_row_is_marked():
     runs = disturbed(again(session()))
     for at in (1, -1):
         row = cells(runs, at)
@@ -63,7 +63,7 @@ def test_a_disturbed_row_is_marked() -> None:
         assert row["note"].startswith("disturbed; 1 warning")
 
 
-def test_two_columns_that_say_the_same_are_one_that_names_its_other_side() -> None:
+def test_two_columns_that_say_the_same_are_one_that_names_its_other_side():
     runs = again(session()[:2])
     named = [msgspec.structs.replace(runs[0], title="eager attention"), *runs[1:]]
     ratios = [
@@ -76,7 +76,7 @@ def test_two_columns_that_say_the_same_are_one_that_names_its_other_side() -> No
 # ---------------------------------------------------------------- checks
 
 
-def test_what_a_stage_changes_and_what_fails_is_its_proof() -> None:
+def test_what_a_stage_changes_and_what_fails_is_its_proof():
     before, run = session()[0], session()[4]
     wrong = [run.mechanism[0], msgspec.structs.replace(run.mechanism[1], switch="amp", ok=False)]
     parity = Parity(
@@ -90,13 +90,13 @@ def test_what_a_stage_changes_and_what_fails_is_its_proof() -> None:
     assert isinstance(nothing, Table) and nothing.note == "nothing was checked"
 
 
-def test_a_failed_parity_is_visible_in_sign_and_words() -> None:
+def test_a_failed_parity_is_visible_in_sign_and_words():
     table, sentence = tables.parity(Parity("amp", "tolerance", [Check("losses", False, "by 2")], False, {}))
     assert isinstance(table, Table) and texts(table) == [["losses", "✗", "by 2"]]
     assert sentence == "amp: NOT the same training: losses: by 2"
 
 
-def test_the_check_of_the_machine() -> None:
+def test_the_check_of_the_machine():
     checks = [Aspect("compiler", "none", "Install g++", blocking=True), Aspect("disk", "80 GB free", "")]
     stages = [SimpleNamespace(title="amp", reason=""), SimpleNamespace(title="pinning", reason="no GPU")]
     state, here = tables.doctor("2 cores", checks, stages)
@@ -105,7 +105,7 @@ def test_the_check_of_the_machine() -> None:
     assert texts(here) == [["amp", "will be measured"], ["pinning", "n/a: no GPU"]]
 
 
-def test_communication_of_several_ranks_and_its_forecast() -> None:
+def test_communication_of_several_ranks_and_its_forecast():
     times = Communication(
         bytes_per_step=44_000_000, step_s=0.05, compute_s=0.04, alone_s=0.02, rank_compute_s=[0.04, 0.044],
         start_s=1e-5, bytes_per_s=1e10,
@@ -120,7 +120,7 @@ def test_communication_of_several_ranks_and_its_forecast() -> None:
 # ---------------------------------------------------------------- the history
 
 
-def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by() -> None:
+def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by():
     run = session()[3]
     row = tables.history_row(msgspec.structs.replace(entry(run), note="at night"))
     assert run.samples_per_s and row["rate_value"] == run.samples_per_s.value
@@ -137,7 +137,7 @@ def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by() -> None:
 # ---------------------------------------------------------------- inside a step
 
 
-def test_kernels_show_roofs_shapes_and_the_step() -> None:
+def test_kernels_show_roofs_shapes_and_the_step():
     row = ShapeTiming("1 x 2 x 3", "float32", seconds=0.001, flops_per_s=1e9, flops_per_byte=4.0)
     report = KernelReport(
         peaks={"float32": 2e9}, bytes_per_s=1e9, rows=[row], work=StepWork(10**9, 10**8, "float32"),
@@ -152,7 +152,7 @@ def test_kernels_show_roofs_shapes_and_the_step() -> None:
     assert ["FLOPs", "n/a: because"] in document.table(inside.kernels(unknown), "a step of").rows
 
 
-def test_memory_has_a_column_for_each_recipe_and_bars_that_add_up() -> None:
+def test_memory_has_a_column_for_each_recipe_and_bars_that_add_up():
     parts = dict.fromkeys(("weights", "gradients", "activations"), 1_000_000)
     ledger = MemoryReport(
         recipe="baseline", peak=3_000_000, peak_phase="backward", allocated=None, reserved=None,
@@ -169,7 +169,7 @@ def test_memory_has_a_column_for_each_recipe_and_bars_that_add_up() -> None:
     assert [width for _, width in bars(figure.draw().axes[0], 0)] == pytest.approx([1.0, 1.0, 1.0])
 
 
-def test_syncs_are_counted_per_step_and_name_the_way_out() -> None:
+def test_syncs_are_counted_per_step_and_name_the_way_out():
     place = Place("item", "toy.py:7", "wait", "read it later", count=8)
     (table,) = inside.syncs(SyncReport([place], 4, "cpu"))
     assert isinstance(table, Table)

@@ -13,32 +13,32 @@ Golden = Callable[[str, str], None]
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_report_of_a_session(width: int, golden: Golden) -> None:
+def test_the_report_of_a_session(width, golden):
     golden(f"session_{width}", terminal.text(tables.sections(again(session())), width))
 
 
 @pytest.mark.parametrize("width", [30, 60, 100])
-def test_no_line_is_longer_than_the_terminal(width: int) -> None:
+def test_no_line_is_longer_than_the_terminal(width):
     kernels = Table(("kernel", "time"), [["void at::native::" + 60 * "k", Cell(1.5)]])
     text = terminal.text([tables.ladder(disturbed(again(session()))), kernels], width)
     assert max(map(len, text.splitlines())) <= width
 
 
-def test_a_narrow_terminal_has_fewer_columns_and_says_which_are_missing() -> None:
+def test_a_narrow_terminal_has_fewer_columns_and_says_which_are_missing():
     narrow = terminal.text([TABLE], 32)
     assert "40%" in terminal.text([TABLE], 80)
     assert "40%" not in narrow
     assert "Too narrow for: share" in narrow
 
 
-def test_folded_details_and_figures_are_for_pages() -> None:
+def test_folded_details_and_figures_are_for_pages():
     text = terminal.text(BOTH)
     assert "Results" in text
     assert "More" not in text
     assert "dot" not in text
 
 
-def test_nothing_from_outside_is_taken_for_markup_or_moves_the_cursor() -> None:
+def test_nothing_from_outside_is_taken_for_markup_or_moves_the_cursor():
     evil = "[red]x[/] \x1b[2J\x07"
     parts = [evil, Bullets([evil]), Code(evil), Section(evil, [Table((evil,), [[evil]])])]
     shown = terminal.text(parts, 200)
@@ -47,7 +47,7 @@ def test_nothing_from_outside_is_taken_for_markup_or_moves_the_cursor() -> None:
     assert "\x07" not in shown
 
 
-def test_a_table_without_rows_says_why() -> None:
+def test_a_table_without_rows_says_why():
     assert terminal.text([Table(("a",), [], "Kernels", "no accelerator")]) == "Kernels: no accelerator\n"
 
 

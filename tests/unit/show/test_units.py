@@ -1,7 +1,5 @@
 """Numbers as text."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -17,17 +15,17 @@ from perfkit.show import units
     [(0, "0"), (0.01234, "0.0123"), (1.234, "1.23"), (12.34, "12.3"), (1234.4, "1,234"), (math.nan, "NaN"),
      (math.inf, "∞"), (-math.inf, "-∞"), (-1.5, "-1.50")],
 )  # fmt: skip
-def test_number_has_sensible_digits(value: float, text: str) -> None:
+def test_number_has_sensible_digits(value, text):
     assert units.number(value) == text
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True))
-def test_every_float_has_a_text(value: float) -> None:
+def test_every_float_has_a_text(value):
     assert units.number(value)
     assert units.duration(value)
 
 
-def test_interval_has_the_digits_of_its_middle() -> None:
+def test_interval_has_the_digits_of_its_middle():
     assert units.interval(Estimate(80.14, 79.5, 101.3)) == "80.1 (79.5–101.3)"
     assert units.duration_interval(Estimate(0.08014, 0.0795, 0.081)) == "80.1 ms (79.5–81.0)"
     assert units.duration_interval(Estimate(1.5, 1.4, 1.6)) == "1.50 s (1.40–1.60)"
@@ -45,24 +43,24 @@ def test_interval_has_the_digits_of_its_middle() -> None:
         (2e12, "2.00 TB"),
     ],
 )
-def test_size(count: float, text: str) -> None:
+def test_size(count, text):
     assert units.size(count) == text
 
 
 @pytest.mark.parametrize(
     ("share", "text"), [(0, "0%"), (0.001, "<1%"), (0.41, "41%"), (0.999, ">99%"), (1, "100%")]
 )
-def test_percent_never_rounds_something_to_nothing(share: float, text: str) -> None:
+def test_percent_never_rounds_something_to_nothing(share, text):
     assert units.percent(share) == text
 
 
-def test_ratio() -> None:
+def test_ratio():
     assert units.ratio(Ratio(1.338, 1.28, 1.41, "faster")) == "1.34× (1.28–1.41)"
     assert units.ratio(Ratio(0.99, 0.96, 1.02, "no measurable difference")) == "0.99× (0.96–1.02)"
     assert units.ratio(Ratio(65.14, 64.2, 66.0, "faster")) == "65.1× (64.2–66.0)"
     assert units.ratio(Ratio(0.01234, 0.012, 0.013, "slower")) == "0.0123× (0.0120–0.0130)"
 
 
-def test_text_from_outside_is_one_clean_line() -> None:
+def test_text_from_outside_is_one_clean_line():
     assert units.clean("a\x00b\n c\u202e") == "a b c"
     assert units.clean("abcdef", 4) == "abc…"

@@ -1,7 +1,6 @@
 """A small workload and its planned steps, shared by the tests of the simulation."""
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import nn
@@ -10,46 +9,45 @@ from torch.utils.data import TensorDataset
 from perfkit.recipe import Recipe
 from perfkit.simulate import recording
 from perfkit.simulate.gpus import GPUS
-from perfkit.simulate.host import IDEAL, Host
-from perfkit.simulate.prediction import Prediction, predict
-from perfkit.simulate.step import Step
+from perfkit.simulate.host import IDEAL
+from perfkit.simulate.prediction import predict
 
 
 class Images:
     """Two convolutions with batch norm between them, and a linear layer, on images of 8 × 8."""
 
-    def dataset(self, recipe: Any) -> Any:
+    def dataset(self, recipe):
         return TensorDataset(torch.zeros(64, 3, 8, 8), torch.zeros(64, dtype=torch.long))
 
-    def model(self) -> nn.Module:
+    def model(self):
         return nn.Sequential(
             nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True),
             nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
         )  # fmt: skip
 
-    def loss(self, outputs: Any, targets: Any) -> Any:
+    def loss(self, outputs, targets):
         return nn.functional.cross_entropy(outputs, targets)
 
-    def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+    def optimizer(self, parameters, **implementation):
         return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, **implementation)
 
 
 class Of(Images):
     """The same training of another model."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model):
         self.make = model
 
-    def model(self) -> nn.Module:
-        module: nn.Module = self.make()
+    def model(self):
+        module = self.make()
         return module
 
 
 @cache
-def planned(**switches: Any) -> Step:
+def planned(**switches):
     return recording.record(Images(), Recipe(batch_size=4).replace(**switches))
 
 
-def prediction(gpu: str = "v100", host: Host = IDEAL, fetch_s: float = 0.0, **switches: Any) -> Prediction:
+def prediction(gpu="v100", host=IDEAL, fetch_s=0.0, **switches):
     recipe = Recipe(batch_size=4).replace(**switches)
     return predict(GPUS[gpu], planned(**switches), recipe, host, fetch_s)

@@ -7,26 +7,26 @@ from perfkit.recipe import Recipe
 from perfkit.simulate import bands, host
 from perfkit.simulate.gpus import GPUS
 from perfkit.simulate.host import ARTICLE, IDEAL, Host
-from perfkit.simulate.queue import RUN_AHEAD, Action, Launch, Queue
+from perfkit.simulate.queue import RUN_AHEAD, Launch, Queue
 from perfkit.simulate.step import Copy, Fetch, Wait
 
 HOST = Host(name="test", processors=4, cores=4, fetch_s=1e-3, pageable_gbs=1.0, link_gbs=10.0)
 
 
-def training(recipe: Recipe) -> list[Action]:
+def training(recipe):
     copy = Copy(10_000_000, pinned=recipe.pin_memory, non_blocking=recipe.non_blocking)
     return [Fetch(), copy, Launch(0.0, 0.0, [20e-3])]
 
 
-def queue() -> Queue:
+def queue():
     return Queue(pinned=1e10, pageable=1e9)
 
 
-def kernel(seconds: float, stream: int = 0) -> Launch:
+def kernel(seconds, stream=0):
     return Launch(0.0, 0.0, [seconds], stream=stream)
 
 
-def test_kernels_run_behind_the_host_and_reading_waits_for_its_own_stream() -> None:
+def test_kernels_run_behind_the_host_and_reading_waits_for_its_own_stream():
     q = queue()
     q.issue(kernel(1.0))
     q.issue(kernel(5.0, stream=1))
@@ -35,7 +35,7 @@ def test_kernels_run_behind_the_host_and_reading_waits_for_its_own_stream() -> N
     assert 1.0 <= q.now < 5.0
 
 
-def test_two_streams_share_the_gpu() -> None:
+def test_two_streams_share_the_gpu():
     q = queue()
     for _ in range(10):
         q.issue(kernel(1.0, stream=1))
@@ -43,7 +43,7 @@ def test_two_streams_share_the_gpu() -> None:
     assert q.ends() == pytest.approx(20.0, rel=0.1), "as much work as on one stream"
 
 
-def test_a_stream_waits_for_another() -> None:
+def test_a_stream_waits_for_another():
     q = queue()
     q.issue(kernel(3.0, stream=1))
     q.issue(Wait("wait_stream", streams=(0, 1)))
@@ -52,7 +52,7 @@ def test_a_stream_waits_for_another() -> None:
     assert q.now == pytest.approx(4.0)
 
 
-def test_copies_wait_block_or_overlap() -> None:
+def test_copies_wait_block_or_overlap():
     pageable, pinned, overlapping = queue(), queue(), queue()
     for q, copy in (
         (pageable, Copy(10**9)),
@@ -66,7 +66,7 @@ def test_copies_wait_block_or_overlap() -> None:
     assert overlapping.now == pytest.approx(0.0, abs=1e-4)
 
 
-def test_the_host_runs_no_further_ahead_than_the_drivers_queue() -> None:
+def test_the_host_runs_no_further_ahead_than_the_drivers_queue():
     q = queue()
     for _ in range(RUN_AHEAD + 10):
         q.issue(kernel(1e-3))
@@ -82,9 +82,7 @@ def test_the_host_runs_no_further_ahead_than_the_drivers_queue() -> None:
         ({"workers": 4, "pin_memory": True, "non_blocking": True}, 20e-3 + 1e-3, 0.0),  # one after the other
     ],
 )
-def test_a_training_takes_what_its_slowest_part_takes(
-    switches: dict[str, int], step_s: float, wait_s: float
-) -> None:
+def test_a_training_takes_what_its_slowest_part_takes(switches, step_s, wait_s):
     recipe = Recipe(batch_size=32).replace(**switches)
     outcome = host.run(training(recipe), recipe, HOST, 12.0, 1e-3)
     assert outcome.step_s == pytest.approx(step_s, rel=0.05)
@@ -92,7 +90,7 @@ def test_a_training_takes_what_its_slowest_part_takes(
     assert outcome.kernel_s == pytest.approx(20e-3)
 
 
-def test_more_workers_than_cores_do_not_load_faster() -> None:
+def test_more_workers_than_cores_do_not_load_faster():
     loading = [Fetch(), Launch(0.0, 0.0, [1e-6])]
     four, eight = (
         host.run(loading, Recipe(batch_size=32, workers=workers), HOST, 12.0, 1e-3).step_s
@@ -101,11 +99,11 @@ def test_more_workers_than_cores_do_not_load_faster() -> None:
     assert four == pytest.approx(eight, rel=0.02)
 
 
-def test_an_ideal_host_takes_the_kernels_time() -> None:
+def test_an_ideal_host_takes_the_kernels_time():
     assert host.run(training(Recipe()), Recipe(), IDEAL, 12.0, 0.0).step_s == pytest.approx(20e-3)
 
 
-def test_hosts_by_name_and_by_numbers() -> None:
+def test_hosts_by_name_and_by_numbers():
     assert host.host(None, True, 2) == ARTICLE == host.host("article", True, 2)
     here = host.host(None, False, 6)
     assert (here.cores, here.fetch_s, here.band) == (6, None, host.MEASURED_BAND)
@@ -114,17 +112,17 @@ def test_hosts_by_name_and_by_numbers() -> None:
 
 
 @pytest.mark.parametrize("text", ["mine", "cores=0", "cores=8,fetch=1", "cores", "cores=nan"])
-def test_other_hosts_are_refused_with_what_is_allowed(text: str) -> None:
+def test_other_hosts_are_refused_with_what_is_allowed(text):
     with pytest.raises(InvalidValue, match="article, ideal, or numbers above 0 as cores="):
         host.host(text, True, 2)
 
 
-def test_the_articles_host_is_refused_for_another_data_set() -> None:
+def test_the_articles_host_is_refused_for_another_data_set():
     with pytest.raises(InvalidValue, match="no other data set.*fetch_ms"):
         host.host("article", False, 2)
 
 
-def test_a_rates_band_mixes_kernels_and_host_by_their_shares() -> None:
+def test_a_rates_band_mixes_kernels_and_host_by_their_shares():
     sheet = GPUS["v100"]
     kernels, loader = bands.of_rate(sheet, ARTICLE, 1.0), bands.of_rate(sheet, ARTICLE, 0.0)
     assert kernels == pytest.approx(bands.band(sheet, "rate"))
@@ -133,7 +131,7 @@ def test_a_rates_band_mixes_kernels_and_host_by_their_shares() -> None:
     assert bands.of_rate(sheet, IDEAL, 1.0) == kernels
 
 
-def test_what_both_sides_share_cancels_in_their_ratio() -> None:
+def test_what_both_sides_share_cancels_in_their_ratio():
     sheet, plain = GPUS["rtx3090"], Recipe()
     same = bands.of_ratio(sheet, ARTICLE, (plain, 0.9), (plain.replace(workers=4), 0.9))
     assert same == 0.0

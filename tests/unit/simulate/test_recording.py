@@ -1,7 +1,6 @@
 """The kernels, waits and memory of a step, recorded on tensors without numbers."""
 
 from collections import Counter
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from perfkit.recipe import Recipe
 from perfkit.simulate import recording
 from perfkit.simulate.prediction import peak
 from perfkit.simulate.recording import Unpredictable
-from perfkit.simulate.step import Allocate, Copy, Fetch, Operator, Step, Wait
+from perfkit.simulate.step import Allocate, Copy, Fetch, Operator, Wait
 from tests.unit.simulate.plans import Images, Of, planned
 
 EAGER = """add_ convolution*2 native_batch_norm relu_ mean addmm _log_softmax nll_loss_forward
@@ -19,20 +18,20 @@ ones_like nll_loss_backward _log_softmax_backward_data mm*2 sum div convolution_
 native_batch_norm_backward _foreach_mul_ _foreach_add_*2"""
 
 
-def names(step: Step) -> Counter[str]:
+def names(step):
     return Counter(operator.name.removeprefix("aten.") for operator in step.operators)
 
 
-def test_the_kernels_of_a_step_are_those_of_cuda() -> None:
+def test_the_kernels_of_a_step_are_those_of_cuda():
     """An optimizer that falls back to loops, or a layer taken apart, would change predictions silently."""
-    expected: Counter[str] = Counter()
+    expected = Counter()
     for word in EAGER.split():
         name, _, count = word.partition("*")
         expected[name] += int(count or 1)
     assert names(planned()) == expected
 
 
-def test_autocast_casts_as_cuda_does() -> None:
+def test_autocast_casts_as_cuda_does():
     step = planned(amp="fp16")
     products = [op for op in step.operators if op.name in ("aten.convolution", "aten.addmm")]
     assert {op.inputs[0].dtype for op in products} == {"float16"}
@@ -45,12 +44,12 @@ def test_autocast_casts_as_cuda_does() -> None:
     assert after.dtype == torch.float32, "and only while it listens"
 
 
-def test_channels_last_reaches_every_convolution() -> None:
+def test_channels_last_reaches_every_convolution():
     convolutions = [op for op in planned(channels_last=True).operators if "convolution" in op.name]
     assert {op.outputs[0].layout for op in convolutions} == {"channels_last"}
 
 
-def test_the_copies_and_the_fetch_stand_before_the_forward_pass() -> None:
+def test_the_copies_and_the_fetch_stand_before_the_forward_pass():
     step = planned(pin_memory=True, non_blocking=True, accumulation=2)
     batch = [Fetch, Copy, Copy]
     assert [type(event) for event in step.events if isinstance(event, Fetch | Copy)] == 2 * batch
@@ -59,7 +58,7 @@ def test_the_copies_and_the_fetch_stand_before_the_forward_pass() -> None:
     }  # fmt: skip
 
 
-def test_prefetching_moves_the_copies_to_a_second_stream_ahead_of_the_kernels() -> None:
+def test_prefetching_moves_the_copies_to_a_second_stream_ahead_of_the_kernels():
     step = planned(device_prefetch=True, pin_memory=True)
     first = next(at for at, event in enumerate(step.events) if isinstance(event, Operator))
     assert {copy.stream for copy in step.copies} == {1}
@@ -67,26 +66,26 @@ def test_prefetching_moves_the_copies_to_a_second_stream_ahead_of_the_kernels() 
     assert step.events[0] == Wait("wait_stream", streams=(0, 1))
 
 
-def test_gradient_scaling_waits_once_and_adams_step_count_never() -> None:
-    def waits(workload: Any, **switches: Any) -> list[Wait]:
+def test_gradient_scaling_waits_once_and_adams_step_count_never():
+    def waits(workload, **switches):
         step = recording.record(workload, Recipe(batch_size=4).replace(**switches))
         return [event for event in step.events if isinstance(event, Wait)]
 
     class Adam(Images):
-        def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+        def optimizer(self, parameters, **implementation):
             return torch.optim.Adam(parameters, **implementation)
 
     assert [wait.what for wait in waits(Adam(), amp="fp16")] == [".item()"]
     assert waits(Adam()) == []
 
 
-def test_a_value_that_is_read_is_a_wait_with_its_line() -> None:
+def test_a_value_that_is_read_is_a_wait_with_its_line():
     class Reads(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.layer = nn.Linear(192, 4)
 
-        def forward(self, x: torch.Tensor) -> Any:
+        def forward(self, x):
             y = self.layer(x.flatten(1))
             y.sum().item()
             return y.cpu()
@@ -97,13 +96,13 @@ def test_a_value_that_is_read_is_a_wait_with_its_line() -> None:
     assert [copy.to for copy in step.copies] == ["device", "device", "host"]
 
 
-def test_a_step_gives_back_what_it_takes() -> None:
+def test_a_step_gives_back_what_it_takes():
     for switches in ({}, {"amp": "fp16"}, {"zero_grad_set_to_none": False}):
         balance = sum(event.nbytes for event in planned(**switches).events if isinstance(event, Allocate))
         assert abs(balance) < 100, switches
 
 
-def test_memory_has_weights_momentum_and_activations() -> None:
+def test_memory_has_weights_momentum_and_activations():
     step = planned(batch_size=64)
     weights = sum(block.nbytes for block in step.resident if block.kind == "parameters")
     model = Images().model()
@@ -116,11 +115,11 @@ def test_memory_has_weights_momentum_and_activations() -> None:
     assert peak(step) > 2 * 64 * 8 * 8 * 8 * 4, "both convolutions' outputs"
 
 
-def test_checkpointing_computes_again_and_keeps_less() -> None:
-    def block() -> nn.Module:
+def test_checkpointing_computes_again_and_keeps_less():
+    def block():
         return nn.Sequential(nn.Linear(192, 192), nn.GELU(), nn.Linear(192, 192), nn.GELU())
 
-    def model() -> nn.Module:
+    def model():
         return nn.Sequential(
             nn.Flatten(), nn.Sequential(block(), block(), block(), block()), nn.Linear(192, 4)
         )
@@ -131,13 +130,13 @@ def test_checkpointing_computes_again_and_keeps_less() -> None:
     assert peak(saving) < peak(plain)
 
 
-def test_attention_is_the_kernel_that_cuda_chooses() -> None:
+def test_attention_is_the_kernel_that_cuda_chooses():
     class Attends(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.project = nn.Linear(8, 8)
 
-        def forward(self, x: torch.Tensor) -> Any:
+        def forward(self, x):
             y = self.project(x).reshape(4, 3, 8, 8)
             return nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=0.1).mean((1, 2))
 
@@ -153,14 +152,14 @@ def test_attention_is_the_kernel_that_cuda_chooses() -> None:
         (lambda: nn.Embedding(8, 8, sparse=True), "its Embedding layers have sparse gradients"),
     ],
 )
-def test_layers_that_are_not_modelled_are_refused(model: Any, words: str) -> None:
+def test_layers_that_are_not_modelled_are_refused(model, words):
     with pytest.raises(Unpredictable, match=words):
         recording.record(Of(model), Recipe())
 
 
-def test_a_program_that_depends_on_numbers_is_refused_in_words() -> None:
+def test_a_program_that_depends_on_numbers_is_refused_in_words():
     class Branches(nn.Module):
-        def forward(self, x: torch.Tensor) -> Any:
+        def forward(self, x):
             return x if (x > 0).any() else -x
 
     with pytest.raises(Unpredictable) as problem:

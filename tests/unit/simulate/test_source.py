@@ -1,15 +1,11 @@
 """`sim:NAME` as a source of runs: the article's ladder, other workloads, refusals, reports and traces."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from perfkit import trace
 from perfkit.errors import InvalidValue
 from perfkit.ladder.stages import Stage
 from perfkit.recipe import Recipe
-from perfkit.results.run import Run
 from perfkit.simulate import article, chrome, inspect, planning, recording, source
 from perfkit.simulate.bands import table
 from perfkit.simulate.costs import constants
@@ -20,7 +16,7 @@ from perfkit.studies.sources import plan as planned
 from perfkit.workloads import load
 from tests.unit.simulate.plans import prediction
 
-ARTICLE: tuple[tuple[str, dict[str, Any]], ...] = (
+ARTICLE = (
     ("baseline", {}), ("data_loading", {"workers": 8}),
     ("pinning", {"pin_memory": True, "non_blocking": True}),
     ("batch_size", {"batch_size": 512}), ("uint8_copy", {"uint8_copy": True}),
@@ -28,7 +24,7 @@ ARTICLE: tuple[tuple[str, dict[str, Any]], ...] = (
 )  # fmt: skip
 
 
-def here(function: Any, *arguments: Any, **_: Any) -> Any:
+def here(function, *arguments, **_):
     """In place of a process: plans in this one."""
     if isinstance(function, str):
         function = getattr(planning, function.partition(":")[2])
@@ -36,12 +32,12 @@ def here(function: Any, *arguments: Any, **_: Any) -> Any:
 
 
 @pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_process(monkeypatch):
     monkeypatch.setattr(planning, "call", here)
     monkeypatch.setattr(source, "call", here)
 
 
-def stages(changes: Any = ARTICLE) -> list[Stage]:
+def stages(changes=ARTICLE):
     recipe, found = Recipe(batch_size=32), []
     for name, switches in changes:
         recipe = recipe.replace(**switches)
@@ -49,17 +45,17 @@ def stages(changes: Any = ARTICLE) -> list[Stage]:
     return found
 
 
-def computed(device: str, workload: str | None, steps: list[Stage], **more: Any) -> list[Run]:
+def computed(device, workload, steps, **more):
     plan = planned(workload, device=device, **more)
     with plan.source(plan, Progress()) as opened:
         return opened.measure(steps, StopRule(5))
 
 
-def test_sim_is_a_source() -> None:
+def test_sim_is_a_source():
     assert source_of("sim:v100") is Simulated
 
 
-def test_the_articles_ladder(in_process: None) -> None:
+def test_the_articles_ladder(in_process):
     """Mean error at most 10%, gains within 1.25, and every figure inside its printed band."""
     runs = computed("sim:v100", None, stages())
     errors, before = [], None
@@ -79,18 +75,18 @@ def test_the_articles_ladder(in_process: None) -> None:
     assert runs[0].facts["pace"].startswith("the loader decides")
     assert runs[3].peak_memory_bytes == pytest.approx(11.3e9, rel=0.05)
     [section] = article.sections(runs)
-    assert [str(row[2]) for row in section.contents[0].rows] == [  # type: ignore[union-attr]
+    assert [str(row[2]) for row in section.contents[0].rows] == [
         "400", "865", "1,200", "1,584", "1,670", "2,477", "3,268",
     ]  # fmt: skip
 
 
-def test_another_workload_has_its_fetch_time_measured_here(in_process: None) -> None:
+def test_another_workload_has_its_fetch_time_measured_here(in_process):
     [run] = computed("sim:rtx3090", "tiny_gpt", [Stage("b", "b", Recipe(batch_size=4, amp="fp16"))])
     assert run.status == "ok", run.reason
     assert "virtual host" in run.facts["host"] and "ms to fetch" in run.facts["host"]
 
 
-def test_what_cannot_be_computed_is_a_run_with_the_reason(in_process: None) -> None:
+def test_what_cannot_be_computed_is_a_run_with_the_reason(in_process):
     runs = computed(
         "sim:v100", None, stages((("baseline", {}), ("b", {"batch_size": 4096}), ("c", {"ranks": 2})))
     )
@@ -101,25 +97,25 @@ def test_what_cannot_be_computed_is_a_run_with_the_reason(in_process: None) -> N
 
 
 @pytest.mark.parametrize("device", ["sim:a100", "sim:h100", "sim:gtx9"])
-def test_other_gpus_are_refused(device: str) -> None:
+def test_other_gpus_are_refused(device):
     with pytest.raises(InvalidValue):
         planned(device=device)
 
 
-def test_what_would_need_numbers_is_not_here() -> None:
+def test_what_would_need_numbers_is_not_here():
     plan = planned(device="sim:v100")
     with pytest.raises(NotHere, match="no numbers"):
         Simulated(plan, Progress()).require("parity")
 
 
-def test_errors_are_those_of_the_constants_in_use() -> None:
+def test_errors_are_those_of_the_constants_in_use():
     """Whoever changes a constant states new errors: `python -m benchmarks.fit_simulation --write`."""
     assert table().constants == constants().digest
     held_out = [errors for errors in table().errors if errors.use == "held out"]
     assert held_out and all(errors.inside >= 0.89 for errors in held_out)
 
 
-def test_a_trace_reads_like_a_real_one_and_says_what_it_is(tmp_path: Path) -> None:
+def test_a_trace_reads_like_a_real_one_and_says_what_it_is(tmp_path):
     step = prediction(pin_memory=True, non_blocking=True)
     path = tmp_path / "step.json.gz"
     outcome = step.outcome(noted=3)
@@ -130,7 +126,7 @@ def test_a_trace_reads_like_a_real_one_and_says_what_it_is(tmp_path: Path) -> No
     assert sum(analysis.mean_us.values()) == pytest.approx(1e6 * outcome.step_s, rel=0.05)
 
 
-def test_reports_add_up() -> None:
+def test_reports_add_up():
     step = prediction(batch_size=64)
     memory = inspect.memory(step)
     assert memory.peak == sum(memory.parts.values())
@@ -141,10 +137,10 @@ def test_reports_add_up() -> None:
     ]
 
 
-def test_the_workbooks_transformer_can_be_planned() -> None:
+def test_the_workbooks_transformer_can_be_planned():
     step = recording.record(load("tiny_gpt", {}), Recipe(batch_size=2, amp="fp16", compile=True))
     assert step.compiled and any(op.name == "fused" for op in step.operators)
 
 
-def test_a_panels_menu_offers_the_gpus() -> None:
+def test_a_panels_menu_offers_the_gpus():
     assert Simulated.menu()["simulated: Tesla V100-SXM2-16GB"] == "sim:v100"

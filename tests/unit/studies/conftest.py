@@ -1,18 +1,16 @@
-from pathlib import Path
-
 import pytest
 
-from perfkit.studies.sources import Plan, plan
+from perfkit.studies.sources import plan
 from tests.unit.studies.fakes import FakeMachine, install
 
 RATES = {8: 100.0, 16: 150.0, 32: 120.0, 64: 200.0}
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> FakeMachine:
+def machine(monkeypatch, data_dir):
     return install(monkeypatch, FakeMachine(lambda recipe: RATES[recipe.batch_size]))
 
 
 @pytest.fixture
-def where(data_dir: Path) -> Plan:
+def where(data_dir):
     return plan("cifar_resnet18", "smoke", ["baseline"], device="cpu", seed=7)

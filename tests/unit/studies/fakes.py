@@ -1,14 +1,7 @@
 """A measuring machine without processes: children that answer at once, from a table of rates."""
 
-import threading
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import pytest
-
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.recipe import Recipe
-from perfkit.results.run import Mechanism
 from perfkit.studies import here, loop, record
 from perfkit.worker import messages
 
@@ -18,54 +11,40 @@ FIRST, WARM = messages.Block(8, 2.0, [2.0], [0.5]), messages.Block(16, 1.0, [0.5
 class FakeMachine:
     """Starts `FakeChild`ren and remembers what they were asked: (number of the child, question)."""
 
-    def __init__(self, rate: Callable[[Recipe], float] = lambda recipe: 100.0) -> None:
+    def __init__(self, rate=lambda recipe: 100.0):
         self.rate = rate
-        self.asked: list[tuple[int, str]] = []
-        self.trainings: list[dict[str, Any]] = []
-        self.children: list[FakeChild] = []
-        self.fails: Callable[[FakeChild, str], Exception | None] = lambda child, question: None
-        self.mechanisms: list[Mechanism] = []
-        self.rate_of: Callable[[FakeChild], float] = lambda child: 1.0
+        self.asked = []
+        self.trainings = []
+        self.children = []
+        self.fails = lambda child, question: None
+        self.mechanisms = []
+        self.rate_of = lambda child: 1.0
         """A factor for each process: equal ones differ."""
-        self.taken: Callable[[], float] = lambda: 0.0
+        self.taken = lambda: 0.0
         """The share of the cores that others take during the next block."""
 
-    def start(
-        self,
-        on_progress: Any = None,
-        cancelled: threading.Event | None = None,
-        deadline: float | None = None,
-        environment: Mapping[str, str] | None = None,
-        ranks: int = 1,
-    ) -> "FakeChild":
+    def start(self, on_progress=None, cancelled=None, deadline=None, environment=None, ranks=1):
         self.children.append(FakeChild(self, len(self.children), on_progress, cancelled, deadline))
         return self.children[-1]
 
-    def blocks(self) -> list[int]:
+    def blocks(self):
         """The children that measured a block, in the order of time."""
         return [number for number, question in self.asked if question == "block"]
 
-    def alive(self) -> list[int]:
+    def alive(self):
         return [child.number for child in self.children if not child.stopped]
 
 
 class FakeChild:
-    def __init__(
-        self,
-        machine: FakeMachine,
-        number: int,
-        on_progress: Any,
-        cancelled: threading.Event | None,
-        deadline: float | None,
-    ) -> None:
+    def __init__(self, machine, number, on_progress, cancelled, deadline):
         self.machine, self.number, self.deadline = machine, number, deadline
         self.stopped = 0
         self.recipe = Recipe()
         self.on_progress, self.cancelled = on_progress, cancelled
-        self.on_steps: Any = None
-        self.pids: list[int] = []
+        self.on_steps = None
+        self.pids = []
 
-    def ask(self, question: str, kind: type, **arguments: Any) -> Any:
+    def ask(self, question, kind, **arguments):
         assert not self.stopped, f"{question} was asked of a child that has ended"
         self.machine.asked.append((self.number, question))
         self.on_progress(question, 0.0)
@@ -77,7 +56,7 @@ class FakeChild:
         assert isinstance(answer, kind)
         return answer
 
-    def answer(self, question: str, arguments: dict[str, Any]) -> Any:
+    def answer(self, question, arguments):
         match question:
             case "describe":
                 facts = messages.DeviceFacts(threads=2, torch="2.15")
@@ -94,13 +73,13 @@ class FakeChild:
                 return messages.Peak(1000 * self.recipe.batch_size, None, 0)
         raise AssertionError(question)
 
-    def stop(self) -> None:
+    def stop(self):
         self.stopped = 1
 
 
-def trained(recipe: Recipe, mechanisms: list[Mechanism] | None = None, **more: Any) -> messages.Trained:
+def trained(recipe, mechanisms=None, **more):
     """What a child says of a training that is warm."""
-    fields: dict[str, Any] = {
+    fields = {
         "recipe": recipe.to_dict(),
         "startup_s": 1.5,
         "first": FIRST,
@@ -115,13 +94,13 @@ def trained(recipe: Recipe, mechanisms: list[Mechanism] | None = None, **more: A
     return messages.Trained(**{**fields, **more})
 
 
-def out_of_memory() -> RunFailed:
+def out_of_memory():
     failure = RunFailed("no memory", "lower batch_size")
     failure.kind = "out of memory"
     return failure
 
 
-def install(monkeypatch: pytest.MonkeyPatch, machine: FakeMachine) -> FakeMachine:
+def install(monkeypatch, machine):
     """Every child of this machine is the fake machine's."""
     monkeypatch.setattr(here, "Child", machine.start)
     monkeypatch.setattr(here.server, "restart", lambda: None)

@@ -7,42 +7,38 @@ import pytest
 from perfkit.errors import RunFailed
 from perfkit.ladder.stages import KEPT
 from perfkit.recipe import Recipe
-from perfkit.results.run import AGAIN, RUNG, Run
+from perfkit.results.run import AGAIN, RUNG
 from perfkit.results.store import RunStore
 from perfkit.studies import record
-from perfkit.studies.progress import Progress, Update
+from perfkit.studies.progress import Progress
 from perfkit.studies.rungs import LAST, climb, is_ladder_of, resolve
-from perfkit.studies.sources import Plan
-from tests.unit.studies.fakes import FakeChild, FakeMachine
 
 NAMES = ("data_loading", "channels_last", "compile")
 SLOWER = {"channels_last"}
 """Switches that make this machine slower; every other change makes it faster."""
 
 
-def rate(recipe: Recipe) -> float:
+def rate(recipe):
     return 100.0 * 1.3 ** (recipe.workers > 0) * 0.8**recipe.channels_last * 1.5**recipe.compile
 
 
 @pytest.fixture
-def ladder(machine: FakeMachine, where: Plan) -> Plan:
+def ladder(machine, where):
     machine.rate = rate
     return replace(where, preset=replace(where.preset, rounds=5), stages=NAMES)
 
 
-def facts(runs: list[Run]) -> dict[str, str]:
+def facts(runs):
     return {run.stage: run.facts.get(RUNG, "") for run in runs}
 
 
-def changed(run: Run) -> set[str]:
+def changed(run):
     return {
         name for name in Recipe.from_dict(run.recipe).diff(Recipe()) if name in {"channels_last", "compile"}
     }
 
 
-def test_a_rung_is_kept_if_it_is_faster_and_the_next_is_built_on_what_was_kept(
-    machine: FakeMachine, ladder: Plan
-) -> None:
+def test_a_rung_is_kept_if_it_is_faster_and_the_next_is_built_on_what_was_kept(machine, ladder):
     runs = climb(ladder)
     assert facts(runs) == {
         "baseline": "",
@@ -56,13 +52,13 @@ def test_a_rung_is_kept_if_it_is_faster_and_the_next_is_built_on_what_was_kept(
     assert changed(layout) == {"channels_last"}
     assert changed(compiled) == {"compile"}
     assert final.recipe == compiled.recipe
-    assert compiled.pairing("previous").against == loading.id  # type: ignore[union-attr]
-    assert compiled.speedup("previous").ratio == pytest.approx(1.5)  # type: ignore[union-attr]
-    assert final.speedup("baseline").ratio == pytest.approx(1.95)  # type: ignore[union-attr]
+    assert compiled.pairing("previous").against == loading.id
+    assert compiled.speedup("previous").ratio == pytest.approx(1.5)
+    assert final.speedup("baseline").ratio == pytest.approx(1.95)
     assert all(pairing.interleaved for run in runs for pairing in run.pairings)
 
 
-def test_the_end_is_measured_in_new_processes(machine: FakeMachine, ladder: Plan) -> None:
+def test_the_end_is_measured_in_new_processes(machine, ladder):
     climb(ladder)
     assert len(machine.children) == 4 + 3
     assert set(machine.blocks()[-15:]) == {4, 5, 6}
@@ -70,16 +66,14 @@ def test_the_end_is_measured_in_new_processes(machine: FakeMachine, ladder: Plan
 
 
 @pytest.mark.parametrize(("keep", "keep_all"), [(("channels_last",), False), ((), True)])
-def test_a_slower_rung_is_kept_if_that_is_asked_for(
-    machine: FakeMachine, ladder: Plan, keep: tuple[str, ...], keep_all: bool
-) -> None:
+def test_a_slower_rung_is_kept_if_that_is_asked_for(machine, ladder, keep, keep_all):
     runs = climb(replace(ladder, keep=keep, keep_all=keep_all))
     assert facts(runs)["channels_last"] == "kept"
     assert changed(runs[3]) == {"channels_last", "compile"}
 
 
-def test_nothing_is_built_on_a_rung_that_failed_in_its_rounds(machine: FakeMachine, ladder: Plan) -> None:
-    def fails(child: object, question: str) -> Exception | None:
+def test_nothing_is_built_on_a_rung_that_failed_in_its_rounds(machine, ladder):
+    def fails(child, question):
         is_first_rung = child.recipe.workers and not child.recipe.compile
         return RunFailed("the loss is nan", "lower it") if question == "block" and is_first_rung else None
 
@@ -87,18 +81,16 @@ def test_nothing_is_built_on_a_rung_that_failed_in_its_rounds(machine: FakeMachi
     runs = climb(ladder)
     assert [run.status for run in runs[:4]] == ["ok", "failed", "ok", "ok"]
     assert Recipe.from_dict(runs[3].recipe).workers == 0
-    assert runs[3].pairing("previous").against == runs[0].id  # type: ignore[union-attr]
+    assert runs[3].pairing("previous").against == runs[0].id
 
 
-def test_a_disturbed_rung_is_no_evidence(machine: FakeMachine, ladder: Plan) -> None:
+def test_a_disturbed_rung_is_no_evidence(machine, ladder):
     machine.taken = lambda: 0.4
     runs = climb(replace(ladder, keep=("compile",)))
     assert list(facts(runs).values())[1:4] == ["dropped: disturbed", "dropped: disturbed", "kept"]
 
 
-def test_what_is_not_expected_to_gain_is_tried_last_with_the_reason(
-    machine: FakeMachine, ladder: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_expected_to_gain_is_tried_last_with_the_reason(machine, ladder, monkeypatch):
     cpu = {"cores_usable": 2, "flags": ["avx2"]}
     monkeypatch.setattr(record.machine, "facts", lambda: {"id": "m1", "gpus": [], "cpu": cpu})
     plan = replace(ladder, stages=("data_loading", "amp", "compile"))
@@ -108,23 +100,19 @@ def test_what_is_not_expected_to_gain_is_tried_last_with_the_reason(
     assert [stage.name for stage in resolve(plan)[1]][1:] == ["data_loading", "compile", "amp"]
 
 
-def test_without_verdicts_every_rung_is_kept_and_nothing_is_repeated(
-    machine: FakeMachine, ladder: Plan
-) -> None:
+def test_without_verdicts_every_rung_is_kept_and_nothing_is_repeated(machine, ladder):
     runs = climb(replace(ladder, preset=replace(ladder.preset, rounds=3)))
     assert list(facts(runs).values()) == ["", "kept", "kept", "kept"]
 
 
-def test_one_rung_is_measured_beside_the_baseline_and_its_repetition(
-    machine: FakeMachine, ladder: Plan
-) -> None:
+def test_one_rung_is_measured_beside_the_baseline_and_its_repetition(machine, ladder):
     runs = climb(replace(ladder, stages=("compile",), below=True))
     assert [run.stage for run in runs] == ["baseline", "compile", AGAIN]
     assert len({tuple(sorted(machine.blocks()[at : at + 3])) for at in range(0, 15, 3)}) == 1
 
 
-def test_runs_are_stored_and_told_in_the_order_of_the_ladder(machine: FakeMachine, ladder: Plan) -> None:
-    seen: list[Update] = []
+def test_runs_are_stored_and_told_in_the_order_of_the_ladder(machine, ladder):
+    seen = []
     runs = climb(replace(ladder, stages=("pinning", *NAMES)), RunStore(), Progress(seen.append))
     assert [run.stage for run in runs][:3] == ["baseline", "pinning", "data_loading"]
     assert runs[1].status == "not_applicable"
@@ -134,22 +122,22 @@ def test_runs_are_stored_and_told_in_the_order_of_the_ladder(machine: FakeMachin
     assert fractions == sorted(fractions)
 
 
-def test_stored_runs_are_recognised_given_what_was_kept(machine: FakeMachine, ladder: Plan) -> None:
+def test_stored_runs_are_recognised_given_what_was_kept(machine, ladder):
     runs = climb(ladder)
     description, _ = resolve(ladder)
     assert is_ladder_of(ladder, description, runs)
     assert not is_ladder_of(replace(ladder, settings={"batch_size": 64}), description, runs)
 
 
-def test_a_ladder_ends_with_its_baseline(machine: FakeMachine, ladder: Plan) -> None:
+def test_a_ladder_ends_with_its_baseline(machine, ladder):
     machine.fails = lambda child, question: RunFailed("broken", "fix it") if question == "train" else None
     runs = climb(ladder)
     assert runs[0].status == "failed"
     assert len(runs) == 2
 
 
-def test_a_rung_is_not_kept_if_what_was_kept_failed_beside_it(machine: FakeMachine, ladder: Plan) -> None:
-    def fails(child: FakeChild, question: str) -> Exception | None:
+def test_a_rung_is_not_kept_if_what_was_kept_failed_beside_it(machine, ladder):
+    def fails(child, question):
         is_last_rung = len(machine.children) == 4
         return RunFailed("lost", "") if question == "block" and is_last_rung and child.number == 1 else None
 
@@ -159,20 +147,18 @@ def test_a_rung_is_not_kept_if_what_was_kept_failed_beside_it(machine: FakeMachi
     assert runs[-2].stage == KEPT and runs[-2].recipe == runs[1].recipe
 
 
-def test_the_ladder_goes_on_with_a_new_baseline_if_that_fails_later(
-    machine: FakeMachine, ladder: Plan
-) -> None:
-    def fails(child: FakeChild, question: str) -> Exception | None:
+def test_the_ladder_goes_on_with_a_new_baseline_if_that_fails_later(machine, ladder):
+    def fails(child, question):
         is_second_rung = len(machine.children) == 3
         return RunFailed("lost", "") if question == "block" and is_second_rung and child.number == 0 else None
 
     machine.fails = fails
     runs = climb(ladder)
     assert [run.status for run in runs] == ["ok"] * 6
-    assert runs[-2].stage == KEPT and runs[-2].speedup("baseline").ratio == pytest.approx(1.95)  # type: ignore[union-attr]
+    assert runs[-2].stage == KEPT and runs[-2].speedup("baseline").ratio == pytest.approx(1.95)
 
 
-def test_recipes_are_measured_together(machine: FakeMachine, where: Plan) -> None:
+def test_recipes_are_measured_together(machine, where):
     recipes = (
         ("one", Recipe(batch_size=8)),
         ("two", Recipe(batch_size=16)),
@@ -181,4 +167,4 @@ def test_recipes_are_measured_together(machine: FakeMachine, where: Plan) -> Non
     plan = replace(where, recipes=recipes, preset=replace(where.preset, rounds=5))
     runs = climb(plan)
     assert [run.stage for run in runs] == ["one", "two", "three", AGAIN]
-    assert runs[2].speedup("baseline").ratio == pytest.approx(1.2)  # type: ignore[union-attr]
+    assert runs[2].speedup("baseline").ratio == pytest.approx(1.2)

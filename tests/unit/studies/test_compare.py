@@ -2,7 +2,6 @@
 
 import math
 import threading
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,19 +15,18 @@ from perfkit.results.run import Communication, Raw, Run
 from perfkit.results.store import RunStore
 from perfkit.studies import compare as comparing
 from perfkit.studies.compare import Candidate, compare, compare_stored, pairs_for, target_half_width
-from perfkit.studies.progress import Progress, Update
-from perfkit.studies.sources import Plan
-from tests.unit.studies.fakes import FakeMachine, out_of_memory
+from perfkit.studies.progress import Progress
+from tests.unit.studies.fakes import out_of_memory
 
 A, B = Candidate("A", Recipe(batch_size=8)), Candidate("B", Recipe(batch_size=64))
 
 
-def trained(machine: FakeMachine) -> list[tuple[int, int]]:
+def trained(machine):
     """Batch size and seed of every training, in the order of their start."""
     return [(command["recipe"]["batch_size"], command["seed"] - 7) for command in machine.trainings]
 
 
-def test_a_pair_of_processes_is_compared_and_stored(machine: FakeMachine, where: Plan) -> None:
+def test_a_pair_of_processes_is_compared_and_stored(machine, where):
     result = compare(A, B, where, budget_s=0)
     assert result.ratio.ratio == pytest.approx(2.0)
     assert (result.pairs, result.rounds) == (1, 5)
@@ -37,11 +35,9 @@ def test_a_pair_of_processes_is_compared_and_stored(machine: FakeMachine, where:
     assert compare_stored(*map(RunStore().get, (result.a.id, result.b.id))) == result
 
 
-def test_either_side_starts_first_with_another_seed_in_every_pair(
-    machine: FakeMachine, where: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_either_side_starts_first_with_another_seed_in_every_pair(machine, where, monkeypatch):
     monkeypatch.setattr(kept_noise, "load", lambda device, further=(): 0.03)
-    seen: list[Update] = []
+    seen = []
     result = compare(A, B, where, budget_s=1e9, precision=0.02, progress=Progress(seen.append))
     assert trained(machine)[:6] == [(8, 0), (64, 0), (64, 1), (8, 1), (8, 2), (64, 2)]
     assert (result.pairs, result.pairing.noise) == (8, 0.03)
@@ -53,7 +49,7 @@ def test_either_side_starts_first_with_another_seed_in_every_pair(
     assert fractions == sorted(fractions)
 
 
-def test_further_pairs_measure_rates_alone(machine: FakeMachine, where: Plan) -> None:
+def test_further_pairs_measure_rates_alone(machine, where):
     compare(A, B, where, budget_s=0, pairs=2)
     assert {number for number, question in machine.asked if question == "ceiling"} == {0, 1}
     blocks = machine.blocks()
@@ -61,14 +57,12 @@ def test_further_pairs_measure_rates_alone(machine: FakeMachine, where: Plan) ->
 
 
 @pytest.mark.parametrize(("budget_s", "pairs"), [(0.0, 5), (1e9, 8)])
-def test_the_budget_ends_the_pairs_once_there_are_five(
-    machine: FakeMachine, where: Plan, budget_s: float, pairs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_budget_ends_the_pairs_once_there_are_five(machine, where, budget_s, pairs, monkeypatch):
     monkeypatch.setattr(kept_noise, "load", lambda device, further=(): 0.03)
     assert compare(A, B, where, budget_s).pairs == pairs
 
 
-def test_without_memory_for_both_the_rounds_are_sequential(machine: FakeMachine, where: Plan) -> None:
+def test_without_memory_for_both_the_rounds_are_sequential(machine, where):
     machine.fails = lambda child, question: (
         out_of_memory() if question == "train" and machine.alive() != [child.number] else None
     )
@@ -77,7 +71,7 @@ def test_without_memory_for_both_the_rounds_are_sequential(machine: FakeMachine,
     assert result.ratio.ratio == pytest.approx(2.0)
 
 
-def test_a_side_that_fails_ends_the_comparison_and_is_kept(machine: FakeMachine, where: Plan) -> None:
+def test_a_side_that_fails_ends_the_comparison_and_is_kept(machine, where):
     machine.fails = lambda child, question: PerfkitError("broken", "fix it") if question == "train" else None
     with pytest.raises(PerfkitError, match="A could not be compared: broken"):
         compare(A, B, where, budget_s=0)
@@ -85,8 +79,8 @@ def test_a_side_that_fails_ends_the_comparison_and_is_kept(machine: FakeMachine,
     assert machine.alive() == []
 
 
-def stop_in_pair(machine: FakeMachine, pair: int, how: threading.Event | None) -> None:
-    def fails(child: object, question: str) -> Exception | None:
+def stop_in_pair(machine, pair, how):
+    def fails(child, question):
         if question == "block" and len(machine.children) == 2 * pair:
             if how is None:
                 raise KeyboardInterrupt
@@ -97,7 +91,7 @@ def stop_in_pair(machine: FakeMachine, pair: int, how: threading.Event | None) -
     machine.fails = fails
 
 
-def test_stop_keeps_the_pairs_that_were_measured_and_is_no_error(machine: FakeMachine, where: Plan) -> None:
+def test_stop_keeps_the_pairs_that_were_measured_and_is_no_error(machine, where):
     stop = threading.Event()
     stop_in_pair(machine, 3, stop)
     result = compare(A, B, where, budget_s=0, pairs=4, progress=Progress(cancelled=stop))
@@ -105,9 +99,7 @@ def test_stop_keeps_the_pairs_that_were_measured_and_is_no_error(machine: FakeMa
     assert machine.alive() == []
 
 
-def test_stopped_before_the_first_round_there_is_nothing_to_compare(
-    machine: FakeMachine, where: Plan
-) -> None:
+def test_stopped_before_the_first_round_there_is_nothing_to_compare(machine, where):
     stop = threading.Event()
     stop_in_pair(machine, 1, stop)
     with pytest.raises(Cancelled, match="stopped before A was measured"):
@@ -115,7 +107,7 @@ def test_stopped_before_the_first_round_there_is_nothing_to_compare(
 
 
 @pytest.mark.parametrize(("pair", "kept"), [(1, 0), (3, 2)])
-def test_control_c_stays_what_it_is(machine: FakeMachine, where: Plan, pair: int, kept: int) -> None:
+def test_control_c_stays_what_it_is(machine, where, pair, kept):
     stop_in_pair(machine, pair, None)
     with pytest.raises(KeyboardInterrupt):
         compare(A, B, where, budget_s=0, pairs=4)
@@ -125,7 +117,7 @@ def test_control_c_stays_what_it_is(machine: FakeMachine, where: Plan, pair: int
     assert machine.alive() == []
 
 
-def test_noise_is_what_equal_processes_differ_by(machine: FakeMachine, where: Plan) -> None:
+def test_noise_is_what_equal_processes_differ_by(machine, where):
     results = comparing.measure_noise(where, pairs=2, budget_s=0)
     assert [result.ratio.ratio for result in results] == [1.0, 1.0]
     same = stats.AAPair(0.0, 0.0)
@@ -136,12 +128,12 @@ def test_noise_is_what_equal_processes_differ_by(machine: FakeMachine, where: Pl
 @pytest.mark.parametrize(
     ("text", "message"), [("tea", "cannot compare 'tea'"), ("workers=x", "Allowed: a whole number")]
 )
-def test_what_cannot_be_compared_is_refused(where: Plan, text: str, message: str) -> None:
+def test_what_cannot_be_compared_is_refused(where, text, message):
     with pytest.raises(InvalidValue, match=message):
         comparing.candidate(text, where)
 
 
-def test_runs_of_other_workloads_or_machines_are_not_compared(machine: FakeMachine, where: Plan) -> None:
+def test_runs_of_other_workloads_or_machines_are_not_compared(machine, where):
     result = compare(A, B, where, budget_s=0)
     for other in ({"device": "mps"}, {"options": {"image_size": 64}}, {"machine": {"id": "m2"}}):
         with pytest.raises(InvalidValue, match="differ|different machines"):
@@ -159,20 +151,18 @@ def test_runs_of_other_workloads_or_machines_are_not_compared(machine: FakeMachi
         (0.3, 0.0, 1),
     ],
 )
-def test_as_many_pairs_of_processes_as_their_noise_calls_for(
-    noise: float, precision: float, pairs: int
-) -> None:
+def test_as_many_pairs_of_processes_as_their_noise_calls_for(noise, precision, pairs):
     assert pairs_for(noise, precision) == pairs
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.024, 0.032])
-def test_pairs_and_rounds_together_reach_the_precision(noise: float) -> None:
+def test_pairs_and_rounds_together_reach_the_precision(noise):
     """Simulated: pairs that differ for good, rounds that scatter by 5%; as much of both as is called for."""
     pairs = pairs_for(noise, 0.02)
     rounds = math.ceil((1.96 * math.sqrt(2) * 0.05 / target_half_width(0.02, pairs, noise)) ** 2)
     rng = np.random.default_rng(0)
 
-    def ratio() -> stats.Ratio:
+    def ratio():
         for_good = rng.normal(1, noise / 1.96, pairs)
         rates = [(rng.normal(own, 0.05, rounds), rng.normal(1, 0.05, rounds)) for own in for_good]
         return stats.ratio_over_pairs(rates) if pairs > 1 else stats.ratio(*rates[0], paired=True)
@@ -184,20 +174,20 @@ def test_pairs_and_rounds_together_reach_the_precision(noise: float) -> None:
 # ---------------------------------------------------------------- several ranks
 
 
-def ranked(ranks: int, rate: float, **more: Any) -> Run:
+def ranked(ranks, rate, **more):
     return Run(
         id="r", session="s", created="", stage="x", title="X", workload="w", device="cpu",
         recipe=Recipe(ranks=ranks).to_dict(), raw=Raw(block_samples_per_s=[rate]), **more,
     )  # fmt: skip
 
 
-def test_efficiency_is_the_rate_of_a_rank_over_that_of_one_alone() -> None:
+def test_efficiency_is_the_rate_of_a_rank_over_that_of_one_alone():
     assert comparing.efficiency(ranked(1, 100), ranked(4, 320)) == pytest.approx(0.8)
     with pytest.raises(InvalidValue, match="one rank and one of several"):
         comparing.efficiency(ranked(2, 100), ranked(4, 320))
 
 
-def test_the_forecast_gives_back_what_was_measured_and_falls_with_ranks() -> None:
+def test_the_forecast_gives_back_what_was_measured_and_falls_with_ranks():
     communication = Communication(
         bytes_per_step=40_000_000, step_s=0.11, compute_s=0.10, alone_s=0.02, rank_compute_s=[0.10, 0.10],
         start_s=0.001, bytes_per_s=1e9,

@@ -1,9 +1,7 @@
 """The measuring loop with children that answer from a table: rounds, memory, disturbance, stopping."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,41 +10,35 @@ from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder.stages import Stage
 from perfkit.recipe import Recipe
 from perfkit.results import noise, stats
-from perfkit.results.run import Mechanism, Run
-from perfkit.studies.progress import Progress, Update
+from perfkit.results.run import Mechanism
+from perfkit.studies.progress import Progress
 from perfkit.studies.rungs import again, resolve
-from perfkit.studies.sources import Plan, StopRule, opened
-from tests.unit.studies.fakes import FakeChild, FakeMachine, out_of_memory
+from perfkit.studies.sources import StopRule, opened
+from tests.unit.studies.fakes import out_of_memory
 
 ONLY_3 = "only 3 rounds: a smoke test, not enough for a verdict; use the preset quick or paper"
 
 
-def stage(size: int, reason: str = "") -> Stage:
+def stage(size, reason=""):
     return Stage(f"b{size}", f"batch {size}", Recipe(batch_size=size), reason)
 
 
 THREE = [stage(8), stage(16), stage(32)]
 
 
-def measure(
-    where: Plan, stages: list[Stage], rounds: int = 3, progress: Progress | None = None, **rule: Any
-) -> list[Run]:
+def measure(where, stages, rounds=3, progress=None, **rule):
     with opened(where, progress or Progress()) as source:
         return source.measure(stages, StopRule(rounds, **rule))
 
 
-def fails_when(
-    machine: FakeMachine, question: str, problem: Callable[[], Exception], when: Callable[[FakeChild], bool]
-) -> None:
+def fails_when(machine, question, problem, when):
     machine.fails = lambda child, asked: problem() if asked == question and when(child) else None
 
 
 # ---------------------------------------------------------------- rounds
 
 
-def test_every_round_measures_one_block_of_each_stage_in_random_order(
-    machine: FakeMachine, where: Plan
-) -> None:
+def test_every_round_measures_one_block_of_each_stage_in_random_order(machine, where):
     measure(where, THREE, rounds=20)
     rounds = [machine.blocks()[at : at + 3] for at in range(0, 60, 3)]
     assert all(sorted(numbers) == [0, 1, 2] for numbers in rounds)
@@ -54,7 +46,7 @@ def test_every_round_measures_one_block_of_each_stage_in_random_order(
     assert machine.alive() == []
 
 
-def test_ratios_and_rates_are_those_of_the_same_rounds(machine: FakeMachine, where: Plan) -> None:
+def test_ratios_and_rates_are_those_of_the_same_rounds(machine, where):
     turns = iter(range(1000))
     plain = machine.rate
     machine.rate = lambda recipe: plain(recipe) * (1 + 0.001 * next(turns))
@@ -82,18 +74,14 @@ def test_ratios_and_rates_are_those_of_the_same_rounds(machine: FakeMachine, whe
 
 @pytest.mark.parametrize(("rates", "rounds"), [((150.0, 150.0), 10), ((150.0, 75.0), 39)])
 def test_rounds_go_on_until_every_interval_is_narrow_or_the_budget_is_spent(
-    machine: FakeMachine,
-    where: Plan,
-    monkeypatch: pytest.MonkeyPatch,
-    rates: tuple[float, float],
-    rounds: int,
-) -> None:
+    machine, where, monkeypatch, rates, rounds
+):
     """A clock that ticks once a round: exact ratios need 10 rounds; rates that jump never suffice."""
     now = [0.0]
     monkeypatch.setattr("perfkit.studies.loop.time.monotonic", lambda: now[0])
     turns = iter(rates * 1000)
 
-    def rate(recipe: Recipe) -> float:
+    def rate(recipe):
         now[0] += 0.5
         return 100.0 if recipe.batch_size == 8 else next(turns)
 
@@ -102,14 +90,12 @@ def test_rounds_go_on_until_every_interval_is_narrow_or_the_budget_is_spent(
     assert len(second.raw.block_samples_per_s) == rounds
 
 
-def test_a_clear_effect_is_not_measured_for_longer_than_it_takes_to_see_it(
-    machine: FakeMachine, where: Plan
-) -> None:
+def test_a_clear_effect_is_not_measured_for_longer_than_it_takes_to_see_it(machine, where):
     """Ratios scatter by 14%: 5% is reached after 30 rounds; three times as fast is clear after 10."""
     counts = []
     for part in (0.0, 0.15):
         numbers = np.random.default_rng(0)
-        machine.rate = lambda recipe, r=numbers: float(  # type: ignore[misc]
+        machine.rate = lambda recipe, r=numbers: float(
             100.0 * (3 if recipe.batch_size == 64 else 1) * r.normal(1, 0.1)
         )
         stages = [stage(8), stage(64), again(stage(8))]
@@ -119,13 +105,13 @@ def test_a_clear_effect_is_not_measured_for_longer_than_it_takes_to_see_it(
     assert counts[1] < 15
 
 
-def test_the_time_limit_ends_the_rounds_but_not_the_least_number(machine: FakeMachine, where: Plan) -> None:
+def test_the_time_limit_ends_the_rounds_but_not_the_least_number(machine, where):
     _, second = measure(where, [stage(8), stage(16)], precision=0.0, budget_s=1e9, limit_s=0.0)
     assert len(second.raw.block_samples_per_s) == 3
 
 
-def test_progress_rises_and_names_the_stages(machine: FakeMachine, where: Plan) -> None:
-    seen: list[Update] = []
+def test_progress_rises_and_names_the_stages(machine, where):
+    seen = []
     progress = Progress(seen.append)
     with progress.part(1, 2):
         measure(where, THREE, progress=progress)
@@ -139,9 +125,7 @@ def test_progress_rises_and_names_the_stages(machine: FakeMachine, where: Plan) 
 # ---------------------------------------------------------------- processes
 
 
-def test_processes_stay_alive_for_the_next_call_and_end_without_their_stage(
-    machine: FakeMachine, where: Plan
-) -> None:
+def test_processes_stay_alive_for_the_next_call_and_end_without_their_stage(machine, where):
     with opened(where, Progress()) as source:
         first = source.measure([stage(8), stage(16)], StopRule(3))
         assert machine.alive() == [0, 1]
@@ -156,7 +140,7 @@ def test_processes_stay_alive_for_the_next_call_and_end_without_their_stage(
     assert [len(pairing.own_samples_per_s) for pairing in third[1].pairings] == [3, 3]
 
 
-def test_the_baseline_in_another_process_is_the_machine_s_noise(machine: FakeMachine, where: Plan) -> None:
+def test_the_baseline_in_another_process_is_the_machine_s_noise(machine, where):
     *_, last, row = measure(where, [*THREE, again(THREE[0])], rounds=5)
     assert row.is_again
     assert [pairing.role for pairing in row.pairings] == ["baseline"]
@@ -164,7 +148,7 @@ def test_the_baseline_in_another_process_is_the_machine_s_noise(machine: FakeMac
     assert [pairing.noise for pairing in last.pairings] == [noise.load("cpu")] * 2
 
 
-def test_either_of_two_equal_processes_is_the_baseline(machine: FakeMachine, where: Plan) -> None:
+def test_either_of_two_equal_processes_is_the_baseline(machine, where):
     machine.rate_of = lambda child: 0.9 if child.number == 0 else 1.0
     ratios = set()
     for seed in range(8):
@@ -174,9 +158,7 @@ def test_either_of_two_equal_processes_is_the_baseline(machine: FakeMachine, whe
     assert ratios == {0.9, 1.111}
 
 
-def test_a_switch_that_is_not_in_effect_is_an_error_not_a_slow_stage(
-    machine: FakeMachine, where: Plan
-) -> None:
+def test_a_switch_that_is_not_in_effect_is_an_error_not_a_slow_stage(machine, where):
     machine.mechanisms = [Mechanism("pin_memory", False, "batch is pageable")]
     (run,) = measure(where, [stage(8)])
     assert run.status == "failed"
@@ -185,7 +167,7 @@ def test_a_switch_that_is_not_in_effect_is_an_error_not_a_slow_stage(
     assert machine.alive() == []
 
 
-def test_a_stage_that_cannot_act_starts_no_process(machine: FakeMachine, where: Plan) -> None:
+def test_a_stage_that_cannot_act_starts_no_process(machine, where):
     first, second, third = measure(where, [stage(8), stage(16, reason="no GPU"), stage(32)])
     assert (second.status, second.reason) == ("not_applicable", "no GPU")
     assert third.pairings[0].against == first.id
@@ -193,9 +175,7 @@ def test_a_stage_that_cannot_act_starts_no_process(machine: FakeMachine, where: 
 
 
 @pytest.mark.parametrize("question", ["train", "block", "peak"])
-def test_a_failing_stage_stops_no_other_and_is_compared_with_nothing(
-    question: str, machine: FakeMachine, where: Plan
-) -> None:
+def test_a_failing_stage_stops_no_other_and_is_compared_with_nothing(question, machine, where):
     fails_when(machine, question, lambda: RunFailed("broken", "fix it"), lambda child: child.number == 1)
     first, second, third = measure(where, THREE)
     assert (second.status, second.reason) == ("failed", "broken. fix it")
@@ -203,9 +183,7 @@ def test_a_failing_stage_stops_no_other_and_is_compared_with_nothing(
     assert machine.children[1].stopped
 
 
-def test_a_workload_that_cannot_be_loaded_raises_and_leaves_nothing(
-    machine: FakeMachine, where: Plan
-) -> None:
+def test_a_workload_that_cannot_be_loaded_raises_and_leaves_nothing(machine, where):
     machine.fails = lambda child, question: PerfkitError("no data", "download it")
     with pytest.raises(PerfkitError, match="no data"):
         measure(where, THREE)
@@ -215,9 +193,7 @@ def test_a_workload_that_cannot_be_loaded_raises_and_leaves_nothing(
 # ---------------------------------------------------------------- memory
 
 
-def test_without_memory_for_all_stages_are_measured_in_batches(
-    machine: FakeMachine, where: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_memory_for_all_stages_are_measured_in_batches(machine, where, monkeypatch):
     """The machine is twice as fast in the second batch: ratios and rates do not show it."""
     monkeypatch.setattr("perfkit.studies.loop.Loop._is_crowded", lambda self, batch: len(batch) >= 2)
     plain = machine.rate
@@ -231,26 +207,24 @@ def test_without_memory_for_all_stages_are_measured_in_batches(
 
 @pytest.mark.parametrize("question", ["train", "block"])
 def test_a_stage_that_lacks_memory_beside_the_others_is_measured_beside_the_baseline(
-    question: str, machine: FakeMachine, where: Plan
-) -> None:
+    question, machine, where
+):
     fails_when(machine, question, out_of_memory, lambda child: child.number == 2 and len(machine.alive()) > 2)
     runs = measure(where, THREE)
     assert [run.status for run in runs] == ["ok"] * 3
-    assert runs[2].pairing("baseline").interleaved  # type: ignore[union-attr]
-    assert runs[2].pairing("previous").relative  # type: ignore[union-attr]
+    assert runs[2].pairing("baseline").interleaved
+    assert runs[2].pairing("previous").relative
     assert machine.alive() == []
 
 
-def test_a_baseline_that_runs_out_of_memory_is_measured_anew(machine: FakeMachine, where: Plan) -> None:
+def test_a_baseline_that_runs_out_of_memory_is_measured_anew(machine, where):
     fails_when(machine, "block", out_of_memory, lambda child: child.number == 0 and len(machine.alive()) > 2)
     runs = measure(where, THREE)
     assert [run.status for run in runs] == ["ok"] * 3
-    assert all(run.pairing("baseline").interleaved for run in runs[1:])  # type: ignore[union-attr]
+    assert all(run.pairing("baseline").interleaved for run in runs[1:])
 
 
-def test_without_memory_beside_the_baseline_a_stage_is_measured_alone(
-    machine: FakeMachine, where: Plan
-) -> None:
+def test_without_memory_beside_the_baseline_a_stage_is_measured_alone(machine, where):
     fails_when(machine, "block", out_of_memory, lambda child: len(machine.alive()) > 1)
     runs = measure(where, THREE)
     assert [run.status for run in runs] == ["ok"] * 3
@@ -260,7 +234,7 @@ def test_without_memory_beside_the_baseline_a_stage_is_measured_alone(
     assert runs[2].pairings[1].other_samples_per_s == [100.0] * 3
 
 
-def test_what_lacks_memory_even_alone_has_failed(machine: FakeMachine, where: Plan) -> None:
+def test_what_lacks_memory_even_alone_has_failed(machine, where):
     fails_when(machine, "train", out_of_memory, lambda child: child.number > 0)
     first, second = measure(where, [stage(8), stage(64)])
     assert first.status == "ok"
@@ -270,7 +244,7 @@ def test_what_lacks_memory_even_alone_has_failed(machine: FakeMachine, where: Pl
 # ---------------------------------------------------------------- other programs
 
 
-def test_what_stays_disturbed_says_so_and_names_who_did_it(machine: FakeMachine, where: Plan) -> None:
+def test_what_stays_disturbed_says_so_and_names_who_did_it(machine, where):
     machine.taken = lambda: 0.4
     for run in measure(where, THREE, rounds=5)[1:]:
         assert run.disturbed == pytest.approx(0.4)
@@ -278,7 +252,7 @@ def test_what_stays_disturbed_says_so_and_names_who_did_it(machine: FakeMachine,
         assert "took 40% of the cores (chrome (process 7) 38%)" in run.warnings[0]
 
 
-def test_rounds_go_on_until_enough_are_undisturbed(machine: FakeMachine, where: Plan) -> None:
+def test_rounds_go_on_until_enough_are_undisturbed(machine, where):
     shares = iter([*[0.4] * 4, *[0.0] * 1000])
     machine.taken = lambda: next(shares)
     _, second = measure(where, [stage(8), stage(16)], rounds=5, budget_s=1e9)
@@ -290,10 +264,10 @@ def test_rounds_go_on_until_enough_are_undisturbed(machine: FakeMachine, where: 
 # ---------------------------------------------------------------- stopping
 
 
-def test_stopped_before_the_first_round_nothing_was_measured(machine: FakeMachine, where: Plan) -> None:
+def test_stopped_before_the_first_round_nothing_was_measured(machine, where):
     cancelled = threading.Event()
 
-    def follow(update: Update) -> None:
+    def follow(update):
         if update.stage == "batch 16" and update.phase == "train":
             cancelled.set()
 
@@ -304,21 +278,18 @@ def test_stopped_before_the_first_round_nothing_was_measured(machine: FakeMachin
 
 
 @pytest.mark.parametrize("how", [threading.Event, KeyboardInterrupt])
-def test_stopped_in_the_rounds_the_complete_ones_are_kept(
-    how: Any, machine: FakeMachine, where: Plan
-) -> None:
-    cancelled, runs = threading.Event(), list[Run]()
+def test_stopped_in_the_rounds_the_complete_ones_are_kept(how, machine, where):
+    cancelled, runs = threading.Event(), []
 
-    def fails(child: FakeChild, question: str) -> Exception | None:
+    def fails(child, question):
         if question == "block" and len(machine.blocks()) == 8:
             if how is KeyboardInterrupt:
                 raise KeyboardInterrupt
             cancelled.set()
-        return None
 
     machine.fails = fails
 
-    def study() -> None:
+    def study():
         with opened(where, Progress(cancelled=cancelled)) as source:
             runs.extend(source.measure(THREE, StopRule(3)))
 
@@ -332,11 +303,11 @@ def test_stopped_in_the_rounds_the_complete_ones_are_kept(
     assert machine.alive() == []
 
 
-def test_a_second_study_waits_for_the_device_and_says_so(machine: FakeMachine, where: Plan) -> None:
+def test_a_second_study_waits_for_the_device_and_says_so(machine, where):
     class Enough(Exception):
         pass
 
-    def follow(update: Update) -> None:
+    def follow(update):
         assert update.phase == "waiting: another run uses cpu"
         raise Enough
 

@@ -1,27 +1,23 @@
 """Parity: checks, mechanisms, ranks against one process."""
 
-from typing import Any
-
 import pytest
 
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Check
 from perfkit.results.run import Mechanism
 from perfkit.studies.inspect import parity
-from perfkit.studies.sources import Plan
-from perfkit.worker import messages
 from perfkit.worker.messages import ParityReport
 from tests.unit.studies import fakes
-from tests.unit.studies.fakes import FakeChild, FakeMachine
+from tests.unit.studies.fakes import FakeChild
 
 LOSSES = {"candidate": [2.0], "float32": [2.0], "float64": [2.0]}
 
 
 @pytest.fixture
-def judge(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+def judge(machine, monkeypatch):
     answer = FakeChild.answer
 
-    def with_parity(child: FakeChild, question: str, arguments: dict[str, Any]) -> Any:
+    def with_parity(child, question, arguments):
         if question == "parity":
             return ParityReport([Check("losses", True, "equal")], LOSSES)
         return answer(child, question, arguments)
@@ -30,7 +26,7 @@ def judge(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     return machine
 
 
-def test_one_process_compares_and_proves_its_switches(judge: FakeMachine, where: Plan) -> None:
+def test_one_process_compares_and_proves_its_switches(judge, where):
     judge.mechanisms = [Mechanism("amp", True, "logits are bf16")]
     result = parity(where, "AMP", Recipe(batch_size=8, amp="bf16"))
     assert result.ok
@@ -39,7 +35,7 @@ def test_one_process_compares_and_proves_its_switches(judge: FakeMachine, where:
     assert [child.stopped for child in judge.children] == [1]
 
 
-def test_a_switch_that_is_not_in_effect_is_no_parity(judge: FakeMachine, where: Plan) -> None:
+def test_a_switch_that_is_not_in_effect_is_no_parity(judge, where):
     judge.mechanisms = [Mechanism("amp", False, "logits are float32")]
     result = parity(where, "AMP", Recipe(batch_size=16, amp="bf16"))
     assert not result.ok
@@ -48,12 +44,10 @@ def test_a_switch_that_is_not_in_effect_is_no_parity(judge: FakeMachine, where: 
 
 
 @pytest.mark.parametrize(("loss", "same"), [(2.3001, True), (2.31, False)])
-def test_ranks_have_the_losses_of_one_with_all_of_their_batches(
-    judge: FakeMachine, where: Plan, monkeypatch: pytest.MonkeyPatch, loss: float, same: bool
-) -> None:
+def test_ranks_have_the_losses_of_one_with_all_of_their_batches(judge, where, monkeypatch, loss, same):
     trained = fakes.trained
 
-    def of_ranks(recipe: Recipe, *_: Any) -> messages.Trained:
+    def of_ranks(recipe, *_):
         return trained(recipe, losses=[loss if recipe.ranks > 1 else 2.3], batch_norm=True)
 
     monkeypatch.setattr(fakes, "trained", of_ranks)

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,27 +9,27 @@ from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.recordings import ORIGIN
-from perfkit.results.run import AGAIN, Run
+from perfkit.results.run import AGAIN
 from perfkit.show import tables, terminal
 from perfkit.studies import rungs
 from perfkit.studies.inspect import parity
-from perfkit.studies.progress import Progress, Update
+from perfkit.studies.progress import Progress
 from perfkit.studies.rungs import climb
-from perfkit.studies.sources import NotHere, Plan, plan
+from perfkit.studies.sources import NotHere, plan
 
 NAME = "cpu-quick"
 
 
-def planned(*stages: str, **more: Any) -> Plan:
+def planned(*stages, **more):
     return plan(stages=stages or None, device=f"recorded:{NAME}", **more)
 
 
-def stored() -> dict[str, Run]:
+def stored():
     return {run.stage: run for run in recordings.find(NAME).runs}
 
 
-def test_a_whole_ladder_is_played_as_it_was_recorded() -> None:
-    progress: list[Update] = []
+def test_a_whole_ladder_is_played_as_it_was_recorded():
+    progress = []
     runs = climb(planned(), progress=Progress(progress.append))
     assert [(run.id, run.raw) for run in runs] == [(run.id, run.raw) for run in stored().values()]
     assert [update.run for update in progress] == runs
@@ -39,11 +37,11 @@ def test_a_whole_ladder_is_played_as_it_was_recorded() -> None:
     assert "played, not measured now." in text and runs[0].facts[ORIGIN] in text
 
 
-def test_some_stages_come_with_the_baseline_and_its_repetition() -> None:
+def test_some_stages_come_with_the_baseline_and_its_repetition():
     assert [run.stage for run in climb(planned("amp"))] == ["baseline", "amp", AGAIN]
 
 
-def test_one_stage_on_top_of_the_ladder_comes_with_the_one_before_it() -> None:
+def test_one_stage_on_top_of_the_ladder_comes_with_the_one_before_it():
     before, amp = climb(planned("amp", below=True))
     pairing = amp.pairing("previous")
     assert pairing
@@ -53,7 +51,7 @@ def test_one_stage_on_top_of_the_ladder_comes_with_the_one_before_it() -> None:
     assert stages[-1].recipe.amp == "bf16" and stages[0].recipe.amp == "off"
 
 
-def test_a_stage_that_could_not_be_measured_there_keeps_its_reason() -> None:
+def test_a_stage_that_could_not_be_measured_there_keeps_its_reason():
     before, pinning = climb(planned("pinning", below=True))
     assert before.stage == "data_loading" and pinning.reason == stored()["pinning"].reason
     (heading, diff), *_ = rungs.stage_diffs(planned("pinning", below=True))
@@ -68,7 +66,7 @@ def test_a_stage_that_could_not_be_measured_there_keeps_its_reason() -> None:
         {"stages": ["amp"], "settings": {"cpu_threads": 1}},
     ],
 )
-def test_what_the_recording_lacks_says_what_it_has(more: dict[str, Any]) -> None:
+def test_what_the_recording_lacks_says_what_it_has(more):
     run = climb(plan(device=f"recorded:{NAME}", **more))[1]
     assert run.status == "not_applicable" and not run.raw.step_s
     assert run.reason.startswith(
@@ -76,7 +74,7 @@ def test_what_the_recording_lacks_says_what_it_has(more: dict[str, Any]) -> None
     )
 
 
-def test_a_recipe_is_played_only_if_it_was_recorded() -> None:
+def test_a_recipe_is_played_only_if_it_was_recorded():
     there = Recipe.from_dict(stored()["amp"].recipe)
     recipes = (("mine", there), ("other", there.replace(prefetch_factor=7)))
     runs = climb(dataclasses.replace(planned(), recipes=recipes))
@@ -94,18 +92,18 @@ def test_a_recipe_is_played_only_if_it_was_recorded() -> None:
         ({"options": {"image_size": 7}}, "option"),
     ],
 )
-def test_another_workload_preset_or_option_is_refused(more: dict[str, Any], what: str) -> None:
+def test_another_workload_preset_or_option_is_refused(more, what):
     with pytest.raises(InvalidValue, match=f"'{NAME}' is of another {what}: perfkit.workloads.photos:Photos"):
         planned(**more)
     assert planned(workload="photos", preset="quick", options={"image_size": 96}).recorded == NAME
 
 
-def test_nothing_is_measured_on_a_recording() -> None:
+def test_nothing_is_measured_on_a_recording():
     with pytest.raises(NotHere, match="nothing can be measured on it"):
         parity(planned(), "AMP", Recipe())
 
 
-def test_a_recording_with_an_unknown_switch_is_an_error_in_words(tmp_path: Path) -> None:
+def test_a_recording_with_an_unknown_switch_is_an_error_in_words(tmp_path):
     data = json.loads(recordings.available()[NAME].read_text(encoding="utf-8"))
     data["runs"][0]["recipe"]["batch_size"] = "<script>"
     (tmp_path / "odd.json").write_text(json.dumps(data), encoding="utf-8")
@@ -113,6 +111,6 @@ def test_a_recording_with_an_unknown_switch_is_an_error_in_words(tmp_path: Path)
         plan(device=f"recorded:{tmp_path / 'odd.json'}")
 
 
-def test_an_unknown_stage_is_an_error() -> None:
+def test_an_unknown_stage_is_an_error():
     with pytest.raises(InvalidValue, match="Did you mean 'amp'"):
         planned("amb")

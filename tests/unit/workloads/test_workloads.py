@@ -3,7 +3,6 @@
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -20,17 +19,17 @@ from perfkit.workloads.tiny_gpt import TinyGPT
 SMALL = {"context": 16, "width": 16, "layers": 2, "heads": 2}
 
 
-def losses(workload: Any, steps: int = 2, **switches: Any) -> list[float]:
+def losses(workload, steps=2, **switches):
     recipe = Recipe().replace(**{"batch_size": 8, **switches})
     return [loss.item() for loss in itertools.islice(train(recipe, workload, torch.device("cpu")), steps)]
 
 
-def module(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def module(folder, text, monkeypatch, name):
     (folder / f"{name}.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder))
 
 
-def test_a_name_is_a_built_in_one_or_a_reference() -> None:
+def test_a_name_is_a_built_in_one_or_a_reference():
     assert workloads.reference("photos") == "perfkit.workloads.photos:Photos"
     assert workloads.reference("mine:Work") == "mine:Work"
     with pytest.raises(InvalidValue, match="unknown workload 'photo'. Did you mean 'photos'"):
@@ -46,9 +45,7 @@ def test_a_name_is_a_built_in_one_or_a_reference() -> None:
         ("class Work:\n  def model(self): ...", "has no dataset, loss, optimizer"),
     ],
 )
-def test_a_workload_that_cannot_be_loaded_is_one_clear_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
-) -> None:
+def test_a_workload_that_cannot_be_loaded_is_one_clear_message(tmp_path, monkeypatch, text, words):
     name = f"workload_{abs(hash(text))}"
     module(tmp_path, text, monkeypatch, name)
     with pytest.raises(WorkloadError) as caught:
@@ -56,7 +53,7 @@ def test_a_workload_that_cannot_be_loaded_is_one_clear_message(
     assert words in str(caught.value)
 
 
-def test_options_are_those_of_the_preset_and_then_the_given_ones() -> None:
+def test_options_are_those_of_the_preset_and_then_the_given_ones():
     found = workloads.find("photos")
     assert workloads.options_for(found, "smoke", {"count": 3}) == {"image_size": 48, "count": 3}
     assert workloads.options_for(object(), "smoke", {}) == {}
@@ -65,11 +62,11 @@ def test_options_are_those_of_the_preset_and_then_the_given_ones() -> None:
 
 
 @pytest.mark.parametrize("kind", [bottlenecks.Chatty, bottlenecks.DeviceBound])
-def test_each_trains(kind: Any) -> None:
+def test_each_trains(kind):
     assert all(loss > 0 for loss in losses(kind(**options_for(kind, "smoke", {})), steps=2))
 
 
-def test_without_reading_it_is_the_same_training() -> None:
+def test_without_reading_it_is_the_same_training():
     chatty, clean = (bottlenecks.Chatty(clean) for clean in (False, True))
     assert losses(chatty, steps=3) == pytest.approx(losses(clean, steps=3))
     assert len(chatty.history) == 3
@@ -77,12 +74,12 @@ def test_without_reading_it_is_the_same_training() -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("PERFKIT_DATA", str(tmp_path))
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_folder_is_made_once_with_the_same_photos_by_class() -> None:
+def test_a_folder_is_made_once_with_the_same_photos_by_class():
     photos = sorted(Path(files.photo_folder(9)).glob("*/*.jpg"))
     assert len(photos) == 9 and len({photo.parent.name for photo in photos}) == 8
     before = [(photo.read_bytes(), photo.stat().st_mtime_ns) for photo in photos]
@@ -92,21 +89,21 @@ def test_a_folder_is_made_once_with_the_same_photos_by_class() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_an_exported_script_finds_its_photos_on_a_machine_that_measured_nothing(tmp_path: Path) -> None:
+def test_an_exported_script_finds_its_photos_on_a_machine_that_measured_nothing(tmp_path):
     text = export.script(Recipe(), "photos", {"count": 9})
     assert str(tmp_path) in text
     assert len(list(tmp_path.rglob("*.jpg"))) == 9
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_folder_that_cannot_be_written_is_one_clear_message(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_clear_message(tmp_path):
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(WorkloadError, match="cannot be written to .*set PERFKIT_DATA"):
         Photos(count=1).dataset(Recipe())
 
 
 @pytest.mark.usefixtures("folder")
-def test_uint8_and_batches_give_the_same_images() -> None:
+def test_uint8_and_batches_give_the_same_images():
     workload = Photos(image_size=16, count=8, rounds=2)
     plain = workload.dataset(Recipe())
     assert len(plain) == 16
@@ -120,17 +117,17 @@ def test_uint8_and_batches_give_the_same_images() -> None:
 
 
 @pytest.mark.parametrize("name", ["uint8_copy", "batched_fetch", "activation_checkpointing"])
-def test_a_switch_leaves_the_training_as_it_is(name: str) -> None:
+def test_a_switch_leaves_the_training_as_it_is(name):
     gpt = TinyGPT(**SMALL)
     assert losses(gpt, **{name: True}) == pytest.approx(losses(gpt), rel=1e-6)
 
 
-def test_it_learns() -> None:
+def test_it_learns():
     first, *_, last = losses(TinyGPT(**SMALL), steps=60)
     assert last < 0.8 * first
 
 
-def test_a_character_sees_only_those_before_it() -> None:
+def test_a_character_sees_only_those_before_it():
     model = TinyGPT(**SMALL).model()
     text = torch.randint(256, (1, 16))
     other = text.clone()
@@ -139,7 +136,7 @@ def test_a_character_sees_only_those_before_it() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int64])
-def test_a_target_is_the_next_character(tmp_path: Path, kind: torch.dtype) -> None:
+def test_a_target_is_the_next_character(tmp_path, kind):
     (tmp_path / "own.txt").write_bytes(bytes(range(65)))
     workload = TinyGPT(**SMALL, text=str(tmp_path / "own.txt"))
     recipe = SimpleNamespace(uint8_copy=kind == torch.uint8, batched_fetch=False)
@@ -154,7 +151,7 @@ def test_a_target_is_the_next_character(tmp_path: Path, kind: torch.dtype) -> No
     assert all(torch.equal(a, torch.stack(b)) for a, b in zip(together, one_by_one, strict=True))
 
 
-def test_a_text_is_found_in_the_data_folder_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_is_found_in_the_data_folder_or_named(tmp_path, monkeypatch):
     assert Path(text_file("texts/workbook.txt")).stat().st_size > 50_000
     monkeypatch.setenv("PERFKIT_DATA", str(tmp_path))
     (tmp_path / "own.txt").write_text("mine")
