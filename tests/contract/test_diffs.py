@@ -23,6 +23,7 @@ WITHOUT_COMPILE = {"activation_checkpointing"}
 """They cannot act on top of the whole ladder, on any device."""
 IN_THE_ENVIRONMENT = ("allocator", "wait_policy")
 LOSSES = [2.3] * 8
+SCRIPT, SCRIPTS = export.script, {}
 COMMUNICATION = Communication(
     bytes_per_step=1, step_s=1.0, compute_s=1.0, alone_s=0.0, rank_compute_s=[1.0], start_s=0.0, bytes_per_s=1.0
 )  # fmt: skip
@@ -40,6 +41,14 @@ class Child(fakes.FakeChild):
         return msgspec.structs.replace(answer, losses=LOSSES) if question == "train" else answer
 
 
+def scripted(*arguments):
+    """What `export.script` gives, once for equal arguments."""
+    key = repr(arguments)
+    if key not in SCRIPTS:
+        SCRIPTS[key] = SCRIPT(*arguments)
+    return SCRIPTS[key]
+
+
 def plan(device, stages=None, below=True):
     return replace(sources.plan(WORKLOAD, "smoke", stages, device="cpu", below=below), device=device)
 
@@ -51,6 +60,7 @@ def stages(wanted):
 @pytest.fixture
 def _machine(monkeypatch, data_dir):
     monkeypatch.setattr(fakes, "FakeChild", Child)
+    monkeypatch.setattr(export, "script", scripted)
     fakes.install(monkeypatch, fakes.FakeMachine())
 
 
