@@ -23,7 +23,7 @@ FLAGS = [
 ]
 # JupyterLab's own noise: pattern → why it isn't ours. Anything else on the console fails the test.
 NOISE = {
-    r"^Could not restore the debugger state: Canceled future": "the debugger asks a kernel that restarts",
+    r"^Could not restore the debugger state: Canceled future": "the debugger asks a kernel that restarts"
 }
 
 PATIENCE_MS = 60_000

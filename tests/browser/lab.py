@@ -10,10 +10,10 @@ import subprocess
 import sys
 import time
 import urllib.request
-from importlib import resources
 from pathlib import Path
 
 import nbformat
+from axe_playwright_python.sync_playwright import Axe
 
 REPO = Path(__file__).parents[2]
 ARTEFACTS = Path(__file__).parent / "artefacts"
@@ -30,6 +30,12 @@ SETTINGS = {
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
     "@jupyterlab/completer-extension/manager": {"autoCompletion": False},
 }
+
+
+def violations(page, selector=None):
+    """What axe-core finds wrong in a page or in the elements that match, one line a rule and element."""
+    rules = Axe().run(page, selector).response["violations"]
+    return [f"{rule['id']}: {rule['help']}: {node['html'][:150]}" for rule in rules for node in rule["nodes"]]
 
 
 def setup_in(data):
@@ -251,14 +257,3 @@ class LabPage:
     def _wait_for_splash(self):
         """Until the splash is gone: when a second comes within its 0.2 s of fading, JupyterLab 4.6 throws."""
         self.page.wait_for_selector("#jupyterlab-splash", state="detached")
-
-    def accessibility_violations(self, selector):
-        """What axe-core finds wrong within the elements that match, one line a rule and element."""
-        if not self.page.evaluate("() => Boolean(window.axe)"):
-            self.page.evaluate(
-                (resources.files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
-            )
-        found = self.page.evaluate("async selector => (await axe.run(selector)).violations", selector)
-        return [
-            f"{rule['id']}: {rule['help']}: {node['html'][:150]}" for rule in found for node in rule["nodes"]
-        ]

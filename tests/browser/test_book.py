@@ -1,10 +1,10 @@
 """The book as a reader opens it: from its folder, without a server or a network."""
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from docs.book import __main__ as book
+from tests.browser.lab import violations
 
 PAGES = ("index.html", "notebooks/01_baseline.html", "cards/amp.html", "search.html")
 
@@ -25,12 +25,6 @@ def offline(page, console_errors):
     """A page whose requests to a network fail the test."""
     page.on("request", lambda one: console_errors.append(one.url) if one.url.startswith("http") else None)
     return page
-
-
-def violations(page):
-    """What axe complains of."""
-    problems = Axe().run(page).response["violations"]
-    return [f"{one['id']}: {node['html'][:120]}" for one in problems for node in one["nodes"]]
 
 
 def test_the_book_opens_and_is_searched_from_its_folder(site, offline, console_errors):

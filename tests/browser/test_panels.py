@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.lab import setup_in
+from tests.browser.lab import setup_in, violations
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -64,14 +64,13 @@ def test_a_stage_from_guess_to_result_while_other_cells_run(lab, data_dir):
     for answer in ("Why: waiting for data", "Training: on equal batches", "Your guess: 1.50×"):
         expect(result(lab)).to_contain_text(answer)
     top, end = (lab.page.locator(name).first.bounding_box() for name in (".pk-panel", ".pk-acts"))
-    assert top and end
     assert end["y"] + end["height"] - top["y"] < 620, "from question to Keep on a screen of 1280 × 800"
     assert lab.kernel_eval("[run.status for run in panel.runs]") == ["ok", "ok"]
     lab.page.locator("button.pk-keep").press("Enter")
     expect(lab.page.locator(".pk-climb")).to_contain_text("The climb so far: data loading")
     for theme in THEMES:
         lab.set_theme(theme)
-        assert lab.accessibility_violations(".pk-panel") == []
+        assert violations(lab.page, ".pk-panel") == []
     wide = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert lab.page.evaluate(wide) <= 0, "nothing scrolls sideways"
     lab.run_cell(0)  # the cell again: one panel, the stored results in it, without asking for the guess again
@@ -144,7 +143,7 @@ def test_the_workbench_by_keyboard(lab, data_dir):
     expect(bench.locator(".pk-history tbody tr")).to_have_count(0)
     bench.locator("button.pk-undo").press("Enter")
     expect(bench.locator(".pk-history tbody tr")).to_have_count(2)
-    assert lab.accessibility_violations(".pk-panel") == []
+    assert violations(lab.page, ".pk-panel") == []
 
 
 def test_two_hundred_runs_stay_fluid(lab, data_dir):

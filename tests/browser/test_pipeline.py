@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from perfkit.show import html
-from tests.browser.lab import ARTEFACTS, LabPage
+from tests.browser.lab import ARTEFACTS, violations
 
 FILE = Path(html.__file__).with_name("pipeline.html")
 PARTS = ("fetch_s", "copy_s", "launch_s", "kernels_s")
@@ -76,7 +76,7 @@ def test_the_knobs_and_examples_work_from_the_keyboard(picture):
 def test_the_page_is_accessible_and_fits(picture, scheme):
     picture.emulate_media(color_scheme=scheme)
     picture.get_by_role("button", name="pinned memory").click()
-    assert LabPage(picture, None).accessibility_violations("body") == []
+    assert violations(picture) == []
     assert picture.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert picture.evaluate("document.body.scrollHeight") <= 640, "the height of the frame in a notebook"
     ARTEFACTS.mkdir(exist_ok=True)

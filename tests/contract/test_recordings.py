@@ -96,5 +96,4 @@ def test_the_simulated_timeline_shows_a_copy_that_the_host_waits_for():
 def part(analysis, name):
     """µs of a step."""
     value = analysis.mean_us[name]
-    assert value
     return value

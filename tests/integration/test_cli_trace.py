@@ -35,14 +35,15 @@ def test_a_trace_gives_tables_and_json():
         assert sum(parts) == pytest.approx(step["duration_us"])
 
 
-def test_a_page_is_written_even_where_nobody_reads_on(tmp_path):
-    page = tmp_path / "out.html"
-    command = [sys.executable, "-m", "perfkit", "trace", BEFORE, "--html", str(page)]
+def test_files_are_written_even_where_nobody_reads_on(tmp_path):
+    page, plain = tmp_path / "out.html", tmp_path / "out.json"
+    files = ["--html", str(page), "--json", str(plain)]
+    command = [sys.executable, "-m", "perfkit", "trace", BEFORE, *files]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout and process.stderr
         process.stdout.close()  # as `| head` does, at the earliest
         assert process.stderr.read() == b""
     assert "<canvas" in page.read_text()
+    assert list(json.loads(plain.read_text())) == FIELDS
 
 
 def test_a_read_is_stopped_by_ctrl_c_with_one_line(tmp_path):

@@ -1,6 +1,5 @@
 """What all commands share: a list that imports none of them, options, files, errors with an exit code."""
 
-import json
 import os
 import subprocess
 import sys
@@ -85,17 +84,6 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path)
     for path in (tmp_path / "none" / "x.json", tmp_path):
         with pytest.raises(InvalidValue, match="cannot write"):
             options.Output(json_file=path)
-
-
-def test_files_are_written_though_nobody_reads_the_terminal(tmp_path, monkeypatch):
-    def nobody_reads(*_, **__):
-        raise BrokenPipeError
-
-    monkeypatch.setattr("perfkit.show.terminal.show", nobody_reads)
-    monkeypatch.setattr(os, "dup2", lambda *_: None)
-    run("show", "recorded:cpu-quick", "--html", str(tmp_path / "x.html"), "--json", str(tmp_path / "x.json"))
-    assert "<svg" in (tmp_path / "x.html").read_text()
-    assert json.loads((tmp_path / "x.json").read_text())["stages"]
 
 
 def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_dir):

@@ -36,12 +36,6 @@ class FakeStudy:
         return self.does(progress)
 
 
-def resolved(monkeypatch):
-    """Stages of the toy ladder as they would run on this CPU, without the process that says so."""
-
-    monkeypatch.setattr(rungs, "resolve", lambda plan: (rungs.expected(plan), []))
-
-
 def until_cancelled(progress):
     """Work that only a stop ends, with one run finished before."""
     progress.finish(session()[0])

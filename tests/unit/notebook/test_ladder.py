@@ -9,13 +9,8 @@ from perfkit.recipe import Recipe
 from perfkit.results.store import RunStore
 from perfkit.show import document
 from perfkit.studies import rungs
-from tests.unit.notebook.fakes import CPU, FakeStudy, plain, resolved
+from tests.unit.notebook.fakes import CPU, FakeStudy, plain
 from tests.unit.show.fake_runs import session
-
-
-@pytest.fixture(autouse=True)
-def _resolved(monkeypatch):
-    resolved(monkeypatch)
 
 
 def recipes(things):
@@ -65,6 +60,8 @@ def test_the_result_is_one_picture_one_table_and_folded_details(monkeypatch):
     FakeStudy(monkeypatch)
     panel = pk.LadderPanel(["data_loading"])
     assert panel.sections() == ()
+    with pytest.raises(InvalidValue, match="nothing was measured yet"):
+        panel.plot("losses")
     panel.run()
     sections = panel.sections()
     assert sum(isinstance(part, document.Figure) for part in document.walk(sections)) == 1
@@ -73,11 +70,6 @@ def test_the_result_is_one_picture_one_table_and_folded_details(monkeypatch):
     assert panel.plot("losses").data[:4] == b"\x89PNG"
     with pytest.raises(InvalidValue, match="Allowed"):
         panel.plot("pie")
-
-
-def test_results_are_asked_for_too_early():
-    with pytest.raises(InvalidValue, match="nothing was measured yet"):
-        pk.LadderPanel(["data_loading"]).plot("losses")
 
 
 def test_recipes_are_measured_together_and_picked_by_title(monkeypatch):

@@ -10,13 +10,8 @@ from IPython.utils.capture import capture_output
 from perfkit import notebook as pk
 from perfkit.errors import Cancelled, InvalidValue, RunFailed
 from perfkit.notebook.panel import Bar
-from tests.unit.notebook.fakes import FakeStudy, resolved, until_cancelled, wait_until
+from tests.unit.notebook.fakes import FakeStudy, until_cancelled, wait_until
 from tests.unit.show.fake_runs import session
-
-
-@pytest.fixture(autouse=True)
-def _resolved(monkeypatch):
-    resolved(monkeypatch)
 
 
 def words(panel):

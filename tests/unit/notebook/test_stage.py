@@ -7,13 +7,8 @@ from perfkit.errors import InvalidValue
 from perfkit.notebook import stage as module
 from perfkit.results.store import RunStore
 from perfkit.show import html, terminal
-from tests.unit.notebook.fakes import FakeStudy, plain, resolved, until_cancelled, wait_until
+from tests.unit.notebook.fakes import FakeStudy, plain, until_cancelled, wait_until
 from tests.unit.show.fake_runs import session
-
-
-@pytest.fixture(autouse=True)
-def _resolved(monkeypatch):
-    resolved(monkeypatch)
 
 
 def shown(panel):
@@ -54,6 +49,7 @@ def test_the_result_answers_the_guess_in_its_unit(monkeypatch):
     text = shown(panel)
     assert "Your guess: 1.50×, within a fifth. The article's V100: 2.16×." in text
     assert "bit for bit" in text, "whether the training is still right"
+    assert "<h2>How it works</h2>" in html.fragment(panel.sections())
     assert "pk.StagePanel(" in panel._line.value, "what to click or write to go on"
     with pytest.raises(InvalidValue):
         panel.predict(-1)
@@ -148,10 +144,3 @@ def test_the_menu_says_why_it_does_not_move_a_panel_at_work(monkeypatch):
     assert "at work" in panel.bar.error.value
     panel.stop()
     wait_until(lambda: not panel._turn.locked())
-
-
-def test_the_card_is_in_the_details_as_markdown(monkeypatch):
-    FakeStudy(monkeypatch)
-    panel = pk.StagePanel("data_loading")
-    panel.run()
-    assert "<h2>How it works</h2>" in html.fragment(panel.sections())

@@ -9,17 +9,12 @@ from perfkit.notebook.shown import Shown
 from perfkit.notebook.workbench import History
 from perfkit.results.store import RunStore
 from perfkit.show import terminal
-from tests.unit.notebook.fakes import FakeStudy, plain, resolved
+from tests.unit.notebook.fakes import FakeStudy, plain
 from tests.unit.notebook.test_panel import press, words
 from tests.unit.show.fake_runs import session
 
 RUNS = [plain(run) for run in session()[:2]]
 WORKLOAD = RUNS[0].workload
-
-
-@pytest.fixture(autouse=True)
-def _resolved(monkeypatch):
-    resolved(monkeypatch)
 
 
 @pytest.fixture
@@ -88,14 +83,6 @@ def test_runs_of_a_recording_are_not_deleted():
     history.show_recorded(RUNS)
     with pytest.raises(InvalidValue, match="recording"):
         history.delete()
-
-
-def test_a_row_has_name_rate_ratio_changes_and_date(bench):
-    row = next(row for row in bench.history.grid.rows if row["id"] == RUNS[1].id)
-    assert row["name"] == "data loading"
-    assert row["date"] == RUNS[1].created[:16].replace("T", " ")
-    assert "Loader workers" in row["changes"]
-    assert row["rate_value"] == RUNS[1].samples_per_s.value
 
 
 def test_profile_is_an_addition_and_its_button_goes_with_it(monkeypatch):

@@ -64,11 +64,7 @@ def test_the_solution_trains_as_the_slow_script(monkeypatch):
     ("old", "new", "missing"),
     [
         ("", "", []),
-        (
-            "num_workers=workers,\n        persistent_workers=True",
-            "num_workers=0",
-            ["workers decode"],
-        ),
+        ("num_workers=workers,\n        persistent_workers=True", "num_workers=0", ["workers decode"]),
         (".permute(2, 0, 1)", ".permute(2, 0, 1).float()", ["batches are uint8"]),
         (
             'torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda")',

@@ -10,16 +10,7 @@ from hypothesis import strategies as st
 
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results.pairing import Pairing, Rounds
-from perfkit.results.run import (
-    Comparison,
-    Mechanism,
-    Raw,
-    Run,
-    Simulated,
-    document,
-    read,
-    same_basis,
-)
+from perfkit.results.run import Comparison, Mechanism, Raw, Run, Simulated, document, read, same_basis
 from tests.unit.results.runs import run
 
 
@@ -52,16 +43,16 @@ MEASURED = run(
 
 
 def test_numbers_are_derived_from_the_raw_values_without_the_warm_up():
-    assert MEASURED.step_s and MEASURED.step_s.value == pytest.approx(0.3)
-    assert MEASURED.data_wait_s and MEASURED.data_wait_s.value == pytest.approx(0.1)
+    assert MEASURED.step_s.value == pytest.approx(0.3)
+    assert MEASURED.data_wait_s.value == pytest.approx(0.1)
     assert MEASURED.data_wait_share == pytest.approx(0.3 / 0.9)
     rate, efficiency = (100 * 90 * 110) ** (1 / 3), (0.5 * 1.0 * 0.5) ** (1 / 3)
-    assert MEASURED.samples_per_s and MEASURED.samples_per_s.value == pytest.approx(rate)
+    assert MEASURED.samples_per_s.value == pytest.approx(rate)
     assert MEASURED.pipeline_efficiency == pytest.approx(efficiency)
     assert MEASURED.ceiling_samples_per_s == pytest.approx(rate / efficiency)
     previous, baseline = MEASURED.speedup("previous"), MEASURED.speedup("baseline")
-    assert previous and (previous.ratio, previous.verdict) == (pytest.approx(2), "faster")
-    assert baseline and (baseline.ratio, baseline.verdict) == (1.0, "no measurable difference")
+    assert (previous.ratio, previous.verdict) == (pytest.approx(2), "faster")
+    assert (baseline.ratio, baseline.verdict) == (1.0, "no measurable difference")
     fewer = Raw(block_samples_per_s=[50.0, 60.0, 10.0], ceiling_samples_per_s=[100.0, 100.0])
     assert run(raw=fewer).pipeline_efficiency == pytest.approx((0.5 * 0.6) ** 0.5)
 
@@ -167,7 +158,7 @@ def test_a_simulated_rate_holds_the_model_s_error():
     raw = Raw(step_s=[0.1], block_samples_per_s=[100.0], block_steps=[1])
     simulated = run(device="sim:v100", simulated=KNOWN, samples_per_step=10, raw=raw)
     rate = simulated.samples_per_s
-    assert rate and (rate.value, rate.low, rate.high) == pytest.approx((100.0, 100 / 1.15, 115.0))
+    assert (rate.value, rate.low, rate.high) == pytest.approx((100.0, 100 / 1.15, 115.0))
     assert simulated.utilization == pytest.approx(0.9)
     assert document([simulated])["simulated"] is True
     result = compared(pairing([150.0], [100.0], band=0.2, computed=True), simulated=KNOWN, device="sim:v100")

@@ -83,7 +83,7 @@ def test_a_line_of_the_history_has_the_derived_values_and_what_the_user_wrote(st
     store.mark("measured", note="at night")
     (line,) = store.history()
     assert (line.name, line.note, line.guess) == ("the quick one", "at night", 1.5)
-    assert line.samples_per_s and line.samples_per_s.value == pytest.approx(2.0)
+    assert line.samples_per_s.value == pytest.approx(2.0)
     assert line.against_baseline and line.against_baseline.verdict == "faster"
     store.mark("measured", name="", guess=2.0)
     assert (store.guess("measured"), store.guess("gone")) == (2.0, None)

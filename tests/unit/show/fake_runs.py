@@ -19,12 +19,7 @@ _CPU = [
     ("device_resize", "resize on device", 22.1, 0.01, 22.3, 128, 3.5e9),
     ("channels_last", "channels_last", 31.7, 0.02, 32.1, 128, 3.4e9),
     ("amp", "AMP", 47.9, 0.05, 50.3, 128, 2.6e9),
-    (
-        "compile",
-        "compile",
-        "failed",
-        "torch.compile found no C++ compiler. Install g++ and run again",
-    ),
+    ("compile", "compile", "failed", "torch.compile found no C++ compiler. Install g++ and run again"),
 ]
 
 _GPU = [

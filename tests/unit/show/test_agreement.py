@@ -67,7 +67,6 @@ def test_a_higher_rate_has_a_ratio_above_1(runs):
     pairs += [(run, runs[0], "baseline") for run in runs[1:]]
     for run, other, role in pairs:
         own, before, ratio = run.samples_per_s, other.samples_per_s, run.speedup(role)
-        assert own and before and ratio
         assert abs(own.value / before.value / ratio.ratio - 1) < 1e-9
         gain = shown(units.interval(own)) - shown(units.interval(before))
         assert gain * (shown(str(tables.against(run, role))) - 1) >= 0

@@ -1,4 +1,4 @@
-"""`sim:NAME` as a source of runs: the article's ladder, other workloads, refusals, reports and traces."""
+"""`sim:NAME` as a source of runs: other workloads, refusals, reports and traces."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from perfkit import trace
 from perfkit.errors import InvalidValue
 from perfkit.ladder.stages import Stage
 from perfkit.recipe import Recipe
-from perfkit.simulate import article, chrome, inspect, planning, recording, source
+from perfkit.simulate import chrome, inspect, planning, recording, source
 from perfkit.simulate.bands import table
 from perfkit.simulate.costs import constants
 from perfkit.simulate.source import Simulated
@@ -15,13 +15,6 @@ from perfkit.studies.sources import NotHere, StopRule, source_of
 from perfkit.studies.sources import plan as planned
 from perfkit.workloads import load
 from tests.unit.simulate.plans import prediction
-
-ARTICLE = (
-    ("baseline", {}), ("data_loading", {"workers": 8}),
-    ("pinning", {"pin_memory": True, "non_blocking": True}),
-    ("batch_size", {"batch_size": 512}), ("uint8_copy", {"uint8_copy": True}),
-    ("amp", {"amp": "fp16", "batch_size": 1024}), ("compile", {"compile": True}),
-)  # fmt: skip
 
 
 def here(function, *arguments, **_):
@@ -37,7 +30,7 @@ def in_process(monkeypatch):
     monkeypatch.setattr(source, "call", here)
 
 
-def stages(changes=ARTICLE):
+def stages(changes):
     recipe, found = Recipe(batch_size=32), []
     for name, switches in changes:
         recipe = recipe.replace(**switches)
@@ -53,31 +46,6 @@ def computed(device, workload, steps, **more):
 
 def test_sim_is_a_source():
     assert source_of("sim:v100") is Simulated
-
-
-def test_the_articles_ladder(in_process):
-    """Mean error at most 10%, gains within 1.25, and every figure inside its printed band."""
-    runs = computed("sim:v100", None, stages())
-    errors, before = [], None
-    for run in runs:
-        published = article.published(run.stage)
-        assert published and run.samples_per_s and run.simulated
-        rate = run.samples_per_s
-        errors.append(abs(rate.value / published.samples_per_s - 1))
-        assert rate.low <= published.samples_per_s <= rate.high, run.stage
-        if before:
-            gain = published.samples_per_s / before
-            ratio = run.speedup("previous")
-            assert ratio and 1 / 1.25 < ratio.ratio / gain < 1.25, run.stage
-            assert ratio.low <= gain <= ratio.high, run.stage
-        before = published.samples_per_s
-    assert sum(errors) / len(errors) < 0.10
-    assert runs[0].facts["pace"].startswith("the loader decides")
-    assert runs[3].peak_memory_bytes == pytest.approx(11.3e9, rel=0.05)
-    [section] = article.sections(runs)
-    assert [str(row[2]) for row in section.contents[0].rows] == [
-        "400", "865", "1,200", "1,584", "1,670", "2,477", "3,268",
-    ]  # fmt: skip
 
 
 def test_another_workload_has_its_fetch_time_measured_here(in_process):

@@ -23,6 +23,10 @@ class FakeMachine:
         self.taken = lambda: 0.0
         """The share of the cores that others take during the next block."""
 
+    def fail(self, question, problem, when=lambda child: True):
+        """Every answer to this question is a problem, where it applies to the child."""
+        self.fails = lambda child, asked: problem if asked == question and when(child) else None
+
     def start(self, on_progress=None, cancelled=None, deadline=None, environment=None, ranks=1):
         self.children.append(FakeChild(self, len(self.children), on_progress, cancelled, deadline))
         return self.children[-1]

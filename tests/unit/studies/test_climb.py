@@ -73,11 +73,8 @@ def test_a_slower_rung_is_kept_if_that_is_asked_for(machine, ladder, keep, keep_
 
 
 def test_nothing_is_built_on_a_rung_that_failed_in_its_rounds(machine, ladder):
-    def fails(child, question):
-        is_first_rung = child.recipe.workers and not child.recipe.compile
-        return RunFailed("the loss is nan", "lower it") if question == "block" and is_first_rung else None
-
-    machine.fails = fails
+    is_first_rung = lambda child: child.recipe.workers and not child.recipe.compile
+    machine.fail("block", RunFailed("the loss is nan", "lower it"), is_first_rung)
     runs = climb(ladder)
     assert [run.status for run in runs[:4]] == ["ok", "failed", "ok", "ok"]
     assert Recipe.from_dict(runs[3].recipe).workers == 0
@@ -130,29 +127,25 @@ def test_stored_runs_are_recognised_given_what_was_kept(machine, ladder):
 
 
 def test_a_ladder_ends_with_its_baseline(machine, ladder):
-    machine.fails = lambda child, question: RunFailed("broken", "fix it") if question == "train" else None
+    machine.fail("train", RunFailed("broken", "fix it"))
     runs = climb(ladder)
     assert runs[0].status == "failed"
     assert len(runs) == 2
 
 
 def test_a_rung_is_not_kept_if_what_was_kept_failed_beside_it(machine, ladder):
-    def fails(child, question):
-        is_last_rung = len(machine.children) == 4
-        return RunFailed("lost", "") if question == "block" and is_last_rung and child.number == 1 else None
-
-    machine.fails = fails
+    machine.fail(
+        "block", RunFailed("lost", ""), lambda child: len(machine.children) == 4 and child.number == 1
+    )
     runs = climb(ladder)
     assert facts(runs)["data_loading"] == "kept" and facts(runs)["compile"] == ""
     assert runs[-2].stage == KEPT and runs[-2].recipe == runs[1].recipe
 
 
 def test_the_ladder_goes_on_with_a_new_baseline_if_that_fails_later(machine, ladder):
-    def fails(child, question):
-        is_second_rung = len(machine.children) == 3
-        return RunFailed("lost", "") if question == "block" and is_second_rung and child.number == 0 else None
-
-    machine.fails = fails
+    machine.fail(
+        "block", RunFailed("lost", ""), lambda child: len(machine.children) == 3 and child.number == 0
+    )
     runs = climb(ladder)
     assert [run.status for run in runs] == ["ok"] * 6
     assert runs[-2].stage == KEPT and runs[-2].speedup("baseline").ratio == pytest.approx(1.95)

@@ -63,16 +63,14 @@ def test_the_budget_ends_the_pairs_once_there_are_five(machine, where, budget_s,
 
 
 def test_without_memory_for_both_the_rounds_are_sequential(machine, where):
-    machine.fails = lambda child, question: (
-        out_of_memory() if question == "train" and machine.alive() != [child.number] else None
-    )
+    machine.fail("train", out_of_memory(), lambda child: machine.alive() != [child.number])
     result = compare(A, B, where, budget_s=0, pairs=2)
     assert not result.pairing.interleaved
     assert result.ratio.ratio == pytest.approx(2.0)
 
 
 def test_a_side_that_fails_ends_the_comparison_and_is_kept(machine, where):
-    machine.fails = lambda child, question: PerfkitError("broken", "fix it") if question == "train" else None
+    machine.fail("train", PerfkitError("broken", "fix it"))
     with pytest.raises(PerfkitError, match="A could not be compared: broken"):
         compare(A, B, where, budget_s=0)
     assert [run.status for run in RunStore().runs()] == ["failed"]
@@ -142,14 +140,7 @@ def test_runs_of_other_workloads_or_machines_are_not_compared(machine, where):
 
 @pytest.mark.parametrize(
     ("noise", "precision", "pairs"),
-    [
-        (0.0, 0.02, 1),
-        (0.02, 0.02, 1),
-        (0.021, 0.02, 6),
-        (0.03, 0.02, 8),
-        (0.3, 0.02, 12),
-        (0.3, 0.0, 1),
-    ],
+    [(0.0, 0.02, 1), (0.02, 0.02, 1), (0.021, 0.02, 6), (0.03, 0.02, 8), (0.3, 0.02, 12), (0.3, 0.0, 1)],
 )
 def test_as_many_pairs_of_processes_as_their_noise_calls_for(noise, precision, pairs):
     assert pairs_for(noise, precision) == pairs

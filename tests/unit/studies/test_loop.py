@@ -31,10 +31,6 @@ def measure(where, stages, rounds=3, progress=None, **rule):
         return source.measure(stages, StopRule(rounds, **rule))
 
 
-def fails_when(machine, question, problem, when):
-    machine.fails = lambda child, asked: problem() if asked == question and when(child) else None
-
-
 # ---------------------------------------------------------------- rounds
 
 
@@ -59,14 +55,11 @@ def test_ratios_and_rates_are_those_of_the_same_rounds(machine, where):
         [("previous", first.id), ("baseline", first.id)],
         [("previous", second.id), ("baseline", first.id)],
     ]
+    by_id = {run.id: run.samples_per_s.value for run in (first, second, third)}
     for run in (second, third):
         for pairing in run.pairings:
-            other = first if pairing.against == first.id else second
             assert pairing.interleaved
-            assert run.samples_per_s
-            assert other.samples_per_s
-            wanted = run.samples_per_s.value / other.samples_per_s.value
-            assert pairing.ratio.ratio == pytest.approx(wanted, rel=1e-12)
+            assert pairing.ratio.ratio == pytest.approx(by_id[run.id] / by_id[pairing.against], rel=1e-12)
     assert third.raw.step_s[:3] == [2.0, 0.5, 0.5]
     assert (third.raw.warmup_steps, third.raw.block_steps) == (3, [2, 2, 2])
     assert len(third.raw.ceiling_samples_per_s) == 3
@@ -176,7 +169,7 @@ def test_a_stage_that_cannot_act_starts_no_process(machine, where):
 
 @pytest.mark.parametrize("question", ["train", "block", "peak"])
 def test_a_failing_stage_stops_no_other_and_is_compared_with_nothing(question, machine, where):
-    fails_when(machine, question, lambda: RunFailed("broken", "fix it"), lambda child: child.number == 1)
+    machine.fail(question, RunFailed("broken", "fix it"), lambda child: child.number == 1)
     first, second, third = measure(where, THREE)
     assert (second.status, second.reason) == ("failed", "broken. fix it")
     assert [pairing.against for pairing in third.pairings] == [first.id, first.id]
@@ -209,7 +202,7 @@ def test_without_memory_for_all_stages_are_measured_in_batches(machine, where, m
 def test_a_stage_that_lacks_memory_beside_the_others_is_measured_beside_the_baseline(
     question, machine, where
 ):
-    fails_when(machine, question, out_of_memory, lambda child: child.number == 2 and len(machine.alive()) > 2)
+    machine.fail(question, out_of_memory(), lambda child: child.number == 2 and len(machine.alive()) > 2)
     runs = measure(where, THREE)
     assert [run.status for run in runs] == ["ok"] * 3
     assert runs[2].pairing("baseline").interleaved
@@ -218,14 +211,14 @@ def test_a_stage_that_lacks_memory_beside_the_others_is_measured_beside_the_base
 
 
 def test_a_baseline_that_runs_out_of_memory_is_measured_anew(machine, where):
-    fails_when(machine, "block", out_of_memory, lambda child: child.number == 0 and len(machine.alive()) > 2)
+    machine.fail("block", out_of_memory(), lambda child: child.number == 0 and len(machine.alive()) > 2)
     runs = measure(where, THREE)
     assert [run.status for run in runs] == ["ok"] * 3
     assert all(run.pairing("baseline").interleaved for run in runs[1:])
 
 
 def test_without_memory_beside_the_baseline_a_stage_is_measured_alone(machine, where):
-    fails_when(machine, "block", out_of_memory, lambda child: len(machine.alive()) > 1)
+    machine.fail("block", out_of_memory(), lambda child: len(machine.alive()) > 1)
     runs = measure(where, THREE)
     assert [run.status for run in runs] == ["ok"] * 3
     for run in runs[1:]:
@@ -235,7 +228,7 @@ def test_without_memory_beside_the_baseline_a_stage_is_measured_alone(machine, w
 
 
 def test_what_lacks_memory_even_alone_has_failed(machine, where):
-    fails_when(machine, "train", out_of_memory, lambda child: child.number > 0)
+    machine.fail("train", out_of_memory(), lambda child: child.number > 0)
     first, second = measure(where, [stage(8), stage(64)])
     assert first.status == "ok"
     assert (second.status, second.reason) == ("failed", "no memory. lower batch_size")

@@ -44,7 +44,6 @@ def test_some_stages_come_with_the_baseline_and_its_repetition():
 def test_one_stage_on_top_of_the_ladder_comes_with_the_one_before_it():
     before, amp = climb(planned("amp", below=True))
     pairing = amp.pairing("previous")
-    assert pairing
     assert pairing.against == before.id
     assert before.stage == "channels_last"
     _, stages = rungs.resolve(planned("amp", below=True))
@@ -60,11 +59,7 @@ def test_a_stage_that_could_not_be_measured_there_keeps_its_reason():
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        {"stages": ["fused_optimizer"]},
-        {"stages": ["amp"], "settings": {"cpu_threads": 1}},
-    ],
+    "more", [{"stages": ["fused_optimizer"]}, {"stages": ["amp"], "settings": {"cpu_threads": 1}}]
 )
 def test_what_the_recording_lacks_says_what_it_has(more):
     run = climb(plan(device=f"recorded:{NAME}", **more))[1]
