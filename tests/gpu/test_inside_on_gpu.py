@@ -1,7 +1,10 @@
 """Memory, kernels, placement, ranges and ranks where there is a GPU; skipped where there is none."""
 
+from typing import Any
+
 import pytest
 
+from perfkit.results.run import Run
 from perfkit.studies import inspect, sources
 from perfkit.studies.rungs import climb
 from perfkit.trace.profile import profile
@@ -10,21 +13,21 @@ pytestmark = pytest.mark.usefixtures("no_orphans")
 
 CIFAR = "cifar_resnet18"
 SEEDED = "perfkit.workloads.bottlenecks"
-CUDA = {"preset": "smoke", "device": "cuda"}
+CUDA: Any = {"preset": "smoke", "device": "cuda"}
 
 
-def measured(workload, **wanted):
+def measured(workload: str, **wanted: Any) -> list[Run]:
     return climb(sources.plan(workload, "smoke", device="cuda", **wanted), None)
 
 
-def test_checkpointing_gives_activations_up():
+def test_checkpointing_gives_activations_up() -> None:
     plain = inspect.memory(CIFAR, **CUDA, settings={"batch_size": 32})
     saved = inspect.memory(CIFAR, **CUDA, settings={"batch_size": 32, "activation_checkpointing": True})
     assert saved.parts["activations"] < plain.parts["activations"]
     assert saved.peak < plain.peak
 
 
-def test_the_account_of_memory_agrees_with_the_allocator():
+def test_the_account_of_memory_agrees_with_the_allocator() -> None:
     found = inspect.memory(CIFAR, **CUDA)
     assert sum(found.parts.values()) == found.peak
     assert found.allocated
@@ -33,7 +36,7 @@ def test_the_account_of_memory_agrees_with_the_allocator():
     assert found.allocated < 2 * found.peak, "the rest is what libraries take inside an operator"
 
 
-def test_roofs_and_share_of_a_gpu():
+def test_roofs_and_share_of_a_gpu() -> None:
     found = inspect.kernels(CIFAR, **CUDA, settings={"amp": "bf16", "batch_size": 64})
     assert set(found.peaks) == {"float32", "bfloat16", "float16"}
     assert found.peaks["bfloat16"] > 2 * found.peaks["float32"]
@@ -42,13 +45,13 @@ def test_roofs_and_share_of_a_gpu():
     assert 0 < found.mfu < 1
 
 
-def test_ranges_are_in_the_trace():
+def test_ranges_are_in_the_trace() -> None:
     made = profile(CIFAR, **CUDA)
     names = {bar.name for lane in made.lanes().lanes for bar in lane.bars}
     assert {"data", "forward", "backward", "optimizer"} <= names
 
 
-def test_two_ranks_over_nccl():
+def test_two_ranks_over_nccl() -> None:
     import torch
 
     if torch.cuda.device_count() < 2:

@@ -1,5 +1,7 @@
 """Profiles, parity and the sync detective where there is a GPU; skipped where there is none."""
 
+from __future__ import annotations
+
 import pytest
 
 from perfkit.studies import compare, inspect, sources
@@ -11,7 +13,7 @@ CIFAR = "cifar_resnet18"
 
 
 @pytest.mark.parametrize("stage", ["baseline", "pinning", "amp"])
-def test_a_live_profile_has_kernels_copies_and_parts_that_sum(stage):
+def test_a_live_profile_has_kernels_copies_and_parts_that_sum(stage: str) -> None:
     made = profile(CIFAR, stage, preset="smoke", device="cuda")
     assert made.analysis.kernels
     assert made.analysis.gpu_utilization
@@ -26,7 +28,7 @@ def test_a_live_profile_has_kernels_copies_and_parts_that_sum(stage):
 
 
 @pytest.mark.parametrize("stage", ["pinning", "channels_last", "amp", "amp_fp16", "compile", "tf32"])
-def test_a_stage_trains_the_same(stage):
+def test_a_stage_trains_the_same(stage: str) -> None:
     plan = sources.plan(CIFAR, "smoke", ["baseline"], device="cuda")
     side = compare.candidate(stage, plan)
     assert side.recipe
@@ -34,7 +36,7 @@ def test_a_stage_trains_the_same(stage):
     assert found.ok, found.describe()
 
 
-def test_the_sync_detective_judges_real_copies():
+def test_the_sync_detective_judges_real_copies() -> None:
     pageable = inspect.syncs(CIFAR, "baseline", preset="smoke", device="cuda").places
     assert {place.memory for place in pageable if place.kind == "host to device"} == {"pageable"}
     pinned = inspect.syncs(CIFAR, "pinning", preset="smoke", device="cuda").places
