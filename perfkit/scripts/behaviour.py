@@ -1,6 +1,5 @@
 """What a training script does in its steps, and where a faster one does something else."""
 
-import math
 from collections.abc import Iterator
 
 import msgspec
@@ -49,19 +48,6 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """Settings after the first step, such as `lr`, over all parameter groups."""
     replaced: list[str]
     """Functions that measuring relies on and that the script has replaced."""
-
-    def inputs_differ(self, other: "Behaviour") -> bool:
-        """Whether first inputs are not the same, as far as their checksums tell."""
-        pairs = zip(self.batches, other.batches, strict=False)
-        return not all(math.isclose(*pair, rel_tol=1e-3, abs_tol=0.1) for pair in pairs)
-
-    def summary(self) -> dict[str, object]:
-        """The facts for a document: means over steps in place of the steps."""
-        facts = msgspec.structs.asdict(self)
-        means = {name: _mean(facts[name]) for name in ("loaded", "trained", "values", "backwards")}
-        counts = {name: len(facts[name]) for name in ("evaluations", "checkpoints")}
-        distinct = {"batches": len(self.batches), "distinct_batches": len(set(self.batches))}
-        return {"steps": len(self.loaded), **facts, **means, **counts, **distinct}
 
 
 class Difference(msgspec.Struct, frozen=True):

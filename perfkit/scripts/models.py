@@ -178,9 +178,7 @@ class Models:
 
     def _examined(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         """A call of the first steps: its types and layout are read."""
-        named = {**{str(at): value for at, value in enumerate(args)}, **kwargs}
-        images = [name for name, value in named.items() if getattr(value, "ndim", 0) == 4]
-        self._script.sites.note("forward", images)
+        self._script.sites.note("forward")
         is_compiled = self.is_compiled or self._script.wants("compile")  # a hook would be captured
         hook = contextlib.nullcontext() if is_compiled else register_module_forward_pre_hook(self._look)
         with self._ignoring_inner_calls(), hook:

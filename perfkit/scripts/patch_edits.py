@@ -229,14 +229,8 @@ class Patcher:
     def _channels_last(self, value: Value) -> None:
         suffix = ".to(memory_format=torch.channels_last)"
         if not value:
-            raise Refused(f"remove {suffix} of the model and of its inputs")
-        self._on_models(suffix)
-        for source, call, site in self._calls("forward"):
-            for name in site.images:
-                image = argument(call, name, [*map(str, range(len(call.args)))])
-                if image is None:
-                    raise Refused(f"{source.where(call)}: add {suffix} to the images that the model gets")
-                self._add(source, call, f"{source.code(image)}{suffix}", source.append(image, suffix))
+            raise Refused(f"remove {suffix}")
+        self._on_models(suffix)  # a convolution takes over the layout of its weights
 
     def _on_models(self, suffix: str) -> None:
         """Plans a statement on each model, before the optimizer that gets its parameters is made."""

@@ -118,13 +118,6 @@ class Source:
     def replace(self, node: ast.AST, code: str) -> Edit:
         return Edit(self.path, *self.span(node), code.encode())
 
-    def append(self, node: ast.expr, suffix: str) -> Edit:
-        """A suffix such as `.to(…)` of an expression, in brackets where it needs them."""
-        is_simple = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-        return self.replace(
-            node, f"{self.code(node)}{suffix}" if is_simple else f"({self.code(node)}){suffix}"
-        )
-
     def add_keyword(self, call: ast.Call, name: str, code: str) -> Edit:
         """A further argument."""
         parts = [*call.args, *call.keywords]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -43,8 +43,8 @@ class Verdict(msgspec.Struct, frozen=True):
     reason: str
     differences: list[Difference]
     losses: Check
-    observed: dict[str, dict[str, Any]]
-    """What the steps of both sides did; see `Behaviour`."""
+    observed: dict[str, Behaviour]
+    """What the steps of both sides, `a` and `b`, did."""
 
 
 @dataclass(frozen=True)
@@ -73,18 +73,16 @@ class Match:
         explained = _EXPLAIN_LOSSES & self.allowed & {one.name for one in found}
         allowed = self.allowed | ({"losses"} if explained else set())
         if not losses.ok:
-            others = bool(old and new and not found and old.inputs_differ(new))
-            also = "; the inputs are other ones too: their order, or how they are prepared" * others
-            found.append(Difference("losses", losses.evidence + also))
+            found.append(Difference("losses", losses.evidence))
         found = [Difference(one.name, one.evidence, one.name in allowed) for one in found]
-        seen = {name: side.summary() for name, side in (("a", old), ("b", new)) if side}
+        seen = {name: side for name, side in (("a", old), ("b", new)) if side}
         outcome, reason = _decide(result, found, len(seen) == 2, precision, fails)
         return Verdict(outcome, EXIT_CODES[outcome], reason, found, losses, seen)
 
     def sections(self, result: Comparison, verdict: Verdict) -> list[Content]:
         """The verdict for people."""
         proofs = [Check(one.name, one.allowed, one.evidence) for one in verdict.differences]
-        steps = [side["steps"] for side in verdict.observed.values()]
+        steps = [len(side.loaded) for side in verdict.observed.values()]
         if not verdict.differences and steps:
             proofs = [Check("steps", True, f"{min(steps)} steps of each side do the same")]
         proofs += [verdict.losses] * all(proof.name != "losses" for proof in proofs)

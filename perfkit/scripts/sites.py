@@ -32,13 +32,11 @@ class Site(msgspec.Struct, frozen=True):
         role: what is called.
         frames: the calls in the user's files, the innermost first; none if only libraries were involved.
         library: the package, such as `transformers`, that made the call; empty if the script did.
-        images: the arguments of a model with four dimensions: their position from 0, or their name.
     """
 
     role: str
     frames: list[Frame]
     library: str = ""
-    images: list[str] = []
 
 
 class Sites:
@@ -53,11 +51,11 @@ class Sites:
         self._sites: dict[str, list[Site]] = collections.defaultdict(list)
         self._looks = collections.Counter[str]()
 
-    def note(self, role: str, images: list[str] | None = None) -> None:
+    def note(self, role: str) -> None:
         """Keeps the call under way, if it is among the first of its role and at another place."""
         if self._looks[role] < _MOST_LOOKS:
             self._looks[role] += 1
-            site = self.describe(role, images)
+            site = self.describe(role)
             if all(site.frames[:1] != other.frames[:1] for other in self._sites[role]):
                 self._sites[role].append(site)
 
@@ -69,7 +67,7 @@ class Sites:
     def all(self) -> list[Site]:
         return [site for sites in self._sites.values() for site in sites]
 
-    def describe(self, role: str, images: list[str] | None = None) -> Site:
+    def describe(self, role: str) -> Site:
         """The call under way: the user's frames, and the library that made it, if it is not torch."""
         frames, library = [], ""
         frame: FrameType | None = sys._getframe(1)
@@ -80,7 +78,7 @@ class Sites:
             elif not frames:
                 library = _package(file) or library
             frame = frame.f_back
-        return Site(role, frames, library, images or [])
+        return Site(role, frames, library)
 
     def _expression(self, frame: FrameType, file: str) -> Frame:
         line, end_line, column, end_column = list(frame.f_code.co_positions())[frame.f_lasti // 2]

@@ -7,7 +7,7 @@ else a share of the work, by Amdahl's law. Where nothing that was seen tells, th
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -17,12 +17,10 @@ from perfkit.rules import Target, why_not
 from perfkit.scripts.messages import Observation
 from perfkit.trace import Analysis
 from perfkit.trace.diagnosis import Bottleneck
-from perfkit.worker.messages import Block, SyncReport
+from perfkit.worker.messages import Block
 
 _WORTH_A_WORKER, _WORTH_A_LINE = 0.03, 0.01
 """Smaller shares of a step are left alone."""
-_STANDS_OUT, _PYTHON = 0.1, 0.2
-"""From these shares of a step on, waiting for data is a bottleneck, and a larger batch may help."""
 _CONVOLUTIONS = r"aten::(_?convolution|mkldnn_conv|cudnn_conv|slow_conv).*"
 _PRODUCTS = (
     rf"{_CONVOLUTIONS}|aten::(mm|addmm|bmm|baddbmm|linear|matmul|(_?scaled_dot|_flash|_efficient|mkldnn_linear)"
@@ -59,7 +57,6 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     at_most: bool = False
     basis: str = ""
     measured: Ratio | None = None
-    changes_training: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,6 @@ class Seen:
     cores: int
     ceiling: Block | None = None
     analysis: Analysis | None = None
-    syncs: SyncReport | None = None
     in_16_bits: float | None = None
     has_fused: bool = True
 
@@ -121,7 +117,7 @@ class Seen:
 def suggest(seen: Seen) -> list[Suggestion]:
     """What to try, the largest gain first; then edits; then what cannot be had, and what is on already."""
     on_device = {"cpu": _on_cpu, "cuda": _on_cuda}.get(seen.target.device, lambda _: ())
-    ideas = [*_loading(seen), _amp(seen), *_computing(seen), *on_device(seen), *_waits(seen)]
+    ideas = [*_loading(seen), _amp(seen), *_computing(seen), *on_device(seen)]
     return sorted(ideas, key=lambda idea: (_ORDER.index(idea.state), -(idea.gain or 0.0)))
 
 
@@ -145,22 +141,15 @@ def tried(
 def bounded(found: Iterable[Bottleneck], seen: Seen, ideas: Iterable[Suggestion]) -> list[Bottleneck]:
     """The bottlenecks of a profile, with gains that plain steps allow and switches that are suggested.
 
-    Waiting for data is that of the plain steps. Computing has no bound: no switch removes it.
+    Waiting for data is left out: the plain steps tell it. Computing has no bound: no switch removes it.
     """
     names = {name for idea in ideas if idea.state == "try" for name in idea.settings}
     results = []
-    for each in found:
-        more: dict[str, Any] = {"gain_at_most": seen.without(each.share_of_step)}
-        if each.bottleneck == "data-bound":
-            waiting = seen.steps.waiting
-            if waiting < _STANDS_OUT:
-                continue
-            message = f"{waiting:.0%} of a step: waiting for the next batch"
-            more = {"gain_at_most": seen.without_waiting, "share_of_step": waiting, "message": message}
-        elif each.bottleneck in ("device-bound", "memory-bound"):
-            more = {"gain_at_most": None}
+    for each in (each for each in found if each.bottleneck != "data-bound"):
+        has_bound = each.bottleneck not in ("device-bound", "memory-bound")
+        gain = seen.without(each.share_of_step) if has_bound else None
         switches = [name for name in each.try_next if name in names]
-        results.append(msgspec.structs.replace(each, **more, try_next=switches))
+        results.append(msgspec.structs.replace(each, gain_at_most=gain, try_next=switches))
     return results
 
 
@@ -184,35 +173,29 @@ def _idea(
         gain=gain,
         at_most=gain is not None,
         basis="only measuring tells" if gain is None else basis,
-        changes_training=name == "batch_size",
     )
 
 
 def _faster(
-    seen: Seen, title: str, what: str, share: float | None, saves: float = 0.0, **settings: Value
+    seen: Seen, title: str, what: str, share: float | None, saves: bool = False, **settings: Value
 ) -> Suggestion:
-    """A suggestion that speeds up a share of a step, and saves at most a part of it; unknown if 0."""
+    """A suggestion that speeds up a share of a step; with `saves`, it can save at most all of that."""
     why = what if share is None else f"{what}: {share:.0%} of a step"
-    gain = seen.without(saves * share) if share is not None and saves else None
-    basis = "as if it took no time" if saves == 1 else "as if it took half the time"
-    return _idea(seen, title, why, settings, gain, basis)
+    gain = seen.without(share) if share is not None and saves else None
+    return _idea(seen, title, why, settings, gain, "as if it took no time")
 
 
 def _computing(seen: Seen) -> Iterator[Suggestion]:
-    own, target, fusible = seen.own, seen.target, seen.operators(_FUSIBLE)
+    target, fusible = seen.target, seen.operators(_FUSIBLE)
     if target.convolves or "channels_last" in target.refused:
         share = seen.operators(_CONVOLUTIONS)
         yield _faster(seen, "channels_last", "convolutions", share, channels_last=True)
-    yield _faster(seen, "torch.compile", "operators that can be fused", fusible, 1, compile=True)
+    yield _faster(seen, "torch.compile", "operators that can be fused", fusible, True, compile=True)
     timed = seen.steps.optimizer_s
     # A loop over parameters is made of operators that the model uses as well: they do not tell its share.
     update = seen.operators(_UPDATES) or None if timed is None else min(1.0, timed / seen.steps.block.seconds)
     kind = "fused" if seen.has_fused else "foreach"
-    yield _faster(seen, "Optimizer", "the optimizer's own work", update, 1, optimizer_impl=kind)
-    host = seen.profiled(seen.analysis.mean_us["other"]) if seen.analysis else None
-    if host and host > _PYTHON and "batch_size" not in target.refused:
-        what, batch_size = "Python code between the operators", 2 * own.batch_size
-        yield _faster(seen, "Batch size", what, host, 0.5, batch_size=batch_size)
+    yield _faster(seen, "Optimizer", "the optimizer's own work", update, True, optimizer_impl=kind)
 
 
 def _on_cpu(seen: Seen) -> Iterator[Suggestion]:
@@ -220,9 +203,6 @@ def _on_cpu(seen: Seen) -> Iterator[Suggestion]:
     if own.cpu_threads > cores:
         why = f"{own.cpu_threads} compute threads on {cores} cores"
         yield _idea(seen, "CPU threads", why, {"cpu_threads": cores})
-    if own.workers:
-        why = "compute threads that wait for each other keep cores busy that the workers could use"
-        yield _idea(seen, "Passive waiting", why, {"wait_policy": "passive"})
 
 
 def _on_cuda(seen: Seen) -> Iterator[Suggestion]:
@@ -231,7 +211,7 @@ def _on_cuda(seen: Seen) -> Iterator[Suggestion]:
     share = seen.profiled(sum(copy.us_per_step for copy in pageable))
     if (share or 0) > _WORTH_A_LINE or own.pin_memory:
         what = "copying batches from pageable memory"
-        yield _faster(seen, "Pinned memory", what, share, 1, pin_memory=True, non_blocking=True)
+        yield _faster(seen, "Pinned memory", what, share, True, pin_memory=True, non_blocking=True)
     if own.amp == "off":
         yield _faster(seen, "TF32", _PRODUCT, seen.operators(_PRODUCTS), fp32_precision="tf32")
     if seen.target.convolves:
@@ -293,20 +273,3 @@ def _amp(seen: Seen) -> Suggestion:
     why = _PRODUCT if share is None else f"{_PRODUCT}: {share:.0%} of a step"
     idea = _idea(seen, "AMP", why, {"amp": kind}, gain, basis)
     return msgspec.structs.replace(idea, at_most=False)  # measured, not a bound
-
-
-def _waits(seen: Seen) -> Iterator[Suggestion]:
-    """Lines that wait for a GPU: only an edit helps."""
-    if seen.syncs is None or seen.target.device == "cpu":
-        return
-    for place in sorted(seen.syncs.places, key=lambda place: -place.seconds)[:3]:
-        share = place.seconds / max(1, seen.syncs.steps) / seen.steps.step_s
-        if share >= _WORTH_A_LINE and place.kind != "host to device":
-            yield Suggestion(
-                title=f"{place.call} at {place.where}",
-                state="edit",
-                why=f"{place.fix} ({share:.0%} of a step)",
-                gain=seen.without(share),
-                at_most=True,
-                basis="as if nothing were waited for there",
-            )

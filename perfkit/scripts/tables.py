@@ -83,7 +83,7 @@ def suggestions(ideas: Sequence[Suggestion]) -> Table:
 
     def how(idea: Suggestion) -> str:
         options = ", ".join(f"{name}={shown(value)}" for name, value in idea.settings.items())
-        return _WITHOUT_SWITCH.get(idea.state, options + " (changes training)" * idea.changes_training)
+        return _WITHOUT_SWITCH.get(idea.state, options)
 
     columns = [
         Col("switch", lambda idea: clean(idea.title)),

@@ -156,7 +156,7 @@ def _ask(
     analysis = traces.analyse(traces.load(out)) if profile else None
     own = Recipe().replace(**where.own)
     seen = Seen(
-        own, where, plain, machine.usable_cores(), ceiling, analysis, syncs, in_16_bits, facts.has_fused
+        own, where, plain, machine.usable_cores(), ceiling, analysis, in_16_bits, facts.has_fused
     )
     result = Watched(
         command=script.launch.describe(),

@@ -31,7 +31,7 @@ CASES: dict[str, tuple[str, list[str], dict[str, Any], list[str]]] = {
             "model.to(memory_format=torch.channels_last)",
             "optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, fused=True)",
             'with torch.autocast("cpu", dtype=torch.bfloat16):',
-            "loss = criterion(model(images.to(memory_format=torch.channels_last)), labels)",
+            "loss = criterion(model(images), labels)",
         ],
     ),
     "two models": (
@@ -40,10 +40,6 @@ CASES: dict[str, tuple[str, list[str], dict[str, Any], list[str]]] = {
             "loader = DataLoader(TensorDataset(pictures), batch_size=8, shuffle=True)",
             "discriminator.to(memory_format=torch.channels_last)",
             "generator.to(memory_format=torch.channels_last)",
-            "criterion(discriminator(real.to(memory_format=torch.channels_last)), ones).backward()",
-            "fake = generator(torch.randn(len(real), 8, 1, 1).to(memory_format=torch.channels_last))",
-            "criterion(discriminator(fake.detach().to(memory_format=torch.channels_last)), zeros).backward()",
-            "criterion(discriminator(fake.to(memory_format=torch.channels_last)), ones).backward()",
         ],
     ),
     "trainer of a library": (

@@ -76,8 +76,7 @@ def patched(
     path = folder / "train.py"
     path.write_bytes(text.encode())
     sites = [
-        Site(role, [frame(path, text, call) for call in calls], library, ["0"] * (role == "forward"))
-        for role, calls in roles.items()
+        Site(role, [frame(path, text, call) for call in calls], library) for role, calls in roles.items()
     ]
     known = ScriptFacts(device="cpu", facts=DeviceFacts(1, "2.9"), sites=sites, **facts)
     return patching.edit(Launch("train.py", tuple(arguments), folder=folder), wanted, known)
@@ -105,10 +104,7 @@ EDITS = {
     "compile=True": ["model.compile()"],
     "cudnn_benchmark=True": ["torch.backends.cudnn.benchmark = True"],
     "cpu_threads=2": ["torch.set_num_threads(2)"],
-    "channels_last=True": [
-        "out = net(x.to(memory_format=torch.channels_last))  # forward",
-        "model.to(memory_format=torch.channels_last)",
-    ],
+    "channels_last=True": ["model.to(memory_format=torch.channels_last)"],
     "fp32_precision='tf32'": [
         f'torch.backends.{part}.fp32_precision = "tf32"'
         for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
@@ -136,7 +132,6 @@ def test_all_at_once(tmp_path):
     result = patched(tmp_path, LOOP, settings, ROLES)
     assert not result.refused
     assert '(memory_format=torch.channels_last)\n    model.compile(mode="max-autotune")\n' in after(result)
-    assert "            out = net(x.to(memory_format=torch.channels_last))  # forward\n" in after(result)
 
 
 def test_every_switch_is_edited_or_refused_in_words(tmp_path):
