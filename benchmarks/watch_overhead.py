@@ -84,11 +84,11 @@ def _ask(watched: WatchedScript) -> None:
 
 def rates(folder: str) -> tuple[Values, Values]:
     """Steps/s of a pair of fresh processes, watched and alone, a round each."""
-    files = [Path(tempfile.mkstemp(dir=folder)[1]) for _ in range(2)]
-    command = [sys.executable, "train.py", str(files[1])]
-    alone = subprocess.Popen(command, cwd=folder, start_new_session=True)
-    watched = WatchedScript(Launch("train.py", (str(files[0]),), folder=Path(folder)), scratch=False)
-    sides = Side(watched.pids[0], files[0]), Side(alone.pid, files[1])
+    file = Path(tempfile.mkstemp(dir=folder)[1])
+    alone = subprocess.Popen([sys.executable, "train.py", str(file)], cwd=folder, start_new_session=True)
+    watched = WatchedScript(Launch("train.py", (str(file),), folder=Path(folder)))
+    mirrored = watched.folder.joinpath("files", *file.resolve().parts[1:])
+    sides = Side(watched.pids[0], mirrored), Side(alone.pid, file)
     try:
         threading.Thread(target=_ask, args=(watched,), daemon=True).start()
         while not all(side.chunks for side in sides):

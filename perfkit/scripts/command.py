@@ -48,7 +48,6 @@ def watch(
     tries: Annotated[
         bool, typer.Option("--try", help="also measure the two best suggestions, about 30 s each")
     ] = False,
-    in_place: Annotated[bool, typer.Option(help="let it write where it would, not into a copy")] = False,
     out: Annotated[
         Path | None,
         typer.Option("-o", metavar="FILE", help="write the profile of some steps: FILE.json or .json.gz"),
@@ -63,5 +62,5 @@ def watch(
     more = f", then {2 * TRY_S:.0f} s for two suggestions and three more starts" if tries else ""
     typer.echo(f"{launch.describe()}: about {budget:.0f} s once it trains{more}", err=True)
     with showing_failures(), cli.progress() as follow:
-        result = watch_script(launch, steps, in_place, out, follow, budget, 60 * timeout, tries)
+        result = watch_script(launch, steps, out, follow, budget, 60 * timeout, tries)
     output.show(program, tables.watched(result), result)

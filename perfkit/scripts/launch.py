@@ -1,7 +1,6 @@
 """How a script is started: as the user would, in its own folder, with its own arguments."""
 
 import difflib
-import importlib.util
 import shutil
 import sys
 import sysconfig
@@ -69,9 +68,6 @@ class Launch:
         near = difflib.get_close_matches(Path(self.program).name, names, n=1)
         if near:
             return f"Did you mean '{near[0]}'?"
-        top = self.program.split(".")[0]
-        if top.isidentifier() and importlib.util.find_spec(top):
-            return f"For the module start it with -m {self.program}"
         return "Name a Python file, a module with -m, or an installed command"
 
     def describe(self) -> str:

@@ -25,8 +25,7 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `loader` is the class of the training loader's data set, empty without a `DataLoader`. `tokens_per_step`
     counts the elements of integer inputs with two dimensions. `settings`: the switches as they are, as far as
-    they can be read. `refused`: switches that cannot be set from outside here, and the reason. `written`:
-    files outside of its scratch folder that the script opened for writing.
+    they can be read. `refused`: switches that cannot be set from outside here, and the reason.
     """
 
     device: str
@@ -53,7 +52,6 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, str] = {}
     sites: list[Site] = []
     notes: list[str] = []
-    written: list[str] = []
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What a script writes: kept within its mirror (`scratch`), refused elsewhere, or only noted if it runs on.
+"""What a script writes: kept within its mirror (`scratch`), refused elsewhere.
 
 Before the script writes, the folders on the way become real ones with links to what they hold, and the file a
 copy: its writes stay in the mirror, and all else is read where it is. A path outside cannot be redirected.
@@ -21,24 +21,13 @@ _CHANGES_A_FILE = ("open", "os.truncate", "os.chmod", "os.utime", "sqlite3.conne
 _ONE_PATH = (*_CHANGES_A_FILE, "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree")
 _TWO_PATHS = ("os.rename", "os.link", "os.symlink")
 """Audit events before something is written, by how many of their arguments are paths."""
-_MOST_NOTED = 20
-
-
-class WriteRefused(PermissionError):
-    """A script that is measured was about to write elsewhere; `filename` says where."""
 
 
 class Outputs:
-    """Sees what this process writes.
-
-    Args:
-        scratch: the root of the mirror; empty if writes are only noted.
-    """
+    """Sees what this process writes; `scratch` is the root of the mirror."""
 
     def __init__(self, scratch: str) -> None:
-        self.written: list[str] = []
-        """The first paths outside that it wrote to, or that were refused."""
-        self._scratch = os.path.realpath(scratch) if scratch else ""
+        self._scratch = os.path.realpath(scratch)
         self._ignoring = False
         here = os.path.realpath(os.curdir).removeprefix(self._scratch)
         self._allowed = [folder for folder in _writable_folders() if not _is_within(here, folder)]
@@ -75,20 +64,19 @@ class Outputs:
             replaces: whether an existing file loses its contents.
 
         Raises:
-            WriteRefused: the path is outside, and may not be written.
+            PermissionError: the path is outside, and may not be written.
         """
         if self._ignoring:
             return
         with self.ignored():
             place = os.path.abspath(path)
-            if self._scratch and _is_within(place, self._scratch):
+            if _is_within(place, self._scratch):
                 self._unfold(place, event, replaces)
             elif not self._may_write(os.path.realpath(place), event):
-                if place not in self.written and len(self.written) < _MOST_NOTED:
-                    self.written.append(place)
-                if self._scratch:
-                    reason = "a script that is measured writes into a copy of its folder"
-                    raise WriteRefused(errno.EACCES, reason, place)
+                reason = (
+                    "a script that is measured writes into a copy of its folder; give it a path below that"
+                )
+                raise PermissionError(errno.EACCES, reason, place)
 
     def _may_write(self, place: str, event: str) -> bool:
         leads_there = any(_is_within(folder, place) for folder in self._allowed)

@@ -20,7 +20,7 @@ from perfkit.scripts import study, tables
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import SETTABLE
 from perfkit.scripts.watching import Watched, watch
-from perfkit.show import document, figures, sentences, units
+from perfkit.show import document, figures, sentences
 from perfkit.studies import compare as comparing
 from perfkit.studies.progress import Progress
 from perfkit.trace.figures import interactive
@@ -58,8 +58,8 @@ class ScriptPanel(Panel):
             script = shipped
         self.launch = Launch(str(script), tuple(map(str, args)), module, where)
         self.plan = study.script_plan(self.launch, preset)
-        self.comparisons: list[Comparison] = []
-        """What was compared, the newest last."""
+        self.comparison: Comparison | None = None
+        """What was compared last."""
         self.watched: Watched | None = None
         self.edit: patching.Patch | None = None
         self._controls = Controls(SETTABLE, lambda: self.bar.say("press Run to measure"))
@@ -133,7 +133,7 @@ class ScriptPanel(Panel):
         )
         self.runs = [result.a, result.b]
         check(self.runs)
-        self.comparisons.append(result)
+        self.comparison = result
 
     def patch(self) -> None:
         """Shows the edit of the script that sets these switches; its file is not changed.
@@ -150,7 +150,7 @@ class ScriptPanel(Panel):
     # ------------------------------------------------------------ results
 
     def sections(self) -> list[document.Content]:
-        """The edit, what was compared, and what watching has shown, the newest first."""
+        """The edit, what was compared last, and what watching has shown."""
         return [*self._patched(), *self._compared(), *self._seen()]
 
     def report(self) -> Shown[Watched]:
@@ -182,20 +182,13 @@ class ScriptPanel(Panel):
         return [document.Section("What watching it has shown", sections)]
 
     def _compared(self) -> list[document.Content]:
-        if not self.comparisons:
+        result = self.comparison
+        if result is None:
             return []
-        newest = self.comparisons[-1]
-        runs = [newest.a, newest.b]
-        columns = (
-            document.Col("set from outside", lambda result: result.b.title),
-            document.Col("× as it is", lambda result: units.ratio(result.ratio)),
-            document.Col("verdict", lambda result: result.ratio.verdict),
-            document.Col("losses", lambda result: study.losses(result.a, result.b).evidence),
-        )
+        runs = [result.a, result.b]
         notices = map(document.Notice, sentences.notices(runs))
-        sides = tables.sides(newest, [study.losses(*runs)])
-        history = document.tabulate(columns, self.comparisons[::-1], "Compared")
-        return [*notices, figures.headline(runs), newest.describe(), *sides, history]
+        sides = tables.sides(result, [study.losses(*runs)])
+        return [*notices, figures.headline(runs), result.describe(), *sides]
 
     def _patched(self) -> list[document.Content]:
         if self.edit is None:

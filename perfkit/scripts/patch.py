@@ -90,11 +90,9 @@ class Verification(msgspec.Struct, frozen=True):
 
     def describe(self) -> str:
         ratio, is_verified = self.ratio, "verified" if self.ok else "NOT verified"
-        if self.ok and ratio.verdict != "no measurable difference":
-            is_verified = f"verified by its losses only (speed: {ratio.verdict})"
-        speed = f"{ratio.ratio:.3g} times ({ratio.low:.3g} to {ratio.high:.3g}, {self.rounds} rounds)"
-        losses = f"losses {self.losses.evidence}"
-        return f"{is_verified}: {speed} as fast as with the switches set from outside; {losses}"
+        speed = f"{ratio.ratio:.3g} times ({ratio.low:.3g} to {ratio.high:.3g}, {self.rounds} rounds) as fast"
+        of = f"as with the switches set from outside ({ratio.verdict})"
+        return f"{is_verified}: {speed} {of}; losses {self.losses.evidence}"
 
 
 def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | None = None) -> Patch:

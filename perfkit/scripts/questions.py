@@ -212,7 +212,6 @@ class Questions:
             refused=why_not(script, self.loaders, self.models, self.optimizers),
             sites=script.sites.all(),
             notes=script.notes,
-            written=script.outputs.written,
         )
 
     def behaviour(self) -> Behaviour:

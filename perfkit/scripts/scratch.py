@@ -53,7 +53,7 @@ class Mirror:
         here = self._make(folder)
         if not any(here.iterdir()) and any(folder.iterdir()):
             what = f"{folder} has more than {_MOST_ENTRIES:,} entries, too many to link for a measuring run"
-            raise InvalidValue(what, "Start the script from another folder, or let it write with --in-place")
+            raise InvalidValue(what, "Start the script from another folder")
         folders = [folder]
         for real in folders:  # the list grows
             folders += _folders(real)[: max(0, _MOST_FOLDERS - len(folders))]

@@ -190,10 +190,7 @@ class Script:
         names = [type(optimizer).__name__ for optimizer in self.steps.optimizers]
         if self.step_is or not names:
             return self.step_is
-        kinds = (
-            f"{names.count(name)} {name}s" if names.count(name) > 1 else name for name in dict.fromkeys(names)
-        )
-        return f"a step of {', '.join(kinds)}"
+        return f"a step of {', '.join(names)}"
 
     def _count(self, steps: list[Step]) -> None:
         if len(self._seen) < _STEPS_FOR_TYPICAL_SIZE:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from perfkit.scripts.outputs import Outputs, WriteRefused
+from perfkit.scripts.outputs import Outputs
 from perfkit.scripts.questions import Ended, Questions, Unavailable, apply_global, patch_copies
 from perfkit.scripts.script import Script, Step, around
 from perfkit.scripts.sites import HERE, is_users
@@ -135,9 +135,8 @@ class Server(Questions):
 
     def _why_no_step(self) -> tuple[str, str]:
         """What a script did that has ended without two training steps, and what to do about it."""
-        if self.optimizers.stepped or self.gradients.count:
-            done = "one training step" if self.optimizers.stepped else "backward passes and no step"
-            return f"the script ended after {done}", "Let it train longer: some dozen steps are needed"
+        if self.gradients.count:
+            return "the script ended before its second step", "Let it train longer: it needs some dozen steps"
         if multiprocessing.active_children():
             what = "the script trained in processes that it started itself, which are not watched"
             return what, "Let it train in its own process"
@@ -156,12 +155,6 @@ def _in_words(problem: BaseException, steps: int) -> Failure:
     """How the script failed; its own traceback is on standard error."""
     frames = [f for f in traceback.extract_tb(problem.__traceback__) if is_users(f.filename)]
     place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
-    if isinstance(problem, EOFError) and "reading a line" in str(problem):
-        what = f"the script asks for input{place}, which nobody can give while it is watched"
-        return Failure("input", what, "Give the answers as arguments, or in a file: perfkit watch … < FILE")
-    if isinstance(problem, WriteRefused):
-        what = f"the script writes to {problem.filename}{place}, but it is measured in a copy of its folder"
-        return Failure("writes", what, "Give it a path below its folder, or let it write with --in-place")
     when = f"after {steps} steps" if steps else "before its second step"
     first_line = str(problem).strip().partition("\n")[0][:300]
     what = f"the script raised {type(problem).__name__} {when}: {first_line}{place}"

@@ -42,12 +42,11 @@ class Site(msgspec.Struct, frozen=True):
 class Sites:
     """The distinct calls of each role among the first ones: a step may have several, as that of a GAN.
 
-    Args:
-        scratch: the root of the mirror in which the script runs; empty if it runs in place.
+    `scratch`: the root of the mirror in which the script runs.
     """
 
-    def __init__(self, scratch: str = "") -> None:
-        self._scratch = os.path.realpath(scratch) if scratch else ""
+    def __init__(self, scratch: str) -> None:
+        self._scratch = os.path.realpath(scratch)
         self._sites: dict[str, list[Site]] = collections.defaultdict(list)
         self._looks = collections.Counter[str]()
 

@@ -46,6 +46,7 @@ class ScriptFailed(RunFailed):
 class WatchedScript(Conversation):
     """A script that is watched, with all that it starts, in a process group of its own.
 
+    It works in a mirror of its folder, so that what it writes is thrown away; experiment trackers are off.
     Questions are methods of `questions.Questions`; they wait for the script's second step. `output` and `log`
     are the last lines of its standard output and standard error.
 
@@ -54,8 +55,6 @@ class WatchedScript(Conversation):
         toggles: switches that are set from outside: name → value.
         seed: of the random numbers of torch, Python and NumPy at its start; None leaves them alone.
         loaders: `(file, line, column)` of the calls that make the training loader, where that is known.
-        scratch: whether it works in a mirror of its folder, so that what it writes is thrown away, with
-            experiment trackers switched off.
         on_progress: called from the thread that asks, with the phase and its fraction.
         cancelled: set from any thread to end what is under way.
         deadline: `time.monotonic()` at which waiting ends; None for no limit.
@@ -71,7 +70,6 @@ class WatchedScript(Conversation):
         *,
         seed: int | None = None,
         loaders: Iterable[tuple[str, int, int]] = (),
-        scratch: bool = True,
         on_progress: OnProgress = lambda phase, fraction: None,
         cancelled: threading.Event | None = None,
         deadline: float | None = None,
@@ -97,7 +95,7 @@ class WatchedScript(Conversation):
             "seed": seed,
             "losses": 64,
             "package": str(Path(perfkit.__file__).parent),
-            "scratch": str(self.folder / "files") if scratch else "",
+            "scratch": str(self.folder / "files"),
             "socket": str(self.folder / "socket"),
             "started": time.time(),
         }
@@ -124,9 +122,7 @@ class WatchedScript(Conversation):
             why = f"the folder for temporary files has too long a name: {tempfile.gettempdir()}"
             raise InvalidValue(why, "Set TMPDIR to a shorter one") from None
         self._server.listen(8)
-        folder = self.launch.where
-        if self._settings["scratch"]:
-            words, folder = self._mirrored(words)
+        words, folder = self._mirrored(words)
         way_in = self.folder / "entry"
         way_in.mkdir()
         shutil.copy(entry.__file__, way_in / "sitecustomize.py")
@@ -162,10 +158,8 @@ class WatchedScript(Conversation):
 
     def _variables(self, way_in: Path, folder: Path) -> dict[str, str]:
         """The user's environment and the way in; prints arrive at once."""
-        values = dict(os.environ)
-        if self._settings["scratch"]:
-            values.setdefault("TORCHINDUCTOR_CACHE_DIR", str(machine.cache_folder() / "inductor"))
-            values |= {**QUIET, "TMPDIR": str(self.folder), "PWD": str(folder)}
+        values = {**os.environ, **QUIET, "TMPDIR": str(self.folder), "PWD": str(folder)}
+        values.setdefault("TORCHINDUCTOR_CACHE_DIR", str(machine.cache_folder() / "inductor"))
         values |= Recipe().replace(**self._settings["toggles"]).environment()
         if self._settings["seed"] is not None:
             values.setdefault("PYTHONHASHSEED", "0")

@@ -65,7 +65,6 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
 def watch(
     launch: Launch,
     steps: int | None = None,
-    in_place: bool = False,
     out: Path | None = None,
     progress: Progress | None = None,
     budget_s: float = BUDGET_S,
@@ -77,7 +76,6 @@ def watch(
     Args:
         launch: how it is started.
         steps: plain steps that are timed (60 if None); fewer if they take longer than half of the budget.
-        in_place: whether it writes where it would, not into a copy of its folder.
         out: the trace of some steps; a new file among the runs if None.
         progress: follows and stops it.
         budget_s: seconds that it may take once the script trains; what does not fit is left out.
@@ -95,7 +93,6 @@ def watch(
         device_lock(EVERYTHING, progress.cancelled, waits),  # the device of a script shows only when it runs
         WatchedScript(
             launch,
-            scratch=not in_place,
             on_progress=progress.phase,
             cancelled=progress.cancelled,
             deadline=deadline,
@@ -155,9 +152,7 @@ def _ask(
     profile = ask("a profile", _PROFILE_COSTS, "profile", ProfileReport, **options)
     analysis = traces.analyse(traces.load(out)) if profile else None
     own = Recipe().replace(**where.own)
-    seen = Seen(
-        own, where, plain, machine.usable_cores(), ceiling, analysis, in_16_bits, facts.has_fused
-    )
+    seen = Seen(own, where, plain, machine.usable_cores(), ceiling, analysis, in_16_bits, facts.has_fused)
     result = Watched(
         command=script.launch.describe(),
         script=facts,
@@ -168,12 +163,12 @@ def _ask(
         peak=peak,
         syncs=syncs,
         trace=str(out) if analysis else None,
-        warnings=[*facts.notes, *_remarks(facts, plain, taken, missing)],
+        warnings=[*facts.notes, *_remarks(plain, taken, missing)],
     )
     return result, seen, diagnosis.diagnose(analysis) if analysis else []
 
 
-def _remarks(facts: ScriptFacts, seen: Observation, taken: float, missing: list[str]) -> Iterator[str]:
+def _remarks(seen: Observation, taken: float, missing: list[str]) -> Iterator[str]:
     if seen.ended:
         yield f"the script came to its end after {seen.steps} steps: let it train longer to see more"
     if missing:
@@ -183,8 +178,6 @@ def _remarks(facts: ScriptFacts, seen: Observation, taken: float, missing: list[
         yield f"the gradient scaler skipped {seen.skipped} steps; they are counted as steps"
     if taken > DISTURBED:
         yield f"other programs took {taken:.0%} of the cores: close them, then watch it again"
-    for path in facts.written:
-        yield f"the script writes to {path}, outside of its folder"
 
 
 def _try_best(ideas: list[Suggestion], launch: Launch, progress: Progress) -> list[Suggestion]:

@@ -62,5 +62,5 @@ def _observe(file, steps):
                 sys.exit()
 
     settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "losses": 8}
-    attach(Observed(settings, Outputs("")))
+    attach(Observed(settings, Outputs(str(file.parent))))
     _run(file)

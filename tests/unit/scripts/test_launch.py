@@ -25,7 +25,6 @@ def test_a_script_a_module_and_a_command(tmp_path: Path):
     ("program", "message"),
     [
         ("trian.py", "no script 'trian.py'.*Did you mean 'train.py'"),
-        ("json.tool", "no script 'json.tool'.*-m json.tool"),
         ("none/x.py", "no script 'none/x.py'.*Name a Python"),
         ("torchrun", "starts several processes.*as a single rank"),
     ],

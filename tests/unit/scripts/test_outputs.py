@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.scripts.outputs import Outputs, WriteRefused
+from perfkit.scripts.outputs import Outputs
 from perfkit.scripts.scratch import Mirror
 
 
@@ -73,23 +73,13 @@ def test_removing_and_renaming_leave_the_folder_alone(project: Path, scratch: Ou
     assert sorted(os.listdir("out")) == ["deep"] and os.listdir("out/deep") == []
 
 
-def test_a_path_outside_is_refused_and_noted(project: Path, scratch: Outputs, tmp_path: Path):
-    with pytest.raises(WriteRefused, match="a copy of its folder"):
+def test_a_path_outside_is_refused(project: Path, scratch: Outputs, tmp_path: Path):
+    with pytest.raises(PermissionError, match="a copy of its folder"):
         scratch.before(str(project / "absolute.txt"))
-    assert scratch.written == [str(project / "absolute.txt")]
     scratch.before(str(tmp_path / "temporary" / "x"))
     scratch.before("/dev/null")
     scratch.before(str(project / "__pycache__" / "train.pyc"))
     scratch.before(str(project), "os.mkdir")  # there already: makedirs(exist_ok=True)
-    assert len(scratch.written) == 1
-
-
-def test_where_nothing_is_measured_paths_are_only_noted(project: Path):
-    outputs = Outputs("")
-    outputs.before(str(project / "model.pt"))
-    with outputs.ignored():
-        outputs.before(str(project / "perfkit-s-own.json"))
-    assert outputs.written == [str(project / "model.pt")]
 
 
 def test_python_files_are_copies_so_that_a_path_made_from_one_leads_into_the_mirror(project, tmp_path):

@@ -387,7 +387,7 @@ def test_how_the_patched_script_is_started(tmp_path):
     ("verdict", "losses", "ok", "start"),
     [
         ("no measurable difference", True, True, "verified: 0.9 times (0.8 to 1, 10 rounds) as fast as"),
-        ("disturbed", True, True, "verified by its losses only (speed: disturbed): "),
+        ("disturbed", True, True, "verified: 0.9 times "),
         ("slower", True, False, "NOT verified: "),
         ("no measurable difference", False, False, "NOT verified: "),
     ],

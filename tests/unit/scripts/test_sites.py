@@ -18,7 +18,7 @@ def seen(known: Sites, role: str):
 
 
 def test_the_exact_expressions_of_the_user_s_calls():
-    known = Sites()
+    known = Sites("/nowhere")
     (seen(known, "optimizer"), seen(known, "optimizer"))
     (site,) = known.all()
     assert (site.role, site.library) == ("optimizer", "")
