@@ -16,8 +16,8 @@ from torch.utils.data import dataloader
 
 from perfkit.results import stats
 from perfkit.scripts.script import Step, first_tensor, size
-from perfkit.show import style, units
-from perfkit.show.document import Content, Figure, Notice, Table
+from perfkit.show import units
+from perfkit.show.document import Content, Notice, Table
 
 _FIRST = 2
 """Steps that the figures leave out where there are others: caches, compilation, workers that start."""
@@ -58,7 +58,7 @@ class Tracked:
 
 
 def contents(result: Tracked) -> list[Content]:
-    """The steps of a loop that was observed: a table, and a picture of the steps one by one."""
+    """The steps of a loop that was observed."""
     if not result.steps:
         return [Notice("No step was seen: no batch of a loader was followed by an optimizer step.")]
     left_out = _FIRST if len(result.steps) > 2 * _FIRST else 0
@@ -72,22 +72,7 @@ def contents(result: Tracked) -> list[Content]:
         ["steps", str(len(result.steps))],
     ]
     note = f"The first {left_out} steps are left out." if left_out else ""
-
-    def paint(figure: Any) -> None:
-        ax = figure.add_subplot()
-        numbers, times = range(1, len(result.steps) + 1), [step.seconds for step in result.steps]
-        ax.plot(numbers, [1e3 * value for value in times], color=style.BLUE, label="step")
-        waits = [1e3 * step.waited for step in result.steps]
-        ax.plot(numbers, waits, "--", color=style.VERMILLION, label="waiting for data")
-        kept, _ = style.split_outliers(times)
-        outliers = style.outliers_note(times, "step", units.duration)
-        ax.set_ylim(0, 1.08e3 * max(kept) or 1)
-        ax.set(xlabel="; ".join(filter(None, ("step", outliers))), ylabel="ms")
-        style.legend_below(ax, 2)
-
-    about = f"Times of {len(result.steps)} steps, and the part of each that waits for data"
-    picture = Figure("steps", "Each step of the loop", about, paint, height=2.6)
-    return [Table(("what", "how much"), rows, "The loop", note), picture]
+    return [Table(("what", "how much"), rows, "The loop", note)]
 
 
 @contextlib.contextmanager

@@ -110,7 +110,7 @@ def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | Non
 def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> Patch:
     """The edits of a script's files; they stay as they are."""
     main = _main_file(launch, facts)
-    patcher = Patcher(settings, facts.sites, str(main), launch.arguments, facts.device)
+    patcher = Patcher(facts.sites, str(main), launch.arguments, facts.device)
     edits: dict[str, list[str]] = {}
     already, refused = [], {}
     for name in (name for name in switches() if name in settings):
@@ -121,7 +121,7 @@ def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> P
                 refused[name] = facts.refused[name]
             elif words := patcher.set(name, settings[name]):
                 edits[name] = words
-            elif name != "compile_mode":  # which is an argument of the edit for `compile`
+            else:
                 already.append(name)
         except Refused as reason:
             refused[name] = str(reason)

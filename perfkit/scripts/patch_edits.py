@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from perfkit.recipe import Recipe, Value
@@ -20,32 +20,19 @@ _ARGUMENTS = {
 """Switch → the call whose argument it is, and the argument."""
 _ORDERS = {"loader": ["dataset", "batch_size"], "zero_grad": ["set_to_none"]}
 """The arguments that are given by their position."""
-_OPTIONS = {
-    "transformers": {
-        "batch_size": "per_device_train_batch_size={}",
-        "workers": "dataloader_num_workers={}",
-        "prefetch_factor": "dataloader_prefetch_factor={}",
-        "pin_memory": "dataloader_pin_memory={}",
-        "amp=bf16": "bf16=True",
-        "amp=fp16": "fp16=True",
-        "fp32_precision=tf32": "tf32=True",
-        "optimizer_impl=fused": 'optim="adamw_torch_fused"',
-        "compile": "torch_compile={}",
-        "compile_mode": 'torch_compile_mode="{}"',
-    },
-    "lightning": {
-        "amp=bf16": 'precision="bf16-mixed"',
-        "amp=fp16": 'precision="16-mixed"',
-        "amp=off": 'precision="32-true"',
-        "cudnn_benchmark": "benchmark={}",
-    },
+_HUGGING_FACE = {
+    "batch_size": "per_device_train_batch_size={}",
+    "workers": "dataloader_num_workers={}",
+    "prefetch_factor": "dataloader_prefetch_factor={}",
+    "pin_memory": "dataloader_pin_memory={}",
+    "amp=bf16": "bf16=True",
+    "amp=fp16": "fp16=True",
+    "fp32_precision=tf32": "tf32=True",
+    "optimizer_impl=fused": 'optim="adamw_torch_fused"',
+    "compile": "torch_compile={}",
 }
-"""By library that makes the steps: switch, or switch=value → the argument of its constructor."""
-_CONSTRUCTORS = {
-    "transformers": ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", "HfArgumentParser"),
-    "lightning": ("Trainer", "Fabric"),
-}
-_SAME_OPTIONS = {"trl": "transformers", "pytorch_lightning": "lightning"}
+"""Switch, or switch=value → the training argument of Hugging Face's libraries."""
+_TRAINING_ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", "HfArgumentParser")
 _IMPLEMENTATIONS = {"fused": ("fused", "True"), "foreach": ("foreach", "True"), "loop": ("foreach", "False")}
 _FP32 = [f"torch.backends.{part}.fp32_precision" for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")]
 _LINES = {
@@ -61,13 +48,12 @@ class Patcher:
 
     def __init__(
         self,
-        settings: Mapping[str, Value],
         sites: Sequence[Site],
         script: str,
         arguments: Sequence[str],
         device: str,
     ) -> None:
-        self._settings, self._device = settings, device
+        self._device = device
         self._sites = [site for site in sites if site.frames]
         files = dict.fromkeys([script, *(frame.file for site in self._sites for frame in site.frames)])
         self.sources = {path: Source(path, Path(path).read_bytes()) for path in files}
@@ -98,7 +84,7 @@ class Patcher:
             pairs = " ".join(f"{variable}={code}" for variable, code in variables.items())
             raise Refused(f"start the script with {pairs} in its environment")
         edit = getattr(self, f"_{name}", None)
-        if self._by_library(name, value):
+        if self._by_training_arguments(name, value):
             pass
         elif name in _ARGUMENTS:
             role, keyword = _ARGUMENTS[name]
@@ -115,21 +101,20 @@ class Patcher:
         else:
             edit(value)
 
-    def _by_library(self, name: str, value: Value) -> bool:
-        """Plans an argument of the call that configures a library, if one makes the steps and has it."""
+    def _by_training_arguments(self, name: str, value: Value) -> bool:
+        """Plans a training argument, if a library of Hugging Face makes the steps and has it."""
         role, _ = _ARGUMENTS.get(name, ("optimizer" if name == "optimizer_impl" else "backward", ""))
-        library = next((site.library for site in self._sites if site.role == role), "")
-        library = _SAME_OPTIONS.get(library, library)
-        rows = _OPTIONS.get(library, {})
-        row = rows.get(f"{name}={value}", rows.get(name, ""))
-        if not row:
+        libraries = {site.library for site in self._sites if site.role == role}
+        row = _HUGGING_FACE.get(f"{name}={value}", _HUGGING_FACE.get(name))
+        if not row or libraries.isdisjoint({"transformers", "trl"}):
             return False
         keyword, code = row.format(value).split("=", 1)
-        names = _CONSTRUCTORS[library]
-        calls = [(source, call) for source in self.sources.values() for call in source.calls(*names)]
+        calls = [
+            (source, call) for source in self.sources.values() for call in source.calls(*_TRAINING_ARGUMENTS)
+        ]
         if len(calls) != 1:
             places = " and ".join(source.where(call) for source, call in calls) or "the script"
-            raise Refused(f"{places}: set {keyword}={code} where {library} is configured")
+            raise Refused(f"{places}: set {keyword}={code} in the training arguments")
         source, call = calls[0]
         if source.calls("HfArgumentParser"):
             self._set_option(f"--{keyword}", "", code)
@@ -199,8 +184,6 @@ class Patcher:
         keyword, code = _IMPLEMENTATIONS[str(value)]
         for source, call, _ in self._calls("optimizer"):
             self._set_argument(source, call, keyword, code)
-            if other := argument(call, "foreach" if keyword == "fused" else "fused"):
-                self._change(source, other, "the other implementation", "None")
 
     def _after_imports(self, name: str, value: Value) -> None:
         """Plans statements at the top of the main file, unless the script has such a setting itself."""
@@ -219,12 +202,10 @@ class Patcher:
     def _compile(self, value: Value) -> None:
         if not value:
             raise Refused("remove the call of compile")
-        mode = self._settings.get("compile_mode", "default")
-        self._on_models(".compile()" if mode == "default" else f'.compile(mode="{mode}")')
+        self._on_models(".compile()")
 
     def _compile_mode(self, value: Value) -> None:
-        if not self._settings.get("compile"):
-            raise Refused(f'give mode="{value}" to the call of compile')
+        raise Refused(f'give mode="{value}" to the call of compile')
 
     def _channels_last(self, value: Value) -> None:
         suffix = ".to(memory_format=torch.channels_last)"

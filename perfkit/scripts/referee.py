@@ -105,12 +105,11 @@ def _decide(
         outcome = "slower" if fails else "not slower"
     elif ratio.is_faster:
         outcome = "faster"
-    elif ratio.verdict == "disturbed":
+    elif ratio.verdict in ("disturbed", "too few rounds") or not (
+        ratio.is_slower or ratio.half_width <= wide
+    ):
         outcome = "undecided"
-        speed += ", but other programs used the cores: close them, then run it again"
-    elif ratio.verdict == "too few rounds" or not (ratio.is_slower or ratio.half_width <= wide):
-        outcome = "undecided"
-        speed += ", which is too little to go by: raise --budget"
+        speed += f", {ratio.verdict}: close other programs, or raise --budget"
     return outcome, speed
 
 

@@ -75,11 +75,7 @@ def suggestions(ideas: Sequence[Suggestion]) -> Table:
 
     def measured(idea: Suggestion) -> str:
         gave = idea.measured
-        if gave is None:
-            return ""
-        if gave.verdict in ("disturbed", "too few rounds"):
-            return f"{units.ratio(gave)}, {gave.verdict}"
-        return units.ratio(gave) if gave.is_faster or gave.is_slower else gave.verdict
+        return f"{units.ratio(gave)}, {gave.verdict}" if gave else ""
 
     def how(idea: Suggestion) -> str:
         options = ", ".join(f"{name}={shown(value)}" for name, value in idea.settings.items())

@@ -55,9 +55,7 @@ class WatchedScript(Conversation):
         toggles: switches that are set from outside: name → value.
         seed: of the random numbers of torch, Python and NumPy at its start; None leaves them alone.
         loaders: `(file, line, column)` of the calls that make the training loader, where that is known.
-        on_progress: called from the thread that asks, with the phase and its fraction.
-        cancelled: set from any thread to end what is under way.
-        deadline: `time.monotonic()` at which waiting ends; None for no limit.
+        on_progress, cancelled, deadline: as for every `Conversation`.
 
     Raises:
         InvalidValue: there is no such script, this system cannot watch one, or a switch cannot be set.
@@ -202,20 +200,16 @@ class WatchedScript(Conversation):
         self._has_ended = self._process.poll() is not None
 
     def too_late(self) -> RunFailed:
-        if self._line:
-            return self._failed("the time limit is reached", "Raise --timeout", "too late")
-        what = f"the script has not made two training steps within its time limit{self._last_words()}"
+        what = f"the time limit is reached {self._when()}"
         return self._failed(what, "Raise --timeout; does it train at all with these arguments?", "too late")
 
     def death(self, rank: int) -> RunFailed:
         code = self._process.wait()
         for reader in self._readers:
             reader.join(POLL_S)
-        when = f"{'while it was measured' if self._line else 'before its second step'}{self._last_words()}"
-        if code < 0:
-            return RunFailed(f"the script was ended by signal {-code} {when}", "Memory may have run out")
-        remedy = "Does it train by itself with these arguments, and call no os._exit?"
-        return RunFailed(f"the script ended with exit status {code} {when}", remedy)
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
+        remedy = "Does it train by itself with these arguments, and call no os._exit? Is there enough memory?"
+        return RunFailed(f"the script {how} {self._when()}", remedy)
 
     def _failure(self, rank: int, event: AnyEvent | None) -> RunFailed:
         failure = super()._failure(rank, event)
@@ -227,9 +221,10 @@ class WatchedScript(Conversation):
         error.kind, error.output = kind, "\n".join(self.log)
         return error
 
-    def _last_words(self) -> str:
+    def _when(self) -> str:
         lines = [line.strip() for line in [*self.output, *self.log] if line.strip()]
-        return f" (the last it wrote: {lines[-1]})" if lines else ""
+        wrote = f" (the last it wrote: {lines[-1]})" if lines else ""
+        return f"{'while it was measured' if self._line else 'before its second step'}{wrote}"
 
     def stop(self) -> None:
         """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""

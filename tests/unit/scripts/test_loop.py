@@ -20,7 +20,7 @@ def test_the_figures_leave_out_the_first_steps():
         now[0] += seconds
         tracked.end()
     assert [step.seconds for step in tracked.steps] == [6.0, 6.0, 1.0, 1.0, 1.0, 1.0]
-    table, _ = loop.contents(tracked)
+    (table,) = loop.contents(tracked)
     assert dict(table.rows) | {"samples/s": "8.00", "waiting for data": "25%"} == dict(table.rows)
     assert loop.contents(loop.Tracked())[0].text.startswith("No step was seen")
 
