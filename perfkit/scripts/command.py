@@ -2,13 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from perfkit.cli import options as cli
-from perfkit.errors import InvalidValue
 from perfkit.scripts import tables
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.watched import ScriptFailed
@@ -48,19 +46,12 @@ def watch(
     tries: Annotated[
         bool, typer.Option("--try", help="also measure the two best suggestions, about 30 s each")
     ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", metavar="FILE", help="write the profile of some steps: FILE.json or .json.gz"),
-    ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="minutes that it may take in all")] = 30.0,
 ) -> None:
     """Runs your training script as it is, and says where its steps' time goes and what to try."""
-    cli.check_writable(out)
-    if out and not out.name.endswith((".json", ".json.gz")):
-        raise InvalidValue(f"cannot write a trace to {out}", "Give a name that ends in .json or .json.gz")
     launch = Launch(program, tuple(arguments or ()), module)
-    more = f", then {2 * TRY_S:.0f} s for two suggestions and three more starts" if tries else ""
-    typer.echo(f"{launch.describe()}: about {budget:.0f} s once it trains{more}", err=True)
+    seconds = budget + 2 * TRY_S * tries
+    typer.echo(f"{launch.describe()}: about {seconds:.0f} s once it trains", err=True)
     with showing_failures(), cli.progress() as follow:
-        result = watch_script(launch, steps, out, follow, budget, 60 * timeout, tries)
+        result = watch_script(launch, steps, follow, budget, 60 * timeout, tries)
     output.show(program, tables.watched(result), result)

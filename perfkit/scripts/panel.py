@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import perfkit
-from perfkit import trace as traces
 from perfkit.errors import InvalidValue
 from perfkit.notebook import widgets as pieces
 from perfkit.notebook.panel import Panel, check
@@ -23,7 +22,6 @@ from perfkit.scripts.watching import Watched, watch
 from perfkit.show import document, figures, sentences
 from perfkit.studies import compare as comparing
 from perfkit.studies.progress import Progress
-from perfkit.trace.figures import interactive
 
 _WATCHED_STEPS = {"smoke": 6}
 
@@ -176,10 +174,7 @@ class ScriptPanel(Panel):
     def _seen(self) -> list[document.Content]:
         if self.watched is None:
             return []
-        sections = tables.watched(self.watched)
-        if self.watched.trace:
-            sections.append(interactive(traces.lanes(traces.load(self.watched.trace), 0)))
-        return [document.Section("What watching it has shown", sections)]
+        return [document.Section("What watching it has shown", tables.watched(self.watched))]
 
     def _compared(self) -> list[document.Content]:
         result = self.comparison

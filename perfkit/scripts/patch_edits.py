@@ -96,8 +96,6 @@ class Patcher:
             raise Refused(f"the script's own code has to change: see `perfkit diff {name}`")
         elif value is True and name in self._options:
             self._set_option(*self._options[name], str(value))
-        elif value is True and isinstance(flag := self._main.value_of(name), ast.Constant):
-            self._change(self._main, flag, name, str(value))
         else:
             edit(value)
 
@@ -234,8 +232,7 @@ class Patcher:
 
     def _amp(self, value: Value) -> None:
         if value != "bf16":
-            scaling = "fp16 needs a gradient scaler in the loop: use bf16, or see `perfkit diff amp_fp16`"
-            raise Refused("leave out the script's autocast" if value == "off" else scaling)
+            raise Refused("only bf16 is set by lines around model and loss: see `perfkit diff amp_fp16`")
         header = f'with torch.autocast("{self._device}", dtype=torch.bfloat16)'
         for source, call in self._frames("forward"):
             for outer in source.around(call):

@@ -122,8 +122,6 @@ class Source:
         """A further argument."""
         parts = [*call.args, *call.keywords]
         for part in parts:
-            if isinstance(part, ast.Starred):
-                raise Refused(f"{self.where(call)}: set {name}={code} where {self.code(part)} is filled")
             if isinstance(part, ast.keyword) and part.arg is None:
                 text = self.code(part.value)
                 raise Refused(f"{self.where(call)}: set {name}={code} in the dictionary given as **{text}")
@@ -185,7 +183,5 @@ def argument(call: ast.Call, name: str, order: Sequence[str] = ()) -> ast.expr |
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
-    before = call.args[: order.index(name) + 1] if name in order else []
-    if not before or len(before) <= order.index(name) or any(isinstance(v, ast.Starred) for v in before):
-        return None
-    return before[-1]
+    place = order.index(name) if name in order else len(call.args)
+    return call.args[place] if place < len(call.args) else None

@@ -51,6 +51,7 @@ def _steps(result: Watched) -> Table:
         ["samples/s on a held batch", units.number(result.ceiling.samples_per_s if result.ceiling else None)],
         ["peak memory", f"{units.size(peak.allocated)} {reserved}"],
         ["start", units.duration(result.startup_s)],
+        ["profile", result.trace or units.NOT_AVAILABLE],
     ]
     rows += [
         [f"steps with {name}", f"{count} ({units.duration(seconds / count)} each, not counted above)"]

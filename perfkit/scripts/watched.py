@@ -114,11 +114,7 @@ class WatchedScript(Conversation):
     # ------------------------------------------------------------ starting
 
     def _start(self, words: list[str]) -> subprocess.Popen[str]:
-        try:
-            self._server.bind(self._settings["socket"])
-        except OSError:
-            why = f"the folder for temporary files has too long a name: {tempfile.gettempdir()}"
-            raise InvalidValue(why, "Set TMPDIR to a shorter one") from None
+        self._server.bind(self._settings["socket"])
         self._server.listen(8)
         words, folder = self._mirrored(words)
         way_in = self.folder / "entry"

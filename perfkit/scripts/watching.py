@@ -4,7 +4,6 @@ import functools
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,21 +11,19 @@ import msgspec
 
 from perfkit import machine
 from perfkit import trace as traces
-from perfkit.errors import PerfkitError
+from perfkit.errors import Cancelled, PerfkitError
 from perfkit.process.lock import EVERYTHING, device_lock
 from perfkit.recipe import Recipe
-from perfkit.results import stats
 from perfkit.results.pairing import DISTURBED
+from perfkit.results.stats import Ratio
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.study import script_plan, target
 from perfkit.scripts.suggest import Seen, Suggestion, bounded, suggest, tried
 from perfkit.scripts.watched import WatchedScript
 from perfkit.show import units
-from perfkit.studies import rungs
-from perfkit.studies.compare import compare_stored
+from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.progress import Progress
-from perfkit.studies.sources import StopRule, opened
 from perfkit.trace import diagnosis
 from perfkit.trace.diagnosis import Bottleneck
 from perfkit.worker.messages import Block, Peak, ProfileReport, SyncReport
@@ -65,7 +62,6 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
 def watch(
     launch: Launch,
     steps: int | None = None,
-    out: Path | None = None,
     progress: Progress | None = None,
     budget_s: float = BUDGET_S,
     timeout_s: float | None = None,
@@ -76,10 +72,9 @@ def watch(
     Args:
         launch: how it is started.
         steps: plain steps that are timed (60 if None); fewer if they take longer than half of the budget.
-        out: the trace of some steps; a new file among the runs if None.
         progress: follows and stops it.
         budget_s: seconds that it may take once the script trains; what does not fit is left out.
-        timeout_s: seconds after which it is ended; what was measured until then is reported.
+        timeout_s: seconds after which it is ended.
         tries: whether the two best suggestions are measured too, for about 30 s each.
 
     Raises:
@@ -98,7 +93,7 @@ def watch(
             deadline=deadline,
         ) as script,
     ):
-        result, seen, found = _ask(script, steps or _STEPS, out or _trace_file(), budget_s, progress)
+        result, seen, found = _ask(script, steps or _STEPS, budget_s, progress)
     ideas = suggest(seen)
     if tries:
         with progress.part(1, 2):
@@ -113,7 +108,7 @@ def _trace_file() -> Path:
 
 
 def _ask(
-    script: WatchedScript, steps: int, out: Path, budget_s: float, progress: Progress
+    script: WatchedScript, steps: int, budget_s: float, progress: Progress
 ) -> tuple[Watched, Seen, list[Bottleneck]]:
     """Asks the script everything for which there is time."""
     script.ask("describe", ScriptFacts)  # it trains from here on
@@ -148,7 +143,8 @@ def _ask(
     progress.reach(0.75)
     syncs = ask("hidden waits", _SYNCS_COST, "syncs", SyncReport, steps=_SYNC_STEPS)
     progress.reach(0.85)
-    options = {**_PROFILED, "stacks": False, "path": str(out.absolute())}
+    out = _trace_file()
+    options = {**_PROFILED, "stacks": False, "path": str(out)}
     profile = ask("a profile", _PROFILE_COSTS, "profile", ProfileReport, **options)
     analysis = traces.analyse(traces.load(out)) if profile else None
     own = Recipe().replace(**where.own)
@@ -174,8 +170,6 @@ def _remarks(seen: Observation, taken: float, missing: list[str]) -> Iterator[st
     if missing:
         step = units.duration(seen.step_s)
         yield f"not measured, because steps take {step}: {', '.join(missing)}. Allow more time with --budget"
-    if seen.skipped:
-        yield f"the gradient scaler skipped {seen.skipped} steps; they are counted as steps"
     if taken > DISTURBED:
         yield f"other programs took {taken:.0%} of the cores: close them, then watch it again"
 
@@ -183,18 +177,17 @@ def _remarks(seen: Observation, taken: float, missing: list[str]) -> Iterator[st
 def _try_best(ideas: list[Suggestion], launch: Launch, progress: Progress) -> list[Suggestion]:
     """Measures the best suggestions, in turn with the script as it is."""
     best = [idea for idea in ideas if idea.state == "try"][:_TRIED]
-    if not best:
-        return ideas
-    plan = script_plan(launch)
-    plan = replace(plan, preset=replace(plan.preset, budget_s=TRY_S))
-    rule = StopRule(
-        stats.MIN_ROUNDS, plan.preset.precision, plan.preset.part, budget_s=TRY_S / 2, ceiling=False
-    )
-    with opened(plan, progress) as source:
-        plain = source.baseline()
-        changed = [(idea.title, plain.replace(**idea.settings)) for idea in best]
-        stages = rungs.recipe_stages([("as it is", plain), *changed], source.target)
-        base, *runs = source.measure(stages, rule)
-    measured = {run.title: compare_stored(base, run).ratio for run in runs if run.status == "ok"}
-    failures = {run.title: f"could not be tried: {run.reason}" for run in runs if run.status != "ok"}
+    plan, measured, failures = script_plan(launch), dict[str, Ratio](), dict[str, str]()
+    for number, idea in enumerate(best):
+        sides = Candidate("as it is"), Candidate(idea.title, changes=idea.settings)
+        try:
+            with progress.part(number, len(best)):
+                result = compare(
+                    *sides, plan, TRY_S / 2, plan.preset.precision, 1, False, plan.preset.part, progress
+                )
+            measured[idea.title] = result.ratio
+        except Cancelled:
+            break
+        except PerfkitError as problem:
+            failures[idea.title] = f"could not be tried: {problem}"
     return tried(ideas, measured, failures)

@@ -174,7 +174,6 @@ PARSER = (
          "loader = DataLoader(data, 8, True, num_workers=4)"),
         ("SIZE = 32\nloader = DataLoader(data, batch_size=SIZE)\n", {"batch_size": 8}, "SIZE = 8"),
         ("def f():\n    n = 2\n    return DataLoader(data, num_workers=n)\n", {"workers": 0}, "n = 0"),
-        ("compile = False\nloader = DataLoader(data)\n", {"compile": True}, "compile = True"),
     ],
 )  # fmt: skip
 def test_a_value_is_changed_where_it_is_set(text, settings, line, tmp_path):

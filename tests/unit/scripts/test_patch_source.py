@@ -54,7 +54,6 @@ def test_layout(before, after):
     ("text", "reason"),
     [
         ("f(x for x in y)\n", "not be valid Python"),
-        ("f(a, *b)\n", "train.py:1: set n=2 where *b is filled"),
         ("f(**b)\n", "train.py:1: set n=2 in the dictionary given as **b"),
     ],
 )
