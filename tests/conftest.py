@@ -49,24 +49,15 @@ def pytest_unconfigure(config):
         shutil.rmtree(os.environ["TORCHINDUCTOR_CACHE_DIR"], ignore_errors=True)
 
 
-# ---------------------------------------------------------------- skips
-
-
-def _cuda():
-    try:
-        import torch
-    except ImportError:
-        return False
-    return torch.cuda.is_available()
-
-
 def pytest_collection_modifyitems(items):
     on_gpu = [item for item in items if TESTS / "gpu" in item.path.parents or item.get_closest_marker("gpu")]
-    absent = bool(on_gpu) and not _cuda()
-    for item in on_gpu:
-        item.add_marker("gpu")
-        if absent:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+    if on_gpu:
+        import torch
+
+        skip = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+        for item in on_gpu:
+            item.add_marker("gpu")
+            item.add_marker(skip)
 
 
 def _refuse_skip(report):
@@ -89,9 +80,6 @@ def pytest_make_collect_report():
     return _refuse_skip((yield))
 
 
-# ---------------------------------------------------------------- processes
-
-
 _MEASURING = ("perfkit.worker", "pt_data_worker")
 
 
@@ -111,15 +99,10 @@ def left_over_processes():
     """Measuring processes of this test run that are alive now, with their loader and compile workers."""
     found = []
     for process in psutil.process_iter():
-        try:
-            if (
-                process.pid != os.getpid()
-                and process.status() != psutil.STATUS_ZOMBIE
-                and _is_left_over(process)
-            ):
+        with contextlib.suppress(psutil.Error):  # ended meanwhile, or another user's
+            is_other = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
+            if is_other and _is_left_over(process):
                 found.append(process)
-        except psutil.Error:  # ended meanwhile, or another user's
-            continue
     return found
 
 
@@ -148,9 +131,6 @@ def no_orphans():
 def _no_orphans_at_the_end():
     yield
     assert_no_orphans()
-
-
-# ---------------------------------------------------------------- data
 
 
 @pytest.fixture

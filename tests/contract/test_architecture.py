@@ -8,6 +8,7 @@ import tomllib
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import perfkit
 from perfkit import additions
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +56,12 @@ def test_the_core_works_without_any_addition(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "compare" in done.stdout and "watch" not in done.stdout
+
+
+def test_every_public_name_is_there_and_documented():
+    assert len(perfkit.__all__) >= 13
+    for name in perfkit.__all__:
+        assert getattr(perfkit, name).__doc__
 
 
 def test_no_file_is_long():

@@ -27,9 +27,6 @@ def test_a_puzzle_says_how_it_is_checked_and_its_starter_does_not_pass(name, tas
     assert_helps(judge(task.checks, task.starter))
 
 
-# ---------------------------------------------------------------- mysteries
-
-
 def mended(name):
     """A mystery's script with the edit of the solutions: runs of lines that go, and what comes instead."""
     script = tasks()[name].starter
@@ -67,9 +64,6 @@ def assert_helps(judged):
     assert "Traceback" not in judged.sentence and "perfkit/" not in judged.sentence
 
 
-# ---------------------------------------------------------------- solutions
-
-
 def answers(kind):
     """Every answer of a kind, with the cell of imports before it."""
     cases, count = [], {}
@@ -105,8 +99,6 @@ def test_every_puzzle_has_a_right_answer_and_two_wrong_ones():
         assert not [name for name in PUZZLES if named.count(name) < least]
 
 
-# ---------------------------------------------------------------- cheats
-
 CHEATS = tomllib.loads((ROOT / "tests" / "data" / "puzzle-cheats.toml").read_text(encoding="utf-8"))
 
 
@@ -136,9 +128,6 @@ def test_what_an_answer_replaced_is_put_back():
     before = time.perf_counter
     judge("", "import time\ntime.perf_counter = lambda: 0.0")
     assert time.perf_counter is before
-
-
-# ---------------------------------------------------------------- notebooks
 
 
 @each_puzzle

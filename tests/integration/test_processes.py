@@ -93,9 +93,6 @@ def test_prints_go_to_the_log_and_not_into_messages():
         assert child.log()[0].endswith('"a print of the workload"}')
 
 
-# ---------------------------------------------------------------- ranks
-
-
 def test_ranks_are_asked_as_one_end_together_and_a_rank_that_hangs_is_too_late():
     stop = threading.Event()
 
@@ -120,9 +117,6 @@ def test_of_ranks_that_fail_the_cause_is_told_not_that_the_others_lost_it():
         trained(child, "tests.support.toy:FailingRank", ranks=2)
 
 
-# ---------------------------------------------------------------- a function
-
-
 def test_a_call_gives_the_result_of_a_function_of_a_fresh_process():
     assert call("os:getpid") != os.getpid()
     assert call(divmod, 7, 2) == (3, 1)
@@ -137,9 +131,6 @@ def test_a_call_that_raises_dies_or_does_not_end_says_so():
         call("os:_exit", 3)
     with pytest.raises(RunFailed, match="time limit"):
         call(time.sleep, 60, timeout_s=1)
-
-
-# ---------------------------------------------------------------- the end
 
 
 @on_linux

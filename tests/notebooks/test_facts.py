@@ -65,9 +65,6 @@ def test_the_slides_log_of_workers():
     assert "explains 2.0 times; 2.1 was measured" in text
 
 
-# ---------------------------------------------------------------- quizzes
-
-
 def test_without_workers_there_is_no_thread_that_pins():
     """03: the training process pins each batch itself."""
     assert "pin_memory" in inspect.getsource(loaders._SingleProcessDataLoaderIter._next_data)

@@ -133,13 +133,6 @@ class Unhurried(Toy):
         os.write(1, b"raw bytes on standard output\n")
 
 
-class BrokenConstructor(Toy):
-    """Cannot be built."""
-
-    def __init__(self):
-        raise RuntimeError("no data here")
-
-
 class WrongIn16Bits(Toy):
     """Its loss is another one under autocast: a fault that a parity check must find."""
 

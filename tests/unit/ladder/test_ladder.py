@@ -62,9 +62,6 @@ def test_a_recipe_has_the_loosest_class_of_its_changes(recipe, expected):
     assert exactness(recipe, recipe) == "bitwise"
 
 
-# ---------------------------------------------------------------- presets
-
-
 @pytest.mark.parametrize(("device", "name"), [("cuda", "paper"), ("mps", "quick"), ("cpu", "quick")])
 def test_only_cuda_gets_the_articles_size_unasked(device, name, monkeypatch):
     monkeypatch.delenv("PERFKIT_PRESET")
@@ -89,9 +86,6 @@ def test_only_cuda_gets_the_articles_size_unasked(device, name, monkeypatch):
 def test_a_cpu_shares_its_cores_between_model_and_loader(target, cores, expected):
     sizes = sizing(PRESETS["quick"], target, cores)
     assert (sizes.workers, sizes.threads, sizes.amp) == expected
-
-
-# ---------------------------------------------------------------- stages
 
 
 def test_a_stage_is_one_optimization_on_top_of_a_recipe():

@@ -62,9 +62,6 @@ def test_memory_is_what_the_control_group_grants(root):
     assert machine.resident_bytes(2**22 + 1) == 0, "no such process"
 
 
-# ---------------------------------------------------------------- CPU time of others
-
-
 class Times(NamedTuple):
     user: float
     system: float
@@ -146,9 +143,6 @@ def test_the_measured_processes_are_not_among_the_others(monkeypatch):
         monkeypatch.setattr(cores, "_spent", lambda: {(process.pid, 0.0): ("python", 1.0)})
         assert machine.OtherPrograms().busiest([process.pid]) is None
         process.communicate(b"\n")
-
-
-# ---------------------------------------------------------------- conditions
 
 
 QUIET = {"pids_known": True, "gpus": []}

@@ -58,9 +58,6 @@ def test_accumulation_yields_the_mean_loss_of_its_batches_and_steps_once():
     assert one.steps == several.steps == 2
 
 
-# ---------------------------------------------------------------- activation checkpointing
-
-
 def test_checkpointing_trains_the_same_and_counts_batch_statistics_once():
     class Kept(Blocks):
         def model(self):
@@ -122,9 +119,6 @@ def test_the_blocks_are_the_layers_of_the_outermost_lists():
     assert blocks(plain) == [plain]
 
 
-# ---------------------------------------------------------------- a second stream
-
-
 class Part:
     """A tensor that notes what happens to it."""
 
@@ -162,9 +156,6 @@ def test_the_next_batch_is_copied_before_this_one_is_used_and_the_last_one_is_no
         "wait", "record c", "use c",
     ]  # fmt: skip
     assert list(prefetch.prefetched(iter([]), CPU)) == []
-
-
-# ---------------------------------------------------------------- ranks
 
 
 def test_ranks_share_each_shuffle_and_draw_random_numbers_of_their_own(monkeypatch):

@@ -39,9 +39,6 @@ MEASURED = run(
 )
 
 
-# ---------------------------------------------------------------- derived numbers
-
-
 def test_numbers_are_derived_from_the_raw_values_without_the_warm_up():
     assert MEASURED.step_s.value == pytest.approx(0.3)
     assert MEASURED.data_wait_s.value == pytest.approx(0.1)
@@ -88,9 +85,6 @@ def test_a_document_holds_the_stages_in_their_order_as_plain_data():
     assert plain["machine"] == {"id": "m"}
 
 
-# ---------------------------------------------------------------- comparisons
-
-
 def compared(rounds, **changes):
     return Comparison(run(title="A", **changes), run(title="B", pairings=[rounds], **changes), rounds)
 
@@ -125,8 +119,6 @@ def test_disturbed_rounds_are_left_out_or_decide_the_verdict():
     assert clean.rates[0].tolist() == [200.0] * 5
     assert pairing(own, other, disturbed=[0.5] * 6).ratio.verdict == "disturbed"
 
-
-# ---------------------------------------------------------------- simulated
 
 KNOWN = Simulated(gpu="V100", host="article", model="1", constants="abc", band=0.15, kernel_s=0.09)
 
@@ -175,8 +167,6 @@ def test_what_does_not_rest_on_the_same_is_not_compared():
         with pytest.raises(InvalidValue, match="do not rest on the same: .* other"):
             same_basis(KNOWN, msgspec.structs.replace(KNOWN, **{name: "other"}))
 
-
-# ---------------------------------------------------------------- to text and back
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 several = st.lists(finite, max_size=5)

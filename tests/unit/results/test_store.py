@@ -33,9 +33,6 @@ def sql(store, statement, *values):
     database.close()
 
 
-# ---------------------------------------------------------------- what is kept
-
-
 def test_a_run_comes_back_as_it_went_in(store, data_dir):
     store.add(MEASURED)
     assert store.get("measured") == MEASURED
@@ -101,9 +98,6 @@ def test_deleting_removes_all_or_none(store):
     assert [kept.id for kept in store.runs()] == ["r1"]
     store.add(removed)
     assert store.get("r0") == removed
-
-
-# ---------------------------------------------------------------- damage
 
 
 def test_a_damaged_run_does_not_hide_the_others(store):

@@ -38,9 +38,6 @@ def bars(ax, at):
     return [(patch.get_x(), patch.get_width()) for patch in row]
 
 
-# ---------------------------------------------------------------- every view
-
-
 def test_an_unknown_view_names_the_known_ones():
     with pytest.raises(InvalidValue, match="Did you mean 'throughput'"):
         view("troughput", session())
@@ -99,9 +96,6 @@ def test_hostile_and_empty_data_is_borne(name):
             picture = view(name, runs)
             ElementTree.fromstring(picture.svg())
             assert picture.alt.startswith(VIEWS[name].title)
-
-
-# ---------------------------------------------------------------- what each one shows
 
 
 def test_throughput_has_bars_with_intervals_a_climb_and_the_baseline_again():
@@ -195,9 +189,6 @@ def test_every_verdict_has_its_headline(factor, rounds, words):
     pairing = Pairing(own, rates, against=before.id, role="previous", interleaved=True)
     runs = [before, msgspec.structs.replace(after, pairings=[pairing])]
     assert figures.headline(runs).title.startswith(words)
-
-
-# ---------------------------------------------------------------- SVG, PNG, outliers
 
 
 def test_svg_is_real_text_in_the_ink_of_its_page_and_acts_on_nothing_else():

@@ -32,9 +32,6 @@ def test_matplotlib_and_torch_are_not_loaded_for_a_table():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-# ---------------------------------------------------------------- the ladder
-
-
 def test_cells_of_a_measured_stage_on_a_gpu():
     row = cells(session(gpu=True), 3)
     assert row["× previous"].endswith(" ▲")
@@ -71,9 +68,6 @@ def test_two_columns_that_say_the_same_are_one_that_names_its_other_side():
     ]
     assert ratios == [["× eager attention"], ["× previous", "× baseline"]]
     assert "= the same recipe in a second process" in tables.ladder(runs).note
-
-
-# ---------------------------------------------------------------- checks
 
 
 def test_what_a_stage_changes_and_what_fails_is_its_proof():
@@ -117,9 +111,6 @@ def test_communication_of_several_ranks_and_its_forecast():
     assert texts(tables.forecast({2: 0.91, 4: 0.84})) == [["2", "91%"], ["4", "84%"]]
 
 
-# ---------------------------------------------------------------- the history
-
-
 def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by():
     run = session()[3]
     row = tables.history_row(msgspec.structs.replace(entry(run), note="at night"))
@@ -132,9 +123,6 @@ def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by():
         named
     )
     assert "mine" in terminal.text([tables.stored([named])], 60)
-
-
-# ---------------------------------------------------------------- inside a step
 
 
 def test_kernels_show_roofs_shapes_and_the_step():

@@ -162,9 +162,6 @@ def test_pairs_and_rounds_together_reach_the_precision(noise):
     assert 0.016 < np.mean(widths) < 0.021
 
 
-# ---------------------------------------------------------------- several ranks
-
-
 def ranked(ranks, rate, **more):
     return Run(
         id="r", session="s", created="", stage="x", title="X", workload="w", device="cpu",

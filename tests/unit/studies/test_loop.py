@@ -1,6 +1,7 @@
 """The measuring loop with children that answer from a table: rounds, memory, disturbance, stopping."""
 
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -270,27 +271,20 @@ def test_stopped_before_the_first_round_nothing_was_measured(machine, where):
     assert machine.alive() == []
 
 
-@pytest.mark.parametrize("how", [threading.Event, KeyboardInterrupt])
-def test_stopped_in_the_rounds_the_complete_ones_are_kept(how, machine, where):
+@pytest.mark.parametrize("is_interrupt", [False, True])
+def test_stopped_in_the_rounds_the_complete_ones_are_kept(is_interrupt, machine, where):
     cancelled, runs = threading.Event(), []
 
     def fails(child, question):
         if question == "block" and len(machine.blocks()) == 8:
-            if how is KeyboardInterrupt:
+            if is_interrupt:
                 raise KeyboardInterrupt
             cancelled.set()
 
     machine.fails = fails
-
-    def study():
-        with opened(where, Progress(cancelled=cancelled)) as source:
-            runs.extend(source.measure(THREE, StopRule(3)))
-
-    if how is KeyboardInterrupt:
-        with pytest.raises(KeyboardInterrupt):
-            study()
-    else:
-        study()
+    goes_through = pytest.raises(KeyboardInterrupt) if is_interrupt else nullcontext()
+    with goes_through, opened(where, Progress(cancelled=cancelled)) as source:
+        runs.extend(source.measure(THREE, StopRule(3)))
     assert [run.status for run in runs] == ["ok"] * 3
     assert [len(run.raw.block_samples_per_s) for run in runs] == [2] * 3
     assert machine.alive() == []
