@@ -34,7 +34,8 @@ def test_a_right_answer_shows_its_proof():
     ],
 )
 def test_an_answer_that_fails_leaves_one_sentence(body, says, monkeypatch):
-    monkeypatch.setattr(tasks, "LIMIT_S", 4.0)
+    if "while" in body:
+        monkeypatch.setattr(tasks, "LIMIT_S", 4.0)
     verdict = pk.puzzle("infinite_sampler").check(f"def endless(length, generator):\n    {body}")
     assert not verdict.right
     assert says in verdict.sentence
