@@ -23,15 +23,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def watch(shell: Any, cell: str) -> None:
-    """Runs a cell, observes the steps of its loop, and shows them below what the cell shows.
-
-    Args:
-        shell: the kernel's `InteractiveShell`.
-        cell: the code.
-
-    Raises:
-        Exception: what the cell raises, after its steps are shown.
-    """
+    """Runs a cell, shows the steps of its loop below its own output, then raises what the cell raised."""
     from perfkit.scripts import loop  # torch, once a cell is to be run
 
     with loop.observed() as tracked, _without_traceback(shell):

@@ -23,10 +23,7 @@ class Models:
     module's class, hooks and parameters stay as they are. It is set through `__dict__`, because a module that
     torch.compile wraps around another one hands an attribute on.
 
-    Args:
-        script: whose models.
-        loaders: told when a model is evaluated.
-        before_first: called before the first call of each model.
+    `loaders` are told when a model is evaluated; `before_first` is called before the first call of each.
     """
 
     def __init__(self, script: Script, loaders: Loaders, before_first: Callable[[], None]) -> None:

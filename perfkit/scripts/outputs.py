@@ -56,16 +56,7 @@ class Outputs:
                 self.before(os.fsdecode(path), event, bool(flags & os.O_TRUNC))
 
     def before(self, path: str, event: str = "open", replaces: bool = True) -> None:
-        """Something is about to be written.
-
-        Args:
-            path: the file or folder.
-            event: the name of Python's audit event.
-            replaces: whether an existing file loses its contents.
-
-        Raises:
-            PermissionError: the path is outside, and may not be written.
-        """
+        """Something is about to be written; `replaces`: an existing file loses its contents."""
         if self._ignoring:
             return
         with self.ignored():

@@ -42,12 +42,8 @@ class Change(NamedTuple):
 class Patch:
     """What to change so that a script has switches by itself.
 
-    Args:
-        launch: how it is started from now on; with the edited files, for a measuring run.
-        changes: the files that change.
-        edits: for each switch that is set, what changes and where.
-        already: switches that the script has already.
-        refused: switches that need an edit by hand: where, and which.
+    `launch`: how it is started from now on, for a measuring run with the edited files. `edits`: for each
+    switch that is set, what changes and where. `refused`: switches that need an edit by hand, and which.
     """
 
     launch: Launch
@@ -96,11 +92,7 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | None = None) -> Patch:
-    """Runs a script for its first steps, and edits its files, in memory, at the calls that were seen.
-
-    Raises:
-        PerfkitError: it cannot be started, failed, does not train, or is not valid Python.
-    """
+    """Runs a script for its first steps, and edits its files, in memory, at the calls that were seen."""
     with opened(script_plan(launch), progress or Progress()) as source:
         assert isinstance(source, ScriptSource)
         facts = source.facts
@@ -162,9 +154,6 @@ def verify(
     """Measures the patched script against the script of `launch` with the switches set from outside.
 
     Both train the same, so that they are as fast, and their losses are equal. `budget_s`: seconds of rounds.
-
-    Raises:
-        PerfkitError: one of them could not be measured.
     """
     changes = {name: value for name, value in settings.items() if name not in result.refused}
     outside, inside = Candidate("set from outside", changes=changes), Candidate("patched")

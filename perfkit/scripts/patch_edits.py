@@ -64,11 +64,7 @@ class Patcher:
         self._words: list[str] = []
 
     def set(self, name: str, value: Value) -> list[str]:
-        """Plans the edits of a switch; returns them in words, nothing if the script has it already.
-
-        Raises:
-            Refused: the edit is left to the user; nothing of it is planned.
-        """
+        """Plans the edits of a switch, all or none; returns them in words, nothing if the script has it."""
         edits, arguments, self._words = [*self.edits], self.arguments, []
         try:
             self._plan(name, value)

@@ -32,22 +32,16 @@ class Edit(NamedTuple):
 
 
 class Source:
-    """A parsed file. Its methods raise `Refused` for what they cannot find or place.
-
-    Raises:
-        PerfkitError: it is not valid Python in UTF-8.
-    """
+    """A parsed file. Its methods raise `Refused` for what they cannot find or place."""
 
     def __init__(self, path: str, data: bytes) -> None:
         self.path, self.data = path, data
         try:
-            text = data.decode("utf-8-sig")
-            self.tree = ast.parse(text)
+            self.tree = ast.parse(data.decode())
         except (SyntaxError, ValueError) as problem:
             raise PerfkitError(f"cannot read {path} as Python in UTF-8: {problem}", "Correct it") from None
         self._lines = data.splitlines(keepends=True)
         self._starts = [0, *itertools.accumulate(map(len, self._lines))]
-        self._starts[0] = len(data) - len(text.encode())  # a byte order mark
         self._end = "\r\n" if b"\r\n" in data else "\n"
         self._parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 

@@ -119,12 +119,9 @@ class Questions:
     # ------------------------------------------------------------ questions to every training
 
     def train(self, loss_steps: int, warmup_s: float, **_: Any) -> Job:
-        """`Trained`: the first steps, then others until their time is steady.
+        """`Trained`: the first steps, whose losses are kept, then others until their time is steady.
 
-        Args:
-            loss_steps: first steps, whose losses are kept.
-            warmup_s: the most that the warm-up may take; 0 for a single step.
-            _: recipe and seed of a training that perfkit builds; a script has its own.
+        The warm-up takes `warmup_s` at most; 0 for a single step. A script has its own recipe and seed.
         """
         script = self.script
         first = yield from self._procedure.first_steps(self.early, loss_steps)
@@ -221,9 +218,7 @@ class Questions:
     def observe(self, steps: int, seconds: float = math.inf) -> Job:
         """Plain steps (an `Observation`) and, in turn, as many on a held batch (a `Block`, or None).
 
-        Args:
-            steps: plain steps, fewer if the script ends before.
-            seconds: what all of it may take; the step under way is waited for.
+        There are fewer of them if the script ends before, or if they take longer than `seconds` in all.
         """
         until, step_s, ended = clock() + seconds, self.early[-1].seconds, False
         rounds = _ROUNDS if _MANY * step_s < seconds else 1
@@ -281,13 +276,11 @@ class Questions:
                 plain_s += (yield from self._for(_TRIED, part_s)).mean_s
                 toggles["amp"] = "bf16"
                 try:
-                    half = yield from self._for(1, 0.0)
-                    if clock() < until:  # else it is far slower here: no need to know it better
-                        half = yield from self._for(_TRIED, part_s)
+                    yield from self._for(1, 0.0)
+                    half_s += (yield from self._for(_TRIED, part_s)).mean_s
                 finally:
                     self.models.leave_autocast()
                     del toggles["amp"]
-                half_s += half.mean_s
                 if clock() > until:
                     break
         return plain_s / half_s

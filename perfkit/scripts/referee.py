@@ -60,12 +60,9 @@ class Match:
     """By the titles of the sides, once they are measured."""
 
     def verdict(self, result: Comparison, precision: float, fails: bool | None = None) -> Verdict:
-        """The verdict on a comparison.
+        """The verdict on a comparison, whose interval was to have a half width of this `precision`.
 
-        Args:
-            result: of both sides.
-            precision: half width of the interval / ratio that was asked for.
-            fails: whether B is slower than a gate allows; None: no gate, B must be faster.
+        `fails`: whether B is slower than a gate allows; None: no gate, B must be faster.
         """
         losses = study.losses(result.a, result.b)
         old, new = (self.observed.get(run.title) for run in (result.a, result.b))

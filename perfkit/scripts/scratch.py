@@ -28,11 +28,7 @@ QUIET = {
 
 
 class Mirror:
-    """A mirror of the file system as far as it is needed; relative paths lead where they would.
-
-    Args:
-        root: a folder that does not exist.
-    """
+    """A mirror of the file system as far as it is needed; relative paths lead where they would."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir()

@@ -60,11 +60,7 @@ class Step:
 
 
 class Steps:
-    """Counts steps and hands each to a listener at its end.
-
-    Args:
-        on_steps: called with the steps that have ended since the last call: one, except for the first call.
-    """
+    """Counts steps and hands each to a listener at its end; the first two are handed over together."""
 
     FIRST = 3
     """Steps in which more than their time is recorded."""

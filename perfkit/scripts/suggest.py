@@ -108,16 +108,20 @@ class Seen:
         whole = sum(step.duration_us for step in analysis.steps)
         return float(min(1.0, sum(time or 0.0 for time in times) / whole))
 
-    def profiled(self, time_us: float | None) -> float | None:
+    def profiled(self, time_us: float) -> float | None:
         """The share of a profiled step that so many microseconds are."""
         step_us = self.analysis.mean_step_us if self.analysis else None
-        return time_us / step_us if step_us and time_us is not None else None
+        return time_us / step_us if step_us else None
 
 
 def suggest(seen: Seen) -> list[Suggestion]:
     """What to try, the largest gain first; then edits; then what cannot be had, and what is on already."""
-    on_device = {"cpu": _on_cpu, "cuda": _on_cuda}.get(seen.target.device, lambda _: ())
-    ideas = [*_loading(seen), _amp(seen), *_computing(seen), *on_device(seen)]
+    ideas = [*_loading(seen), _amp(seen), *_computing(seen)]
+    if seen.target.device == "cuda":
+        ideas += _on_cuda(seen)
+    elif seen.own.cpu_threads > seen.cores:
+        why = f"{seen.own.cpu_threads} compute threads on {seen.cores} cores"
+        ideas.append(_idea(seen, "CPU threads", why, {"cpu_threads": seen.cores}))
     return sorted(ideas, key=lambda idea: (_ORDER.index(idea.state), -(idea.gain or 0.0)))
 
 
@@ -186,23 +190,17 @@ def _faster(
 
 
 def _computing(seen: Seen) -> Iterator[Suggestion]:
-    target, fusible = seen.target, seen.operators(_FUSIBLE)
-    if target.convolves or "channels_last" in target.refused:
+    if seen.target.convolves:
         share = seen.operators(_CONVOLUTIONS)
         yield _faster(seen, "channels_last", "convolutions", share, channels_last=True)
-    yield _faster(seen, "torch.compile", "operators that can be fused", fusible, True, compile=True)
+    yield _faster(
+        seen, "torch.compile", "operators that can be fused", seen.operators(_FUSIBLE), True, compile=True
+    )
     timed = seen.steps.optimizer_s
     # A loop over parameters is made of operators that the model uses as well: they do not tell its share.
     update = seen.operators(_UPDATES) or None if timed is None else min(1.0, timed / seen.steps.block.seconds)
     kind = "fused" if seen.has_fused else "foreach"
     yield _faster(seen, "Optimizer", "the optimizer's own work", update, True, optimizer_impl=kind)
-
-
-def _on_cpu(seen: Seen) -> Iterator[Suggestion]:
-    own, cores = seen.own, seen.cores
-    if own.cpu_threads > cores:
-        why = f"{own.cpu_threads} compute threads on {cores} cores"
-        yield _idea(seen, "CPU threads", why, {"cpu_threads": cores})
 
 
 def _on_cuda(seen: Seen) -> Iterator[Suggestion]:
@@ -243,8 +241,7 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
         if not on_cpu:
             settings |= {"pin_memory": True, "non_blocking": True}
         gain = seen.steps.step_s / _with_workers(seen, count)
-        load = "1 worker loads" if count == 1 else f"{count} workers load"
-        yield _idea(seen, title, why, settings, gain, f"{load} while the model computes")
+        yield _idea(seen, title, why, settings, gain, "workers load while the model computes")
 
 
 def _with_workers(seen: Seen, count: int) -> float:

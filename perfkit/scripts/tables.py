@@ -40,16 +40,14 @@ def _steps(result: Watched) -> Table:
     tokens_per_s = seen.tokens / seen.block.seconds if seen.tokens else None
     changed = {name: value for name, value in script.settings.items() if value != switches()[name].default}
     settings = ", ".join(f"{name}={shown(value)}" for name, value in changed.items())
-    reserved = (
-        "of the process" if peak.reserved is None else f"allocated, {units.size(peak.reserved)} reserved"
-    )
     rows = [
         ["samples/s", units.number(seen.block.samples_per_s if seen.block.samples else None)],
         ["tokens/s", units.number(tokens_per_s)],
         ["step", f"{units.duration(seen.step_s)} ({script.step_is}; samples: {script.samples_per_step})"],
         ["waiting for data", units.percent(seen.waiting if script.loader else None)],
         ["samples/s on a held batch", units.number(result.ceiling.samples_per_s if result.ceiling else None)],
-        ["peak memory", f"{units.size(peak.allocated)} {reserved}"],
+        ["peak memory", units.size(peak.allocated)],
+        ["reserved memory", units.size(peak.reserved)],
         ["start", units.duration(result.startup_s)],
         ["profile", result.trace or units.NOT_AVAILABLE],
     ]

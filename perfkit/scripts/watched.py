@@ -51,11 +51,9 @@ class WatchedScript(Conversation):
     are the last lines of its standard output and standard error.
 
     Args:
-        launch: how it is started.
         toggles: switches that are set from outside: name → value.
         seed: of the random numbers of torch, Python and NumPy at its start; None leaves them alone.
         loaders: `(file, line, column)` of the calls that make the training loader, where that is known.
-        on_progress, cancelled, deadline: as for every `Conversation`.
 
     Raises:
         InvalidValue: there is no such script, this system cannot watch one, or a switch cannot be set.

@@ -34,8 +34,8 @@ BUDGET_S, TRY_S = 60.0, 30.0
 """Seconds for watching once the script trains, and for each suggestion that is tried."""
 _STEPS, _TRIED, _SYNC_STEPS = 60, 2, 4
 _PROFILED = {"wait": 1, "warmup": 2, "active": 3}
-_AMP_COSTS, _SYNCS_COST, _PROFILE_COSTS = 10, 8, 20
-"""How many plain steps these take, roughly."""
+_COSTS = 20
+"""How many plain steps a further question takes, at most."""
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,15 +67,10 @@ def watch(
     timeout_s: float | None = None,
     tries: bool = False,
 ) -> Watched:
-    """Watches a script for some steps.
+    """Watches a script for so many plain steps, fewer if they take longer than half of the budget.
 
-    Args:
-        launch: how it is started.
-        steps: plain steps that are timed (60 if None); fewer if they take longer than half of the budget.
-        progress: follows and stops it.
-        budget_s: seconds that it may take once the script trains; what does not fit is left out.
-        timeout_s: seconds after which it is ended.
-        tries: whether the two best suggestions are measured too, for about 30 s each.
+    `budget_s`: seconds that it may take once the script trains; what does not fit is left out. `timeout_s`:
+    after so many it is ended. `tries`: the two best suggestions are measured too, for about 30 s each.
 
     Raises:
         PerfkitError: it cannot be started, failed, or does not train.
@@ -120,11 +115,11 @@ def _ask(
     peak = script.ask("peak", Peak)
     facts = script.ask("describe", ScriptFacts)
 
-    def ask(what: str, costs: int, question: str, kind: type[A], **arguments: Any) -> A | None:
+    def ask(what: str, question: str, kind: type[A], **arguments: Any) -> A | None:
         """The answer, or None: the script cannot give one, or so many plain steps take too long."""
         if plain.ended:
             return None
-        if costs * plain.step_s < until - time.monotonic():
+        if _COSTS * plain.step_s < until - time.monotonic():
             try:
                 return script.ask(question, kind, **arguments)
             except PerfkitError as problem:
@@ -139,13 +134,13 @@ def _ask(
     where, in_16_bits = target(facts), None
     progress.reach(0.6)
     if ceiling and where.bf16 and facts.settings.get("amp") == "off":
-        in_16_bits = ask("bfloat16", _AMP_COSTS, "try_amp", float, seconds=budget_s / 10)
+        in_16_bits = ask("bfloat16", "try_amp", float, seconds=budget_s / 10)
     progress.reach(0.75)
-    syncs = ask("hidden waits", _SYNCS_COST, "syncs", SyncReport, steps=_SYNC_STEPS)
+    syncs = ask("hidden waits", "syncs", SyncReport, steps=_SYNC_STEPS)
     progress.reach(0.85)
     out = _trace_file()
     options = {**_PROFILED, "stacks": False, "path": str(out)}
-    profile = ask("a profile", _PROFILE_COSTS, "profile", ProfileReport, **options)
+    profile = ask("a profile", "profile", ProfileReport, **options)
     analysis = traces.analyse(traces.load(out)) if profile else None
     own = Recipe().replace(**where.own)
     seen = Seen(own, where, plain, machine.usable_cores(), ceiling, analysis, in_16_bits, facts.has_fused)
