@@ -99,9 +99,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     rank_compute_s: list[float]
     """`compute_s` of each rank: the others wait for the slowest one."""
     start_s: float
-    """Time of a collective that moves no bytes."""
-    bytes_per_s: float
-    """Bandwidth of a large collective among the ranks that were measured."""
+    """Time of a collective that moves almost no bytes."""
 
     @property
     def exposed_s(self) -> float:

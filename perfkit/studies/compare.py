@@ -273,15 +273,16 @@ def forecast(
     """Predicted efficiency by number of ranks: what a run of several ranks measured, in a larger ring.
 
     A ring all-reduce of b bytes over n ranks takes 2 (n-1) α + 2 (n-1)/n b/β, with the latency α of a hop and
-    the bandwidth β of a link: those measured, if None. The share of the communication that overlaps with
-    backward is assumed to stay the same.
+    the bandwidth β of a link. If None, those that give back the measured collectives. The share of the
+    communication that overlaps with backward is assumed to stay the same.
     """
     measured, ranks = run.communication, Recipe.from_dict(run.recipe).ranks
     if measured is None:
         raise InvalidValue(f"{run.title} has one rank: nothing was communicated", "Measure it with ranks=2")
     hops = 2 * (ranks - 1)
     alpha = measured.start_s / hops if latency_s is None else latency_s
-    beta = measured.bytes_per_s * hops / ranks if bytes_per_s is None else bytes_per_s
+    moving_s = max(measured.alone_s - measured.start_s, 1e-9)
+    beta = hops / ranks * measured.bytes_per_step / moving_s if bytes_per_s is None else bytes_per_s
     exposed = min(1.0, measured.exposed_s / measured.alone_s) if measured.alone_s else 0.0
 
     def step_s(count: int) -> float:

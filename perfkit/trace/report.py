@@ -35,7 +35,6 @@ _FORMS = {
     "_us": us,
     "bytes": units.size,
     "share": units.percent,
-    "shorter": units.percent,
     "utilization": units.percent,
     "efficiency": units.percent,
     "tensor_core": units.percent,

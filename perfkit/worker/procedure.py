@@ -42,8 +42,8 @@ UNPROFILED = 8
 """Steps without the profiler, at least, that estimate its overhead."""
 ROUNDS = 5
 PROGRESS_S = 0.1
-SMALL, LARGE = 1 << 12, 1 << 24
-"""Bytes of the two collectives from which latency and bandwidth are estimated."""
+SMALL = 1 << 12
+"""Bytes of the collective whose time is the latency."""
 
 
 @dataclass(frozen=True)
@@ -339,8 +339,7 @@ class Procedure:
         full, rest = divmod(gradients, model.bucket_bytes_cap)
         buckets = [model.bucket_bytes_cap] * full + [rest]
         device, compute_s = self._subject.device, statistics.median(without)
-        small_s, large_s, alone_s = (_reduce_s(sizes, device) for sizes in ([SMALL], [LARGE], buckets))
-        slope = max((large_s - small_s) / (LARGE - SMALL), 1e-15)
+        start_s, alone_s = (_reduce_s(sizes, device) for sizes in ([SMALL], buckets))
         rank_compute_s: list[Any] = [None] * world()
         torch.distributed.all_gather_object(rank_compute_s, compute_s)
         return Communication(
@@ -349,8 +348,7 @@ class Procedure:
             compute_s=compute_s,
             alone_s=alone_s * times,
             rank_compute_s=rank_compute_s,
-            start_s=max(small_s - slope * SMALL, 1e-9),
-            bytes_per_s=1 / slope,
+            start_s=start_s,
         )
 
     @property

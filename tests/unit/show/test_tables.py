@@ -102,7 +102,7 @@ def test_the_check_of_the_machine():
 def test_communication_of_several_ranks_and_its_forecast():
     times = Communication(
         bytes_per_step=44_000_000, step_s=0.05, compute_s=0.04, alone_s=0.02, rank_compute_s=[0.04, 0.044],
-        start_s=1e-5, bytes_per_s=1e10,
+        start_s=1e-5,
     )  # fmt: skip
     table = tables.communication([msgspec.structs.replace(session()[0], communication=times)])
     row = ["baseline", "50.0 ms", "40.0 ms", "20.0 ms", "10.0 ms", "44.0 MB", "1.05×"]

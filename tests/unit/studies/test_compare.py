@@ -178,13 +178,14 @@ def test_efficiency_is_the_rate_of_a_rank_over_that_of_one_alone():
 def test_the_forecast_gives_back_what_was_measured_and_falls_with_ranks():
     communication = Communication(
         bytes_per_step=40_000_000, step_s=0.11, compute_s=0.10, alone_s=0.02, rank_compute_s=[0.10, 0.10],
-        start_s=0.001, bytes_per_s=1e9,
+        start_s=0.001,
     )  # fmt: skip
     efficiency = comparing.forecast(ranked(2, 100, communication=communication))
-    exposed = 0.5 * (2 * 0.0005 + 2 / 2 * 4e7 / 1e9)
     assert efficiency[1] == 1.0
-    assert efficiency[2] == pytest.approx(0.10 / (0.10 + exposed))
+    assert efficiency[2] == pytest.approx(0.10 / 0.11)
     assert list(efficiency) == [1, 2, 4, 8, 16, 32, 64]
     assert list(efficiency.values()) == sorted(efficiency.values(), reverse=True)
+    link = comparing.forecast(ranked(2, 100, communication=communication), latency_s=0.0005, bytes_per_s=1e9)
+    assert link[4] == pytest.approx(0.10 / (0.10 + 0.5 * (6 * 0.0005 + 6 / 4 * 4e7 / 1e9)))
     with pytest.raises(InvalidValue, match="nothing was communicated"):
         comparing.forecast(ranked(1, 100))
