@@ -6,6 +6,8 @@ import pytest
 
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
+from perfkit.process.child import call
+from perfkit.puzzles import capstone
 from perfkit.puzzles import panel as tasks
 
 RIGHT = """
@@ -40,6 +42,11 @@ def test_an_answer_that_fails_leaves_one_sentence(body, says, monkeypatch):
     assert not verdict.right
     assert says in verdict.sentence
     assert "1 < lenght" not in verdict._repr_html_()
+
+
+def test_the_slow_script_of_the_capstone_has_no_lever_in_effect():
+    source = capstone.slow_script().read_text().replace("count=512", "count=64")
+    assert set(call("perfkit.puzzles.levers:levers", source).values()) == {False}
 
 
 def test_what_is_no_answer_is_refused():
