@@ -50,8 +50,7 @@ def watch(
 ) -> None:
     """Runs your training script as it is, and says where its steps' time goes and what to try."""
     launch = Launch(program, tuple(arguments or ()), module)
-    seconds = budget + 2 * TRY_S * tries
-    typer.echo(f"{launch.describe()}: about {seconds:.0f} s once it trains", err=True)
+    typer.echo(f"{launch.describe()}: about {budget + 2 * TRY_S * tries:.0f} s once it trains", err=True)
     with showing_failures(), cli.progress() as follow:
         result = watch_script(launch, steps, follow, budget, 60 * timeout, tries)
     output.show(program, tables.watched(result), result)
