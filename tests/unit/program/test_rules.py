@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfkit.errors import WorkloadError
@@ -69,7 +69,6 @@ def test_switches_with_one_reason_are_named_together():
 
 
 @given(recipes, targets)
-@settings(max_examples=200)
 def test_what_remains_can_act_and_what_was_taken_away_has_a_reason(recipe, target):
     kept, reasons = applicable(recipe, target)
     assert all(why_not(name, kept, target) == "" for name in switches())
