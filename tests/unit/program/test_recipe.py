@@ -4,10 +4,20 @@ import json
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe, allowed, parse_settings, switches
-from tests.support.recipes import recipes
+
+
+def values(switch):
+    """Every value that a switch allows."""
+    if switch.kind is bool:
+        return st.booleans()
+    return st.integers(switch.low, switch.high) if switch.kind is int else st.sampled_from(switch.choices)
+
+
+recipes = st.builds(Recipe, **{name: values(switch) for name, switch in switches().items()})
 
 
 def test_every_switch_is_declared_in_full():

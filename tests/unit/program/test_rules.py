@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from perfkit.errors import WorkloadError
 from perfkit.recipe import Recipe, switches
 from perfkit.rules import Target, applicable, joined, offers, why_not
-from tests.support.recipes import recipes
+from tests.unit.program.test_recipe import recipes
 
 OFFERS = frozenset(name for name, switch in switches().items() if switch.needs == "workload")
 CPU, CUDA = Target("cpu", OFFERS), Target("cuda", OFFERS)

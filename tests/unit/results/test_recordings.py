@@ -5,7 +5,7 @@ import pytest
 from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results import recordings
-from tests.unit.results.runs import run
+from tests.unit.results.test_run import run
 
 SHIPPED = "cpu-quick"
 

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results.pairing import Pairing, Rounds
 from perfkit.results.run import Comparison, Mechanism, Raw, Run, Simulated, document, read, same_basis
-from tests.unit.results.runs import run
+
+
+def run(run_id="r0", **changes):
+    """A run with the fewest fields."""
+    known = {
+        "session": "s1", "created": "2026-11-20T12:00:00+00:00", "stage": "baseline", "device": "cpu",
+        "workload": "perfkit.workloads.photos:Photos", "recipe": {"batch_size": 32},
+    }  # fmt: skip
+    return Run(id=run_id, **known | changes)
 
 
 def decode(text):

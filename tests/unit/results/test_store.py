@@ -11,7 +11,7 @@ from perfkit.errors import InvalidValue, StoreError
 from perfkit.results.pairing import Pairing
 from perfkit.results.run import Mechanism, Raw
 from perfkit.results.store import RunStore
-from tests.unit.results.runs import run
+from tests.unit.results.test_run import run
 
 MEASURED = run(
     "measured",

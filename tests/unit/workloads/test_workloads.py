@@ -6,16 +6,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
-from perfkit import export, workloads
+from perfkit import export, rules, workloads
 from perfkit.errors import InvalidValue, WorkloadError
+from perfkit.ladder.presets import PRESETS
 from perfkit.recipe import Recipe
 from perfkit.train import train
 from perfkit.workloads import bottlenecks, files, options_for
 from perfkit.workloads.files import text_file
 from perfkit.workloads.photos import Photos
 from perfkit.workloads.tiny_gpt import TinyGPT
+from tests.support import toy
 
+WORKLOADS = sorted(workloads.BUILT_IN)
 SMALL = {"context": 16, "width": 16, "layers": 2, "heads": 2}
 
 
@@ -158,3 +162,28 @@ def test_a_text_is_found_in_the_data_folder_or_named(tmp_path, monkeypatch):
     assert text_file("own.txt") == str(tmp_path / "own.txt")
     with pytest.raises(WorkloadError, match="there is no text 'absent.txt'. Copy it from"):
         text_file("absent.txt")
+
+
+def test_the_built_in_workloads():
+    assert WORKLOADS == ["cifar_resnet18", "photos", "tiny_gpt"]
+
+
+def test_whether_a_model_convolves_is_told_without_its_weights():
+    assert workloads.convolves(workloads.load("cifar_resnet18", {"image_size": 32, "samples": 8}))
+    assert not workloads.convolves(toy.Toy())
+
+    class NeedsRealTensors(toy.Toy):
+        def model(self):
+            return nn.Linear(int(torch.ones(3).sum()), 2)
+
+    assert workloads.convolves(NeedsRealTensors())
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_has_sizes_for_every_preset(name, preset):
+    found = workloads.find(name)
+    assert workloads.options_for(found, preset, {})
+    first = next(iter(workloads.options_for(found, preset, {})))
+    assert workloads.options_for(found, preset, {first: 7})[first] == 7
+    assert rules.offers(found) == workloads.declared(name), "what is shown before it is loaded"
