@@ -224,6 +224,10 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
         return
     on_cpu = seen.target.device == "cpu"
     count = max(1, cores // 2 if on_cpu else cores)
+    if on_cpu and own.workers and own.workers + own.cpu_threads > cores:
+        fewer = 0 if own.workers <= count else count
+        why = f"{own.workers} workers and {own.cpu_threads} compute threads share {cores} cores"
+        yield _idea(seen, "Fewer workers", why, {"workers": fewer})
     why = f"{waiting:.0%} of a step is spent waiting for data, with {own.workers or 'no'} workers"
     if waiting < _WORTH_A_WORKER:
         yield Suggestion(title=title, state="on" if own.workers else "refused", why=why)

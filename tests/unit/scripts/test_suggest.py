@@ -77,9 +77,12 @@ def test_no_prediction_exceeds_what_waiting_and_work_allow(device):
     assert [each.try_next for each in results] == [["compile"]] * 2
 
 
-def test_workers_of_which_there_are_enough_call_for_cheaper_samples():
+def test_workers_of_which_there_are_enough_call_for_cheaper_samples_or_fewer_of_them():
     found = idea("Cheaper samples", own=OWN.replace(workers=4))
     assert found.state == "edit" and "cache" in found.why
+    for workers, fewer in ((2, 1), (1, 0)):
+        own = OWN.replace(workers=workers, cpu_threads=2)
+        assert idea("Fewer workers", cores=2, own=own).settings == {"workers": fewer}
     assert idea("Loader workers", steps=Observation(block=block(100, waits=0.01))).state == "refused"
 
 
