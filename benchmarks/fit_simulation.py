@@ -25,7 +25,7 @@ import torchvision
 from benchmarks import simulation_operators as operators
 from benchmarks.simulation_fit import Case, Problem, case, fit
 from perfkit.recipe import Recipe
-from perfkit.simulate import article, fetch, host, planning
+from perfkit.simulate import article, host, planning
 from perfkit.simulate.bands import Errors, ErrorTable
 from perfkit.simulate.costs import Constants, constants
 from perfkit.simulate.fusion import fused
@@ -226,7 +226,7 @@ def of_article() -> Iterator[Errors]:
         recipe = recipe.replace(**changes[stage.stage])
         options = {"image_size": article.IMAGE_SIZE, "samples": 10000}
         step = planning.plan_step(article.WORKLOAD, options, recipe)
-        fetch_s = (host.ARTICLE.fetch_s or 0.0) * fetch.article_share(recipe)
+        fetch_s = (host.ARTICLE.fetch_s or 0.0) * planning.article_share(recipe)
         prediction = predict(gpu("v100"), step, recipe, host.ARTICLE, fetch_s)
         rates[stage.stage] = recipe.batch_size / prediction.steady.step_s, prediction.kernel_share
         print(f"article {stage.stage:13} {rates[stage.stage][0]:6.0f} published {stage.samples_per_s:6.0f}")

@@ -4,6 +4,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,6 +13,7 @@ import msgspec
 from perfkit.errors import one_of
 from perfkit.ladder.presets import Sizing
 from perfkit.recipe import Recipe, Value
+from perfkit.rules import Target, applicable, joined
 
 Exactness = Literal["bitwise", "tolerance", "changes training"]
 Bottleneck = Literal["data", "copy", "host", "device", "memory", "communication", "none"]
@@ -130,3 +132,38 @@ def exactness(recipe: Recipe, baseline: Recipe | None = None) -> Exactness:
 
 
 _BATCH = {"batch_size", "accumulation", "ranks"}
+
+
+KEPT = "kept"
+"""The name of the row that ends a ladder: everything that was kept, measured afresh."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One rung: the recipe so far plus one optimization."""
+
+    name: str
+    title: str
+    recipe: Recipe
+    reason: str = ""
+    """Why it cannot be measured on this machine; empty where it can."""
+    not_applied: Mapping[str, str] | None = None
+    """Switches of this stage that cannot act here, with the reason, where others of it can."""
+
+
+def below(name: str) -> tuple[str, ...]:
+    """The rungs of the default ladder below an optimization; all of them for one that is not part of it."""
+    return LADDER[1 : LADDER.index(name)] if name in LADDER else LADDER[1:]
+
+
+def stage(rung: Optimization, before: Recipe, sizes: Sizing, target: Target) -> Stage:
+    """One rung on top of a recipe: what it changes on this machine, or why it cannot."""
+    recipe = before.replace(**rung.changes(sizes))
+    changed = recipe.diff(before)
+    acting, reasons = applicable(recipe, target)
+    refused = {name: why for name, why in reasons.items() if name in changed}
+    if rung.switch in refused or (changed and len(refused) == len(changed)):
+        return Stage(rung.name, rung.title, before, reason=joined(refused))
+    if not changed:
+        return Stage(rung.name, rung.title, before, reason="nothing to change: the recipe has it already")
+    return Stage(rung.name, rung.title, acting, not_applied=refused)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from perfkit.errors import PerfkitError, one_of
-from perfkit.ladder.stages import KEPT
+from perfkit.ladder.catalogue import KEPT
 from perfkit.notebook.panel import refuse_object
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.where import PlanPanel

@@ -12,7 +12,7 @@ import ipywidgets as widgets
 from IPython.display import Markdown
 
 from perfkit.errors import InvalidValue, PerfkitError
-from perfkit.ladder import stages as ladder
+from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, optimization
 from perfkit.notebook import widgets as pieces
 from perfkit.notebook.ladder import LadderPanel
@@ -294,7 +294,7 @@ def _decisions(plan: Plan) -> dict[str, Entry]:
 def _climbed(plan: Plan, rung: str) -> dict[str, Value]:
     """The switches of the rungs below another one: as they were kept, or were before a dropped one."""
     decisions, settings = _decisions(plan), dict[str, Value]()
-    for name in ladder.below(rung):
+    for name in catalogue.below(rung):
         if row := decisions.get(name):
             recipe = row.recipe if row.note == "kept" else RunStore().get(row.previous).recipe
             settings |= {switch: recipe[switch] for switch in OPTIMIZATIONS[name].settings}

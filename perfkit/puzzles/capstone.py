@@ -68,7 +68,7 @@ def score(script: str | Path, preset: str | None = None, progress: Progress | No
     slow, progress = slow_script(), progress or Progress()
     yours = {"yours": Launch(str(Path(script).absolute()))}
     source = Path(script).read_text(encoding="utf-8")
-    levers = call("perfkit.puzzles.levers:levers", source, timeout_s=LEVERS_S, cancelled=progress.cancelled)
+    levers = call("perfkit.puzzles.judge:levers", source, timeout_s=LEVERS_S, cancelled=progress.cancelled)
     results = []
     for number, file in enumerate((slow, slow.with_name("capstone_light.py"))):
         plan = script_plan(Launch(str(file)), preset, more=yours)

@@ -14,14 +14,18 @@ import math
 import time
 import traceback
 import types
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import nn
 from torch.nn import functional
 from torch.utils import data
 
+from perfkit.errors import InvalidValue
 from perfkit.puzzles import bench
 from perfkit.worker.messages import Judged
 
@@ -118,3 +122,50 @@ def _in_words(problem: BaseException) -> str:
     if lines:
         return f"`{lines[-1]}` raised {what}"
     return f"Your answer cannot be used ({what}): compare its parameters and what it returns with the starter"
+
+
+def levers(source: str) -> dict[str, bool]:
+    """Trains an epoch of a script with the capstone's `main(epochs)`.
+
+    What a script enables only where a machine gains by it is enabled here: autocast, in bfloat16.
+
+    Returns:
+        For each lever whether it was seen in effect.
+    """
+    kinds: set[torch.dtype] = set()
+    compiled: list[Any] = []
+    autocast, batches = torch.autocast.__init__, data.DataLoader.__iter__
+
+    def enabled(context: Any, *_: Any, **__: Any) -> None:
+        autocast(context, "cpu", torch.bfloat16)
+
+    def seen(loader: data.DataLoader[Any]) -> Iterator[Any]:
+        for batch in batches(loader):
+            kinds.add(batch[0].dtype)
+            yield batch
+
+    def as_it_is(function: Any = None, **_: Any) -> Any:
+        if function is None:  # a decorator with arguments
+            return as_it_is
+        compiled.append(function)
+        return function
+
+    with (
+        mock.patch.object(torch.autocast, "__init__", enabled),
+        mock.patch.object(data.DataLoader, "__iter__", seen),
+        mock.patch.object(torch, "compile", as_it_is),
+        mock.patch.object(torch.nn.Module, "compile", as_it_is),
+        mock.patch.object(torch.cuda, "is_available", return_value=False),
+        mock.patch.object(Image, "open", side_effect=Image.open) as decoded,
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        main = names_of(source).get("main")
+        if main is None:
+            raise InvalidValue("the script has no main(epochs)", "Keep it: the levers are seen in one epoch")
+        computed = {forward.dtype for forward in bench.forwards(lambda: main(1))}
+    return {
+        "workers decode": not decoded.called,
+        "batches are uint8": kinds == {torch.uint8},
+        "layers compute in 16 bits": torch.bfloat16 in computed,
+        "compiled": bool(compiled),
+    }

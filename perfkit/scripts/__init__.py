@@ -2,6 +2,6 @@
 
 COMMANDS = {
     "watch": ("perfkit.scripts.command:watch", "Where the time of your own script goes, and what to try"),
-    "patch": ("perfkit.scripts.patch_command:patch", "The edit of your own script that sets switches"),
+    "patch": ("perfkit.scripts.command:patch", "The edit of your own script that sets switches"),
 }
 NOTEBOOK = {"script_panel": "perfkit.scripts.panel:ScriptPanel"}

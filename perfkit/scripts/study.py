@@ -11,7 +11,7 @@ import msgspec
 from perfkit import machine
 from perfkit.errors import PerfkitError
 from perfkit.ladder import catalogue
-from perfkit.ladder.stages import Stage
+from perfkit.ladder.catalogue import Stage
 from perfkit.process.conversation import Conversation
 from perfkit.process.lock import EVERYTHING
 from perfkit.recipe import Recipe, Value, allowed, switches

@@ -10,14 +10,13 @@ from msgspec import structs
 from perfkit import machine, workloads
 from perfkit.errors import Cancelled, PerfkitError
 from perfkit.ladder import presets
-from perfkit.ladder.catalogue import LADDER, optimization
-from perfkit.ladder.stages import Stage
+from perfkit.ladder.catalogue import LADDER, Stage, optimization
 from perfkit.process.child import call
 from perfkit.recipe import Recipe
 from perfkit.results.pairing import Pairing, Role
 from perfkit.results.run import Raw, Run
 from perfkit.rules import Target
-from perfkit.simulate import article, bands, chrome, fetch, inspect, planning
+from perfkit.simulate import article, bands, chrome, inspect, planning
 from perfkit.simulate import host as hosts
 from perfkit.simulate.gpus import GPUS, gpu
 from perfkit.simulate.host import Host
@@ -150,9 +149,9 @@ class Simulated(Source):
             return 0.0, host
         if self._is_article:
             plain = host.fetch_s if host.fetch_s is not None else hosts.ARTICLE.fetch_s
-            return (plain or 0.0) * fetch.article_share(recipe), host
+            return (plain or 0.0) * planning.article_share(recipe), host
         plain = self._measured(())
-        here = self._measured(tuple(name for name in fetch.SWITCHES if getattr(recipe, name)))
+        here = self._measured(tuple(name for name in planning.FETCH_SWITCHES if getattr(recipe, name)))
         if host.fetch_s is None:
             return here, structs.replace(host, fetch_s=plain)
         return host.fetch_s * here / plain, host
@@ -162,7 +161,7 @@ class Simulated(Source):
             self.progress.phase("measuring what a sample takes to fetch")
             recipe = Recipe().replace(**dict.fromkeys(switches, True))
             self._fetch_s[switches] = call(
-                fetch.measured, self.description.reference, self.description.options, recipe.to_dict(),
+                planning.fetch_s, self.description.reference, self.description.options, recipe.to_dict(),
                 cancelled=self.progress.cancelled,
             )  # fmt: skip
         return self._fetch_s[switches]

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from perfkit import machine, workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue, presets
-from perfkit.ladder.catalogue import LADDER, optimization
-from perfkit.ladder.stages import Stage
+from perfkit.ladder.catalogue import LADDER, Stage, optimization
 from perfkit.process import server
 from perfkit.process.child import Child
 from perfkit.process.conversation import Conversation

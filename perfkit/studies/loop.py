@@ -17,7 +17,7 @@ import numpy as np
 
 from perfkit import machine
 from perfkit.errors import Cancelled, PerfkitError, RunFailed
-from perfkit.ladder.stages import Stage
+from perfkit.ladder.catalogue import Stage
 from perfkit.process.conversation import Conversation
 from perfkit.results import noise, stats
 from perfkit.results.pairing import DISTURBED, Pairing

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from perfkit import machine
-from perfkit.ladder.stages import Stage
+from perfkit.ladder.catalogue import Stage
 from perfkit.results import stats
 from perfkit.results.pairing import Pairing, Role, undisturbed
 from perfkit.results.run import Communication, Raw, Run

@@ -8,8 +8,7 @@ from typing import Self
 from perfkit import workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import presets
-from perfkit.ladder.catalogue import OPTIMIZATIONS, optimization
-from perfkit.ladder.stages import KEPT
+from perfkit.ladder.catalogue import KEPT, OPTIMIZATIONS, optimization
 from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
 from perfkit.results.recordings import ORIGIN

@@ -8,10 +8,9 @@ import msgspec
 
 from perfkit import machine, workloads
 from perfkit.errors import InvalidValue
-from perfkit.ladder import presets, stages
-from perfkit.ladder.catalogue import optimization
+from perfkit.ladder import catalogue, presets
+from perfkit.ladder.catalogue import KEPT, Stage, optimization
 from perfkit.ladder.presets import Preset
-from perfkit.ladder.stages import KEPT, Stage
 from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.run import AGAIN, RUNG, Run, slug
@@ -32,10 +31,10 @@ _MANY = 8
 
 def first(plan: Plan, target: Target) -> Stage:
     """The stage that a ladder starts from: the plain loop, or the default ladder below the first rung."""
-    below = stages.below(plan.stages[0]) if plan.below and plan.stages else ()
+    below = catalogue.below(plan.stages[0]) if plan.below and plan.stages else ()
     recipe, sizes = Recipe(batch_size=plan.preset.batch_size), _sizes(plan, target)
     for name in below:
-        recipe = stages.stage(optimization(name), recipe, sizes, target).recipe
+        recipe = catalogue.stage(optimization(name), recipe, sizes, target).recipe
     recipe, reasons = applicable(recipe.replace(**plan.settings), target)
     if reason := not_anchored(recipe, target):
         start = "Start from one of them, such as --set amp=fp16" if target.anchored else "Choose another GPU"
@@ -45,7 +44,7 @@ def first(plan: Plan, target: Target) -> Stage:
 
 def rung(plan: Plan, target: Target, name: str, before: Recipe) -> Stage:
     """A rung on top of a recipe, with the plan's own values for its switches."""
-    stage = stages.stage(optimization(name), before, _sizes(plan, target), target)
+    stage = catalogue.stage(optimization(name), before, _sizes(plan, target), target)
     if stage.reason or not plan.changes:
         return stage
     recipe, reasons = applicable(stage.recipe.replace(**plan.changes), target)

@@ -14,9 +14,8 @@ from typing import Any, ClassVar, Self
 
 from perfkit import additions
 from perfkit.errors import InvalidValue
-from perfkit.ladder.catalogue import optimization
+from perfkit.ladder.catalogue import Stage, optimization
 from perfkit.ladder.presets import Preset
-from perfkit.ladder.stages import Stage
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import perfkit
-from perfkit.ladder import stages
+from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.ladder.presets import Sizing
 from perfkit.recipe import Recipe, switches
@@ -80,7 +80,7 @@ def test_there_is_no_branch_and_no_check_of_what_is_no_switch():
 def test_an_optimization_changes_its_own_switch_and_all_of_it_can_act(name):
     target = Target("cpu") if name in ("wait_policy", "allocator") else EVERYWHERE
     base = Recipe(batch_size=SIZES.batch_size)
-    stage = stages.stage(OPTIMIZATIONS[name], base, SIZES, target)
+    stage = catalogue.stage(OPTIMIZATIONS[name], base, SIZES, target)
     assert not stage.reason
     assert not stage.not_applied
     assert OPTIMIZATIONS[name].switch in stage.recipe.diff(base)
@@ -90,7 +90,7 @@ def test_an_optimization_changes_its_own_switch_and_all_of_it_can_act(name):
 def test_on_a_plain_cpu_a_stage_acts_or_says_why_not(name):
     plain = Target("cpu", frozenset(), compiler=False)
     base = Recipe(batch_size=SIZES.batch_size)
-    stage = stages.stage(OPTIMIZATIONS[name], base, SIZES, plain)
+    stage = catalogue.stage(OPTIMIZATIONS[name], base, SIZES, plain)
     assert (stage.recipe != base) != bool(stage.reason)
 
 

@@ -46,7 +46,7 @@ def test_an_answer_that_fails_leaves_one_sentence(body, says, monkeypatch):
 
 def test_the_slow_script_of_the_capstone_has_no_lever_in_effect():
     source = capstone.slow_script().read_text().replace("count=512", "count=64")
-    assert set(call("perfkit.puzzles.levers:levers", source).values()) == {False}
+    assert set(call("perfkit.puzzles.judge:levers", source).values()) == {False}
 
 
 def test_what_is_no_answer_is_refused():

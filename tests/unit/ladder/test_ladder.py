@@ -5,7 +5,7 @@ import re
 import pytest
 
 from perfkit.errors import InvalidValue
-from perfkit.ladder import catalogue, presets, stages
+from perfkit.ladder import catalogue, presets
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, exactness
 from perfkit.ladder.presets import PRESETS, Sizing, sizing
 from perfkit.recipe import Recipe
@@ -89,7 +89,7 @@ def test_a_cpu_shares_its_cores_between_model_and_loader(target, cores, expected
 
 
 def test_a_stage_is_one_optimization_on_top_of_a_recipe():
-    stage = stages.stage(OPTIMIZATIONS["batch_size"], Recipe(batch_size=8, workers=3), SIZES, CPU)
+    stage = catalogue.stage(OPTIMIZATIONS["batch_size"], Recipe(batch_size=8, workers=3), SIZES, CPU)
     assert (stage.name, stage.recipe) == ("batch_size", Recipe(batch_size=16, workers=3))
 
 
@@ -104,12 +104,12 @@ def test_a_stage_is_one_optimization_on_top_of_a_recipe():
     ],
 )
 def test_a_stage_that_cannot_act_leaves_the_recipe_and_says_why(name, recipe, target, reason):
-    stage = stages.stage(OPTIMIZATIONS[name], recipe, SIZES, target)
+    stage = catalogue.stage(OPTIMIZATIONS[name], recipe, SIZES, target)
     assert reason in stage.reason
     assert stage.recipe == recipe
 
 
 def test_below_a_rung_are_those_before_it_and_below_another_all():
-    assert stages.below("pinning") == ("allocator", "data_loading")
-    assert stages.below("baseline") == ()
-    assert stages.below("batched_fetch") == LADDER[1:]
+    assert catalogue.below("pinning") == ("allocator", "data_loading")
+    assert catalogue.below("baseline") == ()
+    assert catalogue.below("batched_fetch") == LADDER[1:]

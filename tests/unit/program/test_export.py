@@ -10,7 +10,7 @@ import torch
 
 from perfkit import export, workloads
 from perfkit.errors import WorkloadError
-from perfkit.ladder import stages
+from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.ladder.presets import Sizing
 from perfkit.recipe import Recipe
@@ -79,9 +79,9 @@ def test_a_script_gives_the_losses_of_the_program(workload, switches, tmp_path):
 @pytest.mark.parametrize("workload", ["photos", "tiny_gpt"])
 def test_a_rung_of_the_ladder_changes_its_own_lines_only(workload):
     target = Target("cuda", offers(workloads.load(workload)), convolves=workload != "tiny_gpt")
-    rungs = [stages.Stage("baseline", "baseline", Recipe(batch_size=SIZES.batch_size))]
+    rungs = [catalogue.Stage("baseline", "baseline", Recipe(batch_size=SIZES.batch_size))]
     for name in LADDER[1:]:
-        rungs.append(stages.stage(OPTIMIZATIONS[name], rungs[-1].recipe, SIZES, target))
+        rungs.append(catalogue.stage(OPTIMIZATIONS[name], rungs[-1].recipe, SIZES, target))
     scripts = [export.script(stage.recipe, workload, OPTIONS[workload]) for stage in rungs]
     for rung, (before, after) in zip(rungs[1:], itertools.pairwise(scripts), strict=True):
         lines = changed(before, after)

@@ -9,7 +9,7 @@ import torch
 
 from perfkit import notebook as pk
 from perfkit.puzzles import capstone
-from perfkit.puzzles.levers import levers
+from perfkit.puzzles.judge import levers
 
 SOLUTION = Path(__file__).parents[3] / "notebooks" / "src" / "puzzles" / "capstone_solution.py"
 

@@ -4,7 +4,7 @@ import pytest
 
 from perfkit import trace
 from perfkit.errors import InvalidValue
-from perfkit.ladder.stages import Stage
+from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
 from perfkit.simulate import chrome, inspect, planning, recording, source
 from perfkit.simulate.bands import table

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from perfkit.errors import RunFailed
-from perfkit.ladder.stages import KEPT
+from perfkit.ladder.catalogue import KEPT
 from perfkit.recipe import Recipe
 from perfkit.results.run import AGAIN, RUNG
 from perfkit.results.store import RunStore

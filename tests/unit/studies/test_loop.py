@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from perfkit.errors import PerfkitError, RunFailed
-from perfkit.ladder.stages import Stage
+from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
 from perfkit.results import noise, stats
 from perfkit.results.run import Mechanism
