@@ -77,7 +77,7 @@ def losses(
         return Check("losses", near, f"{text}. They are not compared one by one, because {why_apart}")
     largest = np.abs(b[np.isfinite(b)]).max(initial=0.0) or 1e-12
     furthest = np.abs(a - b).max() / largest
-    text = f"differ from number {differing[0] + 1} of {count} on, by at most {furthest:.2%}"
+    text = f"differ from number {differing[0] + 1} of {count} on, by at most {100 * furthest:.2g}%"
     if exactness == "bitwise":
         return Check("losses", False, f"{text}, though these switches should leave them equal")
     allowed = 2e-2 if sixteen_bits else 1e-3

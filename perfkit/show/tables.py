@@ -72,7 +72,7 @@ def ladder(runs: Sequence[Run]) -> Table:
         Col("samples/s", rate),
         *([] if same else [Col("× previous", lambda run: against(run, "previous"))]),
         Col(f"× {name(runs[0])}" if same and runs else "× baseline", lambda run: against(run, "baseline")),
-        Col("waits for data", lambda run: _cell(run, run.data_wait_share, units.percent)),
+        Col("waits for data", _waiting),
         Col("step time", lambda run: Cell(run.step_s, lambda _: sentences.step_time(run)), narrow=False),
         Col("peak memory", lambda run: _cell(run, run.peak_memory_bytes, lambda _: sentences.memory(run))),
         Col("bytes/sample", _bytes_per_sample, narrow=False),
@@ -110,7 +110,11 @@ def _legend(runs: Sequence[Run]) -> str:
 
 
 def _cell(run: Run, value: Any, text: Callable[[Any], str]) -> Cell:
-    return Cell(value if run.status == "ok" else None, lambda value: sentences.about(run, text(value)))
+    return Cell(value if run.status == "ok" else None, text)
+
+
+def _waiting(run: Run) -> Cell:
+    return _cell(run, run.data_wait_share, lambda share: sentences.about(run, units.percent(share)))
 
 
 def _bytes_per_sample(run: Run) -> Cell:

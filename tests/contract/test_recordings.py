@@ -8,7 +8,8 @@ import pytest
 
 from docs import record
 from perfkit import trace
-from perfkit.results.recordings import load
+from perfkit.results.recordings import find, load
+from perfkit.show import tables
 from perfkit.simulate.costs import constants
 from perfkit.trace import diagnose
 
@@ -97,3 +98,10 @@ def part(analysis, name):
     """µs of a step."""
     value = analysis.mean_us[name]
     return value
+
+
+def test_a_simulated_value_is_marked_once():
+    *_, row = tables.ladder(find("sim-v100").runs).rows
+    texts = list(map(str, row))
+    assert not [text for text in texts if "~~" in text] and any(text.startswith("~") for text in texts)
+    assert any(text.endswith(" B") and not text.startswith("~") for text in texts), "bytes are known"

@@ -52,7 +52,7 @@ def test_two_kernels_that_add_at_once_lose_nothing(data_dir):
     ("ours", "exactness", "sixteen_bits", "why_apart", "ok", "evidence"),
     [
         (PLAIN, "bitwise", False, "", True, "equal bit for bit for the first 3"),
-        ([2.0, 1.5, 1.1], "bitwise", False, "", False, "from number 3 of 3 on, by at most 5.00%, though"),
+        ([2.0, 1.5, 1.1], "bitwise", False, "", False, "from number 3 of 3 on, by at most 5%, though"),
         ([2.0, 1.7, 1.0], "bitwise", False, "it draws", True, "not compared one by one, because it draws"),
         ([9.0, 9.1, 9.0], "bitwise", False, "it draws", False, "further apart than their scatter"),
         ([2.0, 1.5002, 1.0], "tolerance", False, "", True, "within the 0.1%"),
