@@ -27,7 +27,7 @@ NOTEBOOKS := $(patsubst notebooks/src/%.py,notebooks/%.ipynb,$(SOURCES))
 MISSING   := $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS))
 CODE      := $(wildcard perfkit tests benchmarks docs notebooks/src)
 
-.PHONY: help lab run test check lint types imports pytest format notebooks bench recordings book slides bundle install install-dev chromium clean distclean
+.PHONY: help lab run test check lint types imports pytest format notebooks bench recordings outputs book slides bundle install install-dev chromium clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -76,6 +76,9 @@ bench: $(STAMPS)/dev  ## the instrument's own overheads: the harness, and watchi
 
 recordings: $(STAMPS)/dev $(STAMPS)/chromium  ## measure and draw data/recordings/ again; refuses a busy machine
 	$(BIN)/python -m docs.record $(ARGS)
+
+outputs: $(STAMPS)/dev $(STAMPS)/chromium notebooks  ## put the outputs of a recording into chapters that have changed
+	$(BIN)/python -m docs.outputs $(ARGS)
 
 book: $(STAMPS)/book  ## the chapters as pages that open without a server: build/book/html, build/perfkit-book.zip
 	$(BIN)/python -m docs.book $(ARGS)

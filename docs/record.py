@@ -1,4 +1,4 @@
-"""Makes what is in data/recordings/ again: `python -m docs.record [--only ladder,traces,simulated]`.
+"""Makes what is in data/recordings/ again: `python -m docs.record [--only ladder traces simulated]`.
 
 `ladder` measures the ladder at the preset `quick` on the CPU and draws the README's pictures of it, `traces`
 records the two traces of chapter 02, `simulated` computes the article's ladder and a timeline on a simulated
@@ -110,14 +110,11 @@ def record(names: list[str], out: Path) -> None:
 def main() -> int:
     """Records; 1 if refused."""
     parser = argparse.ArgumentParser(prog="python -m docs.record", description=__doc__)
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas (default: all)")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=[*PARTS], help="parts (default: all)")
     parser.add_argument("--out", type=Path, default=FOLDER, help="default: %(default)s")
     options = parser.parse_args()
-    names = options.only.split(",")
-    if unknown := set(names) - PARTS.keys():
-        parser.error(f"no part {', '.join(sorted(unknown))}. Allowed: {', '.join(PARTS)}")
     try:
-        record(names, options.out.absolute())
+        record(options.only, options.out.absolute())
     except PerfkitError as problem:
         sys.stderr.write(f"refused: {problem}\n")
         return 1

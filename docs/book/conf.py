@@ -1,19 +1,11 @@
 """Sphinx: pages that need no network to be built or read, also from `file://`."""
 
-import os
-
 project = "perfkit"
 author = copyright = "The perfkit authors"
 extensions = ["myst_nb"]
 exclude_patterns = ["**/.ipynb_checkpoints"]
 
-nb_execution_mode = "force"
-nb_execution_excludepatterns = list(filter(None, os.environ.get("BOOK_NOT_EXECUTED", "").split(",")))
-nb_execution_timeout = 600
-nb_execution_raise_on_error = True
-nb_execution_in_temp = True
-# A panel needs a kernel: its static picture is shown instead.
-nb_mime_priority_overrides = [("*", "application/vnd.jupyter.widget-view+json", None)]
+nb_execution_mode = "off"  # `make outputs` has executed them
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # from a CDN by default; the panels need a kernel anyway
 nb_merge_streams = True
 nb_render_markdown_format = "commonmark"
@@ -31,6 +23,5 @@ html_show_sourcelink = False
 html_show_search_summary = False  # it fetches pages, which a browser refuses for file://
 html_show_sphinx = False
 html_last_updated_fmt = None
-html_theme_options = {"sidebar_hide_name": False}
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"

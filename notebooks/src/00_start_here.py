@@ -11,7 +11,7 @@
 #
 # *3 minutes to your first speed-up. Needs: this notebook's kernel.*
 #
-# The next cell trains a small network for some seconds, in a process of its own, and measures it. Run it.
+# The next cell trains a small network for some seconds, in a process of its own, and measures it. Run it. (What stands below it until then is a recording, as in every chapter.)
 
 # %%
 from perfkit import notebook as pk

@@ -1,0 +1,102 @@
+"""Puts outputs into the chapters, to be read without a kernel: `python -m docs.outputs [01 02 …]`.
+
+Panels of the ladder play a recording; every other cell runs here, at the preset `quick`. What needs scripts
+or drawing by the page, which GitHub takes away, becomes a picture. About ten minutes on two cores.
+"""
+
+import base64
+import hashlib
+import io
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from PIL import Image, ImageChops
+from playwright.sync_api import Page, sync_playwright
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+RECORDINGS = {"03": "sim-v100", "05": "sim-v100"}
+"""Of chapters whose stage the usual recording does not have."""
+
+
+def state(source: Path) -> dict[str, str]:
+    """What the outputs of a chapter depend on: they are out of date once it differs."""
+    name = RECORDINGS.get(source.stem[:2], "cpu-quick")
+    code = [cell.source for cell in jupytext.read(source).cells if cell.cell_type == "code"]
+    recording = (ROOT / "data" / "recordings" / f"{name}.json").read_bytes()
+    return {"recording": name, "sha256": hashlib.sha256("\n".join(code).encode() + recording).hexdigest()}
+
+
+def execute(source: Path, page: Page) -> Any:
+    """A chapter with outputs that need no kernel, no script and no drawing by the page."""
+    notebook, depends_on = jupytext.read(source), state(source)
+    first = (
+        "from functools import partial as _partial\n\nfrom perfkit import notebook as _pk\n\n"
+        f"_pk.use('recorded:{depends_on['recording']}')\n"
+        "_pk.RecipePanel = _partial(_pk.RecipePanel, device='cpu')"  # recipes of its own are in no recording
+    )
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(first))
+    folder = {"metadata": {"path": str(NOTEBOOKS)}}
+    client = NotebookClient(notebook, timeout=900, store_widget_state=False, resources=folder)
+    client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
+    del notebook.cells[0]
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            data.pop("application/vnd.jupyter.widget-view+json", None)
+            if data.get("text/html"):
+                data["text/html"] = still(data["text/html"], page)
+        if cell.cell_type == "code":
+            cell.outputs = [one for one in cell.outputs if "text" in one or any(one.data.values())]
+    notebook.metadata.pop("language_info", None)
+    notebook.metadata["perfkit"] = depends_on
+    return notebook
+
+
+def still(html: str, page: Page) -> str:
+    """The same with a picture in the place of each drawing and of each page in a frame."""
+    page.set_content(f"<body style='background:#fff;font-family:sans-serif'>{html}</body>")
+    page.wait_for_timeout(500)  # pages in frames draw themselves
+    unfold = "open => document.querySelectorAll('details').forEach(part => { part.open = open })"
+    page.evaluate(unfold, True)
+    while (drawing := page.locator("svg, iframe").first).count():
+        picture = Image.open(io.BytesIO(drawing.screenshot())).convert("RGB")
+        # A frame is as high as the largest page that it may have to hold.
+        *_, bottom = ImageChops.invert(picture).getbbox() or (0, 0, 0, picture.height)
+        file = io.BytesIO()
+        picture.crop((0, 0, picture.width, bottom)).quantize(64).save(file, "png", optimize=True)
+        text = drawing.get_attribute("aria-label") or drawing.get_attribute("title") or "picture"
+        drawing.evaluate(
+            "(old, [src, alt]) => { const image = new Image(old.getBoundingClientRect().width);"
+            " Object.assign(image, { src, alt }); old.replaceWith(image) }",
+            [f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}", text],
+        )
+    page.evaluate(unfold, False)
+    return page.evaluate("document.body.innerHTML")  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    """Executes the chapters that were named by their first digits, or all that are out of date."""
+    os.environ.pop("PERFKIT_PRESET", None)
+    with tempfile.TemporaryDirectory(prefix="perfkit-outputs-") as data, sync_playwright() as playwright:
+        os.environ["PERFKIT_DATA"] = data
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 860, "height": 800}, device_scale_factor=1.5)
+        for source in sorted(NOTEBOOKS.glob("src/*.py")):
+            path = NOTEBOOKS / f"{source.stem}.ipynb"
+            is_old = nbformat.read(path, as_version=4).metadata.get("perfkit") != state(source)
+            if source.stem[:2] in sys.argv[1:] or (is_old and not sys.argv[1:]):
+                nbformat.write(execute(source, page), path)
+                sys.stdout.write(f"wrote {path.name}\n")
+
+
+if __name__ == "__main__":
+    main()
