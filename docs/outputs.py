@@ -20,6 +20,10 @@ from nbclient import NotebookClient
 from PIL import Image, ImageChops
 from playwright.sync_api import Page, sync_playwright
 
+from perfkit.ladder.catalogue import KEPT
+from perfkit.recipe import Recipe
+from perfkit.results import recordings
+
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 RECORDINGS = {"03": "sim-v100", "05": "sim-v100"}
@@ -37,10 +41,13 @@ def state(source: Path) -> dict[str, str]:
 def execute(source: Path, page: Page) -> Any:
     """A chapter with outputs that need no kernel, no script and no drawing by the page."""
     notebook, depends_on = jupytext.read(source), state(source)
+    recipe = next(run.recipe for run in recordings.find("cpu-quick").runs if run.stage == KEPT)
+    kept = {name: here for name, (here, _) in Recipe.from_dict(recipe).diff(Recipe()).items()}
     first = (
         "from functools import partial as _partial\n\nfrom perfkit import notebook as _pk\n\n"
         f"_pk.use('recorded:{depends_on['recording']}')\n"
-        "_pk.RecipePanel = _partial(_pk.RecipePanel, device='cpu')"  # recipes of its own are in no recording
+        "_pk.RecipePanel = _partial(_pk.RecipePanel, device='cpu')\n"  # its recipes are in no recording
+        f"_pk.kept = lambda: {kept}"
     )
     notebook.cells.insert(0, nbformat.v4.new_code_cell(first))
     folder = {"metadata": {"path": str(NOTEBOOKS)}}
@@ -55,6 +62,7 @@ def execute(source: Path, page: Page) -> Any:
             if data.get("text/html"):
                 data["text/html"] = still(data["text/html"], page)
         if cell.cell_type == "code":
+            cell.execution_count = None
             cell.outputs = [one for one in cell.outputs if "text" in one or any(one.data.values())]
     notebook.metadata.pop("language_info", None)
     notebook.metadata["perfkit"] = depends_on
@@ -94,7 +102,8 @@ def main() -> None:
             path = NOTEBOOKS / f"{source.stem}.ipynb"
             is_old = nbformat.read(path, as_version=4).metadata.get("perfkit") != state(source)
             if source.stem[:2] in sys.argv[1:] or (is_old and not sys.argv[1:]):
-                nbformat.write(execute(source, page), path)
+                text = nbformat.writes(execute(source, page)) + "\n"
+                path.write_text(text.replace(data, "data").replace(str(ROOT), "perfkit"), encoding="utf-8")
                 sys.stdout.write(f"wrote {path.name}\n")
 
 

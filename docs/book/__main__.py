@@ -8,8 +8,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import nbformat
-from nbformat.v4 import new_markdown_cell
 from sphinx.cmd.build import main as sphinx
 
 from perfkit.ladder.catalogue import OPTIMIZATIONS
@@ -19,18 +17,15 @@ ROOT = Path(__file__).parents[2]
 
 def write_sources(folder: Path) -> dict[str, list[str]]:
     """Writes what Sphinx reads; returns the pages of each part of the contents."""
-    for document in [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/teaching/*.md")]:
-        target = folder / document.relative_to(ROOT)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(document, target)
+    for pattern in ("docs/*.md", "docs/teaching/*.md", "notebooks/*.ipynb", "notebooks/puzzles/*.ipynb"):
+        for document in ROOT.glob(pattern):
+            target = folder / document.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(document, target)
     for name, card in OPTIMIZATIONS.items():
         target = folder / "cards" / f"{name}.md"
         target.parent.mkdir(exist_ok=True)
         target.write_text(f"# {card.title}\n\n*{card.question}*\n\n{card.prose}\n", encoding="utf-8")
-    for notebook in [*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("notebooks/puzzles/*.ipynb")]:
-        target = folder / notebook.relative_to(ROOT)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(with_note(nbformat.read(notebook, as_version=4)), target)
     groups = {
         "Chapters": "notebooks/[0-9]*.ipynb",
         "Puzzles": "notebooks/puzzles/**/*.ipynb",
@@ -41,18 +36,6 @@ def write_sources(folder: Path) -> dict[str, list[str]]:
         title: sorted(str(page.relative_to(folder).with_suffix("")) for page in folder.glob(pattern))
         for title, pattern in groups.items()
     }
-
-
-def with_note(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A notebook that says whose outputs it has."""
-    if "perfkit" in notebook.metadata:
-        note = (
-            "```{admonition} The results on this page are not yours\n"
-            "Panels of the ladder play a recording; everything else was measured on two cores without a GPU. "
-            "Open the notebook to get results of your own.\n```"
-        )
-        notebook.cells.insert(1, new_markdown_cell(note))
-    return notebook
 
 
 def build(folder: Path) -> Path:

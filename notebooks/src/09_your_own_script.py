@@ -67,6 +67,8 @@ panel.diff()
 # perfkit patch train.py --set workers=2 -- --epochs 5
 # ```
 #
+# With `--try`, `watch` measures its two best suggestions at once.
+#
 # ## A trace that you already have
 #
 # From a cluster or a colleague, `*.pt.trace.json[.gz]` of PyTorch's profiler opens here, and in [ui.perfetto.dev](https://ui.perfetto.dev). `perfkit trace FILE` says the same in a terminal. This one is the simulated V100 of chapter 03:

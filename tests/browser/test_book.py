@@ -33,7 +33,7 @@ def test_the_book_opens_and_is_searched_from_its_folder(site, offline, console_e
         assert offline.title()
     offline.goto((site.parent / "notebooks/01_baseline.html").as_uri())
     content = offline.get_by_role("main")
-    expect(content).to_contain_text("The results on this page are not yours")
+    expect(content).to_contain_text("played, not measured now")
     expect(content).to_contain_text("samples/s")
     offline.goto(site.as_uri())
     offline.get_by_role("textbox", name="Search").fill("autocast")
