@@ -137,7 +137,7 @@ def memory(
         Texts, typer.Option("--compare", help="switch=value of a second recipe to show beside it; repeatable")
     ] = None,
 ) -> None:
-    """What holds memory in a training step: by kind, by phase, by line of code."""
+    """What holds memory in a training step: by kind and by module."""
     second = dataclasses.replace(training, settings=[*(training.settings or []), *(other or [])])
     ledgers = [inspect.memory(**side.where()) for side in ([training, second] if other else [training])]
     output.show("memory of a step", inside.memory(ledgers), ledgers if other else ledgers[0])

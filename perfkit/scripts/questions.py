@@ -51,8 +51,8 @@ class Questions:
         )
         self.gradients = Gradients(self.script, self.loaders, self.models)
         self.optimizers = Optimizers(self.script, self.models)
-        parts = self.loaders, self.models, self.gradients, self.optimizers
-        self.witness = Witness(self.script, *parts)
+        self.parts = self.loaders, self.models, self.gradients, self.optimizers
+        self.witness = Witness(self.script, self.parts) if settings["witness"] else None
         self.early: list[Step] = []
         """The steps before the first question."""
         self._procedure = Procedure(self, self.tell, clock)
@@ -172,7 +172,6 @@ class Questions:
         """Copies and waits between host and device in some steps."""
         from perfkit.worker.syncs import detect_syncs
 
-        self.models.on_input = lambda given: None  # a checksum of it would be seen as a wait of the script
         with detect_syncs() as syncs:
             for _ in range(steps):
                 yield
@@ -213,6 +212,8 @@ class Questions:
 
     def behaviour(self) -> Behaviour:
         """What the steps have done until now."""
+        if self.witness is None:
+            raise Unavailable("what its steps do was not noted")
         return self.witness.behaviour()
 
     def observe(self, steps: int, seconds: float = math.inf) -> Job:

@@ -43,7 +43,8 @@ class Server(Questions):
         if self._is_silent:
             return
         with self.script.outputs.ignored():
-            self.witness.see(steps)
+            if self.witness:
+                self.witness.see(steps)
             if self._job is None:
                 self.early = steps
                 if safetensors := sys.modules.get("safetensors.torch"):
@@ -171,19 +172,20 @@ def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
     return TracebackType(later, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
-def attach(parts: Questions) -> None:
+def attach(questions: Questions) -> None:
     """Makes loaders, models and optimizers of this process report, after setting seed and switches."""
-    seed = parts.script.settings["seed"]
+    seed = questions.script.settings["seed"]
     if seed is not None:
         numpy: Any = sys.modules.get("numpy")
         for set_seed in (random.seed, torch.manual_seed, *([numpy.random.seed] if numpy else [])):
             set_seed(seed)
-    apply_global(parts.script.toggles)
-    for part in (parts.loaders, parts.models, parts.gradients, parts.optimizers):
+    apply_global(questions.script.toggles)
+    for part in questions.parts:
         part.patch()
-    patch_copies(parts.script, parts.loaders)
-    around(torch, "save", functools.partial(_save, parts.script))
-    parts.witness.begin()
+    patch_copies(questions.script, questions.loaders)
+    around(torch, "save", functools.partial(_save, questions.script))
+    if questions.witness:
+        questions.witness.begin()
 
 
 def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:

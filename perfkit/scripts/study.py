@@ -127,6 +127,7 @@ class ScriptSource(ThisMachine):
             toggles,
             seed=self.plan.seed,
             loaders=self._loaders,
+            witness=self._observed is not None,
             on_progress=self.progress.phase,
             cancelled=self.progress.cancelled,
             deadline=self.deadline(),
@@ -137,10 +138,10 @@ class ScriptSource(ThisMachine):
 
 def affordable(stop: StopRule, stages: int, step_s: float) -> StopRule:
     """Rounds of one slow step of each stage that fit into the budget, beside a first step and a last one."""
-    budget_s, round_s = stop.budget_s * max(1, stages - 1), stages * step_s
+    pairs, round_s = max(1, stages - 1), stages * step_s
+    budget_s = stop.budget_s * pairs
     rounds = max(_FEWEST, min(stop.rounds, int(budget_s / round_s) - 1))
-    left_s = max(0.0, budget_s - 2 * round_s)
-    return replace(stop, rounds=rounds, budget_s=left_s / max(1, stages - 1))
+    return replace(stop, rounds=rounds, budget_s=max(0.0, budget_s - 2 * round_s) / pairs)
 
 
 def target(facts: ScriptFacts) -> Target:

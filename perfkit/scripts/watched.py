@@ -54,6 +54,7 @@ class WatchedScript(Conversation):
         toggles: switches that are set from outside: name → value.
         seed: of the random numbers of torch, Python and NumPy at its start; None leaves them alone.
         loaders: `(file, line, column)` of the calls that make the training loader, where that is known.
+        witness: note what each step does, so that it can be asked for its behaviour.
 
     Raises:
         InvalidValue: there is no such script, this system cannot watch one, or a switch cannot be set.
@@ -66,6 +67,7 @@ class WatchedScript(Conversation):
         *,
         seed: int | None = None,
         loaders: Iterable[tuple[str, int, int]] = (),
+        witness: bool = False,
         on_progress: OnProgress = lambda phase, fraction: None,
         cancelled: threading.Event | None = None,
         deadline: float | None = None,
@@ -88,6 +90,7 @@ class WatchedScript(Conversation):
         self._settings: dict[str, Any] = {
             "toggles": toggles,
             "loaders": list(loaders),
+            "witness": witness,
             "seed": seed,
             "losses": 64,
             "package": str(Path(perfkit.__file__).parent),

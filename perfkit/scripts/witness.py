@@ -31,17 +31,10 @@ _SWITCHES = ("params", "foreach", "fused", "capturable", "differentiable", "maxi
 class Witness:
     """Notes what each step did."""
 
-    def __init__(
-        self,
-        script: Script,
-        loaders: Loaders,
-        models: Models,
-        gradients: Gradients,
-        optimizers: Optimizers,
-    ) -> None:
-        self._script, self._loaders, self._models = script, loaders, models
-        self._gradients, self._optimizers = gradients, optimizers
-        models.on_input, gradients.on_backward = self._see_input, self._see_graph
+    def __init__(self, script: Script, parts: tuple[Loaders, Models, Gradients, Optimizers]) -> None:
+        self._script = script
+        self._loaders, self._models, self._gradients, self._optimizers = parts
+        self._models.on_input, self._gradients.on_backward = self._see_input, self._see_graph
         self._relied_on: dict[str, Any] = {}
         self._replaced: list[str] = []
         self._facts: dict[str, list[Any]] = {
@@ -84,18 +77,20 @@ class Witness:
         if not self._first_weights:
             self._first_weights = self._weights()
             self._settings = self._optimizer()
-        for step in steps if self._loaders.held_on is None else ():
-            number = len(self._facts["loaded"])
-            # Batches of an evaluation may come from the same loader.
-            is_pure = "evaluation" not in step.marks
-            self._facts["loaded"].append(step.samples if is_pure else step.forward_samples)
-            self._facts["trained"].append(step.forward_samples)
-            self._facts["values"].append(self._values)
-            self._facts["backwards"].append(self._gradients.count - self._backwards)
-            for mark in step.marks & {"evaluation", "checkpoint"}:
-                self._facts[f"{mark}s"].append(number)
+        for step in steps:
+            if self._loaders.held_on is None:
+                self._note(step)
             self._values, self._backwards = 0, self._gradients.count
-        self._values, self._backwards = 0, self._gradients.count
+
+    def _note(self, step: Step) -> None:
+        facts = self._facts
+        for mark in step.marks & {"evaluation", "checkpoint"}:
+            facts[f"{mark}s"].append(len(facts["loaded"]))
+        # Batches of an evaluation may come from the same loader.
+        facts["loaded"].append(step.forward_samples if "evaluation" in step.marks else step.samples)
+        facts["trained"].append(step.forward_samples)
+        facts["values"].append(self._values)
+        facts["backwards"].append(self._gradients.count - self._backwards)
 
     def behaviour(self) -> Behaviour:
         """Everything that was seen until now."""

@@ -90,6 +90,11 @@ def observe(script: WatchedScript, steps: int) -> Observation:
     return script.ask("observe", tuple[Observation, Block | None], steps=steps)[0]
 
 
+def assert_refused(script, question, reason):
+    with pytest.raises(ScriptFailed, match=reason):
+        script.ask(question, Block)
+
+
 def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path):
     with started(PLAIN, "--lr", "1", seed=0) as script:
         trained = train(script)
@@ -138,8 +143,8 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path):
             frame = next(site.frames[0] for site in facts.sites if site.role == role)
             assert frame.file == str(folder / "train.py")
             assert lines[frame.line - 1][frame.column : frame.end_column] == text
-        with pytest.raises(ScriptFailed, match="cannot be asked for memory"):
-            script.ask("memory", Block)
+        assert_refused(script, "behaviour", "was not noted")
+        assert_refused(script, "memory", "cannot be asked for memory")
         assert observe(script, 1).block.samples  # it goes on
     assert script.log[0] == f"to stderr {folder}"
     assert {path.name for path in folder.iterdir()} == {"train.py", "steps.json"}

@@ -61,6 +61,6 @@ def _observe(file, steps):
                 file.with_suffix(".json").write_bytes(msgspec.json.encode((self.behaviour(), losses)))
                 sys.exit()
 
-    settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "losses": 8}
+    settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "losses": 8, "witness": True}
     attach(Observed(settings, Outputs(str(file.parent))))
     _run(file)
