@@ -1,26 +1,23 @@
 """A ladder of stages, or some recipes, in a notebook; results of earlier sessions are shown again."""
 
-import threading
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from perfkit.errors import PerfkitError, one_of
-from perfkit.ladder.catalogue import KEPT
 from perfkit.notebook.panel import refuse_object
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.where import PlanPanel
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
-from perfkit.results.run import RUNG, Run, slug
+from perfkit.results.run import RUNG, Run
 from perfkit.results.store import RunStore
 from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
-from perfkit.studies import compare, inspect, rungs, sources
-from perfkit.studies.rungs import is_ladder_of
+from perfkit.studies import compare, inspect, sources
 from perfkit.studies.sources import Plan
-from perfkit.worker.messages import Description
 
 Recipes = Mapping[str, Mapping[str, Any]]
 """Titles, and the switches that differ from the plain loop."""
@@ -66,9 +63,6 @@ class LadderPanel(PlanPanel):
             "stages": stages,
             "options": options,
         }
-        self._described: tuple[Plan, Description] | None = None
-        """What the workload reports, and for which plan."""
-        self._lock = threading.RLock()  # it is asked in a thread, and the controls are filled there
         key = self._asked, self._settings, self.titles, device, host
         super().__init__(self.question, key, device, host, **widgets)
 
@@ -78,7 +72,6 @@ class LadderPanel(PlanPanel):
         Raises:
             InvalidValue: an unknown switch, a value that is not allowed, or work is under way.
         """
-        self.require_rest()
         before, self._settings = self._settings, {**self._settings, **switches}
         try:
             self.move(self.device)
@@ -94,6 +87,7 @@ class LadderPanel(PlanPanel):
 
     def _moved(self) -> None:
         self._forget()
+        self._recall()
         self.show()
 
     def _forget(self) -> None:
@@ -102,6 +96,22 @@ class LadderPanel(PlanPanel):
     def _measure(self) -> None:
         self._forget()
         self._climb(self.plan)
+        if not self.plan.recorded:
+            RunStore().remember(_question(self.plan), self.runs[0].session)
+
+    # ------------------------------------------------------------ results of earlier sessions
+
+    def _ipython_display_(self) -> None:
+        if not self.runs:
+            self._recall()
+        super()._ipython_display_()
+
+    def _recall(self) -> None:
+        """Takes what was measured earlier for the same question."""
+        if runs := RunStore().remembered(_question(self.plan)):
+            self.runs = runs
+            when = runs[0].created[:16].replace("T", " ")
+            self.bar.say(f"measured earlier, at {when} UTC; Run measures again")
 
     # ------------------------------------------------------------ results
 
@@ -131,57 +141,22 @@ class LadderPanel(PlanPanel):
         ]
 
     def _evidence(self) -> list[Content]:
-        return tables.proof(self.runs)
+        return [tables.proof(self.runs)]
 
     def parts(self) -> Sequence[Content]:
-        """Every table, and the figures `step_time`, `throughput`, `losses`."""
-        return [*self.report(), *self.sections()]
-
-    def report(self) -> Sequence[Content]:
-        """Every table and figure of the results.
+        """Every table, and the figures `step_time`, `throughput`, `losses`.
 
         Raises:
             InvalidValue: nothing was measured yet.
         """
-        return tables.sections(self.results())
+        return [*tables.sections(self.results()), *self.sections()]
 
-    # ------------------------------------------------------------ what the workload says, earlier results
 
-    def _description(self) -> Description:
-        """What the workload reports, asked once for a plan."""
-        asked = replace(self.plan, settings={}, changes={})
-        with self._lock:
-            if self._described is None or self._described[0] != asked:
-                self._described = asked, rungs.resolve(self.plan)[0]
-            return self._described[1]
-
-    def _learn(self, plan: Plan) -> None:
-        description = self._description()
-        stored = [] if plan.recorded else self._stored(plan, description)
-        if plan is self.plan and stored and not self.runs:
-            self._recall(stored)
-
-    def _recall(self, runs: list[Run]) -> None:
-        """Shows the results of an earlier session."""
-        self.runs = runs
-        when = runs[0].created[:16].replace("T", " ")
-        self.show()
-        self.bar.say_read(f"measured earlier, at {when} UTC; Run measures again")
-
-    def _stored(self, plan: Plan, description: Description) -> list[Run]:
-        """The newest session in the store that this panel would measure in the same way."""
-        names = [slug(title) for title in self.titles] or list(dict.fromkeys(["baseline", *plan.stages]))
-        store, sessions = RunStore(), dict[str, list[str]]()
-        for row in store.history(workload=plan.workload):
-            if (row.preset, row.device) == (plan.preset.name, plan.device):
-                sessions.setdefault(row.session, []).append(row.stage)
-        for session in (session for session, stages in sessions.items() if {*names} <= {*stages}):
-            runs = store.runs(session=session)[::-1]
-            stages = [run.stage for run in sentences.stages(runs) if run.stage != KEPT]
-            same_options = all(run.options == description.options for run in runs)
-            if sorted(stages) == sorted(names) and same_options and is_ladder_of(plan, description, runs):
-                return runs
-        return []
+def _question(plan: Plan) -> str:
+    """What a plan asks, as text: the same for the same panel in another session."""
+    recipes = [(title, recipe.to_dict()) for title, recipe in plan.recipes]
+    where = [plan.workload, plan.preset.name, plan.device, plan.host, dict(plan.options)]
+    return json.dumps([*where, plan.stages, recipes, dict(plan.settings), dict(plan.changes)], sort_keys=True)
 
 
 class RecipePanel(LadderPanel):

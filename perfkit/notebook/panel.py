@@ -40,49 +40,36 @@ class Bar:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.line, self.error = pieces.text("pk-status"), pieces.text("pk-error")
         self._clock = clock
-        self._started = self._shown = self._fraction = 0.0
+        self._started = self._shown = 0.0
         self._words = ""
-        self._is_reading = True
         self.say("ready")
 
-    def say(self, words: str) -> None:
-        """Shows a line of words beside the bar."""
-        bar = f'<progress value="{self._fraction:.3f}" aria-label="Progress"></progress>'
+    def say(self, words: str, fraction: float = 0.0) -> None:
+        """Shows the part that is done, and a line of words beside it."""
+        bar = f'<progress value="{fraction:.3f}" aria-label="Progress"></progress>'
         # One value, as each that changes is a message, and a frame that the browser draws.
         self.line.value = f'{bar} <span role="status">{html.escape(words)}</span>'
-
-    def say_read(self, words: str, problem: BaseException | None = None) -> None:
-        """Shows what the panel has read, unless work has begun since: its words are newer."""
-        if self._is_reading:
-            self.tell(problem)
-            self.say(words)
 
     def tell(self, problem: BaseException | None) -> None:
         """What could not be done; the work under way goes on. None removes it."""
         self.error.value = _told(problem) if problem else ""
 
-    def begin(self, is_reading: bool = False) -> None:
-        """Starts a piece of work; or the reading of what the controls can offer, whose words give way."""
-        self._is_reading = is_reading
-        self._started, self._fraction, self._words = self._clock(), 0.0, ""
+    def begin(self) -> None:
+        """Starts a piece of work."""
+        self._started, self._words = self._clock(), ""
         self.tell(None)
-        self.say("ready" if is_reading else "starting …")
+        self.say("starting …")
 
     def progress(self, words: str, fraction: float) -> None:
         """Shows what is done, the part that is done, and roughly how long the rest will take."""
-        now, self._fraction = self._clock(), fraction
+        now = self._clock()
         if words == self._words and now - self._shown < _INTERVAL_S:
             return
         self._words, self._shown = words, now
         spent = now - self._started
         left_s = spent / fraction - spent if fraction > 0.08 and spent > 3 else 0.0
         left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
-        self.say(f"{words}, {fraction:.0%} done{f', about {left} left' * (left_s >= 0.5)}")
-
-    def end(self, words: str = "done", fraction: float = 1.0) -> None:
-        """The work has ended."""
-        self._fraction = fraction
-        self.say(words)
+        self.say(f"{words}, {fraction:.0%} done{f', about {left} left' * (left_s >= 0.5)}", fraction)
 
 
 class Panel(Sectioned):
@@ -117,7 +104,6 @@ class Panel(Sectioned):
         self._turn = threading.Lock()
         self._output = self._beside = Output()
         """Where the newest result is: beside the controls, or below the cell that called `run`."""
-        self._reader: threading.Thread | None = None
         tooltip = "Measure; other cells can run meanwhile"
         run = pieces.button("Run", "pk-run", tooltip, lambda: self.start(self._measure), "primary")
         self._stop = pieces.button("Stop", "pk-stop", "Stop; what is finished is kept", self.stop)
@@ -139,9 +125,6 @@ class Panel(Sectioned):
     @abstractmethod
     def sections(self) -> Sequence[Content]:
         """What the panel shows of its results; the folded sections stand last."""
-
-    def _read(self) -> None:
-        """Looks, in a thread, what the controls can offer; called once the panel is displayed."""
 
     # ------------------------------------------------------------ work
 
@@ -184,6 +167,18 @@ class Panel(Sectioned):
 
         threading.Thread(target=act, name="perfkit-run", daemon=True).start()
 
+    def attempt(self, act: Callable[[], object]) -> None:
+        """Does at once what a person asks for; the panel says why it cannot be done."""
+        self.bar.tell(None)
+        try:
+            act()
+        except PerfkitError as problem:
+            self.bar.tell(problem)
+
+    def act(self, label: str, name: str, tooltip: str, act: Callable[[], object]) -> widgets.Button:
+        """A button for what takes no time."""
+        return pieces.button(label, name, tooltip, lambda: self.attempt(act))
+
     def follow(self, progress: Any) -> None:
         """Takes what a study reports: its words, the part that is done, a run that has ended."""
         self.bar.progress(progress.describe(), progress.fraction)
@@ -218,7 +213,7 @@ class Panel(Sectioned):
             words, fraction = "done", 1.0
         finally:
             self.show()
-            self.bar.end(words, fraction)
+            self.bar.say(words, fraction)
 
     def _rest(self) -> None:
         self._turn.release()
@@ -249,14 +244,6 @@ class Panel(Sectioned):
         display(self._repr_mimebundle_(), raw=True)
         self._output = self._beside
         self._beside.place(self.sections(), self.acts)
-        if self._reader is None:
-            self.read()
-
-    def read(self) -> None:
-        """Looks, in a thread, what the controls can offer."""
-        self.bar.begin(is_reading=True)
-        self._reader = threading.Thread(target=self._read, name="perfkit-read", daemon=True)
-        self._reader.start()
 
     def show(self) -> None:
         """Shows the results as they are now, in the place of the newest."""

@@ -88,8 +88,9 @@ class Output:
 
     def show(self, contents: Sequence[document.Content], acts: Any = None) -> None:
         """Replaces what it shows; `acts` are widgets between what is seen at once and the folded details."""
-        for name, bundle in zip(self._parts, _bundles(contents, acts), strict=False):
-            self._update(name, bundle)
+        if self._parts:
+            for name, bundle in zip(self._parts, _bundles(contents, acts), strict=True):
+                self._update(name, bundle)
 
     def leave(self, keep: bool) -> None:
         """Takes the widgets away, as they stand below a newer result; and the result, unless it is kept."""

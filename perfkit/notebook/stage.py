@@ -1,6 +1,5 @@
 """One optimization in a notebook: a guess, its switches, before and after, and whether to keep it."""
 
-import contextlib
 import html
 import math
 from collections import Counter
@@ -18,14 +17,12 @@ from perfkit.notebook import widgets as pieces
 from perfkit.notebook.ladder import LadderPanel
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
-from perfkit.results.run import Run
 from perfkit.results.store import Entry, RunStore
 from perfkit.show import document, sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Section
 from perfkit.studies import inspect, rungs
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import Plan
-from perfkit.worker.messages import Description
 
 FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
 """For a reader who has measured no rung: the first change of the course."""
@@ -50,7 +47,6 @@ class StagePanel(LadderPanel):
         self.guess: float | None = None
         """How many times as fast the reader expects it to be."""
         self.parity: Parity | None = None
-        self._diffed: tuple[Plan | None, list[tuple[str, str]]] = (None, [])
         self.controls = pieces.Controls(self.optimization.settings, self._set_changes)
         # Text, as number fields are never empty: a guess that stands there already would be taken.
         self._guess = widgets.Text(
@@ -59,20 +55,18 @@ class StagePanel(LadderPanel):
             continuous_update=False,
             _dom_classes=["pk-guess"],
         )
-        self._guess.observe(lambda change: self._take_guess(change["new"]), "value")
+        self._guess.observe(lambda change: self.attempt(lambda: self._take_guess(change["new"])), "value")
         self._line = pieces.text("pk-climb")
         loop = "The panels of later rungs start from a loop"
         self._choices = {
-            "kept": pieces.button("Keep", "pk-keep", f"{loop} that has it", lambda: self._decide("kept")),
-            "dropped": pieces.button(
-                "Drop", "pk-drop", f"{loop} without it", lambda: self._decide("dropped")
-            ),
+            "kept": self.act("Keep", "pk-keep", f"{loop} that has it", self.keep),
+            "dropped": self.act("Drop", "pk-drop", f"{loop} without it", self.drop),
         }
         if stage != "baseline":  # nothing is below it that it could be faster than
             self.acts = pieces.row([*self._choices.values(), self._line], "pk-panel", "pk-acts")
         guess = [self._guess] if self.acts else []
         super().__init__([stage], above=[self.controls.widget], before=guess, **more)
-        self._expect()
+        self._offer()
 
     # ------------------------------------------------------------ switches
 
@@ -87,46 +81,36 @@ class StagePanel(LadderPanel):
         if others := {name: value for name, value in switches.items() if name not in changes}:
             super().set(**others)
         if changes:
-            with self._lock:
-                self.controls.set(changes)
+            self.controls.set(changes)
 
     def _planned(self, device: str | None, host: str | None) -> Plan:
         plan = replace(super()._planned(device, host), below=True)
-        if plan.recorded:
-            return plan
-        return replace(plan, settings={**_climbed(plan, self.optimization.name), **plan.settings})
+        if not plan.recorded:
+            climbed = _climbed(plan, self.optimization.name)
+            plan = replace(plan, settings={**climbed, **plan.settings})
+        rungs.last(plan, rungs.expected(plan))  # raises where the loop below the rung cannot run
+        return plan
 
     def _moved(self) -> None:
+        self._offer()
         super()._moved()
-        self._expect()
 
     def _set_changes(self) -> None:
         """Measuring waits for Run; results of other switches are no longer shown."""
         self.plan = replace(self.plan, changes=self.controls.changes())
+        self.bar.say("press Run to measure")
         if self.runs:
             self._forget()
             self.show()
-        self.bar.say("press Run to measure")
 
-    def _expect(self) -> None:
-        """Offers at once what the workload's class declares; a process that loads it takes seconds."""
-        with contextlib.suppress(PerfkitError):  # `_learn` tells it
-            self._offer(self.plan, rungs.expected(self.plan))
-
-    def _learn(self, plan: Plan) -> None:
-        self._offer(plan, self._description())
-        super()._learn(self.plan)
-
-    def _offer(self, plan: Plan, description: Description) -> None:
-        """Shows the switches as they can act where a plan runs."""
-        stage = rungs.last(plan, description)
-        with self._lock:
-            if replace(self.plan, changes={}) == replace(plan, changes={}):
-                self.controls.set_rule(rungs.switch_rule(plan, description))
-                self.controls.set_base(stage.recipe)
-                self.plan = replace(self.plan, changes=self.controls.changes())
-        if stage.reason:
-            self.bar.say_read(f"n/a here: {stage.reason}")
+    def _offer(self) -> None:
+        """Shows the switches as they can act there, as far as the workload's class declares it."""
+        description = rungs.expected(self.plan)
+        stage = rungs.last(self.plan, description)
+        self.controls.set_rule(rungs.switch_rule(self.plan, description))
+        self.controls.set_base(stage.recipe)
+        self.plan = replace(self.plan, changes=self.controls.changes())
+        self.bar.say(f"n/a here: {stage.reason}" if stage.reason else "ready")
 
     def _forget(self) -> None:
         super()._forget()
@@ -134,31 +118,22 @@ class StagePanel(LadderPanel):
 
     # ------------------------------------------------------------ guess
 
-    def predict(self, times: float) -> None:
-        """Your guess, before you run: how many times as fast will it be? Below 1 is slower.
-
-        Raises:
-            InvalidValue: not a number above 0.
-        """
-        if not 0 < times < math.inf:
-            raise InvalidValue(f"{times!r} is no guess", "Give a number above 0, such as 1.5")
-        self.guess = times
-        self._guess.value = f"{times:g}"
-        self.show()
-
     def _take_guess(self, words: str) -> None:
-        if not words or words == f"{self.guess or 0:g}":
-            return
+        """Takes what was typed; an empty field is no guess."""
         try:
-            self.predict(float(words.replace(",", ".").strip("×x ")))
-        except (ValueError, InvalidValue):
-            self.bar.say(f"'{words}' is no guess: give a number above 0, such as 1.5")
+            guess = float(words.replace(",", ".").strip("×x ")) if words else None
+        except ValueError:
+            guess = math.nan
+        if guess is not None and not 0 < guess < math.inf:
+            raise InvalidValue(f"'{words}' is no guess", "Give a number above 0, such as 1.5")
+        if guess != self.guess:
+            self.guess = guess
+            self.show()
 
-    def _recall(self, runs: list[Run]) -> None:
-        stored = RunStore().guess(sentences.stages(runs)[-1].id)
-        if stored is not None:
-            self.guess, self._guess.value = stored, f"{stored:g}"
-        super()._recall(runs)
+    def _recall(self) -> None:
+        super()._recall()
+        if self.runs and (guess := RunStore().guess(sentences.stages(self.runs)[-1].id)):
+            self.guess, self._guess.value = guess, f"{guess:g}"
 
     # ------------------------------------------------------------ keep or drop
 
@@ -168,24 +143,18 @@ class StagePanel(LadderPanel):
         Raises:
             InvalidValue: there is no stored result of it.
         """
-        self._mark("kept")
+        self._decide("kept")
 
     def drop(self) -> None:
         """Drops this rung: the panels of later rungs start from a loop without it; otherwise as `keep`."""
-        self._mark("dropped")
+        self._decide("dropped")
 
-    def _mark(self, decision: str) -> None:
+    def _decide(self, decision: str) -> None:
         run = sentences.stages(self.results())[-1]
         if self.plan.recorded or run.status != "ok":
             raise InvalidValue("there is no result of this machine to decide on", "Run it")
         RunStore().mark(run.id, note=decision)
         self._show_climb()
-
-    def _decide(self, decision: str) -> None:
-        try:
-            self._mark(decision)
-        except PerfkitError as problem:
-            self.bar.tell(problem)
 
     def _show_climb(self) -> None:
         """The line of the climb so far, and what comes next."""
@@ -235,12 +204,9 @@ class StagePanel(LadderPanel):
         if self.guess is not None and ratio:
             told = f"Your guess: {units.times(self.guess)}, {sentences.judgement(self.guess, ratio)}."
             published = self.optimization.published
-            article = (
-                f" The article's V100: {units.times(published.times)}."
-                if published and published.times
-                else ""
-            )
-            lines.append(told + article)
+            if published and published.times:
+                told += f" The article's V100: {units.times(published.times)}."
+            lines.append(told)
         return [Bullets(lines)]
 
     def _evidence(self) -> list[Content]:
@@ -248,14 +214,20 @@ class StagePanel(LadderPanel):
         article = f"The article: {self.optimization.published or 'nothing of this by itself'}."
         return [
             tables.ladder(self.runs),
-            *tables.proof(self.runs, self.parity),
-            *(Section(title, [Code(text, "diff")]) for title, text in self._known_diffs()),
+            tables.proof(self.runs, self.parity),
+            *(Section(title, [Code(text, "diff")]) for title, text in self._diffs()),
             Section("The card", [card, article], folded=True),
         ]
 
-    def card(self) -> Markdown:
-        """The stage's card: how it works, when it applies, when it does not help."""
-        return Markdown(self.optimization.card())
+    def _diffs(self) -> list[tuple[str, str]]:
+        """What was changed in the script; where nothing was measured, what would be, here and on a GPU."""
+        *_, run = sentences.stages(self.runs)
+        try:
+            if run.status != "ok" or not (before := run.previous(self.runs)):
+                return rungs.stage_diffs(self.plan, rungs.expected(self.plan))
+            return [("What it changes", rungs.difference(before, run))]
+        except PerfkitError:
+            return []  # a workload that cannot be exported can be measured
 
     def diff(self) -> Markdown:
         """What the stage changes in the training script: a diff of two real scripts, here and on a GPU.
@@ -263,32 +235,22 @@ class StagePanel(LadderPanel):
         Raises:
             PerfkitError: the workload cannot be loaded.
         """
-        blocks = [f"**{html.escape(title)}**\n\n```diff\n{text}```" for title, text in self._diffs()]
-        return Markdown("\n\n".join(block.replace("\n\n```diff\n```", "") for block in blocks))
-
-    def _known_diffs(self) -> list[tuple[str, str]]:
-        with contextlib.suppress(PerfkitError):
-            return self._diffs()
-        return []
-
-    def _diffs(self) -> list[tuple[str, str]]:
-        plan, diffs = self._diffed
-        if plan is not self.plan:
-            diffs = rungs.stage_diffs(self.plan, self._description())
-            self._diffed = self.plan, diffs
-        return diffs
+        blocks = [
+            f"**{html.escape(title)}**" + f"\n\n```diff\n{text}```" * bool(text)
+            for title, text in rungs.stage_diffs(self.plan)
+        ]
+        return Markdown("\n\n".join(blocks))
 
 
 def _results(plan: Plan) -> list[Entry]:
-    """The stored runs of the same workload, preset and device, newest first."""
-    where = plan.preset.name, plan.device
+    """The stored runs of the same workload, preset and device, oldest first."""
     rows = RunStore().history(workload=plan.workload)
-    return [row for row in rows if (row.preset, row.device) == where]
+    return [row for row in reversed(rows) if (row.preset, row.device) == (plan.preset.name, plan.device)]
 
 
 def _decisions(plan: Plan) -> dict[str, Entry]:
     """The newest decision on each rung, on the same workload, preset and device."""
-    return {row.stage: row for row in reversed(_results(plan)) if row.note in _DECISIONS}
+    return {row.stage: row for row in _results(plan) if row.note in _DECISIONS}
 
 
 def _climbed(plan: Plan, rung: str) -> dict[str, Value]:
@@ -313,8 +275,8 @@ def kept() -> dict[str, Value]:
     Of each rung the newest result counts, on the session's device, workload and preset.
     """
     rows = _results(LadderPanel().plan)
-    rungs = Counter(row.session for row in rows if row.stage in LADDER[1:])
-    newest = {row.stage: row for row in reversed(rows) if rungs[row.session] == 1}  # no whole ladder
+    rungs_of = Counter(row.session for row in rows if row.stage in LADDER[1:])
+    newest = {row.stage: row for row in rows if rungs_of[row.session] == 1}  # no whole ladder
     settings: dict[str, Value] = {}
     for name in LADDER[1:]:
         if name in newest and _is_kept(newest[name]):

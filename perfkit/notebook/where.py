@@ -33,12 +33,12 @@ def use(device: str | None = None, host: str | None = None) -> None:
 
 
 def places() -> dict[str, str]:
-    """Devices by the words of the menu."""
+    """The words of the menu by device."""
     devices = dict.fromkeys([machine.check_device(None), "cpu"])
-    menu = {f"this machine ({device})": device for device in devices}
+    menu = {device: f"this machine ({device})" for device in devices}
     for place in additions.sources().values():
         menu |= getattr(additions.load(place), "menu", dict)()
-    return menu | {f"recorded: {name}": f"{recordings.PREFIX}{name}" for name in recordings.available()}
+    return menu | {f"{recordings.PREFIX}{name}": f"recorded: {name}" for name in recordings.available()}
 
 
 class PlanPanel(Panel):
@@ -67,23 +67,26 @@ class PlanPanel(Panel):
     ) -> None:
         problem = None
         self._host = host
-        if device is None:
-            device, self._host = _session if any(_session) else (None, host)
+        if device is None and any(_session):
             try:
-                self._planned(device, self._host)
+                self._planned(*_session)
+                device, self._host = _session
             except PerfkitError as reason:
-                device, self._host, problem = None, host, reason
+                problem = reason
         self.plan = self._planned(device, self._host)
         self.device = device or self.plan.device
         """What the plan was made for, such as `recorded:NAME`."""
-        self._quiet = False
+        menu = {
+            self.device: self.device,
+            **{name: words for name, words in places().items() if self._can(name)},
+        }
         self._menu = widgets.Dropdown(
             description="Where",
-            options=[(self.device, self.device)],
+            options=[(words, name) for name, words in menu.items()],
             value=self.device,
             _dom_classes=["pk-where"],
         )
-        self._menu.observe(self._chosen, "value")
+        self._menu.observe(lambda change: self.choose(change["new"]), "value")
         heading = pieces.text("pk-question", value=f"<h3>{html.escape(question)}</h3>")
         super().__init__(key, [pieces.row([heading, self._menu], "pk-head"), *above], **more)
         self.bar.tell(problem)
@@ -96,33 +99,29 @@ class PlanPanel(Panel):
     def _moved(self) -> None:
         """There is another plan: what was shown belongs to the one before."""
 
-    @abstractmethod
-    def _learn(self, plan: Plan) -> None:
-        """Fills in what a plan offers: at once what is declared, later what a fresh process says."""
-
-    def _chosen(self, change: Any) -> None:
-        if not self._quiet:
-            self.choose(change["new"])
+    def _can(self, device: str) -> bool:
+        try:
+            self._planned(device, None)
+        except PerfkitError:
+            return False
+        return True
 
     def choose(self, device: str) -> None:
         """Moves the panel; where it cannot run, and while it runs, it says why, and nothing changes."""
-        try:
-            self.require_rest()
-            self.move(device)
-        except PerfkitError as problem:
-            self._show_places(dict(self._menu.options))
-            self.bar.tell(problem)
+        if device != self.device:
+            self.attempt(lambda: self.move(device))
+            self._menu.value = self.device
 
     def move(self, device: str) -> None:
         """Makes the plan again, as the panel was asked for something else.
 
         Raises:
-            PerfkitError: the panel cannot do that there.
+            PerfkitError: the panel cannot do that there, or it is at work.
         """
+        self.require_rest()
         self.plan = self._planned(device, self._host if device == self.device else None)
         self.device = device
         self._moved()
-        self.read()
 
     def follow(self, progress: Any) -> None:
         """Keeps runs as they end: a person may stop the others."""
@@ -135,26 +134,3 @@ class PlanPanel(Panel):
         self.runs = []
         self.runs = climb(plan, RunStore(), Progress(self.follow, self.cancelled))
         check(self.runs)
-
-    def _read(self) -> None:
-        """Fills in the menu, then what the panel learns of its workload."""
-        self._show_places({label: device for label, device in places().items() if self._can(device)})
-        try:
-            self._learn(self.plan)
-        except PerfkitError as problem:
-            self.bar.say_read("not ready", problem)
-
-    def _can(self, device: str) -> bool:
-        try:
-            self._planned(device, None)
-        except PerfkitError:
-            return False
-        return True
-
-    def _show_places(self, menu: dict[str, str]) -> None:
-        if self.device not in menu.values():
-            menu[self.device] = self.device
-        self._quiet = True
-        self._menu.options = list(menu.items())
-        self._menu.value = self.device
-        self._quiet = False

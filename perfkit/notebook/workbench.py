@@ -1,17 +1,15 @@
 """The workbench: every switch as a control, the history of runs, runs beside each other, their scripts."""
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anywidget
-import ipywidgets as widgets
 import traitlets
 
 from perfkit import additions
-from perfkit.errors import InvalidValue, PerfkitError
+from perfkit.errors import InvalidValue
 from perfkit.notebook import widgets as pieces
 from perfkit.notebook.panel import refuse_object
 from perfkit.notebook.where import PlanPanel
@@ -29,7 +27,7 @@ from perfkit.studies.sources import Plan
 BASELINE = "baseline"
 
 
-class Grid(anywidget.AnyWidget):
+class History(anywidget.AnyWidget):
     """The table of runs in the page, to sort and filter; its script is the file beside this one."""
 
     _esm = Path(__file__).with_name("history.js")
@@ -37,79 +35,11 @@ class Grid(anywidget.AnyWidget):
     ticked: traitlets.List[str] = traitlets.List().tag(sync=True)
     """Ids of the runs to compare."""
 
-
-class History:
-    """The measured runs of a workload, or those of a recording.
-
-    Args:
-        on_tick: called after a person has ticked other runs.
-    """
-
-    def __init__(self, on_tick: Callable[[], None]) -> None:
-        self.grid = Grid(_dom_classes=["pk-history"])
-        self._entries: dict[str, Entry] = {}
-        self._recorded: dict[str, Run] = {}
-        self._deleted: list[tuple[Run, Entry]] = []
-        self._quiet = False
-
-        def ticked(_: Any) -> None:
-            if not self._quiet:
-                on_tick()
-
-        self.grid.observe(ticked, "ticked")
-
-    def show_recorded(self, runs: Sequence[Run]) -> None:
-        """Shows the measured runs of a recording; all are ticked."""
-        self._recorded, self._entries = {run.id: run for run in runs}, {}
-        self.add(runs)
-
-    def show_stored(self, workload: str) -> None:
-        """Shows the measured runs of a workload; nothing is ticked."""
-        entries = RunStore().history(workload=workload)
-        self._recorded, self._entries = {}, {line.id: line for line in reversed(entries) if _is_shown(line)}
-        self._draw([])
-
-    def add(self, runs: Sequence[Run]) -> None:
-        """Adds runs that have just ended; they alone are ticked."""
-        added = {run.id: entry(run) for run in runs if _is_shown(run)}
-        self._entries |= added
-        self._draw(list(added))
-
-    def ticked(self) -> list[Run]:
-        """The ticked runs, oldest first."""
-        ids = [name for name in self._entries if name in self.grid.ticked]
-        runs = [self._recorded.get(name) or RunStore().get(name) for name in ids]
-        return sorted(runs, key=lambda run: run.created)
-
-    def delete(self) -> int:
-        """Deletes the ticked runs; returns how many `undo` can bring back.
-
-        Raises:
-            InvalidValue: the runs are those of a recording.
-        """
-        if self._recorded:
-            raise InvalidValue("these runs are those of a recording, which is a file", "Nothing was deleted")
-        removed = RunStore().delete(self.grid.ticked)
-        self._deleted += [(run, self._entries.pop(run.id)) for run in removed]
-        self._draw([])
-        return len(self._deleted)
-
-    def undo(self) -> None:
-        """Brings back every run that was deleted here."""
-        while self._deleted:
-            run, line = self._deleted[-1]
-            RunStore().add(run, line.guess)
-            RunStore().mark(run.id, name=line.name, note=line.note)
-            self._deleted.pop()  # only once it is stored
-            self._entries[run.id] = line
-        self._draw(self.grid.ticked)
-
-    def _draw(self, ticked: list[str]) -> None:
-        self._quiet = True
-        with self.grid.hold_sync():
-            self.grid.rows = [tables.history_row(entry) for entry in self._entries.values()]
-            self.grid.ticked = ticked
-        self._quiet = False
+    def fill(self, entries: Iterable[Entry], ticked: Sequence[str] = ()) -> None:
+        """Shows these runs; some are ticked."""
+        with self.hold_sync():
+            self.rows = [tables.history_row(line) for line in entries]
+            self.ticked = list(ticked)
 
 
 def _is_shown(run: Run | Entry) -> bool:
@@ -144,17 +74,23 @@ class Workbench(PlanPanel):
         refuse_object(workload)
         self._asked = workload, preset, options
         self._profile: Sequence[Content] = ()
+        self._entries: dict[str, Entry] = {}
+        """The lines of the history by id."""
+        self._played: dict[str, Run] = {}
+        """The runs of a recording by id; they are in no store."""
+        self._deleted: list[tuple[Run, Entry]] = []
         self.controls = pieces.Controls(switches(), lambda: self.bar.say("press Run to measure"))
-        self.history = History(lambda: self._try(self._compare))
+        self.history = History(_dom_classes=["pk-history"])
+        self.history.observe(lambda _: self.attempt(self._compare), "ticked")
         self._link = pieces.text("pk-script")
         use = "Set the switches to those of the newest ticked run"
         export = "The newest ticked run's script; the ticked runs as a file and as a report"
-        self._undo = self._act("Undo delete", "pk-undo", "Bring back every deleted run", self._bring_back)
+        self._undo = self.act("Undo delete", "pk-undo", "Bring back every deleted run", self._bring_back)
         self._undo.disabled = True
         acts = [
-            self._act("Use", "pk-use", use, self._use),
-            self._act("Export", "pk-export", export, self._export),
-            self._act("Delete", "pk-delete", "Remove the ticked runs", self._delete),
+            self.act("Use", "pk-use", use, self._use),
+            self.act("Export", "pk-export", export, self._export),
+            self.act("Delete", "pk-delete", "Remove the ticked runs", self._delete),
             self._undo,
         ]
         about = "Some steps under the profiler"
@@ -166,9 +102,9 @@ class Workbench(PlanPanel):
             host,
             [self.controls.widget],
             buttons=[profile] if "profile" in additions.notebook_names() else [],
-            below=[self.history.grid, pieces.row(acts), self._link],
+            below=[self.history, pieces.row(acts), self._link],
         )
-        self._expect()
+        self._moved()
 
     # ------------------------------------------------------------ what is measured
 
@@ -190,24 +126,16 @@ class Workbench(PlanPanel):
         return Recipe(batch_size=self.plan.preset.batch_size)
 
     def _moved(self) -> None:
-        self._profile = ()
-        self._expect()
-
-    def _expect(self) -> None:
-        """Offers at once what the workload's class declares; a process that loads it takes seconds."""
+        """Offers what the workload's class declares, and shows the runs of the place."""
+        plan = self.plan
         self.controls.set_base(self._plain())
-        with contextlib.suppress(PerfkitError):  # `_learn` tells it
-            self.controls.set_rule(rungs.switch_rule(self.plan, rungs.expected(self.plan)))
-
-    def _learn(self, plan: Plan) -> None:
-        if plan.recorded:
-            self.history.show_recorded(recordings.played(recordings.find(plan.recorded)))
-            self._compare()
-        else:
-            self.history.show_stored(plan.workload)
-        description, _ = rungs.resolve(plan)
-        if plan is self.plan:
-            self.controls.set_rule(rungs.switch_rule(plan, description))
+        self.controls.set_rule(rungs.switch_rule(plan, rungs.expected(plan)))
+        runs = recordings.played(recordings.find(plan.recorded)) if plan.recorded else []
+        self._played = {run.id: run for run in runs if _is_shown(run)}
+        lines = map(entry, self._played.values()) if runs else RunStore().history(workload=plan.workload)
+        self._entries = {line.id: line for line in lines if _is_shown(line)}
+        self.history.fill(self._entries.values(), [*self._played])
+        self._compare()
 
     def _measure(self) -> None:
         """The recipe of the controls beside the baseline; the baseline itself is measured once."""
@@ -221,7 +149,9 @@ class Workbench(PlanPanel):
         """Adds runs to the history as they end."""
         super().follow(progress)
         if progress.run:
-            self.history.add(self.runs)
+            new = {run.id: entry(run) for run in self.runs if _is_shown(run)}
+            self._entries |= new
+            self.history.fill(self._entries.values(), [*new])
 
     def profile(self) -> None:
         """Profiles some steps of the recipe, and shows what they do below the cell that called.
@@ -244,7 +174,7 @@ class Workbench(PlanPanel):
         """The profile, if it is the newest; else the ticked runs beside each other."""
         if self._profile:
             return self._profile
-        runs = self.history.ticked()
+        runs = self._ticked()
         if not runs:
             return ()
         notices, sessions = [*map(Notice, sentences.notices(runs))], {run.session for run in runs}
@@ -258,53 +188,59 @@ class Workbench(PlanPanel):
         return [*notices, picture, tables.ladder(runs), Notice(drift), compared(runs)]
 
     def _compare(self) -> None:
-        self._profile = ()
-        self.show()
+        """Shows other ticked runs; the work under way shows its own at its end."""
+        if not self._turn.locked():
+            self._profile = ()
+            self.show()
 
     # ------------------------------------------------------------ what to do with ticked runs
 
-    def _act(self, label: str, name: str, tooltip: str, act: Callable[[], None]) -> widgets.Button:
-        return pieces.button(label, name, tooltip, lambda: self._try(act))
-
-    def _try(self, act: Callable[[], None]) -> None:
-        self.bar.tell(None)
-        try:
-            act()
-        except PerfkitError as problem:
-            self.bar.tell(problem)
-
     def _ticked(self) -> list[Run]:
-        if runs := self.history.ticked():
+        """The ticked runs, oldest first."""
+        ids = [name for name in self._entries if name in self.history.ticked]
+        runs = [self._played.get(name) or RunStore().get(name) for name in ids]
+        return sorted(runs, key=lambda run: run.created)
+
+    def _chosen(self) -> list[Run]:
+        if runs := self._ticked():
             return runs
         raise InvalidValue("no run is ticked", "Tick a run in the table")
 
     def _use(self) -> None:
-        self.controls.show(Recipe.from_dict(self._ticked()[-1].recipe))
+        self.controls.show(Recipe.from_dict(self._chosen()[-1].recipe))
         self.bar.say("press Run to measure")
 
     def _export(self) -> None:
-        runs = self._ticked()
+        runs = self._chosen()
         script = next(iter(rungs.scripts(runs[-1:]).values()))
+        recording = recordings.recording_text(runs).decode()
+        report = html.session(runs, rungs.scripts(runs))
         links = [
             pieces.download(script, "train.py", "text/x-python"),
-            pieces.download(
-                recordings.recording_text(runs).decode(), "perfkit-runs.json", "application/json"
-            ),
-            pieces.download(html.session(runs, rungs.scripts(runs)), "perfkit-report.html", "text/html"),
+            pieces.download(recording, "perfkit-runs.json", "application/json"),
+            pieces.download(report, "perfkit-report.html", "text/html"),
         ]
         self._link.value = f"<p>{' · '.join(links)}</p>{pieces.copyable(script)}"
 
     def _delete(self) -> None:
-        self._ticked()
-        count = self.history.delete()
+        """Takes the ticked runs away; the runs of a recording are in no store."""
+        removed = RunStore().delete([run.id for run in self._chosen()])
+        self._deleted += [(run, self._entries.pop(run.id)) for run in removed]
         self._undo.disabled = False
+        count = len(self._deleted)
         self.bar.say(f"deleted; Undo delete brings back {count} run{'s' * (count > 1)}")
-        self._compare()
+        self.history.fill(self._entries.values())
 
     def _bring_back(self) -> None:
-        self.history.undo()
+        while self._deleted:
+            run, line = self._deleted[-1]
+            RunStore().add(run, line.guess)
+            RunStore().mark(run.id, name=line.name, note=line.note)
+            self._deleted.pop()  # only once it is stored
+            self._entries[run.id] = line
         self._undo.disabled = True
         self.bar.say("the deleted runs are back")
+        self.history.fill(self._entries.values(), self.history.ticked)
 
 
 def compared(runs: Sequence[Run]) -> Table:

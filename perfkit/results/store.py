@@ -20,6 +20,7 @@ CREATE TABLE IF NOT EXISTS runs (
     entry BLOB NOT NULL, body BLOB NOT NULL
 )
 """
+_ASKED = "CREATE TABLE IF NOT EXISTS asked (question TEXT PRIMARY KEY, session TEXT NOT NULL)"
 # Any dotted part of a reference names its workload: `photos` is `perfkit.workloads.photos:Photos`.
 _SELECT = """
 SELECT {columns} FROM runs WHERE (:session IS NULL OR session = :session) AND (:workload IS NULL
@@ -90,6 +91,7 @@ class RunStore:
         self.problems: list[str] = []
         """What the last reading had to leave out."""
         self._do(_TABLE)
+        self._do(_ASKED)
 
     def add(self, run: Run, guess: float | None = None) -> None:
         """Keeps a run, completely or not at all.
@@ -170,6 +172,15 @@ class RunStore:
         """The speed-up that the user predicted for a run; None without a guess."""
         rows = self._do("SELECT guess FROM runs WHERE id = ?", (run_id,))
         return rows[0][0] if rows else None
+
+    def remember(self, question: str, session: str) -> None:
+        """Notes that a session answers a question, in the place of an older one."""
+        self._do("REPLACE INTO asked (question, session) VALUES (?, ?)", (question, session))
+
+    def remembered(self, question: str) -> list[Run]:
+        """The runs of the newest session that answers a question, in their order; none if there is none."""
+        rows = self._do("SELECT session FROM asked WHERE question = ?", (question,))
+        return [run for (session,) in rows for run in reversed(self.runs(session=session))]
 
     def sessions(self) -> list[str]:
         """Every session, newest first."""

@@ -73,10 +73,8 @@ class ScriptPanel(Panel):
         super().__init__(
             (command, preset), [title, self._controls.widget], buttons=buttons, below=[self._save]
         )
-
-    def _read(self) -> None:
-        """Nothing is started before a person asks for it: the controls are narrowed by the first look."""
-        self.bar.say_read("ready; Watch shows what can be set in this script")
+        # Nothing is started before a person asks for it.
+        self.bar.say("ready; Watch shows what can be set in this script")
 
     def set(self, **settings: Value) -> None:
         """Sets switches, as the controls do.

@@ -86,7 +86,7 @@ def suggestions(ideas: Sequence[Suggestion]) -> Table:
         *([Col("measured", measured)] if any(idea.measured for idea in ideas) else []),
         Col("set", how),
         Col("why", lambda idea: clean(idea.why)),
-        Col("basis", lambda idea: clean(idea.basis), narrow=False),
+        Col("basis", lambda idea: clean(idea.basis)),
     ]
     return tabulate(columns, ideas, none="Nothing stands out.")
 

@@ -6,7 +6,7 @@ escapes what its page would take for markup.
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from perfkit.errors import one_of
@@ -54,8 +54,6 @@ class Col:
     get: str | Callable[[Any], Any]
     """An attribute's name, or thing → value; a value that is a `Cell` or a `str` is taken as it is."""
     format: Callable[[Any], str] = str
-    narrow: bool = True
-    """Whether the column is kept where there is little room."""
 
     def cell(self, thing: Any) -> Cell | str:
         """The cell of one thing."""
@@ -65,27 +63,19 @@ class Col:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells; the first cell of a row names it."""
+    """Rows of cells; the first cell of a row names it. Where there is little room, the last columns go."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell | str]]
     title: str = ""
     note: str = ""
     """What a reader must know beside the table; without rows, why there are none."""
-    narrow: Sequence[str] = ()
-    """The columns to keep where there is little room, the least important last; all if empty."""
 
     @property
     def numeric(self) -> list[bool]:
         """For each column, whether it holds numbers and no text: such a column is set flush right."""
         columns = [[row[at] for row in self.rows if row[at] != ""] for at in range(len(self.columns))]
         return [at > 0 and bool(cells) and all(map(_is_numeric, cells)) for at, cells in enumerate(columns)]
-
-    def only(self, columns: Sequence[str]) -> "Table":
-        """The same table with these columns."""
-        chosen = [list(self.columns).index(column) for column in columns]
-        rows = [[row[at] for at in chosen] for row in self.rows]
-        return replace(self, columns=columns, rows=rows, narrow=())
 
 
 def _is_numeric(cell: Cell | str) -> bool:
@@ -113,8 +103,7 @@ def tabulate(
     rows = [[column.cell(thing) for column in columns] for thing in things[:most]]
     if most is not None and len(things) > most:
         note = f"The first {most} of {len(things)}. {note}".strip()
-    narrow = [column.head for column in columns if column.narrow]
-    return Table([column.head for column in columns], rows, title, note if rows else none, narrow)
+    return Table([column.head for column in columns], rows, title, note if rows else none)
 
 
 @dataclass(frozen=True)

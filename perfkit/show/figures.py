@@ -53,19 +53,17 @@ def view(name: str, runs: Sequence[Run]) -> Figure:
     """
     if name not in VIEWS:
         raise one_of(name, list(VIEWS), "view")
-    kind, title, nothing = VIEWS[name], VIEWS[name].title, ""
+    kind = VIEWS[name]
     if name != "throughput":
         runs = sentences.stages(runs)
-    if not runs:
-        nothing = "Nothing was measured yet."
-    elif name == "losses" and not any(run.losses for run in runs):
-        nothing = "There are no losses: nothing was trained here."
+    nothing = "" if any(map(kind.numbers, runs)) else "Nothing of this was measured."
+    title = kind.title
     if runs:
         first = runs[0]
         device = f"simulated {first.simulated.gpu}" if first.simulated else first.device
         where = [clean(part, 32) for part in (first.workload.rpartition(":")[2], device)]
         title = " · ".join([title, *filter(None, where)])
-    alt = f"{kind.title}. {nothing or sentences.enumerated(runs, kind.numbers)}"
+    alt = f"{kind.title}. {sentences.enumerated(runs, kind.numbers) if runs else nothing}"
     return Figure(name, title, alt, lambda drawing: kind.paint(runs, drawing), kind.height(runs), nothing)
 
 
@@ -130,10 +128,10 @@ def _end(run: Run, samples: int) -> float:
 
 
 def _lanes(run: Run, end: float) -> list[tuple[str, list[tuple[float, Look]], str]]:
-    """Loader, host and device until the end of a step: name, pieces from its start, words instead.
+    """Loader, host, copies and device until the end of a step: name, pieces from its start, words instead.
 
     A step starts with the request for its batch: that is the place of the host's wait. Worker processes are
-    not timed, and of a GPU at most the share of the step in which it is busy is known.
+    not timed; of copies the bytes are known, and of a GPU at most the share of the step in which it is busy.
     """
     if not run.step_s:
         return []
@@ -145,9 +143,13 @@ def _lanes(run: Run, end: float) -> list[tuple[str, list[tuple[float, Look]], st
     host = [(wait, _WAITS), (end - wait, _REST)]
     if run.device == "cpu":
         return [*lanes, ("host and device", host, "")]
+    lanes.append(("host", host, ""))
+    if run.h2d_bytes_per_sample is not None:
+        copied = units.size(run.h2d_bytes_per_sample * run.samples_per_step)
+        lanes.append(("copies", [], f"{copied} a step to the device; only a profile times them"))
     busy = sentences.busy_share(run)
     device = ("device", [(busy * end, _BUSY)], "") if busy is not None else ("device", [], "not timed")
-    return [*lanes, ("host", host, ""), device]
+    return [*lanes, device]
 
 
 def _step_numbers(run: Run) -> str:
@@ -209,15 +211,9 @@ def _losses(runs: Sequence[Run], drawing: "Drawing") -> None:
     for run in runs:
         if run.losses:
             ax.plot(*_curve(run), linewidth=1.4, markersize=4.5, label=clean(sentences.name(run), 24))
-    values = [float(loss) for run in runs for loss in run.losses]
-    reach, _ = style.split_outliers(values)
-    low, high = (min(reach), max(reach)) if reach else (0.0, 1.0)
-    room = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
-    ax.set_ylim(low - room, high + room)
-    note = style.outliers_note(values, "value", units.number)
-    ax.set(xlabel="; ".join(filter(None, ("samples trained on", note))), ylabel="training loss")
+    ax.set(xlabel="samples trained on", ylabel="training loss")
     ax.grid()
-    style.legend_below(ax, 4)
+    drawing.legend(ncols=4, loc="outside lower center")
 
 
 def _curve(run: Run) -> tuple[Any, Any]:

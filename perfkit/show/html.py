@@ -1,7 +1,5 @@
 """Sections as HTML: a page that needs no network, or the fragment that a notebook shows."""
 
-import base64
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,16 +9,14 @@ import jinja2
 from markupsafe import Markup, escape
 
 from perfkit.results.run import Run
-from perfkit.show import document, tables, terminal
-from perfkit.show.document import Cell, Content, Interactive
+from perfkit.show import tables, terminal
+from perfkit.show.document import Cell, Content
 from perfkit.show.units import clean
 
 
 def page(title: str, contents: Iterable[Content]) -> str:
-    """One HTML file that needs no network and runs no script but those of interactive pictures."""
-    contents = list(contents)
-    scripts = [part.script for part in document.walk(contents) if isinstance(part, Interactive)]
-    return _template().render(fragment=False, title=title, contents=contents, policy=_policy(scripts))
+    """One HTML file that needs no network."""
+    return _template().render(fragment=False, title=title, contents=list(contents))
 
 
 def fragment(contents: Iterable[Content]) -> str:
@@ -53,17 +49,9 @@ def _template() -> jinja2.Template:
     from markdown_it import MarkdownIt
 
     markdown = MarkdownIt("commonmark", {"html": False}).render
-    filters = {"clean": clean, "cell": _cell, "markdown": markdown, "policy": lambda text: _policy([text])}
-    environment.filters |= filters
+    environment.filters |= {"clean": clean, "cell": _cell, "markdown": markdown}
     environment.tests["kind"] = lambda content, name: type(content).__name__ == name
     return environment.get_template("page.jinja")
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """In addition to escaping: a browser runs these scripts only, and fetches nothing."""
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
-    allowed = "; script-src " + " ".join(f"'sha256-{digest}'" for digest in digests) if digests else ""
-    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:{allowed}"
 
 
 def _cell(cell: Cell | str) -> Markup:

@@ -131,9 +131,9 @@ def syncs(report: SyncReport) -> list[Content]:
     columns = (
         Col("line", "where"),
         Col("call", "call"),
-        Col("is", "kind", narrow=False),
         Col("per step", lambda place: place.count / report.steps, lambda count: f"{count:g}"),
         Col("remedy", "fix"),
+        Col("is", "kind"),
     )
     note = f"{report.simulated}." if report.simulated else ""
     if report.device == "cpu":

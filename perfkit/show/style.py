@@ -5,11 +5,10 @@ themselves, and a dollar sign in a name starts no formula.
 """
 
 import io
-import math
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -92,12 +91,6 @@ def characters(share: float) -> int:
     return max(4, int(_WIDTH * share * 72 / 5.8))
 
 
-def legend_below(ax: "Axes", columns: int) -> None:
-    """What the marks mean, below the axes."""
-    if figure := ax.get_figure(root=True):
-        figure.legend(ncols=columns, loc="outside lower center")
-
-
 # ---------------------------------------------------------------- a row for each thing
 
 
@@ -167,34 +160,6 @@ def legend(ax: "Axes", looks: Iterable[Look]) -> None:
     keys = [Patch(facecolor=look.colour, hatch=look.hatch, label=look.label) for look in dict.fromkeys(looks)]
     spaces = {"borderaxespad": 0.2, "columnspacing": 1.2, "handlelength": 1.6, "handletextpad": 0.5}
     ax.legend(handles=keys, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(keys) or 1, **spaces)
-
-
-# ---------------------------------------------------------------- outliers
-
-
-def split_outliers(values: Iterable[float]) -> tuple[list[float], list[float]]:
-    """Values that an axis should reach, and those far above most: named in a note, not drawn to.
-
-    Far above is more than 3 times the quartiles' distance above the upper one (Tukey 1977, "far out"), and
-    half as much again as the median.
-    """
-    import numpy as np
-
-    finite = np.array([value for value in values if math.isfinite(value)])
-    if not finite.size:
-        return [], []
-    low, middle, high = np.percentile(finite, (25, 50, 75))
-    fence = max(high + 3 * (high - low), middle + 0.5 * abs(middle))
-    return finite[finite <= fence].tolist(), finite[finite > fence].tolist()
-
-
-def outliers_note(values: Iterable[float], what: str, text: Callable[[float], str]) -> str:
-    """`2 steps above 120 ms, up to 1.10 s`; empty where an axis reaches all values."""
-    kept, outside = split_outliers(values)
-    if not outside:
-        return ""
-    count = f"{len(outside)} {what}{'s' * (len(outside) > 1)}"
-    return f"{count} above {text(max(kept))}, up to {text(max(outside))}"
 
 
 # ---------------------------------------------------------------- files

@@ -1,6 +1,5 @@
 """Runs, histories and checks as tables and sections; a session's report is all of them on a page."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,10 +24,7 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         runs: in the order of the ladder.
         scripts: stage → its training script.
     """
-    facts = json.dumps(runs[0].machine if runs else {}, indent=1, ensure_ascii=False, default=str)
     codes = [Section(stage, [Code(source)]) for stage, source in (scripts or {}).items()]
-    switches = list(dict.fromkeys(switch for run in runs for switch in run.recipe))
-    settings = [[switch, *(str(run.recipe.get(switch, "")) for run in runs)] for switch in switches]
     return [
         *summary(runs),
         *map(Notice, sentences.notices(runs)),
@@ -36,11 +32,9 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         *(content for place in additions.sections() for content in additions.load(place)(runs)),
         Section("What each stage showed", [Bullets(sentences.verdicts(runs))]),
         Section("Figures", [figures.view(name, runs) for name in figures.VIEWS]),
-        Section("Evidence that the switches are in effect", proof(runs)),
+        Section("Evidence that the switches are in effect", [proof(runs)]),
         Section("Warnings and facts", [Bullets(notes(runs) or ["none"])]),
-        Section("Every switch", [Table(["switch", *map(name, runs)], settings)], folded=True),
         Section("Scripts", codes, folded=True),
-        Section("Everything recorded about the machine", [Code(facts)], folded=True),
     ]
 
 
@@ -73,10 +67,10 @@ def ladder(runs: Sequence[Run]) -> Table:
         *([] if same else [Col("× previous", lambda run: against(run, "previous"))]),
         Col(f"× {name(runs[0])}" if same and runs else "× baseline", lambda run: against(run, "baseline")),
         Col("waits for data", _waiting),
-        Col("step time", lambda run: Cell(run.step_s, lambda _: sentences.step_time(run)), narrow=False),
         Col("peak memory", lambda run: _cell(run, run.peak_memory_bytes, lambda _: sentences.memory(run))),
-        Col("bytes/sample", _bytes_per_sample, narrow=False),
-        Col("note", _note, narrow=False),
+        Col("step time", lambda run: Cell(run.step_s, lambda _: sentences.step_time(run))),
+        Col("bytes/sample", _bytes_per_sample),
+        Col("note", _note),
     ]
     title = "The ladder, simulated" if sentences.any_simulated(runs) else "The ladder"
     return tabulate(columns, runs, title, _legend(runs), none="nothing was measured")
@@ -142,10 +136,7 @@ def notes(runs: Sequence[Run]) -> list[str]:
     """Warnings, then facts, each once, with the stages that it concerns."""
     stages: dict[str, list[str]] = {}
     for run in runs:
-        facts = [f"{about}: {fact}" for about, fact in run.facts.items()]
-        if model := run.simulated:
-            facts.append(f"model: version {model.model}, constants {model.constants}")
-        for text in [*run.warnings, *facts]:
+        for text in [*run.warnings, *(f"{about}: {fact}" for about, fact in run.facts.items())]:
             stages.setdefault(text, []).append(name(run))
     measured = sum(run.status == "ok" for run in runs)
     return [
@@ -173,28 +164,32 @@ def checks(title: str, results: Sequence[Check | Mechanism]) -> Table:
     return tabulate(_CHECK, results, title)
 
 
-def proof(runs: Sequence[Run], parity: Parity | None = None) -> list[Content]:
-    """What proves the switches that each stage changes, and what fails; all other checks are folded.
+def proof(runs: Sequence[Run], parity: Parity | None = None) -> Table:
+    """What proves the switches that each stage changes, and what fails; how many other checks passed.
 
     Args:
         runs: of one session.
         parity: whether the last run still trains the same.
     """
+    rows, passed, before = list[list[Cell | str]](), 0, None
     measured = [run for run in sentences.stages(runs) if run.status == "ok"]
-    shown, others = list[list[Cell | str]](), list[list[Cell | str]]()
-    for before, run in zip([None, *measured], measured, strict=False):
+    for run in measured:
+        old = (before or run).recipe
         results: list[Check | Mechanism] = [*run.mechanism]
         results += parity.checks if parity and run is measured[-1] else []
-        old = before.recipe if before else run.recipe
         for check in results:
             subject = _subject(check)
-            changed = subject in run.recipe and run.recipe[subject] != old.get(subject)
-            row = [name(run), *(column.cell(check) for column in _CHECK)]
-            (shown if changed or not check.ok else others).append(row)
-    columns = ["stage", *(column.head for column in _CHECK)]
-    folded = Section(f"{len(others)} other checks, all passed", [Table(columns, others)], folded=True)
-    table = Table(columns, shown, "Proof", "" if shown or others else "nothing was checked")
-    return [*([table] if shown or not others else []), *([folded] if others else [])]
+            if check.ok and run.recipe.get(subject) == old.get(subject):
+                passed += 1
+            else:
+                rows.append([name(run), *(column.cell(check) for column in _CHECK)])
+        before = run
+    note = (
+        f"{passed} {'other ' * bool(rows)}checks, all passed"
+        if passed
+        else "nothing was checked" * (not rows)
+    )
+    return Table(["stage", *(column.head for column in _CHECK)], rows, "Proof", note)
 
 
 def parity(result: Parity) -> list[Content]:
@@ -263,7 +258,6 @@ def history_row(entry: Entry) -> dict[str, Any]:
     return {
         "id": entry.id,
         "name": name(entry),
-        "note": entry.note,
         "rate": str(rate(entry)) + " disturbed" * (entry.disturbed is not None),
         "rate_value": rate_value.value if rate_value else None,
         "ratio": f"{units.ratio(ratio)} {SIGNS[ratio.verdict]}" if ratio else "–",
@@ -278,11 +272,11 @@ def stored(entries: Sequence[Entry]) -> Table:
     """Stored runs, a row each."""
     columns = (
         Col("id", "id"),
-        Col("session", "session", narrow=False),
-        Col("preset", "preset", narrow=False),
-        Col("workload", lambda entry: entry.workload.rpartition(":")[2], narrow=False),
         Col("name", name),
         Col("samples/s", rate),
-        Col("note", "note", narrow=False),
+        Col("workload", lambda entry: entry.workload.rpartition(":")[2]),
+        Col("session", "session"),
+        Col("preset", "preset"),
+        Col("note", "note"),
     )
     return tabulate(columns, entries, none="no runs are stored")

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
@@ -85,49 +84,40 @@ def _print_text(text: str, console: Console, indent: int = 0, style: str = "") -
 
 
 def _print_table(table: Table, console: Console) -> None:
-    """Prints the columns that fit; a note says which do not."""
+    """Prints the columns that fit: the last ones give way, and a note names them."""
     if not table.rows:
         return _print_text(": ".join(filter(None, (table.title, table.note or "none"))), console)
-    shown, unlimited = table, console.options.update(width=9999)
-    while (
-        len(shown.columns) > 2 and Measurement.get(console, unlimited, _grid(shown)).minimum > console.width
-    ):
-        narrow = shown.narrow if shown is table and table.narrow else shown.columns[:-1]
-        shown = table.only(narrow if len(narrow) < len(shown.columns) else shown.columns[:-1])
-    if table.title:
-        console.print()
-        _print_text(table.title, console, style="italic")
-    console.print(_grid(shown, console.width))
-    missing = [column for column in table.columns if column not in shown.columns]
-    for note in (table.note, f"Too narrow for: {', '.join(missing)}." if missing else ""):
-        if note:
-            _print_text(note, console, style="dim")
-    return None
-
-
-def _grid(table: Table, width: int = 0) -> Grid:
-    """A table for rich: numbers stay on one line, text is wrapped at its words.
-
-    With a width, the widest columns are narrowed until it fits: rich would cut off what `min_width` adds.
-    """
-    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    rows = [[_text(cell) for cell in row] for row in table.rows]
-    heads, widths, least = [clean(head) for head in table.columns], list[int](), list[int]()
+    heads = [clean(head) for head in table.columns]
+    rows = [[Text(clean(cell), style=_style(cell)) for cell in row] for row in table.rows]
+    least, widths = list[int](), list[int]()
     for at, (head, numeric) in enumerate(zip(heads, table.numeric, strict=True)):
         texts = [row[at].plain for row in rows]
         words = [*head.split(), *(texts if numeric or at == 0 else " ".join(texts).split())]
         longest = max(map(cell_len, words), default=1)
         least.append(longest if numeric else min(longest, _UNBROKEN))
         widths.append(longest if numeric else max(map(cell_len, [head, *texts])))
-    while sum(widths) + _BETWEEN * (len(widths) - 1) > width and widths != least:
-        at = max((at for at in range(len(widths)) if widths[at] > least[at]), key=widths.__getitem__)
+    count = len(heads)
+    while count > 2 and sum(least[:count]) + _BETWEEN * (count - 1) > console.width:
+        count -= 1
+    # rich would cut off what does not fit, and break words where it need not.
+    del widths[count:], least[count:]
+    while sum(widths) + _BETWEEN * (count - 1) > console.width and widths != least:
+        at = max((at for at in range(count) if widths[at] > least[at]), key=widths.__getitem__)
         widths[at] -= 1
-    for head, numeric, columns in zip(heads, table.numeric, widths, strict=True):
-        grid.add_column(Text(head), overflow="fold", width=columns, justify="right" if numeric else "left")
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for head, numeric, width in zip(heads, table.numeric, widths, strict=False):
+        grid.add_column(Text(head), overflow="fold", width=width, justify="right" if numeric else "left")
     for row in rows:
-        grid.add_row(*row)
-    return grid
+        grid.add_row(*row[:count])
+    if table.title:
+        console.print()
+        _print_text(table.title, console, style="italic")
+    console.print(grid)
+    missing = f"Too narrow for: {', '.join(heads[count:])}." if heads[count:] else ""
+    for note in filter(None, (table.note, missing)):
+        _print_text(note, console, style="dim")
+    return None
 
 
-def _text(cell: Cell | str) -> Text:
-    return Text(clean(cell), style=_TONES[cell.tone] if isinstance(cell, Cell) else "")
+def _style(cell: Cell | str) -> str:
+    return _TONES[cell.tone] if isinstance(cell, Cell) else ""

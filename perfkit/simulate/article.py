@@ -92,10 +92,10 @@ _COLUMNS = (
     Col("error", lambda pair: Cell(pair.error, lambda error: f"{error:+.0%}")),
     Col("gain predicted", "gain", units.times),
     Col("gain published", "published_gain", units.times),
-    Col("kernels' share", lambda pair: pair.run.utilization, units.percent, narrow=False),
-    Col("published share", lambda pair: pair.published.utilization, units.percent, narrow=False),
-    Col("memory", lambda pair: pair.run.peak_memory_bytes, units.size, narrow=False),
-    Col("published memory", lambda pair: pair.published.memory_gb, lambda size: f"{size:g} GB", narrow=False),
+    Col("kernels' share", lambda pair: pair.run.utilization, units.percent),
+    Col("published share", lambda pair: pair.published.utilization, units.percent),
+    Col("memory", lambda pair: pair.run.peak_memory_bytes, units.size),
+    Col("published memory", lambda pair: pair.published.memory_gb, lambda size: f"{size:g} GB"),
 )
 
 

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -18,7 +19,7 @@ from perfkit.results.run import Raw, Run
 from perfkit.rules import Target
 from perfkit.simulate import article, bands, chrome, inspect, planning
 from perfkit.simulate import host as hosts
-from perfkit.simulate.gpus import GPUS, gpu
+from perfkit.simulate.gpus import GPUS, Gpu, gpu
 from perfkit.simulate.host import Host
 from perfkit.simulate.prediction import Prediction, peak, predict
 from perfkit.simulate.step import Step
@@ -44,8 +45,8 @@ class Simulated(Source):
 
     @classmethod
     def menu(cls) -> dict[str, str]:
-        """Devices by the words of a panel's menu."""
-        return {f"simulated: {sheet.name}": f"sim:{key}" for key, sheet in GPUS.items()}
+        """The words of a panel's menu by device."""
+        return {f"sim:{key}": f"simulated: {sheet.name}" for key, sheet in GPUS.items()}
 
     @classmethod
     def checked(cls, request: Request) -> Plan:
@@ -75,15 +76,24 @@ class Simulated(Source):
             planning.describe, workloads.reference(plan.workload), plan.preset.name, dict(plan.options),
             cancelled=self.progress.cancelled,
         )  # fmt: skip
-        self._sheet = gpu(plan.device.partition(":")[2])
-        self._is_article = article.is_articles(self.description.reference, self.description.options)
-        self._host = hosts.host(plan.host, self._is_article, machine.usable_cores())
         self._predictions: dict[Recipe, Prediction] = {}
         self._steps: dict[Recipe, Step] = {}
         self._computed: dict[str, tuple[Run, Prediction]] = {}
         self._fetch_s: dict[tuple[str, ...], float] = {}
         self._session = secrets.token_hex(4)
         return self
+
+    @cached_property
+    def _sheet(self) -> Gpu:
+        return gpu(self.plan.device.partition(":")[2])
+
+    @cached_property
+    def _is_article(self) -> bool:
+        return article.is_articles(self.description.reference, self.description.options)
+
+    @cached_property
+    def _host(self) -> Host:
+        return hosts.host(self.plan.host, self._is_article, machine.usable_cores())
 
     @property
     def target(self) -> Target:

@@ -11,7 +11,7 @@ from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue, presets
 from perfkit.ladder.catalogue import KEPT, Stage, optimization
 from perfkit.ladder.presets import Preset
-from perfkit.recipe import Recipe
+from perfkit.recipe import Recipe, switches
 from perfkit.results import stats
 from perfkit.results.run import AGAIN, RUNG, Run, slug
 from perfkit.results.store import RunStore
@@ -111,11 +111,14 @@ def resolve(plan: Plan) -> tuple[Description, list[Stage]]:
 
 def expected(plan: Plan) -> Description:
     """What the workload and the device will probably report, as far as the workload's class declares it."""
-    offers, facts = sorted(workloads.declared(plan.workload)), DeviceFacts(0, "")
+    every = [name for name, switch in switches().items() if switch.needs == "workload"]
+    offers, facts = workloads.declared(plan.workload), DeviceFacts(0, "")
     if plan.device.startswith("cuda"):
         found = machine.accelerators()
         facts = DeviceFacts(0, "", count=len(found.cuda), bf16=found.bf16)
-    return Description(workloads.reference(plan.workload), dict(plan.options), offers, facts)
+    options = {**workloads.declared_options(plan.workload, plan.preset.name), **plan.options}
+    known = every if offers is None else sorted(offers)  # a run says what is not there
+    return Description(workloads.reference(plan.workload), options, known, facts)
 
 
 def expected_stages(plan: Plan) -> list[Stage]:
@@ -248,21 +251,6 @@ def _repeats(source: Source) -> bool:
     return source.noisy and has_verdicts(source.plan.preset)
 
 
-def is_ladder_of(plan: Plan, description: Description, runs: Sequence[Run]) -> bool:
-    """Whether stored runs are those that this plan would measure, given what was kept."""
-    rows = [run for run in runs if run.stage not in (AGAIN, KEPT)]
-    target = described(plan, description).target
-    wanted = recipe_stages(plan.recipes, target)
-    if not wanted:
-        kept = first(plan, target)
-        wanted = [kept]
-        for name, run in zip(names(plan, target), rows[1:], strict=False):
-            wanted.append(rung(plan, target, name, kept.recipe))
-            if run.facts.get(RUNG) == "kept":
-                kept = wanted[-1]
-    return [Recipe.from_dict(run.recipe) for run in rows] == [stage.recipe for stage in wanted]
-
-
 # ---------------------------------------------------------------- scripts
 
 
@@ -296,6 +284,14 @@ def _last_diff(source: Source, ladder: Sequence[Stage], device: str) -> tuple[st
 
     texts = [script(stage.recipe, source.description, device, source.plan.seed) for stage in (before, last)]
     return "", export.diff(texts[0], texts[1], (f"train.py before {last.name}", f"train.py with {last.name}"))
+
+
+def difference(before: Run, run: Run) -> str:
+    """What the script of a run changes in that of the one before: a diff."""
+    from perfkit import export
+
+    old, new = scripts([before, run]).values()
+    return export.diff(old, new, (f"train.py before {run.stage}", f"train.py with {run.stage}"))
 
 
 def _changed(diff: str) -> list[str]:

@@ -63,11 +63,10 @@ def _breakdown(analysis: Analysis, drawing: "Drawing") -> None:
     ax, steps = drawing.add_subplot(), analysis.steps[:_MOST]
     names = [*(step.name.replace("ProfilerStep#", "step ") for step in steps), "mean"]
     lengths = [*(step.duration_us for step in steps), analysis.mean_step_us or 0.0]
-    unit = "; ".join(filter(None, ("ms", style.outliers_note(lengths, "step", us))))
-    style.named(ax, names, [us(time) for time in lengths], unit)
+    style.named(ax, names, [us(time) for time in lengths], "ms")
     for at, parts in enumerate([*(step.breakdown_us for step in steps), analysis.mean_us]):
         style.stack(ax, at, [((time or 0.0) / 1e3, Look(part, *LOOKS[part])) for part, time in parts.items()])
-    ax.set_xlim(0, max(style.split_outliers(lengths)[0]) * 1.03 / 1e3 or 1)
+    ax.set_xlim(0, max(lengths) * 1.03 / 1e3 or 1)
     style.legend(ax, [Look(part, *LOOKS[part]) for part, time in analysis.mean_us.items() if time])
 
 

@@ -58,39 +58,36 @@ _HEALTH = (
 _DIAGNOSIS = (
     Col("bottleneck", "bottleneck"),
     Col("what", "message"),
-    Col("evidence", _evidence, narrow=False),
     Col("try next", lambda finding: ", ".join(finding.try_next) or "—"),
     Col("gain at most", lambda finding: Cell(finding.gain_at_most, units.times, "no bound")),
+    Col("evidence", _evidence),
 )
 _OPERATORS = (
     Col("operator", lambda row: _text(row.name)),
-    Col("shapes", lambda row: clean(row.input_shapes or "not recorded", 44), narrow=False),
     Col("calls", "calls", "{:,}".format),
     Col("host self", "host_self_us", us),
-    Col("host total", "host_total_us", us, narrow=False),
-    Col("device self", "device_self_us", us),
-    Col("device total", "device_total_us", us, narrow=False),
+    Col("host total", "host_total_us", us),
+    Col("shapes", lambda row: clean(row.input_shapes or "not recorded", 44)),
 )
-_ON_HOST = 5
-"""Of these columns the first, which a trace without a device has too."""
+_ON_DEVICE = (Col("device self", "device_self_us", us), Col("device total", "device_total_us", us))
 _KERNELS = (
     Col("kernel", lambda row: _text(row.name)),
     Col("calls", "calls", "{:,}".format),
     Col("total", "total_us", us),
     Col("mean", "mean_us", us),
-    Col("blocks/SM", "blocks_per_sm", units.number, narrow=False),
     Col("occupancy", "occupancy", units.percent),
-    Col("Tensor Cores", "tensor_core", narrow=False),
-    Col("launched by", _place, narrow=False),
+    Col("blocks/SM", "blocks_per_sm", units.number),
+    Col("Tensor Cores", "tensor_core"),
+    Col("launched by", _place),
 )
 _COPIES = (
     Col("copy", "direction"),
-    Col("host memory", lambda row: _text(row.host_memory), narrow=False),
-    Col("calls/step", "calls_per_step", units.number, narrow=False),
     Col("time/step", "us_per_step", us),
-    Col("total bytes", "bytes", units.size, narrow=False),
     Col("GB/s", "gb_per_s", units.number),
     Col("from", _place),
+    Col("host memory", lambda row: _text(row.host_memory)),
+    Col("calls/step", "calls_per_step", units.number),
+    Col("total bytes", "bytes", units.size),
 )
 _SYNCS = (
     Col("call", lambda row: _text(row.call)),
@@ -134,7 +131,7 @@ def sections(
         if key.endswith("_us_per_step")
     ]
     health = tabulate(_HEALTH, analysis.health, "Health of the trace", none="sound")
-    columns = _OPERATORS if on_gpu else _OPERATORS[:_ON_HOST]
+    columns = [*_OPERATORS[:3], *(_ON_DEVICE if on_gpu else ()), *_OPERATORS[3:]]
     work = [tabulate(columns, analysis.operators, "Operators", none="no operators were recorded", most=ROWS)]
     if on_gpu:
         work.append(tabulate(_KERNELS, analysis.kernels, "Kernels", none=reason(analysis), most=ROWS))

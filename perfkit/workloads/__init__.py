@@ -62,13 +62,29 @@ def declaration(name: str) -> tuple[ast.ClassDef | None, str]:
     return None, ""
 
 
-def declared(name: str) -> frozenset[str]:
-    """The `offers` that a workload's class declares, as far as its source shows them."""
+def declared(name: str) -> frozenset[str] | None:
+    """The `offers` that a workload's class declares; None where its source does not show them."""
+    node, _ = declaration(name)
+    if value := _assigned(name, "offers"):
+        parts = ast.walk(value)
+        return frozenset(str(part.value) for part in parts if isinstance(part, ast.Constant))
+    return None if node is None or node.bases else frozenset()
+
+
+def declared_options(name: str, preset: str) -> dict[str, Any]:
+    """The constructor arguments that a workload's class declares for a preset; none where it is not plain."""
+    value = _assigned(name, "presets")
+    try:
+        return dict(ast.literal_eval(value).get(preset, {})) if value else {}
+    except ValueError:
+        return {}
+
+
+def _assigned(name: str, attribute: str) -> ast.expr | None:
+    """What a workload's class assigns to an attribute."""
     node, _ = declaration(name)
     lines = [line for line in node.body if isinstance(line, ast.Assign)] if node else []
-    values = [line.value for line in lines if ast.unparse(line.targets[0]) == "offers"]
-    constants = [part.value for value in values for part in ast.walk(value) if isinstance(part, ast.Constant)]
-    return frozenset(str(constant) for constant in constants)
+    return next((line.value for line in lines if ast.unparse(line.targets[0]) == attribute), None)
 
 
 def find(name: str) -> Any:

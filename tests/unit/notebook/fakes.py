@@ -8,16 +8,8 @@ from perfkit.errors import Cancelled
 from perfkit.notebook import where
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
-from perfkit.rules import Target, why_not
-from perfkit.studies import inspect, rungs
+from perfkit.studies import inspect
 from tests.unit.show.fake_runs import session
-
-CPU = Target(device="cpu", offers=frozenset({"uint8_copy"}))
-
-
-def on_cpu(name, recipe):
-    """Why a switch cannot act on the CPU."""
-    return why_not(name, recipe, CPU)
 
 
 class FakeStudy:
@@ -29,7 +21,6 @@ class FakeStudy:
         monkeypatch.setattr(where, "climb", self)
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
         monkeypatch.setattr(inspect, "parity", lambda *args, **named: same)
-        monkeypatch.setattr(rungs, "stage_diffs", lambda *args: [("What it changes here", "-a\n+b\n")])
 
     def __call__(self, plan, store, progress):
         self.plans.append(plan)

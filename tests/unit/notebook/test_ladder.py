@@ -4,56 +4,32 @@ import pytest
 
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
-from perfkit.notebook import ladder
 from perfkit.recipe import Recipe
 from perfkit.results.store import RunStore
 from perfkit.show import document
-from perfkit.studies import rungs
-from tests.unit.notebook.fakes import CPU, FakeStudy, plain
+from tests.unit.notebook.fakes import FakeStudy, plain
 from tests.unit.show.fake_runs import session
 
 
-def recipes(things):
-    return [getattr(thing.recipe, "to_dict", lambda kept=thing.recipe: kept)() for thing in things]
+def test_what_was_measured_for_a_question_is_shown_again_and_for_no_other(monkeypatch):
+    def measured(number, **settings):
+        runs = [plain(run, id=f"{run.id}-{number}", session=f"s{number}") for run in session()[:2]]
+        for run in runs:
+            RunStore().add(run)
+        FakeStudy(monkeypatch, lambda progress: runs)
+        pk.LadderPanel(["data_loading"], settings=settings).run()
+        return runs
 
-
-def keep(panel, number, **changes):
-    """Stores a session that this panel would have measured."""
-    stages = rungs.ladder_stages(panel.plan, CPU)
-    for stage, run in zip(stages, session(), strict=False):
-        RunStore().add(
-            plain(
-                run,
-                id=f"{stage.name}-{number}",
-                session=f"s{number}",
-                created=f"2026-11-{number // 24 + 1:02}T{number % 24:02}:00:00+00:00",
-                stage=stage.name,
-                title=stage.title,
-                workload=panel.plan.workload,
-                preset=panel.plan.preset.name,
-                device=panel.plan.device,
-                options={},
-                recipe={**stage.recipe.to_dict(), **changes},
-            )
-        )
-
-
-def test_a_session_is_found_after_sixty_others_and_only_with_the_same_settings(monkeypatch):
-    monkeypatch.setattr(
-        ladder,
-        "is_ladder_of",
-        lambda plan, described, runs: recipes(runs) == recipes(rungs.ladder_stages(plan, CPU)),
-    )
-    panel = pk.LadderPanel(["data_loading"])
-    keep(panel, 0)
-    for number in range(1, 70):
-        keep(panel, number, channels_last=True)
-    panel._read()
-    assert {run.session for run in panel.runs} == {"s0"}
-    assert "measured earlier" in panel.bar.line.value
-    other = pk.LadderPanel(["data_loading"], settings={"batch_size": 3})
-    other._read()
-    assert other.runs == []
+    runs = measured(0)
+    measured(1, channels_last=True)
+    same, other = pk.LadderPanel(["data_loading"]), pk.LadderPanel(["data_loading"], settings={"workers": 3})
+    for panel in (same, other):
+        panel._ipython_display_()
+    assert (same.runs, other.runs) == (runs, [])
+    assert "measured earlier" in same.bar.line.value
+    other.set(workers=0, channels_last=True)
+    assert [run.session for run in other.runs] == []
+    assert [run.session for run in measured(2)] == ["s2", "s2"]
 
 
 def test_the_result_is_one_picture_one_table_and_folded_details(monkeypatch):

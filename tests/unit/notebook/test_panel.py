@@ -161,15 +161,13 @@ def test_two_hundred_draws_leave_as_many_widgets_as_two(monkeypatch):
     assert len(ipywidgets.widgets.widget._instances) == before
 
 
-def test_the_bar_says_what_is_left_and_a_late_reading_does_not_cover_newer_words():
+def test_the_bar_says_what_is_left():
     now = [0.0]
     bar = Bar(lambda: now[0])
     bar.begin()
     now[0] = 10.0
     bar.progress("baseline: measuring", 0.5)
     assert "baseline: measuring, 50% done, about 10 s left" in bar.line.value
-    bar.say_read("ready")
-    assert "measuring" in bar.line.value
 
 
 def test_a_class_of_a_cell_is_refused_with_what_to_do():

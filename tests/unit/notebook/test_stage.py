@@ -4,7 +4,6 @@ import pytest
 
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
-from perfkit.notebook import stage as module
 from perfkit.results.store import RunStore
 from perfkit.show import html, terminal
 from tests.unit.notebook.fakes import FakeStudy, plain, until_cancelled, wait_until
@@ -23,12 +22,6 @@ def stored():
     return runs
 
 
-def read(panel):
-    """What a display does, and its end."""
-    panel.read()
-    panel._reader.join(20)
-
-
 def test_switches_of_the_rung_and_others_are_set_in_code(monkeypatch):
     study = FakeStudy(monkeypatch)
     panel = pk.StagePanel("data_loading")
@@ -44,23 +37,15 @@ def test_switches_of_the_rung_and_others_are_set_in_code(monkeypatch):
 def test_the_result_answers_the_guess_in_its_unit(monkeypatch):
     FakeStudy(monkeypatch)
     panel = pk.StagePanel("data_loading")
-    panel.predict(1.5)
+    panel._guess.value = "much"
+    assert "no guess" in panel.bar.error.value
+    panel._guess.value = "1,5x"
     panel.run()
     text = shown(panel)
     assert "Your guess: 1.50×, within a fifth. The article's V100: 2.16×." in text
     assert "bit for bit" in text, "whether the training is still right"
     assert "<h2>How it works</h2>" in html.fragment(panel.sections())
     assert "pk.StagePanel(" in panel._line.value, "what to click or write to go on"
-    with pytest.raises(InvalidValue):
-        panel.predict(-1)
-
-
-def test_a_guess_is_typed_and_nonsense_is_told():
-    panel = pk.StagePanel("data_loading")
-    panel._guess.value = "2,5x"
-    assert panel.guess == 2.5
-    panel._guess.value = "much"
-    assert "no guess" in panel.bar.line.value
 
 
 def test_other_switches_are_another_question(monkeypatch):
@@ -71,15 +56,15 @@ def test_other_switches_are_another_question(monkeypatch):
     assert (panel.runs, shown(panel)) == ([], "")
 
 
-def test_results_of_an_earlier_session_are_shown_with_their_guess(monkeypatch):
-    FakeStudy(monkeypatch)
+def test_a_guess_is_shown_again_with_its_result(monkeypatch):
     runs = stored()
-    RunStore().mark(runs[-1].id, guess=3.0)
-    monkeypatch.setattr(module.StagePanel, "_stored", lambda panel, plan, description: runs)
+    FakeStudy(monkeypatch, lambda progress: runs)
     panel = pk.StagePanel("data_loading")
-    read(panel)
-    assert (panel.guess, panel.runs) == (3.0, runs)
-    assert "measured earlier" in panel.bar.line.value
+    panel._guess.value = "3"
+    panel.run()
+    later = pk.StagePanel("data_loading")
+    later._ipython_display_()
+    assert (later.guess, later.runs) == (3.0, runs)
 
 
 def test_controls_offer_what_is_declared_before_a_process_has_loaded_the_workload():
@@ -116,27 +101,22 @@ def test_a_recording_is_played_without_a_process():
     assert "Training: the losses: equal bit for bit" in text, "the recording's own evidence"
 
 
-def test_the_menu_holds_for_one_panel_and_use_for_the_session():
+@pytest.mark.parametrize("place", ["recorded:cpu-quick", "sim:v100"])
+def test_the_menu_holds_for_one_panel_and_use_for_the_session(place):
     panel = pk.StagePanel("data_loading")
-    read(panel)
-    panel.choose("recorded:cpu-quick")
-    assert panel.plan.recorded == "cpu-quick"
-    assert pk.StagePanel("amp").plan.device == "cpu"
-    pk.use("recorded:cpu-quick")
-    assert pk.StagePanel("amp").plan.recorded == "cpu-quick"
+    panel._menu.value = place
+    assert panel.device == place
+    assert pk.StagePanel("amp").device == "cpu"
+    pk.use(place)
+    assert pk.StagePanel("data_loading").device == place
 
 
-def test_a_place_that_cannot_be_is_refused_and_nothing_changes():
+def test_the_menu_says_why_it_does_not_move_a_panel(monkeypatch):
     panel = pk.StagePanel("data_loading")
     panel.choose("recorded:none")
-    assert panel.plan.device == "cpu"
+    assert (panel.device, panel._menu.value) == ("cpu", "cpu")
     assert "none" in panel.bar.error.value
-
-
-def test_the_menu_says_why_it_does_not_move_a_panel_at_work(monkeypatch):
     FakeStudy(monkeypatch, until_cancelled)
-    panel = pk.StagePanel("data_loading")
-    read(panel)
     panel.start(panel._measure)
     wait_until(lambda: len(panel.runs) == 1)
     panel._menu.value = "recorded:cpu-quick"

@@ -4,9 +4,7 @@ import pytest
 
 from perfkit import additions
 from perfkit import notebook as pk
-from perfkit.errors import InvalidValue
 from perfkit.notebook.shown import Shown
-from perfkit.notebook.workbench import History
 from perfkit.results.store import RunStore
 from perfkit.show import terminal
 from tests.unit.notebook.fakes import FakeStudy, plain
@@ -22,13 +20,11 @@ def bench():
     """A workbench with two stored runs."""
     for run in RUNS:
         RunStore().add(run)
-    made = pk.Workbench(workload=WORKLOAD, preset="quick")
-    made._read()
-    return made
+    return pk.Workbench(workload=WORKLOAD, preset="quick")
 
 
 def tick(bench, *runs):
-    bench.history.grid.ticked = [run.id for run in runs]
+    bench.history.ticked = [run.id for run in runs]
 
 
 def test_a_plain_first_run_measures_the_baseline_once(monkeypatch):
@@ -48,7 +44,7 @@ def test_two_ticked_runs_are_compared(bench):
     assert "data loading" in text and "samples/s" in text
     other = plain(RUNS[1], id="other", session="another")
     RunStore().add(other)
-    bench._read()
+    bench._moved()
     tick(bench, RUNS[0], other)
     assert "not interleaved" in " ".join(terminal.text(bench.sections()).split())
 
@@ -67,7 +63,7 @@ def test_a_ticked_run_gives_its_switches_its_script_and_a_report(bench):
 def test_deleting_twice_loses_no_run(bench):
     for run in RUNS:
         RunStore().mark(run.id, note=f"note of {run.id}", guess=2.0)
-    bench._read()
+    bench._moved()
     for run in RUNS:
         tick(bench, run)
         press(bench, "pk-delete")
@@ -75,14 +71,15 @@ def test_deleting_twice_loses_no_run(bench):
     press(bench, "pk-undo")
     back = {line.id: (line.note, line.guess) for line in RunStore().history()}
     assert back == {run.id: (f"note of {run.id}", 2.0) for run in RUNS}
-    assert len(bench.history.grid.rows) == 2
+    assert len(bench.history.rows) == 2
 
 
-def test_runs_of_a_recording_are_not_deleted():
-    history = History(lambda: None)
-    history.show_recorded(RUNS)
-    with pytest.raises(InvalidValue, match="recording"):
-        history.delete()
+def test_runs_of_a_recording_are_shown_and_not_deleted():
+    bench = pk.Workbench(device="recorded:cpu-quick")
+    assert len(bench.history.rows) == len(bench.history.ticked) > 2
+    press(bench, "pk-delete")
+    assert "no run" in words(bench)
+    assert len(bench.history.rows) > 2
 
 
 def test_profile_is_an_addition_and_its_button_goes_with_it(monkeypatch):

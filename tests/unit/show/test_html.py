@@ -1,7 +1,5 @@
 """The report: one file, whole, escaped, readable by everyone."""
 
-import base64
-import hashlib
 import re
 from html.parser import HTMLParser
 
@@ -70,7 +68,6 @@ def test_it_needs_no_network_and_a_disturbance_stands_above_the_table():
     assert not re.findall(r'(?:src|href)\s*=\s*"(?!#)', source)
     assert "@import" not in source
     assert not re.findall(r"url\((?!#)", source)
-    assert "default-src 'none'" in source
 
 
 def test_it_has_what_the_terminal_has_and_the_scripts(page):
@@ -144,11 +141,10 @@ def test_a_fragment_is_one_static_output_in_the_ink_of_its_page():
     assert bundle["text/plain"] == terminal.text(_everything("x"))
 
 
-def test_an_interactive_picture_may_run_its_script_and_nothing_else():
+def test_an_interactive_picture_runs_in_a_page_and_in_a_frame_of_a_notebook():
     picture = document.Interactive(EVIL, "<canvas></canvas>", "draw()", 300)
-    page, fragment = report.page("x", [picture]), Page(report.fragment([picture]))
-    digest = base64.b64encode(hashlib.sha256(b"draw()").digest()).decode()
-    assert f"script-src 'sha256-{digest}'\"" in page
+    assert "<script>draw()</script>" in report.page("x", [picture])
+    fragment = Page(report.fragment([picture]))
     (frame,) = fragment.all("iframe")
     assert frame["sandbox"] == "allow-scripts"
     assert "<script>draw()</script>" in str(frame["srcdoc"])

@@ -111,4 +111,4 @@ def test_the_workbooks_transformer_can_be_planned():
 
 
 def test_a_panels_menu_offers_the_gpus():
-    assert Simulated.menu()["simulated: Tesla V100-SXM2-16GB"] == "sim:v100"
+    assert Simulated.menu()["sim:v100"] == "simulated: Tesla V100-SXM2-16GB"

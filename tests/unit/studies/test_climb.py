@@ -11,7 +11,7 @@ from perfkit.results.run import AGAIN, RUNG
 from perfkit.results.store import RunStore
 from perfkit.studies import record
 from perfkit.studies.progress import Progress
-from perfkit.studies.rungs import LAST, climb, is_ladder_of, resolve
+from perfkit.studies.rungs import LAST, climb, resolve
 
 NAMES = ("data_loading", "channels_last", "compile")
 SLOWER = {"channels_last"}
@@ -117,13 +117,6 @@ def test_runs_are_stored_and_told_in_the_order_of_the_ladder(machine, ladder):
     assert [RunStore().get(run.id) for run in runs] == runs
     fractions = [update.fraction for update in seen]
     assert fractions == sorted(fractions)
-
-
-def test_stored_runs_are_recognised_given_what_was_kept(machine, ladder):
-    runs = climb(ladder)
-    description, _ = resolve(ladder)
-    assert is_ladder_of(ladder, description, runs)
-    assert not is_ladder_of(replace(ladder, settings={"batch_size": 64}), description, runs)
 
 
 def test_a_ladder_ends_with_its_baseline(machine, ladder):
