@@ -15,8 +15,7 @@ from perfkit.recipe import Recipe, Value, shown
 from perfkit.results.stats import Ratio
 from perfkit.rules import Target, why_not
 from perfkit.scripts.messages import Observation
-from perfkit.trace import Analysis
-from perfkit.trace.diagnosis import Bottleneck
+from perfkit.trace import Analysis, Bottleneck
 from perfkit.worker.messages import Block
 
 _WORTH_A_WORKER, _WORTH_A_LINE = 0.03, 0.01
@@ -150,7 +149,7 @@ def bounded(found: Iterable[Bottleneck], seen: Seen, ideas: Iterable[Suggestion]
     names = {name for idea in ideas if idea.state == "try" for name in idea.settings}
     results = []
     for each in (each for each in found if each.bottleneck != "data-bound"):
-        has_bound = each.bottleneck not in ("device-bound", "memory-bound")
+        has_bound = each.bottleneck != "device-bound"
         gain = seen.without(each.share_of_step) if has_bound else None
         switches = [name for name in each.try_next if name in names]
         results.append(msgspec.structs.replace(each, gain_at_most=gain, try_next=switches))

@@ -24,8 +24,7 @@ from perfkit.scripts.watched import WatchedScript
 from perfkit.show import units
 from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.progress import Progress
-from perfkit.trace import diagnosis
-from perfkit.trace.diagnosis import Bottleneck
+from perfkit.trace import Bottleneck
 from perfkit.worker.messages import Block, Peak, ProfileReport, SyncReport
 
 A = TypeVar("A")
@@ -88,8 +87,8 @@ def watch(
             deadline=deadline,
         ) as script,
     ):
-        result, seen, found = _ask(script, steps or _STEPS, budget_s, progress)
-    ideas = suggest(seen)
+        result, seen = _ask(script, steps or _STEPS, budget_s, progress)
+    ideas, found = suggest(seen), seen.analysis.diagnosis if seen.analysis else []
     if tries:
         with progress.part(1, 2):
             ideas = _try_best(ideas, launch, progress)
@@ -102,9 +101,7 @@ def _trace_file() -> Path:
     return Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
 
 
-def _ask(
-    script: WatchedScript, steps: int, budget_s: float, progress: Progress
-) -> tuple[Watched, Seen, list[Bottleneck]]:
+def _ask(script: WatchedScript, steps: int, budget_s: float, progress: Progress) -> tuple[Watched, Seen]:
     """Asks the script everything for which there is time."""
     script.ask("describe", ScriptFacts)  # it trains from here on
     until, before, missing = time.monotonic() + budget_s, machine.cpu_times(script.pids), list[str]()
@@ -156,7 +153,7 @@ def _ask(
         trace=str(out) if analysis else None,
         warnings=[*facts.notes, *_remarks(plain, taken, missing)],
     )
-    return result, seen, diagnosis.diagnose(analysis) if analysis else []
+    return result, seen
 
 
 def _remarks(seen: Observation, taken: float, missing: list[str]) -> Iterator[str]:

@@ -17,12 +17,10 @@ _PUBLIC = {
     "Analysis": "model",
     "Trace": "table",
     "load": "table",
-    "Bottleneck": "diagnosis",
-    "diagnose": "diagnosis",
+    "Bottleneck": "model",
     "lanes": "timeline",
     "Lanes": "timeline",
     "Lane": "timeline",
-    "Bar": "timeline",
 }
 __all__ = list(_PUBLIC)
 

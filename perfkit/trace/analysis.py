@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from perfkit.trace import tables
-from perfkit.trace.diagnosis import check
+from perfkit.trace.diagnosis import check, diagnose
 from perfkit.trace.intervals import Floats, Ints, gaps, merge, partition, union, weighted
 from perfkit.trace.model import Analysis, Idle, Step
 from perfkit.trace.reader import Device
@@ -40,10 +41,10 @@ def analyse(trace: Trace | Paths) -> Analysis:
     figures = {"mean_step_us": float(duration.mean()) if len(duration) else None, **_use(trace)}
     figures = {name: None if name in spoiled else figure for name, figure in figures.items()}
     copies = figures.pop("gpu_utilization_with_copies")
-    numbers = [file.head.distributedInfo.rank for file in trace.files]
-    numbers = [at if number is None else number for at, number in enumerate(numbers)]
+    heads = [file.head.distributedInfo.get("rank") for file in trace.files]
+    numbers = [at if number is None else number for at, number in enumerate(heads)]
     ranks = trace.rank(steps.start)
-    return Analysis(
+    analysis = Analysis(
         files=[str(file.path) for file in trace.files],
         device={**_device(trace), "ranks": numbers, "gpu_utilization_with_copies": copies},
         health=health,
@@ -51,20 +52,21 @@ def analyse(trace: Trace | Paths) -> Analysis:
             Step,
             name=steps.names,
             rank=[numbers[rank] for rank in ranks.tolist()],
-            start_us=(steps.start - trace.shifts[ranks]) / 1e3,
+            start_us=(steps.start - np.array(trace.shifts)[ranks]) / 1e3,
             duration_us=duration,
             breakdown_us=[parts("breakdown_us", row) for row in shares.T / 1e3],
         ),
         mean_us=parts("mean_us" if len(duration) else "", shares.sum(axis=1) / 1e3 / count),
         exposed_and_hidden_us=parts("exposed_and_hidden_us", hidden / 1e3 / count),
         **figures,
-        operators=tables.operators(trace, has_device),
+        operators=tables.operators(trace),
         kernels=tables.kernels(trace),
         transfers=tables.transfers(trace, count),
         syncs=tables.syncs(trace, count) if has_device else [],
         idle=_idle(trace) if has_device and len(duration) and "idle" not in spoiled else [],
         communication=_communication(trace, count),
     )
+    return msgspec.structs.replace(analysis, diagnosis=diagnose(analysis))
 
 
 def _use(trace: Trace) -> dict[str, Any]:
@@ -115,9 +117,6 @@ def _device(trace: Trace) -> dict[str, Any]:
         "kind": kind if has_device else "cpu",
         "name": gpu.name,
         "compute_capability": f"{gpu.computeMajor}.{gpu.computeMinor}" if known else None,
-        "multiprocessors": gpu.numSms,
-        "memory_bytes": gpu.totalGlobalMem,
-        "used": used,
         "loaders": sorted(trace.texts.each[name] for name in loaders),
         "reason": None if has_device else "no accelerator in this trace",
         "simulated": head.simulated,
@@ -174,29 +173,8 @@ def _communication(trace: Trace, steps: int) -> dict[str, Any] | None:
         exposed = (length(trace.union(trace.rows(*KERNELS))) - length(trace.layers[0])) / 1e3 / steps
     world = trace.files[0].head.distributedInfo
     return {
-        "backend": world.backend,
-        "world_size": world.world_size,
+        "backend": world.get("backend"),
+        "world_size": world.get("world_size"),
         "total_us_per_step": total,
         "exposed_us_per_step": exposed,
-        "overlapped_us_per_step": None if total is None or exposed is None else total - exposed,
-        "waiting_us_per_step": _waiting(trace, collectives, steps),
     }
-
-
-def _waiting(trace: Trace, collectives: Ints, steps: int) -> float | None:
-    """A collective moves data only once the last rank has joined: the rest of its time is waiting.
-
-    The k-th collective of every rank is the same one; the shortest of them is the transfer. None with
-    one rank, or where the ranks recorded different collectives.
-    """
-    table, count = trace.table, len(trace.files)
-    rows = collectives[np.argsort(table.start[collectives], kind="stable")]
-    if count < 2 or not len(rows) or len(rows) % count:
-        return None
-    ranks, names, times = (
-        column.reshape(count, -1)
-        for column in (trace.rank(table.start[rows]), table.name[rows], trace.duration(rows))
-    )
-    if (np.arange(count) != ranks.T).any() or (names != names[0]).any():
-        return None
-    return float((times - times.min(axis=0)).sum() / 1e3 / steps)

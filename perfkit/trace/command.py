@@ -39,9 +39,8 @@ def profile(
     where = training.where()
     result = profiling.profile(profiler=how, out=out, **where)
     window = result.lanes() if result.analysis.steps else None
-    sections = report.sections(result.analysis, result.findings, window, result.loading)
-    document = result.analysis.to_dict(result.findings)
-    document["loading"] = msgspec.to_builtins(result.loading)
+    sections = report.sections(result.analysis, window, result.loading)
+    document = {**msgspec.to_builtins(result.analysis), "loading": msgspec.to_builtins(result.loading)}
     if syncs:
         waits = inspect.syncs(**where)
         sections.append(Section("Copies and waits by line", inside.syncs(waits)))
@@ -64,7 +63,6 @@ def trace(
     with progress() as follow:
         loaded = traces.load(files, follow.share)
     analysis = traces.analyse(loaded)
-    findings = traces.diagnose(analysis)
     window = traces.lanes(loaded) if analysis.steps else None
     title = f"trace {', '.join(path.name for path in files)}"
-    output.show(title, report.sections(analysis, findings, window), analysis.to_dict(findings))
+    output.show(title, report.sections(analysis, window), msgspec.to_builtins(analysis))

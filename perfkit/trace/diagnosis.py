@@ -1,40 +1,21 @@
-"""What is wrong with a file, and the bottlenecks that it shows: evidence, switches to try, the largest gain.
+"""What is wrong with a file, and the bottlenecks that it shows: switches to try, the largest gain.
 
 Amdahl's law bounds the gain: without any of the exposed time the step would be 1 / (1 - exposed / step) times
 as fast, so no fix for it can give more.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from msgspec import Struct
 
-from perfkit.trace.model import Analysis, Health
+from perfkit.trace.model import Analysis, Bottleneck, Health
 from perfkit.trace.reader import Reader
 from perfkit.trace.table import WHOLE, Trace
-from perfkit.trace.tables import is_bandwidth_bound
-
-
-class Bottleneck(Struct, frozen=True, kw_only=True):
-    """One bottleneck. `exposed_us`: per step; `gain_at_most`: ratio of speeds, None without a useful bound.
-
-    `try_next`: fields of a recipe, the most promising first; `evidence`: the numbers behind the diagnosis.
-    """
-
-    bottleneck: str
-    message: str
-    exposed_us: float
-    share_of_step: float
-    gain_at_most: float | None
-    evidence: dict[str, Any]
-    try_next: list[str]
-
 
 _BOUNDED = 0.95
 """Share of a step beyond which Amdahl's bound is too large to be useful."""
-_Case = tuple[str, float, str, float, dict[str, Any], list[str]]
-"""Bottleneck, smallest share of a step, message, exposed µs per step, evidence, switches to try."""
+_Case = tuple[str, float, float | None, str, list[str]]
+"""Bottleneck, smallest share of a step, exposed µs per step, message, switches to try."""
 
 
 def diagnose(analysis: Analysis) -> list[Bottleneck]:
@@ -42,107 +23,71 @@ def diagnose(analysis: Analysis) -> list[Bottleneck]:
 
     Empty if nothing stands out, or if the trace is too damaged for a diagnosis (see `analysis.health`).
     """
-    step = analysis.mean_step_us
-    if not step or analysis.mean_us["other"] is None:
+    if not analysis.mean_step_us or analysis.mean_us["other"] is None:
         return []
-    on_gpu = analysis.has_accelerator
-    cases = (*_on_gpu(analysis), *_waiting(analysis)) if on_gpu else _on_cpu(analysis)
-    bottlenecks = [
-        Bottleneck(
-            bottleneck=name,
-            message=f"{exposed / step:.0%} of a step: {message}",
-            exposed_us=exposed,
-            share_of_step=exposed / step,
-            gain_at_most=1 / (1 - exposed / step) if exposed / step < _BOUNDED else None,
-            evidence=evidence,
-            try_next=try_next,
-        )
-        for name, threshold, message, exposed, evidence, try_next in (_loading(analysis), *cases)
-        if exposed / step >= threshold
-    ]
-    return sorted(bottlenecks, key=lambda bottleneck: -bottleneck.exposed_us)
+    found = []
+    cases = _on_gpu(analysis) if analysis.has_accelerator else _on_cpu(analysis)
+    for name, threshold, exposed, message, try_next in (_loading(analysis), *cases):
+        share = (exposed or 0.0) / analysis.mean_step_us
+        if exposed and share >= threshold:
+            bottleneck = Bottleneck(
+                bottleneck=name,
+                message=f"{share:.0%} of a step: {message}",
+                exposed_us=exposed,
+                share_of_step=share,
+                gain_at_most=1 / (1 - share) if share < _BOUNDED else None,
+                try_next=try_next,
+            )
+            found.append(bottleneck)
+    return sorted(found, key=lambda bottleneck: -bottleneck.exposed_us)
 
 
 def _loading(analysis: Analysis) -> _Case:
-    single = any("_SingleProcess" in name for name in analysis.device["loaders"])
-    exposed, total = analysis.mean_us["dataloader"] or 0.0, analysis.exposed_and_hidden_us["dataloader"]
-    evidence = {"dataloader_in_all_us": total, "loader_in_main_process": single}
-    first = ["workers"] if single else ["workers", "prefetch_factor"]
-    try_next = [*first, "batched_fetch", "device_resize"]
-    return "data-bound", 0.10, "waiting for the next batch", exposed, evidence, try_next
+    message = "waiting for the next batch"
+    if any("_SingleProcess" in name for name in analysis.device["loaders"]):
+        message += ", which the main process loads"
+    try_next = ["workers", "batched_fetch", "device_resize"]
+    return "data-bound", 0.10, analysis.mean_us["dataloader"], message, try_next
 
 
 def _on_cpu(analysis: Analysis) -> Iterator[_Case]:
-    computing, python = (analysis.mean_us[part] or 0.0 for part in ("cpu_op", "other"))
-    message = "operators compute on the CPU, which is the device here"
-    evidence = {"longest": analysis.operators[0].name} if analysis.operators else {}
-    try_next = ["cpu_threads", "channels_last", "compile", "amp"]
-    yield "device-bound", 0.80, message, computing, evidence, try_next
+    mean, message = analysis.mean_us, "operators compute on the CPU, which is the device here"
+    yield "device-bound", 0.80, mean["cpu_op"], message, ["cpu_threads", "channels_last", "compile", "amp"]
     message = "no operator runs: Python code, garbage collection or waiting"
-    yield "host-bound", 0.20, message, python, {}, ["batch_size", "compile"]
+    yield "host-bound", 0.20, mean["other"], message, ["batch_size", "compile"]
 
 
 def _on_gpu(analysis: Analysis) -> Iterator[_Case]:
-    device, steps = analysis.device, len(analysis.steps)
-    idle = {row.cause: row.us_per_step for row in analysis.idle}
-    computing = analysis.mean_us["kernel"] or 0.0
+    mean, idle = analysis.mean_us, {row.cause: row.us_per_step for row in analysis.idle}
+    calls = sum(row.calls for row in analysis.kernels) / len(analysis.steps)
+    message = f"the device is idle because the host has not launched the next of {calls:,.0f} kernels"
+    yield "host-bound", 0.15, idle.get("launch"), message, ["compile", "batch_size", "optimizer_impl"]
 
-    message = "the device is idle because the host has not launched the next kernel"
-    evidence: dict[str, Any] = {"kernels_per_step": sum(row.calls for row in analysis.kernels) / steps}
-    try_next = ["compile", "batch_size", "optimizer_impl"]
-    yield "host-bound", 0.15, message, idle.get("launch", 0.0), evidence, try_next
-
-    figures = analysis.communication or {}
-    evidence = {key: value for key, value in figures.items() if key.endswith("_us_per_step")}
-    exposed = figures.get("exposed_us_per_step") or 0.0
+    exposed = (analysis.communication or {}).get("exposed_us_per_step")
     message = "collectives that do not overlap with computation"
-    yield "communication-bound", 0.10, message, exposed, evidence, ["accumulation", "batch_size"]
+    yield "communication-bound", 0.10, exposed, message, ["accumulation", "batch_size"]
 
-    cores = analysis.tensor_core or {}
-    evidence = {
-        "gpu_utilization": analysis.gpu_utilization,
-        "est_sm_efficiency": analysis.est_sm_efficiency,
-        **{f"tensor_core_{answer}": share for answer, share in cores.items()},
-    }
-    capability = float(device["compute_capability"] or 0)
+    cores = (analysis.tensor_core or {}).get("yes", 0.0)
+    capability = float(analysis.device["compute_capability"] or 0)
     faster = ["amp", "fp32_precision"] if capability >= 8 else ["amp"] if capability >= 7 else []
-    try_next = ["channels_last", "compile", "cudnn_benchmark"]
-    try_next = try_next if cores.get("yes", 0.0) >= 0.5 else [*faster, *try_next]
-    yield "device-bound", 0.80, "kernels compute on the device", computing, evidence, try_next
+    try_next = [*(faster if cores < 0.5 else ()), "channels_last", "compile", "cudnn_benchmark"]
+    yield "device-bound", 0.80, mean["kernel"], "kernels compute on the device", try_next
 
-    total = sum(row.total_us for row in analysis.kernels)
-    bound = [row for row in analysis.kernels if is_bandwidth_bound(row.name)]
-    share = sum(row.total_us for row in bound) / total if total else 0.0
-    message = "kernels limited by memory bandwidth (element-wise, norms, layout)"
-    evidence = {"share_of_kernel_time": share, "judged_by": "kernel names"}
-    evidence |= {"longest": bound[0].name[:120]} if bound else {}
-    yield "memory-bound", 0.40, message, computing * share, evidence, ["compile", "amp", "channels_last"]
-
-
-def _waiting(analysis: Analysis) -> Iterator[_Case]:
-    idle = {row.cause: row.us_per_step for row in analysis.idle}
     across = [row for row in analysis.transfers if row.direction in ("HtoD", "DtoH")]
-    copied = sum(row.us_per_step for row in across)
-    pageable = sum(row.us_per_step for row in across if row.host_memory == "pageable")
-    sizes = [row.bytes for row in across if row.bytes is not None]
+    is_pageable = any(row.host_memory == "pageable" for row in across)
+    exposed = min(mean["memcpy"] or 0.0, sum(row.us_per_step for row in across))
+    exposed += idle.get("copy", 0.0) if across else 0.0
     message = "copies between host and device that do not overlap with kernels"
-    evidence: dict[str, Any] = {
-        "copies_us": copied,
-        "pageable_us": pageable,
-        "bytes_per_step": sum(sizes) / len(analysis.steps) if len(sizes) == len(across) else None,
-    }
-    exposed = min(analysis.mean_us["memcpy"] or 0.0, copied) + (idle.get("copy", 0.0) if across else 0.0)
-    first = ["pin_memory", "non_blocking"] if pageable else ["non_blocking"]
-    yield "copy-bound", 0.05, message, exposed, evidence, [*first, "uint8_copy", "device_prefetch"]
+    message += ", some from pageable memory" if is_pageable else ""
+    first = ["pin_memory", "non_blocking"] if is_pageable else ["non_blocking"]
+    yield "copy-bound", 0.05, exposed, message, [*first, "uint8_copy", "device_prefetch"]
 
-    waits = [row for row in analysis.syncs if row.kind == "runtime"]
-    evidence, try_next = {"calls_per_step": sum(row.calls_per_step for row in waits)}, []
-    if waits:
-        evidence |= {"call": waits[0].call, "operator": waits[0].operator, "frame": waits[0].frame}
-        if "copy" in (waits[0].operator or "") or "Memcpy" in waits[0].call:
+    message, try_next = "the device is idle while the host waits for it", []
+    for longest in [row for row in analysis.syncs if row.kind == "runtime"][:1]:
+        message += f", the longest in {longest.call} ({longest.frame or longest.operator or 'no place'})"
+        if "copy" in (longest.operator or "") or "Memcpy" in longest.call:
             try_next = ["pin_memory", "non_blocking"]
-    message = "the device is idle while the host waits for it"
-    yield "sync-bound", 0.05, message, idle.get("synchronisation", 0.0), evidence, try_next
+    yield "sync-bound", 0.05, idle.get("synchronisation"), message, try_next
 
 
 # ---------------------------------------------------------------- health
@@ -166,11 +111,9 @@ def _file(file: Reader) -> Iterator[Health]:
     if file.truncated:
         message = f"the file is cut off or damaged: {file.truncated}; an unknown number of events is missing"
         yield Health("truncated", "error", message, ["mean_step_us", *_DEVICE])
-    elif file.repaired:
-        yield Health("repaired", "warning", "invalid escapes, bytes or numbers were repaired")
     if file.dropped:
-        reasons = "impossible values (missing, negative, not a number)"
-        yield Health("bad_events", "warning", f"left out {file.dropped} events with {reasons}")
+        message = f"left out {file.dropped} events that are damaged or have impossible values"
+        yield Health("bad_events", "warning", message)
 
 
 def _recording(trace: Trace) -> Iterator[Health]:

@@ -1,20 +1,17 @@
 """Pictures of a trace: where the steps' time goes, and the timeline of a step."""
 
 import functools
-import itertools
-import operator
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jinja2
+import msgspec
 
 from perfkit.show import style, units
 from perfkit.show.document import Figure, Interactive
 from perfkit.show.style import Look
 from perfkit.trace.model import Analysis
-from perfkit.trace.table import Texts
-from perfkit.trace.timeline import Bar, Lanes
+from perfkit.trace.timeline import PARTS, Lanes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -72,44 +69,14 @@ def _breakdown(analysis: Analysis, drawing: "Drawing") -> None:
 
 def interactive(window: Lanes) -> Interactive:
     """The timeline of a recording to zoom and pan in, opened at its step."""
-    colours = {part: colour for part, (colour, _) in LOOKS.items()}
-    parts, texts = list(colours), Texts()
-    texts[""]  # is number 0
-
-    def numbers(bars: Iterable[Bar]) -> list[list[int]]:
-        """Columns: starts (from the one before), durations, busy times (ns), events, text, part, place."""
-        rows, before = [], 0
-        for bar in bars:
-            start, busy = round(bar.start_us * 1e3), round(bar.busy_us * 1e3) if bar.events > 1 else 0
-            about = bar.events, texts[bar.name], parts.index(bar.colour), texts[bar.place]
-            rows.append((start - before, round(bar.duration_us * 1e3), busy, *about))
-            before = start
-        return [list(column) for column in zip(*rows, strict=True)]
-
-    depth = operator.attrgetter("depth")
-    lanes = [
-        {
-            "label": lane.label,
-            "kind": lane.kind,
-            "rows": [numbers(bars) for _, bars in itertools.groupby(sorted(lane.bars, key=depth), key=depth)],
-        }
-        for lane in window.lanes
-    ]
-    used = {bar.colour for lane in window.lanes for bar in lane.bars}
-    data = {
-        "duration": round(window.duration_us * 1e3),
-        "step": window.step,
-        "steps": numbers(window.steps),
-        "lanes": lanes,
-        "texts": texts.each,
-        "parts": parts,
-        "colours": list(colours.values()),
-    }
-    name = window.steps[window.step].name
-    legend = {part: colour for part, colour in colours.items() if part in used}
+    colours = {part: LOOKS[part][0] if part in LOOKS else _LIGHT for part in PARTS}
+    used = {number for lane in window.lanes for row in lane.rows for number in row[5]}
+    legend = {part: colours[part] for number, part in enumerate(PARTS) if number in used}
+    data = {**msgspec.to_builtins(window), "parts": PARTS, "colours": list(colours.values())}
+    name = window.texts[window.steps[4][window.step]]
     markup = _template().render(legend=legend, name=name, data=data)
     script = Path(__file__).with_name("timeline.js").read_text(encoding="utf-8")
-    height = 270 + sum(15 * lane.levels + 7 for lane in window.lanes)
+    height = 270 + sum(15 * len(lane.rows) + 7 for lane in window.lanes)
     return Interactive(f"Timeline of {name}", markup, script, height)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from perfkit.trace.timeline import Bar, Lane, Lanes
+from perfkit.trace.timeline import PARTS, Lane, Lanes
 
 
 class Fetch(Struct, frozen=True, kw_only=True):
@@ -46,10 +46,8 @@ class Loading(Struct, frozen=True, kw_only=True):
         ratio = self.supply_samples_per_s / self.demand_samples_per_s
         if self.workers == 0:
             return "the loop itself loads each batch and waits for it; workers would load in parallel"
-        if ratio >= 1.1:
+        if ratio >= 1:
             return f"the workers could deliver {ratio:.1f}× what the steps take: more of them would not help"
-        if ratio > 0.9:
-            return "supply and demand are about equal: slowing down either side costs time at once"
         return f"the workers deliver {ratio:.0%} of what the steps could take: the step waits for data"
 
 
@@ -107,18 +105,21 @@ def lanes(loading: Loading, window: Lanes, start_s: float) -> Lanes:
         window: the recording's rows.
         start_s: start of the timeline's step on the shared clock.
     """
-    bars: dict[int, list[Bar]] = {fetch.worker: [] for fetch in loading.fetches}
-    zero_s = start_s - window.steps[window.step].start_us / 1e6
-    for fetch in loading.fetches:
-        parts = (("fetch", fetch.start_s, fetch.fetched_s), ("collate", fetch.fetched_s, fetch.collated_s))
-        for part, start, end in parts:
-            start_us, duration_us = (start - zero_s) * 1e6, (end - start) * 1e6
-            if -duration_us < start_us < window.duration_us:
-                name = f"batch {fetch.number}: {part}"
-                bar = Bar(name=name, start_us=start_us, duration_us=duration_us, colour=part)
-                bars[fetch.worker].append(bar)
-    rows = [
-        Lane(label="loop" if worker < 0 else f"worker {worker}", kind="worker", bars=bars[worker])
-        for worker in sorted(bars)
-    ]
-    return msgspec.structs.replace(window, lanes=[*rows, *window.lanes])
+    texts, rows = list(window.texts), []
+    zero_s = start_s - sum(window.steps[0][: window.step + 1]) / 1e9
+    for worker in sorted({fetch.worker for fetch in loading.fetches}):
+        bars, before = [], 0
+        for fetch in (fetch for fetch in loading.fetches if fetch.worker == worker):
+            times = (
+                ("fetch", fetch.start_s, fetch.fetched_s),
+                ("collate", fetch.fetched_s, fetch.collated_s),
+            )
+            for part, began, ended in times:
+                start, length = round((began - zero_s) * 1e9), round((ended - began) * 1e9)
+                if -length < start < window.duration:
+                    bars.append((start - before, length, 0, 1, len(texts), PARTS.index(part), 0))
+                    texts.append(f"batch {fetch.number}: {part}")
+                    before = start
+        label = "loop" if worker < 0 else f"worker {worker}"
+        rows.append(Lane(label=label, kind="worker", rows=[list(map(list, zip(*bars, strict=True)))]))
+    return msgspec.structs.replace(window, lanes=[*rows, *window.lanes], texts=texts)

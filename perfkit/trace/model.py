@@ -2,10 +2,7 @@
 
 from typing import Any
 
-import msgspec
 from msgspec import Struct
-
-SCHEMA = "perfkit.trace/1"
 
 
 class Health(Struct, frozen=True):
@@ -93,9 +90,24 @@ class Idle(Struct, frozen=True, kw_only=True):
     share_of_step: float
 
 
-class Analysis(Struct, frozen=True, kw_only=True):
-    """Everything that is read out of a trace; `to_dict(bottlenecks)` is the JSON document."""
+class Bottleneck(Struct, frozen=True, kw_only=True):
+    """One bottleneck. `exposed_us`: per step; `gain_at_most`: ratio of speeds, None without a useful bound.
 
+    `try_next`: fields of a recipe, the most promising first.
+    """
+
+    bottleneck: str
+    message: str
+    exposed_us: float
+    share_of_step: float
+    gain_at_most: float | None
+    try_next: list[str]
+
+
+class Analysis(Struct, frozen=True, kw_only=True):
+    """Everything that is read out of a trace, as in its JSON document."""
+
+    schema: str = "perfkit.trace/1"
     files: list[str]
     device: dict[str, Any]
     health: list[Health]
@@ -113,13 +125,9 @@ class Analysis(Struct, frozen=True, kw_only=True):
     syncs: list[Sync]
     idle: list[Idle]
     communication: dict[str, Any] | None
+    diagnosis: list[Bottleneck] = []
 
     @property
     def has_accelerator(self) -> bool:
         """Whether device events were recorded."""
         return bool(self.device["kind"] != "cpu")
-
-    def to_dict(self, bottlenecks: Any = ()) -> dict[str, Any]:
-        """The JSON document as plain values; the bottlenecks become its `diagnosis`."""
-        body: dict[str, Any] = msgspec.to_builtins(self)
-        return {"schema": SCHEMA, **body, "diagnosis": msgspec.to_builtins(list(bottlenecks))}

@@ -31,9 +31,8 @@ class TraceView(Shown[trace.Analysis]):
         self.profile = own
         self.trace = own.trace if own else _load(files)
         self.analysis = own.analysis if own else trace.analyse(self.trace)
-        self.findings = trace.diagnose(self.analysis)
         loader, window = own.loading if own else None, self._window() if self.analysis.steps else None
-        super().__init__(self.analysis, report.sections(self.analysis, self.findings, window, loader))
+        super().__init__(self.analysis, report.sections(self.analysis, window, loader))
 
     def timeline(self, step: int = 0) -> HTML:
         """A step's threads, streams, copies and workers, to zoom and pan in."""

@@ -15,7 +15,7 @@ from perfkit.recipe import Recipe
 from perfkit.studies.inspect import TrainingSpec, prepared
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import ProfilerOptions
-from perfkit.trace import diagnosis, loading
+from perfkit.trace import loading
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class Profile:
     recipe: Recipe
     trace: traces.Trace
     analysis: traces.Analysis
-    findings: list[diagnosis.Bottleneck]
     slowdown: float | None
     """A profiled step's time over that of one without the profiler, by medians of a few: rough."""
     loading: loading.Loading | None
@@ -90,4 +89,4 @@ def profile(
     slowdown = statistics.median(steps) / report.plain_step_s if steps else None
     marks = report.marks
     loaded = loading.join(fetches, report.taken, used.batch_size, used.workers, marks)
-    return Profile(path, used, trace, analysis, diagnosis.diagnose(analysis), slowdown, loaded, marks)
+    return Profile(path, used, trace, analysis, slowdown, loaded, marks)

@@ -4,9 +4,9 @@ import contextlib
 import gzip
 import re
 import zlib
-from bisect import bisect
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -54,37 +54,20 @@ class Event(Struct, gc=False):
     args: Args | None = None
 
 
-class _Odd(Event, gc=False):
-    args: Any = None
-
-    def __post_init__(self) -> None:
-        self.args = None
-
-
 class Device(Struct):
-    """A GPU as the profiler describes it; None for what is missing."""
+    """A GPU as the profiler describes it."""
 
     id: int | None = None
     name: str | None = None
     computeMajor: int | None = None
     computeMinor: int | None = None
-    numSms: int | None = None
-    totalGlobalMem: int | None = None
-
-
-class World(Struct):
-    """The process group of a distributed run; None for what is missing."""
-
-    backend: str | None = None
-    rank: int | None = None
-    world_size: int | None = None
 
 
 class Head(Struct):
     """What stands before the events. `simulated`: the basis of a simulated trace."""
 
     deviceProperties: list[Device] = []
-    distributedInfo: World = field(default_factory=World)
+    distributedInfo: dict[str, Any] = {}
     simulated: dict[str, str] | None = None
 
 
@@ -95,7 +78,7 @@ class _Rest(Struct):
 class Reader:
     """The events of a `.json` or `.json.gz` (recognised by content), and what was wrong with the file.
 
-    Of a file that breaks off, the events before the break are read.
+    Of a file that is cut off or damaged, the events that are complete are read.
 
     Args:
         path: the file.
@@ -106,9 +89,8 @@ class Reader:
         self.path, self._tell = path, tell
         self.head = Head()
         self.dropped = 0
-        """Events with impossible values."""
+        """Events that are no events, or have impossible values."""
         self.truncated = ""
-        self.repaired = False
 
     def pieces(self) -> Iterator[list[Event]]:
         """The events, piece by piece.
@@ -117,20 +99,16 @@ class Reader:
             TraceError: the file cannot be read, or is not a trace.
         """
         texts = self._texts()
-        text, wanted = self._opened(texts), PIECE
+        text = self._opened(texts)
         for more in texts:
             text += more
-            if len(text) < wanted:
-                continue
-            end = max((match.end() for match in _BOUNDARY.finditer(text, len(text) - MIB // 4)), default=0)
-            events = self._events(text[:end].rstrip(b", \t\r\n")) if end else None
-            if events is not None:
-                yield events
-                text, wanted = text[end:], PIECE
-            elif len(text) > LONGEST:
+            if len(text) > LONGEST:
                 break
-            else:  # no event ends here, or this is inside of one
-                wanted = 2 * len(text)
+            if len(text) >= PIECE:
+                starts = [match.end() for match in _BETWEEN.finditer(text, len(text) - MIB // 4)]
+                if starts:
+                    yield self._events(text[: starts[-1]].rstrip(_COMMA))
+                    text = text[starts[-1] :]
         yield self._last(text)
 
     def _texts(self) -> Iterator[bytes]:
@@ -165,40 +143,34 @@ class Reader:
         raise TraceError(f"{self.path.name}: this is no JSON with a list 'traceEvents'", ADVICE)
 
     def _last(self, text: bytes) -> list[Event]:
-        """The events of the text's end, with what follows them; of a broken file, those before the break."""
-        for end in (b"", b"}"):
-            if rest := self._decode_repaired(b'{"traceEvents":[' + text + end, _Rest):
-                return self._events(b",".join(rest.traceEvents)) or []
+        """The events of the text's end, which something may follow."""
+        for end in (b"", b"}"):  # of an object, of a list
+            if rest := _decode(b'{"traceEvents":[' + text + end, _Rest):
+                return self._events(b",".join(rest.traceEvents))
         self.truncated = self.truncated or "the JSON breaks off or is damaged"
-        text = repaired(text)
-        ends = [0, *(match.start() + 1 for match in _BOUNDARY.finditer(text)), len(text)]
-        broken = bisect(ends, False, key=lambda end: _decode(b"[" + text[:end] + b"]", list[Raw]) is None)
-        return self._events(text[: ends[broken - 1]]) or []
+        return self._events(text)
 
-    def _events(self, text: bytes) -> list[Event] | None:
-        """Events between commas; None if this is no JSON, even when repaired."""
-        text = b"[" + text + b"]"
-        events = _decode(text, list[Event])
-        if events is None and (raws := self._decode_repaired(text, list[Raw])) is not None:
-            events = [event for raw in raws if (event := _decode(raw, Event) or _decode(raw, _Odd))]
-            self.dropped += len(raws) - len(events)
-        return events
-
-    def _decode_repaired(self, text: bytes, kind: type[_T]) -> _T | None:
-        result = _decode(text, kind)
-        if result is None and (result := _decode(repaired(text), kind)) is not None:
-            self.repaired = True
-        return result
+    def _events(self, text: bytes) -> list[Event]:
+        """Events between commas: all at once, or where that fails, each that can be decoded."""
+        events = _decode(b"[" + text + b"]", list[Event])
+        if events is not None:
+            return events
+        ends = [0, *(match.end() for match in _BETWEEN.finditer(text)), len(text)]
+        each = [_decode(text[start:end].rstrip(_COMMA), Event) for start, end in pairwise(ends)]
+        self.dropped += each.count(None)
+        return [event for event in each if event]
 
 
-def _decode(text: bytes | Raw, kind: type[_T]) -> _T | None:
-    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return msgspec.json.decode(text, type=kind, strict=False)
+def _decode(text: bytes, kind: type[_T]) -> _T | None:
+    for form in (bytes, repaired):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return msgspec.json.decode(form(text), type=kind, strict=False)
     return None
 
 
+_COMMA = b", \t\r\n"
 _OPENING = re.compile(rb'\[|.*?"traceEvents"\s*:\s*\[', re.DOTALL)
-_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*")')
+_BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*")')
 _ESCAPES = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 _NOT_A_NUMBER = re.compile(rb"([:,\[]\s*)-?(?:NaN|nan|Infinity|inf)(?=\s*[,}\]])")
 _CONTROL = bytes(32 if byte < 32 else byte for byte in range(256))

@@ -1,16 +1,16 @@
 """A trace's analysis as sections: what stands out, the picture, steps, work, waiting, ranks."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from perfkit.show import units
 from perfkit.show.document import Cell, Col, Content, Section, Table, tabulate
 from perfkit.show.units import clean
 from perfkit.trace import figures
-from perfkit.trace.diagnosis import Bottleneck
 from perfkit.trace.figures import reason, us
 from perfkit.trace.loading import Loading
-from perfkit.trace.model import Analysis
+from perfkit.trace.model import Analysis, Bottleneck
 from perfkit.trace.timeline import Lanes
 
 _Rows = list[list[Cell | str]]
@@ -26,30 +26,6 @@ def _place(row: Any) -> str:
     return _text(" · ".join(filter(None, (row.operator, row.frame))))
 
 
-def _evidence(finding: Bottleneck) -> str:
-    facts = {"exposed_us": finding.exposed_us, **finding.evidence}
-    return ", ".join(_fact(key, value) for key, value in facts.items())
-
-
-_FORMS = {
-    "_us": us,
-    "bytes": units.size,
-    "share": units.percent,
-    "utilization": units.percent,
-    "efficiency": units.percent,
-    "tensor_core": units.percent,
-}
-
-
-def _fact(key: str, value: object) -> str:
-    """A number behind a diagnosis; its unit is in its name."""
-    words = key.replace("_us", "").replace("_", " ")
-    if isinstance(value, bool):
-        return words if value else f"not {words}"
-    form = next((form for part, form in _FORMS.items() if part in key), units.number)
-    return f"{words} {form(value) if isinstance(value, float) else _text(str(value or ''))}"
-
-
 _HEALTH = (
     Col("severity", "severity"),
     Col("what", "message"),
@@ -58,9 +34,9 @@ _HEALTH = (
 _DIAGNOSIS = (
     Col("bottleneck", "bottleneck"),
     Col("what", "message"),
+    Col("exposed", "exposed_us", us),
     Col("try next", lambda finding: ", ".join(finding.try_next) or "—"),
     Col("gain at most", lambda finding: Cell(finding.gain_at_most, units.times, "no bound")),
-    Col("evidence", _evidence),
 )
 _OPERATORS = (
     Col("operator", lambda row: _text(row.name)),
@@ -109,27 +85,18 @@ _WAY = {
 }
 
 
-def sections(
-    analysis: Analysis,
-    findings: Iterable[Bottleneck] = (),
-    window: Lanes | None = None,
-    loader: Loading | None = None,
-) -> list[Content]:
+def sections(analysis: Analysis, window: Lanes | None = None, loader: Loading | None = None) -> list[Content]:
     """Everything that an analysis reports.
 
     Args:
         analysis: of a trace.
-        findings: what stands out.
         window: the timeline.
         loader: the loader's work during a profile of our own.
     """
-    names = ", ".join(name.replace("\\", "/").rpartition("/")[2] for name in analysis.files)
+    names, talk = ", ".join(Path(name).name for name in analysis.files), analysis.communication or {}
     device, on_gpu = analysis.device, analysis.has_accelerator
-    talk: _Rows = [
-        [key.split("_")[0], Cell(time, us)]
-        for key, time in (analysis.communication or {}).items()
-        if key.endswith("_us_per_step")
-    ]
+    exposed, total = (us(talk.get(f"{part}_us_per_step")) for part in ("exposed", "total"))
+    ranks = f"Collectives take {total} of a step, of which {exposed} do not overlap with computation."
     health = tabulate(_HEALTH, analysis.health, "Health of the trace", none="sound")
     columns = [*_OPERATORS[:3], *(_ON_DEVICE if on_gpu else ()), *_OPERATORS[3:]]
     work = [tabulate(columns, analysis.operators, "Operators", none="no operators were recorded", most=ROWS)]
@@ -137,19 +104,19 @@ def sections(
         work.append(tabulate(_KERNELS, analysis.kernels, "Kernels", none=reason(analysis), most=ROWS))
     return [
         f"{names} · {device['name'] or device['kind']}",
-        Section("What stands out", [health, diagnosis(findings)]),
+        Section("What stands out", [health, diagnosis(analysis.diagnosis)]),
         Section("Figure", [figures.breakdown(analysis)]),
         Section("Timeline", [figures.interactive(window)] if window else []),
         Section("Where a step goes", [_mean_step(analysis), *([loader_table(loader)] if loader else [])]),
         Section("How well the device is used", _use(analysis) if on_gpu else []),
         Section("Work", work),
         Section("Copies and waits", _waits(analysis) if on_gpu else []),
-        Section("Ranks", [Table(["part", "time/step"], talk, "Communication")] if talk else []),
+        Section("Ranks", [ranks] if talk else []),
     ]
 
 
 def diagnosis(findings: Iterable[Bottleneck]) -> Table:
-    """What stands out, with its evidence, the switch to try and the bound of its gain."""
+    """What stands out, the switches to try and the bound of the gain."""
     return tabulate(_DIAGNOSIS, list(findings), "Diagnosis", none="nothing stands out")
 
 
@@ -173,20 +140,19 @@ def _use(analysis: Analysis) -> list[Content]:
     """The share of the step in which the device works, by ever stricter definitions; why it does not."""
     cores, copies = analysis.tensor_core, analysis.device["gpu_utilization_with_copies"]
     shares = (
-        ("a kernel or a copy runs", "measured", "gpu_utilization", copies),
-        ("a kernel runs", "measured", "gpu_utilization", analysis.gpu_utilization),
-        ("SM efficiency", "estimated", "est_sm_efficiency", analysis.est_sm_efficiency),
-        ("achieved occupancy", "estimated", "est_achieved_occupancy", analysis.est_achieved_occupancy),
-        ("kernel time on Tensor Cores", "estimated", "tensor_core", cores and cores["yes"]),
+        ("a kernel or a copy runs", "gpu_utilization", copies),
+        ("a kernel runs", "gpu_utilization", analysis.gpu_utilization),
+        ("SM efficiency, estimated", "est_sm_efficiency", analysis.est_sm_efficiency),
+        ("achieved occupancy, estimated", "est_achieved_occupancy", analysis.est_achieved_occupancy),
+        ("kernel time on Tensor Cores, estimated", "tensor_core", cores and cores["yes"]),
     )
     rows: _Rows = [
-        [name, how, Cell(share, units.percent, reason(analysis, figure))]
-        for name, how, figure, share in shares
+        [name, Cell(share, units.percent, reason(analysis, figure))] for name, figure, share in shares
     ]
     note = f"Tensor Cores, by kernel name: {units.percent(cores['unknown'])} unknown." if cores else ""
     idle = reason(analysis, "idle") if analysis.gpu_utilization is None else "the device is never idle"
     return [
-        Table(["of the step, or as named", "how it is known", "share"], rows, "Utilisation", note),
+        Table(["of the step, or as named", "share"], rows, "Utilisation", note),
         tabulate(_IDLE, analysis.idle, "Idle time by cause", none=idle),
     ]
 

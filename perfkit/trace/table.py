@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from perfkit.errors import TraceError
 from perfkit.trace.intervals import Ints, Spans, merge
@@ -34,19 +35,15 @@ class Kind(IntEnum):
 
 KERNELS = (Kind.KERNEL, Kind.COLLECTIVE)
 COPIES = (Kind.MEMCPY, Kind.MEMSET)
-_CATEGORIES = {
-    "kernel": Kind.KERNEL,
-    "gpu_memcpy": Kind.MEMCPY,
-    "memcpy": Kind.MEMCPY,
-    "gpu_memset": Kind.MEMSET,
-    "memset": Kind.MEMSET,
-    "runtime": Kind.RUNTIME,
-    "cpu_op": Kind.CPU_OP,
-    "operator": Kind.CPU_OP,
-    "user_annotation": Kind.ANNOTATION,
-    "python_function": Kind.PYTHON,
-    "python": Kind.PYTHON,
-}
+_CATEGORIES = (
+    (r"kernel", Kind.KERNEL),
+    (r"(gpu_)?memcpy", Kind.MEMCPY),
+    (r"(gpu_)?memset", Kind.MEMSET),
+    (r"(.*_)?runtime|.*_driver", Kind.RUNTIME),
+    (r"cpu_op|operator", Kind.CPU_OP),
+    (r"user_annotation", Kind.ANNOTATION),
+    (r"python(_function)?", Kind.PYTHON),
+)
 _HOST = (Kind.CPU_OP, Kind.ANNOTATION)
 _NAMES = (
     (_HOST, r"^ProfilerStep#", Kind.STEP),
@@ -54,32 +51,19 @@ _NAMES = (
     (_HOST, r"^(nccl|rccl|gloo|ucc|mpi|xccl):", Kind.COMMUNICATION),
     ((Kind.KERNEL,), r"(?i)nccl|rccl|oneccl|mscclpp", Kind.COLLECTIVE),
 )
-_EVENT = np.dtype(
-    {
-        "names": [
-            "kind",
-            "name",
-            "thread",
-            "start",
-            "end",
-            "correlation",
-            "external",
-            "gpu",
-            "bytes",
-            "blocks",
-            "occupancy",
-            "inputs",
-            "stack",
-        ],
-        "formats": ["i1", "i4", "i4", "i8", "i8", "i8", "i8", "i8", "i8", "f8", "f8", "i4", "i4"],
-    }
-)
+_COLUMNS = {
+    **dict.fromkeys(["kind"], "i1"),
+    **dict.fromkeys(["name", "thread", "inputs", "stack"], "i4"),
+    **dict.fromkeys(["start", "end", "correlation", "external", "gpu", "bytes"], "i8"),
+    **dict.fromkeys(["blocks", "occupancy"], "f8"),
+}
+_EVENT = np.dtype(list(_COLUMNS.items()))
 
 
 @lru_cache(256)
 def _category(name: str) -> Kind:
-    low = name.lower()
-    return Kind.RUNTIME if low.endswith(("_runtime", "_driver")) else _CATEGORIES.get(low, Kind.OTHER)
+    kinds = (kind for pattern, kind in _CATEGORIES if re.fullmatch(pattern, name.lower()))
+    return next(kinds, Kind.OTHER)
 
 
 class Texts(dict[Any, int]):
@@ -110,31 +94,29 @@ class Trace:
         self.texts = Texts()
         self.threads: dict[tuple[int, str, str], str] = {}
         """Names of threads by rank, process and number."""
-        pieces, shifts, starts, end, began = list[Any](), list[int](), list[int](), 0, time.monotonic()
+        self.shifts, tables, end, began = list[int](), list[Any](), 0, time.monotonic()
+        """Of each rank: what was added to its times."""
 
         def follow(share: float) -> None:
             if time.monotonic() - began > _QUIET_S:
-                tell(f"reading {path.name}", (len(self.files) - 1 + share) / len(paths))
+                tell(f"reading {path.name}", (len(tables) + share) / len(paths))
 
         for path in paths:
-            self.files.append(Reader(path, follow))
-            rows = [piece for events in self.files[-1].pieces() if len(piece := self._rows(events))]
-            if not rows:
+            file = Reader(path, follow)
+            self.files.append(file)
+            table = joined([self._rows(events) for events in file.pieces()])
+            if not len(table):
                 raise TraceError(f"{path.name}: this file has no event of the profiler", ADVICE)
-            start = min(int(piece["start"].min()) for piece in rows)
-            shifts.append(end - start if pieces else 0)
-            for piece in rows:
-                piece["start"] += shifts[-1]
-                piece["end"] += shifts[-1]
-                for ids in (piece["correlation"], piece["external"]):
-                    ids[:] = np.where(ids >= 0, ids * len(paths) + len(shifts) - 1, -1)
-            starts.append(start + shifts[-1])
-            end = max(int(piece["end"].max()) for piece in rows) + 1
-            pieces += rows
-        table: Any = np.concatenate(pieces).view(np.recarray)
-        self.table = table
-        self.shifts, self.starts = np.array(shifts), np.array(starts)
-        """Of each rank: the offset of its times, and its first event."""
+            self.shifts.append(end - int(table.start.min()) if tables else 0)
+            table.start += self.shifts[-1]
+            table.end += self.shifts[-1]
+            for ids in (table.correlation, table.external):
+                ids[:] = np.where(ids >= 0, ids * len(paths) + len(tables), -1)
+            end = int(table.end.max()) + 1
+            tables.append(table)
+        self.starts = np.array([table.start.min() for table in tables])
+        """Of each rank: its first event."""
+        self.table = table = joined(tables)
         for column in (table.blocks, table.occupancy):
             column[~(column >= 0)] = np.nan
         table.occupancy /= 100
@@ -172,6 +154,8 @@ class Trace:
                 kind,
                 texts[event.name],
                 texts[rank, event.pid, event.tid],
+                texts[bytes(args.dims), bytes(args.types)] if args.dims or args.types else -1,
+                texts[args.stack] if args.stack else -1,
                 start,
                 start + round(event.dur * 1000),
                 args.correlation,
@@ -180,8 +164,6 @@ class Trace:
                 args.bytes if args.bytes >= 0 else args.size,
                 args.blocks,
                 args.occupancy,
-                texts[bytes(args.dims), bytes(args.types)] if args.dims or args.types else -1,
-                texts[args.stack] if args.stack else -1,
             )
             rows.append(row)
         return np.array(rows, _EVENT)
@@ -223,37 +205,67 @@ class Trace:
         return tuple(self.union(self.rows(*each)) for each in kinds)
 
     @cached_property
+    def track(self) -> Ints:
+        """For each row its thread, plus 2³² on a stream, twice that for copies."""
+        track: Ints = self.table.thread.astype(np.int64)
+        for group, kinds in enumerate((KERNELS, COPIES), 1):
+            track[self.rows(*kinds)] += group << 32
+        return track
+
+    @cached_property
+    def parent(self) -> Ints:
+        """For each row the last one of its track that began before it and is open, or was when others began.
+
+        Of rows with the same times, the operator is outside of the call.
+        """
+        table, parent, stack = self.table, np.full(len(self.table), -1), list[tuple[int, int, int]]()
+        order = np.lexsort((-table.kind, -table.end, table.start, self.track))
+        for chunk in np.array_split(order, 1 + len(order) // 100_000):  # lists of all would take much memory
+            above = []
+            columns = (column[chunk].tolist() for column in (self.track, table.start, table.end))
+            for row, track, start, end in zip(chunk.tolist(), *columns, strict=True):
+                while stack and (stack[-1][0] != track or stack[-1][1] <= start):
+                    stack.pop()
+                above.append(stack[-1][2] if stack else -1)
+                stack.append((track, max(end, start + 1), row))
+            parent[chunk] = above
+        return parent
+
+    def _around(self, good: npt.NDArray[np.bool_]) -> Ints:
+        """For each row the innermost of the good ones that is open at its start, or -1."""
+        start, end = self.table.start, np.maximum(self.table.end, self.table.start + 1)
+        around, rows, above = np.full(len(start), -1), np.arange(len(start)), self.parent
+        while len(rows) and good.any():
+            rows, above = rows[above >= 0], above[above >= 0]
+            found = good[above] & (end[above] > start[rows])
+            around[rows[found]] = above[found]
+            rows, above = rows[~found], self.parent[above[~found]]
+        return around
+
+    @cached_property
     def op(self) -> Ints:
-        """For each operator, call and device row the operator around it or its launch, or -1.
+        """For each row the operator around it or its launch, or -1.
 
         By time; where that tells nothing, by external id.
         """
-        op, ids = self._around(self.ops, self.calls), self.table.external
+        op, ids = self._around(self.table.kind == Kind.CPU_OP), self.table.external
         for rows in (self.calls, self.device):
             by_time = take(op, np.where(self.launch[rows] >= 0, self.launch[rows], rows))
             op[rows] = np.where(by_time >= 0, by_time, _lookup(ids[self.ops], self.ops, ids[rows]))
         return op
 
     @cached_property
-    def _frame(self) -> Ints:
-        """For each operator and call the user's line in the Python frame around it, or -1."""
-        rows = self.rows(Kind.PYTHON)
-        rows = rows[self._lines(self.table.name[rows]) >= 0]
-        around = self._around(rows, np.concatenate((self.ops, self.calls)))
-        return self._lines(take(self.table.name, around))
+    def frame(self) -> Ints:
+        """For each row the user's `file.py:line` that led to it, a number of `texts`, or -1.
 
-    def _around(self, rows: Ints, leaves: Ints) -> Ints:
-        """For each row of the table the innermost of `rows` that is open at its start, or -1."""
-        table, every = self.table, np.concatenate((rows, leaves))
-        parent, _ = nest(table.thread[every], table.start[every], table.end[every], len(rows))
-        around = np.full(len(table), -1)
-        around[every] = take(every, parent)
-        return around
-
-    def frames(self, calls: Ints, ops: Ints) -> Ints:
-        """The user's `file.py:line` at calls, else in operators' stacks: numbers of texts, or -1."""
-        by_time = take(self._frame, calls)
-        return np.where(by_time >= 0, by_time, self._lines(take(self.table.stack, ops)))
+        Of the Python frame around it or its launch, else in its operator's stack.
+        """
+        table, every = self.table, np.arange(len(self.table))
+        lines = self._lines(np.where(table.kind == Kind.PYTHON, table.name, -1))
+        call = np.where(self.launch >= 0, self.launch, every)
+        by_time = take(lines, self._around(lines >= 0)[call])
+        op = np.where(table.kind == Kind.CPU_OP, every, self.op)
+        return np.where(by_time >= 0, by_time, self._lines(take(table.stack, op)))
 
     def _lines(self, stacks: Ints) -> Ints:
         """The first line of the user's own code in stacks, innermost first."""
@@ -266,9 +278,8 @@ class Trace:
         """Host marks `ProfilerStep#n`, each extended to the end of the device work launched inside it."""
         table, marks = self.table, self.rows(Kind.STEP)
         if not len(marks):
-            end = np.array(
-                [table.end[self.rank(table.start) == rank].max() for rank in range(len(self.files))]
-            )
+            ranks = range(len(self.files))
+            end = np.array([table.end[self.rank(table.start) == rank].max() for rank in ranks])
             return Steps([WHOLE] * len(end), self.starts, end, marked=False)
         marks = marks[np.lexsort((-table.end[marks], table.start[marks]))]
         start, end = table.start[marks], table.end[marks]
@@ -303,28 +314,6 @@ class Steps:
         return int(spans.within(self.start, self.end).sum())
 
 
-def nest(thread: Ints, start: Ints, end: Ints, parents: int) -> tuple[Ints, Ints]:
-    """For each interval the position of the innermost one of its thread that is open at its start, or -1.
-
-    Only the first `parents` intervals count as open. Also returns the depths, from 0; intervals of one thread
-    and depth are disjoint, if all are parents.
-    """
-    parent, depth = np.full(len(start), -1), np.zeros(len(start), np.int64)
-    order, stack = np.lexsort((-end, start, thread)), list[tuple[int, int, int]]()
-    for chunk in np.array_split(order, 1 + len(order) // 100_000):  # lists of all would take much memory
-        above, level = list[int](), list[int]()
-        columns = (column[chunk].tolist() for column in (thread, start, end))
-        for position, lane, at, until in zip(chunk.tolist(), *columns, strict=True):
-            while stack and (stack[-1][0] != lane or stack[-1][1] <= at):
-                stack.pop()
-            above.append(stack[-1][2] if stack else -1)
-            level.append(len(stack))
-            if position < parents:
-                stack.append((lane, max(until, at + 1), position))
-        parent[chunk], depth[chunk] = above, level
-    return parent, depth
-
-
 def load(paths: Paths, tell: Tell = lambda what, share: None) -> Trace:
     """Reads `*.pt.trace.json` or `.json.gz`: one file, one per rank, or a folder of them.
 
@@ -341,10 +330,12 @@ def load(paths: Paths, tell: Tell = lambda what, share: None) -> Trace:
         several = sorted(folder.glob("*.trace.json*")) or sorted(folder.glob("*.json*"))
     if not several:
         raise TraceError("no trace file was given", ADVICE)
-    try:
-        return Trace(several, tell)
-    except MemoryError as error:
-        raise TraceError("the trace does not fit into memory", "Record fewer steps") from error
+    return Trace(several, tell)
+
+
+def joined(tables: Sequence[Any]) -> Any:
+    """The rows of all tables, with columns as attributes."""
+    return np.concatenate(tables).view(np.recarray)
 
 
 def take(column: Ints, rows: Ints) -> Ints:

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfkit.trace.intervals import Floats, Ints
 from perfkit.trace.model import Kernel, Operator, Sync, Transfer
-from perfkit.trace.table import KERNELS, Kind, Texts, Trace, take
+from perfkit.trace.table import KERNELS, Kind, Trace, take
 
 _Row = TypeVar("_Row")
 
@@ -25,55 +25,59 @@ def structs(row: type[_Row], /, **columns: Any) -> list[_Row]:
 
 
 class Groups:
-    """Rows by distinct keys, in order of appearance.
+    """Rows of the table by distinct keys, in order of appearance.
 
     Args:
-        texts: of the trace.
+        trace: with the texts.
+        rows: of its table.
         keys: for each part of the key a column of numbers of texts.
     """
 
-    def __init__(self, texts: Texts, **keys: Ints) -> None:
+    def __init__(self, trace: Trace, rows: Ints, **keys: Ints) -> None:
         number: Any = 0
         for codes in keys.values():
             number = number * (int(codes.max(initial=-1)) + 2) + codes + 1
             _, first, number = np.unique(number, return_index=True, return_inverse=True)
         order = np.argsort(first)
         self._of = np.argsort(order)[number]
-        self.count = np.bincount(self._of, minlength=len(first))
+        self.calls = np.bincount(self._of, minlength=len(first))
+        self.time = trace.duration(rows) / 1e3
+        """µs of each row."""
+        self.total = self.sum(self.time)
         self.columns: dict[str, Any] = {
-            key: [texts.each[code] if code >= 0 else None for code in codes[first[order]].tolist()]
+            key: [trace.texts.each[code] if code >= 0 else None for code in codes[first[order]].tolist()]
             for key, codes in keys.items()
         }
         """The parts of the keys, and `calls`."""
-        self.columns["calls"] = self.count
+        self.columns["calls"] = self.calls
 
     def sum(self, values: Any) -> Floats:
         """Sum per group; NaN counts as 0."""
-        return np.bincount(self._of, np.nan_to_num(values), len(self.count)).astype(np.float64)
+        return np.bincount(self._of, np.nan_to_num(values), len(self.calls)).astype(np.float64)
 
-    def largest(self, values: Floats) -> Floats:
-        """Largest value per group."""
-        high = np.full(len(self.count), -np.inf)
-        np.maximum.at(high, self._of, values)
-        return high
+    def longest(self, sign: int = 1) -> Floats:
+        """Longest time per group; with -1 the shortest."""
+        high = np.full(len(self.calls), -np.inf)
+        np.maximum.at(high, self._of, sign * self.time)
+        return sign * high
 
-    def mean(self, values: Floats, weights: Floats) -> Floats:
+    def mean(self, values: Floats) -> Floats:
         """Mean per group weighted by time (by count if all are zero); NaN where no value is known."""
-        weights = np.where(np.isnan(values), 0.0, np.maximum(weights, 1e-9))
+        weights = np.where(np.isnan(values), 0.0, np.maximum(self.time, 1e-9))
         with np.errstate(invalid="ignore"):
             return self.sum(values * weights) / self.sum(weights)
 
 
-def operators(trace: Trace, has_device: bool) -> list[Operator]:
+def operators(trace: Trace) -> list[Operator]:
     """By name, input shapes and types; sorted by self time on the device, else on the host."""
     ops, op, table = trace.ops, trace.op, trace.table
     host = trace.duration(ops)
     nested, tied = op[ops] >= 0, trace.device[op[trace.device] >= 0]
     inner = np.bincount(op[ops[nested]], host[nested], len(table))[ops]
     device = np.bincount(op[tied], trace.duration(tied), len(table))
-    groups = Groups(trace.texts, name=table.name[ops], inputs=table.inputs[ops])
+    groups = Groups(trace, ops, name=table.name[ops], inputs=table.inputs[ops])
     inputs = groups.columns.pop("inputs")
-    unknown = 0 if has_device else np.nan
+    unknown = 0 if len(trace.device) else np.nan
     dims, types = (
         [pair[at].decode("utf-8", "replace") or None if pair else None for pair in inputs] for at in (0, 1)
     )
@@ -100,30 +104,30 @@ def _inclusive(own: Any, op: Ints, ops: Ints) -> Any:
     return total[ops]
 
 
-def _place(trace: Trace, calls: Ints, ops: Ints) -> dict[str, Ints]:
+def _place(trace: Trace, rows: Ints) -> dict[str, Ints]:
     """The operator and the line of code around calls."""
-    return {"operator": take(trace.table.name, ops), "frame": trace.frames(calls, ops)}
+    return {"operator": take(trace.table.name, trace.op[rows]), "frame": trace.frame[rows]}
 
 
 def kernels(trace: Trace) -> list[Kernel]:
     """By name, the longest in total first; with the place that most of a kernel's time comes from."""
     rows = trace.rows(*KERNELS)
-    table, time = trace.table[rows], trace.duration(rows) / 1e3
-    places = Groups(trace.texts, name=table.name, **_place(trace, trace.launch[rows], trace.op[rows]))
-    by_time = np.argsort(places.sum(time), kind="stable").tolist()
+    table = trace.table[rows]
+    places = Groups(trace, rows, name=table.name, **_place(trace, rows))
     names, operators, frames, _ = places.columns.values()
+    by_time = np.argsort(places.total, kind="stable").tolist()
     main = {names[at]: (operators[at], frames[at]) for at in by_time}
-    groups = Groups(trace.texts, name=table.name)
-    names, total = groups.columns["name"], groups.sum(time)
+    groups = Groups(trace, rows, name=table.name)
+    names = groups.columns["name"]
     kernels = structs(
         Kernel,
         **groups.columns,
-        total_us=total,
-        mean_us=total / groups.count,
-        max_us=groups.largest(time),
-        min_us=-groups.largest(-time),
-        blocks_per_sm=groups.mean(table.blocks, time),
-        occupancy=groups.mean(table.occupancy, time),
+        total_us=groups.total,
+        mean_us=groups.total / groups.calls,
+        max_us=groups.longest(),
+        min_us=groups.longest(-1),
+        blocks_per_sm=groups.mean(table.blocks),
+        occupancy=groups.mean(table.occupancy),
         tensor_core=map(tensor_core, names),
         operator=(main[name][0] for name in names),
         frame=(main[name][1] for name in names),
@@ -133,25 +137,24 @@ def kernels(trace: Trace) -> list[Kernel]:
 
 def transfers(trace: Trace, steps: int) -> list[Transfer]:
     """Copies by direction, host memory and place, the longest in total first."""
-    rows, texts, sizes = trace.rows(Kind.MEMCPY), trace.texts, trace.table.bytes
-    names, inverse = np.unique(trace.table.name[rows], return_inverse=True)
-    ways = [[texts[part] if part else -1 for part in direction(texts.each[name])] for name in names.tolist()]
-    way, memory = np.array(ways, np.int64).reshape(-1, 2)[inverse].T
-    place = _place(trace, trace.launch[rows], trace.op[rows])
-    groups = Groups(texts, direction=way, host_memory=memory, **place)
+    rows, sizes = trace.rows(Kind.MEMCPY), trace.table.bytes
+    groups = Groups(trace, rows, name=trace.table.name[rows], **_place(trace, rows))
+    ways = [direction(name) for name in groups.columns.pop("name")]
     size = np.where(sizes[rows] >= 0, sizes[rows], take(sizes, trace.launch[rows]))  # ROCm: at the launch
-    total, moved = groups.sum(trace.duration(rows) / 1e3), groups.sum(size)
+    moved = groups.sum(size)
     moved[groups.sum(size < 0) > 0] = np.nan
     with np.errstate(all="ignore"):
-        rate = np.where(total > 0, moved / total / 1e3, np.nan)
+        rate = np.where(groups.total > 0, moved / groups.total / 1e3, np.nan)
     transfers = structs(
         Transfer,
+        direction=[way for way, _ in ways],
+        host_memory=[memory for _, memory in ways],
         **groups.columns,
         bytes=[None if isnan(size) else int(size) for size in moved.tolist()],
-        total_us=total,
+        total_us=groups.total,
         gb_per_s=rate,
-        calls_per_step=groups.count / steps,
-        us_per_step=total / steps,
+        calls_per_step=groups.calls / steps,
+        us_per_step=groups.total / steps,
     )
     return sorted(transfers, key=lambda row: -row.total_us)
 
@@ -159,17 +162,16 @@ def transfers(trace: Trace, steps: int) -> list[Transfer]:
 def syncs(trace: Trace, steps: int) -> list[Sync]:
     """Runtime calls and operators that wait for the device, the longest in total first."""
     calls, ops = trace.matching(trace.calls, WAITS), trace.matching(trace.ops, WAITING_OPERATORS)
-    rows, texts = np.concatenate((calls, ops)), trace.texts
-    kind = np.repeat([texts["runtime"], texts["operator"]], [len(calls), len(ops)])
-    place = _place(trace, rows, trace.op[rows])
-    groups = Groups(texts, call=trace.table.name[rows], kind=kind, **place)
-    total = groups.sum(trace.duration(rows) / 1e3)
+    rows = np.concatenate((calls, ops))
+    groups = Groups(trace, rows, call=trace.table.name[rows], **_place(trace, rows))
+    names = groups.columns["call"]
     syncs = structs(
         Sync,
         **groups.columns,
-        total_us=total,
-        calls_per_step=groups.count / steps,
-        ms_per_step=total / 1e3 / steps,
+        kind=["operator" if name.startswith("aten::") else "runtime" for name in names],
+        total_us=groups.total,
+        calls_per_step=groups.calls / steps,
+        ms_per_step=groups.total / 1e3 / steps,
     )
     return sorted(syncs, key=lambda row: -row.total_us)
 
@@ -200,8 +202,6 @@ _PLAIN = re.compile(
     r"|transpose|nchwtonhwc|nhwctonchw|adam|random|distribution|arange|upsample|embedding|loss|foreach|unrolled|op_tensor",
     re.IGNORECASE,
 )
-_SIMULATED = re.compile(r"simulated (\w+): ")
-"""How `perfkit.simulate.chrome` begins the name of a kernel that never ran, with its class."""
 _COPY = re.compile(r"(HtoD|DtoH|DtoD|HtoH|PtoP)(?:.*\((\w+) -> (\w+)\))?")
 WAITS = r"Synchronize|^(cudaMemcpy|hipMemcpy|cuMemcpy)(?!.*Async)(?!.*Peer)"
 """Runtime calls that make the host wait for the device."""
@@ -211,21 +211,13 @@ WAITING_OPERATORS = "^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"
 def tensor_core(name: str) -> str:
     """Whether a kernel uses Tensor Cores by its name: `yes`, `no` or `unknown`."""
     name = name[:1000]
-    if _SIMULATED.match(name):
+    if name.startswith("simulated "):  # as `perfkit.simulate.chrome` calls kernels that never ran
         return "yes" if name.endswith("(Tensor Cores)") else "no"
     if _NO.search(name) and "tensorop" not in name.lower():
         return "no"
     if _YES.search(name):
         return "yes"
     return "no" if _PLAIN.search(name) and not _PRODUCT.search(name) else "unknown"
-
-
-def is_bandwidth_bound(name: str) -> bool:
-    """Whether memory bandwidth limits a kernel, by its name: element-wise, norms, layout."""
-    name = name[:1000]
-    if simulated := _SIMULATED.match(name):
-        return simulated[1] not in ("conv", "gemm", "attention")
-    return _PLAIN.search(name) is not None and not (_PRODUCT.search(name) or _YES.search(name))
 
 
 def direction(copy: str) -> tuple[str, str | None]:

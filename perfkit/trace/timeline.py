@@ -6,8 +6,6 @@ short events that begin in the same cell of time share a bar, so that no time is
 
 import itertools
 import operator
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -15,53 +13,38 @@ from msgspec import Struct
 from perfkit.errors import TraceError
 from perfkit.show.units import clean
 from perfkit.trace.intervals import Ints
-from perfkit.trace.table import COPIES, KERNELS, Kind, Trace, nest
+from perfkit.trace.table import Kind, Trace, take
 
-_SHOWN = [kind for kind in Kind if Kind.OTHER < kind < Kind.STEP]
-_COLOURS = {kind: kind.name.lower() for kind in _SHOWN}
-_COLOURS |= {Kind.COLLECTIVE: "communication", Kind.OTHER: "several kinds"}
 MOST = 120_000
 """Bars of a timeline: about 25 bytes each in a page, which stays below 5 MB."""
+PARTS = ("several kinds", *(kind.name.lower() for kind in Kind if kind), "fetch", "collate")
+"""What a bar shows: a kind by its number, or what a loader's worker does."""
+_SHOWN = [kind for kind in Kind if Kind.OTHER < kind < Kind.STEP]
+Columns = list[list[int]]
+"""Bars in order of time: starts (each from the one before), durations and busy times in ns, then events, and
+numbers of the name, the part and the place among `texts`, `PARTS` and `texts`.
 
-
-class Bar(Struct, frozen=True, kw_only=True):
-    """One event, or several short ones. Times in µs, `start_us` from the beginning of the recording.
-
-    `colour`: a part's name. `depth`: level of nesting. `place`: the user's `file.py:line` that led to it;
-    empty if no stack was recorded. `events`: how many share the bar, with the name of the longest and the sum
-    of their times, `busy_us`.
-    """
-
-    name: str
-    start_us: float
-    duration_us: float
-    colour: str
-    depth: int = 0
-    place: str = ""
-    events: int = 1
-    busy_us: float = 0.0
+A bar of one event has no busy time; one of several has the name of the longest and the sum of their times.
+"""
 
 
 class Lane(Struct, frozen=True, kw_only=True):
-    """Rows of bars, each row in order of time. `kind`: "thread", "stream", "copies" or "worker"."""
+    """Rows of bars by depth of nesting. `kind`: "thread", "stream", "copies" or "worker"."""
 
     label: str
     kind: str
-    bars: list[Bar]
-
-    @property
-    def levels(self) -> int:
-        """How deep the bars are nested, from 1."""
-        return 1 + max((bar.depth for bar in self.bars), default=0)
+    rows: list[Columns]
 
 
 class Lanes(Struct, frozen=True, kw_only=True):
-    """A recording. `step`: the one with all its events."""
+    """A recording of so many ns. `step`: the one with all its events."""
 
-    duration_us: float
+    duration: int
+    step: int
+    steps: Columns
     lanes: list[Lane]
-    steps: list[Bar]
-    step: int = 0
+    texts: list[str]
+    """Names, and places: the user's `file.py:line` that led to an event; the first one is empty."""
 
 
 def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
@@ -79,97 +62,73 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
     count = int((trace.rank(steps.start) == 0).sum())
     if not -count <= step < count:
         raise TraceError(f"there is no step {step}", f"The trace has {count} steps, counted from 0")
-    own = trace.rank(table.start) == 0
-    zero, end = int(table.start[own].min()), int(table.end[own].max())
-    rows = trace.rows(*_SHOWN)
-    rows = rows[own[rows]]
-    kind = table.kind[rows]
-    group = np.select([np.isin(kind, KERNELS), np.isin(kind, COPIES)], [1, 2])
-    track = (group << 32) + table.thread[rows]
-    _, depth = nest(track, table.start[rows], table.end[rows], len(rows))
-    order = np.lexsort((table.start[rows], depth, track))
-    rows, row = rows[order], (track * (depth.max(initial=0) + 1) + depth)[order]
-    window, cell = (int(steps.start[step]), int(steps.end[step])), 0
-    inside = (table.start[rows] < window[1]) & (table.end[rows] > window[0])
+    first_rank = trace.rank(table.start) == 0
+    zero, end = table.start[first_rank].min(), table.end[first_rank].max()
+    is_shown = np.isin(table.kind, _SHOWN)
+    rows = np.flatnonzero(is_shown & first_rank)
+    depth, above = np.zeros(len(rows), np.int64), trace.parent[rows]
+    while (above >= 0).any():
+        depth += (above >= 0) & is_shown[above]
+        above = take(trace.parent, above)
+    order = np.lexsort((table.start[rows], depth, trace.track[rows]))
+    rows, row = rows[order], (trace.track[rows] * (depth.max(initial=0) + 1) + depth)[order]
+    inside = (table.start[rows] < steps.end[step]) & (table.end[rows] > steps.start[step])
     if inside.sum() > most // 2:
         inside[:] = False
-    first = np.arange(len(rows))
+    first, cell = np.arange(len(rows)), 0
     while len(first) > most and cell < end - zero:
         cell = 2 * cell or 1 + (end - zero) // (2 * most)
-        first = _firsts(trace, rows, row, inside, cell)
-    bars = zip(track[order][first].tolist(), _bars(trace, rows, depth[order], first, zero), strict=True)
+        # Events shorter than a cell, outside of the step, share a bar with those of their row that begin in
+        # the same cell. No other event of the row lies between: it would be a cell long, or of the step.
+        short = (trace.duration(rows) < cell) & ~inside
+        joins = short[1:] & short[:-1] & (np.diff(table.start[rows] // cell) == 0) & (np.diff(row) == 0)
+        first = np.flatnonzero(np.concatenate(([True], ~joins)))
+    bars, texts = _bars(trace, rows, first)
+    begins = np.flatnonzero(np.diff(row[first], prepend=-1))
+    start = table.start[rows[first]] - zero
+    bars[0] = np.diff(start, prepend=0)
+    bars[0, begins] = start[begins]
+    tracks = trace.track[rows[first[begins]]].tolist()
+    numbered = zip(tracks, np.split(bars, begins[1:], axis=1), strict=False)
+    about = np.zeros((7, count), np.int64)
+    about[0] = np.diff(steps.start[:count] - zero, prepend=0)
+    about[1] = (steps.end - steps.start)[:count]
+    about[3], about[4] = 1, np.arange(count) + len(texts)
+    names = [clean(name.replace("ProfilerStep#", "step "), 60) for name in steps.names[:count]]
     return Lanes(
-        duration_us=(end - zero) / 1e3,
-        lanes=[
-            _lane(trace, number >> 32, number % (1 << 32), [bar for _, bar in group])
-            for number, group in itertools.groupby(bars, key=operator.itemgetter(0))
-        ],
-        steps=[
-            Bar(
-                name=clean(name.replace("ProfilerStep#", "step "), 60),
-                start_us=(start - zero) / 1e3,
-                duration_us=(end - start) / 1e3,
-                colour="other",
-            )
-            for name, start, end in zip(
-                steps.names[:count], steps.start.tolist(), steps.end.tolist(), strict=False
-            )
-        ],
+        duration=int(end - zero),
         step=step % count,
+        steps=about.tolist(),
+        lanes=[
+            _lane(trace, track, [columns.tolist() for _, columns in group])
+            for track, group in itertools.groupby(numbered, key=operator.itemgetter(0))
+        ],
+        texts=texts + names,
     )
 
 
-def _firsts(trace: Trace, rows: Ints, row: Ints, inside: Any, cell: int) -> Ints:
-    """Positions of the first event of each bar.
-
-    Events shorter than `cell` ns, outside of the step, share a bar with those of their row that begin in the
-    same cell. No other event of the row lies between them: it would be at least a cell long, or of the step.
-    """
-    start, short = trace.table.start[rows], (trace.duration(rows) < cell) & ~inside
-    joins = short[1:] & short[:-1] & (np.diff(start // cell) == 0) & (np.diff(row) == 0)
-    return np.flatnonzero(np.concatenate(([True], ~joins)))
-
-
-def _bars(trace: Trace, rows: Ints, depth: Ints, first: Ints, zero: int) -> Iterator[Bar]:
-    """A bar for each of the first events and those up to the next one."""
+def _bars(trace: Trace, rows: Ints, first: Ints) -> tuple[Ints, list[str]]:
+    """Bars that begin with these rows, int64[7, N], but for their starts; and the texts."""
     table, duration = trace.table, trace.duration(rows)
     events, kind = np.diff(np.append(first, len(rows))), table.kind[rows]
     by_length = np.lexsort((duration, np.repeat(np.arange(len(first)), events)))
     longest = rows[by_length[first + events - 1]]
-    calls = np.where(trace.launch[longest] >= 0, trace.launch[longest], longest)
-    ops = np.where(table.kind[longest] == Kind.CPU_OP, longest, trace.op[longest])
-    names, places = table.name[longest], np.where(events == 1, trace.frames(calls, ops), -1)
-    used = {*names.tolist(), *places.tolist()} - {-1}
-    texts = {code: clean(trace.texts.each[code], 120) for code in used}
-    start = table.start[rows[first]]
-    columns = (
-        names,
-        (start - zero) / 1e3,
-        (np.maximum.reduceat(table.end[rows], first) - start) / 1e3,
-        np.where(np.minimum.reduceat(kind, first) == np.maximum.reduceat(kind, first), kind[first], 0),
-        depth[first],
-        places,
-        events,
-        np.add.reduceat(duration, first) / 1e3,
-    )
-    values = zip(*(column.tolist() for column in columns), strict=True)
-    for name, at, length, part, level, place, count, busy in values:
-        yield Bar(
-            name=texts[name],
-            start_us=at,
-            duration_us=length,
-            colour=_COLOURS[part],
-            depth=level,
-            place=texts.get(place, ""),
-            events=count,
-            busy_us=busy,
-        )
+    names, places = table.name[longest], np.where(events == 1, trace.frame[longest], -1)
+    codes, numbers = np.unique(np.concatenate(([-1], names, places)), return_inverse=True)
+    name, place = numbers[1:].reshape(2, -1)
+    same = np.minimum.reduceat(kind, first) == np.maximum.reduceat(kind, first)
+    part = np.where(kind == Kind.COLLECTIVE, Kind.COMMUNICATION, kind)[first]
+    length = np.maximum.reduceat(table.end[rows], first) - table.start[rows[first]]
+    busy = np.where(events > 1, np.add.reduceat(duration, first), 0)
+    bars = np.stack((length, length, busy, events, name, np.where(same, part, 0), place))
+    return bars, ["", *(clean(trace.texts.each[code], 120) for code in codes[1:].tolist())]
 
 
-def _lane(trace: Trace, group: int, thread: int, bars: list[Bar]) -> Lane:
+def _lane(trace: Trace, track: int, rows: list[Columns]) -> Lane:
+    group, thread = divmod(track, 1 << 32)
     rank, pid, tid = trace.texts.each[thread]
     label = trace.threads.get((rank, str(pid), str(tid))) or f"thread {tid}"
     if group:
         gpu = "simulated GPU" if trace.files[0].head.simulated else "GPU"
         label = f"{gpu} {pid} stream {str(tid).removeprefix('stream ')}{' copies' if group == 2 else ''}"
-    return Lane(label=clean(label, 60), kind=("thread", "stream", "copies")[group], bars=bars)
+    return Lane(label=clean(label, 60), kind=("thread", "stream", "copies")[group], rows=rows)

@@ -7,27 +7,35 @@ from PIL import Image, ImageStat
 from playwright.sync_api import expect
 
 from perfkit.show import html
-from perfkit.trace import Bar, Lane, Lanes
+from perfkit.trace import Lane, Lanes
 from perfkit.trace.figures import interactive
+from perfkit.trace.timeline import PARTS
 from tests.browser.lab import ARTEFACTS
 
+TEXTS = ["", "train.py:7", "train.py:9", "forward", "conv", "launch", "step", "kernel_a", "kernel_b", "relu"]
 
-def bar(name, start, duration, colour, depth=0, place=""):
-    return Bar(
-        name=name, start_us=start, duration_us=duration, colour=colour, depth=depth, place=place
-    )  # fmt: skip
+
+def columns(*bars, busy=0, events=1):
+    """A row of the timeline; each bar has name, start and duration in µs, part, and perhaps a place."""
+    starts, row = [0, *(bar[1] for bar in bars)], []
+    for (name, start, duration, part, *place), before in zip(bars, starts, strict=False):
+        about = (TEXTS.index(name), PARTS.index(part), TEXTS.index(*place or [""]))
+        row.append((1000 * (start - before), 1000 * duration, 1000 * busy, events, *about))
+    return list(map(list, zip(*row, strict=True)))
 
 
 HOST = [
-    bar("forward", 0, 40, "annotation", place="train.py:7"),
-    bar("conv", 0, 30, "cpu_op", 1, "train.py:7"),
-    bar("launch", 5, 10, "runtime", 2),
-    bar("step", 50, 10, "cpu_op", 0, "train.py:9"),
+    columns(("forward", 0, 40, "annotation", "train.py:7"), ("step", 50, 10, "cpu_op", "train.py:9")),
+    columns(("conv", 0, 30, "cpu_op", "train.py:7")),
+    columns(("launch", 5, 10, "runtime")),
 ]
-DEVICE = [bar("kernel_a", 10, 10, "kernel"), bar("kernel_b", 60, 30, "kernel")]
+DEVICE = (("kernel_a", 10, 10, "kernel"), ("kernel_b", 60, 30, "kernel"))
 LANES = Lanes(
-    duration_us=100, steps=[bar("step", 0, 100, "other")],
-    lanes=[Lane(label="main", kind="thread", bars=HOST), Lane(label="GPU", kind="stream", bars=DEVICE)],
+    duration=100_000, step=0, steps=columns(("step", 0, 100, "step")), texts=TEXTS,
+    lanes=[
+        Lane(label="main", kind="thread", rows=HOST),
+        Lane(label="GPU", kind="stream", rows=[columns(*DEVICE)]),
+    ],
 )  # fmt: skip
 
 
@@ -106,15 +114,16 @@ def test_a_span_is_selected_with_the_mouse_and_with_the_keyboard(timeline):
 
 
 def test_steps_are_visited_and_short_events_share_a_pale_bar(chromium):
-    together = Bar(
-        name="relu", start_us=120, duration_us=40, colour="kernel", events=1500, busy_us=20
-    )  # fmt: skip
-    steps = [bar("step 1", 0, 100, "other"), bar("step 2", 100, 100, "other")]
-    gpu = Lane(label="GPU", kind="stream", bars=[*DEVICE, together])
+    steps = columns(("forward", 0, 100, "step"), ("conv", 100, 100, "step"))
+    together = columns(("relu", 120, 40, "kernel"), busy=20, events=1500)
+    together[0][0] -= 60_000
+    row = [[*few, *more] for few, more in zip(columns(*DEVICE), together, strict=True)]
+    gpu = Lane(label="GPU", kind="stream", rows=[row])
     page = chromium.new_page(viewport={"width": 1280, "height": 720})
-    page.set_content(html.page("Timeline", [interactive(Lanes(duration_us=200, steps=steps, lanes=[gpu]))]))
+    window = Lanes(duration=200_000, step=0, steps=steps, lanes=[gpu], texts=TEXTS)
+    page.set_content(html.page("Timeline", [interactive(window)]))
     canvas, said = page.locator("#pk-timeline"), page.locator("#pk-timeline-said")
-    expect(said).to_contain_text("0.0 µs to 100.0 µs of 200.0 µs; 1,500 short events outside of step 1")
+    expect(said).to_contain_text("0.0 µs to 100.0 µs of 200.0 µs; 1,500 short events outside of forward")
     canvas.press("s")
     expect(said).to_contain_text("100.0 µs to 200.0 µs")
     expect(page.locator("#pk-timeline-sum")).to_have_text("kernel 20.0 µs (20%, 1,500×)")

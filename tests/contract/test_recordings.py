@@ -11,7 +11,6 @@ from perfkit import trace
 from perfkit.results.recordings import find, load
 from perfkit.show import tables
 from perfkit.simulate.costs import constants
-from perfkit.trace import diagnose
 
 EQUAL = 0.2
 """Chapter 02: "In these two recordings, the operators take about the same time"."""
@@ -82,7 +81,7 @@ def test_the_traces_differ_by_the_wait_for_the_loader(pair):
     assert waits[0] > 0.3 * steps[0]
     assert waits[1] < 0.2 * waits[0]
     assert waits[0] - waits[1] > (1 - EQUAL) * (steps[0] - steps[1]) > 0
-    names = [{finding.bottleneck for finding in diagnose(analysis)} for analysis in pair]
+    names = [{finding.bottleneck for finding in analysis.diagnosis} for analysis in pair]
     assert "data-bound" in names[0] - names[1]
 
 
@@ -90,7 +89,7 @@ def test_the_simulated_timeline_shows_a_copy_that_the_host_waits_for():
     """Chapter 09: the copy is a visible part of the step, and the host is blocked meanwhile."""
     analysis = trace.analyse(trace.load(record.FOLDER / record.TIMELINE))
     assert {problem.code for problem in analysis.health} == {"simulated"} and analysis.steps
-    assert {finding.bottleneck for finding in diagnose(analysis)} == {"copy-bound"}
+    assert {finding.bottleneck for finding in analysis.diagnosis} == {"copy-bound"}
     assert part(analysis, "kernel") > part(analysis, "memcpy") > 0.1 * (analysis.mean_step_us or 0.0)
 
 

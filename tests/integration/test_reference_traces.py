@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.trace import analyse, diagnose, lanes, load, reader
+from perfkit.trace import analyse, lanes, load, reader
 from perfkit.trace.intervals import partition
 
 FOLDER = Path(os.environ.get("PERFKIT_TRACES", Path(__file__).parents[2] / "../shared/traces"))
@@ -91,6 +91,6 @@ def test_the_traces_without_a_device_steps_or_nvidia():
 
 
 def test_the_data_bound_trace_is_found_to_be_so():
-    finding = diagnose(analyse(path("resnet50-v100-workers0")))[0]
+    finding = analyse(path("resnet50-v100-workers0")).diagnosis[0]
     assert (finding.bottleneck, finding.try_next[0]) == ("data-bound", "workers")
     assert finding.gain_at_most == pytest.approx(1.5, rel=0.01)

@@ -9,8 +9,7 @@ from perfkit.results.stats import Ratio
 from perfkit.rules import Target
 from perfkit.scripts.messages import Observation
 from perfkit.scripts.suggest import Seen, Suggestion, bounded, suggest, tried
-from perfkit.trace import Analysis
-from perfkit.trace.diagnosis import Bottleneck
+from perfkit.trace import Analysis, Bottleneck
 from perfkit.trace.model import Operator, Step
 from perfkit.worker.messages import Block
 
@@ -67,7 +66,7 @@ def test_no_prediction_exceeds_what_waiting_and_work_allow(device):
     assert replace(SEEN, target=Target("cuda"), ceiling=block(20)).without_waiting == 1.0
     profiled = [
         Bottleneck(
-            bottleneck=name, message="", exposed_us=7e5, share_of_step=0.7, gain_at_most=1 / 0.3, evidence={},
+            bottleneck=name, message="", exposed_us=7e5, share_of_step=0.7, gain_at_most=1 / 0.3,
             try_next=["workers", "compile"],
         )
         for name in ("data-bound", "host-bound", "device-bound")

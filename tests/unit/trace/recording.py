@@ -2,10 +2,12 @@
 
 import gzip
 import json
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from perfkit.trace import Analysis, Trace, analyse, load
+from perfkit.trace import Analysis, Lanes, Trace, analyse, load
+from perfkit.trace.timeline import PARTS
 
 MAIN, AUTOGRAD, GPU = 100, 101, 0
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -53,6 +55,26 @@ class Recording:
 
     def analyse(self, folder: Path) -> Analysis:
         return analyse(self.save(folder))
+
+
+class Bar(NamedTuple):
+    name: str
+    part: str
+    place: str
+    depth: int
+    start: int
+    duration: int
+    busy: int
+    events: int
+
+
+def bars(window: Lanes, lane: int) -> list[Bar]:
+    """What a lane shows, row by row; times in ns."""
+    return [
+        Bar(window.texts[name], PARTS[part], window.texts[place], depth, start, length, busy, events)
+        for depth, (starts, *others) in enumerate(window.lanes[lane].rows)
+        for start, length, busy, events, name, part, place in zip(accumulate(starts), *others, strict=True)
+    ]
 
 
 def step(length: float = 100, **head: Any) -> Recording:

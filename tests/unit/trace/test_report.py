@@ -13,7 +13,8 @@ from perfkit.show import document, html, terminal
 from perfkit.trace import report, timeline
 from perfkit.trace.figures import interactive
 from perfkit.trace.loading import Loading
-from tests.unit.trace.recording import AUTOGRAD, LOADER, MAIN, Recording, step
+from perfkit.trace.timeline import Lanes
+from tests.unit.trace.recording import AUTOGRAD, LOADER, MAIN, Recording, bars, step
 
 RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces" / "photos-baseline.pt.trace.json.gz"
 WAY = {
@@ -22,6 +23,7 @@ WAY = {
     "queue": [0, 0],
     "wait": [0.3, 0.5],
 }
+ABOUT = {"duration": 2, "step": 0}
 SUPPLY = Loading(workers=1, parts=WAY, fetches=[], supply_samples_per_s=10, demand_samples_per_s=20)
 
 
@@ -29,7 +31,7 @@ SUPPLY = Loading(workers=1, parts=WAY, fetches=[], supply_samples_per_s=10, dema
 def sections() -> list[document.Content]:
     loaded = trace.load(RECORDED)
     analysis = trace.analyse(loaded)
-    return report.sections(analysis, trace.diagnose(analysis), trace.lanes(loaded), SUPPLY)
+    return report.sections(analysis, trace.lanes(loaded), SUPPLY)
 
 
 def test_the_terminal_page(sections):
@@ -51,7 +53,7 @@ def test_the_page_and_its_figure(sections):
 
 def test_a_simulated_trace_says_so_everywhere(tmp_path):
     loaded = step(simulated={"device": "V100"}).launch("k", 0, (5, 20)).load(tmp_path)
-    contents = report.sections(trace.analyse(loaded), (), trace.lanes(loaded))
+    contents = report.sections(trace.analyse(loaded), trace.lanes(loaded))
     assert document.figure(contents, "breakdown").title == "Simulated: Where the steps' time goes"
     assert "simulated GPU 0 stream 7" in html.page("x", contents)
 
@@ -93,7 +95,6 @@ LOST = step().add("cuda_runtime", "cudaLaunchKernel", 50, 2, correlation=99)
         (TALK, "communication-bound", 46, "accumulation"),
         (launches(("ampere_sgemm", 0, (2, 95))), "device-bound", 95, "channels_last"),
         (launches(("ampere_sgemm", 0, (2, 95)), **A100), "device-bound", 95, "amp"),
-        (launches(("vectorized_elementwise_kernel", 0, (2, 97))), "memory-bound", 97, "compile"),
         (step().op("aten::mm", 2, 96), "device-bound", 96, "cpu_threads"),
         (step().op("aten::mm", 2, 50), "host-bound", 50, "batch_size"),
         (FINE, None, 0, None),
@@ -101,7 +102,7 @@ LOST = step().add("cuda_runtime", "cudaLaunchKernel", 50, 2, correlation=99)
     ],
 )  # fmt: skip
 def test_findings_have_their_time_a_bound_and_a_switch(tmp_path, recording, bottleneck, exposed, first):
-    findings = {finding.bottleneck: finding for finding in trace.diagnose(recording.analyse(tmp_path))}
+    findings = {finding.bottleneck: finding for finding in recording.analyse(tmp_path).diagnosis}
     if bottleneck is None:
         assert findings == {}
         return
@@ -114,11 +115,10 @@ def test_findings_have_their_time_a_bound_and_a_switch(tmp_path, recording, bott
 # ---------------------------------------------------------------- the timeline
 
 
-def test_lanes_have_threads_streams_and_copies_and_the_longest_events(tmp_path):
+def test_lanes_have_threads_streams_and_copies_and_lines_of_code(tmp_path):
     stack = "/x/site-packages/torch/a.py(3): f;/home/me/loop.py(44): <module>"
     recording = Recording().step(1, 1000, 100).op("aten::mm", 1005, 30, **{"Call stack": stack})
-    recording.op("autograd::engine::evaluate_function: MmBackward0", 1040, 20, tid=AUTOGRAD)
-    recording.op("Optimizer.step#SGD.step", 1070, 20).op("aten::inner", 1010, 5).op(LOADER, 1000, 4)
+    recording.op("aten::inner", 1010, 5).op("evaluate_function: MmBackward0", 1040, 20, tid=AUTOGRAD)
     recording.launch("ncclKernel", 1016, (1050, 9)).launch("Memcpy HtoD", 1001, (1002, 3), cat="gpu_memcpy")
     for thread, name in ((MAIN, "main"), (AUTOGRAD, "autograd")):
         about = {"ph": "M", "name": "thread_name", "pid": 7, "tid": thread, "args": {"name": name}}
@@ -126,65 +126,51 @@ def test_lanes_have_threads_streams_and_copies_and_the_longest_events(tmp_path):
     loaded = recording.load(tmp_path)
     window = trace.lanes(loaded)
     assert [lane.label for lane in window.lanes[:2]] == ["main", "autograd"], "in order of appearance"
-    assert [(step.name, step.start_us, step.duration_us) for step in window.steps] == [("step 1", 0, 100)]
     assert [lane.kind for lane in window.lanes] == ["thread", "thread", "stream", "copies"]
-    main = {bar.name: bar for bar in window.lanes[0].bars}
-    assert (main["aten::mm"].start_us, main["aten::mm"].depth, main["aten::inner"].depth) == (5, 0, 1)
-    (kernel,) = window.lanes[2].bars
-    assert (kernel.colour, kernel.place, main["aten::mm"].place) == (
-        "communication",
-        *["/home/me/loop.py:44"] * 2,
-    )
+    assert (window.texts[-1], window.steps[:2], window.duration) == ("step 1", [[0], [100_000]], 100_000)
+    main, place = {bar.name: bar for bar in bars(window, 0)}, "/home/me/loop.py:44"
+    assert main["aten::mm"] == ("aten::mm", "cpu_op", place, 0, 5_000, 30_000, 0, 1)
+    assert main["aten::inner"].depth == 1
+    (kernel,) = bars(window, 2)
+    assert (kernel.part, kernel.place) == ("communication", place)
     with pytest.raises(TraceError):
         trace.lanes(loaded, 5)
 
 
 def test_a_timeline_of_many_events_has_few_bars_and_all_of_the_time(tmp_path):
     recording = Recording()
-    for at in range(4):
-        recording.step(at, 1000 * at, 1000).op("long", 1000 * at, 600)
-        for inner in range(1000 * at, 1000 * at + 500, 10):
-            recording.op(f"short{inner % 7}", inner, 2 + inner % 7).launch(
-                "k", inner + 1, (inner + 5, 4), cost=1
-            )
+    for at in range(0, 4000, 1000):
+        recording.step(at, at, 1000).op("long", at, 600)
+        for inner in range(at, at + 500, 10):
+            recording.op(f"short{inner % 7}", inner, 2 + inner % 7)
+            recording.launch("k", inner + 1, (inner + 5, 4), cost=1)
     loaded = recording.load(tmp_path)
-    complete, window = trace.lanes(loaded, 2), trace.lanes(loaded, 2, most=400)
-    assert sum(len(lane.bars) for lane in window.lanes) < 400 < sum(len(lane.bars) for lane in complete.lanes)
-    for lane, all_events in zip(window.lanes, complete.lanes, strict=True):
-        assert sum(bar.events for bar in lane.bars) == len(all_events.bars)
-        assert sum(bar.busy_us for bar in lane.bars) == sum(bar.duration_us for bar in all_events.bars)
-        rows = sorted(lane.bars, key=lambda bar: (bar.depth, bar.start_us))
-        assert all(a.depth < b.depth or a.start_us + a.duration_us <= b.start_us for a, b in pairwise(rows))
-        seen = [bar for bar in lane.bars if 2000 <= bar.start_us < 3000]
-        assert seen == [bar for bar in all_events.bars if 2000 <= bar.start_us < 3000], (
-            "its step has all events"
-        )
-    (longs,) = [
-        [bar for bar in lane.bars if bar.name == "long"] for lane in window.lanes if lane.kind == "thread"
-    ]
-    assert [bar.events for bar in longs] == [1] * 4
+    complete, window, shown = trace.lanes(loaded, 2), trace.lanes(loaded, 2, most=400), 0
+    for at in range(len(window.lanes)):
+        few, every = bars(window, at), bars(complete, at)
+        shown += len(few)
+        assert sum(bar.events for bar in few) == len(every)
+        assert sum(bar.busy or bar.duration for bar in few) == sum(bar.duration for bar in every)
+        assert all(a.depth < b.depth or a.start + a.duration <= b.start for a, b in pairwise(few))
+        seen = [[bar for bar in some if 2e6 <= bar.start < 3e6] for some in (few, every)]
+        assert seen[0] == seen[1], "its step has all events"
+    assert shown < 400
+    assert [bar.events for bar in bars(window, 0) if bar.name == "long"] == [1] * 4
 
 
 def test_names_from_outside_cannot_leave_the_timeline():
     evil = "</script><script>alert(1)</script>"
-    bar = trace.Bar(name=evil, start_us=0, duration_us=1, colour="cpu_op")
-    lane = trace.Lane(label=evil, kind="thread", bars=[bar])
-    window = trace.Lanes(duration_us=2, lanes=[lane], steps=[bar])
-    page = html.page("x", [interactive(window)])
+    lane = trace.Lane(label=evil, kind="thread", rows=[[[0], [1], [0], [1], [0], [1], [0]]])
+    page = html.page("x", [interactive(Lanes(lanes=[lane], steps=lane.rows[0], texts=[evil], **ABOUT))])
     assert "alert(1)</script>" not in page
     assert page.count("<script") == 2
     text = page.split('id="pk-timeline-data">')[1].split("</script>")[0]
-    assert json.loads(text)["texts"] == ["", evil]
+    assert json.loads(text)["texts"] == [evil]
 
 
 def test_the_page_of_a_full_timeline_stays_below_5_mb():
-    bars = [
-        trace.Bar(
-            name=f"aten::operator{at % 900}", start_us=30.123 * at, duration_us=20.456, colour="kernel",
-            place=f"train.py:{at % 300}", events=12, busy_us=15.789,
-        )
-        for at in range(timeline.MOST)
-    ]  # fmt: skip
-    lanes = [trace.Lane(label="main", kind="thread", bars=bars)]
-    window = trace.Lanes(duration_us=30.123 * len(bars), lanes=lanes, steps=bars[:1])
+    texts = [f"aten::operator{at}" for at in range(900)]
+    columns = [[value] * timeline.MOST for value in (30_123, 20_456, 15_789, 12, 555, 1, 777)]
+    lane = trace.Lane(label="main", kind="thread", rows=[columns])
+    window = Lanes(lanes=[lane], steps=[column[:1] for column in columns], texts=texts, **ABOUT)
     assert 2e6 < len(html.page("x", [interactive(window)])) < 5e6
