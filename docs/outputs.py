@@ -26,8 +26,10 @@ from perfkit.results import recordings
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
-RECORDINGS = {"03": "sim-v100", "05": "sim-v100"}
+RECORDINGS = {"03": "sim-v100"}
 """Of chapters whose stage the usual recording does not have."""
+RECIPES = {"03": "device='sim:v100', host='article'"}
+"""Where panels of recipes, which no recording has, get their runs; on the CPU, if a chapter is not named."""
 
 
 def state(source: Path) -> dict[str, str]:
@@ -41,12 +43,13 @@ def state(source: Path) -> dict[str, str]:
 def execute(source: Path, page: Page) -> Any:
     """A chapter with outputs that need no kernel, no script and no drawing by the page."""
     notebook, depends_on = jupytext.read(source), state(source)
+    where = RECIPES.get(source.stem[:2], "device='cpu'")
     recipe = next(run.recipe for run in recordings.find("cpu-quick").runs if run.stage == KEPT)
     kept = {name: here for name, (here, _) in Recipe.from_dict(recipe).diff(Recipe()).items()}
     first = (
         "from functools import partial as _partial\n\nfrom perfkit import notebook as _pk\n\n"
         f"_pk.use('recorded:{depends_on['recording']}')\n"
-        "_pk.RecipePanel = _partial(_pk.RecipePanel, device='cpu')\n"  # its recipes are in no recording
+        f"_pk.RecipePanel = _partial(_pk.RecipePanel, {where})\n"
         f"_pk.kept = lambda: {kept}"
     )
     notebook.cells.insert(0, nbformat.v4.new_code_cell(first))

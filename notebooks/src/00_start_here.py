@@ -20,7 +20,7 @@ baseline = pk.StagePanel("baseline")
 baseline.run()
 
 # %% [markdown]
-# The number to watch is **samples/s**. The bar is one training step: orange is time spent waiting for data, blue is everything else. On a CPU, this loop decodes JPEG photos, and orange is a large part.
+# The number to watch is **samples/s**. The lower bar is one training step: orange is time spent waiting for data, blue is everything else. On a CPU, this loop decodes JPEG photos, and orange is a large part.
 #
 # Now change one thing: let another process load the next batch while the model trains. In PyTorch that is `DataLoader(..., num_workers=1)`.
 
@@ -30,7 +30,9 @@ panel.set(workers=1)
 panel.run()
 
 # %% [markdown]
-# The orange part shrinks, and samples/s rises. Press **Keep**. The panel measured both loops in turns, so a slow moment of the machine hits both. It says *faster* only if the interval of the ratio lies above 1. (On a CPU the panel also lets waiting threads sleep, without which a worker gains little: [02](02_data_loading.ipynb) shows it.)
+# The orange part shrinks, and samples/s rises. Press **Keep**. The panel measured both loops in turns, so a slow moment of the machine hits both. It says *faster* only if the interval of the ratio lies above 1.
+#
+# (On a CPU, two more things are set, and [02](02_data_loading.ipynb) explains them. *Host memory is kept* is a rung below this one, so both loops have it. With the worker, waiting threads sleep; otherwise it would gain little.)
 #
 # This is the method of the whole course: **look at the step, name the gap, change one line, look again.**
 #

@@ -40,7 +40,7 @@ panel = pk.StagePanel("baseline")
 panel.run()
 
 # %% [markdown]
-# *Ceiling* is the rate of the same step on a batch that is already on the device. No loader can bring more.
+# The last rate in the sentence is the *ceiling*: the same step on a batch that is already on the device. No loader can bring more.
 #
 # ## Look at the step
 #
@@ -54,7 +54,7 @@ mine.timeline()
 mine.table("Mean step")
 
 # %% [markdown]
-# Find the longest gap in the row of the training thread and look at what stands in it. A profiler slows the step down, most where operators are small, so take rates from a run without it.
+# Find the longest bar in the rows of the training thread. It is the loader's: while it runs, the model stands still. A profiler slows the step down, most where operators are small, so take rates from a run without it.
 #
 # ## The same on the walk-through's V100, simulated
 #
@@ -64,9 +64,9 @@ mine.table("Mean step")
 pk.recording("sim-v100", "baseline")
 
 # %% [markdown]
-# `nvidia-smi` shows the same *utilisation*: the share of time in which at least one kernel runs. A low value proves that the device is idle. A high value does not prove that its kernels are good.
+# GPU *utilisation*, here and in `nvidia-smi`, is the share of time in which at least one kernel runs. A low value proves that the device is idle. A high value does not prove that its kernels are good.
 #
-# The article's 400 samples/s lie near the lower edge of the simulation's band: how long its loader took is a guess.
+# The walk-through's 400 samples/s lie inside the simulation's band, below its middle: how long its loader took is a guess.
 #
 # ## Your line: time it by hand
 #

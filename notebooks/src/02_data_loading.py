@@ -13,7 +13,7 @@
 #
 # The gap: the training process fetches each batch itself, and the model stands still meanwhile. Worker processes load the next batches while the model trains. Finished batches come through shared memory (`/dev/shm`, which is small in many containers).
 #
-# Guess how many times as fast it will be, enter it in the panel, then press *Run* (or run the next cell). Afterwards press *Keep* if it was faster, *Drop* if not: the next chapters start from what you kept. If you decide nothing, they start from the walk-through's rungs below.
+# Guess how many times as fast it will be, enter it in the panel, then press *Run*. Afterwards press *Keep* if it was faster, *Drop* if not: the next chapters start from what you kept. Where you decide nothing, they start from all rungs below.
 
 # %%
 from perfkit import notebook as pk
@@ -25,7 +25,7 @@ panel
 panel.run()
 
 # %% [markdown]
-# **What to expect.** Two laptop cores: 1.2 to 1.8 times as fast. On the article's V100 with 8 workers for its 8 vCPUs: 80 → 37 ms, utilisation 31.65 → 72.81%, 865 samples/s. How many are best depends on cores and samples: start with one for each core beside a GPU, with one for every two cores on a CPU, and measure around it. `perfkit tune` does that for you, which the article wished PyTorch would do.
+# **What to expect.** Two laptop cores: 1.2 to 1.8 times as fast. On the walk-through's V100 with 8 workers for its 8 vCPUs: 80 → 37 ms, utilisation 31.65 → 72.81%, 865 samples/s. How many are best depends on cores and samples: start with one for each core beside a GPU, with one for every two cores on a CPU, and measure around it. `perfkit tune` does that for you; the walk-through wished that PyTorch did.
 
 # %%
 pk.recording("sim-v100", "data_loading")
@@ -33,7 +33,7 @@ pk.recording("sim-v100", "data_loading")
 # %% [markdown]
 # ## Before and after, as timelines
 #
-# Two steps recorded on two cores. Before, the training thread decodes photos itself; after, it has its next batch at once:
+# Two recorded steps, with one compute thread and a profiler, which slow them down. Before, the training thread decodes photos itself; after, it has its next batch at once:
 
 # %%
 from pathlib import Path
@@ -78,11 +78,11 @@ waiting = pk.RecipePanel(
 waiting.run()
 
 # %% [markdown]
-# That is why this rung sets both on a CPU. The panel's *before* also has an allocator that keeps freed memory, the first rung of the CPU's ladder. On a GPU neither matters much.
+# So this rung sets both on a CPU. Sleep has a price: threads take time to wake, and computing alone gets slower (the panel's *Why*). The panel's *before* also has an allocator that keeps freed memory, the first rung of the CPU's ladder. On a GPU neither matters much.
 #
 # ## Your line
 #
-# Give the loop a worker. Does the wait fall? Does the step get shorter? (The threads of this kernel spin, unless you started it with the variable.)
+# Give the loop a worker. Does the wait fall? Does the step get shorter? (The threads of this kernel spin, unless you started it with `OMP_WAIT_POLICY=PASSIVE`.)
 
 # %%
 import torch

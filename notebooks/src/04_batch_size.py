@@ -56,7 +56,7 @@ ledger.plot("held")
 ledger.table("At the peak")
 
 # %% [markdown]
-# *Accumulated* sums the gradients of two small batches before a step: the effective batch without its memory, but also without larger kernels. *Recomputed* keeps only the input of each block and computes the rest again in backward: less memory, about one forward pass more.
+# *Accumulated* sums the gradients of two small batches before a step: the effective batch without its memory, but also without larger kernels. *Recomputed* keeps only the input of each block and computes the rest again in backward, for about one forward pass more. A model of many blocks then holds the activations of one block at a time. This small net is a single block: backward computes all of it again, in *workspace* (what operators hold while they run), and nothing is saved.
 #
 # If a run does not fit, the panel says so: set a smaller batch in it, also in the chapters that follow (`panel.set(batch_size=128)`).
 #

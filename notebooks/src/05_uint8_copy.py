@@ -43,12 +43,10 @@ fetch = pk.RecipePanel({"one image at a time": start, "a batch in one call": sta
 fetch.run()
 
 # %% [markdown]
-# Expect 1.05 to 1.2 times for JPEG photos, and far more where samples lie in one array. Third remedy: if images are small and the model enlarges them, send them small (`device_resize`). The walk-through's 32 × 32 images have 49 times fewer pixels than the 224 × 224 that it copies. Photos of different sizes cannot form a batch before they are resized, so this workload does not offer it:
-
-# %%
-pk.StagePanel("device_resize", workload="cifar_resnet18").diff()
-
-# %% [markdown]
+# Expect 1.0 to 1.2 times for JPEG photos: the worker keeps up either way, and only gives back some time of a core that the model shares. Expect far more where the loop still waits, or where samples lie in one array.
+#
+# Third remedy: if images are small and the model enlarges them, send them small and resize on the device (`device_resize`). The walk-through's 32 × 32 images have 49 times fewer pixels than the 224 × 224 that it copies. Photos of different sizes cannot form a batch before they are resized, so it is n/a for them.
+#
 # ## Your line
 #
 # Keep the images in bytes, and convert after the copy to floats between -1 and 1.
@@ -124,7 +122,7 @@ else:
 #
 # <details><summary>In the worker, and on the way from it to the loop</summary>
 #
-# **Right.** The worker has no floats to make, and shared memory is written and read four times less.
+# **Right.** The worker makes no floats, and a quarter of the bytes passes through shared memory.
 #
 # </details>
 #
@@ -137,7 +135,7 @@ else:
 # %% [markdown]
 # ## A tip that has expired
 #
-# The walk-through's next step, `zero_grad(set_to_none=True)`, had no effect. It could not: it has been PyTorch's default since 2.0, the version that the article used. Look up the default of your version before you follow a tip. `pk.StagePanel("zero_grad")` turns the switch `zero_grad_set_to_none` off, and measures what the default is worth.
+# The walk-through's next step, `zero_grad(set_to_none=True)`, had no effect. It could not: it has been PyTorch's default since 2.0, the version that the walk-through used. Look up the default of your version before you follow a tip. `pk.StagePanel("zero_grad")` turns the switch `zero_grad_set_to_none` off, and measures what the default is worth.
 
 # %% [markdown]
 # ### Puzzle ★: normalise on the device

@@ -32,7 +32,7 @@ if after.compile_s:
     print(f"compiling took {after.compile_s:.1f} s; paid back after: {steps}")
 
 # %% [markdown]
-# **What to expect.** A convolutional net on a CPU: 1.0 to 1.1 times as fast, because convolutions are library calls with or without a compiler. The walk-through's V100: 2,477 → 3,268 samples/s, 1.32 times. The methods slides fuse add + relu, bn + relu and bn + add + relu by hand: about 6% on ResNet-50. If compiling pays back after more steps than your training has, leave it out.
+# **What to expect.** A convolutional net on a CPU: 1.0 to 1.1 times as fast, because convolutions are library calls with or without a compiler. The walk-through's V100: 2,477 → 3,268 samples/s, 1.32 times. The methods slides fuse add + relu, bn + relu and bn + add + relu by hand: about 6% on ResNet-50. If compiling pays back after more steps than your training has, leave it out. Judge by *× previous*: it compares the same rounds, while the rates of two rungs come from different ones.
 
 # %%
 pk.recording("sim-v100", "compile")

@@ -33,9 +33,6 @@ panel
 # %%
 panel.watch()
 
-# %%
-panel.report()
-
 # %% [markdown]
 # Read three numbers: the rate, the wait for data, and the rate on a held batch, which is the same batch again and again (no loading). `≤` means *at most this much*: as if the switch cost nothing and removed all of its part. n/a means that only measuring tells.
 #
@@ -54,9 +51,6 @@ panel.run()
 
 # %%
 panel.patch()
-
-# %%
-panel.diff()
 
 # %% [markdown]
 # In a terminal:

@@ -22,11 +22,6 @@ bench = pk.Workbench()
 bench
 
 # %% [markdown]
-# From a cell:
-
-# %%
-bench.set(workers=1)
-bench.run()
-
-# %% [markdown]
+# From a cell: `bench.set(workers=1)`, then `bench.run()`.
+#
 # Next: [11 hidden transfers](11_hidden_transfers.ipynb)

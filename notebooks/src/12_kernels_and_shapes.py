@@ -39,13 +39,13 @@ kernels.plot("roofline")
 # | TF32 | – | 4 | 32 |
 # | FP64 | – | 2 | 16 |
 #
-# For images it concerns the numbers of channels, in the layout NHWC; for language models vocabulary, hidden sizes and tokens per batch. Which neighbouring shapes are slow *here*?
+# For images it concerns the numbers of channels, in the layout NHWC; for language models vocabulary, hidden sizes and tokens per batch. Which neighbouring shapes are slow *here*? (On a CPU hardly any but that of 8 rows.)
 
 # %%
 kernels.table("By shape")
 
 # %% [markdown]
-# Sizes of your own layers that do not fit can be padded, which adds work. Measure before you pad: for 3 input channels, libraries have special kernels.
+# Sizes that do not fit can be padded, which adds work. Measure first: for 3 input channels, libraries have special kernels.
 #
 # ## Your step
 #

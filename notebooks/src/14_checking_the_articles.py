@@ -42,7 +42,7 @@ for name, (step, _) in stages.items():
 # %% [markdown]
 # With the rate, kernels take about 25 ms in all stages; with the printed step they would jump to 42. The rate is right.
 #
-# The table says more. After the workers, kernels (27 ms) and copies (10 ms) add up to the whole step: no overlap. After pinning, 2 ms are left for a copy of 19 MB, the speed of a PCIe 3.0 link. So the gain is a *faster* copy. It is not, as the article says, the next batch being copied during the current step: its script uses one stream.
+# The table says more. After the workers, kernels (27 ms) and copies (10 ms) add up to the whole step: no overlap. After pinning, 2 ms are left for a copy of 19 MB, the speed of a PCIe 3.0 link. So the gain is a *faster* copy. It is not, as the walk-through says, the next batch being copied during the current step: its script uses one stream.
 #
 # ## Utilisation is not speed
 #
@@ -50,7 +50,7 @@ for name, (step, _) in stages.items():
 #
 # ## Changes under one name
 #
-# - `set_to_none=True` has no effect: it is the default of PyTorch 2.0, which the article used. Both sides ran the same code.
+# - `set_to_none=True` has no effect: it is the default of PyTorch 2.0, which the walk-through used. Both sides ran the same code.
 # - "Almost 50%" for AMP was measured with the batch doubled as well. The listing for the uint8 stage already has that batch *and* `torch.compile`.
 #
 # ## A table that does not test what it says

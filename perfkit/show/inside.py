@@ -123,6 +123,8 @@ def _roofline(result: KernelReport, drawing: "Drawing") -> None:
         place = work.flops / work.bytes, work.flops / result.step_s / 1e9
         ax.plot(*place, "*", color=style.YELLOW, markersize=16, label="this training's step")
     ax.set(xscale="log", yscale="log", xlabel="FLOPs per byte read or written", ylabel="GFLOP/s")
+    for axis in (ax.xaxis, ax.yaxis):  # the usual one writes mathematics, which is off in all figures
+        axis.set_major_formatter("{x:g}")
     ax.legend(loc="lower right")
 
 

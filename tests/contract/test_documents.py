@@ -1,4 +1,4 @@
-"""What README, CONTRIBUTING and the notebooks name exists: commands and options, files, make targets."""
+"""What the documents and the notebooks name exists: commands and options, files, links, make targets."""
 
 import re
 from pathlib import Path
@@ -9,17 +9,16 @@ import typer.main
 from perfkit.cli import app
 
 ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "notebooks" / "src"
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/measuring.md", "docs/workloads.md")),
-    *sorted((ROOT / "docs" / "teaching").glob("*.md")),
-    *sorted((ROOT / "notebooks" / "src").glob("*.py")),
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/*.md"),
+    *ROOT.glob("docs/teaching/*.md"),
+    *SOURCES.rglob("*.py"),
 ]
-NOT_IN_GIT = {"tests/browser/artefacts/"}
-"""A folder that the tests make."""
 GROUP = typer.main.get_command(app)
 COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}
-
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def commands(text):
@@ -30,50 +29,30 @@ def commands(text):
     return [line.partition(" -- ")[0].split() for line in lines + spans]
 
 
-def test_the_readme_names_commands():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 120
-    named = {words[0] for words in commands(text)}
-    assert set(COMMANDS) <= named, f"not in the README: {sorted(set(COMMANDS) - named)}"
-
-
-@each_page
-def test_commands_and_their_options_exist(page):
-    for name, *words in commands(page.read_text(encoding="utf-8")):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_names_exists(page):
+    text = page.read_text(encoding="utf-8")
+    for name, *words in commands(text):
         assert name in COMMANDS, f"perfkit {name}"
         options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
-        unknown = {word for word in words if word.startswith("--")} - options
-        assert not unknown, f"perfkit {name}: {unknown}"
-
-
-@each_page
-def test_files_and_folders_exist(page):
-    text = page.read_text(encoding="utf-8")
+        assert {word for word in words if word.startswith("--")} <= options, f"perfkit {name}"
+    targets = set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE))
+    assert targets <= TARGETS
     places = re.findall(r"`((?:perfkit|notebooks|tests|data|docs|benchmarks|\.ci)/[\w./]*)`", text)
-    links = re.findall(r"\]\(((?!http)[\w./]+)\)", text)
-    missing = [place for place in places if not (ROOT / place).exists()]
-    missing += [
-        link
-        for link in links
-        if not any((folder / link).exists() for folder in (ROOT, page.parent, ROOT / "notebooks"))
-    ]
-    assert [place for place in missing if place not in NOT_IN_GIT] == []
+    assert [place for place in places if not (ROOT / place).exists()] == []
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(((?!http|#)[^)\s]+)\)", prose)]
+    # A notebook is opened one folder above its source.
+    folder = page.parent if page.suffix == ".md" else SOURCES.parent / page.relative_to(SOURCES).parent
+    assert [link for link in links if not (folder / link).exists()] == []
 
 
-@each_page
-def test_make_targets_exist(page):
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
-    assert named <= targets
-
-
-def test_the_architecture_names_files_that_exist():
+def test_the_readme_names_every_command_and_the_architecture_every_folder():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.splitlines()) <= 120
+    assert set(COMMANDS) <= {words[0] for words in commands(readme)}
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     folders = [init.parent.name for init in (ROOT / "perfkit").glob("*/__init__.py")]
-    places = re.findall(rf"`((?:{'|'.join(folders)})/[\w./]*|\w+\.py)`", text)
-    assert len(places) > 30
-    assert [
-        place for place in places if not (ROOT / "perfkit" / place).exists() and place != "train.py"
-    ] == []
-    described = {place.partition("/")[0] for place in places}
-    assert {folder for folder in folders if not folder.startswith("_")} <= described
+    places = re.findall(rf"`((?:{'|'.join(folders)})/[\w./]*)`", text)
+    assert [place for place in places if not (ROOT / "perfkit" / place).exists()] == []
+    assert {folder for folder in folders if f"`{folder}/" in text} == set(folders)

@@ -270,7 +270,7 @@ def forward(blocks, x):
 # %% [markdown]
 # ## `uint8`: normalise on the device
 #
-# Copy bytes, and convert where it is cheap. Whoever converts before `.to(device)` ships four times as much.
+# Copy bytes, and convert where it is cheap. Converting before `.to(device)` copies four times as many bytes.
 
 
 # %% tags=["uint8", "right"]
