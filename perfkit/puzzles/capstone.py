@@ -4,9 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from perfkit import machine
-from perfkit.errors import InvalidValue
 from perfkit.process.child import call
+from perfkit.puzzles import folder
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison, Run
 from perfkit.scripts.launch import Launch
@@ -43,15 +42,8 @@ class Score(msgspec.Struct, frozen=True):
 
 
 def slow_script() -> Path:
-    """The script that is to be made faster.
-
-    Raises:
-        InvalidValue: perfkit was installed without it.
-    """
-    tree = machine.checkout()
-    if tree is None:
-        raise InvalidValue("the capstone's script is not here", "Work in a copy of perfkit's repository")
-    return tree / "data" / "puzzles" / "capstone.py"
+    """The script that is to be made faster."""
+    return folder() / "capstone.py"
 
 
 def score(script: str | Path, preset: str | None = None, progress: Progress | None = None) -> Score:

@@ -19,12 +19,12 @@ import msgspec.toml
 from IPython.core.getipython import get_ipython
 from IPython.display import Markdown
 
-from perfkit import machine
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.notebook.functions import with_line
 from perfkit.notebook.shown import Shown
 from perfkit.process.child import call
 from perfkit.puzzles import capstone as capstones
+from perfkit.puzzles import folder
 from perfkit.show import units
 from perfkit.show.document import Notice, Table
 from perfkit.worker.messages import Judged
@@ -51,23 +51,15 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hints: tuple[str, ...]
     """From a nudge to nearly the answer."""
     checks: str
-    """Python, with the tools of `perfkit.puzzles.bench`: it ends with a sentence for each mistake."""
+    """Python, with the tools of `data/puzzles/bench.py`: it ends with a sentence for each mistake."""
 
 
 @functools.cache
 def tasks() -> Mapping[str, Task]:
-    """Every puzzle by its name, in the order of the chapters; then the mysteries.
-
-    Raises:
-        InvalidValue: there are no puzzles: perfkit was installed without its notebooks.
-    """
-    tree = machine.checkout()
-    if tree is None:
-        raise InvalidValue("there are no puzzles here", "Work in a copy of perfkit's repository")
-    folder = tree / "data" / "puzzles"
-    tables = msgspec.toml.decode((folder / "puzzles.toml").read_bytes())
-    for name, table in msgspec.toml.decode((folder / "mysteries.toml").read_bytes()).items():
-        script = (folder / "mysteries" / f"{name}.py").read_text(encoding="utf-8")
+    """Every puzzle by its name, in the order of the chapters; then the mysteries."""
+    tables = msgspec.toml.decode((folder() / "puzzles.toml").read_bytes())
+    for name, table in msgspec.toml.decode((folder() / "mysteries.toml").read_bytes()).items():
+        script = (folder() / "mysteries" / f"{name}.py").read_text(encoding="utf-8")
         symptom = str(ast.get_docstring(ast.parse(script)))
         own = {"chapter": MYSTERIES, "title": symptom, "statement": f"**{symptom}**", "starter": script}
         tables[name] = {**table, **own}

@@ -99,6 +99,17 @@ def test_every_puzzle_has_a_right_answer_and_two_wrong_ones():
         assert not [name for name in PUZZLES if named.count(name) < least]
 
 
+def test_the_prefetcher_of_perfkit_solves_the_puzzle_that_asks_for_one():
+    """Every batch, none read before its copy has ended, one copied ahead, and copies beside kernels."""
+    answer = """
+from perfkit.prefetch import prefetched
+def prefetch(batches, device):
+    yield from (batch for (batch,) in prefetched(([batch] for batch in batches), device))
+"""
+    judged = judge(tasks()["prefetcher"].checks, answer)
+    assert judged.right, judged.sentence
+
+
 CHEATS = tomllib.loads((ROOT / "tests" / "data" / "puzzle-cheats.toml").read_text(encoding="utf-8"))
 
 

@@ -1,6 +1,10 @@
-"""What the checks of a puzzle use: plain training, what can be seen of a call, a GPU with a clock."""
+"""What the checks of the puzzles use: plain training, what can be seen of a call, a GPU with a clock.
+
+The checks are in `puzzles.toml` and `mysteries.toml`; every name that is defined here is known to them.
+"""
 
 import contextlib
+import io
 import itertools
 import os
 import sys
@@ -14,14 +18,15 @@ from typing import Any
 from unittest import mock
 
 import torch
+from PIL import Image
 from torch import distributed, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
-from perfkit.worker.syncs import detect_syncs
+from perfkit import detect_syncs
 
 aten = torch.ops.aten
 
@@ -480,3 +485,48 @@ class AsyncGpu:
             mock.patch.object(torch.accelerator, "synchronize", clock.wait),
         ):
             yield
+
+
+# ---------------------------------------------------------------- the capstone
+
+
+def levers(main_of: Callable[[], Any]) -> dict[str, bool]:
+    """Trains an epoch with the `main(epochs)` of a script that `main_of` runs; whether each lever was in effect.
+
+    What a script enables only where a machine gains by it is enabled here: autocast, in bfloat16.
+    """
+    kinds: set[torch.dtype] = set()
+    compiled: list[Any] = []
+    autocast, batches = torch.autocast.__init__, DataLoader.__iter__
+
+    def enabled(context: Any, *_: Any, **__: Any) -> None:
+        autocast(context, "cpu", torch.bfloat16)
+
+    def seen(loader: Any) -> Iterator[Any]:
+        for batch in batches(loader):
+            kinds.add(batch[0].dtype)
+            yield batch
+
+    def as_it_is(function: Any = None, **_: Any) -> Any:
+        if function is None:  # a decorator with arguments
+            return as_it_is
+        compiled.append(function)
+        return function
+
+    with (
+        mock.patch.object(torch.autocast, "__init__", enabled),
+        mock.patch.object(DataLoader, "__iter__", seen),
+        mock.patch.object(torch, "compile", as_it_is),
+        mock.patch.object(nn.Module, "compile", as_it_is),
+        mock.patch.object(torch.cuda, "is_available", return_value=False),
+        mock.patch.object(Image, "open", side_effect=Image.open) as decoded,
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        main = main_of()
+        computed = {forward.dtype for forward in forwards(lambda: main(1))}
+    return {
+        "workers decode": not decoded.called,
+        "batches are uint8": kinds == {torch.uint8},
+        "layers compute in 16 bits": torch.bfloat16 in computed,
+        "compiled": bool(compiled),
+    }
