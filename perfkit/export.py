@@ -1,23 +1,20 @@
 """The standalone script of a recipe: `train.py` with the chosen branches only, and its workload.
 
-The source is edited as a concrete syntax tree, so that comments and layout stay as they are.
+The source is edited at the positions of its syntax tree, so that comments and layout stay as they are.
 """
 
 import ast
 import difflib
+import itertools
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import libcst as cst
-import libcst.matchers as m
-
-from perfkit.errors import WorkloadError
 from perfkit.recipe import Recipe
 from perfkit.workloads import files, reference
 
@@ -43,22 +40,16 @@ _WITHOUT_SCALER = {
     r"scaler\.step\((\w+)\)": r"\1.step()",
 }
 """The gradient scaler does nothing without fp16."""
-_EVALUATED = (
-    cst.Attribute,
-    cst.BinaryOperation,
-    cst.BooleanOperation,
-    cst.Call,
-    cst.Comparison,
-    cst.Name,
-    cst.UnaryOperation,
-)
 _TIDY = {
     r"  # (type|noqa)\b.*": "",
+    r"^ *(\w+) = \1\n": "",
     r"[ \t]+\n": "\n",
     r"\n{4,}": "\n\n\n",
     r"\n{3,}(?=    )": "\n\n",
 }
-"""No comments for tools, at most two empty lines between definitions, and one within."""
+"""No comments for tools, no name that is given to itself, few empty lines."""
+_MARKS = {"( ->|:) \0": "", r"\n+( *)\0": r"\n\1"}
+"""Annotations, and lines that were put in, are marked as such while a source is written."""
 _FURTHER = "import sys; from itertools import islice; from types import SimpleNamespace"
 
 
@@ -74,34 +65,29 @@ def script(
         device: where the script trains.
         seed: of weights, order and augmentation.
         steps: how many steps it trains by default.
-
-    Raises:
-        WorkloadError: a workload of perfkit's own has no such source.
     """
     module, _, name = reference(workload).partition(":")
-    train, *siblings = sources = [_parsed(part) for part in ("train", *_SIBLINGS)]
-    known = {"recipe": SimpleNamespace(**recipe.to_dict()), "seed": seed}
-    methods: dict[str, Any] = {}
+    sources = [_read(part) for part in ("train", *_SIBLINGS)]
+    chosen = {"recipe": SimpleNamespace(**recipe.to_dict())}
+    scope: dict[str, Any] = {**chosen, **_tables(_nodes(ast.parse(sources[0]))), "seed": seed}
+    methods: dict[str, str] = {}
     if is_ours := module.partition(".")[0] == "perfkit":
-        source = _parsed(module.removeprefix("perfkit.").replace(".", "/"))
-        sources = [source, train, *siblings]
-        methods, fields = _workload(source, name)
-        known |= {**_SET_UP, "hasattr": hasattr, "self": SimpleNamespace(**fields | options)}
-    program = _definitions(train)
-    table = m.SimpleStatementLine([m.Assign(value=m.Dict()) | m.AnnAssign(value=m.Dict())])
-    tables = {at: node.body[0].value for at, node in program.items() if m.matches(node, table)}
-    functions = {"endless": program["endless"]} | {f"workload.{at}": node for at, node in methods.items()}
-    loop = _text(program["train"], {**known, **tables, "workload": SimpleNamespace(**methods)}, functions)
+        sources.insert(0, _read(module.removeprefix("perfkit.").replace(".", "/")))
+        methods, fields = _workload(sources[0], name)
+        scope |= {**_SET_UP, "hasattr": hasattr, "self": SimpleNamespace(**fields | options)}
+    definitions: dict[str, str] = {}
+    for source in sources:
+        definitions |= _texts(source, _nodes(ast.parse(source)))
+    functions = {"endless": definitions["endless"]} | {f"workload.{at}": text for at, text in methods.items()}
+    scope["workload"] = SimpleNamespace(**methods)
+    loop = _Fold(definitions.pop("train"), scope, functions).all()
+    loop = re.sub(r"^def train\(.*\)", "def train(device)", loop)
     if recipe.amp != "fp16":
         loop = _replaced(loop, _WITHOUT_SCALER)
     parts = [loop, _main(recipe, device, steps)]
-    definitions = {
-        at: _text(node, {"recipe": known["recipe"]})
-        for source in sources
-        for at, node in _definitions(source).items()
-        if at != "train"
-    }
-    parts = [text for at, text in definitions.items() if at in _needed(parts, definitions)] + parts
+    definitions = {at: _Fold(text, chosen, {}).all() for at, text in definitions.items()}
+    needed = _needed(parts, definitions)
+    parts = [text for at, text in definitions.items() if at in needed] + parts
     if not is_ours:
         parts.insert(0, _built(name, options, recipe))
     heading = f'"""Trains {name}: {_start(recipe)}"""\n'
@@ -118,23 +104,12 @@ def diff(before: str, after: str, names: tuple[str, str] = ("before", "after")) 
 # ---------------------------------------------------------------- the sources
 
 
-@cache
-def _parsed(module: str) -> cst.Module:
-    path = _HERE / f"{module}.py"
-    if not path.exists():
-        place = module.replace("/", ".")
-        raise WorkloadError(
-            f"no source for 'perfkit.{place}'", "Name a workload that perfkit ships, or your own"
-        )
-    return cst.parse_module(path.read_text(encoding="utf-8"))
+class _Code(str):
+    """The source of an expression, in the place of a value."""
 
 
-def _code(node: cst.CSTNode) -> str:
-    return cst.Module([]).code_for_node(node)
-
-
-def _text(node: Any, scope: Mapping[str, Any], functions: Mapping[str, cst.FunctionDef] | None = None) -> str:
-    return _code(node.visit(_Fold(scope, functions or {}))).strip("\n") + "\n"
+def _read(module: str) -> str:
+    return (_HERE / f"{module}.py").read_text(encoding="utf-8")
 
 
 def _replaced(text: str, patterns: Mapping[str, str]) -> str:
@@ -143,232 +118,216 @@ def _replaced(text: str, patterns: Mapping[str, str]) -> str:
     return text
 
 
-def _names(text: str) -> set[str]:
+def _names(tree: ast.AST) -> set[str]:
     """The names that a source refers to, without attributes and keywords of arguments."""
-    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-def _definitions(block: Any) -> dict[str, Any]:
-    """Functions, classes and assignments of a module, or of the body of a class, by name."""
+def _nodes(block: Any) -> dict[str, Any]:
+    """Functions, classes and assignments of a module, or of a class, by name."""
     nodes: dict[str, Any] = {}
     for node in block.body:
-        if isinstance(node, cst.FunctionDef | cst.ClassDef):
-            nodes[node.name.value] = node
-        elif isinstance(node, cst.SimpleStatementLine):
-            line = node.body[0]
-            if isinstance(line, cst.Assign):
-                nodes[_code(line.targets[0].target)] = node
-            elif isinstance(line, cst.AnnAssign):
-                nodes[_code(line.target)] = node
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            nodes[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            nodes[ast.unparse(target)] = node
     return nodes
 
 
-def _workload(source: cst.Module, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _lines(node: Any) -> tuple[int, int]:
+    """The first line of a statement, from 1, and its last."""
+    return min(each.lineno for each in (node, *getattr(node, "decorator_list", ()))), node.end_lineno
+
+
+def _texts(source: str, nodes: Mapping[str, Any]) -> dict[str, str]:
+    lines = source.splitlines()
+    spans = {at: _lines(node) for at, node in nodes.items()}
+    return {at: textwrap.dedent("\n".join(lines[first - 1 : last])) for at, (first, last) in spans.items()}
+
+
+def _tables(nodes: Mapping[str, Any]) -> dict[str, dict[str, _Code]]:
+    """Dictionaries, with the sources of their values."""
+    tables = {}
+    for at, node in nodes.items():
+        table: Any = getattr(node, "value", None)
+        if isinstance(table, ast.Dict):
+            codes = [_Code(ast.unparse(value)) for value in table.values]
+            tables[at] = dict(zip(map(ast.literal_eval, table.keys), codes, strict=True))
+    return tables
+
+
+def _workload(source: str, name: str) -> tuple[dict[str, str], dict[str, Any]]:
     """The methods of a workload of perfkit's own, and its constructor's arguments with their defaults."""
-    workload = _definitions(source).get(name)
-    if workload is None:
-        raise WorkloadError(f"perfkit has no workload '{name}'", "Name one that it ships, or your own")
-    methods, fields = {}, {}
-    for at, node in _definitions(workload.body).items():
-        if isinstance(node, cst.FunctionDef):
-            methods[at] = node
-        elif m.matches(node, m.SimpleStatementLine([m.AnnAssign()])):
-            fields[at] = ast.literal_eval(_code(node.body[0].value))
-    return methods, fields
+    nodes = _nodes(_nodes(ast.parse(source))[name])
+    methods = {at: node for at, node in nodes.items() if isinstance(node, ast.FunctionDef)}
+    fields: dict[str, Any] = {at: node for at, node in nodes.items() if isinstance(node, ast.AnnAssign)}
+    return _texts(source, methods), {at: ast.literal_eval(node.value) for at, node in fields.items()}
 
 
 def _needed(texts: Iterable[str], definitions: Mapping[str, str]) -> set[str]:
     """The definitions that some texts refer to, and those that these refer to."""
     wanted: set[str] = set()
-    new = set().union(*map(_names, texts)) & set(definitions)
-    while new - wanted:
+    while texts:
+        new = set().union(*(_names(ast.parse(text)) for text in texts)) & set(definitions) - wanted
         wanted |= new
-        new = set().union(*(_names(definitions[name]) for name in wanted)) & set(definitions)
+        texts = [definitions[name] for name in new]
     return wanted
 
 
 # ---------------------------------------------------------------- folding
 
 
-class _Fold(cst.CSTTransformer):
-    """Puts known values in and leaves only the chosen branches; type annotations go.
+class _Fold:
+    """A source with known values put in and only the chosen branches left; type annotations go.
 
     Args:
-        scope: names with their values, or with the expressions that replace them. Parameters of these names
-            go; an expression of nothing else is replaced by its value if that is a literal.
-        functions: by the name they are called by; their statements replace the statement with the call.
+        text: the source.
+        scope: names with their values, or with the `_Code` that replaces them. An expression of nothing else
+            is replaced by its value if that is a literal.
+        functions: by the name they are called by; their statements replace the call.
     """
 
-    def __init__(self, scope: Mapping[str, Any], functions: Mapping[str, cst.FunctionDef]) -> None:
-        super().__init__()
-        self.scope, self.functions = scope, functions
+    def __init__(self, text: str, scope: Mapping[str, Any], functions: Mapping[str, str]) -> None:
+        self.text, self.scope, self.functions = f"{text}\n", dict(scope), functions
+        self.known = {name: value for name, value in scope.items() if not isinstance(value, _Code)}
+        self.starts = [0, *itertools.accumulate(map(len, self.text.splitlines(keepends=True)))]
+        self.tree: Any = ast.parse(self.text)
+        self.written: dict[Any, str] = {}
+        """Nodes whose new source is known."""
+        for node in ast.walk(self.tree):
+            for name in ("annotation", "returns"):
+                self.written[getattr(node, name, None)] = "\0"
 
-    def evaluated(self, node: cst.CSTNode) -> cst.BaseExpression | None:
-        """The literal that an expression stands for whose names are all known; None where it is none."""
-        text = _code(node)
-        known = {name for name, value in self.scope.items() if not isinstance(value, cst.CSTNode)}
-        used = _names(f"({text})")
-        if not used or not used <= known:
-            return None
-        try:
-            value = eval(text, {"__builtins__": {}}, dict(self.scope))  # perfkit's own source, never a user's
+    def all(self) -> str:
+        """The whole source, without annotations and without empty lines above what was put in."""
+        return _replaced(self.between(0, len(self.text), [self.tree]), _MARKS)
+
+    def between(self, start: int, end: int, nodes: Iterable[Any]) -> str:
+        """The source between two positions, with what becomes of the nodes that lie there."""
+        pieces = []
+        for node in sorted(_placed(nodes), key=self.bounds):
+            at, after = self.bounds(node)
+            pieces += [self.text[start:at], self.of(node)]
+            start = after
+        return "".join([*pieces, self.text[start:end]])
+
+    def bounds(self, node: Any) -> tuple[int, int]:
+        """Start and end of a node; of a statement, those of its lines."""
+        if isinstance(node, ast.stmt):
+            first, last = _lines(node)
+            return self.starts[first - 1], self.starts[last]
+        start = self.starts[node.lineno - 1] + node.col_offset
+        return start, self.starts[node.end_lineno - 1] + node.end_col_offset
+
+    def of(self, node: Any) -> str:
+        """The new source of a node."""
+        if node not in self.written:
+            self.written[node] = self.value(node) or self.rewritten(node)
+        return self.written[node]
+
+    def rewritten(self, node: Any) -> str:
+        """The new source of a node that is no known value."""
+        if isinstance(node, ast.If | ast.IfExp):
+            chosen: Any = {"True": node.body, "False": node.orelse}.get(self.of(node.test))
+            if chosen is not None:
+                return self.block(chosen, node) if isinstance(node, ast.If) else self.of(chosen)
+        if isinstance(node, ast.With):
+            return self.with_(node)
+        if isinstance(node, ast.Call):
+            return self.call(node)
+        before = self.inlined(node) if isinstance(node, ast.Assign | ast.AnnAssign) else ""
+        return before + self.as_it_is(node)
+
+    def as_it_is(self, node: Any) -> str:
+        """The source of a node, but for its parts."""
+        return self.between(*self.bounds(node), ast.iter_child_nodes(node))
+
+    def value(self, node: Any) -> str:
+        """The literal that an expression stands for whose names are all known; empty where it is none."""
+        names = _names(node) if isinstance(node, ast.expr) else ()
+        if isinstance(node, ast.Name) and isinstance(self.scope.get(node.id), _Code):
+            return str(self.scope[node.id])
+        if not names or not names <= self.known.keys():
+            return ""
+        try:  # perfkit's own source, never a user's
+            value = eval(ast.unparse(node), {"__builtins__": {}}, self.known)
         except (AttributeError, TypeError):  # a method of the workload, which is folded by itself
-            return None
-        if not isinstance(value, bool | int | float | str | None):
-            return None
-        return cst.parse_expression(json.dumps(value) if isinstance(value, str) else repr(value))
+            return ""
+        if isinstance(value, str) and not isinstance(value, _Code):
+            return json.dumps(value)
+        return str(value) if isinstance(value, _Code | bool | int | float | None) else ""
 
-    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        """Evaluates what is known."""
-        updated_node = super().on_leave(original_node, updated_node)
-        if isinstance(original_node, cst.Name):
-            replacement = self.scope.get(original_node.value)
-            if isinstance(replacement, cst.CSTNode):
-                return replacement
-        if isinstance(original_node, _EVALUATED):
-            return self.evaluated(original_node) or updated_node
-        return updated_node
+    def block(self, statements: Sequence[Any], outer: Any) -> str:
+        """The statements of a block, with the comments above, in the place of the statement that held it."""
+        if not statements:
+            return ""
+        start, end = self.bounds(statements[0])[0], self.bounds(statements[-1])[1]
+        while (comment := self.text.rindex("\n", 0, start - 1) + 1) and (
+            self.text[comment:start].lstrip().startswith("#")
+        ):
+            start = comment
+        deeper = statements[0].col_offset - outer.col_offset
+        return re.sub(rf"^ {{{deeper}}}", "", self.between(start, end, statements), flags=re.MULTILINE)
 
-    def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> Any:
-        if not isinstance(updated_node.value, cst.Dict):
-            return updated_node
-        return _items(updated_node.value)[_code(updated_node.slice[0])]
-
-    def leave_IfExp(self, original_node: cst.IfExp, updated_node: cst.IfExp) -> cst.BaseExpression:
-        chosen = {"True": updated_node.body, "False": updated_node.orelse}
-        return chosen.get(_code(updated_node.test), updated_node)
-
-    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> Any:
-        test = _code(updated_node.test)
-        if test == "True":
-            return _in_place(updated_node.body, updated_node.leading_lines)
-        if test != "False":
-            return updated_node
-        orelse = updated_node.orelse
-        return _in_place(orelse.body, updated_node.leading_lines) if orelse else cst.RemoveFromParent()
-
-    def leave_With(self, original_node: cst.With, updated_node: cst.With) -> Any:
+    def with_(self, node: ast.With) -> str:
         """Names for the profiler go, and an autocast that is off."""
-        kept = [item for item in updated_node.items if not _does_nothing(item.item)]
+        items = [self.of(item.context_expr) for item in node.items]
+        kept = [item for item in items if not re.match(r"record_function\(|.*enabled=False", item)]
         if not kept:
-            return _in_place(updated_node.body, updated_node.leading_lines)
-        if len(kept) == len(updated_node.items):
-            return updated_node
-        last = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-        no_parentheses = cst.MaybeSentinel.DEFAULT
-        return updated_node.with_changes(items=[*kept[:-1], last], lpar=no_parentheses, rpar=no_parentheses)
+            return self.block(node.body, node)
+        if kept == items:
+            return self.as_it_is(node)
+        body = self.between(self.bounds(node.body[0])[0], self.bounds(node)[1], node.body)
+        return f"{' ' * node.col_offset}with {', '.join(kept)}:\n{body}"
 
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+    def call(self, node: ast.Call) -> str:
         """Leaves out what has torch's default, and puts `**{"fused": True}` in as `fused=True`."""
-        kept: list[cst.Arg] = []
-        for argument in updated_node.args:
-            if argument.star == "**" and isinstance(argument.value, cst.Dict):
-                kept += [_keyword(*item) for item in _items(argument.value).items()]
-            elif not argument.keyword or _code(argument.value) not in _DEFAULTS.get(
-                argument.keyword.value, ()
-            ):
-                kept.append(argument)
-        if kept and kept[-1] is not updated_node.args[-1]:
-            kept[-1] = kept[-1].with_changes(comma=_last_comma(kept[-1].comma, updated_node.args[-1].comma))
-        return updated_node.with_changes(args=kept)
+        text, after = self.of(node.func), self.bounds(node.func)[1]
+        for argument in sorted([*node.args, *node.keywords], key=self.bounds):
+            start, end = self.bounds(argument)
+            gap, new = self.text[after:start], self.of(argument)
+            if new.startswith("**{"):
+                new = ", ".join(f"{key}={value}" for key, value in ast.literal_eval(new[2:]).items())
+            name, _, value = new.partition("=")
+            after = end
+            if new and value not in _DEFAULTS.get(name, ()):
+                text += gap + new
+            elif gap.endswith("  "):  # a line of its own, which ends with a comma or a comment
+                text += gap.rstrip(" ")
+                after = self.text.index("\n", end) + 1
+            else:
+                text += gap.rstrip(" ,")
+        return text + self.text[after : self.bounds(node)[1]]
 
-    def leave_SimpleStatementLine(
-        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
-    ) -> Any:
-        """Puts the body of a function in the place of the statement that calls it."""
-        for call in m.findall(updated_node, m.Call()):
-            if (function := self.functions.get(_code(call.func))) is not None:  # type: ignore[attr-defined]
-                *before, end = self.inlined(call, function)
-                replaced: Any = updated_node.deep_replace(call, end.body[0].value)
-                assignment = replaced.body[0]
-                idle = isinstance(assignment, cst.Assign) and assignment.targets[0].target.deep_equals(
-                    assignment.value
-                )
-                return cst.FlattenSentinel(before if idle else [*before, replaced])
-        return updated_node
-
-    def inlined(self, call: Any, function: cst.FunctionDef) -> list[Any]:
-        """The statements of a function up to its first return, for the arguments of a call."""
-        params = function.params
-        names = [param.name.value for param in params.params if param.name.value != "self"]
-        values = {name: arg.value for name, arg in zip(names, call.args, strict=False) if not arg.keyword}
-        if params.star_kwarg:
-            named = [arg for arg in call.args if arg.keyword]
-            items = [cst.DictElement(cst.SimpleString(f'"{arg.keyword.value}"'), arg.value) for arg in named]
-            values[params.star_kwarg.name.value] = cst.Dict(items)
-        known = {name: value for name, value in self.scope.items() if name not in values or name == "recipe"}
-        folded: Any = function.visit(_Fold({**values, **known}, {}))
-        lines: list[Any] = []
-        for line in folded.body.body:
-            if not m.matches(line, m.SimpleStatementLine([m.Expr(m.SimpleString())])):  # the docstring
-                lines.append(line)
-            if m.matches(line, m.SimpleStatementLine([m.Return()])):
-                break
-        return lines
-
-    # Names that refer to nothing: of attributes, keywords and parameters.
-
-    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.Attribute:
-        return updated_node.with_changes(attr=original_node.attr)
-
-    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
-        return updated_node.with_changes(keyword=original_node.keyword)
-
-    def visit_Param(self, node: cst.Param) -> bool:
-        return False
-
-    def leave_Param(self, original_node: cst.Param, updated_node: cst.Param) -> Any:
-        if original_node.name.value in self.scope:
-            return cst.RemoveFromParent()
-        return updated_node.with_changes(annotation=None)
-
-    def leave_Parameters(self, original_node: cst.Parameters, updated_node: cst.Parameters) -> cst.Parameters:
-        params = [*updated_node.params]
-        if params:
-            params[-1] = params[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-        return updated_node.with_changes(params=params)
-
-    # Annotations.
-
-    def leave_FunctionDef(
-        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
-    ) -> cst.FunctionDef:
-        return updated_node.with_changes(returns=None)
-
-    def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: Any) -> Any:
-        return cst.Assign([cst.AssignTarget(updated_node.target)], updated_node.value)
+    def inlined(self, statement: Any) -> str:
+        """The statements of a function that a statement calls, but the last: that is what the call gives."""
+        for call in ast.walk(statement):
+            if not isinstance(call, ast.Call) or ast.unparse(call.func) not in self.functions:
+                continue
+            text = self.functions[ast.unparse(call.func)]
+            function: Any = ast.parse(text).body[0]
+            names = [param.arg for param in function.args.args if param.arg != "self"]
+            values = dict(zip(names, call.args, strict=True))
+            if call.keywords:
+                values[function.args.kwarg.arg] = call.keywords[0].value
+            given = {name: _Code(self.of(value)) for name, value in values.items()}
+            fold = _Fold(text, {**self.scope, **given, "recipe": self.scope["recipe"]}, {})
+            function = fold.tree.body[0]
+            *body, end = function.body[ast.get_docstring(function) is not None :]
+            self.written[call] = fold.of(end.value)
+            before = fold.between(fold.bounds([*body, end][0])[0], fold.bounds(end)[0], body)
+            return re.sub("^    ", " " * statement.col_offset + "\0", before, flags=re.MULTILINE)
+        return ""
 
 
-def _items(table: cst.Dict) -> dict[str, Any]:
-    """The values of a dictionary by the source of their keys."""
-    return {_code(each.key): each.value for each in table.elements if isinstance(each, cst.DictElement)}
-
-
-def _keyword(key: str, value: cst.BaseExpression) -> cst.Arg:
-    call: Any = cst.parse_expression(f"f({json.loads(key)}={_code(value)})")
-    return call.args[0]  # type: ignore[no-any-return]
-
-
-def _last_comma(comma: Any, end: Any) -> Any:
-    """The comma of the former last argument, with the comment behind the one that is last now."""
-    after = getattr(comma, "whitespace_after", None)
-    if isinstance(after, cst.ParenthesizedWhitespace) and isinstance(end, cst.Comma):
-        former: Any = end.whitespace_after
-        return end.with_changes(whitespace_after=former.with_changes(first_line=after.first_line))
-    return end
-
-
-def _does_nothing(context: cst.BaseExpression) -> bool:
-    text = _code(context)
-    return text.startswith("record_function(") or "enabled=False" in text
-
-
-def _in_place(block: cst.BaseSuite, leading: Sequence[cst.EmptyLine]) -> Any:
-    """The statements of a block in place of the statement that held it, below its comments."""
-    lines: list[Any] = list(block.body)
-    if lines:
-        lines[0] = lines[0].with_changes(leading_lines=[*leading, *lines[0].leading_lines])
-    return cst.FlattenSentinel(lines)
+def _placed(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Nodes that have a place in the source; of others, their parts."""
+    for node in nodes:
+        if hasattr(node, "lineno"):
+            yield node
+        else:
+            yield from _placed(ast.iter_child_nodes(node))
 
 
 # ---------------------------------------------------------------- the parts of the script
@@ -404,10 +363,10 @@ def _main(recipe: Recipe, device: str, steps: int) -> str:
     )
 
 
-def _imports(sources: Iterable[cst.Module], parts: Sequence[str], module: str, name: str) -> str:
+def _imports(sources: Iterable[str], parts: Sequence[str], module: str, name: str) -> str:
     """The imports of what the parts use: the standard library, then others; plain ones first."""
-    used = _names("\n".join(parts))
-    texts = [_FURTHER, f"from {module} import {name}", *(source.code for source in sources)]
+    used = _names(ast.parse("\n".join(parts)))
+    texts = [_FURTHER, f"from {module} import {name}", *sources]
     lines: list[Any] = [line for text in texts for line in ast.parse(text).body]
     wanted: dict[str, set[str]] = {}
     for line in lines:

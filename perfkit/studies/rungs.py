@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from perfkit import machine, workloads
+from perfkit import export, machine, workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue, presets
 from perfkit.ladder.catalogue import KEPT, Stage, optimization
@@ -280,8 +280,6 @@ def _last_diff(source: Source, ladder: Sequence[Stage], device: str) -> tuple[st
     before, last = ladder[max(0, len(ladder) - 2)], ladder[-1]
     if last.reason:
         return last.reason, ""
-    from perfkit import export  # it brings libcst, which takes half a second
-
     texts = [script(stage.recipe, source.description, device, source.plan.seed) for stage in (before, last)]
     return "", export.diff(texts[0], texts[1], (f"train.py before {last.name}", f"train.py with {last.name}"))
 
@@ -300,8 +298,6 @@ def _changed(diff: str) -> list[str]:
 
 def script(recipe: Recipe, description: Description, device: str, seed: int = 0, steps: int = 8) -> str:
     """The standalone script of a recipe for a workload that was loaded."""
-    from perfkit import export
-
     # A simulated GPU is a CUDA device there.
     kind = "cuda" if device.startswith("sim:") else device
     return export.script(recipe, description.reference, description.options, kind, seed, steps)

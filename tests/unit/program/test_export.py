@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from perfkit import export, workloads
-from perfkit.errors import WorkloadError
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.ladder.presets import Sizing
@@ -103,10 +102,3 @@ def test_a_workload_of_one_s_own_is_imported_and_gets_the_recipe(tmp_path, monke
     program = runpy.run_path(str(tmp_path / "train.py"))["train"]
     expected = train(Recipe(batch_size=8), workloads.load("tests.support.toy:Toy"), CPU)
     assert next(program(CPU)).item() == next(expected).item()
-
-
-def test_a_module_of_perfkit_that_is_not_there_is_an_error():
-    with pytest.raises(WorkloadError, match="no source for"):
-        export.script(Recipe(), "perfkit.workloads.absent:Absent", {})
-    with pytest.raises(WorkloadError, match="no workload 'Absent'"):
-        export.script(Recipe(), "perfkit.workloads.photos:Absent", {})
