@@ -12,7 +12,7 @@ TF32, convolutions by torch's default; like 16 bits, that is a format of its own
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}
 """Relative rounding of the formats with fewer bits than float32 that inputs of products may have."""
 DATA_TOLERANCE = 0.05
 """RMSE of inputs / their standard deviation: another resize differs by less, another scale by more."""
-EQUAL = "equal in every step, to the last digit"
+BY_INDEX = ". A data set that augments at random must draw from the sample's index, not the order"
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -105,20 +105,15 @@ def check(
         seed: of weights, order and augmentation.
         steps: how many are trained on each side.
     """
-    bitwise = exactness == "bitwise"
     plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
     strict = plain.replace(fp32_precision="ieee")
     # Of the candidate alone, in their own type: four steps of a large batch take gigabytes.
     batches: list[Pair] = []
-    errors, other_inputs, other_targets = list[float](), list[str](), list[str]()
+    differences: list[tuple[float, ...]] = []
 
-    def compare(inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        expected, expected_targets = batches[len(other_targets)]
-        other_targets.append(_difference(targets, expected_targets))
-        if bitwise or inputs.shape != expected.shape:
-            other_inputs.append(_difference(inputs, expected))
-        else:
-            errors.append(_rmse(inputs, expected) / max(float(inputs.double().std()), 1e-12))
+    def compare(*own: torch.Tensor) -> None:
+        pairs = zip(own, batches[len(differences)], strict=True)
+        differences.append(tuple(_difference(one, other) for one, other in pairs))
 
     with _settings_kept():
         candidate = Side(workload, lambda *pair: batches.append(pair)).train(recipe, device, seed, steps)
@@ -127,10 +122,15 @@ def check(
             Side(workload, dtype=dtype).train(strict, device, seed, steps, batches)
             for dtype in (torch.float32, torch.float64)
         )
-    rounding = _rounding(recipe, device)
-    checks = [_inputs(other_inputs, errors), _equal("the same targets", other_targets)]
+    rounding, bitwise = _rounding(recipe, device), exactness == "bitwise"
+    inputs, targets = zip(*differences, strict=True)
+    checks = [
+        _same("the same inputs", inputs, 0.0 if bitwise else DATA_TOLERANCE, BY_INDEX),
+        _same("the same targets", targets),
+    ]
     if bitwise:
-        checks.append(_equal("bitwise the same losses", [_difference(reference.losses, candidate.losses)]))
+        pairs = zip(candidate.losses, reference.losses, strict=True)
+        checks.append(_same("bitwise the same losses", [abs(one - other) for one, other in pairs]))
     checks += [
         _outputs(candidate, float32, float64, rounding),
         _losses(candidate, float32, float64, rounding),
@@ -164,30 +164,22 @@ def _rmse(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.double() - other.double()).square().mean().sqrt())
 
 
-def _difference(expected: Any, actual: Any) -> str:
-    """How values differ; empty where they are equal to the last digit."""
-    try:
-        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
-    except AssertionError as difference:
-        return "; ".join(line for line in str(difference).splitlines() if line)
-    return ""
+def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    """RMSE of values / their standard deviation; 0 where they are equal to the last digit."""
+    if one.shape != other.shape:
+        return math.inf
+    error = _rmse(one, other)
+    return error and error / max(float(other.double().std()), 1e-12)
 
 
-def _equal(name: str, differences: Iterable[str]) -> Check:
-    first = next(filter(None, differences), "")
-    return Check(name, not first, first or EQUAL)
-
-
-def _inputs(differences: list[str], errors: list[float]) -> Check:
-    """Whether inputs are those of the candidate: to the last digit, or after preparation on the device."""
-    check, worst = _equal("the same inputs", differences), max(errors, default=0.0)
-    if errors and check.ok:
-        evidence = f"RMSE {worst:.2g} of their standard deviation, after preparation on the device"
-        check = Check(check.name, worst <= DATA_TOLERANCE, evidence)
-    if check.ok:
-        return check
-    remedy = "A data set that augments at random must draw from the sample's index, not the order"
-    return Check(check.name, False, f"{check.evidence}. {remedy}")
+def _same(name: str, differences: Sequence[float], allowed: float = 0.0, remedy: str = "") -> Check:
+    """Whether values differ in no step by more than is allowed."""
+    wrong = [step for step, difference in enumerate(differences) if not difference <= allowed]
+    if wrong:
+        return Check(name, False, f"step {wrong[0]} differs by {differences[wrong[0]]:.2g}{remedy}")
+    worst = max(differences)
+    seen = f"RMSE {worst:.2g} of their standard deviation, after preparation on the device"
+    return Check(name, True, seen if worst else "equal in every step, to the last digit")
 
 
 def _allowed(base: float, scale: float, rounding: float, roundings: int) -> float:
