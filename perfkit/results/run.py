@@ -155,7 +155,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     simulated: Simulated | None = None
     """What a run on a simulated GPU rests on; None where all of it was measured."""
     facts: dict[str, str] = {}
-    """Further facts: weights, precision policy, switches that were not applied and why."""
+    """Further facts: precision policy, switches that were not applied and why."""
     warnings: list[str] = []
 
     @property

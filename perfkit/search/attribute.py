@@ -83,17 +83,20 @@ def attribute(
             reasons = "".join(f"; {name}: {why}" for name, why in left_out.items())
             what = f"{len(changes)} of these optimizations can act here{reasons}"
             raise InvalidValue(what, f"Name two to {MOST} that can")
-        recipes = {
-            members: applicable(_merged(base, members, changes), source.target)[0]
-            for members in _sets(tuple(changes))
-        }
+        recipes: dict[Names, Recipe] = {}
+        for members in _sets(tuple(changes)):
+            merged = {
+                key: value for name in changes if name in members for key, value in changes[name].items()
+            }
+            recipes[members] = applicable(base.replace(**merged), source.target)[0]
         distinct = list(dict.fromkeys(recipes.values()))
-        batches = [distinct[at : at + TOGETHER] for at in range(0, len(distinct), TOGETHER)]
-        for number, batch in enumerate(batches):
+        starts = range(0, len(distinct), TOGETHER)
+        for number, at in enumerate(starts):
             if number and (time.monotonic() > ends or source.stopped):
                 break
-            titled = [("baseline", base), *((recipe.describe()[:60], recipe) for recipe in batch)]
-            with progress.part(number, len(batches)):
+            titled = [("baseline", base)]
+            titled += [(recipe.describe()[:60], recipe) for recipe in distinct[at : at + TOGETHER]]
+            with progress.part(number, len(starts)):
                 stages = rungs.recipe_stages(titled, source.target)
                 for run in source.measure(stages, rungs.stop_rule(plan.preset))[number > 0 :]:
                     store.add(run)
@@ -122,13 +125,8 @@ def _changes(
     return changes, left_out
 
 
-def _merged(base: Recipe, members: Names, changes: Mapping[str, Mapping[str, object]]) -> Recipe:
-    merged = {switch: value for name in changes if name in members for switch, value in changes[name].items()}
-    return base.replace(**merged)
-
-
 def _sets(players: Sequence[str]) -> list[Names]:
-    """What to measure, the most informative first: all, each alone, all but one, the others."""
+    """Every set, the most informative first: all, each alone, all but one, the others."""
     count = len(players)
     sizes = dict.fromkeys([count, 1, count - 1, *range(1, count)])
     return [frozenset(members) for size in sizes for members in itertools.combinations(players, size)]
@@ -144,24 +142,10 @@ def conclude(
         values: by set.
         left_out: optimizations that cannot act, and why.
     """
-    nothing, everything = frozenset[str](), frozenset(players)
-    known: dict[Names, Value] = {nothing: (0.0, 0.0), **values}
-    effects = []
-    for name in players:
-        alone, last = (_gain(known, before, name) for before in (nothing, everything - {name}))
-        mean, half = _shapley(name, players, known) or (None, 0.0)
-        effect = Effect(
-            name=name,
-            title=OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name,
-            alone=alone and math.exp(alone[0]),
-            last=last and math.exp(last[0]),
-            shapley=None if mean is None else math.exp(mean),
-            low=None if mean is None else math.exp(mean - half),
-            high=None if mean is None else math.exp(mean + half),
-        )
-        effects.append(effect)
+    everything = frozenset(players)
+    known: dict[Names, Value] = {frozenset(): (0.0, 0.0), **values}
     return Attribution(
-        effects=effects,
+        effects=[_effect(name, everything - {name}, known) for name in players],
         together=math.exp(known[everything][0]) if everything in known else None,
         sets=len(values),
         complete=len(values) == 2 ** len(players) - 1,
@@ -169,24 +153,28 @@ def conclude(
     )
 
 
-def _shapley(name: str, players: Sequence[str], values: Mapping[Names, Value]) -> Value | None:
-    """The mean gain over all orders, and half its 95% interval; logarithms."""
-    others = [player for player in players if player != name]
-    mean = variance = 0.0
-    for size in range(len(players)):
-        weight = 1 / (len(players) * math.comb(len(others), size))
-        for members in itertools.combinations(others, size):
-            gain = _gain(values, frozenset(members), name)
-            if gain is None:
-                return None
-            mean += weight * gain[0]
-            variance += (weight * gain[1]) ** 2
-    return mean, 1.96 * math.sqrt(variance)
-
-
-def _gain(values: Mapping[Names, Value], before: Names, name: str) -> Value | None:
-    """What an optimization adds to a set: logarithm and standard error; None if a set was not measured."""
-    after = before | {name}
-    if not {before, after} <= values.keys():
-        return None
-    return values[after][0] - values[before][0], math.hypot(values[after][1], values[before][1])
+def _effect(name: str, others: Names, known: Mapping[Names, Value]) -> Effect:
+    """What one optimization adds to each set of the others, as far as both were measured, and on average."""
+    gains: dict[Names, Value] = {}
+    for size in range(len(others) + 1):
+        for before in map(frozenset, itertools.combinations(others, size)):
+            if before in known and before | {name} in known:
+                without, with_it = known[before], known[before | {name}]
+                gains[before] = with_it[0] - without[0], math.hypot(with_it[1], without[1])
+    alone, last = gains.get(frozenset()), gains.get(others)
+    mean = low = high = None
+    if len(gains) == 2 ** len(others):
+        # A set of this size stands before it in so many of all orders.
+        shares = {each: 1 / math.comb(len(others), len(each)) / (len(others) + 1) for each in gains}
+        middle = sum(shares[each] * gain for each, (gain, _) in gains.items())
+        half = 1.96 * math.hypot(*(shares[each] * error for each, (_, error) in gains.items()))
+        mean, low, high = (math.exp(value) for value in (middle, middle - half, middle + half))
+    return Effect(
+        name=name,
+        title=OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name,
+        alone=alone and math.exp(alone[0]),
+        last=last and math.exp(last[0]),
+        shapley=mean,
+        low=low,
+        high=high,
+    )

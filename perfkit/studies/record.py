@@ -155,8 +155,6 @@ class RunBuilder:
         trained, peak, raw = measurement.trained, measurement.peak, measurement.raw()
         assert trained, "it has rounds"
         facts, compile_s = dict(trained.facts), None
-        if trained.weights:
-            facts["weights"] = trained.weights
         if trained.compile_counters.graphs:
             facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
             step_s = float(np.median(raw.step_s[raw.warmup_steps :]))

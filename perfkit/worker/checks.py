@@ -49,8 +49,6 @@ class View:
     copy_streams: list[int | None] = field(default_factory=list)
     """The CUDA stream that was current in each copy."""
     compute_stream: int | None = None
-    prefetches: bool = False
-    """Whether batches are copied one ahead."""
     averaged: list[bool] = field(default_factory=list)
     """For each backward pass: whether the ranks averaged their gradients."""
     block_calls: int = 0
@@ -133,12 +131,10 @@ def _non_blocking(view: View) -> Reading:
 
 def _device_prefetch(view: View) -> Reading:
     """Copy and kernels overlap only on two streams and from pinned memory."""
-    if not view.prefetches:
-        return False, "copied when it is needed"
-    apart = bool(view.copy_streams) and view.compute_stream not in view.copy_streams
+    if not view.copy_streams or view.compute_stream in view.copy_streams:
+        return False, "copied on the stream of the kernels"
     pinned, where = _pin_memory(view)
-    stream = "a stream of its own" if apart else "the stream of the kernels"
-    return (apart and pinned) or None, f"the next batch is copied on {stream}; {where}"
+    return pinned or None, f"the next batch is copied on a stream of its own; {where}"
 
 
 def _uint8_copy(view: View) -> Reading:

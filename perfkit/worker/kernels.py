@@ -18,11 +18,8 @@ from perfkit.worker.messages import KernelReport, ShapeTiming, StepWork
 from perfkit.worker.training import Training
 
 REPEATS = 7
-
-Shape = tuple[int, int, int]
-"""m, k and n of a product."""
 DEPTHS = (1536, 1504, 1500, 1503)
-"""The k of the article's product and its neighbours: multiples of 64, of 8 and of 4, and an odd one."""
+"""The k of the article's product (m × k × n) and its neighbours: multiples of 64, 8 and 4, and an odd one."""
 WIDTHS_ON_GPU, WIDTHS_ON_CPU = (10_048, 10_000, 9_996, 9_999), (2_560, 2_504, 2_500, 2_503)
 """The same for n; on a CPU n and m are a quarter of the article's."""
 
@@ -31,17 +28,18 @@ def measure(training: Training, step_s: float) -> KernelReport:
     """Roofs of the device, a sweep of shapes, and the work of this training's step."""
     device = training.device
     big = device.type != "cpu"
-    dtypes = [torch.float32, torch.bfloat16, *([torch.float16] if big else [])]
-    squares: list[Shape] = [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))]
     m, widths = (576, WIDTHS_ON_GPU) if big else (144, WIDTHS_ON_CPU)
     shapes = [(m, k, n) for k in DEPTHS for n in widths]
     shapes += [(each, DEPTHS[1], widths[1]) for each in (m - 1, 8)]  # an odd m, and a small one
-    rows = _products(device, dtypes, shapes)
-    best = rows + _products(device, dtypes, squares)
-    peaks = {name: max(row.flops_per_s for row in best if row.dtype == name) for name in map(shown, dtypes)}
+    rows, peaks = list[ShapeTiming](), dict[str, float]()
+    for dtype in (torch.float32, torch.bfloat16, *([torch.float16] if big else [])):
+        timed = _products(device, dtype, shapes)
+        squares = _products(device, dtype, [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))])
+        peaks[shown(dtype)] = max(row.flops_per_s for row in timed + squares)
+        rows += timed
     source = torch.empty(1 << (30 if big else 26), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    bytes_per_s = 2 * source.nbytes / _timed(device, [lambda: target.copy_(source)])[0]  # read and written
+    bytes_per_s = 2 * source.nbytes / _least_s(device, [lambda: target.copy_(source)])[0]  # read and written
     step_work, operators = work(training)
     mfu, light_share = shares(step_work, operators, step_s, peaks, bytes_per_s)
     return KernelReport(
@@ -59,39 +57,37 @@ def measure(training: Training, step_s: float) -> KernelReport:
 # ---------------------------------------------------------------- shapes
 
 
-def _timed(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[float]:
+def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[float]:
     """The least seconds of each call; they alternate, so that drift affects all of them alike.
 
-    The least, not the median: the question is what the device can do, and every disturbance adds time.
+    Not the median: the question is what the device can do, and every disturbance adds time.
     """
-    seconds: list[list[float]] = [[] for _ in calls]
-    for _ in range(1 + REPEATS):
-        for call, times in zip(calls, seconds, strict=True):
-            synchronize(device)
-            start = time.perf_counter()
-            call()
-            synchronize(device)
-            times.append(time.perf_counter() - start)
-    return [min(times[1:]) for times in seconds]  # the first call plans and allocates
+
+    def seconds(call: Callable[[], Any]) -> float:
+        synchronize(device)
+        start = time.perf_counter()
+        call()
+        synchronize(device)
+        return time.perf_counter() - start
+
+    rounds = [[seconds(call) for call in calls] for _ in range(1 + REPEATS)]
+    return [min(times) for times in zip(*rounds[1:], strict=True)]  # the first call plans and allocates
 
 
 def _products(
-    device: torch.device, dtypes: Sequence[torch.dtype], shapes: Sequence[Shape]
+    device: torch.device, dtype: torch.dtype, shapes: Sequence[tuple[int, int, int]]
 ) -> list[ShapeTiming]:
-    """Times a product of two matrices for each type and shape."""
-    cases = [(dtype, shape) for dtype in dtypes for shape in shapes]
+    """Times a product of two matrices for each m, k and n."""
 
-    def product(dtype: torch.dtype, m: int, k: int, n: int) -> Callable[[], Any]:
-        a = torch.randn(m, k, device=device).to(dtype)
-        b = torch.randn(k, n, device=device).to(dtype)
+    def product(m: int, k: int, n: int) -> Callable[[], Any]:
+        a, b = (torch.randn(*size, device=device).to(dtype) for size in ((m, k), (k, n)))
         return lambda: a @ b
 
     rows = []
-    timings = _timed(device, [product(dtype, *shape) for dtype, shape in cases])
-    for (dtype, (m, k, n)), seconds in zip(cases, timings, strict=True):
+    timings = _least_s(device, [product(*shape) for shape in shapes])
+    for (m, k, n), seconds in zip(shapes, timings, strict=True):
         flops, moved = 2 * m * k * n, (m * k + k * n + m * n) * dtype.itemsize
-        shape = f"{m} x {k} x {n}"
-        rows.append(ShapeTiming(shape, shown(dtype), seconds, flops / seconds, flops / moved))
+        rows.append(ShapeTiming(f"{m} x {k} x {n}", shown(dtype), seconds, flops / seconds, flops / moved))
     return rows
 
 

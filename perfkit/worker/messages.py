@@ -132,8 +132,6 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_step: int
     compile_counters: CompileCounters
     batch_norm: bool
-    weights: str = ""
-    """Where the model's weights come from; empty if they are random."""
 
 
 class Peak(msgspec.Struct, frozen=True):

@@ -97,7 +97,6 @@ class Session:
             samples_per_step=training.samples_per_step,
             compile_counters=device.compile_counters(),
             batch_norm=any("BatchNorm" in type(part).__name__ for part in training.model.modules()),
-            weights=getattr(self._workload, "weights", ""),
         )
 
     def block(self, **settings: Any) -> Block:

@@ -224,7 +224,6 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
         model=model,
         optimizer=training.optimizer,
         scaler=training.scaler,
-        prefetches=training.recipe.device_prefetch,
     )
 
     def called(_: Any, inputs: Any, outputs: Any) -> None:

@@ -1,13 +1,13 @@
 """The training program: what its switches do, and what its siblings must not do."""
 
 import itertools
-from types import SimpleNamespace
 
 import pytest
 import torch
+import torchvision
 from torch import nn
 
-from perfkit import prefetch, ranks
+from perfkit import ranks
 from perfkit.checkpointing import blocks
 from perfkit.recipe import Recipe
 from perfkit.train import train
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 def losses(workload, steps=4, **switches):
-    training = train(Recipe(batch_size=8, **switches), workload, CPU)
+    training = train(Recipe(**{"batch_size": 8, **switches}), workload, CPU)
     return [loss.item() for loss in itertools.islice(training, steps)]
 
 
@@ -50,11 +50,8 @@ def test_accumulation_yields_the_mean_loss_of_its_batches_and_steps_once():
             return optimizer
 
     one, several = Counted(), Counted()
-    whole = losses(one, steps=2)
-    split = [
-        loss.item() for loss in itertools.islice(train(Recipe(batch_size=4, accumulation=2), several, CPU), 2)
-    ]
-    assert split == pytest.approx(whole, rel=1e-5)
+    split = losses(several, steps=2, batch_size=4, accumulation=2)
+    assert split == pytest.approx(losses(one, steps=2), rel=1e-5)
     assert one.steps == several.steps == 2
 
 
@@ -70,28 +67,27 @@ def test_checkpointing_trains_the_same_and_counts_batch_statistics_once():
         assert torch.equal(value, again.net.state_dict()[name]), name
 
 
-class Layer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(16, 16)
-        self.calls = 0
-
-    def forward(self, inputs, *, scale):
-        self.calls += 1
-        return torch.relu(self.linear(inputs)) * scale
-
-
 class Transformer(nn.Module):
     """As a Hugging Face model: its layers lie two levels down, and are called with keywords."""
 
+    class Layer(nn.Module):
+        calls = 0
+
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, inputs, *, scale):
+            self.calls += 1
+            return torch.relu(self.linear(inputs)) * scale
+
     def __init__(self):
         super().__init__()
-        self.encoder = nn.Module()
-        self.encoder.layers = nn.ModuleList(Layer() for _ in range(3))
+        self.encoder = nn.ModuleDict({"layers": nn.ModuleList(self.Layer() for _ in range(3))})
         self.head = nn.Linear(16, 2)
 
     def forward(self, inputs):
-        for layer in self.encoder.layers:
+        for layer in self.encoder["layers"]:
             inputs = layer(inputs, scale=0.5)
         return self.head(inputs)
 
@@ -104,58 +100,14 @@ def test_blocks_that_are_called_with_keywords_are_computed_twice():
 
     plain, checkpointed = Language(), Language()
     assert losses(plain) == losses(checkpointed, activation_checkpointing=True)
-    layers = checkpointed.net.encoder.layers
-    assert [layer.calls for layer in layers] == [8, 8, 8]
+    assert [layer.calls for layer in blocks(checkpointed.net)] == [8, 8, 8]
 
 
 def test_the_blocks_are_the_layers_of_the_outermost_lists():
-    import torchvision
-
-    model = Transformer()
-    assert blocks(model) == [*model.encoder.layers]
     resnet = torchvision.models.resnet18()
     assert [type(block).__name__ for block in blocks(resnet)] == ["BasicBlock"] * 8
     plain = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     assert blocks(plain) == [plain]
-
-
-class Part:
-    """A tensor that notes what happens to it."""
-
-    def __init__(self, name, log):
-        self.name, self.log = name, log
-
-    def to(self, device, non_blocking):
-        assert non_blocking
-        self.log.append(f"copy {self.name}")
-        return self
-
-    def record_stream(self, stream):
-        self.log.append(f"record {self.name}")
-
-
-class Stream:
-    def __init__(self, log):
-        self.log = log
-
-    def wait_stream(self, other):
-        self.log.append("wait")
-
-
-def test_the_next_batch_is_copied_before_this_one_is_used_and_the_last_one_is_not_lost(monkeypatch):
-    log = []
-    fake = SimpleNamespace(
-        Stream=lambda device: Stream(log), current_stream=lambda: Stream(log),
-        stream=lambda stream: torch.autograd.profiler.record_function("side"),
-    )  # fmt: skip
-    monkeypatch.setattr(prefetch.torch, "cuda", fake)
-    for (part,) in prefetch.prefetched(iter([[Part(name, log)] for name in "abc"]), CPU):
-        log.append(f"use {part.name}")
-    assert log == [
-        "copy a", "wait", "record a", "copy b", "use a", "wait", "record b", "copy c", "use b",
-        "wait", "record c", "use c",
-    ]  # fmt: skip
-    assert list(prefetch.prefetched(iter([]), CPU)) == []
 
 
 def test_ranks_share_each_shuffle_and_draw_random_numbers_of_their_own(monkeypatch):
@@ -166,10 +118,9 @@ def test_ranks_share_each_shuffle_and_draw_random_numbers_of_their_own(monkeypat
         assert ranks.join_ranks(CPU, seed=3) == CPU
         drawn.add(torch.rand(1).item())
         sampler = ranks.RankSampler(range(10), 2, rank, seed=3, drop_last=True)
-        epochs += [[*sampler], [*sampler]]
-    first, second, other_first, other_second = epochs
+        epochs.append([[*sampler], [*sampler]])
+    order = [*torch.utils.data.RandomSampler(range(10), generator=torch.Generator().manual_seed(3))]
+    (first, second), (other_first, other_second) = epochs
     assert len(drawn) == 2
-    assert sorted(first + other_first) == sorted(second + other_second) == list(range(10))
-    assert first != second
-    order = torch.utils.data.RandomSampler(range(10), generator=torch.Generator().manual_seed(3))
-    assert [index for pair in zip(first, other_first, strict=True) for index in pair] == list(order)
+    assert (order[::2], order[1::2]) == (first, other_first)
+    assert sorted(second + other_second) == list(range(10)) and second != first

@@ -19,48 +19,27 @@ from tests.unit.studies.fakes import FakeMachine
 LOG2 = math.log(2)
 
 
-def every_set(players: str) -> list[Names]:
+def every_set(players):
     return [frozenset(c) for n in range(1, len(players) + 1) for c in itertools.combinations(players, n)]
 
 
-def test_independent_gains_are_found_whatever_the_order() -> None:
-    worth = {"a": 2.0, "b": 1.5, "c": 1.0}
-    values = {one: (sum(math.log(worth[n]) for n in one), 0.0) for one in every_set("abc")}
-    found = conclude("abc", values)
-    assert found.complete
-    for effect in found.effects:
-        for value in (effect.alone, effect.last, effect.shapley, effect.low, effect.high):
-            assert value == pytest.approx(worth[effect.name])
-    assert found.together == pytest.approx(3.0)
-
-
-def test_a_gain_that_needs_another_is_shared() -> None:
-    """The glove game: neither alone gives anything, both together double the speed; each gets half of it."""
-    values: dict[Names, Value] = {frozenset("a"): (0.0, 0.0), frozenset("b"): (0.0, 0.0)}
-    values[frozenset("ab")] = (LOG2, 0.0)
-    found = conclude("ab", values)
-    assert [e.alone for e in found.effects] == pytest.approx([1, 1])
-    assert [e.last for e in found.effects] == pytest.approx([2, 2])
-    assert [e.shapley for e in found.effects] == pytest.approx([math.sqrt(2)] * 2)
-
-
 @given(st.lists(st.floats(-1, 1), min_size=15, max_size=15))
-def test_the_values_add_up_to_the_whole(numbers: list[float]) -> None:
+def test_the_values_add_up_to_the_whole(numbers):
     values = {one: (number, 0.0) for one, number in zip(every_set("abcd"), numbers, strict=True)}
     found = conclude("abcd", values)
     total = sum(math.log(e.shapley) for e in found.effects if e.shapley)
     assert total == pytest.approx(values[frozenset("abcd")][0], abs=1e-9)
 
 
-def test_the_error_of_measurements_is_in_the_interval() -> None:
+def test_the_error_of_measurements_is_in_the_interval():
     found = conclude("a", {frozenset("a"): (LOG2, 0.1)})
     effect = found.effects[0]
     assert effect.low == pytest.approx(2 * math.exp(-0.196))
     assert effect.high == pytest.approx(2 * math.exp(0.196))
 
 
-def test_what_was_not_measured_is_none_and_the_rest_still_stands() -> None:
-    values: dict[Names, Value] = {frozenset("a"): (LOG2, 0.0)}
+def test_what_was_not_measured_is_none_and_the_rest_still_stands():
+    values = {frozenset("a"): (LOG2, 0.0)}
     found = conclude("ab", values)
     a, b = found.effects
     assert (a.alone, a.last, a.shapley) == (pytest.approx(2), None, None)
@@ -69,19 +48,17 @@ def test_what_was_not_measured_is_none_and_the_rest_still_stands() -> None:
 
 
 @pytest.fixture
-def plan(where: Plan) -> Plan:
+def plan(where):
     return replace(where, preset=replace(where.preset, rounds=5))
 
 
-def rate(recipe: Recipe) -> float:
+def rate(recipe):
     """Each is worth what it is, but channels_last is worth nothing without compile."""
     both = 1.2 if recipe.channels_last and recipe.compile else 1.0
     return 100.0 * 1.5 ** (recipe.workers > 0) * 1.25**recipe.compile * both
 
 
-def test_every_set_of_a_few_optimizations_is_measured_beside_the_baseline(
-    machine: FakeMachine, plan: Plan
-) -> None:
+def test_every_set_of_a_few_optimizations_is_measured_beside_the_baseline(machine, plan):
     machine.rate = rate
     result = attribute(plan, ["data_loading", "channels_last", "compile"])
     assert (result.sets, result.complete) == (7, True)
@@ -94,7 +71,7 @@ def test_every_set_of_a_few_optimizations_is_measured_beside_the_baseline(
     assert machine.alive() == []
 
 
-def test_when_the_time_is_over_the_most_informative_sets_are_known(machine: FakeMachine, plan: Plan) -> None:
+def test_when_the_time_is_over_the_most_informative_sets_are_known(machine, plan):
     machine.rate = rate
     short = attribute(plan, budget_s=-1)
     assert not short.complete
@@ -102,6 +79,6 @@ def test_when_the_time_is_over_the_most_informative_sets_are_known(machine: Fake
     assert short.together and all(effect.shapley is None for effect in short.effects)
 
 
-def test_one_optimization_is_no_attribution(machine: FakeMachine, plan: Plan) -> None:
+def test_one_optimization_is_no_attribution(machine, plan):
     with pytest.raises(InvalidValue, match="1 of these optimizations can act here"):
         attribute(plan, ["compile"])

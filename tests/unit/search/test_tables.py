@@ -9,7 +9,7 @@ from perfkit.show import document, terminal
 from tests.unit.show.fake_runs import session
 
 
-def effect(name: str, mean: float | None) -> Effect:
+def effect(name, mean):
     low, high = (None, None) if mean is None else (mean - 0.1, mean + 0.1)
     return Effect(name=name, title=name, alone=1.2, last=None, shapley=mean, low=low, high=high)
 
@@ -20,7 +20,7 @@ WORTH = Attribution(
 )  # fmt: skip
 
 
-def test_worth_has_cells_a_picture_and_says_what_is_missing() -> None:
+def test_worth_has_cells_a_picture_and_says_what_is_missing():
     sections = tables.attribution(WORTH)
     rows = [[*map(str, row)] for row in document.table(sections, "what each").rows]
     assert rows[0] == ["amp", "1.20×", "n/a", "1.50× (1.40–1.60)"]
@@ -33,7 +33,7 @@ def test_worth_has_cells_a_picture_and_says_what_is_missing() -> None:
     assert "raise --budget for the rest" in text
 
 
-def test_what_was_tried_is_listed_the_fastest_first() -> None:
+def test_what_was_tried_is_listed_the_fastest_first():
     runs = [run for run in session(gpu=True) if run.status == "ok"]
     best = max(runs, key=lambda run: run.samples_per_s.value if run.samples_per_s else 0)
     result = Tuned(

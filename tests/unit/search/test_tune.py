@@ -17,7 +17,7 @@ from perfkit.studies.sources import Plan
 from tests.unit.studies.conftest import machine, where
 from tests.unit.studies.fakes import FakeMachine
 
-SPACE: dict[str, Any] = {
+SPACE = {
     "workers": (0, 1, 2),
     "batch_size": (8, 16),
     "amp": ("off", "bf16"),
@@ -27,11 +27,11 @@ SAME = Parity("same", "bitwise", [], False, {})
 
 
 @pytest.fixture
-def search(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+def search(machine, monkeypatch):
     """bf16 doubles the speed and each worker adds a tenth, but the machine slows down all the time."""
     pace = iter(range(100_000, 0, -1))
 
-    def rate(recipe: Recipe) -> float:
+    def rate(recipe):
         factor = (2.0 if recipe.amp == "bf16" else 1.0) * (1 + recipe.workers / 10)
         return 100 * factor * 0.9**recipe.channels_last * next(pace) / 100_000
 
@@ -41,12 +41,12 @@ def search(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> FakeMachine
 
 
 @pytest.fixture
-def plan(where: Plan) -> Plan:
+def plan(where):
     return replace(where, preset=replace(where.preset, rounds=5))
 
 
-def test_the_fastest_recipe_is_found_and_measured_afresh(search: FakeMachine, plan: Plan) -> None:
-    seen: list[Update] = []
+def test_the_fastest_recipe_is_found_and_measured_afresh(search, plan):
+    seen = []
     tuned = tune(plan, SPACE, progress=Progress(seen.append))
     best = Recipe.from_dict(tuned.best.recipe)
     assert (best.amp, best.workers, best.channels_last) == ("bf16", 2, False)
@@ -61,24 +61,24 @@ def test_the_fastest_recipe_is_found_and_measured_afresh(search: FakeMachine, pl
     assert search.alive() == []
 
 
-def test_the_better_half_is_measured_for_longer(search: FakeMachine, plan: Plan) -> None:
+def test_the_better_half_is_measured_for_longer(search, plan):
     tuned = tune(plan, {"workers": (0, 1, 2, 4)})
-    rounds: dict[str, list[int]] = {}
+    rounds = {}
     for run in tuned.tried[:-3]:
         rounds.setdefault(run.title, []).append(len(run.raw.block_samples_per_s))
     assert rounds["workers=1"] == [3]
     assert rounds["workers=4"] == [3 + 6]
 
 
-def test_after_the_budget_nothing_but_the_finals_starts(search: FakeMachine, plan: Plan) -> None:
+def test_after_the_budget_nothing_but_the_finals_starts(search, plan):
     tuned = tune(plan, SPACE, budget_s=5)
     assert tuned.settings != "the baseline"
     with pytest.raises(InvalidValue, match="nothing could be measured"):
         tune(plan, SPACE, budget_s=-1)
 
 
-def test_nothing_above_the_memory_cap_is_picked(search: FakeMachine, plan: Plan) -> None:
-    space: dict[str, Any] = {"batch_size": (8, 20), "amp": ("off", "bf16")}
+def test_nothing_above_the_memory_cap_is_picked(search, plan):
+    space = {"batch_size": (8, 20), "amp": ("off", "bf16")}
     tuned = tune(plan, space, memory_cap_bytes=10_000)
     assert tuned.best.recipe["batch_size"] == 8
     assert {run.recipe["batch_size"] for run in tuned.tried} == {8, 20}
@@ -86,10 +86,8 @@ def test_nothing_above_the_memory_cap_is_picked(search: FakeMachine, plan: Plan)
         tune(plan, space, memory_cap_bytes=100)
 
 
-def test_the_search_is_kept_if_parity_fails(
-    search: FakeMachine, plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: Any) -> Parity:
+def test_the_search_is_kept_if_parity_fails(search, plan, monkeypatch):
+    def fails(*_):
         raise RunFailed("out of memory in float64", "use a smaller batch")
 
     monkeypatch.setattr(ThisMachine, "parity", fails)
@@ -98,17 +96,17 @@ def test_the_search_is_kept_if_parity_fails(
     assert "could not be checked: out of memory in float64" in tuned.sentences()[-1]
 
 
-def test_a_search_that_is_stopped_keeps_what_it_has(search: FakeMachine, plan: Plan) -> None:
+def test_a_search_that_is_stopped_keeps_what_it_has(search, plan):
     stop = threading.Event()
-    search.fails = lambda child, question: stop.set() if len(search.children) == 8 else None  # type: ignore[func-returns-value]
+    search.fails = lambda child, question: stop.set() if len(search.children) == 8 else None
     tuned = tune(plan, SPACE, progress=Progress(cancelled=stop))
     assert tuned.sentences()[-1] == "Stopped: whether it trains the same was not checked."
     assert tuned.parity is None
     assert search.alive() == []
 
 
-def test_a_search_that_is_stopped_at_once_has_nothing(search: FakeMachine, plan: Plan) -> None:
+def test_a_search_that_is_stopped_at_once_has_nothing(search, plan):
     stop = threading.Event()
-    search.fails = lambda child, question: stop.set() if question == "train" else None  # type: ignore[func-returns-value]
+    search.fails = lambda child, question: stop.set() if question == "train" else None
     with pytest.raises(Cancelled):
         tune(plan, SPACE, progress=Progress(cancelled=stop))

@@ -34,7 +34,7 @@ PACKAGE = Path(perfkit.__file__).parent
         (ValueError("what a workload raises"), "exception"),
     ],
 )
-def test_an_exception_has_a_kind_a_place_and_a_remedy(problem: BaseException, kind: str) -> None:
+def test_an_exception_has_a_kind_a_place_and_a_remedy(problem, kind):
     with pytest.raises(type(problem)) as caught:
         raise problem
     failure = explain(caught.value)
@@ -43,12 +43,12 @@ def test_an_exception_has_a_kind_a_place_and_a_remedy(problem: BaseException, ki
     assert "test_failures.py:" in failure.what
 
 
-def test_an_error_of_our_own_keeps_its_words() -> None:
+def test_an_error_of_our_own_keeps_its_words():
     error = as_error(explain(InvalidValue("wrong", "right")))
     assert (error.kind, str(error)) == ("InvalidValue", "wrong. right")
 
 
-def test_the_line_of_a_loader_worker_is_read_from_its_traceback() -> None:
+def test_the_line_of_a_loader_worker_is_read_from_its_traceback():
     text = f"""Caught ValueError in DataLoader worker process 0.
 Traceback (most recent call last):
   File "{torch.__file__}", line 12, in fetch
@@ -69,12 +69,12 @@ ValueError: sample 7 is broken"""
         (3, "failed", "exit status 3"),
     ],
 )
-def test_an_exit_code_has_a_kind_and_a_remedy(code: int | None, kind: str, words: str) -> None:
+def test_an_exit_code_has_a_kind_and_a_remedy(code, kind, words):
     failure = explain_exit(code, "a line")
     assert (failure.kind, words in failure.what, bool(failure.remedy)) == (kind, True, True)
 
 
-def test_code_of_the_user_is_told_from_ours_by_folder_not_by_name() -> None:
+def test_code_of_the_user_is_told_from_ours_by_folder_not_by_name():
     """A clone in a folder called perfkit, or a workload in one, is still the user's."""
     for file in ("/home/me/perfkit/my_workload.py", toy.__file__, f"{PACKAGE}/workloads/photos.py"):
         assert is_users(file), file

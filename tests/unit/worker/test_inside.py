@@ -1,8 +1,5 @@
 """What a look inside a training finds, against what can be counted by hand: memory, FLOPs, the loader."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -22,26 +19,26 @@ CPU = torch.device("cpu")
 WEIGHTS = 4 * (16 * 32 + 32 + 32 * 2 + 2)
 
 
-def training(workload: Any = None, **switches: Any) -> Training:
+def training(workload=None, **switches):
     return Training(Recipe(**{"batch_size": 8, **switches}), workload or Toy(), CPU)
 
 
 class Momentum(Toy):
-    def optimizer(self, parameters: Any, **implementation: Any) -> Any:
+    def optimizer(self, parameters, **implementation):
         return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, **implementation)
 
 
 class Deep(Toy):
     """Each layer keeps 64 × 256 floats."""
 
-    def model(self) -> nn.Module:
+    def model(self):
         parts = [
             nn.Sequential(nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 16), nn.Tanh()) for _ in range(8)
         ]
         return nn.Sequential(*parts, nn.Linear(16, 2))
 
 
-def test_each_byte_is_of_one_kind() -> None:
+def test_each_byte_is_of_one_kind():
     report = memory.measure(training(Momentum(), zero_grad_set_to_none=False))
     assert sum(report.parts.values()) == report.peak
     assert [report.parts[kind] for kind in ("weights", "optimizer", "gradients")] == [WEIGHTS] * 3
@@ -50,7 +47,7 @@ def test_each_byte_is_of_one_kind() -> None:
     assert report.peak_phase in ("forward", "backward", "optimizer")
 
 
-def test_checkpointing_gives_activations_up() -> None:
+def test_checkpointing_gives_activations_up():
     plain, less = (
         memory.measure(training(Deep(), activation_checkpointing=on, batch_size=64)) for on in (False, True)
     )
@@ -60,7 +57,7 @@ def test_checkpointing_gives_activations_up() -> None:
     assert ("0.0.weight", "weights", 4 * 16 * 256) in plain.places
 
 
-def test_memory_of_a_compiled_model_is_refused_and_its_work_is_not_known() -> None:
+def test_memory_of_a_compiled_model_is_refused_and_its_work_is_not_known():
     measured = training()
     measured.recipe = Recipe(compile=True)
     with pytest.raises(InvalidValue, match="compile=false"):
@@ -68,13 +65,13 @@ def test_memory_of_a_compiled_model_is_refused_and_its_work_is_not_known() -> No
     assert kernels.work(measured)[0].flops is None
 
 
-def test_a_peak_that_is_not_kept_is_not_known() -> None:
+def test_a_peak_that_is_not_kept_is_not_known():
     """MPS knows what is allocated now, and that is no peak."""
     assert device.peak_bytes(torch.device("mps")) == (None, None)
     assert (device.peak_bytes(CPU)[0] or 0) > 1 << 20
 
 
-def test_flops_of_a_step_are_those_of_its_products() -> None:
+def test_flops_of_a_step_are_those_of_its_products():
     """Forward 2·b·in·out for each layer; backward the same for weights, and for inputs but the first."""
     step, operators = kernels.work(training())
     assert step.flops == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
@@ -86,8 +83,8 @@ def test_flops_of_a_step_are_those_of_its_products() -> None:
     assert step.flops == counter.get_total_flops() / 2, "the first step too"
 
 
-def test_shares_of_the_roof_are_known_where_the_work_is() -> None:
-    roofs: Any = {"step_s": 20.0, "peaks": {"float32": 100.0}, "bytes_per_s": 50.0}
+def test_shares_of_the_roof_are_known_where_the_work_is():
+    roofs = {"step_s": 20.0, "peaks": {"float32": 100.0}, "bytes_per_s": 50.0}
     operators = [(400, 50), (100, 100), (0, 50)]
     mfu, light_share = kernels.shares(StepWork(500, 200, "float32"), operators, **roofs)
     assert mfu == pytest.approx(500 / 100 / 20)
@@ -96,10 +93,10 @@ def test_shares_of_the_roof_are_known_where_the_work_is() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_timed_loader_gives_the_same_batches_and_notes_each(workers: int, tmp_path: Path) -> None:
+def test_a_timed_loader_gives_the_same_batches_and_notes_each(workers, tmp_path):
     data = TensorDataset(torch.arange(12))
     plain = [batch.tolist() for (batch,) in DataLoader(data, batch_size=3)]
-    loader: Any = DataLoader(data, batch_size=3, num_workers=workers)
+    loader = DataLoader(data, batch_size=3, num_workers=workers)
     time_loader(loader, str(tmp_path))
     assert [batch.tolist() for _epoch in range(2) for (batch,) in loader] == 2 * plain
     with (tmp_path / "cut.jsonl").open("w") as file:

@@ -2,44 +2,33 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from perfkit.worker import procedure
 from perfkit.worker.messages import Block, Progress
-from perfkit.worker.procedure import Job, Procedure, Step, drive
+from perfkit.worker.procedure import Procedure, Step, drive
 
-NOTHING = frozenset[str]()
+NOTHING = frozenset()
 
 
-@dataclass
 class Subject:
     """A training whose steps take known times."""
 
-    wait: Iterator[float] = field(default_factory=lambda: itertools.repeat(0.0))
-    compute: Iterator[float] = field(default_factory=lambda: itertools.repeat(1.0))
-    marks: Iterator[frozenset[str]] = field(default_factory=lambda: itertools.repeat(NOTHING))
-    workers: int = 0
-    prefetched: int = 0
-    batches_per_step: float = 1.0
-    samples_per_step: int = 4
-    device: torch.device = torch.device("cpu")
-    iterator: Any = None
-    now: float = 0.0
-    taken: int = 0
-    is_held: bool = False
-    notes: list[str] = field(default_factory=list)
-    reports: list[Progress] = field(default_factory=list)
+    workers = prefetched = taken = 0
+    samples_per_step, batches_per_step = 4, 1.0
+    device, iterator = torch.device("cpu"), None
+    now, is_held = 0.0, False
 
-    def __post_init__(self) -> None:
+    def __init__(self, wait=(0.0,), compute=(1.0,), marks=(NOTHING,), **settings):
+        self.wait, self.compute, self.marks = map(itertools.cycle, (wait, compute, marks))
+        self.__dict__ |= settings
+        self.notes, self.reports = [], []
         self.procedure = Procedure(self, self.reports.append, lambda: self.now)
 
-    def step(self) -> Step:
+    def step(self):
         waited = 0.0 if self.is_held else next(self.wait)
         seconds = waited + next(self.compute)
         self.now += seconds
@@ -47,39 +36,37 @@ class Subject:
         return Step(seconds, waited, 4, marks=next(self.marks))
 
     @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self):
         self.is_held = True
         yield
         self.is_held = False
 
-    def phases(self) -> contextlib.AbstractContextManager[None]:
+    def phases(self):
         return contextlib.nullcontext()
 
-    def check(self, steps: Sequence[Any]) -> None:
+    def check(self, steps):
         pass
 
-    def note(self, text: str) -> None:
+    def note(self, text):
         self.notes.append(text)
 
-    def run(self, job: Job) -> Any:
+    def run(self, job):
         return drive(job, self.step)
 
-    def block(self, **settings: Any) -> Block:
-        return self.run(self.procedure.block(**{"settle": False, **settings})).block()  # type: ignore[no-any-return]
+    def block(self, **settings):
+        return self.run(self.procedure.block(**{"settle": False, **settings})).block()
 
 
-def queue(monkeypatch: pytest.MonkeyPatch, states: Iterator[int]) -> None:
+def queue(monkeypatch, states):
     """What the loader has ready, call by call."""
     monkeypatch.setattr(procedure, "ready", lambda iterator: next(states))
     monkeypatch.setattr(Procedure, "_wait_for_workers", lambda self: None)
 
 
-def test_a_block_has_the_times_of_its_steps_and_ends_when_the_device_has_finished(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    subject = Subject(wait=itertools.cycle([0.25, 0.5]))
+def test_a_block_has_the_times_of_its_steps_and_of_the_device_s_end(monkeypatch):
+    subject = Subject(wait=[0.25, 0.5])
 
-    def synchronize(device: torch.device) -> None:
+    def synchronize(device):
         subject.now += 0.5 * subject.taken
 
     monkeypatch.setattr(procedure, "synchronize", synchronize)
@@ -90,8 +77,8 @@ def test_a_block_has_the_times_of_its_steps_and_ends_when_the_device_has_finishe
     assert subject.reports[-1] == Progress("measuring", 4, 4)
 
 
-def test_steps_of_a_block_follow_from_samples_seconds_workers_and_their_queue() -> None:
-    subject = Subject(compute=itertools.repeat(0.5))
+def test_steps_of_a_block_follow_from_samples_seconds_workers_and_their_queue():
+    subject = Subject(compute=[0.5])
     assert subject.procedure.steps_for(4, seconds=9.0) == 1, "nothing is known of the steps yet"
     subject.run(subject.procedure.warm_up(100))
     assert [subject.procedure.steps_for(samples, seconds=9.0) for samples in (4, 4 * 30)] == [18, 30]
@@ -111,9 +98,7 @@ def test_steps_of_a_block_follow_from_samples_seconds_workers_and_their_queue() 
         ("meta", [6, *[5] * 50], 2),  # beside an accelerator, workers that rest make no step faster
     ],
 )
-def test_a_block_ends_with_the_queue_as_full_as_it_started(
-    monkeypatch: pytest.MonkeyPatch, device: str, states: list[int], steps: int
-) -> None:
+def test_a_block_ends_with_the_queue_as_full_as_it_started(monkeypatch, device, states, steps):
     """With two workers and three batches for each."""
     queue(monkeypatch, iter(states))
     subject = Subject(workers=2, prefetched=6, device=torch.device(device))
@@ -122,21 +107,21 @@ def test_a_block_ends_with_the_queue_as_full_as_it_started(
 
 @pytest.mark.parametrize(("full", "waits", "steps"), [(5, 0.0, 7), (4, 0.0, 25), (0, 0.25, 7), (0, 0.01, 25)])
 def test_settling_ends_when_the_loader_is_waited_for_or_has_its_queue_full_again(
-    monkeypatch: pytest.MonkeyPatch, full: int, waits: float, steps: int
-) -> None:
+    monkeypatch, full, waits, steps
+):
     queue(monkeypatch, itertools.repeat(full))
-    subject = Subject(wait=itertools.repeat(waits), workers=2, prefetched=6)
+    subject = Subject(wait=[waits], workers=2, prefetched=6)
     subject.run(subject.procedure.settle())
     assert subject.taken == steps
 
 
-def test_a_queue_that_is_left_as_it_is_makes_a_block_as_short_as_its_samples() -> None:
+def test_a_queue_that_is_left_as_it_is_makes_a_block_as_short_as_its_samples():
     subject = Subject(workers=1, prefetched=4)
     assert len(subject.block(samples=8, settle=True, queues=0).step_s) == 2 == subject.taken
 
 
-def test_a_held_batch_is_trained_on_before_it_is_timed_and_nothing_is_waited_for() -> None:
-    subject = Subject(wait=itertools.repeat(0.25))
+def test_a_held_batch_is_trained_on_before_it_is_timed_and_nothing_is_waited_for():
+    subject = Subject(wait=[0.25])
     held = subject.run(subject.procedure.held(16)).block()
     assert (held.step_s, held.data_wait_s, subject.taken) == ([1.0] * 4, [0.0] * 4, 4 + 3)
 
@@ -150,26 +135,24 @@ def test_a_held_batch_is_trained_on_before_it_is_timed_and_nothing_is_waited_for
         ([0.9**n for n in range(201)], 9e9, 200),
     ],
 )
-def test_warm_up_ends_when_two_windows_agree_or_its_budget_is_spent(
-    times: list[float], budget: float, steps: int
-) -> None:
-    subject = Subject(compute=iter(times))
+def test_warm_up_ends_when_two_windows_agree_or_its_budget_is_spent(times, budget, steps):
+    subject = Subject(compute=times)
     assert len(subject.run(subject.procedure.warm_up(budget)).plain) == steps
 
 
-def test_steps_with_something_else_in_them_do_not_count_unless_every_step_has_it() -> None:
-    subject = Subject(marks=itertools.cycle([frozenset({"evaluation"}), NOTHING, NOTHING]))
+def test_steps_with_something_else_in_them_do_not_count_unless_every_step_has_it():
+    subject = Subject(marks=[{"evaluation"}, NOTHING, NOTHING])
     taken = subject.block(samples=16)
     assert (len(taken.step_s), taken.seconds, subject.taken) == (4, 4.0, 6)
-    always = Subject(marks=itertools.repeat(frozenset({"checkpoint"})))
+    always = Subject(marks=[{"checkpoint"}])
     assert len(always.block(samples=4).step_s) == 20
     assert always.notes == ["every step has checkpoint in it, so that is part of a step here"]
 
 
-def test_writing_the_trace_is_no_part_of_the_profiled_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_the_trace_is_no_part_of_the_profiled_steps(monkeypatch):
     subject = Subject()
 
-    def slow(recorded: object, path: str) -> None:
+    def slow(recorded, path):
         subject.now += 500
 
     monkeypatch.setattr(procedure, "_write", slow)
@@ -178,14 +161,14 @@ def test_writing_the_trace_is_no_part_of_the_profiled_steps(monkeypatch: pytest.
     assert (subject.now > 500, report.marks[-1] - report.marks[0], report.plain_step_s) == (True, 2.0, 1.0)
 
 
-def test_ranks_do_what_rank_0_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_do_what_rank_0_decides(monkeypatch):
     """Each rank by itself would take other numbers of steps, and wait for the others for ever."""
     monkeypatch.setattr(procedure, "world", lambda: 2)
     monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, source: tensor.fill_(7.0))
     assert Subject().procedure.steps_for(4) == 7
 
 
-def test_gradients_stay_on_their_rank_also_where_the_program_says_when_they_are_averaged() -> None:
+def test_gradients_stay_on_their_rank_also_where_the_program_says_when_they_are_averaged():
     class Model(torch.nn.Linear):
         require_backward_grad_sync = True
 
@@ -197,7 +180,7 @@ def test_gradients_stay_on_their_rank_also_where_the_program_says_when_they_are_
     assert (model.require_backward_grad_sync, type(model)) == (True, Model)
 
 
-def test_batches_that_came_early_are_ready_too() -> None:
+def test_batches_that_came_early_are_ready_too():
     loaded = SimpleNamespace(
         _data_queue=SimpleNamespace(qsize=lambda: 2), _task_info={1: (0,), 2: (1, "data")}
     )

@@ -1,9 +1,7 @@
 """Seeded faults: each makes a GPU's host wait, and each is found on a CPU, with its line."""
 
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -14,12 +12,12 @@ from perfkit.worker import syncs
 X = torch.arange(6.0)
 
 
-def _assigned(x: torch.Tensor) -> None:
+def _assigned(x):
     x = x.clone()
     x[x > 2] = torch.ones(3)
 
 
-FAULTS: dict[str, Callable[[torch.Tensor], Any]] = {
+FAULTS = {
     "item": lambda x: x.sum().item(),
     "float": lambda x: float(x.sum()),
     "int": lambda x: int(x.sum()),
@@ -40,19 +38,19 @@ FAULTS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_seeded_fault_is_found_at_its_line(fault: str) -> None:
+def test_a_seeded_fault_is_found_at_its_line(fault):
     with perfkit.detect_syncs() as detected:
         FAULTS[fault](X)
     assert detected.places
     assert all(place.where.startswith("test_syncs.py:") and place.fix for place in detected.sorted())
 
 
-def test_a_clean_step_has_none_and_neither_has_a_loader() -> None:
-    class Data(torch.utils.data.Dataset):  # type: ignore[type-arg]
-        def __len__(self) -> int:
+def test_a_clean_step_has_none_and_neither_has_a_loader():
+    class Data(torch.utils.data.Dataset):
+        def __len__(self):
             return 4
 
-        def __getitem__(self, index: int) -> Any:
+        def __getitem__(self, index):
             return torch.tensor(float(torch.arange(4)[index].item()))
 
     model, target = torch.nn.Linear(6, 2), torch.zeros(2)
@@ -67,14 +65,14 @@ def test_a_clean_step_has_none_and_neither_has_a_loader() -> None:
             torch.where(X > 2, X, -X)
 
 
-def test_the_detector_does_not_wait_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_detector_does_not_wait_itself(monkeypatch):
     """To format a tensor is to read it: on a GPU that waits for it."""
     monkeypatch.setattr(torch._tensor_str, "_str", lambda *_, **__: pytest.fail("a tensor was read"))
     with perfkit.detect_syncs():
         torch.zeros(6).copy_(X).to(X)
 
 
-def test_a_place_costs_what_its_calls_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_costs_what_its_calls_do(monkeypatch):
     plain = syncs._caller
     monkeypatch.setattr(syncs, "_caller", lambda on_gpu: (time.sleep(0.1), plain(on_gpu))[1])
     with perfkit.detect_syncs() as detected:
@@ -86,8 +84,8 @@ def test_a_place_costs_what_its_calls_do(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "4x, " in detected.table()
 
 
-def test_the_assertion_lists_the_places_and_allows_some() -> None:
-    def twice() -> None:
+def test_the_assertion_lists_the_places_and_allows_some():
+    def twice():
         X.sum().item()
         X.mean().item()
 
@@ -102,10 +100,10 @@ def test_the_assertion_lists_the_places_and_allows_some() -> None:
     ("pinned", "asynchronous", "fix"),
     [(False, True, "pin it"), (True, False, "non_blocking"), (True, True, "overlaps")],
 )
-def test_copies_to_a_device_are_judged_by_their_memory(pinned: bool, asynchronous: bool, fix: str) -> None:
+def test_copies_to_a_device_are_judged_by_their_memory(pinned, asynchronous, fix):
     """With stand-ins: no GPU is needed to judge what a copy from pageable or pinned memory means."""
     source = SimpleNamespace(device=torch.device("cpu"), is_pinned=lambda: pinned)
-    result: Any = SimpleNamespace(device=torch.device("cuda"))
+    result = SimpleNamespace(device=torch.device("cuda"))
     place = syncs._copy("to", (source,), {"non_blocking": asynchronous}, result, on_gpu=True)
     assert place
     assert (place.kind, place.memory) == ("host to device", "pinned" if pinned else "pageable")

@@ -3,8 +3,6 @@
 import contextlib
 import gc
 import weakref
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -20,17 +18,17 @@ from tests.support.toy import Blocks, NaNLoss, Toy
 CPU = torch.device("cpu")
 
 
-def training(workload: Any = None, **switches: Any) -> Training:
+def training(workload=None, **switches):
     return Training(Recipe(**{"batch_size": 8, **switches}), workload or Toy(), CPU)
 
 
-def first_losses(subject: Training, count: int = 4) -> list[float]:
+def first_losses(subject, count=4):
     job = Procedure(subject, lambda progress: None).first_steps([subject.first], count)
     return losses(drive(job, subject.step).plain)
 
 
 @pytest.mark.parametrize("switches", [{}, {"accumulation": 2, "workers": 1}, {"amp": "fp16"}])
-def test_its_losses_are_those_of_the_program(switches: dict[str, Any]) -> None:
+def test_its_losses_are_those_of_the_program(switches):
     program = train.train(Recipe(batch_size=8, **switches), Toy(), CPU)
     expected = [float(next(program)) for _ in range(4)]
     measured = training(**switches)
@@ -38,16 +36,16 @@ def test_its_losses_are_those_of_the_program(switches: dict[str, Any]) -> None:
     assert train.endless(measured.loader) is not measured.feed
 
 
-def test_a_loss_that_is_not_finite_is_an_error_with_a_remedy() -> None:
+def test_a_loss_that_is_not_finite_is_an_error_with_a_remedy():
     with pytest.raises(RunFailed, match=r"loss became nan.*learning rate"):
         first_losses(training(NaNLoss()))
 
 
-def test_the_first_batch_is_not_kept() -> None:
-    seen: list[weakref.ref[torch.Tensor]] = []
+def test_the_first_batch_is_not_kept():
+    seen = []
 
     class Watching(Toy):
-        def loss(self, outputs: Any, targets: Any) -> Any:
+        def loss(self, outputs, targets):
             seen.append(weakref.ref(targets))
             return super().loss(outputs, targets)
 
@@ -57,7 +55,7 @@ def test_the_first_batch_is_not_kept() -> None:
     assert seen[0]() is None
 
 
-def test_a_held_batch_is_repeated_and_the_loader_rests() -> None:
+def test_a_held_batch_is_repeated_and_the_loader_rests():
     measured = training()
     with measured.hold():
         first, second = losses([measured.step(), measured.step()])
@@ -66,20 +64,20 @@ def test_a_held_batch_is_repeated_and_the_loader_rests() -> None:
     assert measured.feed.count == 3
 
 
-def test_waiting_is_what_the_loader_takes() -> None:
+def test_waiting_is_what_the_loader_takes():
     now = 0.0
 
-    class Points(torch.utils.data.Dataset):  # type: ignore[type-arg]
-        def __len__(self) -> int:
+    class Points(torch.utils.data.Dataset):
+        def __len__(self):
             return 8
 
-        def __getitem__(self, index: int) -> Any:
+        def __getitem__(self, index):
             nonlocal now
             now += 0.25
             return torch.zeros(16), 0
 
     class Slow(Toy):
-        def dataset(self, recipe: Any) -> Any:
+        def dataset(self, recipe):
             return Points()
 
     measured = Training(Recipe(batch_size=4), Slow(), CPU, clock=lambda: now)
@@ -90,11 +88,11 @@ def test_waiting_is_what_the_loader_takes() -> None:
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_phases_are_seen_in_order_around_what_they_name(accumulation: int) -> None:
-    seen: list[str] = []
+def test_phases_are_seen_in_order_around_what_they_name(accumulation):
+    seen = []
 
     @contextlib.contextmanager
-    def on_phase(name: str) -> Iterator[None]:
+    def on_phase(name):
         seen.append(name)
         yield
         seen.append("end")
@@ -108,25 +106,25 @@ def test_phases_are_seen_in_order_around_what_they_name(accumulation: int) -> No
     assert len(seen) == 2 * len(parts), "nothing is seen after observing has ended"
 
 
-def test_after_observing_the_program_is_as_it_was() -> None:
+def test_after_observing_the_program_is_as_it_was():
     plain = train.record_function, prefetch.record_function, train.endless
     measured = training(Blocks())
     observe_step(measured)
-    with pytest.raises(ZeroDivisionError), measured.phases(lambda name: 1 / 0):  # type: ignore[arg-type, return-value]
+    with pytest.raises(ZeroDivisionError), measured.phases(lambda name: 1 / 0):
         measured.step()
     assert (train.record_function, prefetch.record_function, train.endless) == plain
     hooks = [h for part in measured.model.modules() for h in (*part._forward_hooks, *part._forward_pre_hooks)]
     assert (hooks, measured.feed.last) == ([], None)
 
 
-def test_a_step_is_seen_as_it_was_taken() -> None:
+def test_a_step_is_seen_as_it_was_taken():
     view = observe_step(training(Blocks(), accumulation=2, non_blocking=True, activation_checkpointing=True))
     assert (view.batches, view.updates, view.block_calls, view.averaged) == (2, 1, 4, [True, True])
     assert view.copies == [{"non_blocking": True}] * 4
     assert (view.inputs.shape, view.outputs.shape) == ((8, 16), (8, 2))
 
 
-def test_observing_compiles_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_observing_compiles_nothing_again(monkeypatch):
     torch._dynamo.reset()
     plain = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, mode: plain(model, backend="eager"))
