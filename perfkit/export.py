@@ -150,8 +150,8 @@ def _tables(nodes: Mapping[str, Any]) -> dict[str, dict[str, _Code]]:
     """Dictionaries, with the sources of their values."""
     tables = {}
     for at, node in nodes.items():
-        table: Any = getattr(node, "value", None)
-        if isinstance(table, ast.Dict):
+        if isinstance(getattr(node, "value", None), ast.Dict):
+            table: Any = node.value
             codes = [_Code(ast.unparse(value)) for value in table.values]
             tables[at] = dict(zip(map(ast.literal_eval, table.keys), codes, strict=True))
     return tables
