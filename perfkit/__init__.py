@@ -18,8 +18,6 @@ _PUBLIC = {
     "detect_syncs": "perfkit.worker.syncs",
     "assert_no_sync": "perfkit.worker.syncs",
     "climb": "perfkit.studies.rungs",
-    "stage_diffs": "perfkit.studies.rungs",
-    "script": "perfkit.studies.rungs",
     "figure": "perfkit.show.figures",
     "html": "perfkit.show.html:session",
 }

@@ -20,7 +20,7 @@ COMMANDS = {
     "memory": ("perfkit.cli.compare:memory", "What holds memory in a training step"),
     "export": ("perfkit.cli.run:export", "Write the standalone training script of a recipe"),
     "diff": ("perfkit.cli.run:diff", "What an optimization changes in the training script"),
-    "doctor": ("perfkit.cli.compare:doctor", "Check this machine: what can run, what to fix, its noise"),
+    "doctor": ("perfkit.cli.doctor:doctor", "Check this machine: what can run, what to fix, its noise"),
 }  # fmt: skip
 """Name → (`module:attribute`, the line for `perfkit --help`)."""
 

@@ -7,16 +7,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-from perfkit import additions, machine
+from perfkit import additions
 from perfkit import recipe as recipes
 from perfkit.cli.command import complain
 from perfkit.cli.options import Output, Recipe, Script, Stage, Texts, Training, progress
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
-from perfkit.results import noise as noises
 from perfkit.show import inside, tables
 from perfkit.show.document import Content
 from perfkit.studies import compare as comparing
-from perfkit.studies import inspect, rungs
+from perfkit.studies import inspect
 
 
 def compare(
@@ -141,31 +140,3 @@ def memory(
     second = dataclasses.replace(training, settings=[*(training.settings or []), *(other or [])])
     ledgers = [inspect.memory(**side.where()) for side in ([training, second] if other else [training])]
     output.show("memory of a step", inside.memory(ledgers), ledgers if other else ledgers[0])
-
-
-def doctor(
-    training: Training,
-    output: Output,
-    noise: Annotated[
-        bool, typer.Option("--noise", help="also measure how far apart identical runs come out (minutes)")
-    ] = False,
-    pairs: Annotated[int, typer.Option(min=2, max=100, help="pairs of processes for --noise")] = 10,
-    budget: Annotated[float, typer.Option(min=0, help="seconds of measuring for each such pair")] = 30.0,
-) -> None:
-    """Checks this machine: hardware, which stages can run here, what to fix; with --noise, its A/A noise.
-
-    Verdicts take the noise into account: a smaller effect is not called an effect.
-    """
-    plan, checks = training.plan(), machine.checkup()
-    # What is built in declares what it offers; a workload that is named has to be loaded.
-    stages = rungs.resolve(plan)[1] if training.workload else rungs.expected_stages(plan)
-    sections = tables.doctor(machine.describe(machine.facts()), checks, stages)
-    record: dict[str, object] = {"checks": checks}
-    if noise:
-        with progress() as follow:
-            result = comparing.measure_noise(plan, pairs, budget, progress=follow)
-        record["noise"] = bound = noises.load(plan.device)
-        sections += tables.noise(result, plan.device, bound)
-    output.show("check of this machine", sections, record)
-    if any(check.status == "problem" for check in checks):
-        raise typer.Exit(1)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -15,11 +15,11 @@ import typer
 from perfkit.errors import InvalidValue
 from perfkit.machine import write_atomically
 from perfkit.recipe import parse_settings
-from perfkit.show import terminal
-from perfkit.show.document import Content
-from perfkit.studies import sources
-from perfkit.studies.progress import Progress, Update
-from perfkit.studies.sources import Plan
+
+if TYPE_CHECKING:  # else a command that needs none of it would wait for numpy and rich
+    from perfkit.show.document import Content
+    from perfkit.studies.progress import Progress, Update
+    from perfkit.studies.sources import Plan
 
 Texts = list[str] | None
 Minutes = Annotated[float, typer.Option(help="minutes of measuring", min=0)]
@@ -44,8 +44,10 @@ class Training:
     ] = None
     seed: Annotated[int, typer.Option(help="seed of weights, order and augmentation")] = 0
 
-    def plan(self, stages: list[str] | None = None, **more: Any) -> Plan:
+    def plan(self, stages: list[str] | None = None, **more: Any) -> "Plan":
         """The plan of a study; `more` as for `studies.sources.plan`."""
+        from perfkit.studies import sources
+
         more |= {"device": self.device, "options": parse_options(self.option), "seed": self.seed}
         return sources.plan(self.workload, self.preset, stages, host=self.host, **more)
 
@@ -100,8 +102,10 @@ class Output:
     def __post_init__(self) -> None:
         check_writable(self.json_file, self.html_file)
 
-    def show(self, title: str, sections: Sequence[Content], document: object) -> None:
+    def show(self, title: str, sections: "Sequence[Content]", document: object) -> None:
         """Writes the files that were asked for, then prints the sections."""
+        from perfkit.show import terminal
+
         if self.html_file:
             from perfkit.show import html  # it brings jinja2
 
@@ -137,18 +141,20 @@ def names(text: str | None) -> list[str] | None:
 
 
 @contextlib.contextmanager
-def progress(tell: Callable[[Update], None] = lambda update: None) -> Iterator[Progress]:
+def progress(tell: "Callable[[Update], None]" = lambda update: None) -> "Iterator[Progress]":
     """A bar on stderr for the progress of a study; `tell` gets the updates too."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
+
+    from perfkit.studies.progress import Progress
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("starting", total=1.0)
 
-        def show(now: Update) -> None:
+        def show(now: "Update") -> None:
             bar.update(task, completed=now.fraction, description=now.describe())
             tell(now)
 

@@ -115,7 +115,7 @@ def show(
         raise InvalidValue("no run is stored yet", "Measure some: perfkit run")
     if name is None or name in sessions:
         session = name or next(iter(sessions))
-        return _show_session(list(reversed(store.runs(limit=1000, session=session))), output)
+        return _show_session(list(reversed(store.runs(session))), output)
     stored = store.get(name)
     sections = [*tables.sections([stored]), tables.checks("Every check", stored.mechanism)]
     return output.show(sentences.name(stored), sections, summary(stored) | {"machine": stored.machine})
@@ -137,8 +137,10 @@ def export(
         text = next(iter(texts.values()))
     else:
         plan = training.plan([training.stage or "baseline"], settings=training.switches(), below=True)
-        described, stages = rungs.resolve(plan)
-        text = rungs.script(rungs.acting(stages[-1]).recipe, described, plan.device, training.seed, steps)
+        described = rungs.describe(plan)
+        recipe = rungs.acting(rungs.planned(plan, described)[-1]).recipe
+        workload = described.reference, described.options
+        text = rungs.script(recipe, *workload, plan.device, training.seed, steps)
     if out:
         write(out, text)
     else:

@@ -159,7 +159,7 @@ def cache_folder() -> Path:
 
 
 def runs_folder() -> Path:
-    """The folder for the store of runs, and for the user's own recordings (`recordings/` in it)."""
+    """The folder for the store of runs."""
     return data_folder() / "runs"
 
 

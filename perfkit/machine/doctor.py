@@ -49,8 +49,10 @@ def checkup() -> list[Check]:
     shm = Check("/dev/shm", "n/a: this system has none")
     if shared := machine["shm_bytes"]:
         shm = Check("/dev/shm", f"{shared / GIB:.2f} GiB", _SMALL_SHM if shared < GIB else "")
-    flags = [flag for flag in cpu["flags"] if flag in ("amx_bf16", "avx512_bf16", "bf16")]
-    bf16 = ", ".join(flags) or "no instructions for it: AMP on the CPU will be slower, not faster"
+    bf16 = (
+        ", ".join(flag for flag in cpu["flags"] if "bf16" in flag)
+        or "no instructions for it: AMP on the CPU will be slower, not faster"
+    )
     device = devices.check_device(None)
     problem, _, fix = devices.compiler_problem(device).partition(": ")
     return [

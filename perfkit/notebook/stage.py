@@ -20,7 +20,7 @@ from perfkit.results.parity import Parity
 from perfkit.results.store import Entry, RunStore
 from perfkit.show import document, sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Section
-from perfkit.studies import inspect, rungs
+from perfkit.studies import inspect, rungs, sources
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import Plan
 
@@ -106,8 +106,8 @@ class StagePanel(LadderPanel):
     def _offer(self) -> None:
         """Shows the switches as they can act there, as far as the workload's class declares it."""
         description = rungs.expected(self.plan)
-        stage = rungs.last(self.plan, description)
-        self.controls.set_rule(rungs.switch_rule(self.plan, description))
+        stage = rungs.planned(replace(self.plan, changes={}), description)[-1]
+        self.controls.set_rule(sources.described(self.plan, description).why_not_set)
         self.controls.set_base(stage.recipe)
         self.plan = replace(self.plan, changes=self.controls.changes())
         self.bar.say(f"n/a here: {stage.reason}" if stage.reason else "ready")

@@ -129,7 +129,7 @@ class Workbench(PlanPanel):
         """Offers what the workload's class declares, and shows the runs of the place."""
         plan = self.plan
         self.controls.set_base(self._plain())
-        self.controls.set_rule(rungs.switch_rule(plan, rungs.expected(plan)))
+        self.controls.set_rule(sources.described(plan, rungs.expected(plan)).why_not_set)
         runs = recordings.played(recordings.find(plan.recorded)) if plan.recorded else []
         self._played = {run.id: run for run in runs if _is_shown(run)}
         lines = map(entry, self._played.values()) if runs else RunStore().history(workload=plan.workload)

@@ -29,20 +29,14 @@ def _file() -> Path:
     return machine.runs_folder() / "noise.jsonl"
 
 
-def load(device: str, further: Sequence[AAPair] = ()) -> float | None:
-    """The noise of a device as a fraction; None where no pair was measured here.
-
-    Args:
-        device: whose stored pairs count.
-        further: pairs that are not stored yet.
-    """
+def load(device: str) -> float | None:
+    """The noise of a device as a fraction; None where no pair was measured here."""
     pairs = []
     for text in _file().read_bytes().splitlines() if _file().is_file() else ():
         with contextlib.suppress(msgspec.DecodeError):
             line = msgspec.json.decode(text, type=_Line)
             pairs += [line.pair] * (line.device == device)
-    pairs = [*pairs[-_NEWEST:], *further]
-    return stats.aa_noise_bound(pairs) if pairs else None
+    return stats.aa_noise_bound(pairs[-_NEWEST:]) if pairs else None
 
 
 def expected(device: str, script: bool = False) -> tuple[float | None, bool]:

@@ -67,8 +67,6 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     """Whether that noise was measured on another machine."""
     band: float | None = None
     """Of simulated runs: the model's error of the ratio to expect, as a fraction; None for measured ones."""
-    computed: bool = False
-    """Whether both rates were computed, on a virtual host: one round is then all there is."""
     further_pairs: list[Rounds] = []
     """The same two recipes, measured again, each time in a pair of fresh processes."""
 
@@ -87,7 +85,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def ratio(self) -> Ratio:
         """How many times faster this run is than the other, with its interval and verdict."""
-        pairs = [pair for pair in self.pairs if not pair.is_disturbed] or self.pairs
+        pairs = [pair for pair in self.pairs if not pair.is_disturbed]
         if len(pairs) < stats.MIN_ROUNDS:
             pairs = self.pairs
         rates = [pair.rates for pair in pairs]
@@ -97,6 +95,4 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
             ratio = stats.ratio(*rates[0], paired=self.interleaved, noise=self.noise)
         if any(pair.is_disturbed for pair in pairs):
             return msgspec.structs.replace(ratio, verdict="disturbed")
-        if self.computed:
-            ratio = msgspec.structs.replace(ratio, verdict="no measurable difference")
         return ratio if self.band is None else stats.predicted(ratio, self.band)

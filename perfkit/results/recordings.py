@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from perfkit import machine
-from perfkit.errors import InvalidValue, StoreError, explain
+from perfkit.errors import InvalidValue
 from perfkit.results.run import SCHEMA, Run, read
 
 PREFIX = "recorded:"
@@ -70,37 +70,17 @@ def save(recorded: Sequence[Run], path: Path) -> None:
 
     Raises:
         InvalidValue: they were played from a recording, which has its own provenance.
-        StoreError: it cannot be written.
+        OSError: it cannot be written.
     """
     text = recording_text(recorded)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        machine.write_atomically(path, text)
-    except OSError as problem:
-        raise StoreError(*explain(problem, path)) from problem
-
-
-def load(path: Path) -> Recording:
-    """A recording from a file; nothing in it is executed, every field is checked.
-
-    Raises:
-        StoreError: there is no such file, it is no recording, or of another version.
-    """
-    try:
-        return read(path.read_bytes(), Recording, path)
-    except OSError as problem:
-        raise StoreError(*explain(problem, path)) from problem
-
-
-def _own_folder() -> Path:
-    return machine.runs_folder() / "recordings"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    machine.write_atomically(path, text)
 
 
 def available() -> Mapping[str, Path]:
-    """Every recording by its name: the shipped ones, then the user's, which replace equal names."""
+    """The recordings that ship with perfkit, by name."""
     tree = machine.checkout()
-    folders = [*([tree / "data" / "recordings"] if tree else []), _own_folder()]
-    files = [file for folder in folders for file in sorted(folder.glob("*.json"))]
+    files = sorted((tree / "data" / "recordings").glob("*.json")) if tree else []
     return {file.stem: file for file in files if file.stem != "provenance"}
 
 
@@ -112,14 +92,12 @@ def find(name: str) -> Recording:
         StoreError: the file is not a recording, or is damaged.
     """
     known = available()
-    if name in known:
-        return load(known[name])
-    if name.endswith(".json") and Path(name).is_file():
-        return load(Path(name))
+    path = known.get(name, Path(name))
+    if path.suffix == ".json" and path.is_file():
+        return read(path.read_bytes(), Recording, path)
     raise InvalidValue(
         f"there is no recording '{name}'",
-        f"There are: {', '.join(known) or 'none'}. Others: a file from `perfkit run -o`, as "
-        f"recorded:FILE.json, or put it into {_own_folder()}",
+        f"There are: {', '.join(known) or 'none'}. Others: recorded:FILE.json, a file from `perfkit run -o`",
     )
 
 

@@ -168,11 +168,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Whether a user's script trained, so that the recipe is only what could be observed of it."""
         return "command" in self.facts
 
-    @property
-    def on_gpu(self) -> bool:
-        """Whether the run was on a CUDA device, or on a simulated one."""
-        return self.device.startswith("cuda") or self.simulated is not None
-
     @cached_property
     def samples_per_s(self) -> Estimate | None:
         """Throughput: geometric mean over the undisturbed blocks, with its 95% interval.
@@ -348,9 +343,9 @@ class Comparison(msgspec.Struct, frozen=True):
         else:
             basis = f"{self.rounds} {'interleaved' if pairing.interleaved else 'sequential'} rounds"
             basis += f" in {self.pairs} pairs of processes" * (self.pairs > 1) + ", A/A noise "
-            basis += "not measured" if pairing.noise is None else f"{pairing.noise:.1%}"
-            basis += " assumed" * pairing.assumed
-            basis += ": perfkit doctor --noise measures it" * (pairing.noise is None or pairing.assumed)
+            basis += "unknown" if pairing.noise is None else f"{pairing.noise:.1%}"
+            if pairing.noise is None or pairing.assumed:
+                basis += " (not of this machine: perfkit doctor --noise measures it)"
         return f"{self.b.title} / {self.a.title}: {numbers}; {basis}"
 
 
@@ -359,14 +354,18 @@ class Comparison(msgspec.Struct, frozen=True):
 OF_SESSION = ("schema", "session", "created", "workload", "options", "preset", "device", "seed", "machine")
 """Fields that all runs of a session share."""
 _NOT_SHOWN = {*OF_SESSION, "stage", "samples_per_step", "pairings", "reference_samples_per_s"}
-_TIMES = ("step_s", "data_wait_s", "data_wait_share", "ceiling_samples_per_s", "pipeline_efficiency")
-_DERIVED = ("samples_per_s", "disturbed", *_TIMES, "utilization")
+_DERIVED = (
+    "samples_per_s",
+    "disturbed",
+    "step_s",
+    "data_wait_s",
+    "data_wait_share",
+    "ceiling_samples_per_s",
+    "pipeline_efficiency",
+    "utilization",
+)
 UNREADABLE = (ValueError, RecursionError)
 """What reading JSON that is no run raises."""
-
-
-class _Versioned(msgspec.Struct):
-    schema: int
 
 
 def summary(run: Run) -> dict[str, Any]:
@@ -401,18 +400,12 @@ def read(text: bytes, kind: type[T], what: object) -> T:
         StoreError: it is none, or another version of perfkit wrote it.
     """
     try:
-        version = msgspec.json.decode(text, type=_Versioned).schema
-        if version == SCHEMA:
-            return msgspec.json.decode(text, type=kind)
+        return msgspec.json.decode(text, type=kind)
     except UNREADABLE as problem:
         name = kind.__name__.lower()
         raise StoreError(
-            f"{what} is not a {name} of perfkit: {problem}", "Restore it, or measure again"
+            f"{what} is not a {name} of this version of perfkit: {problem}", "Restore it, or measure again"
         ) from None
-    raise StoreError(
-        f"{what} was written by another version of perfkit (schema {version}; this one reads {SCHEMA})",
-        "Use that version, or measure again",
-    )
 
 
 def slug(text: str) -> str:

@@ -18,6 +18,8 @@ MIN_ROUNDS = 5
 ENDING_ROUNDS = 10
 """Fewer rounds are no reason to stop, however narrow their interval: a few come out close together by chance,
 and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965). Large effects are excepted."""
+_NORMAL = 1.959963984540054
+"""97.5% quantile of the normal distribution."""
 _PRIOR_PAIRS = 4
 _PRIOR_NOISE = 0.015
 """Equal processes differed by 1.5% (standard deviation, 204 groups of processes, two cores, torch 2.15)."""
@@ -148,12 +150,6 @@ def _student(freedom: float) -> float:
     return float(special.stdtrit(freedom, 0.975))
 
 
-def _normal() -> float:
-    from scipy import special
-
-    return float(special.ndtri(0.975))
-
-
 def widened(estimate: Estimate, band: float) -> Estimate:
     """An estimate whose interval also holds the error of a model, a fraction."""
     log_band = math.log1p(band)
@@ -169,8 +165,6 @@ def predicted(ratio: Ratio, band: float) -> Ratio:
         ratio: as computed from rounds.
         band: the error of this ratio to expect of the model, as a fraction.
     """
-    if ratio.verdict in ("too few rounds", "disturbed"):
-        return ratio
     wide = widened(Estimate(ratio.ratio, ratio.low, ratio.high), band)
     verdict: Verdict = "too close to predict"
     if wide.low > 1 + MIN_EFFECT:
@@ -183,9 +177,7 @@ def predicted(ratio: Ratio, band: float) -> Ratio:
 # ---------------------------------------------------------------- when measuring may end
 
 
-def rounds_needed(
-    log_ratios: Values, precision: float, part: float = 0.0, equal: Values | None = None
-) -> float:
+def rounds_needed(log_ratios: Values, precision: float, part: float = 0.0) -> float:
     """After how many rounds measuring may end, judged by the scatter of those so far.
 
     Usually 10, and as many as make every interval narrow enough. A large effect needs fewer: nobody need wait
@@ -198,20 +190,16 @@ def rounds_needed(
         log_ratios: one row a round, one column for each ratio.
         precision: half the width of each interval / ratio, at most … At 0 only the budget ends the measuring.
         part: … or this part of the effect, if that is more.
-        equal: log ratios of two equal processes, one a round; they may be known less well than the effects.
     """
     if precision <= 0:
         return math.inf
     if len(log_ratios) < 2:
         return ENDING_ROUNDS
     effects = part * np.abs(log_ratios.mean(axis=0))
-    required = np.maximum(precision, effects)
-    needed = np.maximum(ENDING_ROUNDS, _rounds_for(log_ratios, required))
+    needed = np.maximum(ENDING_ROUNDS, _rounds_for(log_ratios, np.maximum(precision, effects)))
     if part:
         clear = np.maximum(effects * (2 / 3), 1e-9)
         needed = np.minimum(needed, np.maximum(MIN_ROUNDS, _rounds_for(log_ratios, clear)))
-    if equal is not None:
-        needed = np.append(needed, _rounds_for(equal, required.min()))
     return float(needed.max())
 
 
@@ -230,7 +218,7 @@ def rounds_part(precision: float, noise: float | None) -> float:
 
 def half_width_per_pair(precision: float, count: int) -> float:
     """The half width that each of `count` pairs (two or more) needs so that their mean has `precision`."""
-    return precision * math.sqrt(count) * _normal() / _student(count - 1)
+    return precision * math.sqrt(count) * _NORMAL / _student(count - 1)
 
 
 # ---------------------------------------------------------------- equal processes
@@ -263,7 +251,7 @@ def aa_noise_bound(pairs: Sequence[AAPair]) -> float:
     scatter = sum(pair.scatter for pair in pairs) / count
     squares = sum(pair.log_ratio**2 for pair in pairs)
     total = max(scatter, (_PRIOR_PAIRS * _PRIOR_NOISE**2 + squares) / count)
-    return math.expm1(math.sqrt(max(0.0, _student(count) ** 2 * total - _normal() ** 2 * scatter)))
+    return math.expm1(math.sqrt(max(0.0, _student(count) ** 2 * total - _NORMAL**2 * scatter)))
 
 
 # ---------------------------------------------------------------- steadiness
@@ -283,11 +271,3 @@ def still_warming(rates: Values) -> bool:
         return False
     later = rates[1:]
     return bool(rates[0] < np.median(later) * (1 - max(0.1, 2 * relative_iqr(later))))
-
-
-def steady(step_s: Values, window: int) -> bool:
-    """Whether the medians of the last two windows of steps differ by at most 5%."""
-    if step_s.size < 2 * window:
-        return False
-    before, last = np.median(step_s[-2 * window : -window]), np.median(step_s[-window:])
-    return bool(abs(before - last) <= 0.05 * before)

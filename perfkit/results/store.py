@@ -22,11 +22,11 @@ CREATE TABLE IF NOT EXISTS runs (
 """
 _ASKED = "CREATE TABLE IF NOT EXISTS asked (question TEXT PRIMARY KEY, session TEXT NOT NULL)"
 # Any dotted part of a reference names its workload: `photos` is `perfkit.workloads.photos:Photos`.
-_SELECT = """
-SELECT {columns} FROM runs WHERE (:session IS NULL OR session = :session) AND (:workload IS NULL
-    OR instr('.' || replace(workload, ':', '.') || '.', '.' || replace(:workload, ':', '.') || '.'))
-ORDER BY created DESC, rowid DESC LIMIT :limit
+_OF_WORKLOAD = """
+WHERE ?1 IS NULL OR instr('.' || replace(workload, ':', '.') || '.', '.' || replace(?1, ':', '.') || '.')
+ORDER BY created DESC, rowid DESC LIMIT ?2
 """
+_OF_SESSION = "WHERE ?1 IS NULL OR session = ?1 ORDER BY created DESC, rowid DESC"
 _PROBLEMS = {
     sqlite3.SQLITE_CORRUPT: ("it is damaged", "Move it away: a new store starts, and `sqlite3 FILE .recover` "
                              "reads what is left of the old one"),
@@ -146,11 +146,11 @@ class RunStore:
             known = msgspec.json.decode(text, type=Entry)
             return msgspec.structs.replace(known, name=name, note=note, guess=guess)
 
-        return list(self._read(line, "entry, name, note, guess", limit, None, workload))
+        return list(self._read(line, "entry, name, note, guess", _OF_WORKLOAD, workload, limit))
 
-    def runs(self, limit: int = 100, session: str | None = None, workload: str | None = None) -> list[Run]:
-        """Runs, newest first, of one session and workload or of all; otherwise as `history`."""
-        return list(self._read(_run, "body", limit, session, workload))
+    def runs(self, session: str | None = None) -> list[Run]:
+        """The runs of a session, or of all, newest first; `problems` says what is left out."""
+        return list(self._read(_run, "body", _OF_SESSION, session))
 
     def get(self, run_id: str) -> Run:
         """A run by its id, or by a prefix that no other id has.
@@ -187,13 +187,10 @@ class RunStore:
         query = "SELECT session FROM runs GROUP BY session ORDER BY max(created) DESC, max(rowid) DESC"
         return [session for (session,) in self._do(query)]
 
-    def _read(
-        self, reader: Any, columns: str, limit: int, session: str | None, workload: str | None
-    ) -> Iterator[Any]:
+    def _read(self, reader: Any, columns: str, which: str, *values: str | int | None) -> Iterator[Any]:
         """The rows, read; one that cannot be read is told, and does not hide the others."""
         self.problems = []
-        values = {"limit": limit, "session": session, "workload": workload}
-        for run_id, *row in self._do(_SELECT.format(columns=f"id, {columns}"), values):
+        for run_id, *row in self._do(f"SELECT id, {columns} FROM runs {which}", values):
             try:
                 yield reader(*row)
             except (StoreError, *UNREADABLE) as problem:

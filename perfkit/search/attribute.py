@@ -98,7 +98,7 @@ def attribute(
             titled += [(recipe.describe()[:60], recipe) for recipe in distinct[at : at + TOGETHER]]
             with progress.part(number, len(starts)):
                 stages = rungs.recipe_stages(titled, source.target)
-                for run in source.measure(stages, rungs.stop_rule(plan.preset))[number > 0 :]:
+                for run in source.measure(stages, rungs.stop_rule(plan))[number > 0 :]:
                     store.add(run)
                     progress.finish(run)
                     if ratio := run.speedup("baseline"):

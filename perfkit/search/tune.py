@@ -195,7 +195,7 @@ class _Search:
             known = [Recipe.from_dict(run.recipe) for run in self.tried]
             finalists = [recipe for recipe in self._fastest(known, FINALISTS + 1) if recipe != self.base]
             preset = self.source.plan.preset
-            rule = replace(rungs.stop_rule(preset), rounds=2 * preset.rounds)
+            rule = replace(rungs.stop_rule(self.source.plan), rounds=2 * preset.rounds)
             self.source.renew()
             with self.source.progress.part(1, 1):
                 final = self._measure(finalists[:FINALISTS], rule, repeat=rungs.has_verdicts(preset))

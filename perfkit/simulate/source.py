@@ -11,7 +11,7 @@ from msgspec import structs
 from perfkit import machine, workloads
 from perfkit.errors import Cancelled, PerfkitError
 from perfkit.ladder import presets
-from perfkit.ladder.catalogue import LADDER, Stage, optimization
+from perfkit.ladder.catalogue import LADDER, Stage
 from perfkit.process.child import call
 from perfkit.recipe import Recipe
 from perfkit.results.pairing import Pairing, Role
@@ -59,8 +59,6 @@ class Simulated(Source):
         names = article.LADDER if is_article else LADDER
         if request.stages is not None:
             names = tuple(request.stages)
-        for stage in names:
-            optimization(stage)
         if request.host:  # its spelling; whether it fits the workload is known once that is loaded
             hosts.host(request.host, is_article=True, cores=1)
         # What is too close to predict is no reason to drop a rung of the default ladder.
@@ -217,5 +215,5 @@ class Simulated(Source):
         sides = (other.recipe, other.kernel_share), (own.recipe, own.kernel_share)
         return Pairing(
             [rate], run.raw.block_samples_per_s, against=run.id, role=role, interleaved=True,
-            band=bands.of_ratio(self._sheet, own.host, *sides), computed=True,
+            band=bands.of_ratio(self._sheet, own.host, *sides),
         )  # fmt: skip

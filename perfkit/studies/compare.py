@@ -46,7 +46,7 @@ def candidate(text: str, plan: Plan) -> Candidate:
         base = Recipe(batch_size=plan.preset.batch_size)
         return Candidate(text, base.replace(**parse_settings(text.split(","))))
     if text in OPTIMIZATIONS:
-        stage = rungs.acting(rungs.resolve(replace(plan, stages=(text,), below=True))[1][-1])
+        stage = rungs.acting(rungs.planned(replace(plan, stages=(text,), below=True))[-1])
         return Candidate(stage.title, stage.recipe)
     try:
         run = RunStore().get(text)
@@ -224,7 +224,6 @@ def compare_stored(a: Run, b: Run) -> Comparison:
         noise=aa_noise,
         assumed=assumed,
         band=math.hypot(a.simulated.band, b.simulated.band) if a.simulated and b.simulated else None,
-        computed=bool(a.simulated),
     )
     return Comparison(a, b, apart)
 

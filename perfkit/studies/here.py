@@ -1,7 +1,6 @@
 """This machine as a source of runs: every training is a process of its own."""
 
 import contextlib
-import functools
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from perfkit import machine, workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue, presets
-from perfkit.ladder.catalogue import LADDER, Stage, optimization
+from perfkit.ladder.catalogue import LADDER, Stage
 from perfkit.process import server
 from perfkit.process.child import Child
 from perfkit.process.conversation import Conversation
@@ -38,10 +37,6 @@ from perfkit.worker.messages import (
 
 A = TypeVar("A")
 
-DEFAULT_WORKLOAD = {"smoke": "photos", "quick": "photos"}
-"""On a CPU the article's ResNet-18 is compute-bound; with `photos` the loader matters there too."""
-BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
-
 
 class ThisMachine(Source):
     """Trains in child processes, while it has the device to itself."""
@@ -63,18 +58,18 @@ class ThisMachine(Source):
             what = f"--host was given '{request.host}' for {device}"
             raise InvalidValue(what, "It is the host of a simulated GPU: add --device sim:v100")
         size = presets.preset(request.preset, device.split(":")[0])
-        names = LADDER if request.stages is None else tuple(request.stages)
-        for name in names:
-            optimization(name)
-        workload = request.workload or DEFAULT_WORKLOAD.get(size.name, "cifar_resnet18")
+        # On a CPU the article's ResNet-18 is compute-bound; with `photos` the loader matters there too.
+        workload = request.workload or ("cifar_resnet18" if size.name == "paper" else "photos")
         workloads.reference(workload)
+        names = LADDER if request.stages is None else tuple(request.stages)
         return Plan(workload, size, device, names, cls, options=request.options)
 
     def __enter__(self) -> Self:
         device = self.locks or self.plan.device
-        waits = functools.partial(self.progress.phase, f"waiting: another run uses {device}")
+        waiting = f"waiting: another run uses {device}"
         with self._exit:
-            self._exit.enter_context(device_lock(device, self.progress.cancelled, waits))
+            lock = device_lock(device, self.progress.cancelled, lambda: self.progress.phase(waiting))
+            self._exit.enter_context(lock)
             self.load()
             self._loop = Loop(self, self.start, self.holds_batches)
             self._exit = self._exit.pop_all()
@@ -94,9 +89,8 @@ class ThisMachine(Source):
 
     @property
     def target(self) -> Target:
-        kind = self.plan.device.split(":")[0]
-        flags = set(machine.facts()["cpu"].get("flags", ()))
-        emulated = kind == "cpu" and flags and not flags & BF16_FLAGS
+        kind, flags = self.plan.device.split(":")[0], machine.facts()["cpu"].get("flags")
+        is_emulated = kind == "cpu" and flags and not any("bf16" in flag for flag in flags)
         return Target(
             device=kind,
             offers=frozenset(self.description.offers),
@@ -105,7 +99,7 @@ class ThisMachine(Source):
             compiler=not machine.compiler_problem(kind),
             glibc=platform.libc_ver()[0] == "glibc",
             count=self.description.facts.count or 1,
-            doubtful={"amp": "this CPU has no bfloat16 instructions"} if emulated else {},
+            doubtful={"amp": "this CPU has no bfloat16 instructions"} if is_emulated else {},
         )
 
     # ------------------------------------------------------------ processes
@@ -217,14 +211,15 @@ class ThisMachine(Source):
     def _parity_of_ranks(self, title: str, recipe: Recipe, steps: int) -> Parity:
         """Ranks with a batch each must have the losses of one rank with all of their batches."""
         batch_size = recipe.batch_size * recipe.ranks
-        reference = self.train(recipe.replace(ranks=1, no_sync=False, batch_size=batch_size), steps)
-        reference.child.stop()
-        trained, plain = self.train(recipe, steps).trained, reference.trained
+        alone = self.train(recipe.replace(ranks=1, no_sync=False, batch_size=batch_size), steps)
+        alone.child.stop()
+        trained, plain = self.train(recipe, steps).trained, alone.trained
         rounding = 1e-4 if recipe.amp == "off" else 2e-2
         pairs = zip(trained.losses, plain.losses, strict=True)
         difference = max(abs(a - b) / max(abs(b), 1.0) for a, b in pairs)
-        sizes = f"{recipe.ranks} x {recipe.batch_size} and 1 x {batch_size}"
-        evidence = f"losses of {sizes} differ by at most {difference:.1g}"
+        evidence = (
+            f"{recipe.ranks} x {recipe.batch_size} and 1 x {batch_size}: at most {difference:.1g} apart"
+        )
         if difference > rounding and trained.batch_norm:
             evidence += ": batch normalisation sees each rank's own batch (nn.SyncBatchNorm would see all)"
         checks = [Check("losses", difference <= rounding, evidence), _mechanisms(trained)]

@@ -23,12 +23,12 @@ Noise = tuple[float | None, bool]
 """The A/A noise of a device, and whether it is assumed."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Round:
     """The blocks of one round, by the ids of the runs that took part."""
 
-    blocks: Mapping[str, Block]
-    ceilings: Mapping[str, Block] = field(default_factory=dict)
+    blocks: dict[str, Block] = field(default_factory=dict)
+    ceilings: dict[str, Block] = field(default_factory=dict)
     """The step on a batch that is already on the device, where it was measured."""
     disturbed: float = 0.0
     """The largest share of the cores that others took during one of the blocks."""
@@ -46,6 +46,8 @@ class Measurement:
     peak: Peak = field(default_factory=lambda: Peak(None, None, 0))
     communication: Communication | None = None
     gpu_utilization: list[float] = field(default_factory=list)
+    disturber: machine.Program | None = None
+    """The program that disturbed its rounds most."""
 
     def rates(self, rounds: Sequence[Round]) -> Values:
         """samples/s of this training in some rounds."""
@@ -80,15 +82,14 @@ class Measurement:
         """
         together, mine, theirs = self.common(other), self.common(baseline), other.common(baseline)
         is_relative = not together and bool(mine and theirs)
-        if together:
-            own, others, shares = self.rates(together), other.rates(together), _shares(together)
-        elif is_relative:
+        if is_relative:
             mine, theirs = _counting(mine), _counting(theirs)
             own = self.rates(mine) / baseline.rates(mine)
             others = other.rates(theirs) / baseline.rates(theirs)
             shares = [max(_shares([*mine, *theirs]))] * len(mine)
         else:
-            own, others, shares = self.rates(self.rounds), other.rates(other.rounds), _shares(self.rounds)
+            own, others = self.rates(together or self.rounds), other.rates(together or other.rounds)
+            shares = _shares(together or self.rounds)
         return Pairing(
             own.tolist(),
             others.tolist(),
@@ -118,8 +119,6 @@ class RunBuilder:
     def __init__(self, session: str, stage: Stage, plan: Plan, description: Description) -> None:
         now = datetime.datetime.now(datetime.UTC)
         self.id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-        self.disturber: machine.Program | None = None
-        """The program that disturbed the measuring."""
         self._device = description.facts
         self._before = machine.read_conditions()
         self._facts = {f"not applied: {name}": why for name, why in (stage.not_applied or {}).items()}
@@ -152,17 +151,13 @@ class RunBuilder:
         self, measurement: Measurement, pairings: list[Pairing], reference: float | None = None
     ) -> Run:
         """The run of a measured stage; `reference` is the baseline's rate in samples/s."""
-        trained, peak, raw = measurement.trained, measurement.peak, measurement.raw()
+        trained, raw = measurement.trained, measurement.raw()
         assert trained, "it has rounds"
         facts, compile_s = dict(trained.facts), None
         if trained.compile_counters.graphs:
             facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
             step_s = float(np.median(raw.step_s[raw.warmup_steps :]))
             compile_s = max(0.0, trained.first.step_s[0] - step_s)
-        counts = undisturbed(raw.disturbed, len(raw.block_steps))
-        if counts is not None and not counts.all():
-            out = f"{counts.size - counts.sum()} of {counts.size}, disturbed by other programs"
-            facts["rounds left out"] = out
         copied = None if self._fields["device"].startswith("cpu") else trained.batch_bytes_per_sample
         run = self.build(
             facts,
@@ -176,40 +171,34 @@ class RunBuilder:
             communication=measurement.communication,
             startup_s=trained.startup_s,
             compile_s=compile_s,
-            peak_memory_bytes=peak.allocated,
-            peak_reserved_bytes=peak.reserved,
+            peak_memory_bytes=measurement.peak.allocated,
+            peak_reserved_bytes=measurement.peak.reserved,
             batch_bytes_per_sample=trained.batch_bytes_per_sample,
             h2d_bytes_per_sample=copied,
         )
-        warnings = [*self._disturbances(run), *_quality_warnings(run, peak)]
+        warnings = [*_quality_warnings(run, measurement)]
         for conditions in run.machine["conditions"].values():
             warnings += machine.quality_warnings(conditions, own_processes=3, gpu=self._device.uuid)
         return msgspec.structs.replace(run, warnings=list(dict.fromkeys(warnings)))
 
-    def _disturbances(self, run: Run) -> Iterator[str]:
-        if run.disturbed is None:
-            return
-        share, program = f"{run.disturbed:.0%} of the cores", self.disturber
-        if program and program.share > run.disturbed / 4:
-            name = f"{program.name} {program.share:.0%}"
-            yield f"other programs took {share} ({name}): close them, then run it again"
-        else:
-            yield f"others took {share} (no program here took much; other guests of the host?): repeat it"
 
-
-def _quality_warnings(run: Run, peak: Peak) -> Iterator[str]:
+def _quality_warnings(run: Run, measurement: Measurement) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
     rates, count = run.block_rates, len(run.raw.block_samples_per_s)
+    if run.disturbed is not None:
+        who, program = "none that runs here: guests of the same host?", measurement.disturber
+        if program and program.share > run.disturbed / 4:
+            who = f"{program.name} {program.share:.0%}"
+        yield f"other programs took {run.disturbed:.0%} of the cores ({who}): close them, then run it again"
     if stats.relative_iqr(rates) > 0.1:
         yield "blocks differ by more than 10%: close other programs, or use a longer preset"
     if count < stats.MIN_ROUNDS:
-        rounds = f"only {count} round{'s' * (count != 1)}"
-        yield f"{rounds}: a smoke test, not enough for a verdict; use the preset quick or paper"
+        yield f"too few rounds for a verdict ({count}): use the preset quick or paper"
     if stats.still_warming(rates):
         yield "the first block is slower than the later ones: warm-up was not over; use a longer preset"
     if not all(pairing.interleaved or pairing.relative for pairing in run.pairings):
         yield "measured one after the other, not interleaved: they did not fit in memory together"
     if run.ceiling_below_rate:
         yield "the ceiling came out below the rate, which cannot be: the machine was not steady; run it again"
-    if peak.recompiles:
+    if measurement.peak.recompiles:
         yield "the model was recompiled while it was measured: keep its input shapes the same"

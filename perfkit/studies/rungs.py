@@ -1,8 +1,9 @@
 """The ladder: its rungs on a machine, the climb that keeps those that help, their scripts and diffs."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -12,7 +13,7 @@ from perfkit.ladder import catalogue, presets
 from perfkit.ladder.catalogue import KEPT, Stage, optimization
 from perfkit.ladder.presets import Preset
 from perfkit.recipe import Recipe, switches
-from perfkit.results import stats
+from perfkit.results import noise, stats
 from perfkit.results.run import AGAIN, RUNG, Run, slug
 from perfkit.results.store import RunStore
 from perfkit.rules import Target, applicable, joined, not_anchored
@@ -87,6 +88,11 @@ def recipe_stages(recipes: Iterable[tuple[str, Recipe]], target: Target) -> list
     return rows
 
 
+def planned(plan: Plan, description: Description | None = None) -> list[Stage]:
+    """The stages of a plan as they would run, or were recorded; None loads the workload."""
+    return all_stages(described(plan, description or describe(plan)))
+
+
 def all_stages(source: Source) -> list[Stage]:
     """The stages as they would run if every rung were kept; those of a recording as they were recorded."""
     if stored := source.stored():
@@ -99,14 +105,14 @@ def all_stages(source: Source) -> list[Stage]:
     return recipe_stages(plan.recipes, source.target) or ladder_stages(plan, source.target)
 
 
-def resolve(plan: Plan) -> tuple[Description, list[Stage]]:
-    """What the workload and the device report, and the stages as they would run here, or were recorded.
+def describe(plan: Plan) -> Description:
+    """What the workload and the device report.
 
     Nothing is trained, so nobody need wait; a child loads the workload, so that this process stays clean.
     """
     source = plan.source(plan, Progress())
     source.describe()
-    return source.description, all_stages(source)
+    return source.description
 
 
 def expected(plan: Plan) -> Description:
@@ -119,21 +125,6 @@ def expected(plan: Plan) -> Description:
     options = {**workloads.declared_options(plan.workload, plan.preset.name), **plan.options}
     known = every if offers is None else sorted(offers)  # a run says what is not there
     return Description(workloads.reference(plan.workload), options, known, facts)
-
-
-def expected_stages(plan: Plan) -> list[Stage]:
-    """The stages as they will probably run here."""
-    return all_stages(described(plan, expected(plan)))
-
-
-def last(plan: Plan, description: Description) -> Stage:
-    """The last rung of a plan as the ladder sets it, without the plan's own values."""
-    return all_stages(described(replace(plan, changes={}), description))[-1]
-
-
-def switch_rule(plan: Plan, description: Description) -> Callable[[str, Recipe], str]:
-    """Tells why a switch of a recipe cannot be set here; an empty text if it can."""
-    return described(plan, description).why_not_set
 
 
 def acting(stage: Stage) -> Stage:
@@ -151,16 +142,12 @@ def has_verdicts(preset: Preset) -> bool:
     return preset.rounds >= stats.MIN_ROUNDS
 
 
-def stop_rule(preset: Preset) -> StopRule:
+def stop_rule(plan: Plan) -> StopRule:
     """When the rounds of a ladder end."""
-    return StopRule(
-        preset.rounds,
-        precision=preset.precision if has_verdicts(preset) else None,
-        part=preset.part,
-        adds_noise=True,
-        budget_s=preset.budget_s,
-        limit_s=preset.limit_s,
-    )
+    preset, precision = plan.preset, None
+    if has_verdicts(preset):
+        precision = stats.rounds_part(preset.precision, noise.load(plan.device))
+    return StopRule(preset.rounds, precision, preset.part, preset.budget_s, preset.limit_s)
 
 
 def again(stage: Stage) -> Stage:
@@ -200,7 +187,7 @@ def climb(plan: Plan, store: RunStore | None = None, progress: Progress | None =
 
 def _climbed(source: Source) -> Iterator[Run]:
     plan, target, started = source.plan, source.target, time.monotonic()
-    rungs, whole = names(plan, target), stop_rule(plan.preset)
+    rungs, whole = names(plan, target), stop_rule(plan)
     if plan.recipes or len(rungs) < 2:
         rows = all_stages(source)
         is_compared = sum(not stage.reason for stage in rows) > 1
@@ -261,7 +248,7 @@ def stage_diffs(plan: Plan, description: Description | None = None) -> list[tupl
     GPUs: exporting a script needs none. A heading with an empty diff says why there is none. The workload is
     loaded if its description is not given.
     """
-    source = described(plan, description or resolve(plan)[0])
+    source = described(plan, description or describe(plan))
     reason, text = _last_diff(source, all_stages(source), plan.device)
     diffs = [(f"n/a here: {reason}" if reason else "What it changes", text)]
     if source.target.device == "cuda":
@@ -280,14 +267,13 @@ def _last_diff(source: Source, ladder: Sequence[Stage], device: str) -> tuple[st
     before, last = ladder[max(0, len(ladder) - 2)], ladder[-1]
     if last.reason:
         return last.reason, ""
-    texts = [script(stage.recipe, source.description, device, source.plan.seed) for stage in (before, last)]
+    workload = source.description.reference, source.description.options
+    texts = [script(stage.recipe, *workload, device, source.plan.seed) for stage in (before, last)]
     return "", export.diff(texts[0], texts[1], (f"train.py before {last.name}", f"train.py with {last.name}"))
 
 
 def difference(before: Run, run: Run) -> str:
     """What the script of a run changes in that of the one before: a diff."""
-    from perfkit import export
-
     old, new = scripts([before, run]).values()
     return export.diff(old, new, (f"train.py before {run.stage}", f"train.py with {run.stage}"))
 
@@ -296,11 +282,13 @@ def _changed(diff: str) -> list[str]:
     return [line for line in diff.splitlines() if line[:1] in "+-"]
 
 
-def script(recipe: Recipe, description: Description, device: str, seed: int = 0, steps: int = 8) -> str:
-    """The standalone script of a recipe for a workload that was loaded."""
+def script(
+    recipe: Recipe, workload: str, options: Mapping[str, Any], device: str, seed: int = 0, steps: int = 8
+) -> str:
+    """The standalone script of a recipe; `options` are all of the workload's."""
     # A simulated GPU is a CUDA device there.
     kind = "cuda" if device.startswith("sim:") else device
-    return export.script(recipe, description.reference, description.options, kind, seed, steps)
+    return export.script(recipe, workload, options, kind, seed, steps)
 
 
 def scripts(runs: Sequence[Run]) -> dict[str, str]:
@@ -308,7 +296,8 @@ def scripts(runs: Sequence[Run]) -> dict[str, str]:
     return {
         run.title: script(
             Recipe.from_dict(run.recipe),
-            Description(run.workload, run.options, [], DeviceFacts(0, "")),
+            run.workload,
+            run.options,
             run.device,
             run.seed,
             len(run.losses) or 8,

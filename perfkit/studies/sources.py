@@ -45,8 +45,6 @@ class StopRule:
     enough; 0: until the budget is spent."""
     part: float = 0.0
     """A half width of this part of the effect is enough too."""
-    adds_noise: bool = False
-    """Whether the half width includes the device's A/A noise."""
     budget_s: float = 0.0
     """Seconds of rounds for each stage that is compared, if precision is not reached before."""
     limit_s: float = math.inf

@@ -8,7 +8,7 @@ import pytest
 
 from docs import record
 from perfkit import trace
-from perfkit.results.recordings import load
+from perfkit.results.recordings import find
 from perfkit.show import tables
 from perfkit.simulate.costs import constants
 
@@ -27,7 +27,7 @@ def test_every_file_has_a_provenance_and_is_as_it_was_recorded():
 
 
 def test_the_ladder_is_complete_and_undisturbed():
-    runs = load(record.FOLDER / record.LADDER).runs
+    runs = find("cpu-quick").runs
     assert runs[0].stage == "baseline" and runs[-1].is_again
     assert len({run.session for run in runs}) == 1
     for run in runs:
@@ -43,7 +43,7 @@ def test_the_ladder_is_complete_and_undisturbed():
 
 def test_a_held_batch_does_not_show_what_a_loop_with_a_worker_gains():
     """Chapter 06: AMP computes faster, and the loop is slower."""
-    runs = {run.stage: run for run in load(record.FOLDER / record.LADDER).runs}
+    runs = {run.stage: run for run in find("cpu-quick").runs}
     before, after = runs["channels_last"], runs["amp"]
     assert after.ceiling_samples_per_s > 1.3 * before.ceiling_samples_per_s
     ratio = after.speedup("previous")
@@ -52,7 +52,7 @@ def test_a_held_batch_does_not_show_what_a_loop_with_a_worker_gains():
 
 def test_the_simulated_ladder_says_so_and_is_of_todays_model():
     again = "the model has changed: make recordings ARGS='--only simulated'"
-    runs = load(record.FOLDER / record.SIMULATED).runs
+    runs = find(str(record.FOLDER / record.SIMULATED)).runs
     for run in runs:
         assert (run.device, run.status) == ("sim:v100", "ok"), run.reason
         assert run.simulated and run.simulated.band > 0 and not run.losses

@@ -88,7 +88,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path)
 
 def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_dir):
     assert "no run is stored yet" in run("show", code=2)
-    recorded = recordings.load(RECORDINGS / "cpu-quick.json").runs
+    recorded = recordings.find("cpu-quick").runs
     runs = [run for run in recorded if run.stage in ("baseline", "data_loading")]
     for each in runs:
         RunStore().add(each)
@@ -104,5 +104,5 @@ def test_a_recording_is_shown_as_a_session_is():
     file = str(RECORDINGS / "cpu-quick.json")
     text = run("show", file)
     assert text.startswith("Recorded 20")
-    assert all(each.title in text for each in recordings.load(Path(file)).runs)
+    assert all(each.title in text for each in recordings.find(file).runs)
     assert "none.json" in run("show", "none.json", code=2)

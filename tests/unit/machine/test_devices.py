@@ -37,14 +37,6 @@ def test_what_torch_says_is_taken_from_a_child(monkeypatch, printed, said, code,
     assert devices.ask_torch.__wrapped__() == found
 
 
-def test_torch_that_does_not_answer_is_an_error_in_words(monkeypatch):
-    def ask(*_, **more):
-        raise subprocess.TimeoutExpired("python", 180)
-
-    monkeypatch.setattr(devices.subprocess, "run", ask)
-    assert "timed out" in devices.ask_torch.__wrapped__().error
-
-
 def test_the_question_to_torch_is_answered_in_plain_data(monkeypatch, capsys):
     cuda = types.SimpleNamespace(
         is_available=lambda: True,
@@ -68,11 +60,8 @@ def test_cuda_is_better_than_mps_is_better_than_cpu(accelerators):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (
-            "cuda:2",
-            "'cuda:2' is not available: torch finds 2 GPUs, counted from 0. Available: cuda:0, cuda:1, cpu",
-        ),
-        ("mps", "device 'mps' is not available: torch finds none here"),
+        ("cuda:2", "torch finds no device 'cuda:2' here. Available: cuda:0, cuda:1, cpu"),
+        ("mps", "torch finds no device 'mps' here"),
         ("cuda:", "unknown device 'cuda:'. Did you mean 'cuda'? Allowed: cuda, mps, cpu (or cuda:1"),
     ],
 )
@@ -92,24 +81,22 @@ def test_a_mask_that_hides_the_gpu_is_named(accelerators, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("device", "platform", "there", "variables", "problem"),
+    ("device", "there", "variables", "problem"),
     [
-        ("cpu", "linux", ["g++"], {}, ""),
-        ("cpu", "linux", ["clang++"], {}, "export CXX=clang++"),
-        ("cpu", "linux", ["clang++"], {"CXX": "clang++ -stdlib=libc++"}, ""),
-        ("cpu", "linux", ["g++"], {"CXX": "icpx"}, "CXX names 'icpx', which does not exist"),
-        ("cpu", "linux", [], {}, "apt install g++"),
-        ("cpu", "darwin", [], {}, "xcode-select"),
-        ("cuda", "linux", ["clang"], {}, ""),
-        ("cuda:1", "linux", ["g++"], {}, "no C compiler"),
+        ("cpu", "g++", {}, ""),
+        ("cpu", "clang++", {}, "no compiler (g++): install it, or set CXX"),
+        ("cpu", "clang++", {"CXX": "clang++ -stdlib=libc++"}, ""),
+        ("cpu", "g++", {"CXX": "icpx"}, "no compiler (icpx)"),
+        ("cuda", "clang", {}, ""),
+        ("cuda:1", "g++", {}, "no compiler (gcc or clang)"),
     ],
 )
 def test_the_compiler_is_the_one_that_torch_would_take(
-    monkeypatch, tmp_path, device, platform, there, variables, problem
+    monkeypatch, tmp_path, device, there, variables, problem
 ):
     files(tmp_path, {"Python.h": ""})
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setattr(devices.shutil, "which", lambda name: name if name in there else None)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(devices.shutil, "which", lambda name: name == there)
     monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(devices.sysconfig, "get_path", lambda *scheme: str(tmp_path))
     for name in ("CC", "CXX"):

@@ -103,7 +103,7 @@ def test_one_pair_of_processes_and_the_noise_it_rests_on():
     assert (result.pairs, result.rounds, result.ratio.verdict) == (1, 5, "faster")
     same = "B / A: 1.100x (1.100-1.100), faster; 5 sequential rounds, A/A noise "
     unknown = compared(pairing(*rates, interleaved=False))
-    assert unknown.describe() == same + "not measured: perfkit doctor --noise measures it"
+    assert unknown.describe() == same + "unknown (not of this machine: perfkit doctor --noise measures it)"
     assert compared(pairing(*rates, interleaved=False, noise=0.0)).describe() == same + "0.0%"
     assert unknown.pairing.round_ratios == pytest.approx([1.1])
 
@@ -141,17 +141,16 @@ KNOWN = Simulated(gpu="V100", host="article", model="1", constants="abc", band=0
     ],
 )
 def test_the_model_s_error_decides_the_verdict(ratio, band, verdict):
-    predicted = pairing([100.0 * ratio], [100.0], band=band, computed=True).ratio
+    predicted = pairing([100.0 * ratio], [100.0], band=band).ratio
     assert predicted.verdict == verdict
     expected = (ratio, ratio / (1 + band), ratio * (1 + band))
     assert (predicted.ratio, predicted.low, predicted.high) == pytest.approx(expected)
 
 
-def test_scatter_and_the_model_s_error_add_up_and_few_rounds_give_no_verdict():
+def test_scatter_and_the_model_s_error_add_up():
     scattered = pairing([150.0, 140.0, 160.0, 145.0, 155.0], [100.0] * 5)
     both = msgspec.structs.replace(scattered, band=0.2).ratio
     assert both.low < min(scattered.ratio.low, both.ratio / 1.2)
-    assert pairing([150.0] * 3, [100.0] * 3, band=0.1).ratio.verdict == "too few rounds"
 
 
 def test_a_simulated_rate_holds_the_model_s_error():
@@ -161,7 +160,7 @@ def test_a_simulated_rate_holds_the_model_s_error():
     assert (rate.value, rate.low, rate.high) == pytest.approx((100.0, 100 / 1.15, 115.0))
     assert simulated.utilization == pytest.approx(0.9)
     assert document([simulated])["simulated"] is True
-    result = compared(pairing([150.0], [100.0], band=0.2, computed=True), simulated=KNOWN, device="sim:v100")
+    result = compared(pairing([150.0], [100.0], band=0.2), simulated=KNOWN, device="sim:v100")
     words = "simulated on sim:v100, host article, model error of the ratio ±20%"
     assert result.describe() == f"B / A: 1.500x (1.250-1.800), predicted faster; {words}"
 
@@ -205,17 +204,12 @@ def test_further_fields_do_no_harm_and_most_have_defaults():
     assert decode(json.dumps({name: data[name] for name in needed})) == run()
 
 
-def test_a_run_of_another_version_is_refused_with_a_remedy():
-    with pytest.raises(StoreError, match=r"another version of perfkit \(schema 2.*Use that version"):
-        decode(json.dumps({"schema": 2}))
-
-
 @pytest.mark.parametrize(
     "text",
     [
         "",
         "[]",
-        '{"schema": null}',
+        '{"schema": 2}',
         b"\xff\xfe",
         "[" * 100_000,
         msgspec.json.encode(run())[:-1],
@@ -223,5 +217,5 @@ def test_a_run_of_another_version_is_refused_with_a_remedy():
     ],
 )
 def test_what_is_no_run_is_one_message(text):
-    with pytest.raises(StoreError, match="not a run of perfkit"):
+    with pytest.raises(StoreError, match="not a run of this version of perfkit.*measure again"):
         decode(text)

@@ -11,7 +11,7 @@ from perfkit.results.run import AGAIN, RUNG
 from perfkit.results.store import RunStore
 from perfkit.studies import record
 from perfkit.studies.progress import Progress
-from perfkit.studies.rungs import LAST, climb, resolve
+from perfkit.studies.rungs import LAST, climb, planned
 
 NAMES = ("data_loading", "channels_last", "compile")
 SLOWER = {"channels_last"}
@@ -94,7 +94,7 @@ def test_what_is_not_expected_to_gain_is_tried_last_with_the_reason(machine, lad
     runs = climb(plan)
     assert [run.stage for run in runs][1:4] == ["data_loading", "compile", "amp"]
     assert [run.facts.get(LAST, "") for run in runs][2:4] == ["", "this CPU has no bfloat16 instructions"]
-    assert [stage.name for stage in resolve(plan)[1]][1:] == ["data_loading", "compile", "amp"]
+    assert [stage.name for stage in planned(plan)][1:] == ["data_loading", "compile", "amp"]
 
 
 def test_without_verdicts_every_rung_is_kept_and_nothing_is_repeated(machine, ladder):

@@ -15,7 +15,7 @@ from perfkit.studies import rungs
 from perfkit.studies.inspect import parity
 from perfkit.studies.progress import Progress
 from perfkit.studies.rungs import climb
-from perfkit.studies.sources import NotHere, plan
+from perfkit.studies.sources import NotHere, described, plan
 
 NAME = "cpu-quick"
 
@@ -46,7 +46,7 @@ def test_one_stage_on_top_of_the_ladder_comes_with_the_one_before_it():
     pairing = amp.pairing("previous")
     assert pairing.against == before.id
     assert before.stage == "channels_last"
-    _, stages = rungs.resolve(planned("amp", below=True))
+    stages = rungs.planned(planned("amp", below=True))
     assert stages[-1].recipe.amp == "bf16" and stages[0].recipe.amp == "off"
 
 
@@ -74,7 +74,7 @@ def test_a_recipe_is_played_only_if_it_was_recorded():
     recipes = (("mine", there), ("other", there.replace(prefetch_factor=7)))
     runs = climb(dataclasses.replace(planned(), recipes=recipes))
     assert [run.status for run in runs] == ["ok", "not_applicable"]
-    rule = rungs.switch_rule(planned(), rungs.resolve(planned())[0])
+    rule = described(planned(), rungs.describe(planned())).why_not_set
     assert not rule("amp", there)
     assert rule("prefetch_factor", recipes[1][1]) == "not in this recording"
 
@@ -88,7 +88,7 @@ def test_a_recipe_is_played_only_if_it_was_recorded():
     ],
 )
 def test_another_workload_preset_or_option_is_refused(more, what):
-    with pytest.raises(InvalidValue, match=f"'{NAME}' is of another {what}: perfkit.workloads.photos:Photos"):
+    with pytest.raises(InvalidValue, match=f"'{NAME}' is of perfkit.workloads.photos:Photos"):
         planned(**more)
     assert planned(workload="photos", preset="quick", options={"image_size": 96}).recorded == NAME
 
