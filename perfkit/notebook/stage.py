@@ -88,7 +88,7 @@ class StagePanel(LadderPanel):
         if not plan.recorded:
             climbed = _climbed(plan, self.optimization.name)
             plan = replace(plan, settings={**climbed, **plan.settings})
-        rungs.last(plan, rungs.expected(plan))  # raises where the loop below the rung cannot run
+        rungs.planned(plan, rungs.expected(plan))  # raises where the loop below the rung cannot run
         return plan
 
     def _moved(self) -> None:
