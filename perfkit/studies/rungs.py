@@ -1,7 +1,7 @@
 """The ladder: its rungs on a machine, the climb that keeps those that help, their scripts and diffs."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -283,7 +283,7 @@ def _changed(diff: str) -> list[str]:
 
 
 def script(
-    recipe: Recipe, workload: str, options: Mapping[str, Any], device: str, seed: int = 0, steps: int = 8
+    recipe: Recipe, workload: str, options: dict[str, Any], device: str, seed: int = 0, steps: int = 8
 ) -> str:
     """The standalone script of a recipe; `options` are all of the workload's."""
     # A simulated GPU is a CUDA device there.
