@@ -50,8 +50,7 @@ def compare(
     """
     limit, named = _share(fail_if_slower), sides or []
     if limit is not None and (training.device or "").startswith("sim:"):
-        what = f"--fail-if-slower is refused on {training.device}: a prediction decides nothing"
-        raise InvalidValue(what, "Measure on a real device")
+        raise InvalidValue("--fail-if-slower: a prediction decides nothing", "Measure on a real device")
     if script.script is not None or any(side.endswith(".py") for side in named[:2]):
         words = script.script, named, script.module, training.settings or [], training.preset, training.seed
         match = additions.load("perfkit.scripts.referee:match")(*words, allow or [])
@@ -65,24 +64,25 @@ def compare(
         a, b = (comparing.candidate(side, plan) for side in named)
     try:
         with progress() as follow:
-            # A further pair of scripts would take their start-up once more.
-            result = comparing.compare(a, b, plan, budget, precision, 1 if match else None, progress=follow)
+            # A further pair of scripts would take their start-up once more; steps on a held batch train too.
+            pairs, ceiling = (1, False) if match else (None, True)
+            result = comparing.compare(a, b, plan, budget, precision, pairs, ceiling, progress=follow)
     except PerfkitError as problem:
         if match and not isinstance(problem, InvalidValue | Cancelled):
             failure = {"schema": 1, "outcome": "failed", "exit_code": 1, "reason": str(problem)}
             output.show("comparison", [], failure)
         raise
-    ratio, pairing = result.ratio, result.pairing
+    ratio = result.ratio
     record = {
         "schema": 1,
         "simulated": bool(result.a.simulated),
-        "band": pairing.band,
+        "band": result.pairing.band,
         "a": result.a.recipe,
         "b": result.b.recipe,
         "rounds": result.rounds,
         "pairs": result.pairs,
-        "interleaved": pairing.interleaved,
-        "noise": pairing.noise,
+        "interleaved": result.pairing.interleaved,
+        "noise": result.pairing.noise,
         **msgspec.to_builtins(ratio),
     }
     sections: list[Content] = [result.describe()]

@@ -37,8 +37,10 @@ class Models:
         """Type and layout of the model's output in the first steps, without its data."""
         self.autocast_dtype: torch.dtype | None = None
         """The type of an autocast that the script entered itself while it trained."""
+        self.before_forward: Callable[[], None] = lambda: None
+        """Called before each forward pass in training."""
         self.on_input: Callable[[torch.Tensor | None], None] = lambda given: None
-        """Called with the first input of the first forward pass before each backward pass."""
+        """Called with the first input, after the first forward pass before each backward pass."""
         self._autocast: Any = None
         self._batch = 0  # samples in a layer of the model that takes [sequence, batch, features]
         self._forward_seen = False
@@ -97,6 +99,8 @@ class Models:
 
     def first_call(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """An outermost call of a module that is not known yet."""
+        if self._script.steps.in_backward:  # a part that is computed again
+            return module._call_impl(*args, **kwargs)
         with self._ignoring_inner_calls():
             is_known = any(module is model for model in self.called)
             trains = any(p.requires_grad for p in module.parameters())
@@ -148,6 +152,7 @@ class Models:
             self._loaders.evaluated()
             if not model.training:
                 steps.now.marks.add("evaluation")
+                steps.now.evaluated += size(first_tensor((args, kwargs)))[0]
             return call(*args, **kwargs)
         steps.begin()
         dtype = DTYPES.get(script.wants("amp"))
@@ -157,6 +162,7 @@ class Models:
         if script.wants("channels_last"):
             args = tuple(map(_channels_last, args))
             kwargs = {name: _channels_last(value) for name, value in kwargs.items()}
+        self.before_forward()
         with script.phase("forward"):
             examined = functools.partial(self._examined, call) if steps.are_first else call
             output = examined(*args, **kwargs)

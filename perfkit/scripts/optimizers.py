@@ -37,12 +37,14 @@ class Gradients:
 
     def _backward(self, plain: Callable[..., Any], roots: Any, *args: Any, **kwargs: Any) -> Any:
         script, steps = self._script, self._script.steps
+        self.on_backward(roots)
+        if steps.in_backward:  # of a part that is computed again
+            return plain(roots, *args, **kwargs)
         steps.begin()
         self._models.backward_begins()
         self._loaders.backward_begins()
         script.sites.note("backward")
         self._keep_loss(roots)
-        self.on_backward(roots)
         steps.in_backward += 1
         try:
             with script.phase("backward"):
@@ -50,8 +52,7 @@ class Gradients:
         finally:
             steps.in_backward -= 1
             self.count += 1
-            if not steps.in_backward:
-                self._look_for_changes()
+            self._look_for_changes()
 
     def _scale(self, plain: Any, scaler: Any, outputs: Any) -> Any:
         self._unscaled = outputs if isinstance(outputs, torch.Tensor) else None

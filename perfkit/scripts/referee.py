@@ -3,14 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 import msgspec
 
 from perfkit.errors import InvalidValue, one_of
 from perfkit.recipe import parse_settings
+from perfkit.results.pairing import Pairing
 from perfkit.results.parity import Check
-from perfkit.results.run import Comparison
+from perfkit.results.run import Comparison, Run
 from perfkit.scripts import study, tables
 from perfkit.scripts.behaviour import NAMES, Behaviour, Difference, differences
 from perfkit.scripts.launch import Launch
@@ -64,9 +66,12 @@ class Match:
 
         `fails`: whether B is slower than a gate allows; None: no gate, B must be faster.
         """
-        losses = study.losses(result.a, result.b)
         old, new = (self.observed.get(run.title) for run in (result.a, result.b))
-        found = differences(old, new) if old and new else []
+        losses, found = study.losses(result.a, result.b), list[Difference]()
+        if old and new:
+            sides = zip((result.a, result.b), (old, new), strict=True)
+            losses = study.losses(*(_with_losses_of_steps(run, side) for run, side in sides))
+            found = differences(old, new)
         explained = _EXPLAIN_LOSSES & self.allowed & {one.name for one in found}
         allowed = self.allowed | ({"losses"} if explained else set())
         if not losses.ok:
@@ -86,6 +91,11 @@ class Match:
         return [*tables.sides(result, proofs), f"{verdict.outcome}: {verdict.reason}"]
 
 
+def _with_losses_of_steps(run: Run, side: Behaviour) -> Run:
+    """A run whose losses are those of steps, however many backward passes these have."""
+    return msgspec.structs.replace(run, losses=side.losses[: study.LOSSES])
+
+
 def _decide(
     result: Comparison, found: Sequence[Difference], is_seen: bool, precision: float, fails: bool | None
 ) -> tuple[Outcome, str]:
@@ -100,7 +110,7 @@ def _decide(
         outcome, speed = "undecided", "the comparison ended before the steps were looked at"
     elif fails is not None:
         outcome = "slower" if fails else "not slower"
-    elif ratio.is_faster:
+    elif ratio.is_faster or (ratio.verdict == "disturbed" and ratio.low > _slowed(result.pairing)):
         outcome = "faster"
     elif ratio.verdict in ("disturbed", "too few rounds") or not (
         ratio.is_slower or ratio.half_width <= wide
@@ -108,6 +118,14 @@ def _decide(
         outcome = "undecided"
         speed += f", {ratio.verdict}: close other programs, or raise --budget"
     return outcome, speed
+
+
+def _slowed(pairing: Pairing) -> float:
+    """How many times slower than the other a side may have been because other programs took cores.
+
+    Twice what the share of the cores that they took explains: threads that wait for each other lose more.
+    """
+    return 1 / (1 - min(0.9, fmean(pairing.disturbed))) ** 2
 
 
 def match(

@@ -43,12 +43,14 @@ class Step:
     forward_samples: int = 0
     """Samples that went into the model: they count where there is no loader."""
     forward_tokens: int = 0
+    evaluated: int = 0
+    """Samples that went into a model in evaluation mode."""
     marks: set[str] = field(default_factory=set)
     """What else happened in it: `new epoch`, `evaluation`, `checkpoint`."""
 
     def since(self, first: "Step") -> "Step":
         """What came after the first part."""
-        names = ("waited", "updated", "samples", "tokens", "forward_samples", "forward_tokens")
+        names = ("waited", "updated", "samples", "tokens", "forward_samples", "forward_tokens", "evaluated")
         rest = {name: getattr(self, name) - getattr(first, name) for name in names}
         return Step(marks=self.marks - first.marks, **rest)
 

@@ -1,134 +1,223 @@
 """What a script does in its steps, noted in its own process: the facts for `behaviour.differences`."""
 
 import contextlib
+import inspect
+import math
 import pkgutil
-from collections.abc import Iterable, Sequence
+import random
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Any
 
 import torch
 
-from perfkit.scripts.behaviour import Behaviour
-from perfkit.scripts.loaders import Loaders
+from perfkit.scripts.behaviour import Behaviour, Look
+from perfkit.scripts.loaders import Loaders, random_state
 from perfkit.scripts.models import DTYPES, Models
 from perfkit.scripts.optimizers import Gradients, Optimizers
 from perfkit.scripts.script import Script, Step
+from perfkit.scripts.sites import is_users
 
-_FIRST = 16
-"""Inputs with a checksum: on a GPU each is waited for, which must be over before steps are timed."""
-_GRAPHS = 4
-"""Losses whose computation is looked at."""
+_LOOKED_AT, _SHARE = 4, 1 / 8
+"""The first steps, and the share of the later ones, whose graphs are looked at."""
+_ROWS = 64
+"""Of the parameter that is watched for changes."""
 _RELIED_ON = (
-    "time.perf_counter", "time.perf_counter_ns", "time.monotonic", "time.time", "torch.cuda.synchronize",
-    "torch.cuda.Event", "torch.cuda.Event.record", "torch.cuda.Event.elapsed_time", "torch.Tensor.backward",
-    "torch.autograd.backward", "torch.nn.Module.__call__", "torch.optim.Optimizer.profile_hook_step",
+    "time.perf_counter", "time.perf_counter_ns", "time.monotonic", "time.time", "time.sleep",
+    "torch.cuda.synchronize", "torch.cuda.Event", "torch.cuda.Event.record",
+    "torch.cuda.Event.elapsed_time", "torch.Tensor.backward", "torch.autograd.backward",
+    "torch.nn.Module.__call__", "torch.optim.Optimizer.profile_hook_step",
     "torch.utils.data.DataLoader.__init__", "torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
 )  # fmt: skip
-_SWITCHES = ("params", "foreach", "fused", "capturable", "differentiable", "maximize")
+_SWITCHES = ("params", "foreach", "fused", "capturable", "differentiable")
 """Of a parameter group: what says how an optimizer computes, not what."""
+_ASKS = re.compile(rb"\b(import|from)\s+perfkit|[\"']perfkit", re.IGNORECASE)
 
 
 class Witness:
-    """Notes what each step did."""
+    """Notes what each step did. Checksums stay on the device until they are asked for: nothing waits."""
 
     def __init__(self, script: Script, parts: tuple[Loaders, Models, Gradients, Optimizers]) -> None:
         self._script = script
         self._loaders, self._models, self._gradients, self._optimizers = parts
-        self._models.on_input, self._gradients.on_backward = self._see_input, self._see_graph
+        self._models.before_forward, self._models.on_input = self._see_forward, self._see_input
+        self._gradients.on_backward = self._see_graph
         self._relied_on: dict[str, Any] = {}
-        self._replaced: list[str] = []
-        self._facts: dict[str, list[Any]] = {
-            name: [] for name in Behaviour.__struct_fields__ if Behaviour.__annotations__[name] == list[int]
-        }
-        self._batches: list[float] = []
+        self._facts: dict[str, list[Any]] = {name: [] for name in Behaviour.NOTED}
         self._formats: set[torch.dtype] = set()
-        self._first_weights: dict[int, float] = {}
         self._settings: dict[str, str] = {}
-        self._values = self._backwards = 0
+        self._weight: torch.Tensor | None = None
+        self._backwards = self._handed = self._epoch = 0
+        self._random = random.Random(script.settings["seed"])
+        self._begin_step(is_looked_at=True)
 
     def begin(self) -> None:
         """Remembers the functions that measuring relies on, before the script's own code follows."""
-        self._relied_on = {name: pkgutil.resolve_name(name) for name in _RELIED_ON}
-        clocks = {name: one for name, one in self._relied_on.items() if name.startswith("time.")}
-        self._replaced = [name for name, one in clocks.items() if not isinstance(one, BuiltinFunctionType)]
+        self._relied_on = {name: pkgutil.resolve_name(name) for name in (*_RELIED_ON, *_own_functions())}
+
+    def _begin_step(self, is_looked_at: bool) -> None:
+        self._is_looked_at = is_looked_at
+        self._values: int = 0
+        self._batch: Any = 0.0
+        self._state: Any = None
+        self._draws = False
+        self._graph_values = 0
+        self._leaves: dict[int, int] = {}
+
+    # ------------------------------------------------------------ in a step
+
+    def _see_forward(self) -> None:
+        if self._is_looked_at:
+            self._state = self._random_state()
 
     def _see_input(self, given: torch.Tensor | None) -> None:
-        if given is None or self._loaders.held_on is not None:
-            return
-        self._values += given.numel()
-        if len(self._batches) < _FIRST:
-            self._batches.append(_sum(given))
+        if self._is_looked_at:
+            self._draws |= self._state != self._random_state()
+        if given is not None:
+            self._values += given.numel()
+            self._batch = self._batch + _sum(given)
+
+    def _random_state(self) -> Any:
+        device = self._models.device()
+        on_gpu = torch.cuda.get_rng_state(device).numpy().tobytes() if device.type == "cuda" else b""
+        return random_state(), on_gpu
 
     def _see_graph(self, roots: Any) -> None:
-        """The number formats in which the first losses were computed, compiled parts excepted."""
-        if self._gradients.count >= _GRAPHS:
+        """What a loss was computed from, and in which number formats; compiled parts are one node."""
+        if not self._is_looked_at:
             return
         seen: set[Any] = {None}
         waiting = [root.grad_fn for root in (roots if isinstance(roots, list | tuple) else [roots])]
         while waiting:
             node = waiting.pop()
-            if node not in seen:
-                seen.add(node)
-                self._formats |= {one.dtype for one in getattr(node, "_input_metadata", ())}
-                waiting += [before for before, _ in node.next_functions]
+            if node in seen:
+                continue
+            seen.add(node)
+            results = getattr(node, "_input_metadata", ())
+            self._formats |= {result.dtype for result in results}
+            self._graph_values += sum(math.prod(result.shape) for result in results)
+            leaf = getattr(node, "variable", None)
+            if leaf is not None:
+                self._leaves[id(leaf)] = leaf.numel()
+            waiting += [before for before, _ in node.next_functions]
+
+    # ------------------------------------------------------------ at its end
 
     def see(self, steps: Sequence[Step]) -> None:
         """Steps have ended."""
-        if not self._first_weights:
-            self._first_weights = self._weights()
+        facts, number = self._facts, len(self._facts["loaded"])
+        if not self._settings:
             self._settings = self._optimizer()
+            trained = [p for p in self._models.parameters() if p.requires_grad]
+            self._weight = trained[-1] if trained else None
+        losses = self._gradients.losses[self._backwards : self._gradients.count]
+        if len(losses) == self._gradients.count - self._backwards:
+            facts["losses"].append(sum(losses) / len(steps))
+        if self._is_looked_at:
+            values = self._graph_values / max(1, self._values)
+            facts["looks"].append(Look(number, self._updated(), values, self._draws))
+        handed = getattr(self._loaders.iterator, "_perfkit_handed", 0)
+        self._epoch, self._handed = self._epoch if handed > self._handed else 0, handed
         for step in steps:
-            if self._loaders.held_on is None:
-                self._note(step)
+            self._note(step)
             self._values, self._backwards = 0, self._gradients.count
+        number += len(steps)
+        self._begin_step(number < _LOOKED_AT or self._random.random() < _SHARE)
 
     def _note(self, step: Step) -> None:
         facts = self._facts
         for mark in step.marks & {"evaluation", "checkpoint"}:
             facts[f"{mark}s"].append(len(facts["loaded"]))
         # Batches of an evaluation may come from the same loader.
-        facts["loaded"].append(step.forward_samples if "evaluation" in step.marks else step.samples)
+        is_evaluated = "evaluation" in step.marks
+        loaded = step.forward_samples if is_evaluated else step.samples
+        facts["evaluated"] += [step.evaluated] * is_evaluated
+        self._epoch += loaded if self._handed else 0
+        facts["epoch"].append(self._epoch)
+        facts["loaded"].append(loaded)
         facts["trained"].append(step.forward_samples)
         facts["values"].append(self._values)
         facts["backwards"].append(self._gradients.count - self._backwards)
+        facts["batches"].append(self._batch)
+        facts["weight"].append(0.0 if self._weight is None else _sum(self._weight[:_ROWS]))
+        facts["lr"].append(max((float(group.get("lr", 0.0)) for group in self._groups()), default=0.0))
 
-    def behaviour(self) -> Behaviour:
-        """Everything that was seen until now."""
-        models, loader, data = self._models, self._loaders.training, None
-        with contextlib.suppress(AttributeError, TypeError, NotImplementedError):  # some have no length
-            data = len(loader.dataset) if loader.batch_size else None  # else an item may be a batch
-        parameters, now = models.parameters(), self._weights()
-        changed = [p for p in parameters if now[id(p)] != self._first_weights.get(id(p))]
-        later = [name for name, one in self._relied_on.items() if pkgutil.resolve_name(name) is not one]
-        return Behaviour(
-            **self._facts,
-            batches=self._batches,
-            data=data,
-            parameters=sum(p.numel() for p in parameters),
-            changed=sum(p.numel() for p in changed),
-            weights=_narrowest({p.dtype for p in parameters}),
-            activations=_narrowest(self._formats),
-            autocast=_narrowest({DTYPES.get(self._script.wants("amp"), models.autocast_dtype)}),
-            optimizer=self._settings,
-            replaced=sorted({*self._replaced, *later}),
-        )
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self._optimizers.stepped for group in optimizer.param_groups]
 
-    def _weights(self) -> dict[int, float]:
-        return {id(p): _sum(p) for p in self._models.parameters()}
+    def _updated(self) -> int:
+        """Parameters that the losses of the step depend on, and that an optimizer updates."""
+        groups = self._groups()
+        updated = {id(p) for group in groups for p in group["params"]} if groups else self._leaves.keys()
+        return sum(size for leaf, size in self._leaves.items() if leaf in updated)
 
     def _optimizer(self) -> dict[str, str]:
-        groups = [group for optimizer in self._optimizers.stepped for group in optimizer.param_groups]
+        groups = self._groups()
         names = dict.fromkeys(name for group in groups for name in group if name not in _SWITCHES)
         return {
-            name: ", ".join(dict.fromkeys(_text(group[name]) for group in groups if name in group))
+            name: ", ".join(sorted({_text(group[name]) for group in groups if name in group}))
             for name in names
         }
 
+    # ------------------------------------------------------------ when it is asked
 
-def _sum(tensor: torch.Tensor) -> float:
-    exact = torch.float32 if tensor.device.type == "mps" else torch.float64
+    def behaviour(self) -> Behaviour:
+        """Everything that was seen until now."""
+        models, data = self._models, None
+        with contextlib.suppress(AttributeError, TypeError, NotImplementedError):  # some have no length
+            data = len(self._loaders.training.batch_sampler.sampler)
+        parameters = models.parameters()
+        facts = dict(self._facts)
+        for name in ("batches", "weight", "losses"):
+            facts[name] = [float(value) for value in facts[name]]
+        return Behaviour(
+            **facts,
+            data=data,
+            augments=self._loaders.random_data,
+            parameters=sum(p.numel() for p in parameters),
+            weights=_narrowest({p.dtype for p in parameters}),
+            activations=_narrowest(self._formats),
+            autocast=_narrowest({DTYPES.get(self._script.wants("amp"), models.autocast_dtype)}),
+            scaler=self._script.has_scaler,
+            optimizer=self._settings,
+            replaced=sorted(self._replaced()),
+            asks=sorted(_asking_files()),
+        )
+
+    def _replaced(self) -> Iterator[str]:
+        for name, function in self._relied_on.items():
+            is_foreign = name.startswith("time.") and not isinstance(function, BuiltinFunctionType)
+            if is_foreign or pkgutil.resolve_name(name) != function:
+                yield name
+
+
+def _own_functions() -> Iterator[str]:
+    """The names of perfkit's own functions and methods in this process."""
+    for name in [name for name in sys.modules if name.startswith("perfkit.scripts.")]:
+        for key, one in vars(sys.modules[name]).items():
+            if getattr(one, "__module__", "") == name:
+                yield f"{name}:{key}"
+            if inspect.isclass(one) and one.__module__ == name:
+                yield from (f"{name}:{key}.{inner}" for inner in vars(one) if not inner.startswith("__"))
+
+
+def _asking_files() -> Iterator[str]:
+    """The script's own files whose code names perfkit."""
+    for name, module in list(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "")
+        is_own = is_users(str(file)) and not name.startswith("perfkit")
+        if is_own and file.is_file() and _ASKS.search(file.read_bytes()):
+            yield file.name
+
+
+def _sum(tensor: torch.Tensor) -> torch.Tensor:
+    """A checksum. In the tensor's own format, as another one takes many times as long."""
     real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return float(real.detach().sum(dtype=exact))
+    is_short = real.is_floating_point() and real.element_size() < 4
+    return real.detach().sum(dtype=torch.float32 if is_short else None)
 
 
 def _text(value: Any) -> str:

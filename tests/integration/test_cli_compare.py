@@ -17,7 +17,7 @@ from perfkit.studies import here
 from perfkit.studies.compare import Candidate, compare, compare_stored
 from perfkit.studies.sources import plan
 from tests.support.cli import ROOT, perfkit
-from tests.unit.scripts.test_behaviour import SCRIPT
+from tests.unit.scripts.test_behaviour import IMAGES
 
 pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir", "restart")
 
@@ -64,8 +64,8 @@ def test_scripts_are_compared_as_they_stand(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_cheat_is_named_and_can_be_allowed(tmp_path: Path) -> None:
     old, new = tmp_path / "old.py", tmp_path / "new.py"
-    old.write_text(SCRIPT)
-    new.write_text(SCRIPT.replace("out = model(x)", "x, y = x[:8], y[:8]; out = model(x)"))
+    old.write_text(IMAGES)
+    new.write_text(IMAGES.replace("out = model(x)", "x, y = x[:8], y[:8]; out = model(x)"))
     how = ("compare", str(old), str(new), "--preset", "smoke", "--budget", "0", "--json", "-")
     refused = json.loads(perfkit(*how, code=4).stdout)
     assert (refused["outcome"], refused["exit_code"]) == ("trains differently", 4)

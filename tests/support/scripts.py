@@ -41,9 +41,9 @@ def _run(file):
 
 
 def behaviour(file, steps=40):
-    """What the first steps of a script do, and its first losses."""
+    """What the first steps of a script do."""
     _fork(_observe, file, steps)
-    return msgspec.json.decode(file.with_suffix(".json").read_bytes(), type=tuple[Behaviour, list[float]])
+    return msgspec.json.decode(file.with_suffix(".json").read_bytes(), type=Behaviour)
 
 
 def _observe(file, steps):
@@ -57,8 +57,7 @@ def _observe(file, steps):
                 self.models.stop_looking()
             self.witness.see(ended)
             if self.script.steps.count >= steps:
-                losses = [float(loss) for loss in self.gradients.losses[:8]]
-                file.with_suffix(".json").write_bytes(msgspec.json.encode((self.behaviour(), losses)))
+                file.with_suffix(".json").write_bytes(msgspec.json.encode(self.behaviour()))
                 sys.exit()
 
     settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "losses": 8, "witness": True}

@@ -15,10 +15,13 @@ from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.referee import Match, match
 from perfkit.studies.compare import Candidate
 
+STEPS = 20
 PLAIN = Behaviour(
-    loaded=[16] * 20, trained=[16] * 20, values=[1600] * 20, backwards=[1] * 20, batches=[1.0, 2.0],
-    evaluations=[9], checkpoints=[], data=200, parameters=10, changed=10, weights="float32",
-    activations="float32", autocast=None, optimizer={"lr": "0.1"}, replaced=[],
+    loaded=[16] * STEPS, trained=[16] * STEPS, values=[1600] * STEPS, backwards=[1] * STEPS,
+    epoch=[16] * STEPS, batches=[1.0] * STEPS, weight=[1.0] * STEPS, lr=[0.1] * STEPS, losses=[1.0] * STEPS,
+    looks=[], evaluations=[9], evaluated=[32], checkpoints=[], augments=False, data=200, parameters=10,
+    weights="float32", activations="float32", autocast=None, scaler=False, optimizer={"lr": "0.1"},
+    replaced=[], asks=[],
 )  # fmt: skip
 SMALLER = msgspec.structs.replace(PLAIN, trained=[8] * 20, values=[800] * 20)
 
@@ -32,17 +35,18 @@ def verdict(
     disturbed: float = 0.0,
     fails: bool | None = None,
 ) -> Any:
-    def run(title: str, loss: float) -> Run:
+    def run(title: str) -> Run:
         return Run(
             id=title, session="s", created="", stage="s", title=title, workload="t.py", device="cpu",
-            recipe=Recipe().to_dict(), losses=[loss] * 8, facts={"command": title},
+            recipe=Recipe().to_dict(), facts={"command": title},
         )  # fmt: skip
 
+    new = msgspec.structs.replace(new, losses=[losses] * STEPS)
     rates = [100 * speed * (1 + scatter * (-1) ** number) for number in range(10)]
     pairing = Pairing(rates, [100.0] * 10, [disturbed] * 10, against="a", role="previous", interleaved=True)
     plan: Any = None
     sides = Match(plan, Candidate("a"), Candidate("b"), {allowed}, {"a": PLAIN, "b": new})
-    return sides.verdict(Comparison(run("a", 1.0), run("b", losses), pairing), 0.02, fails)
+    return sides.verdict(Comparison(run("a"), run("b"), pairing), 0.02, fails)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +57,8 @@ def verdict(
         ({}, "not faster", 1),
         ({"scatter": 0.3}, "undecided", 3),
         ({"speed": 2.0, "disturbed": 0.5}, "undecided", 3),
+        ({"speed": 17.0, "disturbed": 0.5}, "faster", 0),
+        ({"speed": 17.0, "disturbed": 0.8}, "undecided", 3),
         ({"speed": 0.99, "fails": False}, "not slower", 0),
         ({"speed": 0.5, "fails": True}, "slower", 1),
         ({"speed": 2.0, "losses": 1.1}, "trains differently", 4),
