@@ -1,6 +1,10 @@
 """Puzzles: checks of the learner's own code."""
 
+import html
+import re
 from pathlib import Path
+
+import msgspec
 
 NOTEBOOK = {name: f"perfkit.puzzles.panel:{name}" for name in ("puzzle", "puzzles", "mystery", "capstone")}
 
@@ -18,3 +22,22 @@ def folder() -> Path:
     if tree is None:
         raise InvalidValue("there are no puzzles here", "Work in a copy of perfkit's repository")
     return tree / "data" / "puzzles"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What the checks of a puzzle say of an answer."""
+
+    right: bool
+    sentence: str
+    """Which mistake it is, if it is not right."""
+    proofs: list[str] = []
+    """What was seen of a right answer."""
+
+    def __repr__(self) -> str:
+        end = "" if self.sentence.endswith((".", "?")) else "."
+        return "\n".join([f"{'✓' if self.right else '✗ Not yet:'} {self.sentence}{end}", *self.proofs])
+
+    def _repr_html_(self) -> str:
+        words, *proofs = re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(repr(self))).split("\n")
+        items = "".join(f"<li>{proof}</li>" for proof in proofs)
+        return f"<p><b>{words}</b></p>{f'<ul>{items}</ul>' if items else ''}"

@@ -21,8 +21,7 @@ import torch
 from torch import nn
 
 from perfkit.errors import InvalidValue
-from perfkit.puzzles import folder
-from perfkit.worker.messages import Judged
+from perfkit.puzzles import Verdict, folder
 
 torch.optim.SGD([torch.zeros(1)])  # torch wraps `step` when the first one is made
 _ANSWER = "your_answer.py"
@@ -59,7 +58,7 @@ def bench() -> types.ModuleType:
     return importlib.import_module("bench")
 
 
-def judge(checks: str, answer: str, starter: str = "") -> Judged:
+def judge(checks: str, answer: str, starter: str = "") -> Verdict:
     """Runs an answer and the checks on it.
 
     Args:
@@ -86,14 +85,14 @@ def judge(checks: str, answer: str, starter: str = "") -> Judged:
         words = f"Your answer replaces `{' and '.join(replaced)}`: leave torch and the clock as they are"
         tools["require"](not replaced, words)
     except tools["Wrong"] as wrong:
-        return Judged(False, str(wrong))
+        return Verdict(False, str(wrong))
     except (Exception, SystemExit) as problem:
-        return Judged(False, _in_words(problem))
+        return Verdict(False, _in_words(problem))
     finally:
         torch.set_num_threads(threads)
         for (place, name), thing in before.items():
             setattr(place, name, thing)
-    return Judged(True, "Right", proofs)
+    return Verdict(True, "Right", proofs)
 
 
 def names_of(answer: str) -> dict[str, Any]:

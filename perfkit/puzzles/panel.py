@@ -8,8 +8,6 @@ patched clock is over with that process.
 import ast
 import contextlib
 import functools
-import html
-import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,19 +21,18 @@ from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.notebook.functions import with_line
 from perfkit.notebook.shown import Shown
 from perfkit.process.child import call
+from perfkit.puzzles import Verdict, folder
 from perfkit.puzzles import capstone as capstones
-from perfkit.puzzles import folder
 from perfkit.show import units
 from perfkit.show.document import Notice, Table
-from perfkit.worker.messages import Judged
 
 MYSTERIES = "puzzles/mysteries"
 LIMIT_S = 60.0
 """After which an answer is stopped; the checks of a right one take a few seconds."""
 
 
-class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A puzzle as it is written down."""
+class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A puzzle as it is written down; a cell that ends with it shows what is asked."""
 
     title: str
     chapter: str
@@ -53,46 +50,6 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checks: str
     """Python, with the tools of `data/puzzles/bench.py`: it ends with a sentence for each mistake."""
 
-
-@functools.cache
-def tasks() -> Mapping[str, Task]:
-    """Every puzzle by its name, in the order of the chapters; then the mysteries."""
-    tables = msgspec.toml.decode((folder() / "puzzles.toml").read_bytes())
-    for name, table in msgspec.toml.decode((folder() / "mysteries.toml").read_bytes()).items():
-        script = (folder() / "mysteries" / f"{name}.py").read_text(encoding="utf-8")
-        symptom = str(ast.get_docstring(ast.parse(script)))
-        own = {"chapter": MYSTERIES, "title": symptom, "statement": f"**{symptom}**", "starter": script}
-        tables[name] = {**table, **own}
-    return msgspec.convert(tables, type=dict[str, Task])
-
-
-class Verdict:
-    """What the checks say of an answer; `right` says whether it passes."""
-
-    def __init__(self, judged: Judged) -> None:
-        self.right, self.sentence, self.proofs = judged.right, judged.sentence, judged.proofs
-
-    def __repr__(self) -> str:
-        end = "" if self.sentence.endswith((".", "?")) else "."
-        return "\n".join([f"{'✓' if self.right else '✗ Not yet:'} {self.sentence}{end}", *self.proofs])
-
-    def _repr_html_(self) -> str:
-        words, *proofs = re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(repr(self))).split("\n")
-        items = "".join(f"<li>{proof}</li>" for proof in proofs)
-        return f"<p><b>{words}</b></p>{f'<ul>{items}</ul>' if items else ''}"
-
-
-class Puzzle:
-    """One puzzle: a cell that ends with it shows what is asked.
-
-    Args:
-        name: of the puzzle.
-        task: its data.
-    """
-
-    def __init__(self, name: str, task: Task) -> None:
-        self.name, self.task = name, task
-
     def check(self, *answer: Any) -> Verdict:
         """Runs the answer in a process of its own, and says whether it is right and, if not, why.
 
@@ -103,28 +60,41 @@ class Puzzle:
             InvalidValue: it is neither.
         """
         source = source_of(answer)
-        if {*_definitions(self.task.starter)} <= {*_definitions(source)}:
-            return Verdict(Judged(False, "This is still the starter: your turn"))
+        if {*_definitions(self.starter)} <= {*_definitions(source)}:
+            return Verdict(False, "This is still the starter: your turn")
         started = time.monotonic()
         try:
             judge = "perfkit.puzzles.judge:judge"
-            return Verdict(call(judge, self.task.checks, source, self.task.starter, timeout_s=LIMIT_S))
+            verdict: Verdict = call(judge, self.checks, source, self.starter, timeout_s=LIMIT_S)
         except RunFailed as failure:
             sentence = f"Your answer ended the process that ran it: {failure.what}"
             if time.monotonic() - started > LIMIT_S:
                 limit = f"{LIMIT_S:.0f} seconds"
                 sentence = f"Your answer did not end within {limit}: is there a loop without end?"
-            return Verdict(Judged(False, sentence))
+            verdict = Verdict(False, sentence)
+        return verdict
 
     def __repr__(self) -> str:
-        return f"{self.task.title}\n\n{self.task.statement.strip()}\n\n{self.task.starter.strip()}"
+        return f"{self.title}\n\n{self.statement.strip()}\n\n{self.starter.strip()}"
 
     def _repr_markdown_(self) -> str:
         hints = "\n\n".join(
             f"<details><summary>Hint {number}</summary>\n\n{hint.strip()}\n\n</details>"
-            for number, hint in enumerate(self.task.hints, 1)
+            for number, hint in enumerate(self.hints, 1)
         )
-        return f"{self.task.statement.strip()}\n\n{hints}"
+        return f"{self.statement.strip()}\n\n{hints}"
+
+
+@functools.cache
+def tasks() -> Mapping[str, Puzzle]:
+    """Every puzzle by its name, in the order of the chapters; then the mysteries."""
+    tables = msgspec.toml.decode((folder() / "puzzles.toml").read_bytes())
+    for name, table in msgspec.toml.decode((folder() / "mysteries.toml").read_bytes()).items():
+        script = (folder() / "mysteries" / f"{name}.py").read_text(encoding="utf-8")
+        symptom = str(ast.get_docstring(ast.parse(script)))
+        own = {"chapter": MYSTERIES, "title": symptom, "statement": f"**{symptom}**", "starter": script}
+        tables[name] = {**table, **own}
+    return msgspec.convert(tables, type=dict[str, Puzzle])
 
 
 def puzzle(name: str) -> Puzzle:
@@ -135,7 +105,7 @@ def puzzle(name: str) -> Puzzle:
     """
     if name not in tasks():
         raise one_of(name, [*tasks()], "puzzle")
-    return Puzzle(name, tasks()[name])
+    return tasks()[name]
 
 
 def mystery(name: str) -> Puzzle | Verdict:
@@ -152,9 +122,9 @@ def mystery(name: str) -> Puzzle | Verdict:
         raise one_of(name, names, "mystery")
     one, file = puzzle(name), Path(f"my_{name}.py")
     if not file.exists():
-        file.write_text(one.task.starter, encoding="utf-8")
+        file.write_text(one.starter, encoding="utf-8")
     source = file.read_text(encoding="utf-8")
-    return one if source == one.task.starter else one.check(source)
+    return one if source == one.starter else one.check(source)
 
 
 def puzzles() -> Markdown:

@@ -1,16 +1,16 @@
 """The recipe with the most samples/s within a memory cap, and whether it trains the same.
 
 One group of switches is searched after the other, on top of the best recipe so far: workers together with the
-batch size, as they depend on each other, then every other switch. Within a group the combinations are halved:
-all are measured for a few rounds beside the baseline, the better half for twice as many, and so on. The best
-few are then measured afresh, for longer, and the fastest is compared with the plain program in parity.
+batch size, as they depend on each other, then every other switch. All combinations of a group are measured
+beside the baseline, for a few rounds. The best few of all are then measured afresh, for longer, and the
+fastest is compared with the plain program in parity.
 """
 
 import itertools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from msgspec import Struct
 
@@ -41,8 +41,8 @@ FIRST = ("workers", "batch_size")
 """Switches that are searched together."""
 TOGETHER = 4
 """Recipes that are measured in the same rounds, beside the baseline."""
-ROUNDS = 3
-"""Rounds of the first comparison in a group."""
+ROUNDS = 5
+"""Rounds of a recipe in its group."""
 FINALISTS = 2
 
 
@@ -101,54 +101,52 @@ def tune(
         search = _Search(source, space or SPACE, memory_cap_bytes, started + budget_s)
         try:
             search.run()
-            baseline, finals = search.finals()
+            finals = search.finals()
         finally:
             for run in search.tried:
                 store.add(run)
-        best = max(finals, key=search.speedup)
-        notes: list[str] = []
-        parity: Parity | None = None
-        if best is baseline:
-            notes.append("Nothing that was tried is faster than the baseline within the memory cap.")
+        best, parity, note = max(finals, key=search.speedup), None, ""
+        if search.is_base(best):
+            note = "Nothing that was tried is faster than the baseline within the memory cap."
         elif source.stopped:
-            notes.append("Stopped: whether it trains the same was not checked.")
+            note = "Stopped: whether it trains the same was not checked."
         else:
             try:
                 parity = source.parity(best.title, Recipe.from_dict(best.recipe), PARITY_STEPS)
             except (Cancelled, PerfkitError) as problem:
-                notes.append(f"Whether it trains the same could not be checked: {problem}")
+                note = f"Whether it trains the same could not be checked: {problem}"
     recipe = Recipe.from_dict(best.recipe)
     return Tuned(
         best=best,
-        settings=recipe.describe(search.base) if best is not baseline else "the baseline",
+        settings="the baseline" if search.is_base(best) else recipe.describe(search.base),
         gain=best.speedup("baseline"),
         parity=parity,
         tried=search.tried,
         cap_bytes=memory_cap_bytes,
         seconds=time.monotonic() - started,
-        notes=notes,
+        notes=[note] if note else [],
     )
 
 
-@dataclass
 class _Search:
-    source: Source
-    space: Mapping[str, Sequence[Value]]
-    cap_bytes: int | None
-    ends: float
-    tried: list[Run] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.base = self.source.baseline()
-        self._best = self.base
+    def __init__(
+        self, source: Source, space: Mapping[str, Sequence[Value]], cap_bytes: int | None, ends: float
+    ) -> None:
+        self.source, self.space, self.cap_bytes, self.ends = source, space, cap_bytes, ends
+        self.base = self.best = source.baseline()
+        self.tried: list[Run] = []
 
     def run(self) -> None:
         """Searches one group of switches after the other."""
-        first = tuple(name for name in FIRST if name in self.space)
-        groups = [group for group in (first, *((name,) for name in self.space if name not in first)) if group]
+        first = [name for name in FIRST if name in self.space]
+        groups = [first] * bool(first) + [[name] for name in self.space if name not in first]
         for number, group in enumerate(groups):
             with self.source.progress.part(number, len(groups) + 1):
-                self._halve(self._candidates(group))
+                recipes = self._candidates(group)
+                for at in range(0, len(recipes), TOGETHER):
+                    if not self.source.stopped and time.monotonic() < self.ends:
+                        self._measure(recipes[at : at + TOGETHER], StopRule(ROUNDS, ceiling=False))
+                self.best = next(iter(self._fastest([self.best, *recipes])), self.best)
 
     def _candidates(self, group: Sequence[str]) -> list[Recipe]:
         """The best recipe so far with every combination of a group's values that can act here."""
@@ -159,53 +157,37 @@ class _Search:
                 continue
             if settings.get("workers") and self.source.target.device == "cuda":
                 settings = {"pin_memory": True, "non_blocking": True, **settings}
-            recipe, refused = applicable(self._best.replace(**settings), self.source.target)
+            recipe, refused = applicable(self.best.replace(**settings), self.source.target)
             if not set(refused) & set(group):
                 recipes.append(recipe)
         return [recipe for recipe in dict.fromkeys(recipes) if recipe != self.base]
 
-    def _halve(self, recipes: list[Recipe]) -> None:
-        """Measures the better half for twice as many rounds, until one recipe is left."""
-        rounds, candidates = ROUNDS, recipes
-        while candidates:
-            rule = StopRule(rounds, ceiling=False)
-            for at in range(0, len(candidates), TOGETHER):
-                if not self._is_over():
-                    self._measure(candidates[at : at + TOGETHER], rule)
-            if len(candidates) == 1 or self._is_over():
-                break
-            candidates = self._fastest(candidates, len(candidates) // 2)
-            rounds *= 2
-        self._best = next(iter(self._fastest([self._best, *recipes], 1)), self._best)
-
-    def finals(self) -> tuple[Run, list[Run]]:
-        """The baseline's run, and the runs to pick from: the best recipes afresh, if nobody stopped it.
+    def finals(self) -> list[Run]:
+        """The runs to pick from: the baseline and the best recipes afresh, if nobody stopped it.
 
         Raises:
             Cancelled: nothing was measured before a person stopped it.
             InvalidValue: nothing could be measured, or nothing that fits.
         """
-        baseline = self._baseline(self.tried)
-        if baseline is None:
+        if not any(map(self.is_base, self.tried)):
             if self.source.stopped:
                 raise Cancelled("stopped before anything was measured")
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
         runs = self.tried
         if not self.source.stopped:
             known = [Recipe.from_dict(run.recipe) for run in self.tried]
-            finalists = [recipe for recipe in self._fastest(known, FINALISTS + 1) if recipe != self.base]
+            finalists = [recipe for recipe in self._fastest(known)[: FINALISTS + 1] if recipe != self.base]
             preset = self.source.plan.preset
             rule = replace(rungs.stop_rule(self.source.plan), rounds=2 * preset.rounds)
             self.source.renew()
             with self.source.progress.part(1, 1):
                 final = self._measure(finalists[:FINALISTS], rule, repeat=rungs.has_verdicts(preset))
-            baseline = self._baseline(final) or baseline
             runs = final or runs
         picked = [run for run in runs if self.fits(run)]
         if not picked:
             what = "nothing that was measured fits under the memory cap"
             raise InvalidValue(what, "Raise it, or allow smaller batches")
-        return baseline, picked
+        return picked
 
     def _measure(self, recipes: Sequence[Recipe], rule: StopRule, repeat: bool = False) -> list[Run]:
         """Measures recipes beside the baseline, and returns the runs that succeeded."""
@@ -221,14 +203,11 @@ class _Search:
         self.tried = [run for run in self.tried if run.id not in ids] + runs
         return runs
 
-    def _fastest(self, recipes: Sequence[Recipe], count: int) -> list[Recipe]:
-        """The fastest of the recipes that were measured and fit, by the median of their rounds."""
+    def _fastest(self, recipes: Sequence[Recipe]) -> list[Recipe]:
+        """The recipes that were measured and fit, the fastest first, by the median of their rounds."""
         speeds = {Recipe.from_dict(run.recipe): self.speedup(run) for run in self.tried if self.fits(run)}
         measured = [recipe for recipe in dict.fromkeys(recipes) if recipe in speeds]
-        return sorted(measured, key=lambda recipe: -speeds[recipe])[:count]
-
-    def _baseline(self, runs: Sequence[Run]) -> Run | None:
-        return next((run for run in runs if Recipe.from_dict(run.recipe) == self.base), None)
+        return sorted(measured, key=lambda recipe: -speeds[recipe])
 
     def speedup(self, run: Run) -> float:
         """How many times as fast as the baseline a recipe was: median of all rounds of all its runs."""
@@ -236,9 +215,10 @@ class _Search:
         ratios = [ratio for pairing in alike if pairing for ratio in pairing.round_ratios]
         return statistics.median(ratios) if ratios else 1.0
 
+    def is_base(self, run: Run) -> bool:
+        """Whether a run is one of the baseline."""
+        return Recipe.from_dict(run.recipe) == self.base
+
     def fits(self, run: Run) -> bool:
         """Whether a run stayed below the memory cap."""
         return self.cap_bytes is None or (run.peak_memory_bytes or 0) <= self.cap_bytes
-
-    def _is_over(self) -> bool:
-        return bool(self.source.stopped) or time.monotonic() > self.ends

@@ -272,13 +272,3 @@ class ParityReport(msgspec.Struct, frozen=True):
     checks: list[Check]
     losses: dict[str, list[float]]
     """Of the candidate, and of the plain program in float32 and in float64."""
-
-
-class Judged(msgspec.Struct, frozen=True):
-    """What the checks of a puzzle say of an answer."""
-
-    right: bool
-    sentence: str
-    """Which mistake it is, if it is not right."""
-    proofs: list[str] = []
-    """What was seen of a right answer."""

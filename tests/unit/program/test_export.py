@@ -15,6 +15,7 @@ from perfkit.ladder.presets import Sizing
 from perfkit.recipe import Recipe
 from perfkit.rules import Target, applicable, offers
 from perfkit.train import train
+from perfkit.worker import parity
 from perfkit.workloads.files import photo_folder
 
 CPU = torch.device("cpu")
@@ -62,17 +63,11 @@ def test_a_script_gives_the_losses_of_the_program(workload, switches, tmp_path):
     built, options = workloads.load(workload, OPTIONS[workload]), OPTIONS[workload]
     target = Target("cpu", offers(built), convolves=workload != "tiny_gpt")
     recipe = applicable(Recipe(batch_size=4, **switches), target)[0]
-    threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
-    precision = torch.backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
-    try:
+    with parity._settings_kept():
         expected = [loss.item() for loss in itertools.islice(train(recipe, built, CPU, seed=5), 2)]
         (tmp_path / "train.py").write_text(export.script(recipe, workload, options, seed=5))
         program = runpy.run_path(str(tmp_path / "train.py"))["train"]
         assert [loss.item() for loss in itertools.islice(program(CPU), 2)] == expected
-    finally:
-        torch.set_num_threads(threads)
-        torch.backends.cuda.matmul.fp32_precision = precision[0]
-        cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = precision[1:]
 
 
 @pytest.mark.parametrize("workload", ["photos", "tiny_gpt"])
@@ -86,12 +81,6 @@ def test_a_rung_of_the_ladder_changes_its_own_lines_only(workload):
         lines = changed(before, after)
         added = [line for line in lines if line[0] == "+"]
         assert not lines if rung.reason else 0 < len(added) <= 4, (rung.name, lines)
-
-
-@pytest.mark.parametrize("name", sorted(set(OPTIMIZATIONS) - set(LADDER)))
-def test_the_script_of_every_other_optimization_compiles(name):
-    recipe = Recipe().replace(**OPTIMIZATIONS[name].changes(SIZES))
-    compile(export.script(recipe, "tiny_gpt", {}), "train.py", "exec")
 
 
 def test_a_workload_of_one_s_own_is_imported_and_gets_the_recipe(tmp_path, monkeypatch):

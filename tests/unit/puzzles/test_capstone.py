@@ -80,11 +80,9 @@ def test_each_lever_is_seen_in_what_the_script_does(old, new, missing):
     assert [name for name, in_effect in seen.items() if not in_effect] == missing
 
 
-@pytest.mark.parametrize(
-    "own", [[0.96, 0.96, 0.80, 0.80], [0.48] * 4 + [0.4] * 4, [0.061] * 32 + [0.05] * 32]
-)
-def test_a_step_may_have_any_number_of_parts(own):
-    assert capstone.same_training(run(own), SLOW).ok
+def test_a_step_may_have_any_number_of_parts():
+    for own in ([0.96, 0.96, 0.80, 0.80], [0.48] * 4 + [0.4] * 4, [0.061] * 32 + [0.05] * 32):
+        assert capstone.same_training(run(own), SLOW).ok
 
 
 @pytest.mark.parametrize(
@@ -104,6 +102,6 @@ def test_other_training_is_refused(own, says):
 
 def test_the_first_call_makes_the_copy_and_measures_nothing(tmp_path):
     file = tmp_path / "mine.py"
-    assert "Edit it" in pk.capstone(file).data
-    assert file.read_bytes() == capstone.slow_script().read_bytes()
-    assert "Edit it" in pk.capstone(file).data
+    for _ in range(2):
+        assert "Edit it" in pk.capstone(file).data
+        assert file.read_bytes() == capstone.slow_script().read_bytes()

@@ -4,7 +4,7 @@ import pytest
 
 from perfkit.search import tables
 from perfkit.search.attribute import Attribution, Effect
-from perfkit.search.tune import Tuned
+from perfkit.search.tune import Tuned, rate
 from perfkit.show import document, terminal
 from tests.unit.show.fake_runs import session
 
@@ -35,10 +35,8 @@ def test_worth_has_cells_a_picture_and_says_what_is_missing():
 
 def test_what_was_tried_is_listed_the_fastest_first():
     runs = [run for run in session(gpu=True) if run.status == "ok"]
-    best = max(runs, key=lambda run: run.samples_per_s.value if run.samples_per_s else 0)
-    result = Tuned(
-        best=best, settings="amp=bf16", gain=None, parity=None, tried=runs, cap_bytes=None, seconds=60.0
-    )
-    rows = [[*map(str, row)] for row in document.table(tables.tuning(result), "tried").rows]
+    fields = {"settings": "amp=bf16", "gain": None, "parity": None, "cap_bytes": None, "seconds": 60.0}
+    sections = tables.tuning(Tuned(best=max(runs, key=rate), tried=runs, **fields))
+    rows = [[*map(str, row)] for row in document.table(sections, "tried").rows]
     assert rows[0][:2] == ["compile", "✓"]
     assert len(rows) == len(runs) and not any(row[1] for row in rows[1:])

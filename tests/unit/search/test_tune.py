@@ -61,15 +61,6 @@ def test_the_fastest_recipe_is_found_and_measured_afresh(search, plan):
     assert search.alive() == []
 
 
-def test_the_better_half_is_measured_for_longer(search, plan):
-    tuned = tune(plan, {"workers": (0, 1, 2, 4)})
-    rounds = {}
-    for run in tuned.tried[:-3]:
-        rounds.setdefault(run.title, []).append(len(run.raw.block_samples_per_s))
-    assert rounds["workers=1"] == [3]
-    assert rounds["workers=4"] == [3 + 6]
-
-
 def test_after_the_budget_nothing_but_the_finals_starts(search, plan):
     tuned = tune(plan, SPACE, budget_s=5)
     assert tuned.settings != "the baseline"

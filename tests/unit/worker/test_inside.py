@@ -32,9 +32,7 @@ class Deep(Toy):
     """Each layer keeps 64 × 256 floats."""
 
     def model(self):
-        parts = [
-            nn.Sequential(nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 16), nn.Tanh()) for _ in range(8)
-        ]
+        parts = [nn.Sequential(nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 16)) for _ in range(8)]
         return nn.Sequential(*parts, nn.Linear(16, 2))
 
 
@@ -76,7 +74,6 @@ def test_flops_of_a_step_are_those_of_its_products():
     step, operators = kernels.work(training())
     assert step.flops == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
     assert step.bytes == sum(moved for _, moved in operators) > 0
-    assert sum(flops > 0 for flops, _ in operators) == 5, "two forward, two of weights, one of inputs"
     assert kernels.work(training(amp="bf16"))[0].dtype == "bfloat16"
     with FlopCounterMode(display=False) as counter:
         training().step()
@@ -84,12 +81,10 @@ def test_flops_of_a_step_are_those_of_its_products():
 
 
 def test_shares_of_the_roof_are_known_where_the_work_is():
-    roofs = {"step_s": 20.0, "peaks": {"float32": 100.0}, "bytes_per_s": 50.0}
-    operators = [(400, 50), (100, 100), (0, 50)]
-    mfu, light_share = kernels.shares(StepWork(500, 200, "float32"), operators, **roofs)
-    assert mfu == pytest.approx(500 / 100 / 20)
-    assert light_share == pytest.approx((400 / 100 + 100 / 50 + 50 / 50) / 20), "the longer of both, each"
-    assert kernels.shares(StepWork(None, None, ""), [], **roofs) == (None, None)
+    """An operator needs the longer of computing at 100 FLOP/s and moving at 50 B/s."""
+    work, operators = StepWork(500, 200, "float32"), [(400, 50), (100, 100), (0, 50)]
+    assert kernels.shares(work, operators, 20.0, {"float32": 100.0}, 50.0) == (5 / 20, (4 + 2 + 1) / 20)
+    assert kernels.shares(StepWork(None, None, ""), [], 20.0, {}, 50.0) == (None, None)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -104,5 +99,4 @@ def test_a_timed_loader_gives_the_same_batches_and_notes_each(workers, tmp_path)
     notes = list(loading.read_notes(tmp_path))
     assert sorted(note.number for note in notes) == list(range(8))
     assert {note.worker for note in notes} == ({0, 1} if workers else {-1})
-    for note in notes:
-        assert note.start_s <= note.fetched_s <= note.collated_s
+    assert all(note.start_s <= note.fetched_s <= note.collated_s for note in notes)
