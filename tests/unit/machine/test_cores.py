@@ -129,41 +129,33 @@ def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch):
     spent = [
         {(1, 0.0): ("chrome", 9.0), (2, 0.0): ("python", 50.0), (4, 0.0): ("sh", 30.0), (5, 0.0): ("a", 9.0)},
         {(1, 0.0): ("chrome", 9.3), (2, 0.0): ("python", 50.4), (4, 0.0): ("cc", 30.1), (5, 7.0): ("b", 0.1),
-         (3, 7.0): ("chrome", 0.5), (os.getpid(), 0.0): ("jupyter", 7.0)},
+         (3, 7.0): ("chrome", 0.5), (os.getpid(), 0.0): ("jupyter", 7.0), (6, 0.0): ("measured", 8.0)},
     ]  # fmt: skip
+    monkeypatch.setattr(cores, "members", lambda pids: pids)
     monkeypatch.setattr(cores, "_spent", lambda: spent.pop(0))
     monkeypatch.setattr(cores, "usable_cores", lambda: 2)
     monkeypatch.setattr(cores.time, "monotonic", iter([100.0, 102.0]).__next__)
-    assert machine.OtherPrograms().busiest() == ("chrome (2 processes)", pytest.approx(0.2))
+    assert machine.OtherPrograms().busiest([6]) == ("chrome (2 processes)", pytest.approx(0.2))
 
 
-def test_the_measured_processes_are_not_among_the_others(monkeypatch):
-    command = [sys.executable, "-c", "input()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
-        monkeypatch.setattr(cores, "_spent", lambda: {(process.pid, 0.0): ("python", 1.0)})
-        assert machine.OtherPrograms().busiest([process.pid]) is None
-        process.communicate(b"\n")
-
-
-QUIET = {"pids_known": True, "gpus": []}
 IDLE = {"uuid": "GPU-1", "other_processes": None, "throttle_reasons": None, "temperature_c": None}
 BUSY = IDLE | {"other_processes": [{"pid": 1}], "throttle_reasons": ["power cap"]}
 HOT = IDLE | {"throttle_reasons": ["hardware thermal slowdown"], "temperature_c": 91}
 
 
 @pytest.mark.parametrize(
-    ("now", "warning"),
+    ("gpu", "pids_known", "warning"),
     [
-        (QUIET, ""),
-        (QUIET | {"gpus": [BUSY]}, "another process"),
-        (QUIET | {"gpus": [BUSY], "pids_known": False}, ""),  # one's own children, as a container sees them
-        (QUIET | {"gpus": [BUSY | {"other_processes": [{}] * 4}], "pids_known": False}, "another process"),
-        (QUIET | {"gpus": [BUSY | {"uuid": "GPU-2"}]}, ""),
-        (QUIET | {"gpus": [HOT]}, "the GPU throttled (hardware thermal slowdown at 91 °C)"),
-        (QUIET | {"gpus": [IDLE]}, ""),
+        (BUSY, True, "another process"),
+        (BUSY, False, ""),  # one's own children, as a container sees them
+        (BUSY | {"other_processes": [{}] * 4}, False, "another process"),
+        (BUSY | {"uuid": "GPU-2"}, True, ""),
+        (HOT, True, "the GPU throttled (hardware thermal slowdown at 91 °C)"),
+        (IDLE, True, ""),
     ],
 )
-def test_warnings_name_what_disturbs_a_measurement(now, warning):
+def test_warnings_name_what_disturbs_a_measurement(gpu, pids_known, warning):
+    now = {"pids_known": pids_known, "gpus": [gpu]}
     warnings = list(machine.quality_warnings(now, own_processes=3, gpu="GPU-1"))
     assert len(warnings) == bool(warning)
     assert "".join(warnings).startswith(warning)

@@ -60,30 +60,25 @@ def test_cuda_is_better_than_mps_is_better_than_cpu(accelerators):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("cuda:2", "torch finds no device 'cuda:2' here. Available: cuda:0, cuda:1, cpu"),
+        ("cuda:2", "no device 'cuda:2' here (CUDA_VISIBLE_DEVICES is '0,1'). Available: cuda:0, cuda:1, cpu"),
         ("mps", "torch finds no device 'mps' here"),
         ("cuda:", "unknown device 'cuda:'. Did you mean 'cuda'? Allowed: cuda, mps, cpu (or cuda:1"),
     ],
 )
-def test_a_device_that_is_not_there_is_one_clear_message(accelerators, name, words):
+def test_a_device_that_is_not_there_is_one_clear_message(accelerators, monkeypatch, name, words):
     accelerators(cuda=2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pytest.raises(InvalidValue) as caught:
         devices.check_device(name)
     assert words in str(caught.value)
     assert [devices.check_device(there) for there in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
 
 
-def test_a_mask_that_hides_the_gpu_is_named(accelerators, monkeypatch):
-    accelerators()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(InvalidValue, match="CUDA_VISIBLE_DEVICES is ''"):
-        devices.check_device("cuda")
-
-
 @pytest.mark.parametrize(
     ("device", "there", "variables", "problem"),
     [
         ("cpu", "g++", {}, ""),
+        ("cuda", "g++", {"CC": "g++"}, "Triton is missing"),
         ("cpu", "clang++", {}, "no compiler (g++): install it, or set CXX"),
         ("cpu", "clang++", {"CXX": "clang++ -stdlib=libc++"}, ""),
         ("cpu", "g++", {"CXX": "icpx"}, "no compiler (icpx)"),
@@ -97,7 +92,7 @@ def test_the_compiler_is_the_one_that_torch_would_take(
     files(tmp_path, {"Python.h": ""})
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(devices.shutil, "which", lambda name: name == there)
-    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: None if "Triton" in problem else name)
     monkeypatch.setattr(devices.sysconfig, "get_path", lambda *scheme: str(tmp_path))
     for name in ("CC", "CXX"):
         monkeypatch.delenv(name, raising=False)
@@ -106,11 +101,3 @@ def test_the_compiler_is_the_one_that_torch_would_take(
     lacking = devices.compiler_problem(device)
     assert problem in lacking
     assert bool(lacking) == bool(problem)
-
-
-def test_headers_and_triton_belong_to_the_compiler(monkeypatch, tmp_path):
-    monkeypatch.setattr(devices.shutil, "which", lambda name: name)
-    monkeypatch.setattr(devices.sysconfig, "get_path", lambda *scheme: str(tmp_path))
-    assert "python3-dev" in devices.compiler_problem("cpu")
-    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: None)
-    assert "Triton is missing" in devices.compiler_problem("cuda")

@@ -147,12 +147,6 @@ def test_the_model_s_error_decides_the_verdict(ratio, band, verdict):
     assert (predicted.ratio, predicted.low, predicted.high) == pytest.approx(expected)
 
 
-def test_scatter_and_the_model_s_error_add_up():
-    scattered = pairing([150.0, 140.0, 160.0, 145.0, 155.0], [100.0] * 5)
-    both = msgspec.structs.replace(scattered, band=0.2).ratio
-    assert both.low < min(scattered.ratio.low, both.ratio / 1.2)
-
-
 def test_a_simulated_rate_holds_the_model_s_error():
     raw = Raw(step_s=[0.1], block_samples_per_s=[100.0], block_steps=[1])
     simulated = run(device="sim:v100", simulated=KNOWN, samples_per_step=10, raw=raw)

@@ -18,8 +18,7 @@ from perfkit.results.stats import (
 
 
 def noisy(seed, n, level=100.0, noise=0.03):
-    values = level * np.exp(np.random.default_rng(seed).normal(0, noise, n))
-    return values
+    return level * np.exp(np.random.default_rng(seed).normal(0, noise, n))
 
 
 # ---------------------------------------------------------------- estimates
@@ -28,7 +27,6 @@ def noisy(seed, n, level=100.0, noise=0.03):
 def test_of_nothing_nothing_is_estimated_and_of_one_value_that_value():
     assert median(np.array([])) is None
     assert median(np.array([3.5])) == Estimate(3.5, 3.5, 3.5)
-    assert median(np.full(9, 2.0)) == Estimate(2.0, 2.0, 2.0)
 
 
 def test_a_mean_has_students_interval():
@@ -57,12 +55,6 @@ def test_a_against_a_is_rarely_called_an_effect_and_the_interval_covers_it(paire
     assert 0.91 <= np.mean([one.low <= 1 <= one.high for one in found]) <= 0.985
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(1.2, "faster"), (1 / 1.2, "slower")])
-def test_a_real_effect_is_found(factor, verdict):
-    verdicts = [ratio(noisy(s, 5, 100 * factor), noisy(s + 999, 5), paired=True).verdict for s in range(100)]
-    assert verdicts.count(verdict) >= 98
-
-
 def test_drift_cancels_where_rounds_are_paired_and_only_there():
     drift = np.array([1.0, 0.8, 0.6, 0.5, 0.4])
     own, other = noisy(1, 5, 105, 0.002) * drift, noisy(2, 5, 100, 0.002) * drift
@@ -71,23 +63,26 @@ def test_drift_cancels_where_rounds_are_paired_and_only_there():
     assert ratio(own, other, paired=False).verdict == "no measurable difference"
 
 
-@pytest.mark.parametrize("rounds", range(1, MIN_ROUNDS))
-@pytest.mark.parametrize("paired", [True, False])
-def test_too_few_rounds_give_no_verdict(rounds, paired):
-    found = ratio(np.full(rounds, 300.0), np.full(rounds, 100.0), paired=paired)
-    assert found.ratio == pytest.approx(3)
-    assert found.verdict == "too few rounds"
-
-
-def test_an_effect_must_exceed_one_percent_and_the_noise_of_the_machine():
-    base = np.full(9, 100.0)
-
-    def verdict(factor, noise=0.0):
-        return ratio(base * factor, base, paired=True, noise=noise).verdict
-
-    assert verdict(1 + MIN_EFFECT * 0.9) == verdict(1 - MIN_EFFECT * 0.9) == "no measurable difference"
-    assert (verdict(1.02), verdict(0.98)) == ("faster", "slower")
-    assert (verdict(1.04, noise=0.05), verdict(1.06, noise=0.05)) == ("no measurable difference", "faster")
+@pytest.mark.parametrize(
+    ("factor", "noise", "rounds", "verdict"),
+    [
+        (1 + MIN_EFFECT * 0.9, None, 9, "no measurable difference"),
+        (1 - MIN_EFFECT * 0.9, None, 9, "no measurable difference"),
+        (1.02, None, 9, "faster"),
+        (0.98, None, 9, "slower"),
+        (1.04, 0.05, 9, "no measurable difference"),
+        (1.06, 0.05, 9, "faster"),
+        (3.0, None, MIN_ROUNDS - 1, "too few rounds"),
+        (3.0, None, 1, "too few rounds"),
+    ],
+)
+def test_an_effect_must_exceed_one_percent_and_the_noise_of_the_machine_in_five_rounds(
+    factor, noise, rounds, verdict
+):
+    base, wide = noisy(3, rounds), 1 + (noise or 0)
+    found = ratio(factor * base, base, paired=True, noise=noise)
+    assert (found.ratio, found.verdict) == (pytest.approx(factor), verdict)
+    assert (found.low, found.high) == pytest.approx((factor / wide, factor * wide))
 
 
 def test_unpaired_sides_may_differ_in_length():
@@ -111,7 +106,6 @@ def test_unpaired_sides_may_differ_in_length():
         ([91, 100, 100, 100], False),  # within the tolerance
         ([89, 100, 100, 100], True),
         ([70, 80, 100, 120, 90], False),  # the later ones are as wild
-        ([150, 100, 100, 100], False),  # faster is no warm-up
     ],
 )
 def test_warm_up_is_over_when_the_first_block_is_like_the_later_ones(values, warming):
@@ -138,8 +132,6 @@ def test_few_pairs_that_agree_do_not_show_that_there_is_no_noise():
     assert np.log1p(nothing) == pytest.approx(2.776 * 0.015, rel=1e-3)
     assert np.log1p(one) == pytest.approx(2.571 * 0.015 * (4 / 5) ** 0.5, rel=1e-3)
     assert statistics.aa_noise_bound([same] * 1000) < 0.003
-    unlike = statistics.AAPair(0.1, 0.0)
-    assert statistics.aa_noise_bound([unlike] * 20) > 0.15
 
 
 def test_over_pairs_of_processes_the_interval_holds_what_processes_differ_by():
@@ -162,7 +154,6 @@ def test_over_pairs_of_processes_the_interval_holds_what_processes_differ_by():
     )
     assert judged.verdict == "slower"
     assert statistics.ratio_over_pairs(one, noise=0.5).verdict == "no measurable difference"
-    assert statistics.ratio_over_pairs(one[:4]).verdict == "too few rounds"
 
 
 def test_stopping_when_the_interval_is_narrow_still_covers_the_ratio():
@@ -236,13 +227,6 @@ def test_a_guess_is_right_within_a_fifth_of_the_interval(guess, right):
     result = statistics.Ratio(1.5, 1.45, 1.55, "faster")
     assert result.confirms(guess) is right
     assert statistics.Ratio(1.5, 1.45, 1.55, "disturbed").confirms(guess) is None
-
-
-def test_the_interval_holds_the_noise_aa_noise_bound():
-    base = noisy(3, 9)
-    narrow, wide = (ratio(1.5 * base, base, paired=True, noise=noise) for noise in (0.0, 0.04))
-    assert (narrow.low, narrow.high) == pytest.approx((1.5, 1.5))
-    assert (wide.low, wide.high) == pytest.approx((1.5 / 1.04, 1.5 * 1.04))
 
 
 def test_verdicts_on_equal_sides_in_processes_of_their_own_are_seldom_wrong():
