@@ -25,7 +25,7 @@ def write_sources(folder: Path) -> dict[str, list[str]]:
     for name, card in OPTIMIZATIONS.items():
         target = folder / "cards" / f"{name}.md"
         target.parent.mkdir(exist_ok=True)
-        target.write_text(f"# {card.title}\n\n*{card.question}*\n\n{card.prose}\n", encoding="utf-8")
+        target.write_text(f"# {card.title}\n\n*{card.question}*\n\n{card.card()}\n", encoding="utf-8")
     groups = {
         "Chapters": "notebooks/[0-9]*.ipynb",
         "Puzzles": "notebooks/puzzles/**/*.ipynb",

@@ -1,7 +1,6 @@
 """The optimizations. Each is declared once, in its card `cards/NAME.md`: front matter (TOML), then prose."""
 
 import math
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from perfkit.recipe import Recipe, Value
 from perfkit.rules import Target, applicable, joined
 
 Exactness = Literal["bitwise", "tolerance", "changes training"]
-Bottleneck = Literal["data", "copy", "host", "device", "memory", "communication", "none"]
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,10 +46,6 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The official page on it."""
     exactness: Exactness
     """Of the change itself: switches that only make it possible, such as `ranks`, do not count."""
-    bottleneck: Bottleneck
-    """The main one that it attacks."""
-    also: tuple[Bottleneck, ...] = ()
-    """Others that it attacks."""
     position: int | None = None
     """Its place in the default ladder; None for one that is not part of it."""
     published: Published | None = None
@@ -70,19 +64,8 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         }
 
     def card(self) -> str:
-        """The whole card, in Markdown: its parts are folded, and open on a click."""
-        attacked = " and ".join([self.bottleneck, *self.also])
-        says = f"{self.published or 'Nothing of this optimization by itself'}."
-        parts = [*re.split(r"^## (.+)$", self.prose, flags=re.MULTILINE)[1:], "What the articles say", says]
-        folded = "\n\n".join(
-            f"<details><summary>{heading}</summary>\n\n{text.strip()}\n\n</details>"
-            for heading, text in zip(parts[::2], parts[1::2], strict=True)
-        )
-        return (
-            f"**{self.title[:1].upper()}{self.title[1:]}: {self.question}**\n\n"
-            f"*Exactness: {self.exactness} · bottleneck: {attacked} · "
-            f"[official documentation]({self.documentation})*\n\n{folded}\n"
-        )
+        """What to know about it, in Markdown."""
+        return f"{self.prose}\n\n[Official documentation]({self.documentation})"
 
 
 def read(path: Path) -> Optimization:
@@ -114,24 +97,20 @@ def optimization(name: str) -> Optimization:
     return OPTIMIZATIONS[name]
 
 
-def exactness(recipe: Recipe, baseline: Recipe | None = None) -> Exactness:
+def exactness(recipe: Recipe, baseline: Recipe) -> Exactness:
     """The loosest class among the optimizations whose own switch differs from the baseline's.
 
     Batch size, accumulation and ranks are judged together: training changes if the number of samples in an
     optimizer step does. If a batch is only split differently, the sum of its gradients is rounded differently
     (and batch normalisation sees the parts).
     """
-    baseline = baseline or Recipe()
-    changed = set(recipe.diff(baseline))
-    classes = [o.exactness for o in OPTIMIZATIONS.values() if o.switch in changed - _BATCH]
-    if changed & _BATCH:
+    changed, batch = set(recipe.diff(baseline)), {"batch_size", "accumulation", "ranks"}
+    classes = [o.exactness for o in OPTIMIZATIONS.values() if o.switch in changed - batch]
+    if changed & batch:
         samples = {each.batch_size * each.accumulation * each.ranks for each in (recipe, baseline)}
         classes.append("tolerance" if len(samples) == 1 else "changes training")
     order: list[Exactness] = ["bitwise", "tolerance", "changes training"]
     return max(classes, key=order.index, default="bitwise")
-
-
-_BATCH = {"batch_size", "accumulation", "ranks"}
 
 
 KEPT = "kept"

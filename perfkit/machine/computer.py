@@ -1,7 +1,6 @@
 """What makes a machine and its software comparable with others, and where perfkit keeps its files."""
 
 import contextlib
-import copy
 import functools
 import hashlib
 import importlib.util
@@ -44,13 +43,9 @@ def torch_build() -> dict[str, str]:
     return dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *'([^']+)'", text, re.MULTILINE))
 
 
+@functools.cache
 def facts() -> dict[str, Any]:
     """This machine and its software as plain data, read once per process; equal `id`s are comparable."""
-    return copy.deepcopy(_facts())
-
-
-@functools.cache
-def _facts() -> dict[str, Any]:
     driver, cards = gpus.facts()
     versions = {name: number for name in _PACKAGES if (number := version(name))} | torch_build()
     shared = cores.ROOT / "dev/shm"  # loader workers pass batches through it

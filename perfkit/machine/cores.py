@@ -190,19 +190,17 @@ class OtherPrograms:
         """
         self.look()
         ours = {os.getpid(), *members(set(pids))}
-        programs: dict[str, list[tuple[float, int]]] = {}
+        programs: dict[str, dict[int, float]] = {}
         for (pid, begun), (name, spent) in self._latest.items():
-            if pid not in ours:
-                before = self._start.get((pid, begun), ("", 0.0))[1]
-                programs.setdefault(name, []).append((spent - before, pid))
+            used_s = spent - self._start.get((pid, begun), ("", 0.0))[1]
+            if pid not in ours and used_s > 0:
+                programs.setdefault(name, {})[pid] = used_s
         if not programs:
             return None
-        used_s = {name: sum(spent for spent, _ in processes) for name, processes in programs.items()}
-        name = max(programs, key=used_s.__getitem__)
-        busy = [pid for spent, pid in programs[name] if spent > 0] or [programs[name][0][1]]
-        which = f"{len(busy)} processes" if len(busy) > 1 else f"process {busy[0]}"
+        name, used = max(programs.items(), key=lambda program: sum(program[1].values()))
+        which = f"{len(used)} processes" if len(used) > 1 else f"process {next(iter(used))}"
         capacity_s = usable_cores() * max(time.monotonic() - self._since, 1e-9)
-        return Program(f"{name} ({which})", used_s[name] / capacity_s)
+        return Program(f"{name} ({which})", sum(used.values()) / capacity_s)
 
 
 def _spent() -> dict[tuple[int, float], tuple[str, float]]:

@@ -210,7 +210,7 @@ class StagePanel(LadderPanel):
         return [Bullets(lines)]
 
     def _evidence(self) -> list[Content]:
-        card = document.Markdown(self.optimization.prose)
+        card = document.Markdown(self.optimization.card())
         article = f"The article: {self.optimization.published or 'nothing of this by itself'}."
         return [
             tables.ladder(self.runs),

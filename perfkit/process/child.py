@@ -98,12 +98,11 @@ class Child(Conversation):
         return Rank(process, ours, started)
 
     def _wait_until_started(self) -> None:
-        starting = [rank.started for rank in self._ranks]
+        starting = {rank.started for rank in self._ranks}
         while starting:
             self.check()
-            done, _ = wait(starting, POLL_S)
+            done, starting = wait(starting, POLL_S)
             for future in done:
-                starting.remove(future)
                 if problem := future.exception():
                     what = f"no measuring process could be started: {problem!r}"
                     raise RunFailed(what, "Run `perfkit doctor`: it says whether torch can be imported")

@@ -76,7 +76,7 @@ class Conversation(abc.ABC):
 
     def answer(self, kind: type[A]) -> A:
         """The answer to the question that was sent last; raises as `ask` does."""
-        answers: dict[int, Any] = {}
+        answers: dict[int, object] = {}
         while len(answers) < self.world:
             self.check()
             for rank, event in self.events(POLL_S):
@@ -87,14 +87,10 @@ class Conversation(abc.ABC):
                 elif rank == 0:
                     self.on_progress(event.phase, event.done / max(1, event.total))
         try:
-            return msgspec.convert(self.together([answers[rank] for rank in sorted(answers)]), kind)
+            return msgspec.convert(answers[0], kind)
         except msgspec.ValidationError as problem:
             what = f"a measuring process gave an unreadable answer: {problem}"
             raise RunFailed(what, "Report it, with the command that caused it") from None
-
-    def together(self, answers: list[Any]) -> Any:
-        """One answer of all ranks."""
-        return answers[0]
 
     def check(self) -> None:
         """Raises if it was cancelled or is too late."""

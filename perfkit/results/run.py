@@ -266,10 +266,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         pairing = self.pairing("previous")
         return next((run for run in runs if pairing and run.id == pairing.against), None)
 
-    def evidence(self, switch: str) -> str:
-        """The evidence for the state of a switch; empty where nothing was checked."""
-        return next((proof.evidence for proof in self.mechanism if proof.switch == switch), "")
-
     @property
     def block_rates(self) -> Values:
         """samples/s of the undisturbed blocks."""

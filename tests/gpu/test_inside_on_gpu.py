@@ -59,4 +59,4 @@ def test_two_ranks_over_nccl() -> None:
     assert (baseline.status, run.status, run.reason) == ("ok", "ok", "")
     assert run.communication
     assert run.communication.bytes_per_step > 0
-    assert "2 ranks by nccl" in run.evidence("ranks")
+    assert "2 ranks by nccl" in {proof.switch: proof.evidence for proof in run.mechanism}["ranks"]

@@ -28,7 +28,7 @@ def test_two_ranks_take_twice_the_samples_with_every_switch_proven():
     every = {"accumulation": 2, "no_sync": True}
     one, two, all_of_it = runs = measured("Toy", {"cpu_threads": 1}, TOGETHER, TOGETHER | every)
     assert [(run.status, run.samples_per_step) for run in runs] == [("ok", 8), ("ok", 16), ("ok", 32)]
-    assert "2 ranks by gloo" in two.evidence("ranks")
+    assert "2 ranks by gloo" in {proof.switch: proof.evidence for proof in two.mechanism}["ranks"]
     assert one.communication is None
     for run in (two, all_of_it):
         assert run.communication.bytes_per_step == 4 * (16 * 32 + 32 + 32 * 2 + 2)

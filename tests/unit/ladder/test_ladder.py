@@ -34,13 +34,10 @@ def test_the_ladder_is_numbered_from_the_baseline_and_comes_first():
     assert LADDER[0] == "baseline" and LADDER.index("tf32") < LADDER.index("amp")
 
 
-def test_a_card_is_shown_with_its_parts_folded():
+def test_a_card_names_its_switch_and_shows_the_official_documentation():
     card = OPTIMIZATIONS["data_loading"]
     assert card.switch == "workers" and card.changes(SIZES)["workers"] == 3
-    text = card.card()
-    assert text.startswith(f"**{card.title[:1].upper()}{card.title[1:]}: {card.question}**\n\n*Exactness: ")
-    assert f"({card.documentation})" in text and "<details><summary>How it works</summary>" in text
-    assert text.endswith(f"{card.published}.\n\n</details>\n")
+    assert f"({card.documentation})" in card.card()
     with pytest.raises(InvalidValue, match="unknown stage 'pining'. Did you mean 'pinning'"):
         catalogue.optimization("pining")
 
@@ -58,7 +55,7 @@ def test_a_card_is_shown_with_its_parts_folded():
     ],
 )
 def test_a_recipe_has_the_loosest_class_of_its_changes(recipe, expected):
-    assert exactness(recipe) == expected
+    assert exactness(recipe, Recipe()) == expected
     assert exactness(recipe, recipe) == "bitwise"
 
 

@@ -54,7 +54,7 @@ def card(monkeypatch):
 
     def put(module):
         monkeypatch.setitem(sys.modules, "pynvml", module)
-        computer._facts.cache_clear()
+        computer.facts.cache_clear()
 
     yield put
-    computer._facts.cache_clear()
+    computer.facts.cache_clear()

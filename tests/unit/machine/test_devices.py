@@ -92,7 +92,9 @@ def test_the_compiler_is_the_one_that_torch_would_take(
     files(tmp_path, {"Python.h": ""})
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(devices.shutil, "which", lambda name: name == there)
-    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: None if "Triton" in problem else name)
+    monkeypatch.setattr(
+        devices.importlib.util, "find_spec", lambda name: None if "Triton" in problem else name
+    )
     monkeypatch.setattr(devices.sysconfig, "get_path", lambda *scheme: str(tmp_path))
     for name in ("CC", "CXX"):
         monkeypatch.delenv(name, raising=False)
