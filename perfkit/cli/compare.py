@@ -138,5 +138,5 @@ def memory(
 ) -> None:
     """What holds memory in a training step: by kind and by module."""
     second = dataclasses.replace(training, settings=[*(training.settings or []), *(other or [])])
-    ledgers = [inspect.memory(**side.where()) for side in ([training, second] if other else [training])]
+    ledgers = [inspect.memory(**side.look()) for side in ([training, second] if other else [training])]
     output.show("memory of a step", inside.memory(ledgers), ledgers if other else ledgers[0])

@@ -44,12 +44,16 @@ class Training:
     ] = None
     seed: Annotated[int, typer.Option(help="seed of weights, order and augmentation")] = 0
 
+    def where(self) -> dict[str, Any]:
+        """These options as keyword arguments of `studies.sources.plan`."""
+        same = {name: getattr(self, name) for name in ("workload", "preset", "device", "host", "seed")}
+        return same | {"options": parse_options(self.option)}
+
     def plan(self, stages: list[str] | None = None, **more: Any) -> "Plan":
         """The plan of a study; `more` as for `studies.sources.plan`."""
         from perfkit.studies import sources
 
-        more |= {"device": self.device, "options": parse_options(self.option), "seed": self.seed}
-        return sources.plan(self.workload, self.preset, stages, host=self.host, **more)
+        return sources.plan(stages=stages, **self.where(), **more)
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,9 @@ class Recipe(Training):
         Texts, typer.Option("--set", help="switch=value, from the baseline up; repeatable")
     ] = None
 
-    def switches(self) -> dict[str, Any]:
-        """The settings, parsed."""
-        return parse_settings(self.settings or [])
+    def where(self) -> dict[str, Any]:
+        """These options as keyword arguments of `studies.sources.plan`."""
+        return super().where() | {"settings": parse_settings(self.settings or [])}
 
 
 @dataclass(frozen=True)
@@ -71,13 +75,9 @@ class Stage(Recipe):
 
     stage: Annotated[str | None, typer.Option(help="the recipe of this stage (default: the baseline)")] = None
 
-    def where(self) -> dict[str, Any]:
-        """The keyword arguments of the functions in `studies.inspect`."""
-        return {
-            "workload": self.workload, "recipe": self.stage, "preset": self.preset, "device": self.device,
-            "settings": self.switches(), "options": parse_options(self.option), "seed": self.seed,
-            "host": self.host,
-        }  # fmt: skip
+    def look(self) -> dict[str, Any]:
+        """These options as keyword arguments of the functions in `studies.inspect`."""
+        return self.where() | {"recipe": self.stage}
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,6 @@ def run(
     """Climbs a ladder: each stage is measured on top of what was kept so far, and kept if it is faster."""
     plan = training.plan(
         names(stages),
-        settings=training.switches(),
         timeout_s=timeout,
         keep=names(keep) or [],
         keep_all=keep_all,
@@ -136,7 +135,7 @@ def export(
             raise InvalidValue(f"run '{run_id}' has no recipe to export", why)
         text = next(iter(texts.values()))
     else:
-        plan = training.plan([training.stage or "baseline"], settings=training.switches(), below=True)
+        plan = training.plan([training.stage or "baseline"], below=True)
         described = rungs.describe(plan)
         recipe = rungs.acting(rungs.planned(plan, described)[-1]).recipe
         workload = described.reference, described.options

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Parity
@@ -12,32 +12,21 @@ from perfkit.studies.sources import PARITY_STEPS, Plan, Source, opened, plan
 from perfkit.worker.messages import KernelReport, MemoryReport, SyncReport
 
 
-class TrainingSpec(TypedDict, total=False):
-    """What is trained, as for `perfkit.plan`."""
-
-    preset: str | None
-    settings: Mapping[str, Any] | None
-    device: str | None
-    options: Mapping[str, Any] | None
-    seed: int
-    host: str | None
-
-
 @contextlib.contextmanager
 def prepared(
     workload: str | None,
     recipe: Recipe | str | None,
-    spec: TrainingSpec,
+    where: Mapping[str, Any],
     progress: Progress | None = None,
 ) -> Iterator[tuple[Source, Recipe]]:
     """A source that has loaded a workload, and a recipe that can act there.
 
     The recipe is one of switches, or the name of a rung on top of the default ladder below it; the plain loop
-    if None.
+    if None. `where`: preset, settings, device, options, seed, host, as for `perfkit.plan`.
     """
     switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}
     stage = recipe if isinstance(recipe, str) else "baseline"
-    more: dict[str, Any] = {**spec, "settings": {**switches, **(spec.get("settings") or {})}}
+    more: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
     with opened(plan(workload, stages=[stage], below=True, **more), progress or Progress()) as source:
         yield source, rungs.acting(rungs.all_stages(source)[-1]).recipe
 
@@ -46,26 +35,22 @@ def syncs(
     workload: str | None = None,
     recipe: Recipe | str | None = None,
     steps: int = 4,
-    **spec: Unpack[TrainingSpec],
+    **where: Any,
 ) -> SyncReport:
     """Copies and waits between host and device in a training's steps; arguments as for `prepared`."""
-    with prepared(workload, recipe, spec) as (source, used):
+    with prepared(workload, recipe, where) as (source, used):
         return source.syncs(used, steps)
 
 
-def memory(
-    workload: str | None = None, recipe: Recipe | str | None = None, **spec: Unpack[TrainingSpec]
-) -> MemoryReport:
+def memory(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> MemoryReport:
     """What holds memory in a training step; arguments as for `prepared`."""
-    with prepared(workload, recipe, spec) as (source, used):
+    with prepared(workload, recipe, where) as (source, used):
         return source.memory(used)
 
 
-def kernels(
-    workload: str | None = None, recipe: Recipe | str | None = None, **spec: Unpack[TrainingSpec]
-) -> KernelReport:
+def kernels(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> KernelReport:
     """What the device can do, by shape, and how much of it a training uses; arguments as for `prepared`."""
-    with prepared(workload, recipe, spec) as (source, used):
+    with prepared(workload, recipe, where) as (source, used):
         return source.kernels(used)
 
 

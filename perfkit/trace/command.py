@@ -36,7 +36,7 @@ def profile(
     """Profiles some steps of a recipe in a process of its own, and says where the time went."""
     check_writable(out)
     how = ProfilerOptions(active=steps, stacks=stacks)
-    where = training.where()
+    where = training.look()
     result = profiling.profile(profiler=how, out=out, **where)
     window = result.lanes() if result.analysis.steps else None
     sections = report.sections(result.analysis, window, result.loading)

@@ -6,13 +6,13 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.studies.inspect import TrainingSpec, prepared
+from perfkit.studies.inspect import prepared
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import ProfilerOptions
 from perfkit.trace import loading
@@ -56,7 +56,7 @@ def profile(
     profiler: ProfilerOptions | None = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
-    **spec: Unpack[TrainingSpec],
+    **where: Any,
 ) -> Profile:
     """Profiles some steps of a recipe, or of a rung of the ladder.
 
@@ -67,7 +67,7 @@ def profile(
         profiler: what to record.
         out: the trace file; a new one among the runs if None.
         progress: follows and stops it.
-        spec: preset, settings, device, options, seed.
+        where: preset, settings, device, options, seed, host, as for `perfkit.plan`.
 
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
@@ -79,7 +79,7 @@ def profile(
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="perfkit-") as folder,
-        prepared(workload, recipe, spec, progress) as (source, used),
+        prepared(workload, recipe, where, progress) as (source, used),
     ):
         report = source.profile(used, path, profiler or ProfilerOptions(), Path(folder))
         fetches = list(loading.read_notes(Path(folder)))

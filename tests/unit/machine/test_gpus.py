@@ -42,40 +42,32 @@ def test_process_ids_are_known_outside_containers_only(monkeypatch):
 
 def named(**more):
     """One GPU that is found by name, never by index."""
-    names = {
-        "DeviceGetHandleByUUID": {"GPU-1": "card"},
-        "DeviceGetHandleByPciBusId": {"00000000:01:00.0": "card"},
-    }
     return fake_nvml(
-        DeviceGetHandleByIndex=pytest.fail, **{call: keys.__getitem__ for call, keys in names.items()}, **more
+        DeviceGetHandleByIndex=pytest.fail,
+        DeviceGetHandleByUUID={"GPU-1": "card"}.__getitem__,
+        DeviceGetHandleByPciBusId={"00000000:01:00.0": "card"}.__getitem__,
+        **more,
     )
-
-
-def sampled(figures):
-    """A GPU whose utilization is another figure each time, until the last; it signals when it is read."""
-    reads, rest = threading.Semaphore(0), iter(figures)
-
-    def read(handle):
-        reads.release()
-        return types.SimpleNamespace(gpu=next(rest))  # StopIteration: not supported any more
-
-    return named(DeviceGetUtilizationRates=read), reads
 
 
 @pytest.mark.parametrize("device", ["GPU-1", "1", "00000000:01:00.0"])
 def test_samples_come_in_order_from_the_device_of_that_name(card, device):
-    module, reads = sampled(range(1, 10_000_000))
-    card(module)
+    figures, enough = iter(range(1, 10_000_000)), threading.Event()
+
+    def read(handle):
+        if (figure := next(figures)) > 6:
+            enough.set()
+        return types.SimpleNamespace(gpu=figure)
+
+    card(named(DeviceGetUtilizationRates=read))
     with gpus.sample_utilization(device, period_s=0) as samples:
-        assert all(reads.acquire(timeout=10) for _ in range(6))
-    assert len(samples) >= 5
+        assert enough.wait(10)
     assert samples == list(range(1, len(samples) + 1))  # none lost, none twice
 
 
 @pytest.mark.parametrize("device", [None, "GPU-2", "GPU-1"])
 def test_without_the_device_or_what_it_reports_there_are_no_samples_and_no_thread_is_left(card, device):
-    module, _ = sampled([])
-    card(module)
+    card(named())
     before = threading.active_count()
     with pytest.raises(KeyError), gpus.sample_utilization(device, period_s=0) as samples:
         raise KeyError

@@ -9,37 +9,18 @@ from perfkit.errors import Cancelled
 from perfkit.process.lock import EVERYTHING, device_lock, lock_names
 
 
-def test_two_measurements_never_share_a_device_and_the_second_says_that_it_waits():
-    waits, order = threading.Event(), []
-    inside, leave = threading.Event(), threading.Event()
+def test_the_second_measurement_on_a_device_waits_says_so_and_can_give_up():
+    stop, said = threading.Event(), []
 
-    def first():
-        with device_lock("cpu"):
-            inside.set()
-            assert leave.wait(20)
-            order.append("first")
-
-    def second():
-        with device_lock(EVERYTHING, on_wait=waits.set):
-            order.append("second")
-
-    threads = [threading.Thread(target=first), threading.Thread(target=second)]
-    threads[0].start()
-    assert inside.wait(20)
-    threads[1].start()
-    assert waits.wait(20)
-    leave.set()
-    for thread in threads:
-        thread.join(20)
-    assert order == ["first", "second"]
-
-
-def test_who_waits_can_give_up():
-    stop = threading.Event()
-    with device_lock("cpu"):
+    def waits():
+        said.append("waiting")
         stop.set()
-        with pytest.raises(Cancelled), device_lock("mps", stop):
-            pass
+
+    with device_lock("cpu"), pytest.raises(Cancelled), device_lock(EVERYTHING, stop, waits):
+        pytest.fail("both have the cores")
+    assert said == ["waiting"]
+    with device_lock("mps", stop):
+        pass
 
 
 @pytest.mark.parametrize(

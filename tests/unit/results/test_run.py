@@ -63,7 +63,9 @@ def test_numbers_are_derived_from_the_raw_values_without_the_warm_up():
 
 
 def test_what_was_not_measured_is_none_and_never_zero():
-    (stage,) = document([run()])["stages"]
+    plain = document([run()])
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    (stage,) = plain["stages"]
     absent = """samples_per_s step_s data_wait_s data_wait_share ceiling_samples_per_s pipeline_efficiency
         startup_s compile_s peak_memory_bytes batch_bytes_per_sample h2d_bytes_per_sample speedup_vs_previous
         speedup_vs_baseline disturbed utilization communication simulated compile_break_even_steps"""
@@ -84,13 +86,6 @@ def test_compiling_pays_after_so_many_steps_or_never():
 
     assert pays(0.3, 0.2) == 200
     assert pays(0.2, 0.3) is None
-
-
-def test_a_document_holds_the_stages_in_their_order_as_plain_data():
-    plain = document([run(stage="baseline", machine={"id": "m"}), MEASURED])
-    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
-    assert [stage["name"] for stage in plain["stages"]] == ["baseline", "pinning"]
-    assert plain["machine"] == {"id": "m"}
 
 
 def compared(rounds, **changes):
@@ -169,33 +164,18 @@ def test_what_does_not_rest_on_the_same_is_not_compared():
             same_basis(KNOWN, msgspec.structs.replace(KNOWN, **{name: "other"}))
 
 
-finite = st.floats(allow_nan=False, allow_infinity=False)
-several = st.lists(finite, max_size=5)
-anything = st.builds(
-    run,
-    stage=st.text(),
-    seed=st.integers(0, 2**63 - 1),
-    options=st.dictionaries(st.text(), st.none() | st.booleans() | finite | st.text(), max_size=3),
-    raw=st.builds(Raw, step_s=several, data_wait_s=several, warmup_steps=st.integers(0, 9)),
-    status=st.sampled_from(["ok", "not_applicable", "failed", "cancelled"]),
-    losses=several,
-    compile_s=st.none() | finite,
-    peak_memory_bytes=st.none() | st.integers(0, 2**63 - 1),
-    simulated=st.none() | st.just(KNOWN),
-)
+several = st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=5)
 
 
-@given(anything)
+@given(st.builds(run, stage=st.text(), losses=several, raw=st.builds(Raw, step_s=several)))
 @settings(max_examples=10)
 def test_a_run_survives_its_text_exactly(kept):
     assert decode(msgspec.json.encode(kept)) == kept
 
 
-def test_further_fields_do_no_harm_and_most_have_defaults():
+def test_further_fields_do_no_harm():
     data = json.loads(msgspec.json.encode(run()))
     assert decode(json.dumps(data | {"something": "new"})) == run()
-    needed = ("schema", "id", "session", "created", "stage", "workload", "device", "recipe")
-    assert decode(json.dumps({name: data[name] for name in needed})) == run()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The store of runs: what is kept, found and marked; several kernels at once; damage and full disks."""
 
-import os
 import sqlite3
 import subprocess
 import sys
@@ -147,20 +146,6 @@ def test_a_folder_that_cannot_be_made_and_a_path_that_is_a_folder(tmp_path):
         RunStore(tmp_path / "file" / "runs.sqlite")
     with pytest.raises(StoreError, match="cannot be used.*Check its permissions"):
         RunStore(tmp_path)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="no permission bits")
-def test_a_store_that_may_only_be_read_is_one_message(store, monkeypatch):
-    store.add(run("r0"))
-    connect = sqlite3.connect
-
-    def read_only(path, **more):  # chmod would not stop root
-        return connect(f"file:{path}?mode=ro", uri=True, **more)
-
-    monkeypatch.setattr(sqlite3, "connect", read_only)
-    assert [kept.id for kept in store.runs()] == ["r0"]
-    with pytest.raises(StoreError, match="permissions"):
-        store.add(run("r1"))
 
 
 def test_two_kernels_may_start_a_store_and_write_at_once(data_dir):

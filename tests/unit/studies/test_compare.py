@@ -123,14 +123,6 @@ def test_noise_is_what_equal_processes_differ_by(machine, where):
     assert trained(machine) == [(8, 0), (8, 0), (8, 1), (8, 1)]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [("tea", "cannot compare 'tea'"), ("workers=x", "Allowed: a whole number")]
-)
-def test_what_cannot_be_compared_is_refused(where, text, message):
-    with pytest.raises(InvalidValue, match=message):
-        comparing.candidate(text, where)
-
-
 def test_runs_of_other_workloads_or_machines_are_not_compared(machine, where):
     result = compare(A, B, where, budget_s=0)
     for other in ({"device": "mps"}, {"options": {"image_size": 64}}, {"machine": {"id": "m2"}}):

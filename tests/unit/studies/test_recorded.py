@@ -104,8 +104,3 @@ def test_a_recording_with_an_unknown_switch_is_an_error_in_words(tmp_path):
     (tmp_path / "odd.json").write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(InvalidValue, match="batch_size"):
         plan(device=f"recorded:{tmp_path / 'odd.json'}")
-
-
-def test_an_unknown_stage_is_an_error():
-    with pytest.raises(InvalidValue, match="Did you mean 'amp'"):
-        planned("amb")
