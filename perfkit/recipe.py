@@ -27,7 +27,6 @@ class Switch:
 
     name: str
     group: Group
-    kind: type
     default: Value
     label: str
     help: str
@@ -38,6 +37,11 @@ class Switch:
     """`cuda`, `workload` (the workload must offer it), or nothing."""
     idle_when: tuple[str, Value] | None = None
     """Another switch, and the value of it with which this one has no effect."""
+
+    @property
+    def kind(self) -> type:
+        """`bool`, `int` or `str`."""
+        return type(self.default)
 
     @property
     def levels(self) -> tuple[Value, ...]:
@@ -70,10 +74,8 @@ class Switch:
 def _switch(
     group: Group, default: Value, label: str, help: str, choices: tuple[str, ...] = (), **more: Any
 ) -> Any:
-    details = {"label": label, "help": help, "choices": choices, **more}
-    return dataclasses.field(
-        default=default, metadata={"group": group, "kind": type(default), "default": default, **details}
-    )
+    details = {"group": group, "default": default, "label": label, "help": help, "choices": choices, **more}
+    return dataclasses.field(default=default, metadata=details)
 
 
 _data, _copy, _compute, _memory, _environment, _ranks = (partial(_switch, group) for group in GROUPS)

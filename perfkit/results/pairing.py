@@ -58,9 +58,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     """Id of the other run."""
     role: Role
     interleaved: bool
-    """Whether both were measured in the same rounds."""
-    relative: bool = False
-    """Whether both sides are relative to the baseline, beside which each was measured."""
+    """Whether both were measured in the same rounds; if not, the rates may be relative to the baseline's."""
     noise: float | None = None
     """The machine's A/A noise then: smaller effects are not called effects; None if unknown."""
     assumed: bool = False

@@ -27,13 +27,6 @@ WHERE ?1 IS NULL OR instr('.' || replace(workload, ':', '.') || '.', '.' || repl
 ORDER BY created DESC, rowid DESC LIMIT ?2
 """
 _OF_SESSION = "WHERE ?1 IS NULL OR session = ?1 ORDER BY created DESC, rowid DESC"
-_PROBLEMS = {
-    sqlite3.SQLITE_CORRUPT: ("it is damaged", "Move it away: a new store starts, and `sqlite3 FILE .recover` "
-                             "reads what is left of the old one"),
-    sqlite3.SQLITE_FULL: ("the disk is full", "Free some space, or set PERFKIT_DATA to another disk"),
-    sqlite3.SQLITE_BUSY: ("another process holds it", "Wait until that has ended, then repeat this"),
-}  # fmt: skip
-_PROBLEMS[sqlite3.SQLITE_NOTADB] = _PROBLEMS[sqlite3.SQLITE_CORRUPT]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -210,11 +203,9 @@ class RunStore:
                     database.execute("PRAGMA journal_mode = WAL")
                 with database:
                     yield database
-        except sqlite3.IntegrityError:
-            raise StoreError(f"{self.path} holds a run of this id already", "Give the run a new id") from None
         except sqlite3.Error as problem:
-            other = str(problem), "Check its permissions, or set PERFKIT_DATA to another folder"
-            what, remedy = _PROBLEMS.get(getattr(problem, "sqlite_errorcode", 0) & 0xFF, other)
-            raise StoreError(f"the store of runs {self.path} cannot be used: {what}", remedy) from problem
+            what = f"the store of runs {self.path} cannot be used: {problem}"
+            remedy = "Free its disk, check its permissions; if it is damaged, move it away: a new one starts"
+            raise StoreError(what, remedy) from problem
         except OSError as problem:
             raise StoreError(*explain(problem, self.path)) from problem

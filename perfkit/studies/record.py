@@ -81,8 +81,7 @@ class Measurement:
         it; without such rounds they are compared as they are.
         """
         together, mine, theirs = self.common(other), self.common(baseline), other.common(baseline)
-        is_relative = not together and bool(mine and theirs)
-        if is_relative:
+        if not together and mine and theirs:
             mine, theirs = _counting(mine), _counting(theirs)
             own = self.rates(mine) / baseline.rates(mine)
             others = other.rates(theirs) / baseline.rates(theirs)
@@ -97,7 +96,6 @@ class Measurement:
             against=other.id,
             role=role,
             interleaved=bool(together),
-            relative=is_relative,
             noise=noise[0],
             assumed=noise[1],
         )
@@ -196,7 +194,7 @@ def _quality_warnings(run: Run, measurement: Measurement) -> Iterator[str]:
         yield f"too few rounds for a verdict ({count}): use the preset quick or paper"
     if stats.still_warming(rates):
         yield "the first block is slower than the later ones: warm-up was not over; use a longer preset"
-    if not all(pairing.interleaved or pairing.relative for pairing in run.pairings):
+    if (beside := run.pairing("baseline")) and not beside.interleaved:
         yield "measured one after the other, not interleaved: they did not fit in memory together"
     if run.ceiling_below_rate:
         yield "the ceiling came out below the rate, which cannot be: the machine was not steady; run it again"
