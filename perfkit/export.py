@@ -10,6 +10,7 @@ import json
 import re
 import sys
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,18 +23,21 @@ _HERE = Path(__file__).parent
 _SIBLINGS = ("prefetch", "ranks", "checkpointing")
 _SET_UP = {name: getattr(files, name) for name in ("photo_folder", "text_file")}
 """Functions of a workload that are evaluated when its script is written."""
-_DEFAULTS = {
-    "collate_fn": ("None",),
-    "enabled": ("True",),
-    "mode": ('"default"',),
-    "non_blocking": ("False",),
-    "num_workers": ("0",),
-    "persistent_workers": ("False",),
-    "pin_memory": ("False",),
-    "prefetch_factor": ("None", "2"),
-    "set_to_none": ("True",),
+_DEFAULT = (
+    r"(collate_fn=None|enabled=True|mode=\"default\"|non_blocking=False|num_workers=0|persistent_workers=False|"
+    r"pin_memory=False|prefetch_factor=(None|2)|set_to_none=True)"
+)
+"""An argument that has torch's own default."""
+_FOLDED = {
+    "( ->|:) \0": "",
+    r"\n+( *)\0": r"\n\1",
+    rf"^ *{_DEFAULT},\n": "",
+    rf"(?<=\(){_DEFAULT}(?=\))": "",
+    rf", {_DEFAULT}(?=[,)])": "",
+    r", \*\*\{\}": "",
+    r"\*\*\{'(\w+)': (\w+)\}": r"\1=\2",
 }
-"""Arguments that have torch's own default with these values: a script leaves them out."""
+"""No annotations, no empty lines above what was put in (both are marked), no arguments that say nothing."""
 _WITHOUT_SCALER = {
     r"^ *scaler(\.update\(\)| = .*)\n": "",
     r"scaler\.scale\((\w+)\)": r"\1",
@@ -48,8 +52,6 @@ _TIDY = {
     r"\n{3,}(?=    )": "\n\n",
 }
 """No comments for tools, no name that is given to itself, few empty lines."""
-_MARKS = {"( ->|:) \0": "", r"\n+( *)\0": r"\n\1"}
-"""Annotations, and lines that were put in, are marked as such while a source is written."""
 _FURTHER = "import sys; from itertools import islice; from types import SimpleNamespace"
 
 
@@ -69,7 +71,7 @@ def script(
     module, _, name = reference(workload).partition(":")
     sources = [_read(part) for part in ("train", *_SIBLINGS)]
     chosen = {"recipe": SimpleNamespace(**recipe.to_dict())}
-    scope: dict[str, Any] = {**chosen, **_tables(_nodes(ast.parse(sources[0]))), "seed": seed}
+    scope: dict[str, Any] = {**chosen, "seed": seed}
     methods: dict[str, str] = {}
     if is_ours := module.partition(".")[0] == "perfkit":
         sources.insert(0, _read(module.removeprefix("perfkit.").replace(".", "/")))
@@ -78,6 +80,10 @@ def script(
     definitions: dict[str, str] = {}
     for source in sources:
         definitions |= _texts(source, _nodes(ast.parse(source)))
+    tables = {"torch": SimpleNamespace(bfloat16=_Code("torch.bfloat16"), float16=_Code("torch.float16"))}
+    for table in ("DTYPES", "IMPLEMENTATIONS"):
+        exec(definitions[table], tables)
+        scope[table] = tables[table]
     functions = {"endless": definitions["endless"]} | {f"workload.{at}": text for at, text in methods.items()}
     scope["workload"] = SimpleNamespace(**methods)
     loop = _Fold(definitions.pop("train"), scope, functions).all()
@@ -146,17 +152,6 @@ def _texts(source: str, nodes: Mapping[str, Any]) -> dict[str, str]:
     return {at: textwrap.dedent("\n".join(lines[first - 1 : last])) for at, (first, last) in spans.items()}
 
 
-def _tables(nodes: Mapping[str, Any]) -> dict[str, dict[str, _Code]]:
-    """Dictionaries, with the sources of their values."""
-    tables = {}
-    for at, node in nodes.items():
-        if isinstance(getattr(node, "value", None), ast.Dict):
-            table: Any = node.value
-            codes = [_Code(ast.unparse(value)) for value in table.values]
-            tables[at] = dict(zip(map(ast.literal_eval, table.keys), codes, strict=True))
-    return tables
-
-
 def _workload(source: str, name: str) -> tuple[dict[str, str], dict[str, Any]]:
     """The methods of a workload of perfkit's own, and its constructor's arguments with their defaults."""
     nodes = _nodes(_nodes(ast.parse(source))[name])
@@ -190,7 +185,6 @@ class _Fold:
 
     def __init__(self, text: str, scope: Mapping[str, Any], functions: Mapping[str, str]) -> None:
         self.text, self.scope, self.functions = f"{text}\n", dict(scope), functions
-        self.known = {name: value for name, value in scope.items() if not isinstance(value, _Code)}
         self.starts = [0, *itertools.accumulate(map(len, self.text.splitlines(keepends=True)))]
         self.tree: Any = ast.parse(self.text)
         self.written: dict[Any, str] = {}
@@ -200,8 +194,8 @@ class _Fold:
                 self.written[getattr(node, name, None)] = "\0"
 
     def all(self) -> str:
-        """The whole source, without annotations and without empty lines above what was put in."""
-        return _replaced(self.between(0, len(self.text), [self.tree]), _MARKS)
+        """The whole source."""
+        return _replaced(self.between(0, len(self.text), [self.tree]), _FOLDED)
 
     def between(self, start: int, end: int, nodes: Iterable[Any]) -> str:
         """The source between two positions, with what becomes of the nodes that lie there."""
@@ -227,15 +221,15 @@ class _Fold:
         return self.written[node]
 
     def rewritten(self, node: Any) -> str:
-        """The new source of a node that is no known value."""
+        """The new source of a node that is no known value: the chosen branch, the body of an idle `with`."""
         if isinstance(node, ast.If | ast.IfExp):
             chosen: Any = {"True": node.body, "False": node.orelse}.get(self.of(node.test))
             if chosen is not None:
                 return self.block(chosen, node) if isinstance(node, ast.If) else self.of(chosen)
         if isinstance(node, ast.With):
-            return self.with_(node)
-        if isinstance(node, ast.Call):
-            return self.call(node)
+            context = self.of(node.items[0].context_expr)
+            if context.startswith("record_function(") or "enabled=False" in context:
+                return self.block(node.body, node)
         before = self.inlined(node) if isinstance(node, ast.Assign | ast.AnnAssign) else ""
         return before + self.as_it_is(node)
 
@@ -246,17 +240,18 @@ class _Fold:
     def value(self, node: Any) -> str:
         """The literal that an expression stands for whose names are all known; empty where it is none."""
         names = _names(node) if isinstance(node, ast.expr) else ()
-        if isinstance(node, ast.Name) and isinstance(self.scope.get(node.id), _Code):
-            return str(self.scope[node.id])
-        if not names or not names <= self.known.keys():
+        if not names or not names <= self.scope.keys():
             return ""
+        codes = [self.scope[name] for name in names if isinstance(self.scope[name], _Code)]
+        if codes:
+            return str(codes[0]) if isinstance(node, ast.Name) else ""
         try:  # perfkit's own source, never a user's
-            value = eval(ast.unparse(node), {"__builtins__": {}}, self.known)
+            value = eval(ast.unparse(node), {"__builtins__": {}}, self.scope)
         except (AttributeError, TypeError):  # a method of the workload, which is folded by itself
             return ""
         if isinstance(value, str) and not isinstance(value, _Code):
             return json.dumps(value)
-        return str(value) if isinstance(value, _Code | bool | int | float | None) else ""
+        return str(value) if isinstance(value, _Code | bool | int | float | dict | None) else ""
 
     def block(self, statements: Sequence[Any], outer: Any) -> str:
         """The statements of a block, with the comments above, in the place of the statement that held it."""
@@ -270,50 +265,19 @@ class _Fold:
         deeper = statements[0].col_offset - outer.col_offset
         return re.sub(rf"^ {{{deeper}}}", "", self.between(start, end, statements), flags=re.MULTILINE)
 
-    def with_(self, node: ast.With) -> str:
-        """Names for the profiler go, and an autocast that is off."""
-        items = [self.of(item.context_expr) for item in node.items]
-        kept = [item for item in items if not re.match(r"record_function\(|.*enabled=False", item)]
-        if not kept:
-            return self.block(node.body, node)
-        if kept == items:
-            return self.as_it_is(node)
-        body = self.between(self.bounds(node.body[0])[0], self.bounds(node)[1], node.body)
-        return f"{' ' * node.col_offset}with {', '.join(kept)}:\n{body}"
-
-    def call(self, node: ast.Call) -> str:
-        """Leaves out what has torch's default, and puts `**{"fused": True}` in as `fused=True`."""
-        text, after = self.of(node.func), self.bounds(node.func)[1]
-        for argument in sorted([*node.args, *node.keywords], key=self.bounds):
-            start, end = self.bounds(argument)
-            gap, new = self.text[after:start], self.of(argument)
-            if new.startswith("**{"):
-                new = ", ".join(f"{key}={value}" for key, value in ast.literal_eval(new[2:]).items())
-            name, _, value = new.partition("=")
-            after = end
-            if new and value not in _DEFAULTS.get(name, ()):
-                text += gap + new
-            elif gap.endswith("  "):  # a line of its own, which ends with a comma or a comment
-                text += gap.rstrip(" ")
-                after = self.text.index("\n", end) + 1
-            else:
-                text += gap.rstrip(" ,")
-        return text + self.text[after : self.bounds(node)[1]]
-
     def inlined(self, statement: Any) -> str:
         """The statements of a function that a statement calls, but the last: that is what the call gives."""
         for call in ast.walk(statement):
             if not isinstance(call, ast.Call) or ast.unparse(call.func) not in self.functions:
                 continue
-            text = self.functions[ast.unparse(call.func)]
-            function: Any = ast.parse(text).body[0]
-            names = [param.arg for param in function.args.args if param.arg != "self"]
-            values = dict(zip(names, call.args, strict=True))
-            if call.keywords:
-                values[function.args.kwarg.arg] = call.keywords[0].value
-            given = {name: _Code(self.of(value)) for name, value in values.items()}
-            fold = _Fold(text, {**self.scope, **given, "recipe": self.scope["recipe"]}, {})
+            fold = _Fold(self.functions[ast.unparse(call.func)], self.scope, {})
             function = fold.tree.body[0]
+            names = [param.arg for param in function.args.args if param.arg != "self"]
+            names += [function.args.kwarg.arg for _ in call.keywords]
+            values = [*call.args, *(keyword.value for keyword in call.keywords)]
+            for name, value in zip(names, values, strict=True):
+                if name != "recipe":
+                    fold.scope[name] = _Code(self.of(value))
             *body, end = function.body[ast.get_docstring(function) is not None :]
             self.written[call] = fold.of(end.value)
             before = fold.between(fold.bounds([*body, end][0])[0], fold.bounds(end)[0], body)
@@ -363,22 +327,25 @@ def _main(recipe: Recipe, device: str, steps: int) -> str:
     )
 
 
-def _imports(sources: Iterable[str], parts: Sequence[str], module: str, name: str) -> str:
+def _imports(sources: Iterable[str], parts: Iterable[str], module: str, name: str) -> str:
     """The imports of what the parts use: the standard library, then others; plain ones first."""
-    used = _names(ast.parse("\n".join(parts)))
-    texts = [_FURTHER, f"from {module} import {name}", *sources]
-    lines: list[Any] = [line for text in texts for line in ast.parse(text).body]
-    wanted: dict[str, set[str]] = {}
-    for line in lines:
-        for alias in getattr(line, "names", []):
-            if (alias.asname or alias.name.partition(".")[0]) not in used:
+    used, wanted = _names(ast.parse("\n".join(parts))), defaultdict[str, set[str]](set)
+    for line in ast.parse("\n".join([_FURTHER, f"from {module} import {name}", *sources])).body:
+        place = getattr(line, "module", "")
+        for alias in getattr(line, "names", ()):
+            text = ast.unparse(alias)
+            if place.startswith("perfkit") or (alias.asname or text.partition(".")[0]) not in used:
                 continue
-            if isinstance(line, ast.Import):
-                wanted[f"import {ast.unparse(alias)}"] = set()
-            elif not line.module.startswith("perfkit"):
-                wanted.setdefault(f"from {line.module} import ", set()).add(ast.unparse(alias))
+            if place:
+                wanted[f"from {place} import "].add(text)
+            else:
+                wanted[f"import {text}"].add("")
+
+    def is_further(text: str) -> bool:
+        return text.split()[1].partition(".")[0] not in sys.stdlib_module_names
+
     texts = [start + ", ".join(sorted(what)) for start, what in wanted.items()]
-    texts.sort(key=lambda text: (text.startswith("from "), text.lower()))
-    standard = [text for text in texts if text.split()[1].partition(".")[0] in sys.stdlib_module_names]
-    groups = [standard, [text for text in texts if text not in standard]]
-    return "\n".join("".join(f"{text}\n" for text in group) for group in groups)
+    texts.sort(key=lambda text: (is_further(text), text.startswith("from "), text.lower()))
+    return "\n".join(
+        "".join(f"{text}\n" for text in group) for _, group in itertools.groupby(texts, is_further)
+    )

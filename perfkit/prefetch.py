@@ -14,8 +14,9 @@ def prefetched(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
     def copied(batch: Any) -> Any:
         if batch is None:
             return None
-        with record_function("copy"), torch.cuda.stream(side):
-            return [part.to(device, non_blocking=True) for part in batch]
+        with record_function("copy"):
+            with torch.cuda.stream(side):
+                return [part.to(device, non_blocking=True) for part in batch]
 
     upcoming = copied(next(batches, None))
     while upcoming is not None:

@@ -90,11 +90,9 @@ def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) ->
         if recipe.no_sync:
             # As in `with model.no_sync()`: the ranks average their gradients with the last batch only.
             model.require_backward_grad_sync = len(losses) == recipe.accumulation - 1
-        with (
-            record_function("forward"),
-            torch.autocast(device.type, DTYPES[recipe.amp], enabled=recipe.amp != "off"),
-        ):
-            loss = workload.loss(model(inputs), targets)
+        with record_function("forward"):
+            with torch.autocast(device.type, DTYPES[recipe.amp], enabled=recipe.amp != "off"):
+                loss = workload.loss(model(inputs), targets)
         if recipe.accumulation > 1:
             loss = loss / recipe.accumulation
         with record_function("backward"):
