@@ -59,14 +59,13 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     `optimizer_s`: seconds of the plain steps in optimizers; None on a GPU, which works on by itself.
     `outside`: steps with a new epoch, an evaluation or a checkpoint in them → how many, and their seconds.
-    `skipped`: steps that a gradient scaler skipped. `steps`: all steps of the script until now.
+    `steps`: all steps of the script until now.
     """
 
     block: Block
     tokens: int = 0
     optimizer_s: float | None = None
     outside: dict[str, tuple[int, float]] = {}
-    skipped: int = 0
     steps: int = 0
     ended: bool = False
 

@@ -23,6 +23,8 @@ class Gradients:
     def __init__(self, script: Script, loaders: Loaders, models: Models) -> None:
         self._script, self._loaders, self._models = script, loaders, models
         self.count = 0
+        self.ended_at = 0.0
+        """By `clock`: when the last backward pass ended."""
         self.losses: list[torch.Tensor] = []
         """The mean of what each of the first backward passes started from, before any gradient scaling."""
         self.on_backward: Callable[[Any], None] = lambda roots: None
@@ -52,6 +54,7 @@ class Gradients:
         finally:
             steps.in_backward -= 1
             self.count += 1
+            self.ended_at = clock()
             self._look_for_changes()
 
     def _scale(self, plain: Any, scaler: Any, outputs: Any) -> Any:
@@ -84,15 +87,13 @@ class Gradients:
 class Optimizers:
     """The optimizers of a script that have made a step."""
 
-    def __init__(self, script: Script, models: Models) -> None:
-        self._script, self._models = script, models
+    def __init__(self, script: Script, models: Models, gradients: Gradients) -> None:
+        self._script, self._models, self._gradients = script, models, gradients
         self.stepped: list[Any] = []
         self.sets_to_none: bool | None = None
         """The argument of the last `zero_grad`; None if it was never called."""
-        self.skipped = 0  # steps that a gradient scaler left out because of an overflow
         self._last: Any = None  # the optimizer that made the last step
         self._is_stepping = False
-        self._closure_s = 0.0
 
     def patch(self) -> None:
         around(Optimizer, "__init__", self._make)
@@ -132,8 +133,7 @@ class Optimizers:
     def _step_scaled(self, plain: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         self._last = None
         result = plain(scaler, optimizer, *args, **kwargs)
-        if scaler.is_enabled() and self._last is None:
-            self.skipped += 1
+        if scaler.is_enabled() and self._last is None:  # left out because of an overflow
             self._know(optimizer)
             self._script.steps.optimizer_stepped(optimizer)
         return result
@@ -142,17 +142,16 @@ class Optimizers:
         """One step of one optimizer; an optimizer inside another one makes no step of its own."""
         self._know(optimizer)
         self._last = optimizer
-        if self._is_stepping:  # the closure that it is handed is timed already
+        if self._is_stepping:
             return step(optimizer, *args, **kwargs)
-        steps, start, self._closure_s = self._script.steps, clock(), 0.0
-        args = tuple(map(self._timed, args))
-        kwargs = {name: self._timed(value) for name, value in kwargs.items()}
+        steps, start = self._script.steps, clock()
         self._is_stepping = True
         try:
             result = step(optimizer, *args, **kwargs)
         finally:
             self._is_stepping = False
-            steps.now.updated += clock() - start - self._closure_s
+            # A closure's forward and backward pass are not the optimizer's own work.
+            steps.now.updated += clock() - max(start, self._gradients.ended_at)
         if steps.in_backward:  # one for each parameter
             self._script.step_is = "a backward pass"
         else:
@@ -178,20 +177,6 @@ class Optimizers:
                 group["fused"] = kind == "fused"
         if kind == "fused":
             optimizer._step_supports_amp_scaling = True
-
-    def _timed(self, value: Any) -> Any:
-        """A closure, whose forward and backward pass are not the optimizer's own work."""
-        if not callable(value):
-            return value
-
-        def closure() -> Any:
-            start = clock()
-            try:
-                return value()
-            finally:
-                self._closure_s += clock() - start
-
-        return closure
 
     def why_not(self) -> dict[str, str]:
         """The optimizer's switches that cannot be set from outside, and why."""

@@ -165,6 +165,7 @@ class Script:
         """Whether the profiler records: forward and backward get their names then."""
         self._on_steps = on_steps
         self._seen: list[Step] = []
+        self._later, self._later_s, self._later_samples = 0, 0.0, 0
 
     def note(self, text: str) -> None:
         """Keeps a remark for the parent, once."""
@@ -190,7 +191,18 @@ class Script:
             return self.step_is
         return f"a step of {', '.join(names)}"
 
+    def pace(self) -> str:
+        """How fast its steps were, from the third on."""
+        if not self._later:
+            return ""
+        rate = self._later_samples / self._later_s
+        return f": {self._later_s / self._later * 1e3:.3g} ms a step{f', {rate:.3g} samples/s' * bool(rate)}"
+
     def _count(self, steps: list[Step]) -> None:
+        if not self.steps.are_first:
+            self._later += 1
+            self._later_s += steps[-1].seconds
+            self._later_samples += steps[-1].samples
         if len(self._seen) < _STEPS_FOR_TYPICAL_SIZE:
             self._seen += steps
             self.usual_samples = statistics.median_low(step.samples for step in self._seen)

@@ -88,7 +88,8 @@ class Server(Questions):
         except Unavailable as reason:
             self._send(Failure("unavailable", str(reason), "The script goes on"))
         except Ended:
-            what = f"the script ended after {self.script.steps.count} steps, before it was measured"
+            steps = f"{self.script.steps.count} steps{self.script.pace()}"
+            what = f"the script ended before it was measured, after {steps}"
             remedy = "Let it train longer: more epochs, more data or smaller batches"
             self._send(Failure("ended", what, remedy))
         except Exception as problem:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from perfkit import machine
-from perfkit.errors import PerfkitError
+from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import Stage
 from perfkit.process.conversation import Conversation
@@ -38,6 +38,7 @@ _SHORT: Mapping[str, Any] = {"block_samples": 1, "block_s": 0.0, "queues": 0, "w
 """Blocks of one step, where the usual ones do not fit into the budget."""
 _FEWEST, _LOSSES_PART = 2, 0.1
 """Of such comparisons: the fewest rounds and losses, and the part of the budget for the losses of a side."""
+_ENDED = "a script came to its end meanwhile: let both train longer to measure more"
 RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
 
 
@@ -77,8 +78,11 @@ class ScriptSource(ThisMachine):
         if self._is_slow:
             fit = int(preset.budget_s * _LOSSES_PART / step_s)
             loss_steps = max(_FEWEST, min(preset.loss_steps, fit))
-            self.plan = replace(self.plan, preset=replace(preset, **_SHORT, loss_steps=loss_steps))
+            preset = replace(preset, **_SHORT, loss_steps=loss_steps)
             self.holds_batches = False
+        elif not self.facts.loader and preset.block_s:
+            preset = replace(preset, block_samples=1)  # what a step's samples are is a guess: time counts
+        self.plan = replace(self.plan, preset=preset)
         options = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
         self.description = Description(launch.name, options, [], self.facts.facts, self.facts.convolves)
 
@@ -115,6 +119,8 @@ class ScriptSource(ThisMachine):
         if self._is_slow:
             stop = affordable(stop, len(stages), self.facts.step_s)
         runs = super().measure(stages, stop)
+        if isinstance(self.stopped, RunFailed):
+            runs = [msgspec.structs.replace(run, facts={**run.facts, "ended": _ENDED}) for run in runs]
         if self._observed is not None:
             for title, child in self._children.items():
                 with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it

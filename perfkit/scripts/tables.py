@@ -93,9 +93,9 @@ def suggestions(ideas: Sequence[Suggestion]) -> Table:
 
 def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:
     """What was set from outside in a script, with its proof, what was not, and what both sides train."""
-    start = "not applied: "
-    refused = {
-        fact.removeprefix(start): why for fact, why in result.b.facts.items() if fact.startswith(start)
-    }
+    start, facts = "not applied: ", result.b.facts
+    refused = {fact.removeprefix(start): why for fact, why in facts.items() if fact.startswith(start)}
     notices = [Notice(f"{name} was not set: {why}") for name, why in refused.items()]
+    if "ended" in facts:
+        notices.append(Notice(facts["ended"]))
     return [*notices, checks("Checks", [*result.b.mechanism, *proofs])]

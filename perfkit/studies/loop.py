@@ -109,11 +109,11 @@ class Loop:
 
     @contextlib.contextmanager
     def _until_stopped(self) -> Iterator[None]:
-        """A person who stops it ends this block; the complete rounds are kept."""
+        """A person who stops it, or the end of a training, ends this block; the complete rounds are kept."""
         try:
             yield
-        except (Cancelled, KeyboardInterrupt) as person:
-            self._source.stopped = person
+        except (Cancelled, KeyboardInterrupt, RunFailed) as reason:
+            self._source.stopped = reason
 
     def _trial(self, stage: Stage, is_base: bool) -> Trial:
         """The trial of an earlier call, if its process is alive or it is the baseline; else a new one."""
@@ -238,6 +238,8 @@ class Loop:
             except Cancelled:
                 raise
             except PerfkitError as problem:
+                if trial.rounds and getattr(problem, "kind", "") == "ended":
+                    raise
                 _leave(members, trial, problem)
                 continue
             trial.gpu_utilization += utilization[start:]

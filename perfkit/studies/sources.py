@@ -118,7 +118,7 @@ class Source:
     description: Description
     """What the workload and the device report; known once the source is entered."""
     stopped: BaseException | None = None
-    """How a person has stopped the measuring; what was measured until then is kept."""
+    """What stopped the measuring, a person or the training's end; what was measured until then is kept."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self.plan = plan

@@ -245,6 +245,7 @@ class Procedure:
             return surplus[-1] * surplus[0] <= 0
 
         taken = yield from self.take(steps, "measuring", most, is_as_full)
+        self._step_s = self.of_rank_0(statistics.median(taken.step_s))  # those of a script may grow
         self._wait_for_workers()
         return taken
 

@@ -124,16 +124,6 @@ def test_a_switch_changes_only_its_own_lines(setting, tmp_path):
     assert added(result) == EDITS[setting] and list(result.edits) == [name]
 
 
-def test_all_at_once(tmp_path):
-    settings = {
-        "workers": 2, "amp": "bf16", "channels_last": True, "compile": True, "optimizer_impl": "fused",
-        "cpu_threads": 2,
-    }  # fmt: skip
-    result = patched(tmp_path, LOOP, settings, ROLES)
-    assert not result.refused
-    assert "(memory_format=torch.channels_last)\n    model.compile()\n" in after(result)
-
-
 def test_every_switch_is_edited_or_refused_in_words(tmp_path):
     values = {name: [v for v in s.levels if v != s.default] for name, s in switches().items()}
     settings = {name: levels[0] for name, levels in values.items() if levels}
@@ -173,7 +163,6 @@ PARSER = (
         ("loader = DataLoader(data, 32, True, num_workers=2)\n", {"workers": 4, "batch_size": 8},
          "loader = DataLoader(data, 8, True, num_workers=4)"),
         ("SIZE = 32\nloader = DataLoader(data, batch_size=SIZE)\n", {"batch_size": 8}, "SIZE = 8"),
-        ("def f():\n    n = 2\n    return DataLoader(data, num_workers=n)\n", {"workers": 0}, "n = 0"),
     ],
 )  # fmt: skip
 def test_a_value_is_changed_where_it_is_set(text, settings, line, tmp_path):
@@ -195,10 +184,7 @@ def test_an_option_of_the_script_is_the_edit(arguments, changed, tmp_path):
 
 def test_an_option_that_means_the_switch_is_the_edit(tmp_path):
     text = 'parser.add_argument("--compile", action="store_true")\n' + LOOP
-    result = patched(tmp_path, text, {"compile": True}, ROLES)
-    assert result.launch.arguments == ("--compile",) and result.edits["compile"] == [
-        "command line: --compile"
-    ]
+    assert patched(tmp_path, text, {"compile": True}, ROLES).launch.arguments == ("--compile",)
 
 
 REFUSED = {
@@ -273,9 +259,7 @@ def test_two_losses(tmp_path):
             "train.py:3: make that",
         ),
         ("    f(model(x), loss.backward())\n", "train.py:3: compute the loss before, in"),
-        ("    loss = f(model(x), y); loss.backward()\n", "train.py:3: put each statement on a line"),
         ("    loss = f(model(x), '''\n''')\n    loss.backward()\n", "train.py:3: a text spans several lines"),
-        ("    loss.backward()\n    loss = f(model(x), y)\n", "train.py:2: compute the loss before, in"),
     ],
 )
 def test_autocast_that_cannot_be_placed(body, reason, tmp_path):
@@ -296,9 +280,8 @@ def test_the_model_is_the_optimizers(call, line, tmp_path):
     assert added(result) == [line]
 
 
-@pytest.mark.parametrize("arguments", ["parameters", "model.head.parameters()", "self.parameters()"])
-def test_a_model_that_is_not_seen_there_is_refused(arguments, tmp_path):
-    text = f"import torch\nnet(x)\noptimizer = Adam({arguments})\n"
+def test_a_model_that_is_not_seen_there_is_refused(tmp_path):
+    text = "import torch\nnet(x)\noptimizer = Adam(self.parameters())\n"
     result = patched(tmp_path, text, {"compile": True}, {"forward": ["net("], "optimizer": ["Adam("]})
     reason = "train.py:3: add `.compile()` to the model before this optimizer is made"
     assert result.refused["compile"] == reason
@@ -322,10 +305,7 @@ def by(library: str, call: str) -> dict[str, Any]:
     [
         ({"amp": "bf16"}, "bf16=True,"),
         ({"workers": 4}, "dataloader_num_workers=4,"),
-        ({"batch_size": 32}, "per_device_train_batch_size=32,"),
         ({"optimizer_impl": "fused"}, 'optim="adamw_torch_fused",'),
-        ({"compile": True}, "torch_compile=True,"),
-        ({"fp32_precision": "tf32"}, "tf32=True,"),
     ],
 )
 def test_the_edit_is_the_librarys_option(settings, line, tmp_path):
@@ -371,16 +351,10 @@ def test_files_are_written_with_their_modes_and_links(tmp_path):
         patching.write(result)
 
 
-def test_how_the_patched_script_is_started(tmp_path):
-    launch = patched(tmp_path, LOOP, {"workers": 2}, ROLES, ["--epochs", "1"]).launch
-    assert launch.arguments == ("--epochs", "1") and launch.program == str(tmp_path / "train.py")
-
-
 @pytest.mark.parametrize(
     ("verdict", "losses", "ok", "start"),
     [
         ("no measurable difference", True, True, "verified: 0.9 times (0.8 to 1, 10 rounds) as fast as"),
-        ("disturbed", True, True, "verified: 0.9 times "),
         ("slower", True, False, "NOT verified: "),
         ("no measurable difference", False, False, "NOT verified: "),
     ],
