@@ -26,10 +26,10 @@ def watch(shell: Any, cell: str) -> None:
     """Runs a cell, shows the steps of its loop below its own output, then raises what the cell raised."""
     from perfkit.scripts import loop  # torch, once a cell is to be run
 
-    with loop.observed() as tracked, _without_traceback(shell):
+    with loop.observed() as steps, _without_traceback(shell):
         result = shell.run_cell(cell)
-    sections: list[Content] = loop.contents(tracked)
-    display(Shown(tracked, [*sections, Section("To set switches", [Bullets(list(_WAYS))])]))
+    sections: list[Content] = loop.contents(steps)
+    display(Shown(steps, [*sections, Section("To set switches", [Bullets(list(_WAYS))])]))
     result.raise_error()
 
 

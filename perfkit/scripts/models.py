@@ -13,6 +13,7 @@ from perfkit.scripts.loaders import Loaders
 from perfkit.scripts.script import Script, around, first_tensor, size, tensors
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_NO_CALL = "no call of a model was seen: let the script call model(x), not model.forward(x)"
 _module: Any = nn.Module
 
 
@@ -30,6 +31,8 @@ class Models:
         self._script, self._loaders, self._before_first = script, loaders, before_first
         loaders.before_fetch = self.leave_autocast
         self.called: list[nn.Module] = []
+        self.optimized: list[nn.Parameter] = []
+        """Parameters of the optimizers, where no call of a model was seen."""
         self.is_compiled = False  # whether the script compiles a model itself
         self.inputs: torch.Tensor | None = None
         """Type and layout of a 4-D input of the first steps, or of the first input; without its data."""
@@ -55,7 +58,7 @@ class Models:
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     def parameters(self) -> list[nn.Parameter]:
-        return [p for model in self.called for p in model.parameters()]
+        return [p for model in self.called for p in model.parameters()] or self.optimized
 
     def modules(self) -> Iterator[nn.Module]:
         return (module for model in self.called for module in model.modules())
@@ -72,6 +75,8 @@ class Models:
 
     def why_not(self) -> dict[str, str]:
         """The model's switches that cannot be set from outside, and why."""
+        if not self.called:
+            return dict.fromkeys(("amp", "channels_last", "compile"), _NO_CALL)
         reasons = {}
         if not any(p.dim() == 4 for p in self.parameters()):
             reasons["channels_last"] = "the model has no 4-dimensional weights"

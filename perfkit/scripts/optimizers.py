@@ -164,6 +164,7 @@ class Optimizers:
         if any(optimizer is known for known in self.stepped):
             return
         self.stepped.append(optimizer)
+        self._models.optimized += [p for group in optimizer.param_groups for p in group["params"]]
         self._script.has_optimizer = True
         kind = self._script.toggles.get("optimizer_impl", "default")
         if kind == "default":

@@ -139,6 +139,7 @@ class Questions:
             batch_bytes_per_sample=self.loaders.bytes_per_sample,
             samples_per_step=script.usual_samples,
             compile_counters=device.compile_counters(),
+            batch_norm=self._has(nn.modules.batchnorm._BatchNorm),
         )
 
     def _warm_up(self, seconds: float) -> Taking:
@@ -151,6 +152,9 @@ class Questions:
     @property
     def _startup_s(self) -> float:
         return max(0.0, (self.script.steps.began_at or 0.0) - float(self.script.settings["started"]))
+
+    def _has(self, layer: type[nn.Module]) -> bool:
+        return any(isinstance(module, layer) for module in self.models.modules())
 
     def block(self, samples: int, seconds: float = 0.0, settle: bool = True, queues: int = 1) -> Job:
         return (yield from self._procedure.block(samples, seconds, settle, queues)).block()
@@ -198,7 +202,7 @@ class Questions:
             backwards_per_step=self.batches_per_step,
             samples_per_step=script.usual_samples,
             tokens_per_step=script.usual_tokens,
-            convolves=any(isinstance(m, nn.modules.conv._ConvNd) for m in self.models.modules()),
+            convolves=self._has(nn.modules.conv._ConvNd),
             random_data=self.loaders.random_data,
             settings=self._settings(),
             refused=why_not(script, self.loaders, self.models, self.optimizers),

@@ -6,17 +6,18 @@ While a question wants steps the script goes on; otherwise it waits here, in its
 import atexit
 import contextlib
 import functools
-import multiprocessing
 import os
 import random
 import sys
 import traceback
 from collections.abc import Callable, Generator
 from multiprocessing.connection import Client, Connection
+from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any
 
 import torch
+from torch.utils.data._utils.worker import _worker_loop
 
 from perfkit.scripts.outputs import Outputs
 from perfkit.scripts.questions import Ended, Questions, Unavailable, apply_global, patch_copies
@@ -36,6 +37,8 @@ class Server(Questions):
         self._job: Job | None = None
         self._is_silent = False
         """Whether nothing is answered any more: after a crash, and in a forked process."""
+        self._has_children = False
+        """Whether the script has started processes itself, the workers of its loaders excepted."""
 
     def at_steps(self, steps: list[Step]) -> None:
         if not self.script.steps.are_first:
@@ -111,8 +114,13 @@ class Server(Questions):
         """Makes the script of this process report from now on."""
         attach(self)
         around(sys, "excepthook", self._crashed)
+        around(BaseProcess, "start", self._start_process)
         os.register_at_fork(after_in_child=self._forked)
         atexit.register(self._ended)
+
+    def _start_process(self, plain: Any, process: Any) -> None:
+        self._has_children |= process._target is not _worker_loop
+        plain(process)
 
     def _forked(self) -> None:
         """In a forked process: the line belongs to the process that forked it."""
@@ -123,7 +131,8 @@ class Server(Questions):
         if not self._is_silent and not issubclass(kind, KeyboardInterrupt):
             self._send(_in_words(problem, self.script.steps.count))
             self._is_silent = True
-        show(kind, problem, _without_own_frames(trace))
+        own = _without_own_frames(trace)
+        show(kind, problem.with_traceback(own), own)
 
     def _ended(self) -> None:
         """The script has come to its end; what needs no steps can still be asked."""
@@ -139,7 +148,7 @@ class Server(Questions):
         """What a script did that has ended without two training steps, and what to do about it."""
         if self.gradients.count:
             return "the script ended before its second step", "Let it train longer: it needs some dozen steps"
-        if multiprocessing.active_children():
+        if self._has_children:
             what = "the script trained in processes that it started itself, which are not watched"
             return what, "Let it train in its own process"
         return "the script ended without training", "Is it the right script, with the right arguments?"
@@ -160,7 +169,10 @@ def _in_words(problem: BaseException, steps: int) -> Failure:
     when = f"after {steps} steps" if steps else "before its second step"
     first_line = str(problem).strip().partition("\n")[0][:300]
     what = f"the script raised {type(problem).__name__} {when}: {first_line}{place}"
-    return Failure("exception", what, "Its own traceback is in its output; run it without perfkit to compare")
+    remedy = "Its own traceback is in its output; run it without perfkit to compare"
+    if isinstance(problem, EOFError):
+        remedy = "No keyboard is there: redirect its standard input from a file with what it asks for"
+    return Failure("exception", what, remedy)
 
 
 def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:

@@ -37,15 +37,16 @@ def watched(result: Watched) -> list[Content]:
 
 def _steps(result: Watched) -> Table:
     seen, script, peak = result.seen, result.script, result.peak
-    tokens_per_s = seen.tokens / seen.block.seconds if seen.tokens else None
+    held_per_s = result.ceiling.samples_per_s if result.ceiling else 0.0
     changed = {name: value for name, value in script.settings.items() if value != switches()[name].default}
     settings = ", ".join(f"{name}={shown(value)}" for name, value in changed.items())
+    samples = f"; samples: {script.samples_per_step}" if script.samples_per_step else ""
     rows = [
-        ["samples/s", units.number(seen.block.samples_per_s if seen.block.samples else None)],
-        ["tokens/s", units.number(tokens_per_s)],
-        ["step", f"{units.duration(seen.step_s)} ({script.step_is}; samples: {script.samples_per_step})"],
+        ["samples/s", units.number(seen.block.samples_per_s or None)],
+        ["tokens/s", units.number(seen.tokens / seen.block.seconds or None)],
+        ["step", f"{units.duration(seen.step_s)} ({script.step_is}{samples})"],
         ["waiting for data", units.percent(seen.waiting if script.loader else None)],
-        ["samples/s on a held batch", units.number(result.ceiling.samples_per_s if result.ceiling else None)],
+        ["samples/s on a held batch", units.number(held_per_s or None)],
         ["peak memory", units.size(peak.allocated)],
         ["reserved memory", units.size(peak.reserved)],
         ["start", units.duration(result.startup_s)],
@@ -56,7 +57,7 @@ def _steps(result: Watched) -> Table:
         for name, (count, seconds) in sorted(seen.outside.items())
     ]
     rows += [
-        ["trains", f"{', '.join(script.models)} ({script.parameters:,} parameters) on {script.device}"],
+        ["trains", f"{', '.join(script.models)} ({script.parameters:,} parameters) on {script.device}".strip()],
         ["is set", settings or "torch's defaults"],
     ]
     known = [row for row in rows if row[1] != units.NOT_AVAILABLE]

@@ -166,11 +166,15 @@ def test_what_cannot_be_set_is_refused_with_the_reason(folder: Path):
 @pytest.mark.parametrize(
     ("ending", "said"),
     [
-        ("for i in range(5): step()\nraise ValueError('no')", r"raised ValueError after \d+ steps: no.*:11"),
+        (
+            "class Wrong(list):\n    def __getitem__(self, _): raise ValueError('no')\n"
+            "for i in range(5): step()\nnext(iter(torch.utils.data.DataLoader(Wrong([1]))))",
+            r"raised ValueError after \d+ steps: no.*:11",
+        ),
         ("step()\nprint('bye')", "ended before its second step"),
         ("print('no training here')", "ended without training"),
         ("for i in range(4): step()\nos._exit(3)", "exit status 3 while it was measured"),
-        ("name = input('run name? ')", "raised EOFError before its second step.*train.py:10"),
+        ("name = input('run name? ')", "raised EOFError before its second step.*train.py:10.*redirect"),
     ],
 )
 def test_a_script_that_fails_says_so_in_its_own_words(folder: Path, ending: str, said: str):
@@ -203,23 +207,26 @@ def test_the_way_in_leaves_the_interpreter_as_it_was(folder: Path, monkeypatch: 
 
 
 def test_a_script_that_comes_to_its_end_meanwhile(folder: Path):
-    with started(LOOP + "for i in range(9): step()\nsys.exit(0)\n") as script:
+    unseen = LOOP.replace("model(torch", "model.forward(torch")
+    with started(unseen + "for i in range(9): step()\nsys.exit(0)\n") as script:
         seen = observe(script, 50)
         assert seen.ended and seen.steps == 9
         assert len(seen.block.step_s) >= 3  # those since the end of what was complete
-        assert script.ask("describe", ScriptFacts).optimizers == ["SGD"]
-        with pytest.raises(ScriptFailed, match="before it was measured, after 9 steps: .* a step, .* samples/s"):
+        facts = script.ask("describe", ScriptFacts)
+        assert (facts.optimizers, facts.models, facts.parameters) == (["SGD"], [], 8 * 4 + 4)
+        assert "no call of a model was seen" in facts.refused["amp"]
+        with pytest.raises(ScriptFailed, match="before it was measured, after 9 steps: .* a step"):
             train(script)
 
 
 def test_processes_that_a_script_forks_are_not_watched(folder: Path):
     starting = LOOP + (
         "def work():\n"
-        "    while True: step()\n"
+        "    for i in range(9): step()\n"
         "context = torch.multiprocessing.get_context('fork')\n"
         "children = [context.Process(target=work, daemon=True) for _ in range(2)]\n"
         "for child in children: child.start()\n"
-        "for child in children: child.join(1)\n"
+        "for child in children: child.join()\n"
     )
     not_watched = pytest.raises(ScriptFailed, match="processes that it started itself, which are not watched")
     with started(starting) as script, not_watched:
@@ -410,3 +417,13 @@ def test_the_command_says_where_the_time_goes_and_what_two_suggestions_gave(fold
     assert dict(os.environ) == before
     failed = CliRunner().invoke(app, ["watch", "train.pyy"])
     assert failed.exit_code == 2 and "Did you mean 'train.py'?" in failed.output
+
+
+def test_a_comparison_shows_what_was_measured_until_a_script_ended(folder: Path):
+    for name in ("a.py", "b.py"):
+        (folder / name).write_text(LOOP + "import time\nfor _ in range(40):\n    step()\n    time.sleep(0.05)\n")
+    words = ["compare", "a.py", "b.py", "--budget", "60", "--precision", "0", "--preset", "smoke", "--json", "-"]
+    done = CliRunner().invoke(app, words)
+    document = json.loads(done.stdout)
+    assert done.exit_code == 3 and document["outcome"] == "undecided" and document["rounds"] >= 3
+    assert "came to its end" in done.stderr

@@ -5,43 +5,39 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset, dataloader
 
 from perfkit.scripts import loop
+from perfkit.scripts.script import Step
 
 
 def test_the_figures_leave_out_the_first_steps():
-    now = [0.0]
-    tracked = loop.Tracked(lambda: now[0])
-
-    def wait():
-        now[0] += 0.25
-        return {"input": torch.zeros(8, 3), "ids": torch.zeros(8, 5, dtype=torch.long)}
-
-    for seconds in (5.75, 5.75, 0.75, 0.75, 0.75, 0.75):
-        tracked.fetch(wait)
-        now[0] += seconds
-        tracked.end()
-    assert [step.seconds for step in tracked.steps] == [6.0, 6.0, 1.0, 1.0, 1.0, 1.0]
-    (table,) = loop.contents(tracked)
+    steps = [Step(seconds, waited=0.25, samples=8) for seconds in (6.0, 6.0, 1.0, 1.0, 1.0, 1.0)]
+    (table,) = loop.contents(steps)
     assert dict(table.rows) | {"samples/s": "8.00", "waiting for data": "25%"} == dict(table.rows)
-    assert loop.contents(loop.Tracked())[0].text.startswith("No step was seen")
+    assert loop.contents([])[0].text.startswith("No step was seen")
 
 
 def test_any_loop_is_observed_and_nothing_is_left_behind():
-    plain = dataloader._BaseDataLoaderIter.__next__
+    plain, now = dataloader._BaseDataLoaderIter.__next__, [0.0]
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    loader = DataLoader(TensorDataset(torch.zeros(12, 2)), batch_size=2)
+
+    def wait(samples):
+        now[0] += 0.25
+        return torch.stack(samples)
+
+    loader = DataLoader(torch.zeros(12, 2), batch_size=2, collate_fn=wait)
 
     def train():
         batches = iter(loader)
-        for (first,), (second,) in zip(batches, batches, strict=True):
+        for first, second in zip(batches, batches, strict=True):
+            now[0] += 0.5
             (model(first).sum() + model(second).sum()).backward()
             optimizer.step()
+            now[0] += 9.0  # between two steps
 
-    with pytest.raises(ZeroDivisionError), loop.observed() as tracked:
+    with pytest.raises(ZeroDivisionError), loop.observed(lambda: now[0]) as steps:
         train()
         _ = 1 / 0
-    assert [step.samples for step in tracked.steps] == [4, 4, 4]
-    assert all(0 <= step.waited <= step.seconds for step in tracked.steps)
+    assert [(step.samples, step.waited, step.seconds) for step in steps] == [(4, 0.5, 1.0)] * 3
     assert dataloader._BaseDataLoaderIter.__next__ is plain
     train()
-    assert len(tracked.steps) == 3
+    assert len(steps) == 3

@@ -78,10 +78,12 @@ def test_a_block_has_the_times_of_its_steps_and_of_the_device_s_end(monkeypatch)
 
 
 def test_steps_of_a_block_follow_from_samples_seconds_workers_and_their_queue():
-    subject = Subject(compute=[0.5])
+    subject = Subject(compute=[*[0.5] * 8, *[3.0] * 50])
     assert subject.procedure.steps_for(4, seconds=9.0) == 1, "nothing is known of the steps yet"
     subject.run(subject.procedure.warm_up(100))
     assert [subject.procedure.steps_for(samples, seconds=9.0) for samples in (4, 4 * 30)] == [18, 30]
+    assert len(subject.block(samples=4 * 50).step_s) == 50
+    assert subject.procedure.steps_for(4, seconds=9.0) == 3, "steps have grown"
     assert Subject(workers=3).procedure.steps_for(4 * 13, queues=0) == 15
     one = Subject(workers=1, prefetched=4).procedure
     assert [one.steps_for(4, queues=queues) for queues in (0, 1, 2)] == [1, 4, 8]
