@@ -316,7 +316,8 @@ class Questions:
         """The switches as they are now, as far as they can be read."""
         view = self._view()
         values = {name: self._read(name, view)[0] for name in SETTABLE}
-        if len(self.optimizers.stepped) == 1 and self.batches_per_step == int(self.batches_per_step):
+        evaluates_again = any(isinstance(each, torch.optim.LBFGS) for each in self.optimizers.stepped)
+        if len(self.optimizers.stepped) == 1 and self.batches_per_step % 1 == 0 and not evaluates_again:
             values["accumulation"] = int(self.batches_per_step) or 1
         return {name: value for name, value in values.items() if value is not None}
 

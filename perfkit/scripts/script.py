@@ -186,7 +186,7 @@ class Script:
 
     def step_in_words(self) -> str:
         """What counts as a step."""
-        names = [type(optimizer).__name__ for optimizer in self.steps.optimizers]
+        names = dict.fromkeys(type(optimizer).__name__ for optimizer in self.steps.optimizers)
         if self.step_is or not names:
             return self.step_is
         return f"a step of {', '.join(names)}"
