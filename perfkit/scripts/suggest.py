@@ -22,8 +22,8 @@ _WORTH_A_WORKER, _WORTH_A_LINE = 0.03, 0.01
 """Smaller shares of a step are left alone."""
 _CONVOLUTIONS = r"aten::(_?convolution|mkldnn_conv|cudnn_conv|slow_conv).*"
 _PRODUCTS = (
-    rf"{_CONVOLUTIONS}|aten::(mm|addmm|bmm|baddbmm|linear|matmul|(_?scaled_dot|_flash|_efficient|mkldnn_(linear|rnn))"
-    r".*|lstm|gru)"
+    rf"{_CONVOLUTIONS}|aten::(mm|addmm|bmm|baddbmm|linear|matmul|lstm|gru"
+    r"|(_?scaled_dot|_flash|_efficient|mkldnn_linear|mkldnn_rnn).*)"
 )
 _PRODUCT = "matrix products and convolutions"
 _UPDATES = r"aten::(_foreach|_fused)_.*"
@@ -226,7 +226,7 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
     workers = f"{own.workers or 'no'} worker{'s' * (own.workers != 1)}"
     if on_cpu and own.workers and own.workers + own.cpu_threads > cores:
         fewer = 0 if own.workers <= count else count
-        why = f"{workers} and {own.cpu_threads} compute thread{'s' * (own.cpu_threads != 1)} share {cores} cores"
+        why = f"{workers} and cpu_threads={own.cpu_threads} share {cores} cores"
         yield _idea(seen, "Fewer workers", why, {"workers": fewer})
     why = f"{waiting:.0%} of a step is spent waiting for data, with {workers}"
     if waiting < _WORTH_A_WORKER:

@@ -57,7 +57,10 @@ def _steps(result: Watched) -> Table:
         for name, (count, seconds) in sorted(seen.outside.items())
     ]
     rows += [
-        ["trains", f"{', '.join(script.models)} ({script.parameters:,} parameters) on {script.device}".strip()],
+        [
+            "trains",
+            f"{', '.join(script.models)} ({script.parameters:,} parameters) on {script.device}".strip(),
+        ],
         ["is set", settings or "torch's defaults"],
     ]
     known = [row for row in rows if row[1] != units.NOT_AVAILABLE]

@@ -198,7 +198,9 @@ class WatchedScript(Conversation):
 
     def too_late(self) -> RunFailed:
         what = f"the time limit is reached {self._when()}"
-        return self._failed(what, "Raise --timeout; does it train with these arguments, and in its own process?", "too late")
+        return self._failed(
+            what, "Raise --timeout; does it train with these arguments, and in its own process?", "too late"
+        )
 
     def death(self, rank: int) -> RunFailed:
         code = self._process.wait()

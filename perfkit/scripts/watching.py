@@ -160,7 +160,9 @@ def _remarks(seen: Observation, taken: float, missing: list[str]) -> Iterator[st
     if seen.ended:
         yield f"the script came to its end after {seen.steps} steps: let it train longer to see more"
     if missing:
-        what = f"no time was left to measure {', '.join(missing)} (a step takes {units.duration(seen.step_s)})"
+        what = (
+            f"no time was left to measure {', '.join(missing)} (a step takes {units.duration(seen.step_s)})"
+        )
         yield f"{what}: raise --budget"
     if taken > DISTURBED:
         yield f"other programs took {taken:.0%} of the cores: close them, then watch it again"

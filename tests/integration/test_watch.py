@@ -422,8 +422,22 @@ def test_the_command_says_where_the_time_goes_and_what_two_suggestions_gave(fold
 
 def test_a_comparison_shows_what_was_measured_until_a_script_ended(folder: Path):
     for name in ("a.py", "b.py"):
-        (folder / name).write_text(LOOP + "import time\nfor _ in range(40):\n    step()\n    time.sleep(0.05)\n")
-    words = ["compare", "a.py", "b.py", "--budget", "60", "--precision", "0", "--preset", "smoke", "--json", "-"]
+        (folder / name).write_text(
+            LOOP + "import time\nfor _ in range(40):\n    step()\n    time.sleep(0.05)\n"
+        )
+    words = [
+        "compare",
+        "a.py",
+        "b.py",
+        "--budget",
+        "60",
+        "--precision",
+        "0",
+        "--preset",
+        "smoke",
+        "--json",
+        "-",
+    ]
     done = CliRunner().invoke(app, words)
     document = json.loads(done.stdout)
     assert done.exit_code == 3 and document["outcome"] == "undecided" and document["rounds"] >= 3

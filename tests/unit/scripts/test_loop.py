@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset, dataloader
+from torch.utils.data import DataLoader, dataloader
 
 from perfkit.scripts import loop
 from perfkit.scripts.script import Step
