@@ -12,8 +12,9 @@ def test_forward_and_backward_in_a_closure_are_not_the_work_of_an_optimizer_or_o
     monkeypatch.setattr(optimizers, "clock", map(float, itertools.count()).__next__)
     steps, gradients = SimpleNamespace(now=Step(), optimizer_stepped=Mock(), in_backward=0), Mock(ended_at=0)
     script = SimpleNamespace(steps=steps, toggles={}, refuse=Mock())
-    watched = optimizers.Optimizers(script, Mock(), gradients)
-    inner, outer = object(), object()
+    models = SimpleNamespace(optimized=[], leave_autocast=Mock())
+    watched = optimizers.Optimizers(script, models, gradients)
+    inner, outer = Mock(param_groups=[]), Mock(param_groups=[])
 
     def closure():
         gradients.ended_at = optimizers.clock()
