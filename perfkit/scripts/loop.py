@@ -29,7 +29,8 @@ def observed(clock: Callable[[], float] = time.perf_counter) -> Iterator[list[St
 
     A step lasts from the request for its first batch to the step of an optimizer, the first of several.
     """
-    steps, step, since = list[Step](), Step(), None
+    steps, step = list[Step](), Step()
+    since: float | None = None
     base: Any = dataloader._BaseDataLoaderIter
     plain, here = base.__next__, threading.current_thread()
     first: list[Any] = []
