@@ -1,19 +1,17 @@
 """What a training script does in its steps, and where a faster one does something else."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from statistics import fmean
 from typing import ClassVar
 
 import msgspec
 
-SAME = 0.05
-"""Means over steps that differ by less are the same: the last batch of an epoch may be smaller."""
+SAME = 0.95
+"""A mean over steps is less below this share of the other one: the last batch of an epoch may be smaller."""
 FEW = 0.75
-"""Counts are fewer below this share: of distinct batches, of steps that change weights or draw numbers."""
-SHRUNK = 0.9
-"""A step does less than the first ones below this share of what is computed for an input."""
+"""The same of counts: distinct batches, steps that change weights."""
 FIRST = 8
 """Steps whose losses are compared: what they compute is what later ones should."""
 LATER = 20
@@ -39,7 +37,10 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of a script's steps. Lists have one value a step, from the first one on, if not said."""
+    """What was seen of a script's steps.
+
+    Lists have one value a step, if not said, from the first one on; the first two count as one.
+    """
 
     NOTED: ClassVar = (
         *_PER_STEP, "lr", "losses", "looks", "evaluations", "evaluated", "checkpoints",
@@ -67,7 +68,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     evaluations: list[int]
     """Numbers of the steps with an evaluation in them."""
     evaluated: list[int]
-    """Samples of each evaluation."""
+    """Samples that a model was evaluated with."""
     checkpoints: list[int]
     """Numbers of the steps with a checkpoint in them."""
     augments: bool
@@ -108,14 +109,12 @@ def differences(old: Behaviour, new: Behaviour) -> list[Difference]:
     count = min(len(old.loaded), len(new.loaded))
     later = _part(new, count, len(new.loaded))
     old, new = _part(old, 0, count), _part(new, 0, count)
-    found = [*_steps(old, new), *_graphs(old, new)]
-    if not found and len(later.loaded) >= LATER and _mean(later.trained) <= _mean(old.trained):
-        found = [Difference(one.name, f"after step {count}, {one.evidence}") for one in _steps(old, later)]
-    found += [*_model(old, new), *_data(old, new), *_left_out(old, new)]
-    replaced = [name for name in new.replaced if name not in old.replaced]
-    found += [Difference("timing", f"{name} is replaced") for name in replaced]
-    if len(new.asks) > len(old.asks):
-        found.append(Difference("timing", f"{', '.join(new.asks)} looks for perfkit, which measures it"))
+    found = [*_steps(old, new), *_less(old, new), *_other(old, new), *_left_out(old, new)]
+    if len(later.loaded) >= LATER and sum(later.trained) / len(later.loaded) <= fmean(old.trained):
+        known = {one.name for one in found}
+        for one in (*_steps(old, later), *_less(old, later)):
+            if one.name not in known:
+                found.append(Difference(one.name, f"after step {count}, {one.evidence}"))
     return found
 
 
@@ -125,86 +124,96 @@ def _part(side: Behaviour, start: int, end: int) -> Behaviour:
     return msgspec.structs.replace(side, **lists, looks=looks)
 
 
-def _mean(values: list[int]) -> float:
-    return fmean(values) if values else 0.0
-
-
-def _is_same(new: float, old: float, tolerance: float = SAME) -> bool:
-    return abs(new - old) <= tolerance * max(old, new)
-
-
 def _steps(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
-    """Samples, backward passes, updates and sizes, on average."""
-    trained, before = _mean(new.trained), _mean(old.trained)
-    passes, passes_before = _mean(new.backwards), _mean(old.backwards)
-    loaded, loaded_before = _mean(new.loaded), _mean(old.loaded)
-    if not (trained and before):
-        return
-    each_pass_is_same = _is_same(trained * passes_before, before * passes, 0.25)
+    """Samples and backward passes of a step."""
+    (trained, before), (passes, passes_before), (loaded, loaded_before) = (
+        (fmean(getattr(new, name)), fmean(getattr(old, name))) for name in ("trained", "backwards", "loaded")
+    )
+    each_pass_is_same = math.isclose(trained * passes_before, before * passes, rel_tol=0.25)
     samples = f"{trained:.4g} samples are trained on in a step, not {before:.4g}"
-    updates, updates_before = _changes(new.weight), _changes(old.weight)
-    if _is_same(trained, before):
-        if loaded > (1 + SAME) * max(loaded_before, trained):
+    if math.isclose(trained, before, rel_tol=1 - SAME):
+        if max(loaded_before, trained) < SAME * loaded:
             text = f"{loaded:.4g} samples are loaded for a step, {trained:.4g} trained on"
             yield Difference("backward", text)
-        elif updates < FEW * updates_before:
-            text = f"{updates:.0%} of the steps change the weights, not {updates_before:.0%}"
-            yield Difference("updates", text)
     elif each_pass_is_same and passes > passes_before:
         text = f"an optimizer step follows {passes:.3g} backward passes, not {passes_before:.3g}"
         yield Difference("updates", f"{text}: {samples}")
-    elif each_pass_is_same and passes < 1 - SAME:
+    elif each_pass_is_same and passes < SAME:
         text = f"an optimizer step has {passes:.3g} backward passes, not {passes_before:.3g}"
         yield Difference("backward", f"{text}: {samples}")
     else:
         yield Difference("samples", samples)
-    size, size_before = (_mean(side.values) / _mean(side.trained) for side in (new, old))
-    if size < (1 - SAME) * size_before:
-        text = f"an input has {size:.4g} values, not {size_before:.4g}: shorter sequences or smaller images"
-        yield Difference("inputs", text)
-    distinct, distinct_before = (_distinct(side) for side in (new, old))
-    if distinct < FEW * distinct_before:
-        yield Difference("batches", f"{distinct:.0%} of the batches are distinct, not {distinct_before:.0%}")
 
 
-def _distinct(side: Behaviour) -> float:
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return fmean(known) if known else None
+
+
+def _distinct(side: Behaviour) -> float | None:
     inputs = [batch for batch, values in zip(side.batches, side.values, strict=True) if values]
-    return len(set(inputs)) / len(inputs)
+    return len(set(inputs)) / len(inputs) if inputs else None
 
 
-def _changes(values: list[float]) -> float:
-    """The share of the values that differ from the one before."""
-    return fmean(a != b for a, b in pairwise(values)) if len(values) > 1 else 0.0
+def _shrinks(side: Behaviour) -> float | None:
+    first = _mean(look.values for look in side.looks if look.step < FIRST)
+    later = _mean(look.values for look in side.looks if look.step >= FIRST)
+    return later / first if later is not None and first else None
 
 
-def _graphs(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
-    """What the losses were computed from, in the steps that were looked at."""
-    if not (old.looks and new.looks and new.parameters):
-        return
-    reached, before = (
-        fmean(look.parameters for look in side.looks) / max(1, side.parameters) for side in (new, old)
-    )
-    shrinks, shrinks_before = _later_part(new.looks), _later_part(old.looks)
-    if reached < (1 - SAME) * before:
-        yield Difference("frozen", f"training changes {reached:.0%} of the parameters, not {before:.0%}")
-    elif shrinks < SHRUNK * shrinks_before:
-        text = f"later steps compute {shrinks:.0%} of what the first ones do, not {shrinks_before:.0%}"
-        yield Difference("model", text)
-    draws, draws_before = (fmean(look.draws for look in side.looks) for side in (new, old))
-    if draws < FEW * draws_before:
-        text = f"the model draws random numbers in {draws:.0%} of the steps, not {draws_before:.0%}"
-        yield Difference("randomness", f"{text}: dropout is off")
+_LESS: tuple[tuple[str, float, Callable[[Behaviour], float | None], str], ...] = (
+    (
+        "updates",
+        FEW,
+        lambda side: _mean(a != b for a, b in pairwise(side.weight)),
+        "{:.0%} of the steps change the weights, not {:.0%}",
+    ),
+    (
+        "inputs",
+        SAME,
+        lambda side: sum(side.values) / sum(side.trained) if any(side.trained) else None,
+        "an input has {:.4g} values, not {:.4g}: shorter sequences or smaller images",
+    ),
+    ("batches", FEW, _distinct, "{:.0%} of the batches are distinct, not {:.0%}"),
+    (
+        "frozen",
+        SAME,
+        lambda side: _mean(look.parameters / side.parameters for look in side.looks if side.parameters),
+        "training changes {:.0%} of the parameters, not {:.0%}",
+    ),
+    ("model", 0.9, _shrinks, "later steps compute {:.0%} of what the first ones do, not {:.0%}"),
+    (
+        "randomness",
+        FEW,
+        lambda side: _mean(look.draws for look in side.looks),
+        "the model draws random numbers in {:.0%} of the steps, not {:.0%}: dropout is off",
+    ),
+    (
+        "randomness",
+        FEW,
+        lambda side: float(side.augments),
+        "the data set draws no random numbers any more: augmentation is left out",
+    ),
+    ("data", 1.0, lambda side: side.data, "an epoch has {:,} samples, not {:,}"),
+    (
+        "evaluations",
+        SAME,
+        lambda side: _mean(filter(None, side.evaluated)),
+        "an evaluation has {:.4g} samples, not {:.4g}",
+    ),
+)
+"""Difference, the share of the old value from which on it is the same, the value, words for new and old."""
 
 
-def _later_part(looks: list[Look]) -> float:
-    """What later steps compute for an input, as a part of what the first ones do."""
-    first, later = (
-        [look.values for look in looks if (look.step >= FIRST) == is_later] for is_later in (False, True)
-    )
-    return fmean(later) / fmean(first) if first and later and any(first) else 1.0
+def _less(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
+    for name, share, measure, words in _LESS:
+        now, before = measure(new), measure(old)
+        if now is not None and before is not None and now < share * before:
+            yield Difference(name, words.format(now, before))
 
 
-def _model(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
+def _other(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
+    """Another model, other settings, other functions."""
     if new.parameters != old.parameters:
         text = f"{new.parameters:,} parameters are in models in training mode, not {old.parameters:,}"
         yield Difference("model", text)
@@ -220,41 +229,31 @@ def _model(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
         for name, value in old.optimizer.items()
         if new.optimizer.get(name, value) != value
     ]
-    rates = enumerate(zip(new.lr, old.lr, strict=False), 1)
-    apart = [step for step, (rate, before) in rates if not math.isclose(rate, before, rel_tol=0.01)]
-    if apart and not other:
-        at = apart[0]
-        other = [f"lr is {new.lr[at - 1]:.6g} at step {at}, not {old.lr[at - 1]:.6g}"]
+    other += [
+        f"lr is {rate:.6g} at step {step}, not {before:.6g}"
+        for step, (rate, before) in enumerate(zip(new.lr, old.lr, strict=False), 1)
+        if not math.isclose(rate, before, rel_tol=0.01)
+    ]
     if other:
-        yield Difference("optimizer", "; ".join(other))
+        yield Difference("optimizer", "; ".join(other[:3]))
+    replaced = [f"{name} is replaced" for name in new.replaced if name not in old.replaced]
+    if len(new.asks) > len(old.asks):
+        replaced.append(f"{', '.join(new.asks)} looks for perfkit, which measures it")
+    if replaced:
+        yield Difference("timing", "; ".join(replaced))
 
 
 def _is_half(kind: str | None) -> bool:
     return kind in ("float16", "bfloat16") or "float8" in (kind or "")
 
 
-def _data(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
-    far, before = max(new.epoch, default=0), max(old.epoch, default=0)
-    if old.data and new.data and new.data < old.data:
-        yield Difference("data", f"an epoch has {new.data:,} samples, not {old.data:,}")
-    elif far and far + max(new.loaded) < before * _part_trained(old, new):
-        yield Difference("data", f"an epoch ends after {far:,} samples; before, it went on to {before:,}")
-    if old.augments and not new.augments:
-        text = "the data set draws no random numbers any more: augmentation is left out"
-        yield Difference("randomness", text)
-
-
-def _part_trained(old: Behaviour, new: Behaviour) -> float:
-    """Samples in as many steps, as a part of what they were; at most 1."""
-    return min(1.0, _mean(new.trained) / max(1.0, _mean(old.trained)))
-
-
 def _left_out(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
-    """Evaluations and checkpoints, over as many samples of both."""
-    count, size, size_before = len(old.loaded), _mean(new.evaluated), _mean(old.evaluated)
+    """Ends of epochs, evaluations and checkpoints, over as many samples of both."""
+    count, part = len(old.loaded), min(1.0, sum(new.trained) / max(1, sum(old.trained)))
+    far, before = max(new.epoch, default=0), max(old.epoch, default=0)
+    if far and far + max(new.loaded) < before * part:
+        yield Difference("data", f"an epoch ends after {far:,} samples; before, it went on to {before:,}")
     for name in ("evaluations", "checkpoints"):
         seen, before = (sum(step < count for step in getattr(side, name)) for side in (new, old))
-        if seen + bool(seen) < int(before * _part_trained(old, new)):  # one may be just beyond
+        if seen + bool(seen) < int(before * part):  # one may be just beyond
             yield Difference(name, f"{seen} {name} in the first {count} steps, not {before}")
-        elif name == "evaluations" and 0 < size < (1 - SAME) * size_before:
-            yield Difference(name, f"an evaluation has {size:.4g} samples, not {size_before:.4g}")

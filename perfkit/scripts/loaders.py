@@ -171,9 +171,9 @@ class Loaders:
         self._looks += 1
         if self._looks > _MOST_LOOKS:
             return plain(fetcher, indices)
-        state = random_state()
+        state = _random_state()
         samples = plain(fetcher, indices)
-        self._drawn[0] |= state != random_state()
+        self._drawn[0] |= state != _random_state()
         return samples
 
     @property
@@ -263,7 +263,7 @@ def _on(device: torch.device, batch: Any) -> Any:
     return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, batch)
 
 
-def random_state() -> int:
+def _random_state() -> int:
     """A hash of the state of Python's, torch's and NumPy's random numbers."""
     numpy: Any = sys.modules.get("numpy")
     own, arrays = random.getstate(), [torch.get_rng_state().numpy()]

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 
 from perfkit.scripts.behaviour import Behaviour, Look
-from perfkit.scripts.loaders import Loaders, random_state
+from perfkit.scripts.loaders import Loaders
 from perfkit.scripts.models import DTYPES, Models
 from perfkit.scripts.optimizers import Gradients, Optimizers
 from perfkit.scripts.script import Script, Step
 from perfkit.scripts.sites import is_users
 
-_LOOKED_AT, _SHARE = 4, 1 / 8
-"""The first steps, and the share of the later ones, whose graphs are looked at."""
+_LOOKED_AT, _MOST_APART = 4, 7
+"""First steps whose graphs are looked at; then the most steps until the next one, a random number of them."""
 _ROWS = 64
 """Of the parameter that is watched for changes."""
 _RELIED_ON = (
@@ -49,21 +49,21 @@ class Witness:
         self._facts: dict[str, list[Any]] = {name: [] for name in Behaviour.NOTED}
         self._formats: set[torch.dtype] = set()
         self._settings: dict[str, str] = {}
-        self._weight: torch.Tensor | None = None
+        self._weight = torch.zeros(1)
         self._backwards = self._handed = self._epoch = 0
         self._random = random.Random(script.settings["seed"])
-        self._begin_step(is_looked_at=True)
+        self._look_at = 0
+        self._begin_step()
 
     def begin(self) -> None:
         """Remembers the functions that measuring relies on, before the script's own code follows."""
         self._relied_on = {name: pkgutil.resolve_name(name) for name in (*_RELIED_ON, *_own_functions())}
 
-    def _begin_step(self, is_looked_at: bool) -> None:
-        self._is_looked_at = is_looked_at
-        self._values: int = 0
+    def _begin_step(self) -> None:
+        self._is_looked_at = len(self._facts["loaded"]) == self._look_at
+        self._values = 0
         self._batch: Any = 0.0
-        self._state: Any = None
-        self._draws = False
+        self._state, self._draws = b"", False
         self._graph_values = 0
         self._leaves: dict[int, int] = {}
 
@@ -80,10 +80,10 @@ class Witness:
             self._values += given.numel()
             self._batch = self._batch + _sum(given)
 
-    def _random_state(self) -> Any:
-        device = self._models.device()
-        on_gpu = torch.cuda.get_rng_state(device).numpy().tobytes() if device.type == "cuda" else b""
-        return random_state(), on_gpu
+    def _random_state(self) -> bytes:
+        on_gpu = torch.cuda.is_initialized()
+        states = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if on_gpu else [])]
+        return b"".join(state.numpy().tobytes() for state in states)
 
     def _see_graph(self, roots: Any) -> None:
         """What a loss was computed from, and in which number formats; compiled parts are one node."""
@@ -99,68 +99,52 @@ class Witness:
             results = getattr(node, "_input_metadata", ())
             self._formats |= {result.dtype for result in results}
             self._graph_values += sum(math.prod(result.shape) for result in results)
-            leaf = getattr(node, "variable", None)
-            if leaf is not None:
+            if (leaf := getattr(node, "variable", None)) is not None:
                 self._leaves[id(leaf)] = leaf.numel()
             waiting += [before for before, _ in node.next_functions]
 
     # ------------------------------------------------------------ at its end
 
     def see(self, steps: Sequence[Step]) -> None:
-        """Steps have ended."""
-        facts, number = self._facts, len(self._facts["loaded"])
-        if not self._settings:
-            self._settings = self._optimizer()
-            trained = [p for p in self._models.parameters() if p.requires_grad]
-            self._weight = trained[-1] if trained else None
-        losses = self._gradients.losses[self._backwards : self._gradients.count]
-        if len(losses) == self._gradients.count - self._backwards:
-            facts["losses"].append(sum(losses) / len(steps))
+        """A step has ended; the first two end together, and count as one."""
+        facts, number, count = self._facts, len(self._facts["loaded"]), len(steps)
+        groups = [group for optimizer in self._optimizers.stepped for group in optimizer.param_groups]
+        if not number:
+            self._settings = _settings(groups)
+            for weight in self._models.parameters():
+                self._weight = weight if weight.requires_grad else self._weight
         if self._is_looked_at:
+            updated = {id(p) for group in groups for p in group["params"]} or self._leaves.keys()
+            reached = sum(size for leaf, size in self._leaves.items() if leaf in updated)
             values = self._graph_values / max(1, self._values)
-            facts["looks"].append(Look(number, self._updated(), values, self._draws))
-        handed = getattr(self._loaders.iterator, "_perfkit_handed", 0)
-        self._epoch, self._handed = self._epoch if handed > self._handed else 0, handed
+            facts["looks"].append(Look(number, reached, values, self._draws))
+            self._look_at += 1 if number < _LOOKED_AT else self._random.randint(1, _MOST_APART)
         for step in steps:
-            self._note(step)
-            self._values, self._backwards = 0, self._gradients.count
-        number += len(steps)
-        self._begin_step(number < _LOOKED_AT or self._random.random() < _SHARE)
-
-    def _note(self, step: Step) -> None:
-        facts = self._facts
-        for mark in step.marks & {"evaluation", "checkpoint"}:
-            facts[f"{mark}s"].append(len(facts["loaded"]))
+            for mark in step.marks & {"evaluation", "checkpoint"}:
+                facts[f"{mark}s"].append(number)
         # Batches of an evaluation may come from the same loader.
-        is_evaluated = "evaluation" in step.marks
-        loaded = step.forward_samples if is_evaluated else step.samples
-        facts["evaluated"] += [step.evaluated] * is_evaluated
-        self._epoch += loaded if self._handed else 0
-        facts["epoch"].append(self._epoch)
-        facts["loaded"].append(loaded)
-        facts["trained"].append(step.forward_samples)
-        facts["values"].append(self._values)
-        facts["backwards"].append(self._gradients.count - self._backwards)
-        facts["batches"].append(self._batch)
-        facts["weight"].append(0.0 if self._weight is None else _sum(self._weight[:_ROWS]))
-        facts["lr"].append(max((float(group.get("lr", 0.0)) for group in self._groups()), default=0.0))
-
-    def _groups(self) -> list[dict[str, Any]]:
-        return [group for optimizer in self._optimizers.stepped for group in optimizer.param_groups]
-
-    def _updated(self) -> int:
-        """Parameters that the losses of the step depend on, and that an optimizer updates."""
-        groups = self._groups()
-        updated = {id(p) for group in groups for p in group["params"]} if groups else self._leaves.keys()
-        return sum(size for leaf, size in self._leaves.items() if leaf in updated)
-
-    def _optimizer(self) -> dict[str, str]:
-        groups = self._groups()
-        names = dict.fromkeys(name for group in groups for name in group if name not in _SWITCHES)
-        return {
-            name: ", ".join(sorted({_text(group[name]) for group in groups if name in group}))
-            for name in names
+        loaded = sum(each.forward_samples if "evaluation" in each.marks else each.samples for each in steps)
+        handed = getattr(self._loaders.iterator, "_perfkit_handed", 0)
+        self._epoch, self._handed = (self._epoch if handed > self._handed else 0) + loaded, handed
+        losses = self._gradients.losses[self._backwards : self._gradients.count]
+        backwards = self._gradients.count - self._backwards
+        noted = {
+            "loaded": loaded // count,
+            "trained": sum(step.forward_samples for step in steps) // count,
+            "values": self._values // count,
+            "backwards": backwards // count,
+            "epoch": self._epoch if handed else 0,
+            "batches": self._batch,
+            "weight": _sum(self._weight[:_ROWS]),
+            "lr": max((float(group.get("lr", 0.0)) for group in groups), default=0.0),
+            "evaluated": sum(step.evaluated for step in steps),
         }
+        for name, value in noted.items():
+            facts[name].append(value)
+        if len(losses) == backwards:
+            facts["losses"].append(sum(losses) / count)
+        self._backwards = self._gradients.count
+        self._begin_step()
 
     # ------------------------------------------------------------ when it is asked
 
@@ -170,28 +154,36 @@ class Witness:
         with contextlib.suppress(AttributeError, TypeError, NotImplementedError):  # some have no length
             data = len(self._loaders.training.batch_sampler.sampler)
         parameters = models.parameters()
-        facts = dict(self._facts)
-        for name in ("batches", "weight", "losses"):
-            facts[name] = [float(value) for value in facts[name]]
+        facts: dict[str, Any] = {
+            name: [float(each) if isinstance(each, torch.Tensor) else each for each in values]
+            for name, values in self._facts.items()
+        }
         return Behaviour(
             **facts,
-            data=data,
             augments=self._loaders.random_data,
+            data=data,
             parameters=sum(p.numel() for p in parameters),
             weights=_narrowest({p.dtype for p in parameters}),
             activations=_narrowest(self._formats),
             autocast=_narrowest({DTYPES.get(self._script.wants("amp"), models.autocast_dtype)}),
             scaler=self._script.has_scaler,
             optimizer=self._settings,
-            replaced=sorted(self._replaced()),
+            replaced=sorted(
+                name
+                for name, function in self._relied_on.items()
+                if pkgutil.resolve_name(name) != function
+                or (name.startswith("time.") and not isinstance(function, BuiltinFunctionType))
+            ),
             asks=sorted(_asking_files()),
         )
 
-    def _replaced(self) -> Iterator[str]:
-        for name, function in self._relied_on.items():
-            is_foreign = name.startswith("time.") and not isinstance(function, BuiltinFunctionType)
-            if is_foreign or pkgutil.resolve_name(name) != function:
-                yield name
+
+def _settings(groups: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """What the parameter groups of all optimizers are set to."""
+    names = dict.fromkeys(name for group in groups for name in group if name not in _SWITCHES)
+    return {
+        name: ", ".join(sorted({_text(group[name]) for group in groups if name in group})) for name in names
+    }
 
 
 def _own_functions() -> Iterator[str]:
