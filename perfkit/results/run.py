@@ -49,12 +49,8 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     """Error of samples/s to expect, as a fraction: that of kernel time, as far as kernels decide it."""
     memory_band: float | None = None
     """Error of the peak memory to expect, as a fraction."""
-    anchors: dict[str, float] = {}
-    """The model's error for each published figure of this GPU: predicted / published - 1."""
     kernel_s: float = 0.0
     """Kernel time of a step."""
-    torch: str = ""
-    """The version that planned the step."""
 
 
 def same_basis(a: Simulated | None, b: Simulated | None) -> None:

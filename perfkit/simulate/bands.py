@@ -63,11 +63,6 @@ def band(gpu: Gpu, claim: str) -> float:
     return widest if is_known else max(widest, band(gpu, "rate"))
 
 
-def medians(gpu: Gpu) -> dict[str, float]:
-    """The median error of each kind of published figure of a GPU."""
-    return {f"{e.claim}, {e.conditions}": e.median for e in table().errors if e.gpu == gpu.key}
-
-
 def of_rate(gpu: Gpu, host: Host, kernel_share: float, is_compiled: bool = False) -> float:
     """The error of samples/s to expect, as a fraction.
 

@@ -87,8 +87,7 @@ class Prediction:
         return Simulated(
             gpu=self.gpu.name, host=self.host.name, model=str(constants().version),
             constants=constants().digest, band=self.band, memory_band=memory_band(self.step),
-            anchors=bands.medians(self.gpu),
-            kernel_s=self.kernel_s, torch=self.step.torch,
+            kernel_s=self.kernel_s,
         )  # fmt: skip
 
 

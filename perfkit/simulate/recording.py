@@ -267,7 +267,7 @@ def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any, sam
     constant = [Allocate(size, "parameters", -1 - at) for at, size in enumerate(sizes.values())]
     conv, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul
     return Step(
-        events=events, resident=constant + resident, samples=samples, torch=str(torch.__version__),
+        events=events, resident=constant + resident, samples=samples,
         conv_precision="tf32" if conv.fp32_precision == "tf32" else "ieee",
         matmul_precision="tf32" if matmul.fp32_precision == "tf32" else "ieee",
     )  # fmt: skip

@@ -95,8 +95,6 @@ class Step(Struct, frozen=True, kw_only=True):
     resident: list[Allocate] = []
     """Device memory in use before the step."""
     samples: int
-    torch: str
-    """The version that planned it."""
     compiled: bool = False
     conv_precision: str = "ieee"
     """`ieee` or `tf32`, for float32 convolutions; the next field for float32 matrix products."""

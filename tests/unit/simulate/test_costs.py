@@ -20,7 +20,7 @@ def product(sheet, side, dtype, precision="ieee"):
 
 
 def seconds(sheet, operator, precision="ieee"):
-    step = Step(events=[operator], samples=1, torch="", conv_precision=precision, matmul_precision=precision)
+    step = Step(events=[operator], samples=1, conv_precision=precision, matmul_precision=precision)
     return sum(kernel.seconds for kernel in costs.kernels(step, sheet))
 
 
@@ -97,7 +97,7 @@ def test_what_only_one_kernel_uses_is_not_written():
         Allocate(4000, "activations", 3), Operator("aten.exp", "forward", [b], [c]),
         Allocate(-4000, "temporary", 2),
     ]  # fmt: skip
-    step = fused(Step(events=events, samples=1, torch=""))
+    step = fused(Step(events=events, samples=1))
     [kernel] = step.operators
     assert (kernel.name, kernel.inputs, kernel.outputs) == ("fused", [a], [c])
     assert [event.block for event in step.events if isinstance(event, Allocate)] == [3]

@@ -28,7 +28,7 @@ class FakeMachine:
         self.fails = lambda child, asked: problem if asked == question and when(child) else None
 
     def start(self, on_progress=None, cancelled=None, deadline=None, environment=None, ranks=1):
-        self.children.append(FakeChild(self, len(self.children), on_progress, cancelled, deadline))
+        self.children.append(FakeChild(self, len(self.children), on_progress, cancelled))
         return self.children[-1]
 
     def blocks(self):
@@ -40,19 +40,17 @@ class FakeMachine:
 
 
 class FakeChild:
-    def __init__(self, machine, number, on_progress, cancelled, deadline):
-        self.machine, self.number, self.deadline = machine, number, deadline
-        self.stopped = 0
+    def __init__(self, machine, number, on_progress, cancelled):
+        self.machine, self.number = machine, number
+        self.stopped, self.pids = False, []
         self.recipe = Recipe()
         self.on_progress, self.cancelled = on_progress, cancelled
-        self.on_steps = None
-        self.pids = []
 
     def ask(self, question, kind, **arguments):
         assert not self.stopped, f"{question} was asked of a child that has ended"
         self.machine.asked.append((self.number, question))
         self.on_progress(question, 0.0)
-        if self.cancelled and self.cancelled.is_set():
+        if self.cancelled.is_set():
             raise Cancelled("stopped on request")
         if failure := self.machine.fails(self, question):
             raise failure
@@ -78,7 +76,7 @@ class FakeChild:
         raise AssertionError(question)
 
     def stop(self):
-        self.stopped = 1
+        self.stopped = True
 
 
 def trained(recipe, mechanisms=None, **more):

@@ -84,18 +84,6 @@ def test_the_time_limit_ends_the_rounds_but_not_the_least_number(machine, where)
     assert len(second.raw.block_samples_per_s) == 3
 
 
-def test_progress_rises_and_names_the_stages(machine, where):
-    seen = []
-    progress = Progress(seen.append)
-    with progress.part(1, 2):
-        measure(where, THREE, progress=progress)
-    fractions = [update.fraction for update in seen]
-    assert fractions == sorted(fractions)
-    assert fractions[1] >= 0.5
-    assert fractions[-1] < 1.0
-    assert {"batch 8", "round 1 of batch 32"} <= {update.stage for update in seen}
-
-
 # ---------------------------------------------------------------- processes
 
 

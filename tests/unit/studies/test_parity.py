@@ -32,7 +32,7 @@ def test_one_process_compares_and_proves_its_switches(judge, where):
     assert result.ok
     assert (result.exactness, result.other_batch, result.losses) == ("tolerance", False, LOSSES)
     assert result.checks[-1].evidence == "1 switches proven by the built objects"
-    assert [child.stopped for child in judge.children] == [1]
+    assert [child.stopped for child in judge.children] == [True]
 
 
 def test_a_switch_that_is_not_in_effect_is_no_parity(judge, where):
