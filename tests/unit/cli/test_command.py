@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from perfkit import additions
 from perfkit.cli import COMMANDS, app, command, options
-from perfkit.errors import InvalidValue, RunFailed
+from perfkit.errors import InvalidValue
 from perfkit.results import recordings
 from perfkit.results.store import RunStore
 
@@ -19,11 +19,8 @@ RECORDINGS = Path(__file__).parents[3] / "data" / "recordings"
 EVERY = COMMANDS | additions.commands()
 ERRORS = [
     (InvalidValue("no such stage", "Choose another"), 2, "perfkit: no such stage. Choose another\n"),
-    (RunFailed("it crashed"), 1, "perfkit: it crashed\n"),
     (KeyboardInterrupt(), 130, "stopped; what was finished is kept (perfkit runs)\n"),
     (OSError(28, "No space left", "x.json"), 1, "perfkit: x.json: No space left. Free space on that disk\n"),
-    (PermissionError(13, "Permission denied", "x"), 1,
-     "perfkit: x: Permission denied. Choose another place, or change its permissions\n"),
     (BrokenPipeError(), 0, ""),
     (ConnectionRefusedError(111, "Connection refused"), 1, ""),  # a bug: Python shows its traceback
 ]  # fmt: skip

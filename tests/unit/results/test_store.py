@@ -140,12 +140,10 @@ def test_a_full_disk_loses_nothing_that_was_kept(store, monkeypatch):
     assert [kept.id for kept in RunStore(store.path).runs()] == ["r0"]
 
 
-def test_a_folder_that_cannot_be_made_and_a_path_that_is_a_folder(tmp_path):
+def test_a_folder_that_cannot_be_made_is_an_error_in_words(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="File exists.*another name"):
         RunStore(tmp_path / "file" / "runs.sqlite")
-    with pytest.raises(StoreError, match="cannot be used.*check its permissions"):
-        RunStore(tmp_path)
 
 
 def test_two_kernels_may_start_a_store_and_write_at_once(data_dir):

@@ -16,7 +16,6 @@ from perfkit.results.store import RunStore
 from perfkit.studies import compare as comparing
 from perfkit.studies.compare import Candidate, compare, compare_stored, pairs_for, target_half_width
 from perfkit.studies.progress import Progress
-from tests.unit.studies.fakes import out_of_memory
 
 A, B = Candidate("A", Recipe(batch_size=8)), Candidate("B", Recipe(batch_size=64))
 
@@ -46,24 +45,10 @@ def test_either_side_starts_first_with_another_seed_in_every_pair(machine, where
     assert RunStore().get(result.b.id) == result.b
 
 
-def test_further_pairs_measure_rates_alone(machine, where):
-    compare(A, B, where, budget_s=0, pairs=2)
-    assert {number for number, question in machine.asked if question == "ceiling"} == {0, 1}
-    blocks = machine.blocks()
-    assert [blocks.count(number) for number in range(4)] == [5, 5, 5, 5]
-
-
 @pytest.mark.parametrize(("budget_s", "pairs"), [(0.0, 5), (1e9, 8)])
 def test_the_budget_ends_the_pairs_once_there_are_five(machine, where, budget_s, pairs, monkeypatch):
     monkeypatch.setattr(kept_noise, "load", lambda device, further=(): 0.03)
     assert compare(A, B, where, budget_s).pairs == pairs
-
-
-def test_without_memory_for_both_the_rounds_are_sequential(machine, where):
-    machine.fail("train", out_of_memory(), lambda child: machine.alive() != [child.number])
-    result = compare(A, B, where, budget_s=0, pairs=2)
-    assert not result.pairing.interleaved
-    assert result.ratio.ratio == pytest.approx(2.0)
 
 
 def test_a_side_that_fails_ends_the_comparison_and_is_kept(machine, where):

@@ -22,8 +22,8 @@ def stage(size, reason=""):
 THREE = [stage(8), stage(16), stage(32)]
 
 
-def measure(where, stages, rounds=3, progress=None, **rule):
-    with opened(where, progress or Progress()) as source:
+def measure(where, stages, rounds=3, **rule):
+    with opened(where, Progress()) as source:
         return source.measure(stages, StopRule(rounds, **rule))
 
 
