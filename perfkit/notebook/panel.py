@@ -69,7 +69,7 @@ class Bar:
         spent = now - self._started
         left_s = spent / fraction - spent if fraction > 0.08 and spent > 3 else 0.0
         left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
-        self.say(f"{words}, {fraction:.0%} done{f', about {left} left' * (left_s >= 0.5)}", fraction)
+        self.say(f"{words}, {fraction:.0%}{f', about {left} left' * (left_s >= 0.5)}", fraction)
 
 
 class Panel(Sectioned):
@@ -207,10 +207,13 @@ class Panel(Sectioned):
         if output is not self._output:
             before, self._output = self._output, output
             before.leave(keep=before is not self._beside)
-        words, fraction = "stopped", 0.0
+        words, fraction = "failed", 0.0
         try:
             work()
             words, fraction = "done", 1.0
+        except (Cancelled, KeyboardInterrupt):
+            words = "stopped"
+            raise
         finally:
             self.show()
             self.bar.say(words, fraction)

@@ -110,7 +110,8 @@ class StagePanel(LadderPanel):
         self.controls.set_rule(sources.described(self.plan, description).why_not_set)
         self.controls.set_base(stage.recipe)
         self.plan = replace(self.plan, changes=self.controls.changes())
-        self.bar.say(f"n/a here: {stage.reason}" if stage.reason else "ready")
+        elsewhere = f"n/a here: {stage.reason}. Choose another place at the top right"
+        self.bar.say(elsewhere if stage.reason else "ready")
 
     def _forget(self) -> None:
         super()._forget()

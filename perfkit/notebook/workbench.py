@@ -75,7 +75,7 @@ class Workbench(PlanPanel):
         self._asked = workload, preset, options
         self._profile: Sequence[Content] = ()
         self._entries: dict[str, Entry] = {}
-        """The lines of the history by id."""
+        """The lines of the history by id, oldest first."""
         self._played: dict[str, Run] = {}
         """The runs of a recording by id; they are in no store."""
         self._deleted: list[tuple[Run, Entry]] = []
@@ -132,7 +132,8 @@ class Workbench(PlanPanel):
         self.controls.set_rule(sources.described(plan, rungs.expected(plan)).why_not_set)
         runs = recordings.played(recordings.find(plan.recorded)) if plan.recorded else []
         self._played = {run.id: run for run in runs if _is_shown(run)}
-        lines = map(entry, self._played.values()) if runs else RunStore().history(workload=plan.workload)
+        stored = [] if runs else reversed(RunStore().history(workload=plan.workload))
+        lines = [*map(entry, runs), *stored]
         self._entries = {line.id: line for line in lines if _is_shown(line)}
         self.history.fill(self._entries.values(), [*self._played])
         self._compare()

@@ -117,7 +117,7 @@ def _step_time(runs: Sequence[Run], drawing: "Drawing") -> None:
 
 
 def _step_height(runs: Sequence[Run]) -> float:
-    return 1.05 + 0.25 * sum(1 + len(_lanes(run, 1.0)) for run in runs)
+    return 1.05 + 0.21 * sum(1 + len(_lanes(run, 1.0)) for run in runs)
 
 
 def _end(run: Run, samples: int) -> float:
@@ -213,7 +213,7 @@ def _losses(runs: Sequence[Run], drawing: "Drawing") -> None:
             ax.plot(*_curve(run), linewidth=1.4, markersize=4.5, label=clean(sentences.name(run), 24))
     ax.set(xlabel="samples trained on", ylabel="training loss")
     ax.grid()
-    drawing.legend(ncols=4, loc="outside lower center")
+    drawing.legend(ncols=3, loc="outside lower center")
 
 
 def _curve(run: Run) -> tuple[Any, Any]:

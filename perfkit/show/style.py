@@ -50,7 +50,7 @@ _LOOK = {
     "svg.fonttype": "none",
     "svg.hashsalt": "perfkit",
 }
-_WIDTH = 9.6
+_WIDTH = 8.2
 _lock = threading.RLock()
 """matplotlib's settings belong to the process; figures may be drawn in several threads."""
 

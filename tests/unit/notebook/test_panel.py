@@ -167,7 +167,7 @@ def test_the_bar_says_what_is_left():
     bar.begin()
     now[0] = 10.0
     bar.progress("baseline: measuring", 0.5)
-    assert "baseline: measuring, 50% done, about 10 s left" in bar.line.value
+    assert "baseline: measuring, 50%, about 10 s left" in bar.line.value
 
 
 def test_a_class_of_a_cell_is_refused_with_what_to_do():

@@ -1,5 +1,7 @@
 """The content model: typed cells, declared tables, parts that are looked up, figures under one theme."""
 
+from types import SimpleNamespace
+
 import pytest
 from matplotlib.colors import to_hex
 
@@ -16,12 +18,10 @@ COLUMNS = (
 )
 
 
-class Thing:
-    def __init__(self, stage, rate, share):
-        self.stage, self.rate, self.share = stage, rate, share
-
-
-THINGS = [Thing("baseline", Estimate(16.2, 16, 16.4), 0.4), Thing("AMP", None, None)]
+THINGS = [
+    SimpleNamespace(stage="baseline", rate=Estimate(16.2, 16, 16.4), share=0.4),
+    SimpleNamespace(stage="AMP", rate=None, share=None),
+]
 TABLE = tabulate(COLUMNS, THINGS, "The ladder")
 DOT = Figure("dot", "A $dot$", "a dot at 1", lambda figure: figure.add_subplot().plot(1, 1, "o", label="$x$"))
 BOTH = ["text", Section("Results", [TABLE, Section("More", [DOT], folded=True)])]
